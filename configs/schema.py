@@ -1,0 +1,351 @@
+"""The recipe (the maths of a run) and the cluster (the place it runs in), frozen and self-checking.
+
+A recipe holds no path, host or thread count; a cluster holds no hyperparameter. Values that follow from others
+(per-rank batch, steps per epoch, world size) are derived in `configs.plan`, never keys. Imports nothing of ours
+but the errors.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from configs.errors import ConfigError
+
+__all__ = [
+    "Batch",
+    "Card",
+    "Cluster",
+    "Communication",
+    "Cosine",
+    "Crop",
+    "Data",
+    "Engine",
+    "Lars",
+    "Loss",
+    "Mlperf",
+    "Model",
+    "Paths",
+    "Polynomial",
+    "Recipe",
+    "Run",
+    "Schedule",
+    "Sgd",
+    "StepDecay",
+    "Submission",
+]
+
+NETWORKS = (
+    "resnet18", "resnet34", "resnet50", "resnet101", "resnet152",
+    "resnet8", "resnet20", "resnet32", "resnet56",
+)  # fmt: skip
+SMALL_IMAGE_NETWORKS = ("resnet8", "resnet20", "resnet32", "resnet56")
+
+Pair = Annotated[tuple[float, float], Field(strict=False)]
+Triple = Annotated[tuple[float, float, float], Field(strict=False)]
+ParameterKind = Literal["weight", "gamma", "beta", "bias"]
+Kinds = Annotated[tuple[ParameterKind, ...], Field(strict=False)]
+
+
+class Section(BaseModel):
+    """Base of every block: frozen, no unknown keys, no silent conversion between types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Card(Section):
+    """What a recipe is for, in words a newcomer reads first."""
+
+    purpose: str
+    source: str = ""
+    expected: str = ""
+    time: str = ""
+    hardware: str = ""
+    command: str = ""
+
+
+class Model(Section):
+    """The network: a row of `train.arch` and what may vary in it."""
+
+    name: Literal[NETWORKS]  # type: ignore[valid-type]
+    num_classes: int = Field(ge=2, le=1_000_000)
+    image_size: int = Field(ge=8, le=1024, description="Side of the square input, px.")
+    input_channels: Literal[3, 4] = Field(3, description="4 pads a zero channel for tensor cores; fan-in sees it.")
+    bn_epsilon: float = Field(1e-5, gt=0, lt=1)
+    bn_momentum: float = Field(0.9, ge=0, lt=1)
+    classifier_std: float = Field(0.01, gt=0, lt=1, description="N(0, std) for the classifier's weights.")
+    zero_gamma: bool = Field(False, description="Start each block's last BN gamma at 0.")
+
+
+class Crop(Section):
+    """How a training image is cut. ``none`` leaves it; ``shift`` pads and crops; ``resized`` is the ImageNet crop."""
+
+    kind: Literal["none", "shift", "resized"] = "resized"
+    area: Pair = Field((0.08, 1.0), description="Share of the image's area, both in (0, 1].")
+    aspect: Pair = Field((0.75, 1.3333333333333333), description="Width over height.")
+    padding: int = Field(0, ge=0, le=64, description="Pixels that a shift may move the image by, each way.")
+
+    @model_validator(mode="after")
+    def _ranges_are_ordered(self) -> Crop:
+        for key, (low, high), top in (("area", self.area, 1.0), ("aspect", self.aspect, 10.0)):
+            if not 0 < low <= high <= top:
+                raise ConfigError(key, [low, high], f"0 < low <= high <= {top:g}")
+        return self
+
+
+class Data(Section):
+    """The images: which set, how many, and what is done to each before the network sees it."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Folder below the cluster's data path.")
+    source: Literal["digits", "idx", "folders", "generated", "synthetic"] = Field(
+        description="Where the records come from; synthetic images never touch a disk."
+    )
+    train_samples: int = Field(ge=1)
+    eval_samples: int = Field(ge=1)
+    crop: Crop = Crop()
+    flip: bool = True
+    eval_resize: int | None = Field(None, ge=8, le=2048, description="Shorter side before the centre crop; none: as is.")
+    mean: Triple = (123.675, 116.28, 103.53)
+    std: Triple = (58.395, 57.12, 57.375)
+    shuffle_buffer: int = Field(4096, ge=1, description="Records held by the reader to draw the next one from.")
+    bad_record: Literal["stop", "skip"] = Field("stop", description="What an undecodable training image does.")
+
+    @field_validator("std")
+    @classmethod
+    def _std_is_positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if min(value) <= 0:
+            raise ConfigError("std", list(value), "three numbers above 0")
+        return value
+
+
+class Batch(Section):
+    """The global batch, and how it is cut. Ranks are the cluster's affair: see `configs.plan.plan_run`."""
+
+    global_size: int = Field(ge=1, description="Images a step, over all ranks and accumulation.")
+    accumulation_steps: int | None = Field(None, ge=1, description="Micro-batches a rank sums before it reduces.")
+    bn_span: int | None = Field(None, ge=1, description="Images a batch-norm sees at once, which is the micro-batch.")
+
+
+class Lars(Section):
+    """Layer-wise adaptive rate scaling (You, Gitman, Ginsburg, arXiv:1708.03888)."""
+
+    name: Literal["lars"]
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(ge=0, lt=1)
+    trust_coefficient: float = Field(0.001, gt=0, lt=1, description="eta of the paper.")
+    epsilon: float = Field(0.0, ge=0, lt=1)
+    trust_weight_decay: float | None = Field(
+        None, ge=0, lt=10, description="Weight decay in the trust ratio's denominator; none: weight_decay."
+    )
+    skip_trust_ratio: Kinds = ("gamma", "beta", "bias")
+    skip_weight_decay: Kinds = ("gamma", "beta", "bias")
+
+
+class Sgd(Section):
+    """SGD with momentum, in the form v = m v - lr (g + wd w); w = w + v."""
+
+    name: Literal["sgd"]
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(ge=0, lt=1)
+    skip_weight_decay: Kinds = ("gamma", "beta", "bias")
+
+
+class Polynomial(Section):
+    """From the base rate down to ``end_lr_ratio`` of it: ((1-r)(1-x)^power + r), x from 0 to 1, clamped."""
+
+    name: Literal["polynomial"]
+    power: float = Field(2.0, gt=0, le=10)
+    end_lr_ratio: float = Field(0.0, ge=0, le=1)
+    steps: int | None = Field(None, ge=1, description="Length of the decay; none: from the warm-up to the last step.")
+
+
+class StepDecay(Section):
+    """The rate times ``factor`` at each boundary, in epochs."""
+
+    name: Literal["step"]
+    boundaries: Annotated[tuple[float, ...], Field(strict=False, min_length=1)]
+    factor: float = Field(0.1, gt=0, lt=1)
+
+    @field_validator("boundaries")
+    @classmethod
+    def _boundaries_rise(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if list(value) != sorted(set(value)) or value[0] <= 0:
+            raise ConfigError("boundaries", list(value), "epochs above 0, rising")
+        return value
+
+
+class Cosine(Section):
+    """Half a cosine from the base rate to ``end_lr_ratio`` of it (Loshchilov and Hutter, arXiv:1608.03983)."""
+
+    name: Literal["cosine"]
+    end_lr_ratio: float = Field(0.0, ge=0, le=1)
+    steps: int | None = Field(None, ge=1)
+
+
+class Schedule(Section):
+    """Linear warm-up to ``base_lr``, then a decay."""
+
+    base_lr: float = Field(gt=0, le=1000)
+    warmup_epochs: float | None = Field(None, ge=0)
+    warmup_steps: int | None = Field(None, ge=0)
+    decay: Annotated[Polynomial | StepDecay | Cosine, Field(discriminator="name")]
+
+    @model_validator(mode="after")
+    def _one_spelling_of_warmup(self) -> Schedule:
+        if (self.warmup_epochs is None) == (self.warmup_steps is None):
+            got = {"warmup_epochs": self.warmup_epochs, "warmup_steps": self.warmup_steps}
+            raise ConfigError("warmup", got, "exactly one of warmup_epochs and warmup_steps", "remove the other")
+        return self
+
+
+class Loss(Section):
+    """Cross-entropy with smoothed labels.
+
+    ``uniform`` is the TensorFlow/MLPerf sense: 1-a+a/K on the label and a/K elsewhere (Szegedy et al.,
+    arXiv:1512.00567). ``softmax_output`` is that of MXNet's SoftmaxOutput: 1-a on the label, a/(K-1) elsewhere.
+    """
+
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    smoothing: Literal["uniform", "softmax_output"] = "uniform"
+
+
+class Run(Section):
+    """How long, towards what, and how often one looks."""
+
+    epochs: int = Field(ge=1, le=100_000)
+    target_top1: float | None = Field(gt=0, lt=1, description="Evaluation top-1 that ends the run; none: all epochs.")
+    eval_every_epochs: int = Field(1, ge=1)
+    eval_first_epoch: int = Field(1, ge=1, description="First evaluation; the last epoch is always evaluated.")
+    seed: int = Field(1, ge=0, lt=2**31)
+    log_every_steps: int = Field(20, ge=1)
+    max_steps: int | None = Field(None, ge=1, description="Stop and evaluate after so many steps; for smoke runs.")
+
+
+class Mlperf(Section):
+    """What the log says of itself to the official checker."""
+
+    benchmark: Literal["resnet"] = "resnet"
+    division: Literal["open", "closed"] = "open"
+    ruleset: Literal["0.6.0", "4.0.0"] = "4.0.0"
+
+
+class Recipe(Section):
+    """The maths of a run, complete: the same recipe gives the same loss curve wherever it runs."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    card: Card
+    model: Model
+    data: Data
+    batch: Batch
+    optimizer: Annotated[Lars | Sgd, Field(discriminator="name")]
+    schedule: Schedule
+    loss: Loss = Loss()
+    run: Run
+    mlperf: Mlperf = Mlperf()
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Recipe:
+        if self.model.name in SMALL_IMAGE_NETWORKS and self.model.image_size > 64:  # noqa: PLR2004 (px)
+            raise ConfigError(
+                "model.image_size", self.model.image_size, f"8 to 64 px for {self.model.name}",
+                "take resnet18 to resnet152 for larger images",
+            )  # fmt: skip
+        if self.data.eval_resize is not None and self.data.eval_resize < self.model.image_size:
+            raise ConfigError(
+                "data.eval_resize", self.data.eval_resize, f"at least model.image_size ({self.model.image_size})"
+            )
+        if self.run.eval_first_epoch > self.run.epochs:
+            raise ConfigError("run.eval_first_epoch", self.run.eval_first_epoch, f"1 to run.epochs ({self.run.epochs})")
+        if self.batch.global_size > self.data.train_samples * 100:
+            raise ConfigError(
+                "batch.global_size", self.batch.global_size,
+                f"at most 100 times data.train_samples ({self.data.train_samples})",
+            )  # fmt: skip
+        return self
+
+
+class Engine(Section):
+    """How MXNet and DALI use one rank's share of the machine."""
+
+    precision: Literal["float32", "float16"] = "float32"
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
+    threads: int = Field(1, ge=1, le=512, description="OpenMP threads of a rank's operators.")
+    input_threads: int = Field(1, ge=1, le=64, description="DALI threads of a rank.")
+    prefetch_depth: int = Field(2, ge=1, le=16, description="Batches that DALI prepares ahead.")
+    stick_to_shard: bool = Field(False, description="A rank reads the same shard every epoch (for local disks, caches).")
+    backward_bulk_nodes: int = Field(
+        4, ge=1, le=999, description="Operators the engine runs as one; an allreduce waits for the end of its segment."
+    )
+    run_ahead_steps: int = Field(2, ge=1, le=16, description="Steps that Python may queue before it waits.")
+
+
+class Communication(Section):
+    """What reduces the gradients, and in what portions."""
+
+    backend: Literal["gloo", "mpi", "nccl"] = "gloo"
+    bucket_bytes: int = Field(4 << 20, ge=1, description="Cap of one fused reduction, last layer first.")
+    cycle_time_ms: float = Field(1.0, gt=0, le=1000, description="How often Horovod looks for ready tensors.")
+    timeout_s: int = Field(300, ge=1, le=86_400, description="How long ranks wait for each other at start-up.")
+
+
+class Paths(Section):
+    """Folders; relative ones are below the program's own folder."""
+
+    data: str = "runs/data"
+    runs: str = "runs"
+
+
+class Submission(Section):
+    """Who runs this, for the log's submission_* events."""
+
+    org: str = Field("unaffiliated", min_length=1)
+    platform: str = Field("laptop", min_length=1)
+    status: Literal["cloud", "onprem", "preview", "research"] = "research"
+    poc_name: str = Field("anonymous", min_length=1)
+    poc_email: str = ""
+
+
+class Cluster(Section):
+    """The place: machines, ranks, launcher, threads, folders, variables."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    purpose: str = ""
+    device: Literal["cpu", "gpu"] = "cpu"
+    num_nodes: int = Field(1, ge=1, le=100_000)
+    ranks_per_node: int = Field(2, ge=1, le=1024, description="One rank a GPU; on a CPU as many as wanted.")
+    launcher: Literal["local", "horovodrun", "mpirun", "srun"] = "local"
+    watchdog_s: int = Field(600, ge=10, description="A rank without progress for so long ends the run.")
+    engine: Engine = Engine()
+    communication: Communication = Communication()
+    paths: Paths = Paths()
+    submission: Submission = Submission()
+    environment: dict[str, str] = Field(default_factory=dict, description="Extra variables for every rank.")
+
+    @field_validator("environment", mode="before")
+    @classmethod
+    def _environment_is_text(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        for key in value:
+            if not re.fullmatch(r"[A-Z][A-Z0-9_]*", str(key)):
+                raise ConfigError("environment", key, "names in capitals, digits and underscores")
+        return {key: item if isinstance(item, str) else str(item) for key, item in value.items()}
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Cluster:
+        if self.device == "cpu" and self.engine.precision == "float16":
+            raise ConfigError("engine.precision", "float16", "float32 on a CPU", "set device: gpu, or leave it out")
+        if self.device == "cpu" and self.engine.layout == "NHWC":
+            raise ConfigError("engine.layout", "NHWC", "NCHW on a CPU", "MXNet's CPU convolutions are NCHW only")
+        if self.device == "cpu" and self.communication.backend == "nccl":
+            raise ConfigError("communication.backend", "nccl", "gloo or mpi on a CPU")
+        if self.num_nodes > 1 and self.launcher == "local":
+            raise ConfigError("launcher", "local", "horovodrun, mpirun or srun for more than one node")
+        return self
+
+    @property
+    def world_size(self) -> int:
+        """Ranks over all nodes."""
+        return self.num_nodes * self.ranks_per_node

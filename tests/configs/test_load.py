@@ -1,0 +1,102 @@
+"""Wrong configs are refused in one line that says what to do; right ones mean what their author meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from configs.errors import ConfigError, UserError
+from configs.load import ROOT, dump, load_cluster, load_recipe, load_run, parse_yaml
+
+RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
+CLUSTERS = sorted(path.stem for path in (ROOT / "configs" / "clusters").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_loads_and_is_named_after_its_file(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    assert recipe.card.command
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_every_cluster_loads_and_is_named_after_its_file(name: str) -> None:
+    assert load_cluster(name).name == name
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_resolved_config_gives_the_same_run_back(name: str, tmp_path: Path) -> None:
+    recipe, cluster = load_recipe(name, ["run.seed=7"]), load_cluster("laptop", ["cluster.environment={X: '1'}"])
+    path = tmp_path / "config.yaml"
+    path.write_text(dump(recipe, cluster), encoding="utf-8")
+    assert load_run(path) == (recipe, cluster)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("run.epoch=3", "run.epoch: got 3, allowed: no such key; did you mean 'epochs'?"),
+        ("optimizer.momentun=0.9", "optimizer.momentun: got 0.9, allowed: no such key; did you mean 'momentum'?"),
+        ("run.seed=many", "run.seed: got 'many', allowed: a valid integer"),
+        ("run.seed=-1", "run.seed: got -1, allowed: greater than or equal to 0"),
+        ("data.flip=no", "data.flip: got 'no', allowed: a valid boolean"),
+        ("run.epochs=12:30", "run.epochs: got '12:30', allowed: a valid integer"),
+        ("run.epochs=2.5", "run.epochs: got 2.5, allowed: a valid integer"),
+        ("model.name=resnet51", "did you mean 'resnet56'?"),
+        ("optimizer.name=lasr", "optimizer.name: got 'lasr', allowed: one of lars, sgd; did you mean 'lars'?"),
+        ("data.crop.area=[0.9, 0.5]", "data.crop.area: got [0.9, 0.5], allowed: 0 < low <= high <= 1"),
+        ("data.std=[1, 2, 0]", "data.std: got [1.0, 2.0, 0.0], allowed: three numbers above 0"),
+        ("model.image_size=224", "model.image_size: got 224, allowed: 8 to 64 px for resnet20"),
+        ("schedule.warmup_steps=3", "schedule.warmup: got"),
+        ("run.eval_first_epoch=99", "run.eval_first_epoch: got 99, allowed: 1 to run.epochs (12)"),
+        ("run", "--set: got 'run', allowed: key=value"),
+        ("run.seed.x=1", "--set: got 'run.seed.x=1', allowed: 'seed' is a value, not a block"),
+        ("cluster.device=tpu", "cluster.device: got 'tpu', allowed: 'cpu' or 'gpu'"),
+        ("cluster.engine.layout=NHWC", "cluster.engine.layout: got 'NHWC', allowed: NCHW on a CPU"),
+        ("cluster.num_nodes=2", "cluster.launcher: got 'local', allowed: horovodrun, mpirun or srun"),
+        ("cluster.environment={path: x}", "cluster.environment: got 'path', allowed: names in capitals"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_key_value_and_remedy(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_recipe("digits", [override])
+        load_cluster("laptop", [override])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("5e-5", 5e-5), ("1e6", 1e6), ("010", 10), ("12:30", "12:30"), ("no", "no"), ("on", "on"), ("true", True),
+     ("1_000", 1000), (".5", 0.5), ("null", None), ("", None), ("0x10", "0x10"), ("1.2.3", "1.2.3")],
+)  # fmt: skip
+def test_plain_scalars_mean_what_a_person_reads(text: str, value: object) -> None:
+    assert parse_yaml(text, "test") == value
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'digits'"):
+        load_recipe("digit")
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text("name: a\nname: b\n", encoding="utf-8")
+    with pytest.raises(UserError, match="'name' stands twice"):
+        load_recipe(str(path))
+
+
+def test_text_that_is_not_yaml_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text("name: [a\nb: }", encoding="utf-8")
+    with pytest.raises(UserError, match="not YAML") as caught:
+        load_recipe(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_key_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "short.yaml"
+    path.write_text("name: short\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="card: got None, allowed: this key is required; add it"):
+        load_recipe(str(path))

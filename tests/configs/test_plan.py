@@ -1,0 +1,75 @@
+"""The arithmetic of a run: what divides, what does not, and how many steps there are."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.errors import ConfigError
+from configs.load import load_recipe
+from configs.plan import RunPlan, plan_run
+
+RECORD = ["batch.global_size=86016", "data.train_samples=1281167", "run.epochs=90", "run.eval_every_epochs=4",
+          "schedule.warmup_epochs=36"]  # fmt: skip
+
+
+def _plan(overrides: list[str], world_size: int) -> RunPlan:
+    return plan_run(load_recipe("digits", overrides), world_size)
+
+
+def test_the_record_takes_1340_steps_of_15_or_14_an_epoch() -> None:
+    plan = _plan(RECORD, 2048)
+    assert plan.per_rank_batch_size == 42
+    assert plan.steps_per_epoch == 15
+    assert plan.total_steps == 1340
+    short = [epoch for epoch in range(1, 91) if len(plan.epoch_steps(epoch)) == 14]
+    assert short == [9, 17, 26, 34, 42, 51, 59, 68, 76, 84]
+    assert plan.eval_epochs == (*range(2, 91, 4),)
+    assert plan.warmup_steps == 540
+
+
+@given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 12))
+def test_epochs_tile_the_steps_without_gap_or_overlap(per_rank: int, world_size: int, epochs: int) -> None:
+    plan = _plan([f"batch.global_size={per_rank * world_size}", f"run.epochs={epochs}", "run.eval_first_epoch=1",
+                  "schedule.warmup_epochs=0"], world_size)  # fmt: skip
+    steps = [step for epoch in range(1, epochs + 1) for step in plan.epoch_steps(epoch)]
+    assert steps == list(range(plan.total_steps))
+    assert plan.eval_epochs[-1] == epochs
+
+
+@given(st.integers(1, 16), st.integers(1, 8), st.integers(1, 8))
+def test_every_cut_of_the_same_global_batch_multiplies_back(span: int, accumulation: int, world_size: int) -> None:
+    total = span * accumulation * world_size
+    by_span = _plan([f"batch.global_size={total}", f"batch.bn_span={span}", "schedule.warmup_epochs=0"], world_size)
+    by_steps = _plan(
+        [f"batch.global_size={total}", f"batch.accumulation_steps={accumulation}", "schedule.warmup_epochs=0"],
+        world_size,
+    )
+    assert by_span == by_steps
+    assert by_span.global_batch_size == total
+
+
+@pytest.mark.parametrize(
+    ("overrides", "world_size", "message"),
+    [
+        ([], 3, "batch.global_size: got 64, allowed: a multiple of 3 ranks = 3; set batch.global_size to 63 or 66"),
+        (["batch.accumulation_steps=5"], 2, "a multiple of 2 ranks x 5 accumulation steps = 10"),
+        (["batch.bn_span=48"], 2, "2 ranks x 48 images a rank (batch.bn_span) = 96; set batch.global_size to 96"),
+        (["batch.bn_span=16", "batch.accumulation_steps=4"], 2, "exactly 2 ranks x 16 images a rank"),
+        (["data.train_samples=1", "batch.global_size=2"], 2, "at least one image a rank (2 ranks)"),
+        (["schedule.warmup_epochs=12"], 2, "fewer than the run's 225 steps"),
+    ],
+)
+def test_arithmetic_that_does_not_divide_is_refused_with_numbers_that_do(
+    overrides: list[str], world_size: int, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _plan(overrides, world_size)
+    assert message in str(caught.value)
+
+
+def test_max_steps_ends_the_run_early_but_leaves_the_schedule_alone() -> None:
+    plan = _plan(["run.max_steps=2"], 2)
+    assert (plan.total_steps, plan.last_epoch, plan.eval_epochs) == (2, 1, (1,))
+    assert plan.decay_steps == _plan([], 2).decay_steps
