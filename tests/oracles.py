@@ -1,0 +1,56 @@
+"""What the papers say, in plain NumPy and float64: the other side of every comparison. Imports nothing of ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass
+class LarsOracle:
+    """LARS of arXiv:1708.03888 for one tensor, as the MLPerf reference writes it.
+
+    T = eta |w| / (|g| + wd_T |w| + epsilon) where both norms are above 0, else 1; without a trust ratio T is 1.
+    """
+
+    momentum: float
+    weight_decay: float
+    trust_coefficient: float
+    epsilon: float
+    trust_weight_decay: float
+    has_trust_ratio: bool = True
+
+    def steps(self, weight: np.ndarray, gradients: list[np.ndarray], rates: list[float]) -> np.ndarray:
+        """Apply the gradients (means over the batch) at the given rates; give the weight."""
+        w, v = weight.astype(np.float64), np.zeros_like(weight, np.float64)
+        for gradient, lr in zip(gradients, rates, strict=True):
+            g = gradient.astype(np.float64)
+            trust = 1.0
+            w_norm, g_norm = np.linalg.norm(w), np.linalg.norm(g)
+            if self.has_trust_ratio and w_norm > 0 and g_norm > 0:
+                trust = self.trust_coefficient * w_norm / (g_norm + self.trust_weight_decay * w_norm + self.epsilon)
+            v = self.momentum * v - lr * trust * (g + self.weight_decay * w)
+            w = w + v
+        return w
+
+
+def record_lr(step: int) -> float:
+    """Give the learning rate of the 2019 record at 0-based ``step`` (its configuration file, evaluated)."""
+    warm = min(step + 1, 540) / 540
+    left = 1 - min(max(step - 540, 0), 780) / 780
+    return 13 * warm * ((1 - 0.0025) * left**2.2 + 0.0025)
+
+
+def smoothed_cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, kind: str) -> np.ndarray:
+    """Give each row's cross-entropy against its smoothed label distribution."""
+    rows, classes = logits.shape
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    if kind == "uniform":
+        target = np.full((rows, classes), smoothing / classes)
+        target[np.arange(rows), labels] += 1 - smoothing
+    else:
+        target = np.full((rows, classes), smoothing / (classes - 1))
+        target[np.arange(rows), labels] = 1 - smoothing
+    return -(target * log_p).sum(axis=1)

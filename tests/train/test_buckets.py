@@ -1,0 +1,35 @@
+"""The bucket plan: every gradient once, last layer first, under the cap."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train.arch import build_network, gradient_bytes
+from train.buckets import plan_buckets
+
+
+@given(st.lists(st.integers(1, 1000), max_size=60), st.integers(1, 3000))
+def test_buckets_hold_every_gradient_once_from_last_to_first(sizes: list[int], cap: int) -> None:
+    buckets = plan_buckets(sizes, cap)
+    assert [index for bucket in buckets for index in bucket] == list(reversed(range(len(sizes))))
+
+
+@given(st.lists(st.integers(1, 1000), max_size=60), st.integers(1, 3000))
+def test_only_a_single_larger_gradient_exceeds_the_cap(sizes: list[int], cap: int) -> None:
+    for bucket in plan_buckets(sizes, cap):
+        assert sum(sizes[index] for index in bucket) <= cap or len(bucket) == 1
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 3000))
+def test_a_bucket_closes_only_when_the_next_gradient_does_not_fit(sizes: list[int], cap: int) -> None:
+    buckets = plan_buckets(sizes, cap)
+    for bucket, following in zip(buckets, buckets[1:], strict=False):
+        assert sum(sizes[index] for index in bucket) + sizes[following[0]] > cap
+
+
+def test_resnet50_in_16_mb_portions_starts_with_the_classifier() -> None:
+    parameters = build_network("resnet50", num_classes=1000, image_size=224).parameters
+    buckets = plan_buckets(gradient_bytes(parameters, 2), 16 << 20)
+    assert [parameters[index].name for index in buckets[0][:2]] == ["classifier_bias", "classifier_weight"]
+    assert len(buckets) == 4

@@ -1,0 +1,136 @@
+"""What lets ranks act as one: a communicator, brought up in the background. The only importer of Horovod.
+
+`HorovodCommunicator` and its null twin `SingleProcess` do the same verbs, so nobody asks whether a run is distributed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from train.identity import Identity
+from train.startup import Ledger
+
+__all__ = ["Communicator", "HorovodCommunicator", "SingleProcess", "WorldMismatch", "bring_up"]
+
+
+class WorldMismatch(RuntimeError):
+    """Horovod sees another world than the launcher made."""
+
+
+class Communicator(Protocol):
+    """Collective verbs; every rank calls each in the same order."""
+
+    def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
+        """Sum each array over the ranks in place, fused; queues and returns at once."""
+
+    def average(self, name: str, arrays: Sequence[Any]) -> None:
+        """Average each array over the ranks in place; queues and returns at once."""
+
+    def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
+        """Sum integers over the ranks; waits."""
+
+    def gather(self, name: str, value: int) -> list[int]:
+        """Collect an unsigned 64-bit integer of every rank, by rank; waits."""
+
+
+class SingleProcess:
+    """The world of one rank."""
+
+    def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
+        """Leave the arrays: their sum over one rank is what they are."""
+
+    def average(self, name: str, arrays: Sequence[Any]) -> None:
+        """Leave the arrays."""
+
+    def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
+        """Return the values."""
+        return list(values)
+
+    def gather(self, name: str, value: int) -> list[int]:
+        """Return the one value."""
+        return [value]
+
+
+class HorovodCommunicator:
+    """The same verbs over an initialised ``horovod.mxnet``."""
+
+    def __init__(self, horovod: Any) -> None:
+        self._horovod = horovod
+
+    def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
+        """Queue one grouped allreduce; the engine starts it when all of ``arrays`` are ready."""
+        self._horovod.grouped_allreduce_(list(arrays), op=self._horovod.Sum, name=name, priority=priority)
+
+    def average(self, name: str, arrays: Sequence[Any]) -> None:
+        """Queue one grouped allreduce that divides by the number of ranks."""
+        self._horovod.grouped_allreduce_(list(arrays), op=self._horovod.Average, name=name)
+
+    def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
+        """Sum as int64, exactly."""
+        total = self._horovod.allreduce(_int64(values), op=self._horovod.Sum, name=name)
+        return [int(value) for value in total.asnumpy()]
+
+    def gather(self, name: str, value: int) -> list[int]:
+        """Gather 64 bits of each rank as a signed integer, which is what MXNet has."""
+        signed = value - (1 << 64) if value >= 1 << 63 else value
+        everybody = self._horovod.allgather(_int64([signed]), name=name).asnumpy()
+        return [int(each) % (1 << 64) for each in everybody]
+
+
+def _int64(values: Sequence[int]) -> Any:
+    import mxnet as mx  # noqa: PLC0415 (slow: imported by the thread that needs it)
+
+    return mx.nd.array(np.array(values, np.int64), dtype="int64")
+
+
+class bring_up:  # noqa: N801 (reads as the verb it is)
+    """Start the communicator in a thread; `wait` gives it.
+
+    The launcher's ``identity`` says who this rank is, so nothing else waits for this. The thread imports Horovod,
+    initialises it, checks its world against the launcher's and runs the first collective, which makes the
+    connections that the first step would otherwise pay for.
+    """
+
+    def __init__(self, identity: Identity, ledger: Ledger) -> None:
+        self._result: Communicator | None = None
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(identity, ledger), name="communicator", daemon=True)
+        self._thread.start()
+
+    def _run(self, identity: Identity, ledger: Ledger) -> None:
+        try:
+            self._result = _connect(identity, ledger)
+        except BaseException as failure:  # noqa: BLE001 (re-raised by wait, in the thread that can act on it)
+            self._failure = failure
+
+    def wait(self) -> Communicator:
+        """Wait for the communicator; raises what bringing it up raised."""
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        assert self._result is not None
+        return self._result
+
+
+def _connect(identity: Identity, ledger: Ledger) -> Communicator:
+    if identity.launcher == "none":
+        return SingleProcess()
+    with ledger.phase("communicator: import"):
+        import horovod.mxnet as hvd  # noqa: PLC0415 (imports MXNet: seconds, in this thread)
+    with ledger.phase("communicator: init"):
+        hvd.init()
+    if (hvd.size(), hvd.rank()) != (identity.world_size, identity.rank):
+        raise WorldMismatch(
+            f"{identity.launcher} started rank {identity.rank} of {identity.world_size}, but Horovod sees rank "
+            f"{hvd.rank()} of {hvd.size()}: this would train separate models. Start the run with ./run.sh train, or "
+            f"set up Horovod with MPI (./run.sh setup) for mpirun and srun"
+        )
+    communicator = HorovodCommunicator(hvd)
+    with ledger.phase("communicator: first collective"):
+        ranks = communicator.gather("first_collective", identity.rank)
+    assert ranks == list(range(identity.world_size)), ranks
+    return communicator

@@ -1,0 +1,106 @@
+"""Where a run's images come from on this rank: a packed data set, or synthetic ones that touch no disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from configs.load import resolve_path
+from configs.plan import RunPlan
+from configs.schema import Cluster, Recipe
+from data.cache import drop_pages
+from data.verify import check_dataset
+from train.identity import Identity
+
+if TYPE_CHECKING:
+    from data.source import EvaluationSource, TrainingSource
+
+__all__ = ["Images", "PackedImages", "SyntheticImages", "images_of"]
+
+
+class Images(Protocol):
+    """A run's images as one rank sees them."""
+
+    def prepare(self) -> None:
+        """Check that they are there and, once a host, drop what memory holds of them."""
+
+    def open_training(self) -> TrainingSource:
+        """Open this rank's stream of micro-batches; reads nothing before the first epoch begins."""
+
+    def open_evaluation(self) -> EvaluationSource:
+        """Open this rank's shard of the evaluation images."""
+
+
+class PackedImages:
+    """Images in RecordIO, read by DALI."""
+
+    def __init__(self, recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> None:
+        self._recipe, self._cluster, self._identity = recipe, cluster, identity
+        self._batch_size = plan.per_rank_batch_size
+        self._folder = resolve_path(cluster.paths.data) / recipe.data.name
+
+    def prepare(self) -> None:
+        """Check the data set against the recipe; the first rank of each host drops its pages from memory.
+
+        Raises:
+            UserError: The data set is missing, damaged or another one.
+        """
+        check_dataset(self._folder, self._recipe.data, self._recipe.model.num_classes)
+        if self._identity.local_rank == 0:
+            drop_pages([path for path in sorted(self._folder.iterdir()) if path.is_file()])
+
+    def open_training(self) -> TrainingSource:
+        """See `Images`."""
+        from data.pipeline import open_training  # noqa: PLC0415 (imports DALI)
+
+        return open_training(self._recipe, self._cluster.engine, self._folder, **self._place())
+
+    def open_evaluation(self) -> EvaluationSource:
+        """See `Images`."""
+        from data.pipeline import open_evaluation  # noqa: PLC0415
+
+        return open_evaluation(self._recipe, self._cluster.engine, self._folder, **self._place())
+
+    def _place(self) -> dict[str, int | None]:
+        return {
+            "batch_size": self._batch_size,
+            "rank": self._identity.rank,
+            "world_size": self._identity.world_size,
+            "device_id": self._identity.local_rank if self._cluster.device == "gpu" else None,
+        }
+
+
+class SyntheticImages:
+    """Seeded images made in memory."""
+
+    def __init__(self, recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> None:
+        self._recipe, self._cluster, self._plan, self._identity = recipe, cluster, plan, identity
+
+    def prepare(self) -> None:
+        """Nothing lies on a disk."""
+
+    def open_training(self) -> TrainingSource:
+        """See `Images`."""
+        from data.synthetic import open_synthetic_training  # noqa: PLC0415 (imports MXNet)
+
+        return open_synthetic_training(
+            self._recipe, self._cluster.engine,
+            batch_size=self._plan.per_rank_batch_size, accumulation_steps=self._plan.accumulation_steps,
+            rank=self._identity.rank, world_size=self._identity.world_size,
+        )  # fmt: skip
+
+    def open_evaluation(self) -> EvaluationSource:
+        """See `Images`."""
+        from data.synthetic import open_synthetic_evaluation  # noqa: PLC0415
+
+        return open_synthetic_evaluation(
+            self._recipe, self._cluster.engine,
+            batch_size=self._plan.per_rank_batch_size, accumulation_steps=self._plan.accumulation_steps,
+            rank=self._identity.rank, world_size=self._identity.world_size,
+        )  # fmt: skip
+
+
+def images_of(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> Images:
+    """Choose by the recipe's source."""
+    kind = SyntheticImages if recipe.data.source == "synthetic" else PackedImages
+    return kind(recipe, cluster, plan, identity)

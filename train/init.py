@@ -1,0 +1,69 @@
+"""Seeded weights, the same on every rank without a broadcast, and their checksum. Pure NumPy.
+
+Each tensor draws from a stream of its own, keyed by the seed and its name: no draw elsewhere, no thread count and no
+order of creation can change it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from configs.schema import Model
+from train.arch import Network, Parameter
+
+__all__ = ["WeightsDiffer", "checksum", "initial_weights", "require_equal"]
+
+
+class WeightsDiffer(RuntimeError):
+    """Ranks hold different weights; the text names them."""
+
+
+def initial_weights(network: Network, model: Model, seed: int) -> dict[str, np.ndarray]:
+    """Draw every parameter in float32, OIHW.
+
+    Convolutions are N(0, 2 / fan-in) (He et al., arXiv:1502.01852), the classifier N(0, classifier_std), biases and
+    betas 0, gammas 1, save the last of each block with ``zero_gamma`` (Goyal et al., arXiv:1706.02677).
+    """
+    last_gammas = {f"{layer.name}_gamma" for layer in network.layers if layer.ends_block and model.zero_gamma}
+    return {each.name: _draw(each, model, seed, each.name in last_gammas) for each in network.parameters}
+
+
+def _draw(parameter: Parameter, model: Model, seed: int, is_last_gamma: bool) -> np.ndarray:
+    if parameter.kind != "weight":
+        value = 1.0 if parameter.kind == "gamma" and not is_last_gamma else 0.0
+        return np.full(parameter.shape, value, np.float32)
+    is_convolution = len(parameter.shape) > 2  # noqa: PLR2004 (output, input and a window)
+    std = math.sqrt(2 / (parameter.size / parameter.shape[0])) if is_convolution else model.classifier_std
+    key = hashlib.blake2b(f"{seed}/weights/{parameter.name}".encode(), digest_size=16).digest()
+    stream = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+    return stream.standard_normal(parameter.shape, np.float32) * np.float32(std)
+
+
+def checksum(weights: Mapping[str, np.ndarray]) -> int:
+    """Digest names and bytes of all weights, in the order given, to an unsigned 64-bit number."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, array in weights.items():
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return int.from_bytes(digest.digest(), "little")
+
+
+def require_equal(checksums: Sequence[int], when: str) -> None:
+    """Compare the ranks' checksums; ``when`` says at which moment, for the message.
+
+    Raises:
+        WeightsDiffer: They are not all the same; those that differ from the most common one are named.
+    """
+    common, _ = Counter(checksums).most_common(1)[0]
+    odd = [rank for rank, value in enumerate(checksums) if value != common]
+    if odd:
+        names = ", ".join(str(rank) for rank in odd[:20]) + (" ..." if len(odd) > 20 else "")  # noqa: PLR2004
+        raise WeightsDiffer(
+            f"{when}: the weights of rank {names} ({checksums[odd[0]]:016x}) differ from the other "
+            f"{len(checksums) - len(odd)} of {len(checksums)} ranks ({common:016x})"
+        )

@@ -1,0 +1,174 @@
+"""A table of `train.arch` as an MXNet network with its loss. Knows no rank and no data.
+
+One symbol gives two blocks over the same parameters: images and labels to the loss of each image (training), and
+images to logits (evaluation). Both are hybridized with static shapes, so a step costs a few engine pushes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+from configs.schema import Engine, Loss, Model
+from train.arch import Layer, Network, Parameter
+
+__all__ = ["TrainedNetwork", "smoothed_cross_entropy"]
+
+Array = Any
+"""An MXNet NDArray; MXNet carries no types."""
+
+
+class TrainedNetwork:
+    """The network as one rank holds it: parameters, gradients, batch-norm statistics.
+
+    Args:
+        network: The table.
+        model: Batch-norm constants.
+        loss: Label smoothing.
+        engine: Precision and layout.
+        context: MXNet device.
+        accumulate: Add each backward to the gradients instead of replacing them.
+    """
+
+    def __init__(
+        self, network: Network, *, model: Model, loss: Loss, engine: Engine, context: Any, accumulate: bool
+    ) -> None:
+        self.network = network
+        self.parameters: tuple[Parameter, ...] = network.parameters
+        self._layout = engine.layout
+        logits = _logits(network, model, engine)
+        images, labels = mx.sym.Variable("data", dtype="float32"), mx.sym.Variable("label", dtype="float32")
+        losses = smoothed_cross_entropy(mx.sym, logits, labels, network.num_classes, loss)
+        self._training = gluon.SymbolBlock(losses, [images, labels])
+        self._inference = gluon.SymbolBlock(logits, [images], params=self._training.collect_params())
+        self._held = {each.name: each for each in self._training.collect_params().values()}
+        self._allocate(context, accumulate)
+
+    def _allocate(self, context: Any, accumulate: bool) -> None:
+        shapes = {each.name: self._stored_shape(each) for each in self.parameters}
+        for name, held in self._held.items():
+            held.shape = shapes[name] if name in shapes else (self._channels(name),)
+            held.initialize(mx.init.Zero(), ctx=context)
+            if name in shapes:
+                held.grad_req = "add" if accumulate else "write"
+        for block in (self._training, self._inference):
+            block.hybridize(static_alloc=True, static_shape=True)
+        self.weights = [self._held[each.name].data() for each in self.parameters]
+        self.gradients = [self._held[each.name].grad() for each in self.parameters]
+        self._statistics = {name: held.data() for name, held in self._held.items() if name not in shapes}
+
+    def _channels(self, statistic: str) -> int:
+        gamma = statistic.rsplit("_moving_", 1)[0] + "_gamma"
+        return next(each.shape[0] for each in self.parameters if each.name == gamma)
+
+    def _stored_shape(self, parameter: Parameter) -> tuple[int, ...]:
+        return _to_layout(np.empty(parameter.shape, np.bool_), self._layout).shape
+
+    @property
+    def statistics(self) -> Sequence[Array]:
+        """Batch-norm running means and variances, by layer."""
+        return list(self._statistics.values())
+
+    def forward_backward(self, images: Array, labels: Array) -> Array:
+        """Run one micro-batch; gradients are sums over its images.
+
+        Returns:
+            Sum of the images' losses, shape (1,). Returns before the engine has computed anything.
+        """
+        with autograd.record():
+            losses = self._training(images, labels)
+        losses.backward()
+        return losses.sum()
+
+    def predict(self, images: Array) -> Array:
+        """Give logits (batch, classes) in inference mode."""
+        return self._inference(images)
+
+    def zero_gradients(self) -> None:
+        """Clear the gradients before a new sum over micro-batches."""
+        mx.nd.reset_arrays(*self.gradients, num_arrays=len(self.gradients))
+
+    def load_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Set every parameter from float32 arrays in OIHW, and the running statistics to mean 0, variance 1."""
+        assert set(weights) == {each.name for each in self.parameters}
+        for name, array in weights.items():
+            self._held[name].set_data(mx.nd.array(_to_layout(array, self._layout)))
+        for name, statistic in self._statistics.items():
+            statistic[:] = 1 if name.endswith("_moving_var") else 0
+
+    def read_weights(self) -> dict[str, np.ndarray]:
+        """Copy every parameter to the host, in OIHW; waits for the engine."""
+        arrays = zip(self.parameters, self.weights, strict=True)
+        return {each.name: _from_layout(array.asnumpy(), self._layout) for each, array in arrays}
+
+
+def smoothed_cross_entropy(ops: Any, logits: Any, labels: Any, num_classes: int, loss: Loss) -> Any:
+    """Cross-entropy of each image in nats, on symbols or arrays.
+
+    With a = label_smoothing and K classes: ``uniform`` weighs the label 1-a+a/K and every other class a/K;
+    ``softmax_output`` weighs them 1-a and a/(K-1), as MXNet's SoftmaxOutput does.
+
+    Returns:
+        Losses, shape (batch,).
+    """
+    log_probabilities = ops.log_softmax(logits, axis=-1)
+    picked = ops.pick(log_probabilities, labels, axis=-1)
+    smoothing = loss.label_smoothing
+    if not smoothing:
+        return -picked
+    other = smoothing / num_classes if loss.smoothing == "uniform" else smoothing / (num_classes - 1)
+    label = 1 - smoothing + (other if loss.smoothing == "uniform" else 0.0)
+    return -(label - other) * picked - other * ops.sum(log_probabilities, axis=-1)
+
+
+def _logits(network: Network, model: Model, engine: Engine) -> Any:
+    """Build the symbol from images to float32 logits."""
+    half = engine.precision == "float16"
+    data = mx.sym.Variable("data", dtype="float32")
+    outputs = {"data": mx.sym.cast(data, "float16") if half else data}
+    for layer in network.layers:
+        inputs = [outputs[name] for name in layer.inputs]
+        outputs[layer.name] = _operator(layer, inputs, model, engine.layout)
+    last = outputs[network.layers[-1].name]
+    return mx.sym.cast(last, "float32") if half else last
+
+
+def _operator(layer: Layer, inputs: Sequence[Any], model: Model, layout: str) -> Any:
+    """Make the symbol of one row."""
+    geometry = {
+        "kernel": (layer.kernel, layer.kernel),
+        "stride": (layer.stride, layer.stride),
+        "pad": (layer.padding, layer.padding),
+        "layout": layout,
+    }
+    if layer.kind == "conv":
+        return mx.sym.Convolution(inputs[0], num_filter=layer.out_channels, no_bias=True, name=layer.name, **geometry)
+    if layer.kind == "bn":
+        return mx.sym.BatchNorm(
+            inputs[0], eps=model.bn_epsilon, momentum=model.bn_momentum, fix_gamma=False,
+            axis=layout.index("C"), name=layer.name,
+        )  # fmt: skip
+    if layer.kind == "relu":
+        return mx.sym.Activation(inputs[0], act_type="relu", name=layer.name)
+    if layer.kind == "add":
+        return mx.sym.elemwise_add(inputs[0], inputs[1], name=layer.name)
+    if layer.kind == "max_pool":
+        return mx.sym.Pooling(inputs[0], pool_type="max", name=layer.name, **geometry)
+    if layer.kind == "global_pool":
+        return mx.sym.Pooling(inputs[0], pool_type="avg", global_pool=True, kernel=(1, 1), layout=layout)
+    assert layer.kind == "dense"
+    return mx.sym.FullyConnected(inputs[0], num_hidden=layer.out_channels, name=layer.name)
+
+
+def _to_layout(weight: np.ndarray, layout: str) -> np.ndarray:
+    """Turn OIHW into what a convolution of ``layout`` stores: OHWI for NHWC."""
+    return np.ascontiguousarray(weight.transpose(0, 2, 3, 1)) if layout == "NHWC" and weight.ndim == 4 else weight  # noqa: PLR2004
+
+
+def _from_layout(weight: np.ndarray, layout: str) -> np.ndarray:
+    """Turn a stored weight back into OIHW."""
+    return np.ascontiguousarray(weight.transpose(0, 3, 1, 2)) if layout == "NHWC" and weight.ndim == 4 else weight  # noqa: PLR2004

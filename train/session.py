@@ -1,0 +1,241 @@
+"""Put a run together on one rank: what starts beside what, and what is written at its end.
+
+The communicator comes up in its own thread from the first moment; data set, pipelines, network and weights are made
+meanwhile, because rank and size come from the launcher's environment and nobody has to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from configs.load import load_run
+from configs.plan import RunPlan, plan_run
+from configs.schema import Cluster, Lars, Polynomial, Recipe, StepDecay
+from logs.folder import CONFIG_FILE, Summary, write_json, write_summary
+from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
+from logs.mlperf import EventLog, HyperParameters, MlperfLog, NullLog
+from train.arch import build_network, gradient_bytes
+from train.buckets import plan_buckets
+from train.comm import Communicator, bring_up
+from train.identity import Identity
+from train.images import images_of
+from train.init import checksum, initial_weights, require_equal
+from train.schedule import LrSchedule, resolve_schedule
+from train.startup import Ledger
+
+if TYPE_CHECKING:
+    from data.source import EvaluationSource, TrainingSource
+    from train.loop import Result
+    from train.timing import StepClock
+
+__all__ = ["run"]
+
+_BYTES_PER_GRADIENT = {"float32": 4, "float16": 2}
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What is trained, and by what, on this rank."""
+
+    network: Any
+    optimizer: Any
+    weights: dict[str, np.ndarray]
+    buckets: tuple[tuple[int, ...], ...]
+    context: Any
+
+
+def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
+    """Train one rank's share of the run in ``folder``; give its exit status.
+
+    Raises:
+        UserError: Before the run: config, data set or arithmetic do not fit.
+        RuntimeError: During the run; the message says what happened.
+    """
+    recipe, cluster = load_run(folder / CONFIG_FILE)
+    plan = plan_run(recipe, identity.world_size)
+    schedule = resolve_schedule(recipe, plan)
+    pending = bring_up(identity, ledger)
+    images = images_of(recipe, cluster, plan, identity)
+    with ledger.phase("data set"):
+        images.prepare()
+    with _opened_log(folder, recipe, cluster, identity) as log:
+        with ledger.phase("evaluation pipeline"):
+            evaluation = images.open_evaluation()
+        with ledger.phase("network and weights"):
+            model = _build(recipe, cluster, plan, identity)
+        with ledger.phase("wait for communicator"):
+            communicator = pending.wait()
+        with ledger.phase("warm-up"):
+            _warm_up(recipe, cluster, plan, model, communicator)
+        with ledger.phase("compare weights"):
+            _common_checksum(model, communicator, "before the run")
+        log.hyperparameters(_what_runs(recipe, plan, schedule, model))
+        log.init_stop()
+        startup = ledger.to_json()
+        training = _Training(folder, recipe, cluster, plan, schedule, model, communicator)
+        result, clock = training.run(images.open_training, evaluation, log, is_reporter=identity.rank == 0)
+    final_checksum = _common_checksum(model, communicator, "after the run")
+    if identity.rank == 0:
+        write_json(folder / "startup.json", startup)
+        write_summary(folder, _summary(recipe, plan, result, clock, startup["elapsed_s"], final_checksum))
+    return 0 if result.success else 1
+
+
+@contextmanager
+def _opened_log(folder: Path, recipe: Recipe, cluster: Cluster, identity: Identity) -> Iterator[EventLog]:
+    """Open the MLPerf log on rank 0; the data set's pages were dropped before."""
+    log: EventLog = MlperfLog(folder) if identity.rank == 0 else NullLog()
+    try:
+        log.submission(cluster.submission, recipe.mlperf)
+        if recipe.data.source != "synthetic":
+            log.cache_clear()
+        log.init_start()
+        log.seed(recipe.run.seed)
+        yield log
+    finally:
+        log.close()
+
+
+def _build(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> _Model:
+    """Make network, weights, optimizer and bucket plan."""
+    import mxnet as mx  # noqa: PLC0415 (seconds; the communicator's thread imports it meanwhile)
+
+    from train.lars import MomentumOptimizer  # noqa: PLC0415
+    from train.model import TrainedNetwork  # noqa: PLC0415
+
+    description = recipe.model
+    table = build_network(
+        description.name, num_classes=description.num_classes, image_size=description.image_size,
+        input_channels=description.input_channels,
+    )  # fmt: skip
+    context = mx.gpu(identity.local_rank) if cluster.device == "gpu" else mx.cpu()
+    network = TrainedNetwork(
+        table, model=description, loss=recipe.loss, engine=cluster.engine, context=context,
+        accumulate=plan.accumulation_steps > 1,
+    )  # fmt: skip
+    weights = initial_weights(table, description, recipe.run.seed)
+    network.load_weights(weights)
+    optimizer = MomentumOptimizer(
+        recipe.optimizer, table.parameters, weights=network.weights, gradients=network.gradients,
+        rescale=1 / plan.global_batch_size,
+    )  # fmt: skip
+    sizes = gradient_bytes(table.parameters, _BYTES_PER_GRADIENT[cluster.engine.precision])
+    return _Model(network, optimizer, weights, plan_buckets(sizes, cluster.communication.bucket_bytes), context)
+
+
+def _warm_up(recipe: Recipe, cluster: Cluster, plan: RunPlan, model: _Model, communicator: Communicator) -> None:
+    from train.warmup import warm_up  # noqa: PLC0415 (MXNet)
+
+    channels, side = recipe.model.input_channels, recipe.model.image_size
+    axes = {"N": plan.per_rank_batch_size, "C": channels, "H": side, "W": side}
+    warm_up(
+        model.network, model.optimizer, communicator, buckets=model.buckets, weights=model.weights,
+        image_shape=tuple(axes[axis] for axis in cluster.engine.layout), context=model.context,
+    )  # fmt: skip
+
+
+def _common_checksum(model: _Model, communicator: Communicator, when: str) -> int:
+    """Digest the weights and compare with the other ranks."""
+    own = checksum(model.network.read_weights())
+    require_equal(communicator.gather(f"weights {when}", own), when)
+    return own
+
+
+def _what_runs(recipe: Recipe, plan: RunPlan, schedule: LrSchedule, model: _Model) -> HyperParameters:
+    """Read the log's hyperparameters back from the schedule and the optimizer that will run."""
+    optimizer, decay = model.optimizer.config, recipe.schedule.decay
+    peak = schedule.at(plan.warmup_steps)
+    is_step_decay = isinstance(decay, StepDecay)
+    return HyperParameters(
+        global_batch_size=plan.global_batch_size,
+        train_samples=recipe.data.train_samples,
+        eval_samples=recipe.data.eval_samples,
+        gradient_accumulation_steps=plan.accumulation_steps,
+        bn_span=plan.per_rank_batch_size,
+        opt_name=optimizer.name,
+        base_lr=peak.lr,
+        end_lr=schedule.at(plan.warmup_steps + plan.decay_steps).lr,
+        warmup_epochs=plan.warmup_steps / plan.steps_per_epoch,
+        warmup_steps=plan.warmup_steps,
+        weight_decay=peak.weight_decay,
+        momentum=peak.momentum,
+        label_smoothing=recipe.loss.label_smoothing,
+        decay_steps=None if is_step_decay else plan.decay_steps,
+        power=decay.power if isinstance(decay, Polynomial) else None,
+        decay_boundary_epochs=decay.boundaries if isinstance(decay, StepDecay) else None,
+        decay_factor=decay.factor if isinstance(decay, StepDecay) else None,
+        epsilon=optimizer.epsilon if isinstance(optimizer, Lars) else None,
+        trust_coefficient=optimizer.trust_coefficient if isinstance(optimizer, Lars) else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Training:
+    """Everything that the loop needs and that start-up made."""
+
+    folder: Path
+    recipe: Recipe
+    cluster: Cluster
+    plan: RunPlan
+    schedule: LrSchedule
+    model: _Model
+    communicator: Communicator
+
+    def run(
+        self, open_training: Callable[[], TrainingSource], evaluation: EvaluationSource, log: EventLog, *,
+        is_reporter: bool,
+    ) -> tuple[Result, StepClock]:  # fmt: skip
+        """Train; gives the result and the clock that watched."""
+        from train.evaluate import Evaluator  # noqa: PLC0415 (MXNet)
+        from train.loop import Step, train  # noqa: PLC0415
+        from train.progress import Progress  # noqa: PLC0415
+        from train.timing import StepClock  # noqa: PLC0415
+
+        engine, model, plan, goal = self.cluster.engine, self.model, self.plan, self.recipe.run
+        clock = StepClock(engine.run_ahead_steps, goal.log_every_steps)
+        step = Step(model.network, model.optimizer, self.communicator, model.buckets, plan.accumulation_steps, clock)
+        metrics = MetricsWriter(self.folder / METRICS_FILE) if is_reporter else NullMetrics()
+        progress = Progress(
+            metrics, clock, global_batch_size=plan.global_batch_size, total_steps=plan.total_steps,
+            visible=is_reporter,
+        )  # fmt: skip
+        try:
+            result = train(
+                plan=plan, schedule=self.schedule, step=step, open_training=open_training,
+                evaluate=Evaluator(model.network, evaluation, self.communicator), log=log, progress=progress,
+                target_top1=goal.target_top1, log_every_steps=goal.log_every_steps,
+                run_ahead_steps=engine.run_ahead_steps,
+            )  # fmt: skip
+        finally:
+            progress.close()
+        return result, clock
+
+
+def _summary(
+    recipe: Recipe, plan: RunPlan, result: Result, clock: StepClock, init_s: float, final_checksum: int
+) -> Summary:
+    input_wait, exposed = clock.fractions()
+    return Summary(
+        recipe=recipe.name,
+        status="success" if result.success else "aborted",
+        top1=result.top1,
+        target=recipe.run.target_top1,
+        epochs=result.epochs,
+        steps=result.steps,
+        world_size=plan.world_size,
+        global_batch_size=plan.global_batch_size,
+        init_s=init_s,
+        run_s=result.run_s,
+        images_per_s=result.steps * plan.global_batch_size / clock.stepping_s,
+        input_wait_fraction=input_wait,
+        comm_exposed_fraction=exposed,
+        weights_checksum=f"{final_checksum:016x}",
+        seed=recipe.run.seed,
+        failure=result.failure,
+    )

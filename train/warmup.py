@@ -1,0 +1,47 @@
+"""One synthetic step and evaluation before the clock starts, then everything put back bit for bit.
+
+It pays for memory, kernels and connections outside the timed run, as the rules allow for synthetic data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+from train.comm import Communicator
+from train.lars import MomentumOptimizer
+from train.model import TrainedNetwork
+from train.schedule import HyperParameters
+
+__all__ = ["warm_up"]
+
+
+def warm_up(
+    network: TrainedNetwork, optimizer: MomentumOptimizer, communicator: Communicator, *,
+    buckets: Sequence[Sequence[int]], image_shape: tuple[int, ...], context: Any, weights: Mapping[str, np.ndarray],
+) -> None:  # fmt: skip
+    """Run forward, backward, reduction, update and inference on blank images, then restore.
+
+    Args:
+        network: Its weights, statistics and gradients are as ``load_weights(weights)`` leaves them afterwards.
+        optimizer: Its momentum is zero afterwards.
+        communicator: Reduces each bucket once, so that its buffers exist.
+        buckets: The bucket plan of the run.
+        image_shape: Shape of a micro-batch of images, batch first.
+        context: MXNet device.
+        weights: The initial weights.
+    """
+    images = mx.nd.zeros(image_shape, ctx=context)
+    labels = mx.nd.zeros(image_shape[:1], ctx=context)
+    network.forward_backward(images, labels)
+    for number, bucket in enumerate(buckets):
+        communicator.reduce(f"warm_up_{number}", [network.gradients[index] for index in bucket])
+    optimizer.update(HyperParameters(lr=0.0, momentum=0.0, weight_decay=0.0))
+    network.predict(images).wait_to_read()
+    network.load_weights(weights)
+    network.zero_gradients()
+    optimizer.reset()
+    mx.nd.waitall()
