@@ -1,0 +1,54 @@
+"""The command line that starts one process a rank, for each launcher that a cluster file may name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from configs.errors import UserError
+from configs.schema import Cluster
+from launch.local import Outcome, run_ranks
+
+__all__ = ["launcher_command", "run_under"]
+
+
+def launcher_command(cluster: Cluster, command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    """Give the command that runs ``command`` once a rank under horovodrun, mpirun or srun.
+
+    mpirun gets the variables by name, since it passes none on to other hosts by itself; ``srun -K1`` ends the step
+    when one rank fails, which plain srun does not.
+    """
+    ranks = str(cluster.world_size)
+    if cluster.launcher == "horovodrun":
+        return ["horovodrun", "-np", ranks, f"--{cluster.communication.backend}", *command]
+    if cluster.launcher == "mpirun":
+        passed = [word for name in ("PATH", "LD_LIBRARY_PATH", *variables) for word in ("-x", name)]
+        root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        binding = ["-bind-to", "none", "-map-by", "slot"]
+        return ["mpirun", "-np", ranks, *root, *binding, *passed, *command]
+    assert cluster.launcher == "srun"
+    return [
+        "srun", "-K1", f"--ntasks={ranks}", f"--nodes={cluster.num_nodes}",
+        f"--ntasks-per-node={cluster.ranks_per_node}", *(["--mpi=pmix"] if cluster.communication.backend == "mpi" else []),
+        *command,
+    ]  # fmt: skip
+
+
+def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, str]) -> Outcome:
+    """Run ``command`` once a rank under the cluster's launcher and wait for its end.
+
+    Raises:
+        UserError: The launcher is not installed here.
+    """
+    if cluster.launcher == "local":
+        return run_ranks(command, cluster.world_size, variables)
+    full = launcher_command(cluster, command, variables)
+    if shutil.which(full[0]) is None:
+        raise UserError(
+            f"launcher: {full[0]} is not on this machine; use --set cluster.launcher=local on one machine, or install it"
+        )
+    code = subprocess.run(full, env={**os.environ, **variables}, check=False).returncode
+    status = 128 - code if code < 0 else code
+    return Outcome(exit_status=status, first_failed=None, interrupted_by=None)

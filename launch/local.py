@@ -1,0 +1,134 @@
+"""Start the ranks of one machine: Horovod's Gloo rendezvous, one process a rank, none left behind.
+
+``horovodrun`` does the same, but draws its output through pipes line by line (no progress bar), takes seconds to
+start and eleven to stop; here the ranks share this terminal and end together.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+__all__ = ["Outcome", "run_ranks"]
+
+_POLL_S = 0.05
+GRACE_S = 15.0
+"""What the others get to end by themselves after one rank died: above Horovod's own notice, below 30 s in all."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the ranks ended.
+
+    ``exit_status`` is 0, or that of the first rank to fail (128 + n where signal n killed it); ``first_failed`` is
+    its number, None when none failed or when ``interrupted_by`` names the signal that stopped the launcher itself.
+    """
+
+    exit_status: int
+    first_failed: int | None
+    interrupted_by: int | None
+
+
+def run_ranks(command: Sequence[str], num_ranks: int, environment: Mapping[str, str]) -> Outcome:
+    """Run ``command`` once a rank on this machine and wait for all of them.
+
+    A rank that fails ends the run: the others get `GRACE_S` to notice, then SIGTERM, then SIGKILL. SIGINT and
+    SIGTERM to this process are passed on to the ranks.
+    """
+    from horovod.runner.common.util.hosts import (  # noqa: PLC0415 (only this launcher needs Horovod)
+        get_host_assignments,
+        parse_hosts,
+    )
+    from horovod.runner.http.http_server import RendezvousServer  # noqa: PLC0415
+
+    slots = get_host_assignments(parse_hosts(f"localhost:{num_ranks}"), num_ranks)
+    server = RendezvousServer()
+    port = server.start()
+    server.init(slots)
+    base = {
+        **os.environ,
+        **environment,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_GLOO_IFACE": "lo",
+        "HOROVOD_HOSTNAME": "localhost",
+        "HOROVOD_SIZE": str(num_ranks),
+        "HOROVOD_LOCAL_SIZE": str(num_ranks),
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+    }
+    try:
+        with _forwarded_signals() as signals:
+            ranks = [
+                subprocess.Popen(
+                    command,
+                    env={**base, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)},
+                    # A group of its own, so that Ctrl-C reaches the ranks once, through us.
+                    start_new_session=True,
+                )
+                for rank in range(num_ranks)
+            ]
+            return _supervise(ranks, signals)
+    finally:
+        server.stop()
+
+
+@contextmanager
+def _forwarded_signals() -> Iterator[Callable[[], int | None]]:
+    """Note SIGINT and SIGTERM instead of dying of them; gives a function that tells which came."""
+    received: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: received[-1] if received else None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _supervise(ranks: Sequence[subprocess.Popen[bytes]], signals: Callable[[], int | None]) -> Outcome:
+    """Wait until all ranks are gone; after the first failure or a signal, see that they go."""
+    first_failed: int | None = None
+    deadline: float | None = None
+    passed_on = False
+    try:
+        while any(rank.poll() is None for rank in ranks):
+            if first_failed is None and signals() is None:
+                first_failed = next((number for number, rank in enumerate(ranks) if rank.poll()), None)
+            if signals() is not None and not passed_on:
+                _send(ranks, signal.SIGTERM)
+                passed_on, deadline = True, time.monotonic() + GRACE_S
+            if first_failed is not None and deadline is None:
+                deadline = time.monotonic() + GRACE_S
+            if deadline is not None and time.monotonic() > deadline:
+                _send(ranks, signal.SIGKILL if passed_on else signal.SIGTERM)
+                passed_on, deadline = True, time.monotonic() + 5
+            time.sleep(_POLL_S)
+    finally:
+        _send(ranks, signal.SIGKILL)
+    interrupted = signals()
+    if interrupted is None and first_failed is None:
+        first_failed = next((number for number, rank in enumerate(ranks) if rank.returncode), None)
+    status = 128 + interrupted if interrupted else _status(ranks[first_failed]) if first_failed is not None else 0
+    return Outcome(status, None if interrupted else first_failed, interrupted)
+
+
+def _status(rank: subprocess.Popen[bytes]) -> int:
+    code = rank.wait()
+    return 128 - code if code < 0 else code
+
+
+def _send(ranks: Sequence[subprocess.Popen[bytes]], number: int) -> None:
+    """Signal each living rank's whole group, so that nothing it started stays behind."""
+    for rank in ranks:
+        if rank.poll() is None:
+            os.killpg(rank.pid, number)

@@ -1,0 +1,147 @@
+"""One run from config to verdict: folder, data set, ranks, and the truth about how it ended.
+
+Never imports `train` or `data`: it runs them as commands, as a job script does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UserError
+from configs.load import ROOT, dump, resolve_path
+from configs.plan import plan_run
+from configs.schema import Cluster, Recipe
+from launch.commands import run_under
+from launch.env import rank_environment
+from launch.local import Outcome
+from logs.compliance import Verdict, write_verdict
+from logs.folder import (
+    CONFIG_FILE,
+    SUMMARY_FILE,
+    Summary,
+    close_aborted,
+    create,
+    default_name,
+    environment,
+    read_summary,
+    write_json,
+)
+
+__all__ = ["launch_run"]
+
+_REFUSED = 2
+"""Exit status of ranks that refused to begin: config, data set or world do not fit."""
+
+_BUILT_IN = ("digits", "generated")
+"""Sources that need nothing from the user, so that the program packs them itself."""
+
+
+def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None) -> int:
+    """Run ``recipe`` on ``cluster``; give the exit status.
+
+    Args:
+        recipe: The maths.
+        cluster: The place.
+        run_folder: Where to write; none: a new folder below the cluster's runs.
+
+    Raises:
+        UserError: Nothing was started: the batch does not divide, the folder exists, data cannot be prepared.
+    """
+    plan_run(recipe, cluster.world_size)
+    runs = resolve_path(cluster.paths.runs)
+    folder = run_folder or runs / default_name(recipe.name, datetime.now().astimezone(), runs)
+    if recipe.data.source in _BUILT_IN:
+        _prepare(recipe, resolve_path(cluster.paths.data) / recipe.data.name)
+    create(folder)
+    (folder / CONFIG_FILE).write_text(dump(recipe, cluster), encoding="utf-8")
+    variables = rank_environment(cluster)
+    surroundings = environment()
+    write_json(folder / "environment.json", surroundings | {"variables": surroundings["variables"] | variables})
+    sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {_shown(folder)}\n")
+    outcome = run_under(cluster, [sys.executable, "-m", "train", str(folder)], variables)
+    return _finish(folder, recipe, outcome)
+
+
+def _prepare(recipe: Recipe, destination: Path) -> None:
+    """Pack a built-in data set where it is not packed yet."""
+    if (destination / "manifest.json").is_file():
+        return
+    command = [sys.executable, "-m", "data", "prepare", recipe.data.source, str(destination)]
+    if recipe.data.source == "generated":
+        command += ["--train", str(recipe.data.train_samples), "--eval", str(recipe.data.eval_samples)]
+        command += ["--classes", str(recipe.model.num_classes)]
+    if subprocess.run(command, cwd=ROOT, check=False).returncode:
+        raise UserError(f"{destination}: the data set could not be packed (see above)")
+
+
+def _finish(folder: Path, recipe: Recipe, outcome: Outcome) -> int:
+    """Close the log of a run that failed, judge it, say how it went."""
+    if outcome.exit_status == _REFUSED:
+        _remove_refused(folder)
+        return _REFUSED
+    if outcome.exit_status and not (folder / SUMMARY_FILE).exists():
+        cause = _cause(folder, outcome)
+        close_aborted(folder, cause["message"], failed_rank=cause.get("rank"), failed_step=cause.get("step"))
+    summary = read_summary(folder)
+    verdicts = write_verdict(folder)
+    sys.stdout.write(_report(folder, summary, verdicts))
+    if outcome.interrupted_by:
+        return 128 + outcome.interrupted_by
+    passed = summary.status == "success" and verdicts[recipe.mlperf.ruleset].passed
+    return 0 if passed and not outcome.exit_status else 1
+
+
+def _remove_refused(folder: Path) -> None:
+    """Take away the folder of a run that never began, so that the same command can be given again."""
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+
+
+def _cause(folder: Path, outcome: Outcome) -> dict[str, Any]:
+    """Find out why a run failed: the first failure at first hand, else what the launcher saw."""
+    if outcome.interrupted_by:
+        return {"message": "stopped by a signal"}
+    rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("failure_*.json"))]
+    first_hand = [row for row in rows if not row["second_hand"]]
+    if first_hand:
+        row = min(first_hand, key=lambda each: each["time"])
+        at = "" if row["step"] is None else f" at step {row['step']}"
+        return row | {"message": f"rank {row['rank']} on {row['host']} failed{at}: {row['message']}"}
+    if outcome.first_failed is None:
+        return {"message": f"the launcher ended with status {outcome.exit_status}"}
+    rank, status = outcome.first_failed, outcome.exit_status
+    how = f"was killed by signal {status - 128}" if status > 128 else f"ended with status {status}"  # noqa: PLR2004
+    return {"rank": rank, "message": f"rank {rank} {how}"}
+
+
+def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> str:
+    """Say in a few lines how a run ended, for people."""
+    lines = [f"{summary.recipe}: {summary.status}" + (f": {summary.failure}" if summary.failure else "")]
+    if summary.top1 is not None:
+        target = "" if summary.target is None else f" (target {summary.target:g})"
+        lines.append(f"  top-1 {summary.top1:.4f}{target} after {summary.epochs} epochs, {summary.steps} steps")
+    if summary.run_s is not None:
+        lines.append(
+            f"  {summary.run_s:.1f} s of training, {summary.init_s:.1f} s of start-up, "
+            f"{summary.images_per_s:.0f} images/s on {summary.world_size} ranks"
+        )
+        lines.append(
+            f"  waiting for input {summary.input_wait_fraction:.1%} of a step, "
+            f"communication exposed {summary.comm_exposed_fraction:.1%}"
+        )
+    for ruleset, verdict in verdicts.items():
+        words = "passes" if verdict.passed else f"fails: {verdict.messages[0]}"
+        lines.append(f"  MLPerf training {ruleset} log check: {words}")
+    return "\n".join([*lines, f"  {_shown(folder)}", ""])
+
+
+def _shown(folder: Path) -> str:
+    """Write a path as briefly as it is clear."""
+    return str(folder.relative_to(Path.cwd())) if folder.is_relative_to(Path.cwd()) else str(folder)
