@@ -1,0 +1,71 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.schema import Mlperf, Submission
+from logs.mlperf import EventLog, HyperParameters, MlperfLog
+
+LARS = HyperParameters(
+    global_batch_size=32768,
+    train_samples=1281167,
+    eval_samples=50000,
+    gradient_accumulation_steps=1,
+    bn_span=32,
+    opt_name="lars",
+    base_lr=21.2,
+    end_lr=1e-4,
+    warmup_epochs=16,
+    warmup_steps=640,
+    decay_steps=1600,
+    power=2,
+    weight_decay=5e-5,
+    momentum=0.94,
+    epsilon=0.0,
+    trust_coefficient=0.001,
+    label_smoothing=0.1,
+)
+
+
+class ToyRun:
+    """Four epochs in two blocks, with the hyperparameters of a closed-division submission."""
+
+    lars = LARS
+    sgd = replace(
+        LARS, opt_name="sgd", base_lr=0.1, power=None, decay_steps=None, epsilon=None, trust_coefficient=None,
+        decay_boundary_epochs=(30.0, 60.0), decay_factor=0.1,
+    )  # fmt: skip
+
+    def tell(
+        self, log: EventLog, division: Any = "closed", values: HyperParameters = LARS, top1: float = 0.761
+    ) -> None:
+        log.submission(Submission(poc_name="Anyone"), Mlperf(division=division))
+        log.cache_clear()
+        log.init_start()
+        log.seed(17)
+        log.hyperparameters(values)
+        log.init_stop()
+        log.run_start()
+        for first_epoch, reached in ((1, top1 / 2), (3, top1)):
+            with log.block(first_epoch, 2):
+                for epoch in (first_epoch, first_epoch + 1):
+                    with log.epoch(epoch):
+                        pass
+                    log.throughput(1e6, epoch)
+                with log.evaluation(epoch):
+                    pass
+                log.eval_accuracy(reached, epoch)
+
+    def write(self, folder: Path, status: Any = "success", **told: Any) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        log = MlperfLog(folder)
+        self.tell(log, **told)
+        log.run_stop(status)
+        log.close()
+        return folder
+
+
+@pytest.fixture
+def toy_run() -> ToyRun:
+    return ToyRun()

@@ -1,0 +1,131 @@
+import json
+import os
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import dump, load_cluster, load_recipe
+from logs.compliance import judge_run
+from logs.folder import (
+    Summary,
+    close_aborted,
+    create,
+    default_name,
+    environment,
+    read_summary,
+    write_json,
+    write_summary,
+)
+from logs.mlperf import MlperfLog
+
+
+def test_a_new_or_empty_folder_becomes_a_run(tmp_path: Path) -> None:
+    assert create(tmp_path / "runs" / "one").is_dir()
+    assert create(tmp_path / "runs" / "one").is_dir()
+
+
+def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("a record")
+    with pytest.raises(UserError, match=r"exists already, .*; give another, or remove it"):
+        create(tmp_path)
+    for path in (tmp_path / "kept", tmp_path / "kept" / "run"):
+        with pytest.raises(UserError, match="give another"):
+            create(path)
+    assert (tmp_path / "kept").read_text() == "a record"
+
+
+def test_a_name_says_recipe_and_start_and_is_never_taken(tmp_path: Path) -> None:
+    now = datetime(2026, 11, 21, 4, 45)
+    names = ["digits-20261121-044500", "digits-20261121-044500-2", "digits-20261121-044500-3"]
+    for name in names:
+        assert default_name("digits", now, tmp_path) == name
+        (tmp_path / name).mkdir()
+
+
+def test_json_is_replaced_whole_and_strict(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    write_json(path, {"a": 1})
+    write_json(path, {"a": [float("nan"), float("inf"), 1.5], "b": tmp_path})
+    assert json.loads(path.read_text()) == {"a": [None, None, 1.5], "b": str(tmp_path)}
+    with pytest.raises(TypeError):
+        write_json(path, object())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_full_disk_keeps_the_old_file_and_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    write_json(path, {"a": 1})
+    (tmp_path / f".summary.json.{os.getpid()}").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"summary.json: cannot be written: the disk is full; free some space"):
+        write_json(path, {"a": 2})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_a_summary_comes_back_as_it_was(tmp_path: Path) -> None:
+    summary = Summary(recipe="digits", status="success", top1=0.97, steps=225, weights_checksum="00ff")
+    write_summary(tmp_path, summary)
+    assert read_summary(tmp_path) == summary
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"status": "success"}'])
+def test_a_missing_or_broken_summary_is_named(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "summary.json").write_text(text)
+    with pytest.raises(UserError, match=r"summary.json: (cannot be read|is not a run's summary)"):
+        read_summary(tmp_path)
+
+
+def test_a_killed_run_is_closed_as_aborted_with_whole_logs_and_a_summary(tmp_path: Path, toy_run: Any) -> None:
+    recipe, cluster = load_recipe("digits"), load_cluster("laptop")
+    (tmp_path / "config.yaml").write_text(dump(recipe, cluster))
+    log = MlperfLog(tmp_path)
+    toy_run.tell(log)
+    log.close()
+    for path in tmp_path.glob("result_*.txt"):
+        path.write_text(path.read_text() + path.read_text()[:50])  # a last line cut off
+    close_aborted(tmp_path, "rank 1 died by signal 9", failed_rank=1)
+    verdicts = judge_run(tmp_path)
+    # 4.0.0 takes any status of a run that has reached the target once.
+    assert verdicts["4.0.0"].passed
+    (message,) = verdicts["0.6.0"].messages
+    assert re.search("'run_stop' failed.*aborted", message)
+    summary = read_summary(tmp_path)
+    assert (summary.recipe, summary.status, summary.failed_rank) == ("digits", "aborted", 1)
+    assert summary.failure == "rank 1 died by signal 9"
+    assert (summary.target, summary.world_size) == (recipe.run.target_top1, cluster.world_size)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    close_aborted(tmp_path, "again")
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_run_killed_before_it_wrote_anything_gets_only_a_summary(tmp_path: Path) -> None:
+    close_aborted(tmp_path, "no rank came up")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
+    assert read_summary(tmp_path) == Summary("unknown", "aborted", failure="no rank came up")
+
+
+def test_what_rank_0_wrote_itself_is_kept(tmp_path: Path, toy_run: Any) -> None:
+    toy_run.write(tmp_path)
+    write_summary(tmp_path, Summary("digits", "success"))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    close_aborted(tmp_path, "killed while tidying up")
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_the_environment_names_versions_and_variables_but_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MXNET_TEST", "1")
+    monkeypatch.setenv("HOROVOD_SECRET_KEY", "hush")
+    write_json(tmp_path / "environment.json", environment())
+    found = json.loads((tmp_path / "environment.json").read_text())
+    assert found["packages"]["mlperf-logging"]
+    assert found["variables"]["MXNET_TEST"] == "1"
+    assert "hush" not in str(found)
+    assert 1 <= found["usable_cores"] <= found["cores"]
+    assert found["memory_bytes"] > 1 << 28

@@ -1,0 +1,78 @@
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs.errors import UserError
+from logs.metrics import MetricsWriter, read_metrics
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+
+
+def not_json(text: str) -> None:
+    raise AssertionError(f"{text} is not JSON")
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows=st.lists(st.dictionaries(st.sampled_from(["loss", "lr", "note"]), VALUES), max_size=4))
+def test_rows_come_back_as_they_were_from_strict_json(rows: list[dict[str, Any]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "metrics.jsonl"
+        metrics = MetricsWriter(path)
+        for row in rows:
+            metrics.row(**row)
+        metrics.close()
+        for line in path.read_text().splitlines():
+            json.loads(line, parse_constant=not_json)
+        # repr, because NaN does not equal itself.
+        assert [repr(sorted(row.items())) for row in read_metrics(path)] == [repr(sorted(row.items())) for row in rows]
+
+
+def test_a_loss_that_is_not_finite_is_null_and_still_named(tmp_path: Path) -> None:
+    metrics = MetricsWriter(tmp_path / "metrics.jsonl")
+    metrics.row(step=np.int64(3), loss=np.float32("nan"), lr=0.5)
+    metrics.close()
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {
+        "step": 3, "loss": None, "lr": 0.5, "not_finite": {"loss": "nan"},
+    }  # fmt: skip
+
+
+def test_rows_are_written_at_a_flush_and_not_before(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    metrics = MetricsWriter(path)
+    for step in range(10_000):
+        metrics.row(step=step)
+    assert path.stat().st_size == 0
+    metrics.flush()
+    assert len(read_metrics(path)) == 10_000
+    metrics.close()
+    assert len(read_metrics(path)) == 10_000
+
+
+def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"ste')
+    assert read_metrics(path) == [{"step": 1}, {"step": 2}]
+
+
+def test_a_bad_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"ste\n{"step": 3}\n')
+    with pytest.raises(UserError, match=r"metrics.jsonl: line 2 is not a row"):
+        read_metrics(path)
+    with pytest.raises(UserError, match=r"none.jsonl: cannot be read"):
+        read_metrics(tmp_path / "none.jsonl")
+
+
+def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.symlink_to("/dev/full")
+    metrics = MetricsWriter(path)
+    metrics.row(step=1)
+    with pytest.raises(UserError, match=r"metrics.jsonl: cannot be written: the disk is full"):
+        metrics.close()

@@ -1,0 +1,159 @@
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs.errors import UserError
+from configs.load import ROOT
+from logs.mlperf import RESULT_FILES, MlperfLog, NullLog, close_log
+
+NEW, OLD = RESULT_FILES["4.0.0"], RESULT_FILES["0.6.0"]
+
+
+def read_new(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / NEW).read_text().splitlines()
+    assert all(line.startswith(":::MLLOG {") for line in lines)
+    return [json.loads(line.removeprefix(":::MLLOG ")) for line in lines]
+
+
+def read_old(folder: Path) -> list[tuple[float, str, Any]]:
+    matches = [
+        re.fullmatch(r":::MLL (\d+\.\d{3}) (\w+): (.*)", line) for line in (folder / OLD).read_text().splitlines()
+    ]
+    return [(float(match[1]), match[2], json.loads(match[3])) for match in matches if match]
+
+
+def test_both_dialects_tell_the_same_events_at_the_same_times(tmp_path: Path, toy_run: Any) -> None:
+    toy_run.write(tmp_path)
+    new, old = read_new(tmp_path), read_old(tmp_path)
+    assert len(new) == len(old) > 50
+    for record, (seconds, _, event) in zip(new, old, strict=True):
+        assert event == {"value": record["value"], "metadata": record["metadata"]}
+        assert seconds == pytest.approx(record["time_ms"] / 1000)
+    renamed = {record["key"]: key for record, (_, key, _) in zip(new, old, strict=True) if record["key"] != key}
+    assert renamed["lars_opt_base_learning_rate"] == "opt_base_learning_rate"
+    assert renamed["seed"] == "run_set_random_seed"
+    assert "lars_opt_weight_decay" not in renamed
+
+
+def test_an_event_names_the_file_and_line_that_logged_it(tmp_path: Path) -> None:
+    log = MlperfLog(tmp_path)
+    log.seed(1)
+    here = sys._getframe().f_lineno
+    with log.block(1, 1), log.epoch(1):
+        log.emit("point", "our_own_key")
+    for record, lineno in zip(read_new(tmp_path), [here - 1, here + 1, here + 1, here + 2], strict=False):
+        assert record["metadata"]["file"] == "tests/logs/test_mlperf.py"
+        assert record["metadata"]["lineno"] == lineno
+    log.close()
+
+
+def test_nothing_reaches_the_console_and_logs_do_not_mix(tmp_path: Path, toy_run: Any, capfd: Any) -> None:
+    first, second = toy_run.write(tmp_path / "a"), toy_run.write(tmp_path / "b")
+    assert len(read_new(first)) == len(read_new(second))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_killed_process_leaves_every_event_whole(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys, pathlib; from logs.mlperf import MlperfLog\n"
+        "log = MlperfLog(pathlib.Path(sys.argv[1])); log.init_start(); log.init_stop(); log.run_start()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert [record["key"] for record in read_new(tmp_path)] == ["init_start", "init_stop", "run_start"]
+    assert [key for _, key, _ in read_old(tmp_path)] == ["init_start", "init_stop", "run_start"]
+
+
+def test_an_interval_that_an_exception_leaves_stays_open_and_the_run_can_be_aborted(tmp_path: Path) -> None:
+    log = MlperfLog(tmp_path)
+    with pytest.raises(ZeroDivisionError), log.block(1, 1), log.epoch(1):
+        raise ZeroDivisionError
+    log.run_stop("aborted")
+    log.close()
+    records = read_new(tmp_path)
+    assert [record["key"] for record in records] == ["block_start", "epoch_start", "run_stop"]
+    assert records[-1]["event_type"] == "INTERVAL_END"
+    assert records[-1]["metadata"]["status"] == "aborted"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_run_stop_is_logged_once_on_every_rank(tmp_path: Path, rank: int) -> None:
+    log = NullLog() if rank else MlperfLog(tmp_path)
+    log.run_stop("success")
+    with pytest.raises(AssertionError, match="exactly once"):
+        log.run_stop("aborted")
+    log.close()
+
+
+def test_the_null_log_takes_a_whole_run_and_writes_nothing(
+    tmp_path: Path, toy_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    toy_run.tell(NullLog())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_value_that_json_cannot_hold_is_refused_at_once(tmp_path: Path) -> None:
+    log = MlperfLog(tmp_path)
+    with pytest.raises(AssertionError, match="Failed to encode"):
+        log.emit("point", "seed", object())
+    log.close()
+
+
+@pytest.mark.parametrize("name", [NEW, OLD])
+def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to("/dev/full")
+    log = MlperfLog(tmp_path)
+    with pytest.raises(UserError, match=rf"{name}: cannot be written: the disk is full; free some space"):
+        log.seed(1)
+    with pytest.raises(UserError):
+        log.close()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    value=st.text() | st.floats(allow_nan=False) | st.lists(st.integers()),
+    key=st.from_regex(r"[a-z_]+", fullmatch=True),
+)
+def test_any_value_comes_back_from_both_dialects(value: Any, key: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        log = MlperfLog(Path(folder))
+        log.emit("point", key, value, note=value)
+        log.close()
+        assert [record["value"] for record in read_new(Path(folder))] == [value]
+        assert [event["metadata"]["note"] for _, _, event in read_old(Path(folder))] == [value]
+
+
+@settings(max_examples=30, deadline=None)
+@given(cut=st.floats(0, 1), ruleset=st.sampled_from(sorted(RESULT_FILES)))
+def test_a_log_cut_off_anywhere_is_closed_as_aborted_once(cut: float, ruleset: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        log = MlperfLog(Path(name))
+        log.seed(1)
+        log.run_start()
+        log.run_stop("success")
+        log.close()
+        path = Path(name) / RESULT_FILES[ruleset]
+        content = path.read_bytes()
+        kept = content[: round(cut * len(content))]
+        path.write_bytes(kept)
+        close_log(path, ruleset)
+        lines = path.read_bytes().splitlines(keepends=True)
+        whole = kept.splitlines(keepends=True)[: kept.count(b"\n")]
+        assert lines[: len(whole)] == whole
+        assert len(lines) == (3 if kept == content else len(whole) + 1)
+        assert sum(b"run_stop" in line for line in lines) == 1
+        assert lines[-1].endswith(b"}\n")
+        assert (b"aborted" in lines[-1]) == (kept != content)
+        close_log(path, ruleset)
+        assert path.read_bytes() == b"".join(lines)
