@@ -23,10 +23,12 @@ __all__ = [
     "Crop",
     "Data",
     "Engine",
+    "Fabric",
     "Lars",
     "Loss",
     "Mlperf",
     "Model",
+    "Node",
     "Paths",
     "Polynomial",
     "Recipe",
@@ -307,6 +309,29 @@ class Submission(Section):
     poc_email: str = ""
 
 
+class Node(Section):
+    """The hardware of one machine, for planning and prediction; nothing here changes what a run does.
+
+    Rates are effective ones, one direction; unknown values stay out.
+    """
+
+    gpu: str | None = Field(None, description="For example V100-SXM2-16GB.")
+    gpu_memory_bytes: int | None = Field(None, ge=1)
+    gpu_link_bytes_per_s: float | None = Field(None, gt=0, description="Between GPUs of a node, per GPU.")
+    cores: int | None = Field(None, ge=1)
+    memory_bytes: int | None = Field(None, ge=1)
+    nics: int = Field(0, ge=0, le=64)
+    nic_bytes_per_s: float | None = Field(None, gt=0, description="Of one network card.")
+    hcas: Annotated[tuple[str, ...], Field(strict=False)] = ()
+
+
+class Fabric(Section):
+    """The network between machines."""
+
+    nodes_per_rack: int | None = Field(None, ge=1)
+    uplink_share: float = Field(1.0, gt=0, le=1, description="Bandwidth between racks over that within one.")
+
+
 class Cluster(Section):
     """The place: machines, ranks, launcher, threads, folders, variables."""
 
@@ -317,6 +342,8 @@ class Cluster(Section):
     ranks_per_node: int = Field(2, ge=1, le=1024, description="One rank a GPU; on a CPU as many as wanted.")
     launcher: Literal["local", "horovodrun", "mpirun", "srun"] = "local"
     watchdog_s: int = Field(600, ge=10, description="A rank without progress for so long ends the run.")
+    node: Node = Node()
+    fabric: Fabric = Fabric()
     engine: Engine = Engine()
     communication: Communication = Communication()
     paths: Paths = Paths()
