@@ -1,0 +1,89 @@
+"""``manifest.json``: what a prepared data set holds, where it came from, and the checksums of its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from configs.errors import UserError
+
+__all__ = ["SPLITS", "Manifest", "SourceKind", "SourceManifest", "SplitManifest", "SplitName", "load_manifest"]
+
+SourceKind = Literal["digits", "idx", "folders", "generated"]
+SplitName = Literal["train", "eval"]
+SPLITS: tuple[SplitName, SplitName] = ("train", "eval")
+_NAME = "manifest.json"
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class SourceManifest(_Block):
+    """What was packed; equal fingerprints mean the same images with the same settings."""
+
+    kind: SourceKind
+    description: str
+    fingerprint: str
+
+
+class SplitManifest(_Block):
+    """One ``.rec`` file and its index."""
+
+    records: int = Field(ge=1)
+    rec_bytes: int = Field(ge=1)
+    rec_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    idx_bytes: int = Field(ge=1)
+    idx_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    class_counts: tuple[int, ...]
+
+    @model_validator(mode="after")
+    def _counts_add_up(self) -> SplitManifest:
+        if sum(self.class_counts) != self.records:
+            raise ValueError(f"class_counts add up to {sum(self.class_counts)}, records say {self.records}")
+        return self
+
+
+class Manifest(_Block):
+    """The whole data set. ``seed`` gave the training records' order (and the generated images)."""
+
+    format_version: Literal[1]
+    source: SourceManifest
+    seed: int
+    class_names: tuple[str, ...]
+    train: SplitManifest
+    eval: SplitManifest
+
+    @model_validator(mode="after")
+    def _classes_agree(self) -> Manifest:
+        for name in SPLITS:
+            if len(self.split(name).class_counts) != len(self.class_names):
+                raise ValueError(f"{name} counts {len(self.split(name).class_counts)} classes, class_names differ")
+        return self
+
+    def split(self, name: SplitName) -> SplitManifest:
+        """Give the training or the evaluation part."""
+        return self.train if name == "train" else self.eval
+
+    def save(self, folder: Path) -> None:
+        """Write ``manifest.json`` into a data set's folder."""
+        (folder / _NAME).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a data set's folder.
+
+    Raises:
+        UserError: There is none, or it is damaged.
+    """
+    path = folder / _NAME
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; this is no folder that ./run.sh prepare made") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise UserError(f"{path}: damaged: {where}: {first['msg']}; the data set must be prepared again") from None

@@ -1,0 +1,269 @@
+"""Is a data set what its manifest says? A check in milliseconds before a run, and one of every byte and pixel."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import shlex
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image, UnidentifiedImageError
+from tqdm import tqdm
+
+from configs.errors import UserError
+from configs.schema import Data
+from data.manifest import SPLITS, Manifest, SplitManifest, SplitName, load_manifest
+from data.parallel import chunked, ordered_map
+from data.recordio import MIN_RECORD_BYTES, RecordError, RecordFile, Span, unpack_image
+
+__all__ = ["Finding", "check_dataset", "check_files", "verify_dataset"]
+
+_IMAGES_PER_TASK = 64
+_BROKEN_IMAGE = (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError)
+"""What Pillow raises on bytes that are no image."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing wrong: the file, and where known the record's number and byte offset."""
+
+    file: str
+    problem: str
+    record: int | None = None
+    offset: int | None = None
+
+    def __str__(self) -> str:
+        """Put it on one line."""
+        where = "" if self.record is None else f" record {self.record}"
+        where += "" if self.offset is None else f" at byte {self.offset}"
+        return f"{self.file}{where}: {self.problem}"
+
+
+def check_dataset(folder: Path, data: Data, num_classes: int) -> Manifest:
+    """Check before a run, in milliseconds, that ``folder`` is there, whole in size, and what the recipe means.
+
+    Args:
+        folder: The data set's folder.
+        data: The recipe's data block; not a synthetic one.
+        num_classes: Outputs of the network.
+
+    Raises:
+        UserError: It is not; the text ends with the command that makes it.
+    """
+    remedy = f"move it away and run {_command(folder, data, num_classes)}"
+    if not folder.exists():
+        raise UserError(f"{folder}: no such data set; run {_command(folder, data, num_classes)}")
+    try:
+        manifest = load_manifest(folder)
+        check_files(folder, manifest)
+    except UserError as error:
+        raise UserError(f"{error}; {remedy}") from None
+    if manifest.source.kind != data.source:
+        raise UserError(
+            f"{folder}: packed from {manifest.source.kind}, the recipe says data.source: {data.source}; "
+            f"set cluster.paths.data to another folder, or {remedy}"
+        )
+    for key, wanted, found in (
+        ("train_samples", data.train_samples, manifest.train.records),
+        ("eval_samples", data.eval_samples, manifest.eval.records),
+    ):
+        if wanted != found:
+            raise UserError(
+                f"{folder}: {found} records, the recipe says data.{key}: {wanted}; "
+                f"--set data.{key}={found}, or {remedy}"
+            )
+    if len(manifest.class_names) > num_classes:
+        raise UserError(
+            f"{folder}: {len(manifest.class_names)} classes, the recipe says model.num_classes: {num_classes}; "
+            f"--set model.num_classes={len(manifest.class_names)}, or {remedy}"
+        )
+    return manifest
+
+
+def _command(folder: Path, data: Data, num_classes: int) -> str:
+    """Give the command that makes the data set a recipe asks for."""
+    assert data.source != "synthetic"
+    source = {"idx": "FOLDER_OF_IDX_FILES", "folders": "FOLDER_WITH_train_AND_val"}.get(data.source, data.source)
+    command = f"./run.sh prepare {source} {shlex.quote(str(folder))}"
+    if data.source == "generated":
+        command += f" --train {data.train_samples} --eval {data.eval_samples} --classes {num_classes}"
+    return command
+
+
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """Check that all files are there, as long as the manifest says, and that the index fits.
+
+    Raises:
+        UserError: They are not.
+    """
+    for name in SPLITS:
+        problem = _quick_problem(folder, name, manifest.split(name))
+        if problem is not None:
+            raise UserError(f"{folder}: {problem}")
+
+
+def _quick_problem(folder: Path, name: SplitName, split: SplitManifest) -> Finding | None:
+    for file, wanted in ((f"{name}.rec", split.rec_bytes), (f"{name}.idx", split.idx_bytes)):
+        try:
+            found = (folder / file).stat().st_size
+        except OSError as error:
+            return Finding(file, error.strerror or str(error))
+        if found != wanted:
+            return Finding(file, f"{found:,} bytes long, the manifest says {wanted:,}")
+    index = (folder / f"{name}.idx").read_bytes()
+    lines = index.count(b"\n")
+    if lines != split.records:
+        return Finding(f"{name}.idx", f"{lines:,} lines, the manifest says {split.records:,} records")
+    last = index[index.rfind(b"\n", 0, -1) + 1 :]
+    try:
+        _, offset = _parse_line(last)
+    except ValueError:
+        return Finding(f"{name}.idx", f"its last line is not key<tab>offset: {last[:40]!r}")
+    if offset + MIN_RECORD_BYTES > split.rec_bytes:
+        return Finding(f"{name}.idx", "points behind the end of the records", split.records - 1, offset)
+    return None
+
+
+def _parse_line(line: bytes) -> tuple[int, int]:
+    key, offset = line.rstrip(b"\n").split(b"\t")
+    if not (key.isdigit() and offset.isdigit()):
+        raise ValueError(line)
+    return int(key), int(offset)
+
+
+def verify_dataset(folder: Path, *, workers: int = 1) -> Iterator[Finding]:
+    """Read every byte and decode every image; give what is wrong as it is found.
+
+    Raises:
+        UserError: The manifest is missing or damaged, so nothing can be said.
+    """
+    manifest = load_manifest(folder)
+    for name in SPLITS:
+        yield from _verify_split(folder, name, manifest, workers)
+
+
+def _verify_split(folder: Path, name: SplitName, manifest: Manifest, workers: int) -> Iterator[Finding]:
+    quick = _quick_problem(folder, name, manifest.split(name))
+    if quick is not None:
+        yield quick
+    with contextlib.ExitStack() as stack:
+        try:
+            records = stack.enter_context(RecordFile(folder / f"{name}.rec"))
+            index = (folder / f"{name}.idx").read_bytes()
+        except OSError as error:
+            if quick is None:
+                yield Finding(Path(error.filename).name, error.strerror or str(error))
+            return
+        audit = _Audit(name, manifest)
+        progress = stack.enter_context(
+            tqdm(total=records.size_bytes, desc=f"verifying {name}", unit="B", unit_scale=True, disable=None)
+        )
+        whole = audit.structure(records, progress.update)
+        tasks = chunked(whole, _IMAGES_PER_TASK)
+        decoded = stack.enter_context(contextlib.closing(ordered_map(_decoder(records, name), tasks, workers=workers)))
+        for findings in decoded:
+            yield from audit.take()
+            yield from findings
+        yield from audit.finish(index)
+
+
+def _decoder(records: RecordFile, name: SplitName) -> Callable[[Sequence[tuple[int, int]]], list[Finding]]:
+    """Make the workers' function: (number, offset) of records to what is wrong with their images."""
+
+    def decode(places: Sequence[tuple[int, int]]) -> list[Finding]:
+        findings = []
+        for number, offset in places:
+            image = unpack_image(records.read(offset)).image
+            try:
+                with Image.open(io.BytesIO(image)) as opened:
+                    opened.load()
+            except _BROKEN_IMAGE as error:
+                reason = "not an image" if isinstance(error, UnidentifiedImageError) else str(error)
+                findings.append(Finding(f"{name}.rec", f"the image cannot be decoded: {reason}", number, offset))
+        return findings
+
+    return decode
+
+
+class _Audit:
+    """What one pass over a split's bytes gathers: findings, class counts, offsets, checksum."""
+
+    def __init__(self, name: SplitName, manifest: Manifest) -> None:
+        self._rec, self._idx = f"{name}.rec", f"{name}.idx"
+        self._split = manifest.split(name)
+        self._counts = [0] * len(manifest.class_names)
+        self._offsets: list[int] = []
+        self._hash = hashlib.sha256()
+        self._found: list[Finding] = []
+        self._damaged = False
+
+    def take(self) -> list[Finding]:
+        """Hand over what was found since the last call."""
+        found, self._found = self._found, []
+        return found
+
+    def structure(self, records: RecordFile, advance: Callable[[int], object]) -> Iterator[tuple[int, int]]:
+        """Scan the file; give number and byte offset of each record whose image is worth decoding."""
+        for span in records.scan():
+            self._hash.update(records.bytes_at(span.offset, span.end))
+            self._offsets.append(span.offset)
+            advance(span.end - span.offset)
+            problem = span.problem or self._label_problem(span)
+            if problem is None:
+                yield span.number, span.offset
+            else:
+                self._damaged = True
+                self._found.append(Finding(self._rec, problem, span.number, span.offset))
+
+    def _label_problem(self, span: Span) -> str | None:
+        """Count the label; say what is wrong with the header."""
+        try:
+            label = unpack_image(span.payload).label
+        except RecordError as error:
+            return str(error)
+        if not (label.is_integer() and 0 <= label < len(self._counts)):
+            return f"label {label:g} is outside the classes 0 to {len(self._counts) - 1}"
+        self._counts[int(label)] += 1
+        return None
+
+    def finish(self, index: bytes) -> list[Finding]:
+        """Compare the whole with the index and the manifest; give all that is left."""
+        self._compare_index(index)
+        for file, digest, wanted in (
+            (self._rec, self._hash.hexdigest(), self._split.rec_sha256),
+            (self._idx, hashlib.sha256(index).hexdigest(), self._split.idx_sha256),
+        ):
+            if digest != wanted:
+                self._found.append(Finding(file, f"sha256 is {digest}, the manifest says {wanted}"))
+        if len(self._offsets) != self._split.records:
+            found = f"{len(self._offsets):,} records, the manifest says {self._split.records:,}"
+            self._found.append(Finding(self._rec, found))
+        elif not self._damaged:
+            for label, (count, expected) in enumerate(zip(self._counts, self._split.class_counts, strict=True)):
+                if count != expected:
+                    found = f"{count:,} records of class {label}, the manifest says {expected:,}"
+                    self._found.append(Finding(self._rec, found))
+        return self.take()
+
+    def _compare_index(self, index: bytes) -> None:
+        lines = index.splitlines()
+        begins = set(self._offsets)
+        for number, line in enumerate(lines):
+            try:
+                key, offset = _parse_line(line)
+            except ValueError:
+                self._found.append(Finding(self._idx, f"line is not key<tab>offset: {line[:40]!r}", number))
+                continue
+            if key != number:
+                self._found.append(Finding(self._idx, f"key {key} stands where {number} is due", number, offset))
+            if offset not in begins:
+                self._found.append(Finding(self._idx, "points where no record begins", number, offset))
+            elif len(lines) == len(self._offsets) and offset != self._offsets[number]:
+                problem = f"points to another record, not to byte {self._offsets[number]}"
+                self._found.append(Finding(self._idx, problem, number, offset))
+        if len(lines) != len(self._offsets):
+            self._found.append(Finding(self._idx, f"{len(lines):,} lines for {len(self._offsets):,} records"))

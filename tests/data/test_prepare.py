@@ -1,0 +1,241 @@
+"""Packing: the right records from every source, the same bytes with any workers, all or nothing on the disk."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from configs.errors import UserError
+from configs.load import ROOT
+from data.__main__ import main
+from data.manifest import load_manifest
+from data.parallel import ordered_map
+from data.prepare import prepare
+from data.sources import Settings, open_source
+
+ENDLESS = ("generated", "--train", "1000000", "--workers", "2")
+
+
+def records(folder: Path, split: str) -> list[tuple[int, int, bytes]]:
+    """Read (label, source number, JPEG) of all records, by MXNet."""
+    reader = mx.recordio.MXIndexedRecordIO(str(folder / f"{split}.idx"), str(folder / f"{split}.rec"), "r")
+    pairs = [mx.recordio.unpack(reader.read_idx(key)) for key in reader.keys]
+    return [(int(header.label), header.id, image) for header, image in pairs]
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    status = main(["prepare", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_the_digits_are_all_there_with_every_third_for_evaluation(tmp_path: Path) -> None:
+    manifest = prepare(open_source("digits", Settings()), tmp_path / "d").manifest
+    digits = load_digits()
+    assert (manifest.train.records, manifest.eval.records, len(manifest.class_names)) == (1198, 599, 10)
+    evaluation = records(tmp_path / "d", "eval")
+    assert [label for label, _, _ in evaluation] == digits.target[2::3].tolist()
+    image = Image.open(io.BytesIO(evaluation[0][2]))
+    assert (image.size, image.mode, image.format) == ((32, 32), "RGB", "JPEG")
+    small = np.asarray(image.convert("L").resize((8, 8), Image.Resampling.BOX), float) * 16 / 255
+    assert np.abs(small - digits.images[2]).mean() < 1
+    train = records(tmp_path / "d", "train")
+    numbers = [number for _, number, _ in train]
+    assert numbers != sorted(numbers) == list(range(1198))
+    kept = np.delete(digits.target, np.s_[2::3])
+    assert [label for label, _, _ in train] == kept[numbers].tolist()
+
+
+def test_the_bytes_do_not_depend_on_the_workers_but_on_the_seed(tmp_path: Path) -> None:
+    def pack(name: str, seed: int, workers: int) -> list[bytes]:
+        source = open_source("generated", Settings(train=40, eval=3, classes=3, seed=seed))
+        prepare(source, tmp_path / name, seed=seed, workers=workers)
+        files = ("train.rec", "train.idx", "eval.rec", "eval.idx", "manifest.json")
+        return [(tmp_path / name / file).read_bytes() for file in files]
+
+    one = pack("one", 1, 1)
+    assert one == pack("two", 1, 2)
+    assert one[0] != pack("other", 2, 1)[0]
+    sizes = [len(image) for _, _, image in records(tmp_path / "one", "train")]
+    assert 30_000 < np.mean(sizes) < 110_000
+    assert left_in(tmp_path) == ["one", "other", "two"]
+
+
+def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("train/n01/a.jpg", "train/n01/b.jpg", "train/n02/c.jpg", "val/n01/d.jpg", "val/n02/e.jpg"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / "in" / name)
+    out = tmp_path / "out"
+    assert run(capsys, tmp_path / "in", out)[0] == 0
+    before = (out / "train.rec").stat()
+    status, text, _ = run(capsys, tmp_path / "in", out)
+    assert (status, text) == (0, f"{out}: 3 training and 2 evaluation images of 2 classes, 0.0 MB, up to date\n")
+    assert (out / "train.rec").stat() == before
+    assert "training order of seed 1" in run(capsys, tmp_path / "in", out, "--seed", 2)[2]
+    Image.new("RGB", (9, 9)).save(tmp_path / "in/train/n01/new.jpg")
+    status, _, error = run(capsys, tmp_path / "in", out)
+    assert (status, error.count("\n")) == (2, 1)
+    assert f"{out} exists and holds other data" in error
+    assert "move it away or name another folder" in error
+    (tmp_path / "in/train/n01/new.jpg").write_bytes(b"")
+    status, _, error = run(capsys, tmp_path / "in", tmp_path / "other", "--workers", 2)
+    assert (status, error.count("\n")) == (2, 1)
+    assert "n01/new.jpg: cannot be packed: neither a JPEG nor a PNG image; repair or remove it" in error
+    assert left_in(tmp_path) == ["in", "out"]
+    (out / "eval.idx").unlink()
+    assert "is no complete data set" in run(capsys, tmp_path / "in", out)[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("digitz", "out"), "no such folder, and sources by name are digits and generated; did you mean 'digits'?"),
+        (("digits",), "SOURCE and DEST are needed"),
+        (("digits", "out", "--wokers", "2"), "'--wokers' is not expected here; did you mean '--workers'?"),
+        (("digits", "out", "more"), "'more' is not expected here; one SOURCE, one DEST"),
+        (("digits", "out", "--workers", "none"), "--workers: got 'none', allowed: whole numbers 1 to 1024"),
+        (("digits", "out", "--train", "5"), "--train does not apply to digits, only to generated; leave it out"),
+        (("digits", "out", "--size", "8", "--verify", "x"), "--verify takes one folder"),
+        ((str(ROOT / "configs"), "out"), "neither train/<class>/"),
+        (("--verify", "nowhere"), "nowhere/manifest.json: No such file or directory; this is no folder that"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_with_the_remedy(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, _, error = run(capsys, *arguments)
+    assert (status, error.count("\n")) == (2, 1)
+    assert error.startswith("error: ")
+    assert message in error
+    assert left_in(tmp_path) == []
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("mounting a 1 MB disk needs root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    tiny_disk: Path, capsys: pytest.CaptureFixture[str], workers: int
+) -> None:
+    status, _, error = run(capsys, "generated", tiny_disk / "out", "--workers", workers)
+    assert (status, error.count("\n")) == (2, 1)
+    assert "the disk is full; nothing was left behind; free space" in error
+    assert left_in(tiny_disk) == []
+
+
+def start_packing(folder: Path) -> subprocess.Popen[str]:
+    """Start what will not end by itself, in a process group of its own; return when it has written a megabyte."""
+    command = [sys.executable, "-m", "data", "prepare", ENDLESS[0], str(folder / "out"), *ENDLESS[1:]]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait_for(lambda: any(rec.stat().st_size > 1e6 for rec in folder.glob(".out.partial-*/train.rec")))
+    return process
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+
+
+def group_is_gone(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except OSError as error:
+        return error.errno == errno.ESRCH
+    return False
+
+
+def test_ctrl_c_leaves_no_file_and_no_process(tmp_path: Path) -> None:
+    process = start_packing(tmp_path)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert error.strip() == "interrupted; nothing was left behind"
+    assert left_in(tmp_path) == []
+    wait_for(lambda: group_is_gone(process.pid))
+
+
+def test_a_killed_run_leaves_no_final_name_and_no_process_and_the_next_run_sweeps_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = start_packing(tmp_path)
+    process.kill()
+    process.communicate(timeout=20)
+    wait_for(lambda: group_is_gone(process.pid))
+    assert [name.startswith(".out.partial-") for name in left_in(tmp_path)] == [True]
+    assert run(capsys, "generated", tmp_path / "out", "--train", 2, "--eval", 1)[0] == 0
+    assert left_in(tmp_path) == ["out"]
+
+
+def test_a_living_run_is_not_swept_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    process = start_packing(tmp_path)
+    try:
+        assert run(capsys, "generated", tmp_path / "out", "--train", 2, "--eval", 1)[0] == 0
+        assert len(left_in(tmp_path)) == 2
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert left_in(tmp_path) == ["out"]
+
+
+def test_a_worker_that_is_killed_is_a_clear_error() -> None:
+    def die(_: int) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(UserError, match=r"a worker process was killed.*fewer with --workers"):
+        list(ordered_map(die, range(3), workers=2))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tree: tree.pop("seed"), "damaged: seed: Field required"),
+        (lambda tree: tree.update(format_version=2), "damaged: format_version: Input should be 1"),
+        (lambda tree: tree["train"].update(records=3), "class_counts add up to 2, records say 3"),
+    ],
+)
+def test_a_damaged_manifest_is_one_line(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    prepare(open_source("generated", Settings(train=2, eval=1)), tmp_path / "out")
+    path = tmp_path / "out/manifest.json"
+    tree = json.loads(path.read_text())
+    change(tree)
+    path.write_text(json.dumps(tree))
+    with pytest.raises(UserError, match=message):
+        load_manifest(tmp_path / "out")

@@ -1,0 +1,115 @@
+"""RecordIO against MXNet's own reader and writer, and past damage."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import mxnet as mx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nvidia.dali import fn
+from nvidia.dali.pipeline import Pipeline
+
+from data.recordio import MAGIC, RecordError, RecordFile, RecordWriter, pack_image, unpack_image
+
+PIECES = st.sampled_from([MAGIC, MAGIC, MAGIC[:3], b"\0", b"abcd", b"pixels of an image"])
+PAYLOADS = st.lists(PIECES, min_size=1, max_size=8).map(b"".join)
+
+
+def write(folder: Path, payloads: list[bytes]) -> Path:
+    with RecordWriter(folder / "a.rec", folder / "a.idx") as writer:
+        for payload in payloads:
+            writer.write(payload)
+        writer.finish()
+    return folder / "a.rec"
+
+
+def write_with_mxnet(folder: Path, payloads: list[bytes]) -> None:
+    writer = mx.recordio.MXIndexedRecordIO(str(folder / "mx.idx"), str(folder / "mx.rec"), "w")
+    for key, payload in enumerate(payloads):
+        writer.write_idx(key, payload)
+    writer.close()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(PAYLOADS | st.binary(min_size=1, max_size=40), min_size=1, max_size=5))
+def test_files_are_byte_for_byte_those_of_mxnet_and_read_back(payloads: list[bytes]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rec = write(folder, payloads)
+        write_with_mxnet(folder, payloads)
+        assert rec.read_bytes() == (folder / "mx.rec").read_bytes()
+        assert (folder / "a.idx").read_bytes() == (folder / "mx.idx").read_bytes()
+        with RecordFile(rec) as records:
+            spans = list(records.scan())
+            assert [span.payload for span in spans] == payloads
+            assert [span.problem for span in spans] == [None] * len(payloads)
+            assert [records.read(span.offset) for span in spans] == payloads
+
+
+def test_mxnet_reads_the_magic_number_inside_a_payload(tmp_path: Path) -> None:
+    payloads = [b"abcd" + MAGIC + b"efgh" + MAGIC, MAGIC, b"x" + MAGIC]
+    reader = mx.recordio.MXIndexedRecordIO(str(tmp_path / "a.idx"), str(write(tmp_path, payloads)), "r")
+    assert [reader.read_idx(key) for key in (2, 0, 1)] == [payloads[key] for key in (2, 0, 1)]
+
+
+def test_dali_reads_records_of_several_parts(tmp_path: Path) -> None:
+    images = [b"abcd" + MAGIC + b"efgh" + MAGIC + MAGIC + b"i", b"plain"]
+    write(tmp_path, [pack_image(label + 3, label, image) for label, image in enumerate(images)])
+
+    pipeline = Pipeline(batch_size=2, num_threads=1, device_id=None)
+    with pipeline:
+        pipeline.set_outputs(*fn.readers.mxnet(path=[str(tmp_path / "a.rec")], index_path=[str(tmp_path / "a.idx")]))
+    pipeline.build()
+    raw, labels = pipeline.run()
+    assert [bytes(raw.at(index)) for index in range(2)] == images
+    assert labels.as_array().ravel().tolist() == [3, 4]
+
+
+def test_the_image_header_is_that_of_mxnet() -> None:
+    payload = pack_image(999, 1_281_166, b"jpeg")
+    header, image = mx.recordio.unpack(payload)
+    assert (header.flag, header.label, header.id, header.id2, image) == (0, 999, 1_281_166, 0, b"jpeg")
+    assert unpack_image(mx.recordio.pack(mx.recordio.IRHeader(0, 7, 8, 0), b"png")) == (7, 8, b"png")
+    with pytest.raises(RecordError, match="3 bytes are too few"):
+        unpack_image(b"abc")
+    with pytest.raises(RecordError, match="it holds 2 labels"):
+        unpack_image(mx.recordio.pack(mx.recordio.IRHeader(0, [1, 2], 8, 0), b"png"))
+
+
+@pytest.mark.parametrize(
+    ("place", "damage", "problem"),
+    [
+        (28, b"XXXX", "no magic number"),
+        (32, (40).to_bytes(4, "little"), "length of 40 bytes runs into the next record"),
+        (32, (3 << 29 | 20).to_bytes(4, "little"), "part flag 3 is out of order"),
+        (32, (4000).to_bytes(4, "little"), "truncated: 4,000 bytes promised, 48 left"),
+    ],
+)
+def test_a_scan_names_the_damaged_record_and_goes_on_behind_it(
+    tmp_path: Path, place: int, damage: bytes, problem: str
+) -> None:
+    rec = write(tmp_path, [bytes([65 + number]) * 20 for number in range(3)])
+    content = bytearray(rec.read_bytes())
+    content[place : place + len(damage)] = damage
+    rec.write_bytes(content)
+    with RecordFile(rec) as records:
+        first, second, third = records.scan()
+        assert (second.number, second.offset) == (1, 28)
+        assert problem in str(second.problem)
+        assert (first.problem, third.problem) == (None, None)
+        assert (third.number, third.offset, third.payload) == (2, 56, b"C" * 20)
+        with pytest.raises(RecordError):
+            records.read(28)
+
+
+def test_a_file_cut_anywhere_gives_its_whole_records_and_one_problem(tmp_path: Path) -> None:
+    rec = write(tmp_path, [b"A" * 20, b"B" * 20])
+    for length in range(55, -1, -1):
+        rec.write_bytes(rec.read_bytes()[:length])
+        with RecordFile(rec) as records:
+            spans = list(records.scan())
+        whole, rest = divmod(length, 28)
+        assert [span.problem is None for span in spans] == [True] * whole + [False] * bool(rest), length

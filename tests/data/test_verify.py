@@ -1,0 +1,245 @@
+"""Every damage is found and named by file, record and byte; sound data passes; the quick check is quick."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from configs.schema import Data
+from data.__main__ import main
+from data.manifest import SplitManifest, load_manifest
+from data.prepare import prepare
+from data.recordio import RecordFile
+from data.sources import Settings, open_source
+from data.verify import check_dataset, check_files, verify_dataset
+
+LABEL, JPEG = 12, 32  # bytes from a record's beginning to its label and its image
+IMAGENET_IMAGES = 1_281_167
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packed") / "set"
+    prepare(open_source("generated", Settings(train=30, eval=5, classes=3, quality=50)), folder)
+    return folder
+
+
+@pytest.fixture
+def dataset(packed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(packed, tmp_path / "set"))
+
+
+def offset_of(folder: Path, record: int) -> int:
+    return int((folder / "train.idx").read_text().splitlines()[record].split("\t")[1])
+
+
+def overwrite(path: Path, offset: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(content)
+
+
+def found_in(folder: Path, workers: int = 1) -> list[str]:
+    return [str(finding) for finding in verify_dataset(folder, workers=workers)]
+
+
+def test_sound_data_has_no_finding(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert found_in(dataset) == []
+    assert main(["prepare", "--verify", str(dataset), "--workers", "2"]) == 0
+    assert "all 35 records are sound" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("place", "content", "problem"),
+    [
+        (LABEL, struct.pack("<f", 3), "label 3 is outside the classes 0 to 2"),
+        (LABEL, struct.pack("<f", -1), "label -1 is outside the classes 0 to 2"),
+        (LABEL, struct.pack("<f", 0.5), "label 0.5 is outside the classes 0 to 2"),
+        (LABEL, struct.pack("<f", float("nan")), "label nan is outside the classes 0 to 2"),
+        (LABEL - 4, struct.pack("<I", 2), "it holds 2 labels where one is expected"),
+        (0, b"XXXX", "damaged: no magic number here"),
+        (JPEG, b"not a JPEG", "the image cannot be decoded: not an image"),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_damaged_record_is_named_and_the_checksum_differs(
+    dataset: Path, place: int, content: bytes, problem: str, workers: int
+) -> None:
+    offset = offset_of(dataset, 17)
+    overwrite(dataset / "train.rec", offset + place, content)
+    first, second = found_in(dataset, workers)
+    assert first.startswith(f"train.rec record 17 at byte {offset}: {problem}")
+    assert second.startswith("train.rec: sha256 is ")
+
+
+def test_an_image_cut_short_inside_its_record_is_named(dataset: Path) -> None:
+    offset = offset_of(dataset, 4)
+    with RecordFile(dataset / "train.rec") as records:
+        length = len(records.read(offset))
+    overwrite(dataset / "train.rec", offset + 8 + length // 2, bytes(length // 2))
+    overwrite(dataset / "train.rec", offset + JPEG + 400, b"\xff\xd9")  # an end-of-image marker, far too early
+    assert found_in(dataset)[0].startswith(f"train.rec record 4 at byte {offset}: the image cannot be decoded: ")
+
+
+def test_a_truncated_file_is_named_with_its_broken_record(dataset: Path) -> None:
+    rec = dataset / "train.rec"
+    with rec.open("r+b") as file:
+        file.truncate(rec.stat().st_size - 100)
+    size, record, checksum = found_in(dataset)
+    assert size.startswith("train.rec: ")
+    assert "bytes long, the manifest says" in size
+    assert record.startswith(f"train.rec record 29 at byte {offset_of(dataset, 29)}: truncated: ")
+    assert checksum.startswith("train.rec: sha256 is ")
+
+
+def change_line(folder: Path, number: int, line: str) -> None:
+    lines = (folder / "train.idx").read_text().splitlines()
+    lines[number] = line
+    (folder / "train.idx").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("5\t{offset_6}", "train.idx record 5 at byte {offset_6}: points to another record, not to byte {offset_5}"),
+        ("5\t4", "train.idx record 5 at byte 4: points where no record begins"),
+        ("9\t{offset_5}", "train.idx record 5 at byte {offset_5}: key 9 stands where 5 is due"),
+        ("5 {offset_5}", "train.idx record 5: line is not key<tab>offset: "),
+    ],
+)
+def test_an_index_that_disagrees_is_named_by_line(dataset: Path, line: str, problem: str) -> None:
+    offsets = {f"offset_{number}": offset_of(dataset, number) for number in (5, 6)}
+    change_line(dataset, 5, line.format(**offsets))
+    findings = found_in(dataset)
+    assert [finding for finding in findings if finding.startswith(problem.format(**offsets))]
+    assert any(finding.startswith("train.idx: sha256 is ") for finding in findings)
+
+
+def test_an_index_with_a_line_too_few_is_named(dataset: Path) -> None:
+    lines = (dataset / "train.idx").read_text().splitlines()
+    (dataset / "train.idx").write_text("\n".join(lines[:-1]) + "\n")
+    assert "train.idx: 29 lines for 30 records" in found_in(dataset)
+
+
+def test_a_manifest_of_other_counts_is_named(dataset: Path) -> None:
+    manifest = load_manifest(dataset)
+    other = manifest.train.model_copy(update={"class_counts": (11, 9, 10)})
+    manifest.model_copy(update={"train": other}).save(dataset)
+    assert found_in(dataset) == [
+        "train.rec: 10 records of class 0, the manifest says 11",
+        "train.rec: 10 records of class 1, the manifest says 9",
+    ]
+
+
+def test_at_most_twenty_findings_are_shown_and_all_are_counted(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for record in range(30):
+        overwrite(dataset / "train.rec", offset_of(dataset, record) + JPEG, b"broken")
+    (dataset / "eval.rec").unlink()
+    assert main(["prepare", "--verify", str(dataset)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 21
+    assert lines[-1] == f"{dataset}: 32 findings, the first 20 shown"
+
+
+def recipe_data(**changes: object) -> Data:
+    base = {"name": "set", "source": "generated", "train_samples": 30, "eval_samples": 5}
+    return Data.model_validate(base | changes)
+
+
+def test_the_check_before_a_run_gives_the_manifest(dataset: Path) -> None:
+    assert check_dataset(dataset, recipe_data(), 3) == load_manifest(dataset)
+
+
+@pytest.mark.parametrize(
+    ("changes", "classes", "message"),
+    [
+        (
+            {"train_samples": 31},
+            3,
+            "30 records, the recipe says data.train_samples: 31; --set data.train_samples=30, or",
+        ),
+        ({"eval_samples": 6}, 3, "5 records, the recipe says data.eval_samples: 6; --set data.eval_samples=5, or"),
+        ({}, 2, "3 classes, the recipe says model.num_classes: 2; --set model.num_classes=3"),
+        ({"source": "folders"}, 3, "packed from generated, the recipe says data.source: folders"),
+    ],
+)
+def test_data_that_is_not_the_recipes_is_refused(
+    dataset: Path, changes: dict[str, object], classes: int, message: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        check_dataset(dataset, recipe_data(**changes), classes)
+    assert message in str(caught.value)
+    assert "move it away and run ./run.sh prepare " in str(caught.value)
+
+
+def cut_records(folder: Path) -> None:
+    with (folder / "train.rec").open("r+b") as file:
+        file.truncate(1000)
+
+
+def lose_index(folder: Path) -> None:
+    (folder / "eval.idx").unlink()
+
+
+def lengthen_last_offset(folder: Path) -> None:
+    text = (folder / "train.idx").read_text().rstrip("\n")
+    digits = len(text.rpartition("\t")[2])
+    (folder / "train.idx").write_text(text[:-digits] + "9" * digits + "\n")
+
+
+def join_lines(folder: Path) -> None:
+    (folder / "train.idx").write_bytes((folder / "train.idx").read_bytes().replace(b"\n", b" ", 1))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut_records, "train.rec: 1,000 bytes long, the manifest says "),
+        (lose_index, "eval.idx: No such file or directory"),
+        (lengthen_last_offset, "points behind the end of the records"),
+        (join_lines, "train.idx: 29 lines, the manifest says 30 records"),
+    ],
+)
+def test_the_check_before_a_run_refuses_files_that_do_not_fit(
+    dataset: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(dataset)
+    with pytest.raises(UserError) as caught:
+        check_dataset(dataset, recipe_data(), 3)
+    assert message in str(caught.value)
+    command = f"./run.sh prepare generated {dataset} --train 30 --eval 5 --classes 3"
+    assert str(caught.value).endswith(f"; move it away and run {command}")
+
+
+def test_a_missing_data_set_is_refused_with_the_command_that_makes_it(tmp_path: Path) -> None:
+    for source, command in (("digits", "digits"), ("idx", "FOLDER_OF_IDX_FILES")):
+        with pytest.raises(UserError) as caught:
+            check_dataset(tmp_path / "no set", recipe_data(source=source), 3)
+        expected = f"{tmp_path / 'no set'}: no such data set; run ./run.sh prepare {command} '{tmp_path / 'no set'}'"
+        assert str(caught.value) == expected
+
+
+def test_the_check_reads_an_index_of_imagenets_size_in_milliseconds(dataset: Path) -> None:
+    index = "".join(f"{key}\t{key * 110_000}\n" for key in range(IMAGENET_IMAGES)).encode()
+    (dataset / "train.idx").write_bytes(index)
+    with (dataset / "train.rec").open("r+b") as file:
+        file.truncate(IMAGENET_IMAGES * 110_000)  # sparse: takes no room
+    train = SplitManifest(
+        records=IMAGENET_IMAGES, rec_bytes=IMAGENET_IMAGES * 110_000, rec_sha256="0" * 64, idx_bytes=len(index),
+        idx_sha256="0" * 64, class_counts=(IMAGENET_IMAGES, 0, 0),
+    )  # fmt: skip
+    manifest = load_manifest(dataset).model_copy(update={"train": train})
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        check_files(dataset, manifest)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.2  # 0.02 s when nobody else works here
