@@ -51,4 +51,4 @@ def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, 
         )
     code = subprocess.run(full, env={**os.environ, **variables}, check=False).returncode
     status = 128 - code if code < 0 else code
-    return Outcome(exit_status=status, first_failed=None, interrupted_by=None)
+    return Outcome(status)

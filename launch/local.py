@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
@@ -21,18 +21,23 @@ _POLL_S = 0.05
 GRACE_S = 15.0
 """What the others get to end by themselves after one rank died: above Horovod's own notice, below 30 s in all."""
 
+KILL_S = 5.0
+"""From SIGTERM to SIGKILL."""
+
 
 @dataclass(frozen=True)
 class Outcome:
     """How the ranks ended.
 
-    ``exit_status`` is 0, or that of the first rank to fail (128 + n where signal n killed it); ``first_failed`` is
-    its number, None when none failed or when ``interrupted_by`` names the signal that stopped the launcher itself.
+    Attributes:
+        exit_status: 0, or that of a failed rank (128 + n where signal n killed it).
+        failed: Rank and status of each that failed by itself, before anybody was told to end.
+        interrupted_by: The signal that stopped the launcher itself, if one did.
     """
 
     exit_status: int
-    first_failed: int | None
-    interrupted_by: int | None
+    failed: tuple[tuple[int, int], ...] = ()
+    interrupted_by: int | None = None
 
 
 def run_ranks(command: Sequence[str], num_ranks: int, environment: Mapping[str, str]) -> Outcome:
@@ -97,29 +102,31 @@ def _forwarded_signals() -> Iterator[Callable[[], int | None]]:
 
 def _supervise(ranks: Sequence[subprocess.Popen[bytes]], signals: Callable[[], int | None]) -> Outcome:
     """Wait until all ranks are gone; after the first failure or a signal, see that they go."""
-    first_failed: int | None = None
+    failed: dict[int, int] = {}
     deadline: float | None = None
-    passed_on = False
+    told = False
     try:
         while any(rank.poll() is None for rank in ranks):
-            if first_failed is None and signals() is None:
-                first_failed = next((number for number, rank in enumerate(ranks) if rank.poll()), None)
-            if signals() is not None and not passed_on:
+            if signals() is None and not told:
+                failed = {number: _status(rank) for number, rank in enumerate(ranks) if rank.poll()}
+            if signals() is not None and not told:
                 _send(ranks, signal.SIGTERM)
-                passed_on, deadline = True, time.monotonic() + GRACE_S
-            if first_failed is not None and deadline is None:
+                told, deadline = True, time.monotonic() + GRACE_S
+            if failed and deadline is None:
                 deadline = time.monotonic() + GRACE_S
             if deadline is not None and time.monotonic() > deadline:
-                _send(ranks, signal.SIGKILL if passed_on else signal.SIGTERM)
-                passed_on, deadline = True, time.monotonic() + 5
+                _send(ranks, signal.SIGKILL if told else signal.SIGTERM)
+                told, deadline = True, time.monotonic() + KILL_S
             time.sleep(_POLL_S)
     finally:
         _send(ranks, signal.SIGKILL)
     interrupted = signals()
-    if interrupted is None and first_failed is None:
-        first_failed = next((number for number, rank in enumerate(ranks) if rank.returncode), None)
-    status = 128 + interrupted if interrupted else _status(ranks[first_failed]) if first_failed is not None else 0
-    return Outcome(status, None if interrupted else first_failed, interrupted)
+    if interrupted:
+        return Outcome(128 + interrupted, interrupted_by=interrupted)
+    if not told:
+        failed = {number: _status(rank) for number, rank in enumerate(ranks) if rank.returncode}
+    # A rank that a signal killed is the likelier cause than one that ended with a status.
+    return Outcome(max(failed.values(), default=0), tuple(failed.items()))
 
 
 def _status(rank: subprocess.Popen[bytes]) -> int:
@@ -128,7 +135,7 @@ def _status(rank: subprocess.Popen[bytes]) -> int:
 
 
 def _send(ranks: Sequence[subprocess.Popen[bytes]], number: int) -> None:
-    """Signal each living rank's whole group, so that nothing it started stays behind."""
+    """Signal each rank's whole group, so that nothing it started stays behind."""
     for rank in ranks:
-        if rank.poll() is None:
+        with suppress(ProcessLookupError):
             os.killpg(rank.pid, number)

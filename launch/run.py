@@ -114,11 +114,16 @@ def _cause(folder: Path, outcome: Outcome) -> dict[str, Any]:
         row = min(first_hand, key=lambda each: each["time"])
         at = "" if row["step"] is None else f" at step {row['step']}"
         return row | {"message": f"rank {row['rank']} on {row['host']} failed{at}: {row['message']}"}
-    if outcome.first_failed is None:
+    told = {row["rank"]: row["step"] for row in rows}
+    # A rank that wrote nothing died without a word; the others were told by Horovod.
+    silent = [(rank, status) for rank, status in outcome.failed if rank not in told]
+    if not silent:
         return {"message": f"the launcher ended with status {outcome.exit_status}"}
-    rank, status = outcome.first_failed, outcome.exit_status
+    rank, status = silent[0]
     how = f"was killed by signal {status - 128}" if status > 128 else f"ended with status {status}"  # noqa: PLR2004
-    return {"rank": rank, "message": f"rank {rank} {how}"}
+    step = min((step for step in told.values() if step is not None), default=None)
+    at = "" if step is None else f" at or before step {step}"
+    return {"rank": rank, "step": step, "message": f"rank {rank} {how}{at}"}
 
 
 def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> str:

@@ -19,6 +19,7 @@ from typing import NoReturn
 from configs.errors import UserError
 from train.identity import Identity, read_identity
 from train.startup import Ledger
+from train.watchdog import die_with_parent
 
 logger = logging.getLogger("train")
 
@@ -45,8 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     faulthandler.enable()
     identity = read_identity(os.environ)
     _set_up_logging(identity)
+    die_with_parent()
 
-    from train.failure import record_failure  # noqa: PLC0415 (signals are caught before anything is imported)
+    from train.failure import is_second_hand, record_failure  # noqa: PLC0415 (signals are caught before anything is imported)
     from train.session import run  # noqa: PLC0415
 
     try:
@@ -59,7 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         record_failure(folder, identity, stopped)
         _end(128 + stopped.number)
     except Exception as error:  # noqa: BLE001 (the process boundary: nothing above could tell it better)
-        logger.error("failed: %s", error, exc_info=logger.isEnabledFor(logging.DEBUG))
+        if is_second_hand(error):
+            logger.warning("ends, because another rank failed")
+        else:
+            logger.error("failed: %s", error, exc_info=logger.isEnabledFor(logging.DEBUG))
         record_failure(folder, identity, error)
         _end(1)
 

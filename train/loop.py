@@ -23,7 +23,8 @@ class RunFailed(RuntimeError):
 
     def __init__(self, step: int, cause: Exception) -> None:
         self.step = getattr(cause, "step", step)
-        super().__init__(f"{type(cause).__name__}: {cause}")
+        kind, text = type(cause).__name__, str(cause)
+        super().__init__(text if text.startswith(kind) else f"{kind}: {text}")
 
 
 class Trainee(Protocol):
@@ -67,6 +68,7 @@ class Step:
     buckets: Sequence[Sequence[int]]
     accumulation_steps: int
     clock: Clock
+    alive: Callable[[], None]
 
     def __call__(self, step: int, source: TrainingSource, hyper: HyperParameters) -> tuple[Any, Any]:
         """Queue a step; nothing here waits for the engine.
@@ -90,6 +92,7 @@ class Step:
             self.communicator.reduce(f"bucket_{number}", [*(gradients[i] for i in bucket), *riders], -number)
         self.optimizer.update(hyper)
         self.clock.step_queued(summed, gradients)
+        self.alive()
         return own, summed
 
 

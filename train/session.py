@@ -28,6 +28,7 @@ from train.images import images_of
 from train.init import checksum, initial_weights, require_equal
 from train.schedule import LrSchedule, resolve_schedule
 from train.startup import Ledger
+from train.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from data.source import EvaluationSource, TrainingSource
@@ -197,9 +198,13 @@ class _Training:
         from train.progress import Progress  # noqa: PLC0415
         from train.timing import StepClock  # noqa: PLC0415
 
+        alive = Watchdog(self.cluster.watchdog_s)
         engine, model, plan, goal = self.cluster.engine, self.model, self.plan, self.recipe.run
         clock = StepClock(engine.run_ahead_steps, goal.log_every_steps)
-        step = Step(model.network, model.optimizer, self.communicator, model.buckets, plan.accumulation_steps, clock)
+        step = Step(
+            model.network, model.optimizer, self.communicator, model.buckets, plan.accumulation_steps, clock,
+            alive,
+        )  # fmt: skip
         metrics = MetricsWriter(self.folder / METRICS_FILE) if is_reporter else NullMetrics()
         progress = Progress(
             metrics, clock, global_batch_size=plan.global_batch_size, total_steps=plan.total_steps,
@@ -213,6 +218,7 @@ class _Training:
                 run_ahead_steps=engine.run_ahead_steps,
             )  # fmt: skip
         finally:
+            alive.rest()
             progress.close()
         return result, clock
 

@@ -1,0 +1,58 @@
+"""From a failed command's output to a probable cause and what to do: data first, one function."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["explain"]
+
+_AGAIN = "then run ./run.sh again: it goes on where it stopped"
+
+_CAUSES = (
+    (r"No space left on device|Errno 28\b", f"the disk is full; free some space, {_AGAIN}"),
+    (
+        r"Killed signal terminated program|internal compiler error: Killed|^Killed$|virtual memory exhausted",
+        "the compiler ran out of memory; close programs, or compile one file at a time: MAKEFLAGS=-j1 ./run.sh setup",
+    ),
+    (
+        r"CERTIFICATE_VERIFY_FAILED|SSLError",
+        f"the package index's certificate is not trusted; point PIP_CERT at your site's certificates, {_AGAIN}",
+    ),
+    (
+        r"name resolution|Failed to establish a new connection|Max retries exceeded|[Rr]ead timed out|ConnectionReset"
+        r"|Connection refused|ProxyError|IncompleteRead",
+        f"the package index was not reached; check network, proxy and pip's settings (pip config list), {_AGAIN}",
+    ),
+    (r"THESE PACKAGES DO NOT MATCH THE HASHES", f"a download was damaged; pip cache purge, {_AGAIN}"),
+    (
+        r"No matching distribution found for (?P<what>\S+)",
+        "the package index has no {what} for this Python; check pip's index settings (pip config list)",
+    ),
+    (r"[Pp]ermission denied", f"a file could not be written; give yourself this folder (chown -R), {_AGAIN}"),
+    (
+        r"Could NOT find MPI|error: .*mpi\.h",
+        "MPI was found but cannot be compiled with; install its headers (libopenmpi-dev), or take mpicxx off the PATH",
+    ),
+    (
+        r"cublas_v2\.h|cuda_runtime\.h: No such|Could NOT find CUDAToolkit|No CMAKE_CUDA_COMPILER",
+        "the CUDA toolkit is not complete; install CUDA 11.8 with its headers and set CUDA_HOME",
+    ),
+    (
+        r"libcuda\.so\.1: cannot open",
+        "no NVIDIA driver library; install the driver, or the CUDA toolkit with its stubs",
+    ),
+    (r"Illegal instruction", "this CPU lacks AVX, FMA or F16C, which Horovod is built with; use a newer machine"),
+    (r"fatal error: (?P<what>\S+): No such file", "the header {what} is missing; install the package that has it"),
+    (r"unsupported GNU version", "the compiler is too new for this CUDA; set CXX to an older one (g++-11)"),
+)
+
+
+def explain(output: str) -> str:
+    """Give the probable cause of a failure and its remedy in one line; else the output's own last error."""
+    for pattern, words in _CAUSES:
+        match = re.search(pattern, output, re.MULTILINE)
+        if match:
+            return words.format(**match.groupdict())
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    telling = [line for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)]
+    return (telling or lines or ["it said nothing"])[-1][:200]

@@ -1,0 +1,95 @@
+"""What a machine must have, looked at before anything is installed: each finding is one line with its remedy."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from configs.errors import UserError
+from launch.setup.gpu import Gpu, find_toolkit
+from launch.setup.layout import Variant
+
+__all__ = ["check_gpus", "find_problems"]
+
+GB = 10**9
+
+
+def find_problems(variant: Variant, folder: Path, pending: Iterable[str], needed_bytes: int) -> list[str]:
+    """List what stands in the way of the pending stages, one line each.
+
+    Args:
+        variant: cpu or gpu.
+        folder: Where the environment is made; must exist.
+        pending: Names of the stages still to do.
+        needed_bytes: Disk space that they take.
+    """
+    stages = set(pending)
+    problems = [_wrong_machine(), _little_disk(folder, needed_bytes)]
+    if "venv" in stages:
+        problems.append(_no_venv())
+    if "horovod" in stages:
+        problems += [_no_compiler(), _no_make()]
+        if variant == "gpu":
+            problems.append(_no_toolkit())
+    return [problem for problem in problems if problem]
+
+
+def check_gpus(gpus: Sequence[Gpu]) -> Variant:
+    """Choose the variant for these GPUs: gpu when one of them is supported, cpu when there is none at all.
+
+    Raises:
+        UserError: There are GPUs, and MXNet can use none of them.
+    """
+    if gpus and not any(gpu.is_supported for gpu in gpus):
+        raise UserError(
+            f"{gpus[0]}: MXNet 1.9.1 has kernels for compute capability 5.0 to 8.6 only; "
+            "train on this machine's CPU with ./run.sh setup --cpu, or take an older GPU (V100, A100, RTX 30)"
+        )
+    return "gpu" if gpus else "cpu"
+
+
+def _wrong_machine() -> str | None:
+    found = f"{platform.system()} {platform.machine()}"
+    if found == "Linux x86_64":
+        return None
+    return f"this is {found}; MXNet 1.9.1 and DALI have wheels for Linux x86_64 only: use such a machine or container"
+
+
+def _little_disk(folder: Path, needed_bytes: int) -> str | None:
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes >= needed_bytes:
+        return None
+    free, needed = f"{free_bytes / GB:.1f}", f"{needed_bytes / GB:.1f}"
+    return f"{free} GB of disk free at {folder}, {needed} GB needed: free some, or move this folder to another disk"
+
+
+def _no_venv() -> str | None:
+    if all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")):
+        return None
+    package = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
+    return f"this Python ({sys.executable}) cannot make virtual environments: apt-get install {package}"
+
+
+def _no_compiler() -> str | None:
+    wanted = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
+    if any(shutil.which(name) for name in wanted):
+        return None
+    return f"no C++ compiler ({', '.join(wanted)}), which Horovod is built with: apt-get install g++"
+
+
+def _no_make() -> str | None:
+    return None if shutil.which("make") else "no make, which Horovod is built with: apt-get install make"
+
+
+def _no_toolkit() -> str | None:
+    if find_toolkit():
+        return None
+    return (
+        "no CUDA 11 toolkit (nvcc), which Horovod needs to be built for GPUs: install CUDA 11.8 and set CUDA_HOME, "
+        "or train on the CPU with ./run.sh setup --cpu"
+    )

@@ -1,0 +1,115 @@
+"""Run a long command: its output into a log file, its last line live on a terminal, none of it left after a stop."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from launch.setup.causes import explain
+
+__all__ = ["StageError", "Stopwatch", "run_logged"]
+
+_TERM_GRACE_S = 3.0
+_REDRAW_S = 0.5
+_LIVE_WIDTH = 100
+_NOISE = re.compile(r"WARNING: Location 'file:|^\s*$|^Looking in ")
+
+
+class StageError(Exception):
+    """A command of a stage failed; the text says why and where the whole output is, in two lines."""
+
+
+class Stopwatch:
+    """One stage's line: its title at once, the command's last line while it runs, the seconds at the end."""
+
+    def __init__(self, title: str) -> None:
+        self._title, self._start_s, self._drawn_s = title, time.monotonic(), 0.0
+        self._is_live = sys.stderr.isatty()
+        sys.stderr.write(f"setup: {title} ...")
+        sys.stderr.flush()
+
+    def tick(self, line: str) -> None:
+        """Draw seconds and ``line`` after the title, on a terminal, at most twice a second."""
+        now_s = time.monotonic()
+        if self._is_live and now_s - self._drawn_s >= _REDRAW_S:
+            self._drawn_s = now_s
+            text = f"setup: {self._title} ... {now_s - self._start_s:.0f} s  {line}"
+            sys.stderr.write(f"\r\x1b[K{text[:_LIVE_WIDTH]}")
+            sys.stderr.flush()
+
+    def end(self, word: str = "") -> None:
+        """Close the line with the seconds, and ``word`` if it did not go well."""
+        before = f"\r\x1b[Ksetup: {self._title} ..." if self._is_live else ""
+        sys.stderr.write(f"{before} {word}{time.monotonic() - self._start_s:.0f} s\n")
+        sys.stderr.flush()
+
+
+def run_logged(
+    command: Sequence[str | Path], *, log: Path, environment: Mapping[str, str], watch: Stopwatch, lock: int
+) -> None:
+    """Run ``command`` to its end, appending its output to ``log``.
+
+    Args:
+        command: Program and arguments.
+        log: File that gets everything the command prints.
+        environment: The command's whole environment.
+        watch: The stage's line.
+        lock: Descriptor of the set-up lock; the command holds it too.
+
+    Raises:
+        StageError: The command failed.
+    """
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, env=environment, pass_fds=(lock,),
+            # A group of its own: whatever ends this program ends pip, CMake, make and the compilers with it.
+            start_new_session=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            line = ""
+            while True:
+                if not select.select([process.stdout], [], [], _REDRAW_S)[0]:
+                    watch.tick(line)
+                    continue
+                chunk = os.read(process.stdout.fileno(), 1 << 16)
+                if not chunk:
+                    break
+                file.write(chunk)
+                line = _last_line(chunk) or line
+                watch.tick(line)
+            status = process.wait()
+        finally:
+            _end_group(process)
+            process.stdout.close()
+    if status:
+        raise StageError(f"{explain(log.read_text(errors='replace'))}\n       all of the output: {log}")
+
+
+def _last_line(chunk: bytes) -> str:
+    lines = chunk.decode(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if not _NOISE.search(line)), "")
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End whatever is left of the command's process group: politely, then not."""
+    try:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(_TERM_GRACE_S)
+    except ProcessLookupError:
+        return
+    except subprocess.TimeoutExpired:
+        pass
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    except ProcessLookupError:
+        return

@@ -1,0 +1,66 @@
+"""Which NVIDIA GPUs and which CUDA toolkit are here, and whether this MXNet can use them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Gpu", "find_gpus", "find_toolkit"]
+
+_OLDEST, _NEWEST = (5, 0), (8, 6)
+"""mxnet-cu112 1.9.1 holds machine code for 5.0, 6.0, 7.0, 8.0 and 8.6, and no PTX to compile for others from."""
+
+_QUERY_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as ``nvidia-smi`` names it; ``capability`` is CUDA's compute capability, for example (8, 0)."""
+
+    name: str
+    capability: tuple[int, int]
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether MXNet's wheel has kernels for it."""
+        return _OLDEST <= self.capability <= _NEWEST
+
+    def __str__(self) -> str:
+        return f"{self.name} (compute capability {self.capability[0]}.{self.capability[1]})"
+
+
+def find_gpus() -> list[Gpu]:
+    """Ask ``nvidia-smi`` for the GPUs; none when it is not there or fails, as it does without a driver."""
+    command = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_QUERY_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    rows = re.findall(r"^(.+?),\s*(\d+)\.(\d+)\s*$", answer.stdout, re.MULTILINE) if answer.returncode == 0 else []
+    return [Gpu(name, (int(major), int(minor))) for name, major, minor in rows]
+
+
+def find_toolkit() -> Path | None:
+    """Find a CUDA 11 toolkit, whose compiler and headers Horovod needs beside a GPU build of MXNet.
+
+    Looks where HOROVOD_CUDA_HOME, CUDA_HOME, the PATH and convention say; other major versions are passed over.
+    """
+    on_path = shutil.which("nvcc")
+    named = [os.environ.get("HOROVOD_CUDA_HOME"), os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
+    homes = [Path(home) for home in named if home]
+    if on_path:
+        homes.insert(2, Path(on_path).resolve().parents[1])
+    return next((home for home in homes if _nvcc_major(home / "bin" / "nvcc") == 11), None)  # noqa: PLR2004 (CUDA 11)
+
+
+def _nvcc_major(nvcc: Path) -> int | None:
+    try:
+        answer = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    release = re.search(r"release (\d+)\.", answer.stdout)
+    return int(release[1]) if release else None

@@ -1,0 +1,116 @@
+"""The one door: finding Python, verbs, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launch.setup.layout import ROOT
+
+_NEEDED = ("run.sh", "pyproject.toml", "requirements.lock", "configs", "launch")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A checkout without an environment."""
+    folder = tmp_path / "a checkout"
+    folder.mkdir()
+    for name in _NEEDED:
+        source = ROOT / name
+        copy = shutil.copytree if source.is_dir() else shutil.copy2
+        copy(source, folder / name)  # type: ignore[operator]
+    return folder
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder of stand-ins that comes first on the PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    return folder
+
+
+def stand_in(folder: Path, name: str, body: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+    (folder / name).chmod(0o755)
+
+
+def run(
+    command: Path, *words: str, programs: Path | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    path = os.environ["PATH"] if programs is None else f"{programs}:{os.environ['PATH']}"
+    return subprocess.run(
+        [command, *words], env={**os.environ, "PATH": path}, cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+def test_help_lists_only_verbs_whose_module_exists() -> None:
+    text = run(ROOT / "run.sh", "--help").stdout
+    verbs = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
+    assert verbs == ["setup", "train", "prepare", "check", "test"]
+    assert run(ROOT / "run.sh", "help").stdout == text
+
+
+def test_an_unknown_verb_is_answered_with_the_nearest_one(tree: Path) -> None:
+    done = run(tree / "run.sh", "chekc")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: chekc: no such verb; did you mean 'check'?\n"
+
+
+def test_it_works_through_a_symlink_and_from_any_folder(tree: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tree / "run.sh")
+    done = run(link, "setup", "--help", cwd=Path("/"))
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: ./run.sh setup")
+
+
+def test_a_wrong_python_is_named_with_the_remedy_and_nothing_is_made(tree: Path, programs: Path) -> None:
+    for name in ("python3.11", "python3.10"):
+        stand_in(programs, name, "echo 'pyenv: no such command' >&2; exit 127")
+    stand_in(programs, "python3", '[ "$1" = --version ] && echo Python 3.12.1 || exit 1')
+    done = run(tree / "run.sh", "train", "digits", programs=programs)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: Python 3.10 or 3.11 is needed")
+    assert "found: Python 3.12.1; install one beside it: apt-get install python3.11 python3.11-venv" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tree / ".venv").exists()
+
+
+def test_a_python_that_exists_and_does_not_run_is_passed_over(tree: Path, programs: Path) -> None:
+    stand_in(programs, "python3.11", "exit 127")
+    stand_in(programs, "python3.10", "exit 127")
+    assert run(tree / "run.sh", "setup", "--help", programs=programs).returncode == 0
+
+
+def test_a_gpu_without_kernels_is_refused_before_anything_is_made(tree: Path, programs: Path) -> None:
+    stand_in(programs, "nvidia-smi", "echo 'NVIDIA H100 80GB HBM3, 9.0'")
+    done = run(tree / "run.sh", programs=programs)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: NVIDIA H100 80GB HBM3 (compute capability 9.0): MXNet 1.9.1 has kernels for compute capability 5.0 to "
+        "8.6 only; train on this machine's CPU with ./run.sh setup --cpu, or take an older GPU (V100, A100, RTX 30)\n"
+    )
+    assert not (tree / ".venv").exists()
+
+
+def test_a_missing_compiler_and_make_are_each_named_with_their_package(tree: Path, programs: Path) -> None:
+    for name in ("bash", "dirname", "readlink", "python3.11", "python3.10", "python3", "uname"):
+        found = shutil.which(name)
+        if found:
+            stand_in(programs, name, f'PATH={os.environ["PATH"]} exec {found} "$@"' if name[:6] != "python" else "exit 1")
+    base = Path(os.path.realpath(ROOT / ".venv/bin/python"))
+    stand_in(programs, "python3", f'exec {base} "$@"')
+    done = subprocess.run(
+        [tree / "run.sh", "setup", "--cpu"], env={"PATH": str(programs)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: no C++ compiler (c++, g++, clang++), which Horovod is built with: apt-get install g++\n"
+        "error: no make, which Horovod is built with: apt-get install make\n"
+    )
+    assert not (tree / ".venv").exists()

@@ -1,0 +1,182 @@
+"""Set-up's parts: checks, state, the lock, running and stopping commands, explaining failures."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from launch.setup import checks, gpu
+from launch.setup.causes import explain
+from launch.setup.child import StageError, Stopwatch, run_logged
+from launch.setup.gpu import Gpu
+from launch.setup.horovod import build_environment
+from launch.setup.layout import LOCK, PROJECT, ROOT, locked
+from launch.setup.stages import make_stages
+from launch.setup.state import State, digest
+
+
+@pytest.mark.parametrize("capability", [(5, 0), (6, 1), (7, 0), (7, 5), (8, 0), (8, 6)])
+def test_a_gpu_with_kernels_gives_the_gpu_variant(capability: tuple[int, int]) -> None:
+    assert checks.check_gpus([Gpu("some GPU", capability)]) == "gpu"
+
+
+@pytest.mark.parametrize("capability", [(3, 7), (8, 9), (9, 0), (10, 0)])
+def test_a_gpu_without_kernels_is_refused_by_name(capability: tuple[int, int]) -> None:
+    with pytest.raises(UserError, match=rf"some GPU \(compute capability {capability[0]}\.{capability[1]}\).*--cpu"):
+        checks.check_gpus([Gpu("some GPU", capability)])
+
+
+def test_no_gpu_gives_the_cpu_variant() -> None:
+    assert checks.check_gpus([]) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("echo 'Tesla V100-SXM2, 16GB, 7.0'; echo 'Tesla V100-SXM2, 16GB, 7.0'", [("Tesla V100-SXM2, 16GB", (7, 0))] * 2),
+        ("echo 'NVIDIA-SMI has failed'; exit 9", []),
+        ("echo 'Field \"compute_cap\" is not a valid field to query.'; exit 2", []),
+    ],
+)
+def test_the_answer_of_nvidia_smi_is_read(
+    body: str, expected: list[tuple[str, tuple[int, int]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert [(each.name, each.capability) for each in gpu.find_gpus()] == expected
+
+
+def test_little_disk_is_one_line_with_what_is_there_and_what_is_needed(tmp_path: Path) -> None:
+    (problem,) = checks.find_problems("cpu", tmp_path, [], 10**18)
+    assert re.fullmatch(r"[\d.]+ GB of disk free at .*, 1000000000\.0 GB needed: free some, or move .*", problem)
+
+
+def test_this_machine_has_what_set_up_needs(tmp_path: Path) -> None:
+    assert checks.find_problems("cpu", tmp_path, ["venv", "tools", "wheels", "horovod"], 1) == []
+
+
+def test_a_toolkit_of_another_cuda_is_no_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "bin" / "nvcc"
+    compiler.parent.mkdir()
+    compiler.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 11.8, V11.8.89'\n", encoding="utf-8")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert gpu.find_toolkit() == tmp_path
+    compiler.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n", encoding="utf-8")
+    assert gpu.find_toolkit() != tmp_path
+
+
+def test_a_stage_is_done_until_its_digest_changes_or_it_begins_again(tmp_path: Path) -> None:
+    path = tmp_path / "setup.json"
+    state = State(path)
+    state.reset("cpu")
+    state.finish("wheels", digest("a", 1))
+    again = State(path)
+    assert again.variant == "cpu"
+    assert again.is_done("wheels", digest("a", 1))
+    assert not again.is_done("wheels", digest("a", 2))
+    again.begin("wheels")
+    assert not State(path).is_done("wheels", digest("a", 1))
+
+
+def test_a_damaged_state_file_counts_as_nothing_done(tmp_path: Path) -> None:
+    path = tmp_path / "setup.json"
+    path.write_text('{"stages": {"ve', encoding="utf-8")
+    assert State(path).variant is None
+
+
+def test_horovod_is_built_again_for_mpi_and_not_for_test_tools() -> None:
+    def horovod(*, has_mpi: bool, with_test: bool) -> str:
+        stages = make_stages("cpu", has_mpi=has_mpi, with_test=with_test)
+        return next(stage.digest for stage in stages if stage.name == "horovod")
+
+    assert horovod(has_mpi=False, with_test=False) == horovod(has_mpi=False, with_test=True)
+    assert horovod(has_mpi=False, with_test=False) != horovod(has_mpi=True, with_test=False)
+
+
+def test_the_lock_pins_what_the_program_needs_and_names_no_place() -> None:
+    text = LOCK.read_text(encoding="utf-8")
+    for pin in ("mxnet==1.9.1", "mxnet-cu112==1.9.1", "nvidia-dali-cuda110==1.34.0", "mlperf-logging==4.1.68"):
+        assert f"\n{pin} " in text
+    assert all(line.startswith("numpy==1.23.") for line in locked("numpy"))
+    assert not re.search(r"https?:|file:|index|find-links", text)
+    assert "horovod" not in PROJECT.read_text(encoding="utf-8").split("[tool.")[0].replace("# What Horovod", "")
+
+
+def test_the_build_takes_no_flag_of_the_users_that_contradicts_ours() -> None:
+    base = {"HOROVOD_WITHOUT_MXNET": "1", "HOROVOD_WITH_TENSORFLOW": "1", "HOROVOD_BUILD_ARCH_FLAGS": "-mavx", "MAKEFLAGS": ""}
+    made = build_environment(base, "cpu", has_mpi=False)
+    assert "HOROVOD_WITHOUT_MXNET" not in made
+    assert "HOROVOD_WITH_TENSORFLOW" not in made
+    assert made["HOROVOD_BUILD_ARCH_FLAGS"] == "-mavx"
+    assert made["HOROVOD_WITHOUT_MPI"] == made["HOROVOD_WITH_GLOO"] == made["HOROVOD_WITH_MXNET"] == "1"
+    assert re.fullmatch(r"-j[1-9]\d*", made["MAKEFLAGS"])
+    assert "HOROVOD_WITHOUT_MPI" not in build_environment(base, "cpu", has_mpi=True)
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        ("as: write error: No space left on device\nmake: *** Error 1", "the disk is full"),
+        ("c++: fatal error: Killed signal terminated program cc1plus", "ran out of memory.*MAKEFLAGS=-j1"),
+        ("ERROR: No matching distribution found for mxnet==1.9.1", "has no mxnet==1.9.1 for this Python"),
+        ("x.cc:3:10: fatal error: zlib.h: No such file or directory", "the header zlib.h is missing"),
+        ("NewConnectionError: Temporary failure in name resolution", "was not reached.*goes on where it stopped"),
+        ("a.cc:1: error: expected ';'\nmake: *** [all] stopped\n", r"a\.cc:1: error: expected ';'"),
+        ("\n", "it said nothing"),
+    ],
+)
+def test_a_failure_is_explained_in_one_line(output: str, words: str) -> None:
+    answer = explain(output)
+    assert re.search(words, answer)
+    assert "\n" not in answer
+
+
+def run_shell(script: str, log: Path) -> None:
+    with log.with_suffix(".lock").open("w") as lock:
+        run_logged(
+            ["sh", "-c", script], log=log, environment=dict(os.environ), watch=Stopwatch("a stage"), lock=lock.fileno()
+        )
+
+
+def test_output_goes_to_the_log_and_a_failure_names_cause_and_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "stage.log"
+    with pytest.raises(StageError) as failure:
+        run_shell("echo one; echo 'error: two' >&2; exit 3", log)
+    assert str(failure.value) == f"error: two\n       all of the output: {log}"
+    assert log.read_text(encoding="utf-8") == "one\nerror: two\n"
+    assert capsys.readouterr().err == "setup: a stage ..."
+
+
+def test_a_stopped_set_up_leaves_no_process_behind(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; "
+        "from tests.launch.test_setup import run_shell; "
+        "run_shell('trap \"\" TERM; sleep 60 & echo $! > $PIDS; echo $$ >> $PIDS; wait; sleep 60', Path(sys.argv[2]))"
+    )
+    pids = tmp_path / "pids"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(ROOT), str(tmp_path / "stage.log")],
+        env={**os.environ, "PIDS": str(pids)},
+        stderr=subprocess.DEVNULL,
+    )
+    deadline_s = time.monotonic() + 20
+    while not (pids.exists() and len(pids.read_text().split()) == 2):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    child.wait(20)
+    for pid in pids.read_text().split():
+        stat = Path(f"/proc/{pid}/stat")
+        assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
