@@ -21,6 +21,9 @@ __all__ = ["Images", "PackedImages", "SyntheticImages", "images_of"]
 class Images(Protocol):
     """A run's images as one rank sees them."""
 
+    def load(self) -> None:
+        """Import what reads them; comes before Horovod is imported."""
+
     def prepare(self) -> None:
         """Check that they are there and, once a host, drop what memory holds of them."""
 
@@ -38,6 +41,15 @@ class PackedImages:
         self._recipe, self._cluster, self._identity = recipe, cluster, identity
         self._batch_size = plan.per_rank_batch_size
         self._folder = resolve_path(cluster.paths.data) / recipe.data.name
+
+    def load(self) -> None:
+        """Import DALI.
+
+        Horovod loads its library with RTLD_GLOBAL, and a DALI loaded after it takes C++ symbols from there: the
+        first exception inside DALI, a corrupt JPEG say, then ends the process with "free(): invalid size" instead
+        of a message (Horovod 0.28.1, DALI 1.34.0).
+        """
+        import data.pipeline  # noqa: F401, PLC0415 (slow)
 
     def prepare(self) -> None:
         """Check the data set against the recipe; the first rank of each host drops its pages from memory.
@@ -75,6 +87,9 @@ class SyntheticImages:
 
     def __init__(self, recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> None:
         self._recipe, self._cluster, self._plan, self._identity = recipe, cluster, plan, identity
+
+    def load(self) -> None:
+        """Nothing but MXNet is needed."""
 
     def prepare(self) -> None:
         """Nothing lies on a disk."""

@@ -61,8 +61,10 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
     recipe, cluster = load_run(folder / CONFIG_FILE)
     plan = plan_run(recipe, identity.world_size)
     schedule = resolve_schedule(recipe, plan)
-    pending = bring_up(identity, ledger)
     images = images_of(recipe, cluster, plan, identity)
+    with ledger.phase("import of input"):
+        images.load()
+    pending = bring_up(identity, ledger)
     with ledger.phase("data set"):
         images.prepare()
     with _opened_log(folder, recipe, cluster, identity) as log:

@@ -1,0 +1,131 @@
+"""The plan's document as text for a terminal. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["draw", "render"]
+
+_WIDTH, _HEIGHT = 72, 10
+_FEW = 6
+"""Evaluations that a line lists in full."""
+
+
+def render(document: Mapping[str, Any]) -> str:
+    """Give the whole page, ended by a newline."""
+    sections = {
+        f"{document['recipe']} on {document['cluster']}": _head(document),
+        "Learning rate": [*draw(document["schedule"]), "", *_landmarks(document["landmarks"])],
+        "Evaluation": [_evaluation(document["eval_epochs"])],
+        "Shards": [_shard(name, shard) for name, shard in document["shards"].items()],
+        "Network": _network(document),
+        "Memory of a rank, estimated": _memory(document),
+        "Environment of a rank": [f"{key}={value}" for key, value in sorted(document["environment"].items())],
+        "Log": [f"{key} = {value}" for key, value in document["log_keys"].items() if value is not None],
+        "Compliance": _compliance(document["compliance"]),
+    }
+    blocks = ["\n".join([title, *(f"  {line}".rstrip() for line in lines)]) for title, lines in sections.items()]
+    return "\n\n".join(blocks) + "\n"
+
+
+def draw(schedule: Sequence[Sequence[float]]) -> list[str]:
+    """Plot rows of [step, value, ...] as bars of ``#``, the highest one reaching the top."""
+    steps = [row[0] for row in schedule]
+    last, top = steps[-1], max(row[1] for row in schedule)
+    columns = [
+        schedule[bisect_right(steps, last * column / (_WIDTH - 1)) - 1][1] / top if top else 0.0
+        for column in range(_WIDTH)
+    ]
+    lines = []
+    for level in range(_HEIGHT, 0, -1):
+        label = f"{top * level / _HEIGHT:8.3g}"
+        lines.append(f"{label} |" + "".join("#" if share > (level - 0.5) / _HEIGHT else " " for share in columns))
+    lines.append(f"{'':8} +" + "-" * _WIDTH)
+    lines.append(f"{'step':>8}  0{last:>{_WIDTH - 1}}")
+    return [line.rstrip() for line in lines]
+
+
+def _head(document: Mapping[str, Any]) -> list[str]:
+    real = document["steps_per_epoch_real"]
+    spread = f"{real['fewest']} to {real['most']}" if real["fewest"] != real["most"] else f"{real['most']}"
+    return [
+        document["card"]["purpose"],
+        f"source    {document['card']['source']}",
+        f"expected  {document['card']['expected']}",
+        f"ranks     {document['world_size']:,} = {document['num_nodes']:,} nodes x {document['ranks_per_node']}",
+        f"batch     {document['global_batch_size']:,} = {document['world_size']:,} ranks"
+        f" x {document['per_rank_batch_size']} images x {document['accumulation_steps']} micro-batches",
+        f"epochs    {document['epochs']} of {document['steps_per_epoch']} steps, nominally"
+        f" {document['total_steps_nominal']:,}; really {spread} steps an epoch, {document['total_steps']:,} in all",
+        f"warm-up   {document['warmup_steps']:,} steps, then {document['decay_steps']:,} of decay",
+    ]
+
+
+def _landmarks(landmarks: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = [f"{'step':>8}  {'rate':>12}  {'momentum':>8}  {'weight decay':>12}"]
+    rows += [
+        f"{mark['step']:>8}  {mark['lr']:>12.6g}  {mark['momentum']:>8g}  {mark['weight_decay']:>12.6g}  {mark['at']}"
+        for mark in landmarks
+    ]
+    return rows
+
+
+def _evaluation(epochs: Sequence[int]) -> str:
+    words = [str(epoch) for epoch in epochs]
+    shown = words if len(words) <= _FEW else [*words[:3], "...", *words[-2:]]
+    return f"{len(epochs)} times at most, after epochs {', '.join(shown)}"
+
+
+def _shard(name: str, shard: Mapping[str, int]) -> str:
+    return (
+        f"{name:<6}{shard['samples']:>10,} images, {shard['smallest']:,} to {shard['largest']:,} a rank;"
+        f" seen twice: {shard['seen_twice']}, never: {shard['never_seen']}"
+    )
+
+
+def _network(document: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"{document['parameters']:,} parameters in {document['tensors']} tensors,"
+        f" {document['forward_macs_per_image'] / 1e9:.2f} G multiply-adds an image forward",
+        f"gradients {_megabytes(document['gradient_bytes']).strip()} in {len(document['buckets'])} reductions:",
+    ]
+    lines += [
+        f"  {_megabytes(bucket['bytes'])}  {bucket['tensors']:>3} tensors, {bucket['first']} to {bucket['last']}"
+        for bucket in document["buckets"]
+    ]
+    return lines
+
+
+def _memory(document: Mapping[str, Any]) -> list[str]:
+    memory, dali = document["memory"], document["dali"]
+    lines = [
+        f"{key.removesuffix('_bytes'):<12}{_megabytes(memory[key])}"
+        for key in ("weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes", "input_bytes",
+                    "libraries_bytes", "total_bytes")
+    ]  # fmt: skip
+    if memory["available_bytes"] is None:
+        lines.append("available   unknown: the cluster file does not say (node.memory_bytes, node.gpu_memory_bytes)")
+    else:
+        verdict = "fits" if memory["fits"] else "DOES NOT FIT: more ranks, or a smaller batch.bn_span with accumulation"
+        lines.append(f"{'available':<12}{_megabytes(memory['available_bytes'])}: {verdict}")
+    batch, decoder = (_megabytes(dali[key]).strip() for key in ("batch_bytes", "decoder_bytes"))
+    lines.append(f"DALI: {dali['threads']} threads, {dali['prefetch_depth']} batches of {batch} ahead, decoder {decoder}")
+    return lines
+
+
+def _compliance(compliance: Mapping[str, Any]) -> list[str]:
+    lines = [f"this recipe runs in the {compliance['division']} division under ruleset {compliance['ruleset']}"]
+    reasons: dict[str, list[str]] = {}
+    for ruleset, verdict in compliance["rulesets"].items():
+        broken = verdict["broken_rules"]
+        lines.append(f"closed under {ruleset}: " + (f"no, {len(broken)} rules are broken" if broken else "possible"))
+        for rule in broken:
+            words = f"{rule['rule']}: {rule['key']} is {rule['got']}, allowed: {rule['allowed']}"
+            reasons.setdefault(words, []).append(ruleset)
+    return [*lines, *(f"  {words} ({', '.join(rulesets)})" for words, rulesets in reasons.items())]
+
+
+def _megabytes(number: int) -> str:
+    return f"{number / 1e6:>10,.1f} MB"

@@ -1,0 +1,122 @@
+"""Rows in the columns of the public MLPerf points: from identity, count and batch to a machine; never from a measure."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from configs.errors import UserError
+from train.sim.hardware import Accelerator, Machine, find_accelerator
+from train.sim.step import Software
+
+__all__ = ["Point", "read_points"]
+
+
+_ONE_GROUP, _GRAPHS = 0.7, 1.0
+"""Rounds since which gradients went as one group, and kernels as one CUDA graph."""
+_NODES = (r"^(\d+)x(?=[A-Z])", r"_n(\d+)(?![0-9])", r"_(\d+)N(?![a-zA-Z0-9])", r"^(\d+)R\d", r"[_-]N(\d+)$")
+_LARGEST_NODE = 16
+_LARGEST_PCIE_NODE = 24
+"""A system whose name counts no nodes is one chassis of cards up to here."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One system of a points file. What was measured is beside what identifies it, for comparison only."""
+
+    round: str
+    submitter: str
+    system: str
+    accelerator: Accelerator
+    ranks: int
+    batch: float
+    measured_images_per_s: float | None
+    measured_time_s: float | None
+    measured: Mapping[str, str]
+    includes_evaluation: bool
+
+    @property
+    def machine(self) -> Machine:
+        """The system's hardware: counts of the nodes from its name, rates from the catalogue."""
+        kind = self.accelerator
+        node = ranks_per_node(self.system, self.ranks, kind)
+        nics = max(1, round(kind.nics * node / kind.node)) if node < kind.node else kind.nics
+        return Machine(kind, self.ranks, node, kind.link, nics, kind.nic)
+
+    @property
+    def effects(self) -> tuple[str, ...]:
+        """Names of the calibrated factors that apply, coarse to fine."""
+        chip, node = self.accelerator.chip, self.machine.ranks_per_node
+        names = [f"chip:{chip}", f"product:{self.accelerator.name}", f"round:{chip}/{self.round}"]
+        maker = re.sub(r"[^a-z0-9]", "", self.submitter.lower())
+        campaign = f"{maker}/{self.accelerator.name}/{self.round}"
+        names.append(f"campaign:{campaign}")
+        if self.ranks > node:
+            names += [f"network:{chip}/{self.round}", f"multinode:{campaign}"]
+        return tuple(names)
+
+    @property
+    def software(self) -> Software:
+        """Rounds up to 0.6 reduced in groups as backward went, later ones once at its end; graphs came with 1.0."""
+        mlperf_round = _number(self.round, 3.0)
+        return Software(
+            bucket_bytes=(4 if mlperf_round < _ONE_GROUP else 64) << 20, graphs=mlperf_round >= _GRAPHS
+        )
+
+
+def ranks_per_node(system: str, ranks: int, kind: Accelerator) -> int:
+    """Read nodes from names like ``2xXE8545``, ``dgxa100_n8``, ``..._16N_mxnet`` and ``HLS-1H-N4``; else the usual."""
+    found = next((match for pattern in _NODES if (match := re.search(pattern, system))), None)
+    nodes = int(found.group(1)) if found else 0
+    if nodes and ranks % nodes == 0 and (ranks // nodes > 1 or kind.node == 1) and ranks // nodes <= _LARGEST_NODE:
+        return ranks // nodes
+    if kind.link_kind == "pcie" and ranks <= _LARGEST_PCIE_NODE:
+        return ranks
+    return min(ranks, kind.node)
+
+
+def read_points(path: Path) -> list[Point]:
+    """Read a file of points; only ``n_acc`` and ``batch_per_acc`` (or ``global_batch``) must be there.
+
+    Raises:
+        UserError: The file cannot be read, or a row has no usable count or batch.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    if not rows:
+        raise UserError(f"{path}: no rows; a points file has the columns of scaling_points.csv, n_acc and batch_per_acc")
+    return [_point(row, f"{path}, row {number}") for number, row in enumerate(rows, start=2)]
+
+
+def _point(row: Mapping[str, str], where: str) -> Point:
+    ranks = _number(row.get("n_acc"), 0)
+    batch = _number(row.get("batch_per_acc"), 0) or _number(row.get("global_batch"), 0) / max(ranks, 1)
+    if ranks < 1 or ranks != int(ranks) or batch <= 0:
+        got = {key: row.get(key) for key in ("n_acc", "batch_per_acc", "global_batch")}
+        raise UserError(f"{where}: got {got}, allowed: n_acc a whole number above 0, batch_per_acc above 0")
+    system = row.get("system") or ""
+    kind = find_accelerator(row.get("accelerator") or "")
+    if not kind.known:
+        kind = find_accelerator(f"{row.get('accelerator') or ''} {system}")
+    time_key = next((key for key in row if key and key.startswith("time_to_train_s")), "")
+    return Point(
+        round=row.get("mlperf_round") or "", submitter=row.get("submitter") or "", system=system, accelerator=kind,
+        ranks=int(ranks), batch=batch,
+        measured_images_per_s=_number(row.get("img_per_s"), 0) or None,
+        measured_time_s=_number(row.get(time_key), 0) or None,
+        measured=row, includes_evaluation="incl eval" in (row.get("how") or ""),
+    )  # fmt: skip
+
+
+def _number(text: str | None, otherwise: float) -> float:
+    try:
+        return float(text or otherwise)
+    except ValueError:
+        return otherwise

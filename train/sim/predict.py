@@ -1,0 +1,86 @@
+"""From a point's identity to its predicted rate, with the factor of its family."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from train.arch import build_network
+from train.sim.constants import Constants
+from train.sim.points import Point
+from train.sim.step import Step, StepModel
+
+__all__ = ["Predictor", "log_factor"]
+
+Array = npt.NDArray[np.float64]
+IMAGES = 1_281_167
+EVAL_IMAGES = 50_000
+BLOCK_EPOCHS = 4
+"""Epochs between evaluations in MLPerf's submissions."""
+
+
+def evaluation_time(images_per_s: float, mlperf_round: str) -> float:
+    """Predict one evaluation's seconds: inference on the validation set, and a fixed part.
+
+    *Source*: evaluation against training rate of the public points, by round.
+    """
+    old = mlperf_round in ("0.5", "0.6", "0.7")
+    return (0.95 if old else 0.42) * EVAL_IMAGES / images_per_s + 0.02
+
+
+class Predictor:
+    """Rates of points on MLPerf's network; steps of equal machines are timed once."""
+
+    def __init__(self) -> None:
+        self.model = StepModel(build_network("resnet50", num_classes=1000, image_size=224))
+
+    def step(self, point: Point, constants: Constants, factor: float) -> Step:
+        """Time a point's step with ``factor`` on its compute time."""
+        return self.model.step(point.machine, point.batch, constants, point.software, factor)
+
+    def rate(self, point: Point, constants: Constants) -> float:
+        """Predict images/s in the sense in which the point's column means it."""
+        factor = math.exp(log_factor(point.effects, constants.effects))
+        return _rate(point, self.step(point, constants, factor).total_s)
+
+    def log_rates(self, points: Sequence[Point], constants: Constants, log_factors: Array) -> tuple[Array, Array]:
+        """Give log images/s of each point, and the share of its step that a factor on compute time scales."""
+        known: dict[tuple[object, ...], tuple[float, float]] = {}
+        rates, shares = np.empty(len(points)), np.empty(len(points))
+        for index, (point, log_one) in enumerate(zip(points, log_factors, strict=True)):
+            key = (point.machine, point.batch, point.software, round(float(log_one), 5))
+            if key not in known:
+                step = self.step(point, constants, math.exp(log_one))
+                scaled = step.compute_s + step.straggler_s + step.update_s
+                known[key] = step.total_s, scaled / step.total_s
+            total_s, shares[index] = known[key]
+            rates[index] = math.log(_rate(point, total_s))
+        return rates, shares
+
+
+def _rate(point: Point, step_s: float) -> float:
+    rate = point.ranks * point.batch / step_s
+    if not point.includes_evaluation:
+        return rate
+    block = BLOCK_EPOCHS * IMAGES
+    return block / (block / rate + evaluation_time(rate, point.round))
+
+
+def log_factor(names: Sequence[str], effects: Mapping[str, float]) -> float:
+    """Add up the effects that apply; a round without points takes that of the chip's nearest round."""
+    return sum(effects.get(name, 0.0) or _nearest_round(name, effects) for name in names)
+
+
+def _nearest_round(name: str, effects: Mapping[str, float]) -> float:
+    kind, _, rest = name.partition(":")
+    if kind not in ("round", "network") or name in effects:
+        return 0.0
+    chip, _, wanted = rest.partition("/")
+    known = [other for other in effects if other.startswith(f"{kind}:{chip}/")]
+    try:
+        return effects[min(known, key=lambda each: abs(float(each.rpartition("/")[2]) - float(wanted)))]
+    except ValueError:
+        return 0.0

@@ -1,0 +1,71 @@
+"""A described machine, as a collective sees it: who is near, how fast each link is, where links are shared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["Topology"]
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Ranks in nodes in racks. Rates are bytes/s of one direction, latencies seconds a step.
+
+    Args:
+        ranks: Accelerators that take part.
+        ranks_per_node: Of one full node; the last node may be partly filled.
+        link_bytes_per_s: Of one accelerator to others in its node.
+        node_bytes_per_s: Of all network cards of one node together.
+        link_kind: ``nvlink`` or ``torus`` (direct links), ``pcie``, ``ethernet`` or ``memory``; sets the hop latency.
+        nodes_per_rack: Nodes that share uplinks; none: one flat switch.
+        uplink_share: Uplink bandwidth of a rack over the sum of its nodes' network bandwidth, in (0, 1].
+        rack_ordered: Ranks are numbered rack by rack; else placement is arbitrary, and neighbours are racks apart.
+        ideal: No latency at all; for limits and tests.
+    """
+
+    ranks: int
+    ranks_per_node: int
+    link_bytes_per_s: float
+    node_bytes_per_s: float
+    link_kind: str = "nvlink"
+    nodes_per_rack: int | None = None
+    uplink_share: float = 1.0
+    rack_ordered: bool = True
+    ideal: bool = False
+
+    @property
+    def nodes(self) -> int:
+        """Machines that hold the ranks."""
+        return math.ceil(self.ranks / self.ranks_per_node)
+
+    @property
+    def local(self) -> int:
+        """Ranks of one node that take part."""
+        return min(self.ranks, self.ranks_per_node)
+
+    @property
+    def rank_bytes_per_s(self) -> float:
+        """What one step of a flat ring can carry: the slower of the link and, over several nodes, the cards."""
+        if self.nodes == 1:
+            return self.link_bytes_per_s
+        return min(self.link_bytes_per_s, self.node_bytes_per_s)
+
+    @property
+    def racks(self) -> int:
+        """Racks that hold the nodes."""
+        return math.ceil(self.nodes / self.nodes_per_rack) if self.nodes_per_rack else 1
+
+    def crossing_share(self, distance: float) -> float:
+        """Give the share of exchanges between nodes ``distance`` apart in rank order that leave their rack."""
+        if self.racks == 1 or self.nodes_per_rack is None:
+            return 0.0
+        if not self.rack_ordered:
+            return 1 - 1 / self.racks
+        return min(1.0, distance / self.nodes_per_rack)
+
+    def node_rate(self, crossing_share: float) -> float:
+        """Give bytes/s of a node when ``crossing_share`` of every node's traffic shares the uplinks."""
+        if crossing_share <= 0:
+            return self.node_bytes_per_s
+        return self.node_bytes_per_s * min(1.0, self.uplink_share / crossing_share)
