@@ -9,11 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from tqdm import tqdm
 
-from configs.errors import UserError, nearest
+from configs.arguments import Parser
+from configs.errors import UserError
 from data.manifest import load_manifest
 from data.prepare import prepare
 from data.sources import Settings, open_source
@@ -43,13 +43,6 @@ exit status: 0 done, 1 --verify found something, 2 wrong input or a full disk, 1
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """One line an error, in place of argparse's usage and error."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see ./run.sh prepare --help")
-
-
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not (text.isdecimal() and low <= int(text) <= high):
@@ -59,9 +52,9 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="./run.sh prepare", usage=_USAGE, description=_DESCRIPTION, epilog=_EXAMPLES, allow_abbrev=False,
+def _parser() -> Parser:
+    parser = Parser(
+        prog="./run.sh prepare", usage=_USAGE, description=_DESCRIPTION, epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
@@ -80,11 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = _parser()
-    options, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        known = [flag for action in parser._actions for flag in action.option_strings]
-        hint = nearest(unknown[0].split("=")[0], known) if unknown[0].startswith("-") else "one SOURCE, one DEST"
-        parser.error(f"{unknown[0]!r} is not expected here; {hint}")
+    options: argparse.Namespace = parser.parse_args(arguments)
     given = [name for name in _SETTINGS if getattr(options, name) is not None]
     if options.verify is not None and (options.source is not None or given):
         parser.error("--verify takes one folder and --workers, nothing else")

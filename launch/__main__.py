@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from configs.arguments import Parser
 from configs.errors import UserError
 from configs.load import load_cluster, load_recipe
 from launch.run import launch_run
@@ -14,11 +14,11 @@ from launch.run import launch_run
 __all__ = ["main"]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="./run.sh", description=__doc__, allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser(prog="./run.sh", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     train = verbs.add_parser(
-        "train", allow_abbrev=False, help="run a recipe here",
+        "train", help="run a recipe here",
         description="Train RECIPE to its target, check the log with the official checker, print a summary.",
     )  # fmt: skip
     train.add_argument("recipe", metavar="RECIPE", help="a name in configs/recipes, a YAML file, or a run's config.yaml")
@@ -33,8 +33,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; give its exit status: 0 success, 1 a failed run or log, 2 wrong usage, 130 interrupted."""
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         recipe = load_recipe(options.recipe, options.overrides)
         cluster = load_cluster(options.cluster or _cluster_beside(options.recipe), options.overrides)
         return launch_run(recipe, cluster, options.run_dir)

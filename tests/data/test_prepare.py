@@ -113,7 +113,7 @@ def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
         (("digitz", "out"), "no such folder, and sources by name are digits and generated; did you mean 'digits'?"),
         (("digits",), "SOURCE and DEST are needed"),
         (("digits", "out", "--wokers", "2"), "'--wokers' is not expected here; did you mean '--workers'?"),
-        (("digits", "out", "more"), "'more' is not expected here; one SOURCE, one DEST"),
+        (("digits", "out", "more"), "'more' is not expected here; see ./run.sh prepare --help"),
         (("digits", "out", "--workers", "none"), "--workers: got 'none', allowed: whole numbers 1 to 1024"),
         (("digits", "out", "--train", "5"), "--train does not apply to digits, only to generated; leave it out"),
         (("digits", "out", "--size", "8", "--verify", "x"), "--verify takes one folder"),

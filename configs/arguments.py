@@ -1,0 +1,44 @@
+"""Command lines whose mistakes are one line, with the nearest match, and exit status 2. Imports only our errors."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from configs.errors import UserError, nearest
+
+__all__ = ["Parser"]
+
+
+class Parser(argparse.ArgumentParser):
+    """An `argparse.ArgumentParser` that raises `UserError` instead of printing its usage and leaving."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line in one line."""
+        raise UserError(f"{message}; see {self.prog} --help")
+
+    def parse_args(self, arguments: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Parse, and name the nearest option for one that is not known.
+
+        Raises:
+            UserError: The command line is not understood.
+        """
+        options, unknown = self.parse_known_args(arguments, namespace)
+        if unknown:
+            word = unknown[0].partition("=")[0]
+            hint = f"; {nearest(word, self._flags())}" if word.startswith("-") else ""
+            self.error(f"{word!r} is not expected here{hint}")
+        return options
+
+    def _flags(self) -> list[str]:
+        """List the options of this parser and of its verbs."""
+        flags = [flag for action in self._actions for flag in action.option_strings]
+        verbs = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        for verb in verbs:
+            for parser in verb.choices.values():
+                flags += parser._flags()
+        return flags

@@ -1,0 +1,365 @@
+"""DALI's pipelines on real files: who gets which image, what is done to it, what bad data does."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+from PIL import Image
+
+from configs.load import load_recipe
+from configs.schema import Engine, Recipe
+from data.pipeline import open_evaluation, open_training
+from data.recordio import RecordWriter, frame, pack_image
+from data.shards import shard_range
+from data.source import DataError, EvaluationSource, TrainingSource
+
+SIDE = 16
+Draw = Callable[[int], "np.ndarray[Any, Any]"]
+
+
+def plain(number: int) -> np.ndarray[Any, Any]:
+    """An image whose brightness says its number."""
+    return np.full((SIDE, SIDE, 3), number % 250, np.uint8)
+
+
+def pattern(number: int) -> np.ndarray[Any, Any]:
+    """Smooth, unlike its mirror image, and nowhere black."""
+    y, x = np.mgrid[:SIDE, :SIDE]
+    return np.stack([60 + 10 * x, 60 + 10 * y, 100 + 2 * x + 5 * y], axis=-1).astype(np.uint8)
+
+
+def jpeg(pixels: np.ndarray[Any, Any]) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=95, subsampling=0)
+    return file.getvalue()
+
+
+def write_split(
+    folder: Path, split: str, count: int, *, draw: Draw = plain, bad: Mapping[int, bytes] | None = None
+) -> list[int]:
+    """Write records whose label is their number; give the byte offset of each."""
+    payloads = [
+        pack_image(number, number, bad[number] if bad and number in bad else jpeg(draw(number)))
+        for number in range(count)
+    ]
+    folder.mkdir(exist_ok=True)
+    with RecordWriter(folder / f"{split}.rec", folder / f"{split}.idx") as writer:
+        for payload in payloads:
+            writer.write(payload)
+        writer.finish()
+    return [0, *itertools.accumulate(len(frame(payload)) for payload in payloads)][:-1]
+
+
+def recipe_for(train: int = 40, evaluation: int = 10, overrides: Sequence[str] = ()) -> Recipe:
+    return load_recipe(
+        "digits",
+        [
+            f"data.train_samples={train}", f"data.eval_samples={evaluation}", "batch.global_size=4",
+            f"model.image_size={SIDE}", "model.num_classes=1000", "data.mean=[0, 0, 0]", "data.std=[1, 1, 1]",
+            "data.crop={kind: none}", *overrides,
+        ],
+    )  # fmt: skip
+
+
+def training(
+    folder: Path, recipe: Recipe, *, batch: int = 4, rank: int = 0, world: int = 1, **engine: Any
+) -> TrainingSource:
+    return open_training(
+        recipe, Engine(**engine), folder, batch_size=batch, rank=rank, world_size=world, device_id=None
+    )
+
+
+def evaluation(
+    folder: Path, recipe: Recipe, *, batch: int = 4, rank: int = 0, world: int = 1, **engine: Any
+) -> EvaluationSource:
+    return open_evaluation(
+        recipe, Engine(**engine), folder, batch_size=batch, rank=rank, world_size=world, device_id=None
+    )
+
+
+def take(source: TrainingSource, count: int) -> list[int]:
+    """Labels of the next ``count`` batches."""
+    return [int(label) for _ in range(count) for label in source.next_batch().labels.asnumpy()]
+
+
+def one_pass(source: EvaluationSource) -> list[int]:
+    return [int(label) for batch in source.batches() for label in batch.labels.asnumpy()[: batch.num_valid]]
+
+
+@pytest.mark.parametrize(
+    ("count", "world", "batch"), [(10, 1, 4), (10, 1, 10), (9, 2, 4), (10, 3, 3), (17, 4, 4), (7, 2, 16), (3, 5, 2)]
+)
+def test_every_evaluation_gives_every_image_once_whatever_the_shards(
+    tmp_path: Path, count: int, world: int, batch: int
+) -> None:
+    write_split(tmp_path, "eval", count)
+    recipe = recipe_for(evaluation=count)
+    ranks = [evaluation(tmp_path, recipe, batch=batch, rank=rank, world=world) for rank in range(world)]
+    for _ in range(3):
+        seen = [one_pass(source) for source in ranks]
+        assert seen == [list(shard_range(count, rank, world)) for rank in range(world)]
+    for source in ranks:
+        source.close()
+
+
+def test_an_evaluation_cut_short_does_not_shift_the_next_one(tmp_path: Path) -> None:
+    write_split(tmp_path, "eval", 10)
+    source = evaluation(tmp_path, recipe_for())
+    next(iter(source.batches()))
+    assert one_pass(source) == list(range(10))
+
+
+def test_evaluation_batches_are_full_and_say_how_much_of_them_counts(tmp_path: Path) -> None:
+    write_split(tmp_path, "eval", 10)
+    batches = list(evaluation(tmp_path, recipe_for()).batches())
+    assert [batch.num_valid for batch in batches] == [4, 4, 2]
+    assert {batch.images.shape for batch in batches} == {(4, 3, SIDE, SIDE)}
+    assert {batch.labels.shape for batch in batches} == {(4,)}
+
+
+def test_each_pass_over_a_shard_is_complete_and_in_another_order_and_carries_over(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 21)
+    source = training(tmp_path, recipe_for(21), rank=1, world=2, stick_to_shard=True)
+    source.begin_epoch(1)
+    labels = take(source, 11)
+    passes = [labels[start : start + 11] for start in range(0, 44, 11)]
+    assert [sorted(each) for each in passes] == [list(range(10, 21))] * 4
+    assert len({tuple(each) for each in [*passes, range(10, 21)]}) == 5
+
+
+def test_shards_go_round_the_ranks_unless_told_to_stick(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 40)
+    sources = [training(tmp_path, recipe_for(), rank=rank, world=2) for rank in range(2)]
+    for epoch in (1, 2):
+        for source in sources:
+            source.begin_epoch(epoch)
+        first, second = (take(source, 5) for source in sources)
+        assert sorted(first + second) == list(range(40))
+        assert (max(first) < 20) == (epoch == 1)
+
+
+def test_runs_repeat_and_seeds_differ(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 40)
+
+    def labels(seed: int) -> list[int]:
+        source = training(tmp_path, recipe_for(40, overrides=[f"run.seed={seed}"]))
+        source.begin_epoch(1)
+        return take(source, 10)
+
+    assert labels(1) == labels(1) != labels(2)
+
+
+def test_opening_reads_nothing_so_the_files_may_come_later(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    train, evaluate = training(folder, recipe_for()), evaluation(folder, recipe_for())
+    write_split(folder, "train", 40)
+    write_split(folder, "eval", 10)
+    train.begin_epoch(1)
+    assert len(take(train, 2)) == 8
+    assert one_pass(evaluate) == list(range(10))
+
+
+def test_batches_read_late_hold_what_they_held_when_given(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 200)
+    source = training(tmp_path, recipe_for(200), prefetch_depth=1)
+    source.begin_epoch(1)
+    busy = mx.nd.ones((700, 700))
+    late = []
+    for _ in range(40):
+        images, labels = source.next_batch()
+        # The engine works for a while before it comes to read the batch.
+        busy = mx.nd.dot(busy, busy) / 700
+        late.append((images.mean(axis=(1, 2, 3)) + busy[0, 0] - busy[0, 0], labels))
+        del images
+    for brightness, labels in late:
+        np.testing.assert_allclose(brightness.asnumpy(), labels.asnumpy(), atol=0.5)
+
+
+def test_evaluation_images_are_decoded_and_normalised_as_the_recipe_says(tmp_path: Path) -> None:
+    write_split(tmp_path, "eval", 1, draw=pattern)
+    recipe = recipe_for(evaluation=1, overrides=["data.mean=[10, 20, 30]", "data.std=[2, 4, 8]"])
+    images = next(iter(evaluation(tmp_path, recipe, batch=1).batches())).images.asnumpy()
+    decoded = np.asarray(Image.open(io.BytesIO(jpeg(pattern(0)))), np.float32)
+    expected = (decoded - [10, 20, 30]) / [2, 4, 8]
+    np.testing.assert_allclose(images[0].transpose(1, 2, 0), expected, atol=1)
+
+
+def test_channels_can_come_last_with_a_fourth_of_zeros(tmp_path: Path) -> None:
+    write_split(tmp_path, "eval", 1, draw=pattern)
+    recipe = recipe_for(evaluation=1, overrides=["model.input_channels=4", "data.mean=[10, 20, 30]"])
+    images = next(iter(evaluation(tmp_path, recipe, batch=1, layout="NHWC").batches())).images.asnumpy()
+    assert images.shape == (1, SIDE, SIDE, 4)
+    assert not images[..., 3].any()
+    np.testing.assert_allclose(images[0, ..., :3] + [10, 20, 30], pattern(0), atol=4)
+
+
+def test_evaluation_resizes_the_shorter_side_and_cuts_the_centre(tmp_path: Path) -> None:
+    ramp = np.broadcast_to(np.arange(0, 240, 2, dtype=np.uint8)[None, :, None], (60, 120, 3))
+    write_split(tmp_path, "eval", 1, draw=lambda _: ramp)
+    recipe = recipe_for(evaluation=1, overrides=["data.eval_resize=20"])
+    row = next(iter(evaluation(tmp_path, recipe, batch=1).batches())).images.asnumpy()[0, 0, SIDE // 2]
+    # 120x60 becomes 40x20, a step of 6 a pixel; the 16 in the middle are 12 to 27.
+    np.testing.assert_allclose(row, 6 * np.arange(12, 28) + 2, atol=2)
+
+
+def test_a_shift_gives_windows_of_the_image_with_a_black_border(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 8, draw=pattern)
+    recipe = recipe_for(8, overrides=["data.crop={kind: shift, padding: 2}"])
+    source = training(tmp_path, recipe, batch=50)
+    source.begin_epoch(1)
+    padded = np.pad(pattern(0).astype(np.float32), ((2, 2), (2, 2), (0, 0)))
+    found: Counter[tuple[int, int]] = Counter()
+    for image in source.next_batch().images.asnumpy().transpose(0, 2, 3, 1):
+        errors = {(y, x): np.abs(image - padded[y : y + SIDE, x : x + SIDE]).max() for y in range(5) for x in range(5)}
+        best = min(errors, key=lambda place: errors[place])
+        assert errors[best] <= 4
+        found[best] += 1
+    assert {y for y, _ in found} == {x for _, x in found} == set(range(5))
+
+
+def test_half_of_the_images_are_mirrored_if_the_recipe_says_so(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 8, draw=pattern)
+    source = training(tmp_path, recipe_for(8, overrides=["data.flip=true"]), batch=100)
+    source.begin_epoch(1)
+    images = source.next_batch().images.asnumpy()
+    mirrored = images[:, 0, 0, 0] > images[:, 0, 0, -1]
+    assert 30 <= mirrored.sum() <= 70
+    np.testing.assert_allclose(
+        images[mirrored][..., ::-1], np.broadcast_to(images[~mirrored][:1], images[mirrored].shape)
+    )
+
+
+def test_random_crops_keep_to_the_recipes_share_of_the_area(tmp_path: Path) -> None:
+    ramp = np.broadcast_to(np.linspace(0, 250, 100).astype(np.uint8)[None, :, None], (100, 100, 3))
+    write_split(tmp_path, "train", 8, draw=lambda _: ramp)
+    crop = "data.crop={kind: resized, area: [0.25, 0.25], aspect: [1, 1]}"
+    source = training(tmp_path, recipe_for(8, overrides=[crop]), batch=50)
+    source.begin_epoch(1)
+    rows = source.next_batch().images.asnumpy()[:, 0, 5]
+    # A quarter of the area is half of the width, and half of the ramp.
+    np.testing.assert_allclose(rows[:, -1] - rows[:, 0], 125 * (SIDE - 1) / SIDE, atol=6)
+    assert np.ptp(rows[:, 0]) > 60
+
+
+BAD = b"no image at all" * 9
+
+
+@pytest.mark.parametrize("kind", ["none", "resized"])
+def test_an_undecodable_image_stops_training_and_is_named(tmp_path: Path, kind: str) -> None:
+    offsets = write_split(tmp_path, "train", 40, bad={23: BAD})
+    source = training(tmp_path, recipe_for(overrides=[f"data.crop={{kind: {kind}}}"]))
+    source.begin_epoch(1)
+    with pytest.raises(DataError) as caught:
+        take(source, 10)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path}/train.rec: record 23 at byte {offsets[23]}: cannot be decoded (")
+    assert message.endswith(f"; ./run.sh prepare --verify {tmp_path} finds all that is wrong")
+    assert "\n" not in message
+    assert len(message) < 400 + 2 * len(str(tmp_path))
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_undecodable_images_are_left_out_with_one_warning_each_if_the_recipe_says_skip(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, depth: int
+) -> None:
+    write_split(tmp_path, "train", 40, bad={3: BAD, 4: b"", 17: jpeg(plain(17))[:300], 39: BAD})
+    recipe = recipe_for(overrides=["data.bad_record=skip", "data.shuffle_buffer=1"])
+    sources = [training(tmp_path, recipe, rank=rank, world=2, prefetch_depth=depth) for rank in range(2)]
+    for source in sources:
+        source.begin_epoch(1)
+    labels = [label for source in sources for label in take(source, 30)]
+    assert set(labels) == set(range(40)) - {3, 4, 17, 39}
+    assert all(message.startswith("left out: ") for message in caplog.messages)
+    for number in (3, 4, 17, 39):
+        assert 1 <= sum(f"record {number} at byte" in message for message in caplog.messages) <= 2  # once a rank
+    for source in sources:
+        source.close()
+
+
+def test_a_rank_that_leaves_a_record_out_stays_in_the_shard_whose_turn_it_is(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 40, bad={33: BAD})
+    source = training(tmp_path, recipe_for(overrides=["data.bad_record=skip"]), world=2)
+    source.begin_epoch(1)
+    labels = take(source, 9)
+    assert max(labels[:20]) < 20
+    assert min(labels[20:]) >= 19  # of 39 records, the second half begins with number 19
+
+
+def test_an_undecodable_evaluation_image_always_stops(tmp_path: Path) -> None:
+    write_split(tmp_path, "eval", 10, bad={5: BAD})
+    with pytest.raises(DataError, match=r"eval\.rec: record 5 at byte \d+: cannot be decoded"):
+        one_pass(evaluation(tmp_path, recipe_for(overrides=["data.bad_record=skip"])))
+
+
+def test_a_label_outside_the_classes_is_named_with_its_record(tmp_path: Path) -> None:
+    offsets = write_split(tmp_path, "eval", 10)
+    source = evaluation(tmp_path, recipe_for(overrides=["model.num_classes=7"]))
+    with pytest.raises(DataError) as caught:
+        one_pass(source)
+    assert str(caught.value) == (
+        f"{tmp_path}/eval.rec: record 7 at byte {offsets[7]}: label 7, allowed: whole numbers 0 to 6"
+    )
+
+
+def remove_records(folder: Path) -> None:
+    (folder / "train.rec").unlink()
+
+
+def truncate(folder: Path) -> None:
+    with (folder / "train.rec").open("r+b") as file:
+        file.truncate(9000)
+
+
+def empty_the_index(folder: Path) -> None:
+    (folder / "train.idx").write_text("")
+
+
+@pytest.mark.parametrize("damage", [remove_records, truncate, empty_the_index])
+def test_unreadable_files_are_one_line(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    write_split(tmp_path, "train", 40)
+    damage(tmp_path)
+    source = training(tmp_path, recipe_for())
+    with pytest.raises(DataError, match=r"train\.rec: cannot be read \(.+\); ./run.sh prepare --verify") as caught:
+        source.begin_epoch(1)
+        take(source, 10)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_data_set_of_another_length_is_refused(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 39)
+    with pytest.raises(DataError, match=r"train\.idx: 39 records, expected 40; prepare the data set again"):
+        training(tmp_path, recipe_for()).begin_epoch(1)
+
+
+def test_a_gpu_pipeline_is_accepted_up_to_the_missing_driver(tmp_path: Path) -> None:
+    if mx.context.num_gpus():
+        pytest.skip("there is a GPU")
+    for kind in ("none", "shift", "resized"):
+        recipe = recipe_for(overrides=[f"data.crop={{kind: {kind}, padding: 2}}", "data.flip=true"])
+        with pytest.raises((RuntimeError, mx.base.MXNetError), match=r"(?i)cuda"):
+            open_training(recipe, Engine(), tmp_path, batch_size=4, rank=0, world_size=1, device_id=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["none", "shift", "resized"])
+def test_a_gpu_gives_the_same_images_as_a_cpu(tmp_path: Path, kind: str) -> None:
+    write_split(tmp_path, "train", 40, draw=pattern)
+    write_split(tmp_path, "eval", 10, draw=pattern)
+    recipe = recipe_for(overrides=[f"data.crop={{kind: {kind}}}"])
+    place = {"batch_size": 4, "rank": 0, "world_size": 1}
+    sources = [open_training(recipe, Engine(), tmp_path, **place, device_id=device) for device in (None, 0)]
+    for source in sources:
+        source.begin_epoch(1)
+    on_cpu, on_gpu = (source.next_batch() for source in sources)
+    assert on_gpu.images.context == on_gpu.labels.context == mx.gpu(0)
+    np.testing.assert_array_equal(on_gpu.labels.asnumpy(), on_cpu.labels.asnumpy())
+    np.testing.assert_allclose(on_gpu.images.asnumpy(), on_cpu.images.asnumpy(), atol=8)
+    assert one_pass(open_evaluation(recipe, Engine(), tmp_path, **place, device_id=0)) == list(range(10))

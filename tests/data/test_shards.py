@@ -1,0 +1,81 @@
+"""Shards against DALI's own readers, and seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nvidia.dali import fn
+from nvidia.dali.pipeline import Pipeline
+
+from data.recordio import RecordWriter, pack_image
+from data.shards import shard_range, stream_seed
+
+
+def read_labels(folder: Path, rank: int, world_size: int, count: int, **reader: object) -> list[int]:
+    pipeline = Pipeline(count, 1, None, seed=int(str(reader.pop("pipeline_seed", 1))), prefetch_queue_depth=1)
+    with pipeline:
+        _, labels = fn.readers.mxnet(
+            path=[str(folder / "a.rec")], index_path=[str(folder / "a.idx")],
+            shard_id=rank, num_shards=world_size, stick_to_shard=True, **reader,
+        )  # fmt: skip
+        pipeline.set_outputs(labels)
+    pipeline.build()
+    return [int(label) for label in pipeline.run()[0].as_array().ravel()]
+
+
+def write_labels(folder: Path, count: int) -> None:
+    with RecordWriter(folder / "a.rec", folder / "a.idx") as writer:
+        for number in range(count):
+            writer.write(pack_image(number, number, b"-"))
+        writer.finish()
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "world_size", "ranks"),
+    [(10, 1, [0]), (10, 3, [0, 1, 2]), (599, 2, [0, 1]), (100, 7, range(7)), (50_000, 2048, [0, 1, 847, 1024, 2047])],
+)
+def test_a_shard_is_what_dali_reads(tmp_path: Path, num_samples: int, world_size: int, ranks: list[int]) -> None:
+    write_labels(tmp_path, num_samples)
+    for rank in ranks:
+        shard = shard_range(num_samples, rank, world_size)
+        # One more than the shard holds: DALI begins anew, with the shard's first sample.
+        assert read_labels(tmp_path, rank, world_size, len(shard) + 1) == [*shard, shard[0]]
+
+
+@given(st.integers(0, 5000), st.integers(1, 300))
+def test_every_sample_is_in_exactly_one_shard(num_samples: int, world_size: int) -> None:
+    shards = [shard_range(num_samples, rank, world_size) for rank in range(world_size)]
+    assert [sample for shard in shards for sample in shard] == list(range(num_samples))
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 7, 2048])
+def test_every_imagenet_validation_image_is_in_exactly_one_shard(world_size: int) -> None:
+    shards = [shard_range(50_000, rank, world_size) for rank in range(world_size)]
+    assert [sample for shard in shards for sample in shard] == list(range(50_000))
+
+
+def test_seeds_of_all_ranks_and_streams_differ_in_the_bits_that_dali_keeps() -> None:
+    streams, runs = ("train", "eval", "synthetic train"), range(10)
+    seeds = [stream_seed(run, stream, rank) for run in runs for stream in streams for rank in range(2048)]
+    assert len({seed % 2**32 for seed in seeds}) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_a_seed_is_the_same_on_every_python() -> None:
+    assert (stream_seed(1, "train", 0), stream_seed(1, "train", 1)) == (
+        5_663_065_008_173_795_922,
+        5_663_065_008_173_795_923,
+    )
+
+
+def test_dali_shuffles_alike_for_seeds_with_equal_low_32_bits(tmp_path: Path) -> None:
+    write_labels(tmp_path, 50)
+
+    def order(seed: int) -> list[int]:
+        return read_labels(tmp_path, 0, 1, 50, pipeline_seed=seed, random_shuffle=True, initial_fill=50)
+
+    assert order(7) == order(7 + 2**32) != order(8)

@@ -1,0 +1,97 @@
+"""Synthetic images: the same micro-batches however the global batch is cut, and something to learn in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.load import load_recipe
+from configs.schema import Engine, Recipe
+from data.synthetic import open_synthetic_evaluation, open_synthetic_training
+
+Array = Any
+
+
+def recipe_for(*overrides: str) -> Recipe:
+    return load_recipe("digits", ["data.source=synthetic", "model.image_size=8", *overrides])
+
+
+def steps(
+    recipe: Recipe, count: int, *, rank: int = 0, world: int = 1, accumulation: int = 1, batch: int = 8
+) -> list[tuple[Array, Array]]:
+    """Give the micro-batches of ``count`` steps of one rank."""
+    source = open_synthetic_training(
+        recipe, Engine(), batch_size=batch, accumulation_steps=accumulation, rank=rank, world_size=world
+    )
+    source.begin_epoch(1)
+    batches = (source.next_batch() for _ in range(count * accumulation))
+    return [(images.asnumpy(), labels.asnumpy()) for images, labels in batches]
+
+
+def test_two_ranks_see_in_a_step_what_one_rank_sees_in_two_accumulation_steps() -> None:
+    recipe = recipe_for("data.train_samples=100")
+    alone = steps(recipe, 20, accumulation=2)
+    ranks = [steps(recipe, 20, rank=rank, world=2) for rank in range(2)]
+    together = [batch for step in zip(*ranks, strict=True) for batch in step]
+    for (images, labels), (others, other_labels) in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(images, others)
+        np.testing.assert_array_equal(labels, other_labels)
+
+
+def test_the_cut_of_the_global_batch_does_not_change_its_images() -> None:
+    recipe = recipe_for("data.train_samples=100")
+    whole = np.concatenate([images for images, _ in steps(recipe, 5, batch=32)])
+    parts = np.concatenate([images for images, _ in steps(recipe, 5, accumulation=4, batch=8)])
+    np.testing.assert_array_equal(whole, parts)
+
+
+def test_an_epoch_holds_each_sample_once_and_then_they_return() -> None:
+    images = np.concatenate([images for images, _ in steps(recipe_for("data.train_samples=40"), 10)])
+    assert len({image.tobytes() for image in images[:40]}) == 40
+    np.testing.assert_array_equal(images[:40], images[40:])
+
+
+def test_seeds_and_splits_give_different_images() -> None:
+    first, second = (steps(recipe_for(f"run.seed={seed}"), 1)[0][0] for seed in (1, 2))
+    assert np.abs(first - second).mean() > 0.5
+    held_back = open_synthetic_evaluation(
+        recipe_for(), Engine(), batch_size=8, accumulation_steps=1, rank=0, world_size=1
+    )
+    assert np.abs(first - next(iter(held_back.batches())).images.asnumpy()).mean() > 0.5
+
+
+def test_a_class_is_known_by_its_mean_image() -> None:
+    recipe = recipe_for("data.train_samples=500", "data.eval_samples=100")
+    images, labels = steps(recipe, 1, batch=500)[0]
+    means = np.stack([images[labels == label].mean(axis=0) for label in range(10)])
+    source = open_synthetic_evaluation(recipe, Engine(), batch_size=100, accumulation_steps=1, rank=0, world_size=1)
+    others, other_labels, _ = next(iter(source.batches()))
+    distances = ((others.asnumpy()[:, None] - means) ** 2).sum(axis=(2, 3, 4))
+    assert (distances.argmin(axis=1) == other_labels.asnumpy()).mean() > 0.95
+
+
+@pytest.mark.parametrize("world", [1, 3, 7, 30])
+def test_every_evaluation_counts_every_image_once(world: int) -> None:
+    recipe = recipe_for("data.eval_samples=20")
+    sources = [
+        open_synthetic_evaluation(recipe, Engine(), batch_size=4, accumulation_steps=1, rank=rank, world_size=world)
+        for rank in range(world)
+    ]
+    for _ in range(2):
+        batches = [batch for source in sources for batch in source.batches()]
+        seen = [image.tobytes() for batch in batches for image in batch.images.asnumpy()[: batch.num_valid]]
+        assert len(seen) == len(set(seen)) == 20
+        assert {batch.images.shape for batch in batches} == {(4, 3, 8, 8)}
+
+
+def test_layout_and_fourth_channel_are_those_of_the_run() -> None:
+    source = open_synthetic_training(
+        recipe_for("model.input_channels=4"), Engine(layout="NHWC"), batch_size=2, accumulation_steps=1, rank=0,
+        world_size=1,
+    )  # fmt: skip
+    images = source.next_batch().images.asnumpy()
+    assert images.shape == (2, 8, 8, 4)
+    assert not images[..., 3].any()
+    assert 0.5 < images[..., :3].std() < 2
