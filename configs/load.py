@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from configs.errors import ConfigError, UserError, nearest
 from configs.schema import Cluster, Recipe
 
-__all__ = ["ROOT", "dump", "load_cluster", "load_recipe", "load_run", "parse_yaml", "resolve_path"]
+__all__ = ["ROOT", "dump", "load_both", "load_cluster", "load_recipe", "load_run", "parse_yaml", "resolve_path"]
 
 ROOT = Path(__file__).resolve().parent.parent
 """The program's folder; relative paths in cluster files start here."""
@@ -35,7 +35,7 @@ for _tag, _pattern, _first in (
     ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
     ("null", r"~|null|", "~n\0"),
 ):
-    _Yaml.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), list(_first) + [""])
+    _Yaml.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), [*list(_first), ""])
 
 
 def _decimal(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
@@ -66,7 +66,7 @@ def parse_yaml(text: str, name: str) -> Any:
         UserError: The text is not YAML, or a key stands twice.
     """
     try:
-        return yaml.load(text, Loader=_Yaml)  # noqa: S506 (a SafeLoader)
+        return yaml.load(text, Loader=_Yaml)
     except yaml.YAMLError as error:
         raise UserError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
 
@@ -92,6 +92,12 @@ def load_cluster(name: str, overrides: Sequence[str] = ()) -> Cluster:
         if override.startswith("cluster."):
             _set(tree, override.removeprefix("cluster."))
     return _validate(Cluster, tree, "cluster.")
+
+
+def load_both(recipe: str, cluster: str | None, overrides: Sequence[str] = ()) -> tuple[Recipe, Cluster]:
+    """Load what a command line names; without a cluster, a run's config.yaml gives its own, and else ``laptop``."""
+    place = cluster or (recipe if Path(recipe).name == "config.yaml" else "laptop")
+    return load_recipe(recipe, overrides), load_cluster(place, overrides)
 
 
 def load_run(path: Path) -> tuple[Recipe, Cluster]:

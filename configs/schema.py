@@ -1,43 +1,35 @@
-"""The recipe (the maths of a run) and the cluster (the place it runs in), frozen and self-checking.
+"""The recipe (the maths of a run), frozen and self-checking; the cluster (the place) is `configs.cluster`'s.
 
 A recipe holds no path, host or thread count; a cluster holds no hyperparameter. Values that follow from others
-(per-rank batch, steps per epoch, world size) are derived in `configs.plan`, never keys. Imports nothing of ours
-but the errors.
+(per-rank batch, steps per epoch, world size) are derived in `configs.plan`, never keys.
 """
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from configs.cluster import (
+    Cluster,
+    Communication,
+    Container,
+    Engine,
+    Fabric,
+    Node,
+    Paths,
+    Scheduler,
+    Submission,
+)
 from configs.errors import ConfigError
+from configs.rules import require_allowed
+from configs.section import Section
 
 __all__ = [
-    "Batch",
-    "Card",
-    "Cluster",
-    "Communication",
-    "Cosine",
-    "Crop",
-    "Data",
-    "Engine",
-    "Fabric",
-    "Lars",
-    "Loss",
-    "Mlperf",
-    "Model",
-    "Node",
-    "Paths",
-    "Polynomial",
-    "Recipe",
-    "Run",
-    "Schedule",
-    "Sgd",
-    "StepDecay",
-    "Submission",
-]
+    "Batch", "Card", "Cluster", "Communication", "Container", "Cosine", "Crop", "Data", "Engine", "Fabric", "Lars",
+    "Loss", "Mlperf", "Model", "Node", "Paths", "Polynomial", "Recipe", "Run", "Schedule", "Scheduler", "Sgd",
+    "StepDecay", "Submission",
+]  # fmt: skip
 
 NETWORKS = (
     "resnet18", "resnet34", "resnet50", "resnet101", "resnet152",
@@ -49,12 +41,6 @@ Pair = Annotated[tuple[float, float], Field(strict=False)]
 Triple = Annotated[tuple[float, float, float], Field(strict=False)]
 ParameterKind = Literal["weight", "gamma", "beta", "bias"]
 Kinds = Annotated[tuple[ParameterKind, ...], Field(strict=False)]
-
-
-class Section(BaseModel):
-    """Base of every block: frozen, no unknown keys, no silent conversion between types."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Card(Section):
@@ -108,10 +94,13 @@ class Data(Section):
     eval_samples: int = Field(ge=1)
     crop: Crop = Crop()
     flip: bool = True
-    eval_resize: int | None = Field(None, ge=8, le=2048, description="Shorter side before the centre crop; none: as is.")
+    eval_resize: int | None = Field(None, ge=8, le=2048, description="Shorter side before centre crop; none: as is.")
     mean: Triple = (123.675, 116.28, 103.53)
     std: Triple = (58.395, 57.12, 57.375)
     shuffle_buffer: int = Field(4096, ge=1, description="Records held by the reader to draw the next one from.")
+    plain_from_epoch: int | None = Field(
+        None, ge=2, description="From this epoch (1-based) on: cut as in evaluation, no flip, no shuffling."
+    )
     bad_record: Literal["stop", "skip"] = Field("stop", description="What an undecodable training image does.")
 
     @field_validator("std")
@@ -155,12 +144,26 @@ class Sgd(Section):
 
 
 class Polynomial(Section):
-    """From the base rate down to ``end_lr_ratio`` of it: ((1-r)(1-x)^power + r), x from 0 to 1, clamped."""
+    """From the base rate B down to the end rate E: B s + E (1-s) with s = (1-x)^power, x from 0 to 1, clamped.
+
+    E is ``end_lr``, or ``end_lr_ratio`` of the base rate; 0 without either.
+    """
 
     name: Literal["polynomial"]
     power: float = Field(2.0, gt=0, le=10)
-    end_lr_ratio: float = Field(0.0, ge=0, le=1)
+    end_lr_ratio: float | None = Field(None, ge=0, le=1)
+    end_lr: float | None = Field(None, ge=0, le=1000)
     steps: int | None = Field(None, ge=1, description="Length of the decay; none: from the warm-up to the last step.")
+    counts_from: Literal[0, 1] = Field(
+        0, description="Progress in steps of the first one after the warm-up: 0 has the base rate again, 1 less."
+    )
+
+    @model_validator(mode="after")
+    def _one_spelling_of_the_end(self) -> Polynomial:
+        if self.end_lr is not None and self.end_lr_ratio is not None:
+            got = {"end_lr": self.end_lr, "end_lr_ratio": self.end_lr_ratio}
+            raise ConfigError("end_lr", got, "one of end_lr and end_lr_ratio", "remove the other")
+        return self
 
 
 class StepDecay(Section):
@@ -192,6 +195,9 @@ class Schedule(Section):
     base_lr: float = Field(gt=0, le=1000)
     warmup_epochs: float | None = Field(None, ge=0)
     warmup_steps: int | None = Field(None, ge=0)
+    weight_decay_lag_steps: Literal[0, 1] = Field(
+        0, description="Steps by which weight decay trails the rate's warm-up, see train.schedule."
+    )
     decay: Annotated[Polynomial | StepDecay | Cosine, Field(discriminator="name")]
 
     @model_validator(mode="after")
@@ -199,7 +205,18 @@ class Schedule(Section):
         if (self.warmup_epochs is None) == (self.warmup_steps is None):
             got = {"warmup_epochs": self.warmup_epochs, "warmup_steps": self.warmup_steps}
             raise ConfigError("warmup", got, "exactly one of warmup_epochs and warmup_steps", "remove the other")
+        if self.end_lr > self.base_lr:
+            raise ConfigError("decay.end_lr", self.end_lr, f"at most schedule.base_lr ({self.base_lr:g})")
         return self
+
+    @property
+    def end_lr(self) -> float:
+        """The learning rate when the decay is over."""
+        if isinstance(self.decay, StepDecay):
+            return float(self.base_lr * self.decay.factor ** len(self.decay.boundaries))
+        if isinstance(self.decay, Polynomial) and self.decay.end_lr is not None:
+            return self.decay.end_lr
+        return self.base_lr * (self.decay.end_lr_ratio or 0.0)
 
 
 class Loss(Section):
@@ -258,6 +275,9 @@ class Recipe(Section):
             raise ConfigError(
                 "data.eval_resize", self.data.eval_resize, f"at least model.image_size ({self.model.image_size})"
             )
+        plain = self.data.plain_from_epoch
+        if plain is not None and plain > self.run.epochs:
+            raise ConfigError("data.plain_from_epoch", plain, f"2 to run.epochs ({self.run.epochs})")
         if self.run.eval_first_epoch > self.run.epochs:
             raise ConfigError("run.eval_first_epoch", self.run.eval_first_epoch, f"1 to run.epochs ({self.run.epochs})")
         if self.batch.global_size > self.data.train_samples * 100:
@@ -265,114 +285,6 @@ class Recipe(Section):
                 "batch.global_size", self.batch.global_size,
                 f"at most 100 times data.train_samples ({self.data.train_samples})",
             )  # fmt: skip
+        if self.mlperf.division == "closed":
+            require_allowed(self)
         return self
-
-
-class Engine(Section):
-    """How MXNet and DALI use one rank's share of the machine."""
-
-    precision: Literal["float32", "float16"] = "float32"
-    layout: Literal["NCHW", "NHWC"] = "NCHW"
-    threads: int = Field(1, ge=1, le=512, description="OpenMP threads of a rank's operators.")
-    input_threads: int = Field(1, ge=1, le=64, description="DALI threads of a rank.")
-    prefetch_depth: int = Field(2, ge=1, le=16, description="Batches that DALI prepares ahead.")
-    stick_to_shard: bool = Field(False, description="A rank reads the same shard every epoch (for local disks, caches).")
-    backward_bulk_nodes: int = Field(
-        4, ge=1, le=999, description="Operators the engine runs as one; an allreduce waits for the end of its segment."
-    )
-    run_ahead_steps: int = Field(2, ge=1, le=16, description="Steps that Python may queue before it waits.")
-
-
-class Communication(Section):
-    """What reduces the gradients, and in what portions."""
-
-    backend: Literal["gloo", "mpi", "nccl"] = "gloo"
-    bucket_bytes: int = Field(4 << 20, ge=1, description="Cap of one fused reduction, last layer first.")
-    cycle_time_ms: float = Field(1.0, gt=0, le=1000, description="How often Horovod looks for ready tensors.")
-    timeout_s: int = Field(300, ge=1, le=86_400, description="How long ranks wait for each other at start-up.")
-
-
-class Paths(Section):
-    """Folders; relative ones are below the program's own folder."""
-
-    data: str = "runs/data"
-    runs: str = "runs"
-
-
-class Submission(Section):
-    """Who runs this, for the log's submission_* events."""
-
-    org: str = Field("unaffiliated", min_length=1)
-    platform: str = Field("laptop", min_length=1)
-    status: Literal["cloud", "onprem", "preview", "research"] = "research"
-    poc_name: str = Field("anonymous", min_length=1)
-    poc_email: str = ""
-
-
-class Node(Section):
-    """The hardware of one machine, for planning and prediction; nothing here changes what a run does.
-
-    Rates are effective ones, one direction; unknown values stay out.
-    """
-
-    gpu: str | None = Field(None, description="For example V100-SXM2-16GB.")
-    gpu_memory_bytes: int | None = Field(None, ge=1)
-    gpu_link_bytes_per_s: float | None = Field(None, gt=0, description="Between GPUs of a node, per GPU.")
-    cores: int | None = Field(None, ge=1)
-    memory_bytes: int | None = Field(None, ge=1)
-    nics: int = Field(0, ge=0, le=64)
-    nic_bytes_per_s: float | None = Field(None, gt=0, description="Of one network card.")
-    hcas: Annotated[tuple[str, ...], Field(strict=False)] = ()
-
-
-class Fabric(Section):
-    """The network between machines."""
-
-    nodes_per_rack: int | None = Field(None, ge=1)
-    uplink_share: float = Field(1.0, gt=0, le=1, description="Bandwidth between racks over that within one.")
-
-
-class Cluster(Section):
-    """The place: machines, ranks, launcher, threads, folders, variables."""
-
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    purpose: str = ""
-    device: Literal["cpu", "gpu"] = "cpu"
-    num_nodes: int = Field(1, ge=1, le=100_000)
-    ranks_per_node: int = Field(2, ge=1, le=1024, description="One rank a GPU; on a CPU as many as wanted.")
-    launcher: Literal["local", "horovodrun", "mpirun", "srun"] = "local"
-    watchdog_s: int = Field(600, ge=10, description="A rank without progress for so long ends the run.")
-    node: Node = Node()
-    fabric: Fabric = Fabric()
-    engine: Engine = Engine()
-    communication: Communication = Communication()
-    paths: Paths = Paths()
-    submission: Submission = Submission()
-    environment: dict[str, str] = Field(default_factory=dict, description="Extra variables for every rank.")
-
-    @field_validator("environment", mode="before")
-    @classmethod
-    def _environment_is_text(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        for key in value:
-            if not re.fullmatch(r"[A-Z][A-Z0-9_]*", str(key)):
-                raise ConfigError("environment", key, "names in capitals, digits and underscores")
-        return {key: item if isinstance(item, str) else str(item) for key, item in value.items()}
-
-    @model_validator(mode="after")
-    def _parts_agree(self) -> Cluster:
-        if self.device == "cpu" and self.engine.precision == "float16":
-            raise ConfigError("engine.precision", "float16", "float32 on a CPU", "set device: gpu, or leave it out")
-        if self.device == "cpu" and self.engine.layout == "NHWC":
-            raise ConfigError("engine.layout", "NHWC", "NCHW on a CPU", "MXNet's CPU convolutions are NCHW only")
-        if self.device == "cpu" and self.communication.backend == "nccl":
-            raise ConfigError("communication.backend", "nccl", "gloo or mpi on a CPU")
-        if self.num_nodes > 1 and self.launcher == "local":
-            raise ConfigError("launcher", "local", "horovodrun, mpirun or srun for more than one node")
-        return self
-
-    @property
-    def world_size(self) -> int:
-        """Ranks over all nodes."""
-        return self.num_nodes * self.ranks_per_node

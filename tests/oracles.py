@@ -42,6 +42,37 @@ def record_lr(step: int) -> float:
     return 13 * warm * ((1 - 0.0025) * left**2.2 + 0.0025)
 
 
+def record_weight_decay_step(step: int) -> float:
+    """Give the share of itself that a weight lost per unit of trust ratio in the record's step, lr times decay."""
+    warm = min(step, 539) / 540
+    left = 1 - min(max(step - 540, 0), 780) / 780
+    return 13 * 5e-5 * warm * ((1 - 0.0025) * left**2.2 + 0.0025)
+
+
+def record_update(weight: np.ndarray, gradients: list[np.ndarray], first_step: int) -> np.ndarray:
+    """Apply the record's update as its kernels have it; gradients are means over the batch.
+
+    T = 0.0025 |w| / (|g| + W |w| + 1e-9) with W = 13 x 5e-5; v = 0.96 v - T W c w - T lr g; w = w + v, where c is
+    weight decay's own schedule.
+    """
+    w, v = weight.astype(np.float64), np.zeros_like(weight, np.float64)
+    for step, gradient in enumerate(gradients, start=first_step):
+        g = gradient.astype(np.float64)
+        w_norm, g_norm = np.linalg.norm(w), np.linalg.norm(g)
+        trust = 0.0025 * w_norm / (g_norm + 13 * 5e-5 * w_norm + 1e-9)
+        v = 0.96 * v - trust * record_weight_decay_step(step) * w - trust * record_lr(step) * g
+        w = w + v
+    return w
+
+
+def closed_lr(step: int, base_lr: float, warmup_steps: int, total_steps: int) -> float:
+    """Give the rate of NVIDIA's closed runs at 0-based ``step``; they count n from 1 and end at 1e-4."""
+    n = step + 1
+    if n <= warmup_steps:
+        return base_lr * n / warmup_steps
+    return 1e-4 + (base_lr - 1e-4) * (1 - (min(n, total_steps) - warmup_steps) / (total_steps - warmup_steps)) ** 2
+
+
 def smoothed_cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, kind: str) -> np.ndarray:
     """Give each row's cross-entropy against its smoothed label distribution."""
     rows, classes = logits.shape

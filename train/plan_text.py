@@ -111,8 +111,8 @@ def _memory(document: Mapping[str, Any]) -> list[str]:
         verdict = "fits" if memory["fits"] else "DOES NOT FIT: more ranks, or a smaller batch.bn_span with accumulation"
         lines.append(f"{'available':<12}{_megabytes(memory['available_bytes'])}: {verdict}")
     batch, decoder = (_megabytes(dali[key]).strip() for key in ("batch_bytes", "decoder_bytes"))
-    lines.append(f"DALI: {dali['threads']} threads, {dali['prefetch_depth']} batches of {batch} ahead, decoder {decoder}")
-    return lines
+    queue = f"{dali['threads']} threads, {dali['prefetch_depth']} batches of {batch} ahead"
+    return [*lines, f"DALI: {queue}, decoder {decoder}"]
 
 
 def _compliance(compliance: Mapping[str, Any]) -> list[str]:

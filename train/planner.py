@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from configs.arguments import Parser
 from configs.errors import UserError
 from configs.load import load_both
 from configs.plan import RunPlan, plan_run
@@ -210,11 +211,8 @@ def _compliance(recipe: Recipe) -> dict[str, Any]:
     return {"division": recipe.mlperf.division, "ruleset": recipe.mlperf.ruleset, "rulesets": verdicts}
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="./run.sh plan", allow_abbrev=False,
-        description="Say everything that a run of RECIPE would do, without doing it.",
-    )  # fmt: skip
+def _parser() -> Parser:
+    parser = Parser(prog="./run.sh plan", description="Say everything that a run of RECIPE would do, without doing it.")
     parser.add_argument("recipe", metavar="RECIPE", help="a name in configs/recipes, a YAML file, a run's config.yaml")
     parser.add_argument("--cluster", metavar="C", help="a name in configs/clusters or a YAML file (default: laptop)")
     parser.add_argument(
@@ -229,8 +227,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the plan; exit status 0, or 2 where recipe and cluster do not fit."""
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         recipe, cluster = load_both(options.recipe, options.cluster, options.overrides)
         environment = json.loads(options.environment) if options.environment else cluster.environment
         document = plan_document(recipe, cluster, environment)

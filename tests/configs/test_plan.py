@@ -9,13 +9,22 @@ from hypothesis import strategies as st
 from configs.errors import ConfigError
 from configs.load import load_recipe
 from configs.plan import RunPlan, plan_run
+from configs.schema import Batch
 
 RECORD = ["batch.global_size=86016", "data.train_samples=1281167", "run.epochs=90", "run.eval_every_epochs=4",
           "schedule.warmup_epochs=36"]  # fmt: skip
 
+NO_WARMUP = load_recipe("digits", ["schedule.warmup_epochs=0", "run.epochs=12", "run.eval_first_epoch=1"])
+
 
 def _plan(overrides: list[str], world_size: int) -> RunPlan:
     return plan_run(load_recipe("digits", overrides), world_size)
+
+
+def _cut(world_size: int, batch: Batch, epochs: int = 12) -> RunPlan:
+    """Plan a recipe loaded once: parsing YAML for every example of a property would be most of the test."""
+    run = NO_WARMUP.run.model_copy(update={"epochs": epochs})
+    return plan_run(NO_WARMUP.model_copy(update={"batch": batch, "run": run}), world_size)
 
 
 def test_the_record_takes_1340_steps_of_15_or_14_an_epoch() -> None:
@@ -31,8 +40,7 @@ def test_the_record_takes_1340_steps_of_15_or_14_an_epoch() -> None:
 
 @given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 12))
 def test_epochs_tile_the_steps_without_gap_or_overlap(per_rank: int, world_size: int, epochs: int) -> None:
-    plan = _plan([f"batch.global_size={per_rank * world_size}", f"run.epochs={epochs}", "run.eval_first_epoch=1",
-                  "schedule.warmup_epochs=0"], world_size)  # fmt: skip
+    plan = _cut(world_size, Batch(global_size=per_rank * world_size), epochs)
     steps = [step for epoch in range(1, epochs + 1) for step in plan.epoch_steps(epoch)]
     assert steps == list(range(plan.total_steps))
     assert plan.eval_epochs[-1] == epochs
@@ -41,11 +49,8 @@ def test_epochs_tile_the_steps_without_gap_or_overlap(per_rank: int, world_size:
 @given(st.integers(1, 16), st.integers(1, 8), st.integers(1, 8))
 def test_every_cut_of_the_same_global_batch_multiplies_back(span: int, accumulation: int, world_size: int) -> None:
     total = span * accumulation * world_size
-    by_span = _plan([f"batch.global_size={total}", f"batch.bn_span={span}", "schedule.warmup_epochs=0"], world_size)
-    by_steps = _plan(
-        [f"batch.global_size={total}", f"batch.accumulation_steps={accumulation}", "schedule.warmup_epochs=0"],
-        world_size,
-    )
+    by_span = _cut(world_size, Batch(global_size=total, bn_span=span))
+    by_steps = _cut(world_size, Batch(global_size=total, accumulation_steps=accumulation))
     assert by_span == by_steps
     assert by_span.global_batch_size == total
 

@@ -5,25 +5,41 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from configs.load import load_recipe
 from configs.plan import plan_run
 from configs.schema import Recipe
-from tests.oracles import record_lr
+from tests.oracles import closed_lr, record_lr, record_weight_decay_step
 from train.schedule import LrSchedule, resolve_schedule
 
-RECORD = [
-    "batch.global_size=86016", "data.train_samples=1281167", "run.epochs=90",
-    "schedule.base_lr=13", "schedule.warmup_epochs=36",
-    "schedule.decay={name: polynomial, power: 2.2, end_lr_ratio: 0.0025, steps: 780}",
-]  # fmt: skip
+# N x b, base rate, warm-up and all epochs, as published.
+NVIDIA = {
+    "nvidia-v06-n96": (1536, 39, 40.7, 33, 90),
+    "nvidia-v06-n130": (1040, 52, 38, 25, 90),
+    "nvidia-v06-n32": (512, 65, 31.2, 25, 77),
+    "nvidia-v07-n230": (1840, 29, 25, 29, 82),
+    "nvidia-v07-n192": (1536, 29, 23.5, 22, 70),
+    "nvidia-v07-n96": (768, 45, 21.6, 17, 59),
+    "nvidia-v30-n96": (768, 42, 21.2, 16, 58),
+    "nvidia-v30-n448": (3584, 16, 23.0, 32, 78),
+}
+REFERENCE_POINTS = {
+    1632: (204, 7.4, 2, 0.9, 5e-5, 27476),
+    3264: (204, 10.5, 2, 0.9, 5e-5, 14523),
+    4096: (64, 10, 5, 0.9, 2e-4, 13137),
+    8192: (64, 17, 5, 0.9, 2e-4, 6095),
+    13056: (204, 12.8, 9, 0.9, 2.5e-5, 4710),
+    32768: (128, 21.2, 16, 0.94, 2.5e-5, 2267),
+    49152: (256, 19.405, 24, 0.951807, 1e-4, 1846),
+    58880: (230, 23.246, 29, 0.951807, 1e-4, 1785),
+    65536: (128, 24.699, 31, 0.951807, 1e-4, 1133),
+    67840: (424, 24.699, 31, 0.951807, 1e-4, 1133),
+}
 
 
-def _schedule(overrides: list[str], world_size: int = 2) -> LrSchedule:
-    recipe: Recipe = load_recipe("digits", overrides)
-    return resolve_schedule(recipe, plan_run(recipe, world_size))
+def _schedule(overrides: list[str], world_size: int = 2, recipe: str = "digits") -> LrSchedule:
+    loaded: Recipe = load_recipe(recipe, overrides)
+    return resolve_schedule(loaded, plan_run(loaded, world_size))
 
 
 @pytest.mark.parametrize(
@@ -31,13 +47,46 @@ def _schedule(overrides: list[str], world_size: int = 2) -> LrSchedule:
     [(0, 0.02407), (269, 6.5), (539, 13.0), (540, 13.0), (700, 7.858), (930, 2.855), (1200, 0.2436), (1320, 0.0325),
      (1339, 0.0325), (5000, 0.0325)],
 )  # fmt: skip
-def test_the_records_rate_at_its_landmarks(step: int, lr: float) -> None:
-    assert _schedule(RECORD, 2048).at(step).lr == pytest.approx(lr, rel=2e-4)
+@pytest.mark.parametrize("world_size", [1, 2, 2048])
+def test_the_records_rate_at_its_landmarks(step: int, lr: float, world_size: int) -> None:
+    assert _schedule([], world_size, "abci-b86016").at(step).lr == pytest.approx(lr, rel=2e-4)
 
 
-@given(st.integers(0, 1400))
-def test_the_records_rate_at_any_step(step: int) -> None:
-    assert _schedule(RECORD, 2048).at(step).lr == pytest.approx(record_lr(step), rel=1e-12)
+def test_the_record_at_every_step() -> None:
+    schedule = _schedule([], 2048, "abci-b86016")
+    for step in range(1400):
+        values = schedule.at(step)
+        assert math.isclose(values.lr, record_lr(step), rel_tol=1e-12)
+        assert math.isclose(values.lr * values.weight_decay, record_weight_decay_step(step), rel_tol=1e-12)
+        assert values.momentum == 0.96
+
+
+@pytest.mark.parametrize("name", NVIDIA)
+def test_a_closed_runs_rate_at_every_step(name: str) -> None:
+    ranks, batch, base_lr, warmup_epochs, epochs = NVIDIA[name]
+    steps_per_epoch = math.ceil(1281167 // ranks / batch)
+    warmup, total = warmup_epochs * steps_per_epoch, epochs * steps_per_epoch
+    schedule = _schedule([], ranks, name)
+    for step in range(total + 100):
+        assert math.isclose(schedule.at(step).lr, closed_lr(step, base_lr, warmup, total), rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("batch", REFERENCE_POINTS)
+def test_a_reference_point_has_the_published_numbers(batch: int) -> None:
+    span, base_lr, warmup_epochs, momentum, weight_decay, decay_steps = REFERENCE_POINTS[batch]
+    schedule = _schedule([], batch // span, f"mlperf-b{batch}")
+    warmup = warmup_epochs * math.ceil(1281167 // (batch // span) / span)
+    first, peak, later = schedule.at(0), schedule.at(warmup - 1), schedule.at(warmup + decay_steps // 2)
+    assert first.lr == pytest.approx(base_lr / warmup)
+    assert (peak.lr, peak.momentum, peak.weight_decay) == (base_lr, momentum, weight_decay)
+    half = closed_lr(warmup + decay_steps // 2, base_lr, warmup, warmup + decay_steps)
+    assert later.lr == pytest.approx(half, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", [*NVIDIA, *(f"mlperf-b{batch}" for batch in REFERENCE_POINTS)])
+def test_a_closed_run_ends_at_exactly_the_rate_that_the_checker_wants(name: str) -> None:
+    schedule = _schedule([], 1, name)
+    assert schedule.at(schedule.warmup_steps + schedule.decay_steps).lr == 0.0001
 
 
 def test_polynomial_without_steps_ends_with_the_run() -> None:
@@ -46,7 +95,8 @@ def test_polynomial_without_steps_ends_with_the_run() -> None:
     middle = schedule.warmup_steps + schedule.decay_steps // 2
     assert schedule.at(schedule.warmup_steps).lr == 2
     assert schedule.at(end).lr == pytest.approx(0.02)
-    assert schedule.at(middle).lr == pytest.approx(2 * (0.99 * (1 - schedule.decay_steps // 2 / schedule.decay_steps) ** 2 + 0.01))
+    left = 1 - (schedule.decay_steps // 2) / schedule.decay_steps
+    assert schedule.at(middle).lr == pytest.approx(2 * (0.99 * left**2 + 0.01))
 
 
 def test_step_decay_multiplies_at_each_boundary() -> None:

@@ -1,0 +1,161 @@
+"""The cluster: the place a run happens in, frozen and self-checking. No hyperparameter stands here."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from configs.errors import ConfigError
+from configs.section import Section
+from configs.variables import require_known
+
+__all__ = [
+    "Cluster", "Communication", "Container", "Engine", "Fabric", "Node", "Paths", "Scheduler", "Submission",
+]  # fmt: skip
+
+Words = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class Engine(Section):
+    """How MXNet and DALI use one rank's share of the machine."""
+
+    precision: Literal["float32", "float16"] = "float32"
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
+    threads: int = Field(1, ge=1, le=512, description="OpenMP threads of a rank's operators.")
+    input_threads: int = Field(1, ge=1, le=64, description="DALI threads of a rank.")
+    prefetch_depth: int = Field(2, ge=1, le=16, description="Batches that DALI prepares ahead.")
+    stick_to_shard: bool = Field(False, description="A rank reads the same shard every epoch, for caches.")
+    backward_bulk_nodes: int = Field(
+        4, ge=1, le=999, description="Operators the engine runs as one; an allreduce waits for the end of its segment."
+    )
+    run_ahead_steps: int = Field(2, ge=1, le=16, description="Steps that Python may queue before it waits.")
+
+
+class Communication(Section):
+    """What reduces the gradients, and in what portions."""
+
+    backend: Literal["gloo", "mpi", "nccl"] = "gloo"
+    allreduce: Literal["flat", "hierarchical", "torus"] = Field(
+        "flat", description="torus: reduce-scatter in the node, allreduce across nodes, all-gather in the node (NCCL)."
+    )
+    bucket_bytes: int = Field(4 << 20, ge=1, description="Cap of one fused reduction, last layer first.")
+    cycle_time_ms: float = Field(1.0, gt=0, le=1000, description="How often Horovod looks for ready tensors.")
+    timeout_s: int = Field(300, ge=1, le=86_400, description="How long ranks wait for each other at start-up.")
+
+
+class Paths(Section):
+    """Folders; relative ones are below the program's own folder."""
+
+    data: str = "runs/data"
+    runs: str = "runs"
+
+
+class Submission(Section):
+    """Who runs this, for the log's submission_* events."""
+
+    org: str = Field("unaffiliated", min_length=1)
+    platform: str = Field("laptop", min_length=1)
+    status: Literal["cloud", "onprem", "preview", "research"] = "research"
+    poc_name: str = Field("anonymous", min_length=1)
+    poc_email: str = ""
+
+
+class Node(Section):
+    """The hardware of one machine, for planning and prediction; nothing here changes what a run does.
+
+    Rates are effective ones, one direction; unknown values stay out.
+    """
+
+    gpu: str | None = Field(None, description="For example V100-SXM2-16GB.")
+    gpu_memory_bytes: int | None = Field(None, ge=1)
+    gpu_link_bytes_per_s: float | None = Field(None, gt=0, description="Between GPUs of a node, per GPU.")
+    cores: int | None = Field(None, ge=1)
+    memory_bytes: int | None = Field(None, ge=1)
+    nics: int = Field(0, ge=0, le=64)
+    nic_bytes_per_s: float | None = Field(None, gt=0, description="Of one network card.")
+    hcas: Words = Field((), description="InfiniBand adapters, in the order of the local ranks that share them.")
+
+
+class Fabric(Section):
+    """The network between machines."""
+
+    nodes_per_rack: int | None = Field(None, ge=1)
+    uplink_share: float = Field(1.0, gt=0, le=1, description="Bandwidth between racks over that within one.")
+
+
+class Scheduler(Section):
+    """Who grants the machines; ``./run.sh submit`` renders the job script from it."""
+
+    kind: Literal["none", "slurm", "gridengine", "pbs", "lsf", "kubernetes"] = "none"
+    queue: str = Field("", description="Partition, queue or namespace.")
+    account: str = Field("", description="Project or group that pays.")
+    wall_time_s: int | None = Field(None, ge=60, description="Limit of the job; none: the site's own.")
+    resources: Words = Field((), description="Further requests, as the scheduler spells them: rt_F=512.")
+
+
+class Container(Section):
+    """The image that ranks run in, if any."""
+
+    runtime: Literal["none", "docker", "singularity", "apptainer", "enroot"] = "none"
+    image: str = ""
+    mounts: Words = Field((), description="host:container pairs.")
+
+    @model_validator(mode="after")
+    def _runtime_has_an_image(self) -> Container:
+        if (self.runtime == "none") != (not self.image):
+            raise ConfigError("image", self.image, f"an image with a runtime, none without (runtime: {self.runtime})")
+        return self
+
+
+class Cluster(Section):
+    """The place: machines, ranks, launcher, threads, folders, variables."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    purpose: str = ""
+    device: Literal["cpu", "gpu"] = "cpu"
+    num_nodes: int = Field(1, ge=1, le=100_000)
+    ranks_per_node: int = Field(2, ge=1, le=1024, description="One rank a GPU; on a CPU as many as wanted.")
+    launcher: Literal["local", "horovodrun", "mpirun", "srun"] = "local"
+    watchdog_s: int = Field(600, ge=10, description="A rank without progress for so long ends the run.")
+    node: Node = Node()
+    fabric: Fabric = Fabric()
+    scheduler: Scheduler = Scheduler()
+    container: Container = Container()
+    engine: Engine = Engine()
+    communication: Communication = Communication()
+    paths: Paths = Paths()
+    submission: Submission = Submission()
+    environment: dict[str, str] = Field(default_factory=dict, description="Extra variables for every rank.")
+
+    @field_validator("environment", mode="before")
+    @classmethod
+    def _environment_is_text(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        for key in value:
+            if not re.fullmatch(r"[A-Z][A-Z0-9_]*", str(key)):
+                raise ConfigError("environment", key, "names in capitals, digits and underscores")
+            require_known(key)
+        return {key: item if isinstance(item, str) else str(item) for key, item in value.items()}
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Cluster:
+        if self.device == "cpu" and self.engine.precision == "float16":
+            raise ConfigError("engine.precision", "float16", "float32 on a CPU", "set device: gpu, or leave it out")
+        if self.device == "cpu" and self.engine.layout == "NHWC":
+            raise ConfigError("engine.layout", "NHWC", "NCHW on a CPU", "MXNet's CPU convolutions are NCHW only")
+        if self.device == "cpu" and self.communication.backend == "nccl":
+            raise ConfigError("communication.backend", "nccl", "gloo or mpi on a CPU")
+        if self.communication.allreduce == "torus" and self.communication.backend != "nccl":
+            raise ConfigError("communication.allreduce", "torus", "flat or hierarchical without NCCL",
+                              "set communication.backend: nccl")  # fmt: skip
+        if self.num_nodes > 1 and self.launcher == "local":
+            raise ConfigError("launcher", "local", "horovodrun, mpirun or srun for more than one node")
+        return self
+
+    @property
+    def world_size(self) -> int:
+        """Ranks over all nodes."""
+        return self.num_nodes * self.ranks_per_node

@@ -1,0 +1,67 @@
+"""Cluster files: variables that do something, parts that agree."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from configs.errors import ConfigError
+from configs.load import load_cluster
+from configs.variables import KNOWN
+
+
+@pytest.mark.parametrize(
+    ("variable", "remedy"),
+    [
+        ("MXNET_EXEC_ENABLE_ADDTO", "use MXNET_EXEC_INPLACE_GRAD_SUM_CAP"),
+        ("HOROVOD_NUM_STREAMS", "use HOROVOD_NUM_NCCL_STREAMS"),
+        ("HOROVOD_ALLREDUCE_MODE", "use communication.allreduce: torus"),
+        ("HOROVOD_CYCLETIME", "did you mean 'HOROVOD_CYCLE_TIME'?"),
+        ("MXNET_GPU_WORKER_NTHREAD", "did you mean 'MXNET_GPU_WORKER_NTHREADS'?"),
+        ("MXNET_QQQ", "leave it out"),
+    ],
+)
+def test_a_variable_that_the_stock_libraries_ignore_is_refused_with_what_to_use(variable: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_cluster("laptop", [f"cluster.environment={{{variable}: 1}}"])
+    assert f"cluster.environment: got {variable!r}, allowed: variables that the stock" in str(caught.value)
+    assert remedy in str(caught.value)
+
+
+def test_variables_of_other_libraries_are_the_sites_own_affair() -> None:
+    cluster = load_cluster("laptop", ["cluster.environment={NCCL_DEBUG: INFO, UCX_TLS: rc, MY_SITE: 1}"])
+    assert cluster.environment == {"NCCL_DEBUG": "INFO", "UCX_TLS": "rc", "MY_SITE": "1"}
+
+
+def test_every_variable_that_the_installed_mxnet_names_is_known() -> None:
+    spec = find_spec("mxnet")
+    assert spec is not None
+    assert spec.origin is not None
+    text = Path(spec.origin).with_name("libmxnet.so").read_bytes()
+    named = {match.decode() for match in re.findall(rb"\0(MXNET_[A-Z0-9_]+)\0", text)} - {"MXNET_C_API"}
+    assert named
+    assert named <= KNOWN
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("cluster.container.runtime=docker", "cluster.container.image: got '', allowed: an image with a runtime"),
+        ("cluster.communication.allreduce=torus", "cluster.communication.allreduce: got 'torus', allowed: flat"),
+        ("cluster.scheduler.kind=slrum", "cluster.scheduler.kind: got 'slrum'"),
+        ("cluster.scheduler.wall_time_s=5", "cluster.scheduler.wall_time_s: got 5"),
+    ],
+)
+def test_parts_that_do_not_agree_are_refused(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_cluster("laptop", [override])
+    assert message in str(caught.value)
+
+
+def test_the_records_cluster_is_512_nodes_of_four() -> None:
+    cluster = load_cluster("abci-v100")
+    assert (cluster.world_size, cluster.num_nodes, cluster.ranks_per_node) == (2048, 512, 4)
+    assert (cluster.launcher, cluster.communication.backend, cluster.node.nics) == ("mpirun", "nccl", 2)
