@@ -150,7 +150,7 @@ class Stream:
         verify = f"({_reason(text)}); ./run.sh prepare --verify {self._reading.folder} finds all that is wrong"
         if offsets:
             raise UndecodableError(f"{self._name(sorted(offsets))}: cannot be decoded {verify}", offsets)
-        raise DataError(f"{self._reading.rec}: cannot be read {verify}")
+        raise DataError(f"{self._reading.rec}: DALI stopped {verify}")
 
     def _name(self, offsets: list[int]) -> str:
         keys = {offset: key for key, offset in index_rows(self._reading.idx)}

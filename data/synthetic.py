@@ -24,9 +24,8 @@ _PATTERN_SIDE = 4
 _CHANNELS = 3
 
 
-def open_synthetic_training(  # noqa: PLR0913
-    recipe: Recipe, engine: Engine, *,
-    batch_size: int, accumulation_steps: int, rank: int, world_size: int, device_id: int | None = None,
+def open_synthetic_training(
+    recipe: Recipe, engine: Engine, *, batch_size: int, rank: int, world_size: int, device_id: int | None = None
 ) -> TrainingSource:  # fmt: skip
     """Open this rank's endless stream of synthetic training images.
 
@@ -38,22 +37,18 @@ def open_synthetic_training(  # noqa: PLR0913
         recipe: Classes, image size, channels, number of samples, seed.
         engine: Layout.
         batch_size: Images of a micro-batch of this rank.
-        accumulation_steps: Micro-batches of a step.
         rank: This rank, below ``world_size``.
         world_size: All ranks.
         device_id: GPU of this host; None: the CPU.
     """
-    assert accumulation_steps >= 1
     pool = _Pool(recipe, engine, "train", recipe.data.train_samples, device_id)
     return _Training(pool, batch_size, rank, world_size)
 
 
-def open_synthetic_evaluation(  # noqa: PLR0913
-    recipe: Recipe, engine: Engine, *,
-    batch_size: int, accumulation_steps: int, rank: int, world_size: int, device_id: int | None = None,
+def open_synthetic_evaluation(
+    recipe: Recipe, engine: Engine, *, batch_size: int, rank: int, world_size: int, device_id: int | None = None
 ) -> EvaluationSource:  # fmt: skip
     """Open this rank's shard of as many synthetic evaluation images as the recipe says; arguments as for training."""
-    assert accumulation_steps >= 1
     pool = _Pool(recipe, engine, "eval", recipe.data.eval_samples, device_id)
     return _Evaluation(pool, batch_size, shard_range(recipe.data.eval_samples, rank, world_size))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from configs.arguments import Parser
 from configs.errors import UserError
-from configs.load import load_cluster, load_recipe
+from configs.load import load_both
 from launch.run import launch_run
 
 __all__ = ["main"]
@@ -35,19 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; give its exit status: 0 success, 1 a failed run or log, 2 wrong usage, 130 interrupted."""
     try:
         options = _parser().parse_args(arguments)
-        recipe = load_recipe(options.recipe, options.overrides)
-        cluster = load_cluster(options.cluster or _cluster_beside(options.recipe), options.overrides)
+        recipe, cluster = load_both(options.recipe, options.cluster, options.overrides)
         return launch_run(recipe, cluster, options.run_dir)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     except KeyboardInterrupt:
         return 130
-
-
-def _cluster_beside(recipe: str) -> str:
-    """Take the cluster of a resolved config.yaml from the same file; else the default one."""
-    return recipe if Path(recipe).name == "config.yaml" else "laptop"
 
 
 if __name__ == "__main__":

@@ -21,17 +21,19 @@ def launcher_command(cluster: Cluster, command: Sequence[str], variables: Mappin
     when one rank fails, which plain srun does not.
     """
     ranks = str(cluster.world_size)
+    meets_by_mpi = variables["HOROVOD_CONTROLLER"] == "mpi"
     if cluster.launcher == "horovodrun":
-        return ["horovodrun", "-np", ranks, f"--{cluster.communication.backend}", *command]
+        return ["horovodrun", "-np", ranks, "--mpi" if meets_by_mpi else "--gloo", *command]
     if cluster.launcher == "mpirun":
         passed = [word for name in ("PATH", "LD_LIBRARY_PATH", *variables) for word in ("-x", name)]
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        binding = ["-bind-to", "none", "-map-by", "slot"]
+        # As Horovod starts it: binding is not MPI's affair, and its own InfiniBand transport would fight with NCCL's.
+        binding = ["-bind-to", "none", "-map-by", "slot", "-mca", "pml", "ob1", "-mca", "btl", "^openib"]
         return ["mpirun", "-np", ranks, *root, *binding, *passed, *command]
     assert cluster.launcher == "srun"
     return [
         "srun", "-K1", f"--ntasks={ranks}", f"--nodes={cluster.num_nodes}",
-        f"--ntasks-per-node={cluster.ranks_per_node}", *(["--mpi=pmix"] if cluster.communication.backend == "mpi" else []),
+        f"--ntasks-per-node={cluster.ranks_per_node}", *(["--mpi=pmix"] if meets_by_mpi else []),
         *command,
     ]  # fmt: skip
 

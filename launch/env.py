@@ -25,9 +25,18 @@ def rank_environment(cluster: Cluster) -> dict[str, str]:
         "HOROVOD_FUSION_THRESHOLD": str(communication.bucket_bytes),
         "PYTHONUNBUFFERED": "1",
     }
-    if communication.backend == "gloo":
-        # Both, or Horovod still calls MPI_Init where it was built with MPI.
-        variables |= {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
-    if communication.backend == "mpi":
-        variables |= {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
+    # Both, or Horovod still calls MPI_Init where it was built with MPI. NCCL reduces GPU tensors by itself.
+    controller = _controller(cluster)
+    variables |= {"HOROVOD_CONTROLLER": controller, "HOROVOD_CPU_OPERATIONS": controller}
+    if communication.allreduce != "flat":
+        variables[f"HOROVOD_{communication.allreduce.upper()}_ALLREDUCE"] = "1"
+    if cluster.node.hcas:
+        variables["NCCL_IB_HCA"] = ",".join(cluster.node.hcas)
     return variables | cluster.environment
+
+
+def _controller(cluster: Cluster) -> str:
+    """Say who lets the ranks meet: MPI where it started them, since Gloo's rendezvous is good for about 64."""
+    if cluster.communication.backend == "nccl":
+        return "mpi" if cluster.launcher in ("mpirun", "srun") else "gloo"
+    return cluster.communication.backend

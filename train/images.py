@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from configs.load import resolve_path
 from configs.plan import RunPlan
@@ -34,13 +33,25 @@ class Images(Protocol):
         """Open this rank's shard of the evaluation images."""
 
 
-class PackedImages:
-    """Images in RecordIO, read by DALI."""
+class _Placed:
+    """What every kind of images knows: the run, and this rank's place in it."""
 
     def __init__(self, recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> None:
         self._recipe, self._cluster, self._identity = recipe, cluster, identity
         self._batch_size = plan.per_rank_batch_size
         self._folder = resolve_path(cluster.paths.data) / recipe.data.name
+
+    def _place(self) -> dict[str, Any]:
+        return {
+            "batch_size": self._batch_size,
+            "rank": self._identity.rank,
+            "world_size": self._identity.world_size,
+            "device_id": self._identity.local_rank if self._cluster.device == "gpu" else None,
+        }
+
+
+class PackedImages(_Placed):
+    """Images in RecordIO, read by DALI."""
 
     def load(self) -> None:
         """Import DALI.
@@ -73,20 +84,9 @@ class PackedImages:
 
         return open_evaluation(self._recipe, self._cluster.engine, self._folder, **self._place())
 
-    def _place(self) -> dict[str, int | None]:
-        return {
-            "batch_size": self._batch_size,
-            "rank": self._identity.rank,
-            "world_size": self._identity.world_size,
-            "device_id": self._identity.local_rank if self._cluster.device == "gpu" else None,
-        }
 
-
-class SyntheticImages:
+class SyntheticImages(_Placed):
     """Seeded images made in memory."""
-
-    def __init__(self, recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> None:
-        self._recipe, self._cluster, self._plan, self._identity = recipe, cluster, plan, identity
 
     def load(self) -> None:
         """Nothing but MXNet is needed."""
@@ -98,21 +98,13 @@ class SyntheticImages:
         """See `Images`."""
         from data.synthetic import open_synthetic_training  # noqa: PLC0415 (imports MXNet)
 
-        return open_synthetic_training(
-            self._recipe, self._cluster.engine,
-            batch_size=self._plan.per_rank_batch_size, accumulation_steps=self._plan.accumulation_steps,
-            rank=self._identity.rank, world_size=self._identity.world_size,
-        )  # fmt: skip
+        return open_synthetic_training(self._recipe, self._cluster.engine, **self._place())
 
     def open_evaluation(self) -> EvaluationSource:
         """See `Images`."""
         from data.synthetic import open_synthetic_evaluation  # noqa: PLC0415
 
-        return open_synthetic_evaluation(
-            self._recipe, self._cluster.engine,
-            batch_size=self._plan.per_rank_batch_size, accumulation_steps=self._plan.accumulation_steps,
-            rank=self._identity.rank, world_size=self._identity.world_size,
-        )  # fmt: skip
+        return open_synthetic_evaluation(self._recipe, self._cluster.engine, **self._place())
 
 
 def images_of(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> Images:

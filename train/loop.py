@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from configs.plan import RunPlan
 from data.source import TrainingSource
 from logs.mlperf import EventLog
 from train.comm import Communicator
-from train.progress import LossNotFinite, LossWindow, Progress
+from train.progress import LossNotFinite, LossWindow, Progress, StepLoss
 from train.schedule import HyperParameters, LrSchedule
 from train.timing import Clock
 
@@ -143,11 +144,10 @@ def train(
                         source.begin_epoch(epoch)
                         for done in plan.epoch_steps(epoch):
                             hyper = schedule.at(done)
-                            window.push(done, *step(done, source, hyper))
+                            window.push(done, epoch, hyper.lr, *step(done, source, hyper))
                             if (done + 1) % log_every_steps == 0:
-                                losses = _read(window, run_ahead_steps, step.communicator)
-                                progress.interval(epoch, losses, hyper.lr)
-                progress.interval(epoch, _read(window, 0, step.communicator), hyper.lr)
+                                progress.steps(_read(window, run_ahead_steps, step.communicator))
+                progress.steps(_read(window, 0, step.communicator), is_last=True)
                 with log.evaluation(epoch), step.clock.pause():
                     correct, total, seconds = _timed(evaluate)
                     top1 = correct / total
@@ -171,11 +171,11 @@ def _timed(evaluate: Callable[[], tuple[int, int]]) -> tuple[int, int, float]:
     return correct, total, time.perf_counter() - begin
 
 
-def _read(window: LossWindow, keep: int, communicator: Communicator) -> list[tuple[int, float]]:
+def _read(window: LossWindow, keep: int, communicator: Communicator) -> list[StepLoss]:
     """Read losses that are due; every rank reads the same steps, so all of them see a bad one."""
-    rows = window.pop(keep)
-    for step, mean, own_is_finite in rows:
-        if mean != mean or mean in (float("inf"), float("-inf")):
-            flags = communicator.gather(f"loss_{step}", int(own_is_finite))
-            raise LossNotFinite(step, [rank for rank, fine in enumerate(flags) if not fine])
-    return [(step, mean) for step, mean, _ in rows]
+    losses = window.pop(keep)
+    for loss in losses:
+        if not math.isfinite(loss.mean):
+            flags = communicator.gather(f"loss_{loss.step}", int(loss.own_is_finite))
+            raise LossNotFinite(loss.step, [rank for rank, fine in enumerate(flags) if not fine])
+    return losses

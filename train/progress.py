@@ -7,6 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tqdm import tqdm
@@ -14,7 +15,7 @@ from tqdm import tqdm
 from logs.metrics import Metrics
 from train.timing import StepClock
 
-__all__ = ["LossNotFinite", "LossWindow", "Progress"]
+__all__ = ["LossNotFinite", "LossWindow", "Progress", "StepLoss"]
 
 logger = logging.getLogger(__name__)
 
@@ -27,24 +28,36 @@ class LossNotFinite(RuntimeError):
         super().__init__(f"loss not finite at step {step}, first on rank {', '.join(map(str, self.ranks))}")
 
 
+@dataclass(frozen=True)
+class StepLoss:
+    """One step, read back: mean loss over the global batch, and whether this rank's own share of it was finite."""
+
+    step: int
+    epoch: int
+    lr: float
+    mean: float
+    own_is_finite: bool
+
+
 class LossWindow:
     """Losses of queued steps, read only when their steps are surely over, so that no step waits for the host."""
 
     def __init__(self, global_batch_size: int) -> None:
         self._global_batch_size = global_batch_size
-        self._queued: deque[tuple[int, Any, Any]] = deque()
+        self._queued: deque[tuple[int, int, float, Any, Any]] = deque()
 
-    def push(self, step: int, own: Any, summed: Any) -> None:
+    def push(self, step: int, epoch: int, lr: float, own: Any, summed: Any) -> None:
         """Keep a step's losses, arrays of shape (1,): this rank's sum, and the sum over all ranks."""
-        self._queued.append((step, own, summed))
+        self._queued.append((step, epoch, lr, own, summed))
 
-    def pop(self, keep: int) -> list[tuple[int, float, bool]]:
-        """Read all but the last ``keep`` steps: (step, mean loss over the global batch, own loss is finite)."""
+    def pop(self, keep: int) -> list[StepLoss]:
+        """Read all but the last ``keep`` steps."""
         rows = []
         while len(self._queued) > keep:
-            step, own, summed = self._queued.popleft()
+            step, epoch, lr, own, summed = self._queued.popleft()
             mean = float(summed.asscalar()) / self._global_batch_size
-            rows.append((step, mean, math.isfinite(mean) or math.isfinite(float(own.asscalar()))))
+            fine = math.isfinite(mean) or math.isfinite(float(own.asscalar()))
+            rows.append(StepLoss(step, epoch, lr, mean, fine))
         return rows
 
 
@@ -56,42 +69,55 @@ class Progress:
         clock: Read for rates and shares.
         global_batch_size: Images a step.
         total_steps: Length of the bar.
+        every_steps: Length of an interval.
         visible: Show the bar and the lines.
     """
 
     def __init__(
-        self, metrics: Metrics, clock: StepClock, *, global_batch_size: int, total_steps: int, visible: bool
-    ) -> None:
+        self, metrics: Metrics, clock: StepClock, *,
+        global_batch_size: int, total_steps: int, every_steps: int, visible: bool,
+    ) -> None:  # fmt: skip
         self._metrics, self._clock = metrics, clock
-        self._global_batch_size = global_batch_size
+        self._global_batch_size, self._total_steps, self._every_steps = global_batch_size, total_steps, every_steps
         self._visible = visible
-        self._total_steps = total_steps
         self._top1: float | None = None
+        self._interval: list[StepLoss] = []
         self._last = (0, 0.0)
         self._bar = tqdm(total=total_steps, unit="step", disable=None if visible else True, leave=False)
 
-    def interval(self, epoch: int, losses: Sequence[tuple[int, float]], lr: float) -> None:
-        """Report steps read since the last time: (step, mean loss); ``lr`` is the last one's."""
-        if not losses:
-            return
-        step, loss = losses[-1][0], sum(each[1] for each in losses) / len(losses)
-        stepping = self._clock.stepping_s
-        steps, seconds = step + 1 - self._last[0], stepping - self._last[1]
-        self._last = (step + 1, stepping)
-        rate = steps * self._global_batch_size / seconds if seconds > 0 else 0.0
+    def steps(self, losses: Sequence[StepLoss], *, is_last: bool = False) -> None:
+        """Take steps that were read back; report each interval that they complete, or ``is_last`` cuts short."""
+        rate = self._rate()
+        for loss in losses:
+            self._interval.append(loss)
+            if (loss.step + 1) % self._every_steps == 0:
+                self._report(rate)
+        if is_last and self._interval:
+            self._report(rate)
+
+    def _rate(self) -> float:
+        """Give images/s since the last call."""
+        now = (self._clock.steps, self._clock.stepping_s)
+        steps, seconds = now[0] - self._last[0], now[1] - self._last[1]
+        self._last = now
+        return steps * self._global_batch_size / seconds
+
+    def _report(self, rate: float) -> None:
+        last, loss = self._interval[-1], sum(each.mean for each in self._interval) / len(self._interval)
+        self._interval = []
         input_wait, exposed = self._clock.fractions()
         self._metrics.row(
-            kind="interval", step=step, epoch=epoch, loss=loss, lr=lr, images_per_s=rate, time=time.time(),
-            input_wait_fraction=input_wait, comm_exposed_fraction=exposed,
+            kind="interval", step=last.step, epoch=last.epoch, loss=loss, lr=last.lr, images_per_s=rate,
+            time=time.time(), input_wait_fraction=input_wait, comm_exposed_fraction=exposed,
         )  # fmt: skip
-        self._bar.update(step + 1 - self._bar.n)
+        self._bar.update(last.step + 1 - self._bar.n)
         if not self._visible:
             return
-        left = (self._total_steps - step - 1) * stepping / (step + 1)
+        left = (self._total_steps - self._clock.steps) * self._clock.stepping_s / self._clock.steps
         top1 = "-" if self._top1 is None else f"{self._top1:.4f}"
         self._say(
             "epoch %d step %d/%d  %.0f images/s  loss %.4f  lr %.4g  top-1 %s  at most %s left",
-            epoch, step + 1, self._total_steps, rate, loss, lr, top1, _duration(left),
+            last.epoch, last.step + 1, self._total_steps, rate, loss, last.lr, top1, _duration(left),
         )  # fmt: skip
 
     def evaluated(self, epoch: int, step: int, correct: int, total: int, seconds: float) -> None:

@@ -16,13 +16,14 @@ import numpy as np
 
 from configs.load import load_run
 from configs.plan import RunPlan, plan_run
-from configs.schema import Cluster, Lars, Polynomial, Recipe, StepDecay
+from configs.schema import Cluster, Recipe
 from logs.folder import CONFIG_FILE, Summary, write_json, write_summary
 from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
-from logs.mlperf import EventLog, HyperParameters, MlperfLog, NullLog
+from logs.mlperf import EventLog, MlperfLog, NullLog
 from train.arch import build_network, gradient_bytes
 from train.buckets import plan_buckets
 from train.comm import Communicator, bring_up
+from train.hyperparameters import logged_hyperparameters
 from train.identity import Identity
 from train.images import images_of
 from train.init import checksum, initial_weights, require_equal
@@ -78,7 +79,7 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
             _warm_up(recipe, cluster, plan, model, communicator)
         with ledger.phase("compare weights"):
             _common_checksum(model, communicator, "before the run")
-        log.hyperparameters(_what_runs(recipe, plan, schedule, model))
+        log.hyperparameters(logged_hyperparameters(recipe, plan, schedule, model.optimizer.config))
         log.init_stop()
         startup = ledger.to_json()
         training = _Training(folder, recipe, cluster, plan, schedule, model, communicator)
@@ -92,12 +93,11 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
 
 @contextmanager
 def _opened_log(folder: Path, recipe: Recipe, cluster: Cluster, identity: Identity) -> Iterator[EventLog]:
-    """Open the MLPerf log on rank 0; the data set's pages were dropped before."""
+    """Open the MLPerf log on rank 0; the data set's pages, if it has any, were dropped before."""
     log: EventLog = MlperfLog(folder) if identity.rank == 0 else NullLog()
     try:
         log.submission(cluster.submission, recipe.mlperf)
-        if recipe.data.source != "synthetic":
-            log.cache_clear()
+        log.cache_clear()
         log.init_start()
         log.seed(recipe.run.seed)
         yield log
@@ -150,34 +150,6 @@ def _common_checksum(model: _Model, communicator: Communicator, when: str) -> in
     return own
 
 
-def _what_runs(recipe: Recipe, plan: RunPlan, schedule: LrSchedule, model: _Model) -> HyperParameters:
-    """Read the log's hyperparameters back from the schedule and the optimizer that will run."""
-    optimizer, decay = model.optimizer.config, recipe.schedule.decay
-    peak = schedule.at(plan.warmup_steps)
-    is_step_decay = isinstance(decay, StepDecay)
-    return HyperParameters(
-        global_batch_size=plan.global_batch_size,
-        train_samples=recipe.data.train_samples,
-        eval_samples=recipe.data.eval_samples,
-        gradient_accumulation_steps=plan.accumulation_steps,
-        bn_span=plan.per_rank_batch_size,
-        opt_name=optimizer.name,
-        base_lr=peak.lr,
-        end_lr=schedule.at(plan.warmup_steps + plan.decay_steps).lr,
-        warmup_epochs=plan.warmup_steps / plan.steps_per_epoch,
-        warmup_steps=plan.warmup_steps,
-        weight_decay=peak.weight_decay,
-        momentum=peak.momentum,
-        label_smoothing=recipe.loss.label_smoothing,
-        decay_steps=None if is_step_decay else plan.decay_steps,
-        power=decay.power if isinstance(decay, Polynomial) else None,
-        decay_boundary_epochs=decay.boundaries if isinstance(decay, StepDecay) else None,
-        decay_factor=decay.factor if isinstance(decay, StepDecay) else None,
-        epsilon=optimizer.epsilon if isinstance(optimizer, Lars) else None,
-        trust_coefficient=optimizer.trust_coefficient if isinstance(optimizer, Lars) else None,
-    )
-
-
 @dataclass(frozen=True)
 class _Training:
     """Everything that the loop needs and that start-up made."""
@@ -210,7 +182,7 @@ class _Training:
         metrics = MetricsWriter(self.folder / METRICS_FILE) if is_reporter else NullMetrics()
         progress = Progress(
             metrics, clock, global_batch_size=plan.global_batch_size, total_steps=plan.total_steps,
-            visible=is_reporter,
+            every_steps=goal.log_every_steps, visible=is_reporter,
         )  # fmt: skip
         try:
             result = train(

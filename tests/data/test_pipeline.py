@@ -33,7 +33,8 @@ def plain(number: int) -> np.ndarray[Any, Any]:
 def pattern(number: int) -> np.ndarray[Any, Any]:
     """Smooth, unlike its mirror image, and nowhere black."""
     y, x = np.mgrid[:SIDE, :SIDE]
-    return np.stack([60 + 10 * x, 60 + 10 * y, 100 + 2 * x + 5 * y], axis=-1).astype(np.uint8)
+    pixels: np.ndarray[Any, Any] = np.stack([60 + 10 * x, 60 + 10 * y, 100 + 2 * x + 5 * y], axis=-1)
+    return pixels.astype(np.uint8)
 
 
 def jpeg(pixels: np.ndarray[Any, Any]) -> bytes:
@@ -327,7 +328,7 @@ def test_unreadable_files_are_one_line(tmp_path: Path, damage: Callable[[Path], 
     write_split(tmp_path, "train", 40)
     damage(tmp_path)
     source = training(tmp_path, recipe_for())
-    with pytest.raises(DataError, match=r"train\.rec: cannot be read \(.+\); ./run.sh prepare --verify") as caught:
+    with pytest.raises(DataError, match=r"train\.rec: DALI stopped \(.+\); ./run.sh prepare --verify") as caught:
         source.begin_epoch(1)
         take(source, 10)
     assert "\n" not in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,8 +15,8 @@ from data.recordio import RecordWriter, pack_image
 from data.shards import shard_range, stream_seed
 
 
-def read_labels(folder: Path, rank: int, world_size: int, count: int, **reader: object) -> list[int]:
-    pipeline = Pipeline(count, 1, None, seed=int(str(reader.pop("pipeline_seed", 1))), prefetch_queue_depth=1)
+def read_labels(folder: Path, rank: int, world_size: int, count: int, seed: int = 1, **reader: Any) -> list[int]:
+    pipeline: Any = Pipeline(count, 1, None, seed=seed, prefetch_queue_depth=1)  # type: ignore[no-untyped-call]
     with pipeline:
         _, labels = fn.readers.mxnet(
             path=[str(folder / "a.rec")], index_path=[str(folder / "a.idx")],
@@ -76,6 +77,6 @@ def test_dali_shuffles_alike_for_seeds_with_equal_low_32_bits(tmp_path: Path) ->
     write_labels(tmp_path, 50)
 
     def order(seed: int) -> list[int]:
-        return read_labels(tmp_path, 0, 1, 50, pipeline_seed=seed, random_shuffle=True, initial_fill=50)
+        return read_labels(tmp_path, 0, 1, 50, seed=seed, random_shuffle=True, initial_fill=50)
 
     assert order(7) == order(7 + 2**32) != order(8)

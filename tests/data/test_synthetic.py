@@ -23,7 +23,7 @@ def steps(
 ) -> list[tuple[Array, Array]]:
     """Give the micro-batches of ``count`` steps of one rank."""
     source = open_synthetic_training(
-        recipe, Engine(), batch_size=batch, accumulation_steps=accumulation, rank=rank, world_size=world
+        recipe, Engine(), batch_size=batch, rank=rank, world_size=world
     )
     source.begin_epoch(1)
     batches = (source.next_batch() for _ in range(count * accumulation))
@@ -57,7 +57,7 @@ def test_seeds_and_splits_give_different_images() -> None:
     first, second = (steps(recipe_for(f"run.seed={seed}"), 1)[0][0] for seed in (1, 2))
     assert np.abs(first - second).mean() > 0.5
     held_back = open_synthetic_evaluation(
-        recipe_for(), Engine(), batch_size=8, accumulation_steps=1, rank=0, world_size=1
+        recipe_for(), Engine(), batch_size=8, rank=0, world_size=1
     )
     assert np.abs(first - next(iter(held_back.batches())).images.asnumpy()).mean() > 0.5
 
@@ -66,7 +66,7 @@ def test_a_class_is_known_by_its_mean_image() -> None:
     recipe = recipe_for("data.train_samples=500", "data.eval_samples=100")
     images, labels = steps(recipe, 1, batch=500)[0]
     means = np.stack([images[labels == label].mean(axis=0) for label in range(10)])
-    source = open_synthetic_evaluation(recipe, Engine(), batch_size=100, accumulation_steps=1, rank=0, world_size=1)
+    source = open_synthetic_evaluation(recipe, Engine(), batch_size=100, rank=0, world_size=1)
     others, other_labels, _ = next(iter(source.batches()))
     distances = ((others.asnumpy()[:, None] - means) ** 2).sum(axis=(2, 3, 4))
     assert (distances.argmin(axis=1) == other_labels.asnumpy()).mean() > 0.95
@@ -76,7 +76,7 @@ def test_a_class_is_known_by_its_mean_image() -> None:
 def test_every_evaluation_counts_every_image_once(world: int) -> None:
     recipe = recipe_for("data.eval_samples=20")
     sources = [
-        open_synthetic_evaluation(recipe, Engine(), batch_size=4, accumulation_steps=1, rank=rank, world_size=world)
+        open_synthetic_evaluation(recipe, Engine(), batch_size=4, rank=rank, world_size=world)
         for rank in range(world)
     ]
     for _ in range(2):
@@ -88,7 +88,7 @@ def test_every_evaluation_counts_every_image_once(world: int) -> None:
 
 def test_layout_and_fourth_channel_are_those_of_the_run() -> None:
     source = open_synthetic_training(
-        recipe_for("model.input_channels=4"), Engine(layout="NHWC"), batch_size=2, accumulation_steps=1, rank=0,
+        recipe_for("model.input_channels=4"), Engine(layout="NHWC"), batch_size=2, rank=0,
         world_size=1,
     )  # fmt: skip
     images = source.next_batch().images.asnumpy()

@@ -97,14 +97,14 @@ def test_mpirun_and_srun_get_ranks_and_variables() -> None:
     assert command[:3] == ["mpirun", "-np", "2"]
     assert "HOROVOD_CYCLE_TIME" in command
     cluster = load_cluster("laptop", ["cluster.launcher=srun", "cluster.num_nodes=2", "cluster.communication.backend=mpi"])
-    command = launcher_command(cluster, ["python", "x.py"], {})
+    command = launcher_command(cluster, ["python", "x.py"], rank_environment(cluster))
     assert command == ["srun", "-K1", "--ntasks=4", "--nodes=2", "--ntasks-per-node=2", "--mpi=pmix", "python", "x.py"]
 
 
 def test_no_module_but_one_sets_a_frameworks_variables() -> None:
     root = Path(local.__file__).parent.parent
     found = subprocess.run(
-        ["grep", "-rlE", r"\"(MXNET|NCCL|HOROVOD_(CYCLE|FUSION|CONTROLLER))_", "configs", "data", "logs", "train", "launch"],
+        ["grep", "-rlE", "--include=*.py", r"\"(MXNET|NCCL|HOROVOD_(CYCLE|FUSION|CONTROLLER))_", "configs", "data", "logs", "train", "launch"],
         cwd=root, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
-    assert set(found) - {"logs/environment.py"} <= {"launch/env.py"}
+    assert set(found) - {"logs/environment.py", "configs/variables.py"} == {"launch/env.py"}

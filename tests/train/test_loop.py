@@ -70,7 +70,8 @@ def _run(blank: Blank, log: RememberingLog, overrides: list[str], tops: list[int
     clock = StepClock(2, 5)
     step = Step(blank, blank, SingleProcess(), [[1], [0]], plan.accumulation_steps, clock, alive=lambda: None)
     answers = iter(tops)
-    progress = Progress(NullMetrics(), clock, global_batch_size=64, total_steps=plan.total_steps, visible=False)
+    progress = Progress(NullMetrics(), clock, global_batch_size=64, total_steps=plan.total_steps,
+                        every_steps=5, visible=False)  # fmt: skip
     result = train(
         plan=plan, schedule=resolve_schedule(recipe, plan), step=step, open_training=blank.open,
         evaluate=lambda: (next(answers), 100), log=log, progress=progress, target_top1=recipe.run.target_top1,

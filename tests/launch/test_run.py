@@ -1,0 +1,224 @@
+"""Whole runs through the real door: real ranks, real Horovod, real JPEGs, the official checker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from configs.load import ROOT
+from logs.metrics import read_metrics
+
+SHORT = ["run.max_steps=8", "run.target_top1=null", "run.log_every_steps=2", "model.name=resnet8"]
+
+
+def _command(recipe: str, folder: Path, overrides: list[str]) -> list[str]:
+    sets = [word for override in overrides for word in ("--set", override)]
+    return [sys.executable, "-m", "launch", "train", recipe, "--run-dir", str(folder), *sets]
+
+
+def _train(recipe: str, folder: Path, overrides: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        _command(recipe, folder, overrides), cwd=ROOT, capture_output=True, text=True, check=False, timeout=180
+    )
+
+
+def _summary(folder: Path) -> dict[str, object]:
+    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+
+
+def _losses(folder: Path) -> list[float]:
+    return [row["loss"] for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "interval"]
+
+
+def _ranks_of(folder: Path) -> list[int]:
+    found = subprocess.run(["pgrep", "-f", f"train {folder}$"], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+@pytest.fixture
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Pack the digits into a folder of this test's own."""
+    folder = tmp_path_factory.mktemp("data") / "digits"
+    subprocess.run([sys.executable, "-m", "data", "prepare", "digits", str(folder)], cwd=ROOT, check=True,
+                   capture_output=True)  # fmt: skip
+    yield folder
+
+
+def test_a_run_leaves_a_complete_folder_that_both_rulesets_accept(tmp_path: Path) -> None:
+    done = _train("digits", tmp_path / "run", SHORT)
+    assert done.returncode == 0, done.stderr
+    assert "log check: passes" in done.stdout
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"config.yaml", "environment.json", "result_0.txt", "result_0.mll.txt", "metrics.jsonl", "startup.json",
+            "summary.json", "verdict.json"} <= names  # fmt: skip
+    summary = _summary(tmp_path / "run")
+    assert summary["status"] == "success"
+    assert (summary["steps"], summary["world_size"], summary["global_batch_size"]) == (8, 2, 64)
+    assert len(summary["weights_checksum"]) == 16
+    assert 0 <= summary["input_wait_fraction"] <= 1
+    assert len(_losses(tmp_path / "run")) == 4
+    verdicts = json.loads((tmp_path / "run" / "verdict.json").read_text(encoding="utf-8"))
+    assert {ruleset: verdict["passed"] for ruleset, verdict in verdicts.items()} == {"4.0.0": True, "0.6.0": True}
+    ledger = json.loads((tmp_path / "run" / "startup.json").read_text(encoding="utf-8"))
+    assert ledger["overlap_saved_s"] > 0
+
+
+def test_two_ranks_and_one_that_accumulates_two_draw_the_same_loss_curve(tmp_path: Path) -> None:
+    same = ["data.source=synthetic", "run.max_steps=20", "run.target_top1=null", "run.log_every_steps=1",
+            "model.name=resnet8"]  # fmt: skip
+    for name, overrides in {"two": [], "one": ["cluster.ranks_per_node=1", "batch.accumulation_steps=2"]}.items():
+        done = _train("digits", tmp_path / name, [*same, *overrides])
+        assert done.returncode == 0, done.stderr
+    two, one = _losses(tmp_path / "two"), _losses(tmp_path / "one")
+    assert len(two) == len(one) == 20
+    assert two == pytest.approx(one, rel=1e-4)
+    assert two[-1] < two[0]
+
+
+def test_the_resolved_config_runs_again_to_the_same_weights(tmp_path: Path) -> None:
+    first = _train("digits", tmp_path / "first", [*SHORT, "data.source=synthetic"])
+    again = _train(str(tmp_path / "first" / "config.yaml"), tmp_path / "again", [])
+    assert (first.returncode, again.returncode) == (0, 0), again.stderr
+    assert _summary(tmp_path / "first")["weights_checksum"] == _summary(tmp_path / "again")["weights_checksum"]
+
+
+def test_a_rank_that_is_killed_ends_the_run_and_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with subprocess.Popen(
+        _command("digits", folder, ["run.log_every_steps=1"]), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    ) as launcher:  # fmt: skip
+        _wait_for(folder / "result_0.txt", "epoch_start", launcher)
+        begin = time.monotonic()
+        environment = {pid: Path(f"/proc/{pid}/environ").read_text(encoding="utf-8") for pid in _ranks_of(folder)}
+        victim = next(pid for pid, text in environment.items() if "HOROVOD_RANK=1\0" in text)
+        os.kill(victim, signal.SIGKILL)
+        output, _ = launcher.communicate(timeout=60)
+    assert time.monotonic() - begin < 30
+    assert launcher.returncode == 1
+    assert "rank 1 was killed by signal 9" in output
+    assert (_summary(folder)["status"], _summary(folder)["failed_rank"]) == ("aborted", 1)
+    assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
+    assert not _ranks_of(folder)
+
+
+def test_ctrl_c_aborts_the_log_and_leaves_no_process(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with subprocess.Popen(
+        _command("digits", folder, []), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as launcher:
+        _wait_for(folder / "result_0.txt", "epoch_start", launcher)
+        launcher.send_signal(signal.SIGINT)
+        launcher.communicate(timeout=60)
+    assert launcher.returncode == 130
+    assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
+    assert not _ranks_of(folder)
+
+
+def _wait_for(path: Path, word: str, process: subprocess.Popen[str]) -> None:
+    while process.poll() is None and not (path.exists() and word in path.read_text(encoding="utf-8")):
+        time.sleep(0.05)
+    assert process.poll() is None, "the run ended before it was to be disturbed"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["run.epoch=3"], "error: run.epoch: got 3, allowed: no such key; did you mean 'epochs'?"),
+        (["cluster.ranks_per_node=3"], "error: batch.global_size: got 64, allowed: a multiple of 3 ranks = 3"),
+        (["data.train_samples=1000"], "1198 records, the recipe says data.train_samples: 1000"),
+        (["cluster.paths.data=/nowhere", "data.source=idx", "data.name=none"], "/nowhere/none: no such data set"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_in_one_line_with_status_2(
+    tmp_path: Path, overrides: list[str], message: str
+) -> None:
+    done = _train("digits", tmp_path / "run", overrides)
+    assert done.returncode == 2
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_holds_a_run_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text("{}", encoding="utf-8")
+    done = _train("digits", tmp_path, SHORT)
+    assert done.returncode == 2
+    assert "exists already" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_a_corrupt_jpeg_stops_the_run_and_is_named(tmp_path: Path, digits: Path) -> None:
+    number = _spoil(digits, 700)
+    done = _train("digits", tmp_path / "run", [*SHORT, "run.max_steps=40", f"cluster.paths.data={digits.parent}"])
+    assert done.returncode == 1
+    assert "train.rec" in str(_summary(tmp_path / "run")["failure"])
+    assert f"record {number}" in str(_summary(tmp_path / "run")["failure"])
+
+
+def test_a_corrupt_jpeg_is_skipped_where_the_recipe_says_so(tmp_path: Path, digits: Path) -> None:
+    number = _spoil(digits, 700)
+    overrides = [*SHORT, "run.max_steps=40", "data.bad_record=skip", f"cluster.paths.data={digits.parent}"]
+    done = _train("digits", tmp_path / "run", overrides)
+    assert done.returncode == 0, done.stderr
+    assert f"record {number}" in done.stderr
+
+
+def _spoil(digits: Path, number: int) -> int:
+    """Overwrite the middle of one training record's JPEG, its length left alone."""
+    lines = (digits / "train.idx").read_text(encoding="ascii").splitlines()
+    key, offset = (int(word) for word in lines[number].split("\t"))
+    with (digits / "train.rec").open("r+b") as file:
+        file.seek(offset + 8 + 24)
+        file.write(b"\0" * 400)
+    return key
+
+
+def test_a_truncated_data_set_is_refused_before_the_run(tmp_path: Path, digits: Path) -> None:
+    with (digits / "train.rec").open("r+b") as file:
+        file.truncate(100_000)
+    done = _train("digits", tmp_path / "run", [*SHORT, f"cluster.paths.data={digits.parent}"])
+    assert done.returncode == 2
+    assert "train.rec" in done.stderr
+
+
+def test_a_full_disk_fails_the_run_with_one_clear_line(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", str(disk)], check=False)
+    if mounted.returncode:
+        pytest.skip("this machine does not allow mounts")
+    try:
+        done = _train("digits", disk / "run", [*SHORT, "run.max_steps=60", "run.log_every_steps=1"])
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert done.returncode in (1, 2)
+    assert "the disk is full" in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_rank_without_its_communicator_is_refused_not_trained_alone(tmp_path: Path) -> None:
+    _train("digits", tmp_path / "run", [*SHORT, "data.source=synthetic", "run.max_steps=1"])
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "config.yaml").write_bytes((tmp_path / "run" / "config.yaml").read_bytes())
+    # What a bare mpirun sets; a Horovod built with Gloo only takes no notice of it and sees a world of one.
+    variables = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo",
+                 "HOROVOD_CPU_OPERATIONS": "gloo"}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "train", str(alone)], cwd=ROOT, env={**os.environ, **variables}, capture_output=True,
+        text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "started rank 1 of 2, but Horovod sees rank 0 of 1: this would train separate models" in done.stderr
