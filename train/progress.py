@@ -82,32 +82,32 @@ class Progress:
         self._visible = visible
         self._top1: float | None = None
         self._interval: list[StepLoss] = []
-        self._last = (0, 0.0)
+        self._measured, self._rate = (0, 0.0), 0.0
         self._bar = tqdm(total=total_steps, unit="step", disable=None if visible else True, leave=False)
 
     def steps(self, losses: Sequence[StepLoss], *, is_last: bool = False) -> None:
         """Take steps that were read back; report each interval that they complete, or ``is_last`` cuts short."""
-        rate = self._rate()
+        self._measure()
         for loss in losses:
             self._interval.append(loss)
             if (loss.step + 1) % self._every_steps == 0:
-                self._report(rate)
+                self._report()
         if is_last and self._interval:
-            self._report(rate)
+            self._report()
 
-    def _rate(self) -> float:
-        """Give images/s since the last call."""
-        now = (self._clock.steps, self._clock.stepping_s)
-        steps, seconds = now[0] - self._last[0], now[1] - self._last[1]
-        self._last = now
-        return steps * self._global_batch_size / seconds
+    def _measure(self) -> None:
+        """Measure images/s since the last time, if there was a step since."""
+        steps, seconds = self._clock.steps - self._measured[0], self._clock.stepping_s - self._measured[1]
+        if steps:
+            self._rate = steps * self._global_batch_size / seconds
+            self._measured = (self._clock.steps, self._clock.stepping_s)
 
-    def _report(self, rate: float) -> None:
+    def _report(self) -> None:
         last, loss = self._interval[-1], sum(each.mean for each in self._interval) / len(self._interval)
         self._interval = []
         input_wait, exposed = self._clock.fractions()
         self._metrics.row(
-            kind="interval", step=last.step, epoch=last.epoch, loss=loss, lr=last.lr, images_per_s=rate,
+            kind="interval", step=last.step, epoch=last.epoch, loss=loss, lr=last.lr, images_per_s=self._rate,
             time=time.time(), input_wait_fraction=input_wait, comm_exposed_fraction=exposed,
         )  # fmt: skip
         self._bar.update(last.step + 1 - self._bar.n)
@@ -117,7 +117,7 @@ class Progress:
         top1 = "-" if self._top1 is None else f"{self._top1:.4f}"
         self._say(
             "epoch %d step %d/%d  %.0f images/s  loss %.4f  lr %.4g  top-1 %s  at most %s left",
-            last.epoch, last.step + 1, self._total_steps, rate, loss, last.lr, top1, _duration(left),
+            last.epoch, last.step + 1, self._total_steps, self._rate, loss, last.lr, top1, _duration(left),
         )  # fmt: skip
 
     def evaluated(self, epoch: int, step: int, correct: int, total: int, seconds: float) -> None:
