@@ -18,6 +18,7 @@ from pathlib import Path
 
 from configs.errors import UserError, nearest
 from logs.disk import write_json
+from logs.lines import find_ruleset
 from logs.mlperf import RESULT_FILES
 
 __all__ = ["RULESETS", "VERDICT_FILE", "Verdict", "find_logs", "judge", "judge_all", "judge_run", "write_verdict"]
@@ -46,8 +47,13 @@ class Verdict:
     messages: tuple[str, ...]
 
 
-def judge(log: Path, ruleset: str) -> Verdict:
+def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
     """Run the official checker on one log.
+
+    Args:
+        log: A log, in whatever dialect.
+        ruleset: One of `RULESETS`.
+        division: ``open`` or ``closed``; None takes the log's own.
 
     Raises:
         UserError: There is no such log, or no such ruleset for ResNet.
@@ -59,21 +65,22 @@ def judge(log: Path, ruleset: str) -> Verdict:
     # The checker is started elsewhere, so that no file of the working folder can stand in for a module of its own.
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report"
+        judged = log.absolute() if division is None else _with_division(log, ruleset, division, Path(folder))
         command = [sys.executable, "-m", "mlperf_logging.compliance_checker", "--usage", "training", "--quiet"]
-        command += ["--ruleset", ruleset, "--log_output", str(report), str(log.absolute())]
+        command += ["--ruleset", ruleset, "--log_output", str(report), str(judged)]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
         words = report.read_text(encoding="utf-8", errors="replace") if report.is_file() else ""
     if done.returncode == 0:
         return Verdict(ruleset, passed=True, messages=())
-    messages = tuple(_shorten(words, _event_lines(log, ruleset)))
+    messages = tuple(_shorten(words, _event_lines(log, ruleset, inserted=division is not None)))
     crash = done.stderr.strip().splitlines()[-1:] or [f"the checker ended with status {done.returncode}"]
     return Verdict(ruleset, passed=False, messages=messages or tuple(crash))
 
 
-def judge_all(pairs: Iterable[tuple[Path, str]]) -> list[Verdict]:
+def judge_all(pairs: Iterable[tuple[Path, str]], division: str | None = None) -> list[Verdict]:
     """Judge several (log, ruleset) pairs, two at a time, in their order."""
     with ThreadPoolExecutor(max_workers=2) as pool:
-        return list(pool.map(lambda pair: judge(*pair), pairs))
+        return list(pool.map(lambda pair: judge(pair[0], pair[1], division), pairs))
 
 
 def judge_run(run_folder: Path) -> dict[str, Verdict]:
@@ -105,37 +112,53 @@ def find_logs(path: Path, ruleset: str | None = None) -> list[tuple[Path, str]]:
 
     Args:
         path: A log, or a folder whose ``result_*.txt`` are meant.
-        ruleset: None takes 0.6.0 or 4.0.0 by each log's dialect. Of a folder, only logs in its dialect are judged.
+        ruleset: None takes the one in force when the log was written: 0.6.0 by its dialect, the others, which share
+            one, by date. Of a folder, only logs in the dialect of ``ruleset`` are judged.
 
     Raises:
         UserError: There is no such file or folder, or no log in the folder.
     """
     if path.is_file():
-        return [(path, ruleset or _dialect(path))]
+        return [(path, ruleset or _own_ruleset(path))]
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; give a run folder or a log")
-    found = [(log, _dialect(log)) for log in sorted(path.glob("result_*.txt"))]
+    found = [(log, _own_ruleset(log)) for log in sorted(path.glob("result_*.txt"))]
     if ruleset:
-        found = [(log, ruleset) for log, dialect in found if (dialect == _OLD) == (ruleset == _OLD)]
+        found = [(log, ruleset) for log, own in found if (own == _OLD) == (ruleset == _OLD)]
     if not found:
         raise UserError(f"{path}: no result_*.txt for {ruleset or 'any ruleset'} in it; give a run folder or a log")
     return found
 
 
-def _dialect(log: Path) -> str:
-    """Name the newest ruleset that reads this log, by its first event; by its name if it has none."""
-    with log.open(encoding="latin-1") as file:
-        for line in file:
-            if token := re.search(r":::MLL(OG)? ", line):
-                return _NEW if token[1] else _OLD
-    return _OLD if log.name.endswith(".mll.txt") else _NEW
+def _own_ruleset(log: Path) -> str:
+    """Name the ruleset of a log by its events; by its name if it has none."""
+    found = find_ruleset(log)
+    if found == "0.5.0":
+        remedy = "./run.sh report reads it"
+        raise UserError(f"{log}: is of round v0.5, for which the official checker has no rules; {remedy}")
+    return found or (_OLD if log.name.endswith(".mll.txt") else _NEW)
 
 
-def _event_lines(log: Path, ruleset: str) -> list[int]:
+def _with_division(log: Path, ruleset: str, division: str, folder: Path) -> Path:
+    """Copy a log into ``folder`` with its division replaced; what was there becomes an empty line."""
+    key, value = "submission_division", {"value": division, "metadata": {}}
+    line = f":::MLL 0 {key}: {json.dumps(value)}"
+    if ruleset != _OLD:
+        line = f":::MLLOG {json.dumps({'time_ms': 0, 'key': key, **value})}"
+    copy = folder / "log"
+    with log.open("rb") as source, copy.open("wb") as target:
+        target.write(f"{line}\n".encode())
+        target.writelines(b"\n" if b":::MLL" in each and key.encode() in each else each for each in source)
+    return copy
+
+
+def _event_lines(log: Path, ruleset: str, *, inserted: bool) -> list[int]:
     """Give the 1-based line in the file of each event: the checker counts events, from 0."""
     token = ":::MLL" if ruleset == _OLD else ":::MLLOG "
     with log.open(encoding="latin-1") as file:
-        return [number for number, line in enumerate(file, start=1) if token in line]
+        lines = enumerate(file, start=1)
+        own = (number for number, line in lines if token in line and not (inserted and "submission_division" in line))
+        return [*([0] if inserted else []), *own]
 
 
 def _shorten(report: str, event_lines: list[int]) -> Iterable[str]:
@@ -158,7 +181,7 @@ def _shorten_complaint(complaint: str, event_lines: list[int]) -> str:
     if head:
         key, index, test = head.groups()
         got = json.loads(complaint.partition("current line[v]=")[2])
-        shown = {"value": got["value"], **got["metadata"]}
+        shown = {"value": got["value"], **(got["metadata"] or {})}
         shown = {name: value for name, value in shown.items() if name not in ("file", "lineno")}
         return f"line {event_lines[int(index)]}: CHECK for '{key}' failed: {test.strip()}; got {json.dumps(shown)}"
     words, _, context = complaint.partition("\ncurrent context[s]=")

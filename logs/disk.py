@@ -13,7 +13,7 @@ from typing import Any
 
 from configs.errors import UserError
 
-__all__ = ["explain_disk_errors", "strict_json", "write_json"]
+__all__ = ["explain_disk_errors", "strict_json", "write_json", "write_text"]
 
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
 
@@ -50,12 +50,20 @@ def strict_json(value: Any) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` to ``path`` at once: a reader, or a crash, sees the old file or the new one, whole.
+    """Write ``value`` as strict JSON, as `write_text` does.
 
     Raises:
         UserError: The disk is full, or the folder may not be written.
     """
-    text = json.dumps(strict_json(value), indent=2, allow_nan=False) + "\n"
+    write_text(path, json.dumps(strict_json(value), indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` at once: a reader, or a crash, sees the old file or the new one, whole.
+
+    Raises:
+        UserError: The disk is full, or the folder may not be written.
+    """
     half = path.with_name(f".{path.name}.{os.getpid()}")
     with explain_disk_errors(path):
         try:

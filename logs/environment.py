@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ __all__ = ["environment"]
 _PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "OMP_", "DALI_", "CUDA_")
 _SECRETS = ("SECRET", "TOKEN", "PASSWORD")
 _DIFF_CHARACTERS = 200_000
+_PAIR = re.compile(r"^(\w[\w ]*?)\s*: (.*)$", re.MULTILINE)
 
 
 def environment() -> dict[str, Any]:
@@ -28,7 +30,7 @@ def environment() -> dict[str, Any]:
         "packages": dict(sorted((str(found.metadata["Name"]), found.version) for found in distributions())),
         "platform": platform.platform(),
         "hostname": platform.node(),
-        "cpu": _cpu_model(),
+        **_cpu(),
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -42,11 +44,18 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _cpu_model() -> str | None:
+def _cpu() -> dict[str, Any]:
+    """Give the processors' model, how many there are, cores of them all, and the size of the largest cache."""
     path = Path("/proc/cpuinfo")
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, None)
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    blocks = [dict(_PAIR.findall(block)) for block in text.strip().split("\n\n")]
+    cores = {(block["physical id"], block["core id"]) for block in blocks if {"physical id", "core id"} <= block.keys()}
+    return {
+        "cpu": blocks[0].get("model name"),
+        "cpu_sockets": len({socket for socket, _ in cores}) or None,
+        "cpu_cores": len(cores) or None,
+        "cpu_cache": blocks[0].get("cache size"),
+    }
 
 
 def _gpus() -> list[dict[str, str]] | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
-from mlperf_logging.mllog import mllog  # type: ignore[import-untyped]
+from mlperf_logging.mllog import mllog
 
 from configs.load import ROOT
 from logs import events

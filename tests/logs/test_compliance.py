@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import mlperf_logging  # type: ignore[import-untyped]
+import mlperf_logging
 import pytest
 
 from configs.errors import UserError
@@ -139,7 +139,9 @@ def test_check_says_pass_or_fail_a_line_a_log_and_in_its_exit_status(
     log.write_text("\n".join(without("run_stop")(log.read_text().splitlines())))
     assert main(["check", str(log)]) == 1
     words = "Required EXACTLY_ONE occurrence of 'run_stop' but found 0"
-    assert capsys.readouterr().out == f"FAIL  4.0.0  {log}\n      {words}\n"
+    verdict, said, explained = capsys.readouterr().out.splitlines()
+    assert (verdict, said) == (f"FAIL  4.0.0  {log}", f"      {words}")
+    assert explained.startswith("        run_stop is missing; ")
 
 
 @pytest.mark.parametrize(

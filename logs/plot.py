@@ -1,0 +1,98 @@
+"""Figures. The only importer of matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from configs.errors import UserError
+
+__all__ = ["plot_collectives", "plot_learning_rate", "plot_sweep", "plot_validation"]
+
+
+def plot_learning_rate(path: Path, schedule: Sequence[Sequence[float]], title: str) -> None:
+    """Draw rows of [step, learning rate, ...] into a PNG.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    figure = _figure(8, 4)
+    axes = figure.add_subplot(title=title, xlabel="step", ylabel="learning rate")
+    axes.plot([row[0] for row in schedule], [row[1] for row in schedule])
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    _save(figure, path)
+
+
+def plot_validation(path: Path, rows: Sequence[tuple[float, float, str]]) -> None:
+    """Draw predicted over measured images/s, each row with the kind of its interval.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    figure = _figure(6, 6)
+    axes = figure.add_subplot(xlabel="measured images/s", ylabel="predicted images/s", xscale="log", yscale="log")
+    for kind in sorted({kind for _, _, kind in rows}):
+        pairs = [(measured, predicted) for measured, predicted, each in rows if each == kind]
+        axes.scatter([pair[0] for pair in pairs], [pair[1] for pair in pairs], s=12, alpha=0.6, label=kind)
+    ends = [min(row[0] for row in rows), max(row[0] for row in rows)]
+    axes.plot(ends, ends, color="black", linewidth=0.8, label="equal")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    _save(figure, path)
+
+
+def plot_sweep(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draw images/s with their interval, and time to train, over the ranks of a sweep's rows.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    figure = _figure(10, 4)
+    rows = sorted(rows, key=lambda row: row["ranks"])
+    ranks = [row["ranks"] for row in rows]
+    rate = figure.add_subplot(1, 2, 1, xlabel="ranks", ylabel="images/s", xscale="log", yscale="log")
+    rate.fill_between(ranks, [row["low"] for row in rows], [row["high"] for row in rows], alpha=0.2)
+    rate.plot(ranks, [row["images_per_s"] for row in rows], marker=".")
+    time = figure.add_subplot(1, 2, 2, xlabel="ranks", ylabel="time to train, s", xscale="log", yscale="log")
+    time.plot(ranks, [row["time_to_train_s"] for row in rows], marker=".")
+    for axes in (rate, time):
+        axes.grid(alpha=0.3)
+    _save(figure, path)
+
+
+def plot_collectives(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draw each allreduce's milliseconds over bytes at the most ranks, and over ranks at the most bytes.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    figure = _figure(12, 5)
+    names = [name for name in rows[0] if name not in ("ranks", "bytes", "best")]
+    for place, along, fixed in ((1, "bytes", "ranks"), (2, "ranks", "bytes")):
+        held = max(row[fixed] for row in rows)
+        some = [row for row in rows if row[fixed] == held]
+        title = f"{held:,.0f} {fixed}"
+        axes = figure.add_subplot(1, 2, place, title=title, xlabel=along, ylabel="ms", xscale="log", yscale="log")
+        for name in names:
+            axes.plot([row[along] for row in some], [1e3 * row[name] for row in some], marker=".", label=name)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    _save(figure, path)
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Figure, path: Path) -> None:
+    try:
+        figure.savefig(path, format="png", dpi=120)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --plot") from None

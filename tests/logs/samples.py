@@ -1,0 +1,139 @@
+"""Made-up logs of any round, with times and accuracies known beforehand."""
+
+import json
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from configs.load import ROOT, dump, load_cluster, load_recipe
+from logs.compliance import Verdict
+from logs.disk import write_json
+
+BEGIN_S = 1_790_000_000.0
+"""In 2026: by its date, a `:::MLLOG` log of then is one of ruleset 4.0.0."""
+
+Told = tuple[float, str, Any, dict[str, Any]]
+
+
+def tell(  # noqa: PLR0913 (a run has as many sides)
+    *, epochs: int = 8, every: int = 4, epoch_s: float = 10.0, eval_s: float = 1.0, init_s: float = 20.0,
+    begin_s: float = BEGIN_S, batch: int = 3264, seed: int = 17, best: float = 0.76, status: str = "success",
+    org: str = "Anyone", samples: int = 1281167, division: str = "open",
+) -> list[Told]:  # fmt: skip
+    """Tell a run as (seconds, key, value, metadata), evaluated after every ``every`` epochs, the last time ``best``."""
+    now = begin_s
+    told: list[Told] = [
+        (now, f"submission_{key}", value, {})
+        for key, value in {
+            "benchmark": "resnet", "org": org, "division": division, "status": "research", "platform": "made up",
+            "poc_name": "nobody", "entry": "none",
+        }.items()
+    ]  # fmt: skip
+    told += [(now, "cache_clear", True, {}), (now, "init_start", None, {}), (now, "seed", seed, {})]
+    values = {
+        "global_batch_size": batch, "train_samples": samples, "eval_samples": 50000, "opt_name": "lars",
+        "gradient_accumulation_steps": 1, "model_bn_span": 32, "opt_base_learning_rate": 10.5,
+        "opt_learning_rate_warmup_epochs": 2, "lars_opt_learning_rate_decay_steps": 100, "lars_epsilon": 0.0,
+        "lars_opt_learning_rate_decay_poly_power": 2, "lars_opt_weight_decay": 5e-5, "lars_opt_momentum": 0.9,
+        "lars_opt_base_learning_rate": 10.5, "lars_opt_end_learning_rate": 1e-4,
+        "lars_opt_learning_rate_warmup_epochs": 2,
+    }  # fmt: skip
+    told += [(now, key, value, {}) for key, value in values.items()]
+    now += init_s
+    told += [(now, "init_stop", None, {}), (now, "run_start", None, {})]
+    for epoch in range(1, epochs + 1):
+        if (epoch - 1) % every == 0:
+            told.append((now, "block_start", None, {"first_epoch_num": epoch, "epoch_count": every}))
+        told.append((now, "epoch_start", None, {"epoch_num": epoch}))
+        now += epoch_s
+        told.append((now, "epoch_stop", None, {"epoch_num": epoch}))
+        if epoch % every == 0:
+            told.append((now, "eval_start", None, {"epoch_num": epoch}))
+            now += eval_s
+            told.append((now, "eval_accuracy", best * epoch / epochs, {"epoch_num": epoch}))
+            told.append((now, "eval_stop", None, {"epoch_num": epoch}))
+            told.append((now, "block_stop", None, {"first_epoch_num": epoch + 1 - every}))
+    return [*told, (now, "run_stop", None, {"status": status})]
+
+
+def mllog(told: list[Told]) -> str:
+    """Write as rounds v0.7 to v4.0 do."""
+    rows = (
+        {"namespace": "", "time_ms": round(1000 * at), "event_type": "POINT_IN_TIME", "key": key, "value": value,
+         "metadata": {"file": "made.py", "lineno": 1, **metadata}}
+        for at, key, value, metadata in told
+    )  # fmt: skip
+    return "".join(f":::MLLOG {json.dumps(row)}\n" for row in rows)
+
+
+def mll(told: list[Told]) -> str:
+    """Write as round v0.6 does."""
+    rows = ((at, key, json.dumps({"value": value, "metadata": metadata})) for at, key, value, metadata in told)
+    return "".join(f":::MLL {at:.3f} {key}: {text}\n" for at, key, text in rows)
+
+
+def mlp(told: list[Told], first_epoch: int = 0) -> str:
+    """Write as round v0.5 does: no submission, no init, epochs marked at their beginning, counted from 0 as a rule."""
+    lines = [":::MLPv0.5.0 resnet 1541720273.929 (<string>:1) run_clear_caches"]
+    names = {"global_batch_size": "input_batch_size", "train_samples": "preproc_num_train_examples"}
+    for at, key, value, metadata in told:
+        shift = first_epoch - 1
+        if key.startswith(("submission", "init", "block", "epoch_stop", "cache")):
+            continue
+        text = names.get(key, key)
+        if key == "epoch_start":
+            text = f"train_epoch: {metadata['epoch_num'] + shift}"
+        elif key == "eval_accuracy":
+            text += f": {json.dumps({'value': value, 'epoch': metadata['epoch_num'] + shift})}"
+        elif key == "run_stop":
+            text += ': {"success": true}'
+        elif value is not None:
+            text += f": {json.dumps(value)}"
+        lines.append(f":::MLPv0.5.0 resnet {at:.9f} (fit.py:49) {text}")
+    return "\n".join(lines) + "\n"
+
+
+def _commit() -> str | None:
+    asked = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return asked.stdout.strip() or None
+
+
+def run_folder(folder: Path, seed: int = 1, recipe_name: str = "digits", overrides: Any = (), **run: Any) -> Path:
+    """Write the folder of a finished run, as training does."""
+    recipe, cluster = load_recipe(recipe_name, [f"run.seed={seed}", *overrides]), load_cluster("laptop")
+    size, samples = recipe.batch.global_size, recipe.data.train_samples
+    told = tell(**{"batch": size, "seed": seed, "samples": samples, "division": recipe.mlperf.division, **run})
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(dump(recipe, cluster))
+    (folder / "result_0.txt").write_text(mllog(told))
+    (folder / "result_0.mll.txt").write_text(mll(told))
+    start = next(at for at, key, *_ in told if key == "run_start")
+    epochs = [(at, metadata["epoch_num"]) for at, key, _, metadata in told if key == "epoch_stop"]
+    with (folder / "metrics.jsonl").open("w") as file:
+        for at, epoch in epochs:
+            step = epoch * samples // size - 1
+            row = {
+                "kind": "interval", "step": step, "epoch": epoch, "loss": 2.3 / epoch, "lr": 0.1 * (1 - epoch / 20),
+                "images_per_s": samples / 10 + 3 * epoch, "time": at, "input_wait_fraction": 0.08,
+                "comm_exposed_fraction": 0.21,
+            }  # fmt: skip
+            file.write(json.dumps(row) + "\n")
+    phases = (("interpreter", "MainThread", 0, 0.4), ("communicator", "bring-up", 0.5, 3.2),
+              ("data set", "MainThread", 0.5, 1.1), ("network and weights", "MainThread", 1.1, 2.9),
+              ("wait for communicator", "MainThread", 2.9, 3.2))  # fmt: skip
+    rows = [dict(zip(("phase", "thread", "begin_s", "end_s"), phase, strict=True)) for phase in phases]
+    write_json(folder / "startup.json", {"phases": rows, "elapsed_s": 3.2, "work_s": 5.8, "overlap_saved_s": 2.6})
+    write_json(
+        folder / "summary.json",
+        {"recipe": "digits", "status": "success", "target": recipe.run.target_top1, "epochs": epochs[-1][1],
+         "run_s": told[-1][0] - start, "input_wait_fraction": 0.08, "comm_exposed_fraction": 0.21, "seed": seed},
+    )  # fmt: skip
+    environment = {
+        "packages": {"mxnet": "1.9.1", "horovod": "0.28.1"}, "cpu": "A CPU", "cores": 2, "memory_bytes": 8 << 30,
+        "gpus": None, "platform": "Linux", "git": {"commit": _commit(), "diff_sha256": None, "diff": None},
+    }  # fmt: skip
+    write_json(folder / "environment.json", environment)
+    for_ruleset = {ruleset: Verdict(ruleset, passed=True, messages=()) for ruleset in ("4.0.0", "0.6.0")}
+    write_json(folder / "verdict.json", {ruleset: asdict(verdict) for ruleset, verdict in for_ruleset.items()})
+    return folder
