@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from configs.errors import UserError
 
-__all__ = ["plot_collectives", "plot_learning_rate", "plot_sweep", "plot_validation"]
+__all__ = ["plot_collectives", "plot_learning_rate", "plot_study", "plot_sweep", "plot_validation"]
 
 
 def plot_learning_rate(path: Path, schedule: Sequence[Sequence[float]], title: str) -> None:
@@ -85,6 +86,26 @@ def plot_collectives(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     _save(figure, path)
 
 
+def plot_study(path: Path, curves: Mapping[str, Sequence[tuple[float, float, float, float]]], swept: str) -> None:
+    """Draw each curve's rows of (swept value, mean, lowest, highest top-1), as PNG or, by the file's name, SVG.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    figure = _figure(7, 4)
+    axes = figure.add_subplot(xlabel=swept, ylabel="top-1", xscale="log")
+    for marker, (name, rows) in zip("os^vD*", curves.items(), strict=False):
+        xs = [row[0] for row in rows]
+        axes.fill_between(xs, [row[2] for row in rows], [row[3] for row in rows], alpha=0.2)
+        axes.plot(xs, [row[1] for row in rows], marker=marker, label=name)
+    ticks = sorted({row[0] for rows in curves.values() for row in rows})
+    axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend()
+    _save(figure, path)
+
+
 def _figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
@@ -92,7 +113,13 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _save(figure: Figure, path: Path) -> None:
+    is_svg = path.suffix == ".svg"
+    # Text as text and no date: a small file that is the same for the same numbers.
+    settings = {"svg.fonttype": "none", "svg.hashsalt": "figure"}
     try:
-        figure.savefig(path, format="png", dpi=120)
+        with rc_context(settings):
+            figure.savefig(
+                path, format="svg" if is_svg else "png", dpi=120, metadata={"Date": None} if is_svg else None
+            )
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --plot") from None

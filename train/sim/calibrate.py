@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares
 
 from train.sim.constants import Constants
 from train.sim.points import Point
@@ -24,17 +23,19 @@ __all__ = ["PRIORS", "SPREADS", "fit"]
 Array = npt.NDArray[np.float64]
 
 PRIORS = {
-    "compute_efficiency": (0.60, 0.20),
+    "compute_efficiency": (0.50, 0.20),
     "memory_efficiency": (0.80, 0.15),
-    "kernel_s": (4e-6, 0.50),
-    "launch_s": (6e-6, 0.50),
+    "kernel_s": (4e-6, 0.25),
+    "launch_s": (10e-6, 0.40),
     "tail": (0.5, 0.30),
-    "network_efficiency": (0.60, 0.30),
-    "straggler": (0.010, 0.70),
-    "multinode_s": (0.5e-3, 0.70),
+    "network_efficiency": (0.85, 0.20),
+    "straggler": (0.010, 0.35),
+    "multinode_s": (0.4e-3, 0.30),
 }
 """Constant: its physically expected value, and the spread of its logarithm before any point was seen."""
-SPREADS = {"chip": 0.15, "product": 0.05, "round": 0.05, "campaign": 0.02, "network": 0.05, "multinode": 0.05}
+SPREADS = {
+    "stack": 0.30, "chip": 0.12, "product": 0.05, "round": 0.05, "campaign": 0.02, "network": 0.02, "multinode": 0.10,
+}  # fmt: skip
 """Effect: standard deviation of the logarithm of its factor, before any point was seen."""
 _NOISE = 0.02
 """Standard deviation of the logarithm of a repeated measurement."""
@@ -55,7 +56,7 @@ class _Problem:
 
     def constants(self, theta: Array) -> Constants:
         values = {key: mean * math.exp(each) for each, (key, (mean, _)) in zip(theta, PRIORS.items(), strict=True)}
-        return Constants(**values)
+        return Constants().replaced(**values)
 
     def effects(self, constants: Constants) -> tuple[Array, Array]:
         """Solve for the effects at given constants; give them and the data's residuals."""
@@ -86,14 +87,20 @@ class _Problem:
         return np.concatenate([huber, effects / self.spread, prior])
 
 
-def fit(points: Sequence[Point], predictor: Predictor, start: Constants | None = None) -> Constants:
+def fit(
+    points: Sequence[Point], predictor: Predictor, start: Constants | None = None, max_evaluations: int = 12
+) -> Constants:
     """Fit constants and effects to the points that carry a measured rate.
 
     Args:
         points: With ``measured_images_per_s``; others are left out.
         predictor: Times a point under given constants.
         start: Where to begin; a near one saves time.
+        max_evaluations: Bound on the optimizer's work.
     """
+    # Slow to load, and only a calibration needs it.
+    from scipy.optimize import least_squares  # type: ignore[import-untyped]  # noqa: PLC0415
+
     used = [point for point in points if point.measured_images_per_s]
     names = sorted({name for point in used for name in point.effects})
     position = {name: index for index, name in enumerate(names)}
@@ -107,7 +114,10 @@ def fit(points: Sequence[Point], predictor: Predictor, start: Constants | None =
     if start is not None:
         begin = np.array([math.log(getattr(start, key) / mean) for key, (mean, _) in PRIORS.items()])
     # Shifted by one, since SciPy's step is relative.
-    found = least_squares(lambda shifted: problem.cost_terms(shifted - 1), begin + 1, diff_step=1e-2, xtol=1e-3, ftol=1e-4, max_nfev=12)
+    found = least_squares(
+        lambda shifted: problem.cost_terms(shifted - 1), begin + 1,
+        diff_step=1e-2, xtol=1e-3, ftol=1e-4, max_nfev=max_evaluations,
+    )  # fmt: skip
     constants = problem.constants(found.x - 1)
     effects, _ = problem.effects(constants)
-    return constants.replaced(effects={name: round(float(value), 5) for name, value in zip(names, effects, strict=True)})
+    return constants.replaced(effects=dict(zip(names, effects.tolist(), strict=True)))

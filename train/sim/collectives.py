@@ -102,7 +102,8 @@ def ring(topology: Topology, size_bytes: float) -> Cost:
 def tree(topology: Topology, size_bytes: float) -> Cost:
     """Double binary tree between nodes, a chain within each (NCCL 2.4 and later), pipelined."""
     nodes, local = topology.nodes, topology.local
-    fill = 1.0 if topology.ideal else _TREE_FILL[min(len(_TREE_FILL) - 1, max(0, int(math.log2(max(size_bytes, 1))) - 6))]
+    doubling = max(0, int(math.log2(max(size_bytes, 1.0))) - 6)
+    fill = 1.0 if topology.ideal else _TREE_FILL[min(len(_TREE_FILL) - 1, doubling)]
     rate = topology.link_bytes_per_s
     if nodes > 1:
         rate = min(rate, topology.node_rate(_tree_crossing_share(topology)))
@@ -222,4 +223,4 @@ def _two_level(topology: Topology, size_bytes: float, between: str) -> Cost:
 def _tree_crossing_share(topology: Topology) -> float:
     """Share of a binary tree's traffic that leaves its rack: half of its edges have distance 1, a quarter 2, ..."""
     levels = max(1, math.ceil(math.log2(topology.nodes)))
-    return sum(topology.crossing_share(2**level) / 2 ** (level + 1) for level in range(levels))
+    return sum(topology.crossing_share(2.0**level) / 2.0 ** (level + 1) for level in range(levels))

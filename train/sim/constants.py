@@ -1,7 +1,8 @@
-"""The few numbers that are fitted, with the physical ones they stand on; `calibrate` writes them, everyone reads them."""
+"""The few numbers that are fitted: `worth` writes them into constants.yaml, everyone reads them."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from configs.load import parse_yaml
 
-__all__ = ["CONSTANTS", "Constants", "load_constants"]
+__all__ = ["CONSTANTS", "Calibration", "Constants", "load_calibration"]
 
 CONSTANTS = Path(__file__).with_name("constants.yaml")
 
@@ -33,7 +34,7 @@ class Constants:
     compute_efficiency: float = 0.6
     memory_efficiency: float = 0.8
     kernel_s: float = 4e-6
-    launch_s: float = 6e-6
+    launch_s: float = 1e-5
     tail: float = 0.5
     network_efficiency: float = 0.7
     straggler: float = 0.01
@@ -45,8 +46,43 @@ class Constants:
         return replace(self, **values)
 
 
+@dataclass(frozen=True)
+class Calibration:
+    """Constants with what is known of their worth.
+
+    Args:
+        constants: Fitted to all points.
+        coverage: Share of measured points that an interval is to hold.
+        half_widths: Of the interval in log images/s, by how much was known (``seen``: the chip, at this scale;
+            ``larger``: the chip, on smaller systems; ``unseen``: not even the chip), from held-out points.
+        largest: Most accelerators of a chip in the points.
+        rounds: Newest software round of a chip in the points.
+    """
+
+    constants: Constants
+    coverage: float = 0.9
+    half_widths: dict[str, float] = field(default_factory=lambda: {"seen": 0.1, "larger": 0.2, "unseen": 0.5})
+    largest: dict[str, int] = field(default_factory=dict)
+    rounds: dict[str, str] = field(default_factory=dict)
+
+    def interval(self, chip: str, ranks: int) -> tuple[str, float]:
+        """Say how much was known of ``ranks`` accelerators of a chip, and give the half-width in log images/s."""
+        largest = self.largest.get(chip)
+        if largest is None:
+            return "unseen", self.half_widths["unseen"]
+        seen, larger = self.half_widths["seen"], self.half_widths["larger"]
+        if ranks <= largest:
+            return "seen", seen
+        return "larger", max(seen, larger) * max(1.0, math.log2(ranks / largest) / _DOUBLINGS)
+
+
+_DOUBLINGS = 4
+"""Doublings beyond the largest known system over which held-out intervals were measured; wider in proportion after."""
+
+
 @cache
-def load_constants() -> Constants:
-    """Read the calibrated constants that came with the program."""
+def load_calibration() -> Calibration:
+    """Read the calibration that came with the program."""
     tree = parse_yaml(CONSTANTS.read_text(encoding="utf-8"), CONSTANTS.name)
-    return Constants(**tree["fitted"], effects=tree["effects"])
+    constants = Constants(**tree["fitted"], effects=tree["effects"])
+    return Calibration(constants, tree["coverage"], tree["half_widths"], tree["largest"], tree["rounds"])

@@ -12,7 +12,15 @@ from configs.load import parse_yaml
 from configs.schema import Cluster
 from train.sim.topology import Topology
 
-__all__ = ["Accelerator", "Machine", "accelerators", "find_accelerator", "machine_of_cluster"]
+__all__ = [
+    "Accelerator",
+    "Machine",
+    "System",
+    "accelerators",
+    "find_accelerator",
+    "find_system",
+    "machine_of_cluster",
+]
 
 FAMILIES = Path(__file__).with_name("families.yaml")
 
@@ -36,22 +44,58 @@ class Accelerator:
     match: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class System:
+    """A machine known by name; what it leaves out is as usual for its accelerator."""
+
+    name: str = ""
+    match: tuple[str, ...] = ()
+    accelerator: str | None = None
+    node: int | None = None
+    nics: int | None = None
+    nic: float | None = None
+    nodes_per_rack: int | None = None
+    uplink_share: float = 1.0
+    rack_ordered: bool = True
+    algorithm: str = "auto"
+    boundaries: tuple[int, ...] = ()
+
+
 UNKNOWN = Accelerator("unknown", "unknown", 250e12, 20e12, 1300e9, 100, 8, 40e9, "pcie", 4, 20e9, known=False)
 """Stands in for an accelerator that families.yaml does not list: a middling one, predicted with a wide interval."""
 
 
 @cache
+def _catalogue() -> tuple[tuple[Accelerator, ...], tuple[System, ...]]:
+    tree: dict[str, list[dict[str, Any]]] = parse_yaml(FAMILIES.read_text(encoding="utf-8"), FAMILIES.name)
+    tuples = ("match", "boundaries")
+
+    def frozen(row: dict[str, Any]) -> dict[str, Any]:
+        return {key: tuple(value) if key in tuples else value for key, value in row.items()}
+
+    kinds = tuple(Accelerator(**frozen(row)) for row in tree["accelerators"])
+    return kinds, tuple(System(**frozen(row)) for row in tree["systems"])
+
+
 def accelerators() -> tuple[Accelerator, ...]:
-    """Read the catalogue, in the order of its file."""
-    rows: list[dict[str, Any]] = parse_yaml(FAMILIES.read_text(encoding="utf-8"), FAMILIES.name)["accelerators"]
-    return tuple(Accelerator(**{**row, "match": tuple(row["match"])}) for row in rows)
+    """Give the catalogue, in the order of its file."""
+    return _catalogue()[0]
 
 
 @cache
 def find_accelerator(text: str) -> Accelerator:
     """Give the first entry whose pattern fits ``text``, or `UNKNOWN`."""
-    lowered = text.lower()
-    return next((each for each in accelerators() if any(re.search(one, lowered) for one in each.match)), UNKNOWN)
+    return next((each for each in accelerators() if _fits(each.match, text)), UNKNOWN)
+
+
+@cache
+def find_system(text: str) -> System:
+    """Give the machine known by this name, or one with nothing special."""
+    return next((each for each in _catalogue()[1] if _fits(each.match, text)), System())
+
+
+def _fits(patterns: tuple[str, ...], text: str) -> bool:
+    return any(re.search(pattern, text.lower()) for pattern in patterns)
 
 
 @dataclass(frozen=True)
@@ -79,11 +123,11 @@ class Machine:
         """Of an activation or a gradient."""
         return 2 if self.half else 4
 
-    def topology(self, network_efficiency: float, link_efficiency: float = 1.0) -> Topology:
-        """Describe it to a collective; efficiencies are reached shares of the links' rates."""
+    def topology(self, network_efficiency: float) -> Topology:
+        """Describe it to a collective; the efficiency is the reached share of the cards' rate."""
         node_rate = max(1, self.nics) * self.nic_bytes_per_s * network_efficiency
         return Topology(
-            self.ranks, self.ranks_per_node, self.link_bytes_per_s * link_efficiency, node_rate,
+            self.ranks, self.ranks_per_node, self.link_bytes_per_s, node_rate,
             self.accelerator.link_kind, self.nodes_per_rack, self.uplink_share, self.rack_ordered,
         )  # fmt: skip
 
@@ -96,6 +140,7 @@ def machine_of_cluster(cluster: Cluster) -> Machine:
     """Read a cluster file; what its node leaves out comes from the catalogue."""
     node, fabric = cluster.node, cluster.fabric
     found = find_accelerator(node.gpu or cluster.name)
+    system = find_system(cluster.name)
     return Machine(
         accelerator=found,
         ranks=cluster.world_size,
@@ -105,5 +150,6 @@ def machine_of_cluster(cluster: Cluster) -> Machine:
         nic_bytes_per_s=node.nic_bytes_per_s or found.nic,
         nodes_per_rack=fabric.nodes_per_rack,
         uplink_share=fabric.uplink_share,
+        rack_ordered=system.rack_ordered,
         half=cluster.engine.precision == "float16",
     )

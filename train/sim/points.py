@@ -1,16 +1,16 @@
-"""Rows in the columns of the public MLPerf points: from identity, count and batch to a machine; never from a measure."""
+"""Rows in the columns of the public points: from identity, count and batch to a machine, never from a measure."""
 
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from configs.errors import UserError
-from train.sim.hardware import Accelerator, Machine, find_accelerator
+from train.sim.hardware import Accelerator, Machine, System, find_accelerator, find_system
 from train.sim.step import Software
 
 __all__ = ["Point", "read_points"]
@@ -19,6 +19,8 @@ __all__ = ["Point", "read_points"]
 _ONE_GROUP, _GRAPHS = 0.7, 1.0
 """Rounds since which gradients went as one group, and kernels as one CUDA graph."""
 _NODES = (r"^(\d+)x(?=[A-Z])", r"_n(\d+)(?![0-9])", r"_(\d+)N(?![a-zA-Z0-9])", r"^(\d+)R\d", r"[_-]N(\d+)$")
+_FUSING_STACKS, _FUSED_TRAFFIC = ("xla", "synapse", "mindspore"), 0.5
+"""Graph compilers that fuse batch norms into their neighbours, and what that leaves of their traffic (assumed)."""
 _LARGEST_NODE = 16
 _LARGEST_PCIE_NODE = 24
 """A system whose name counts no nodes is one chassis of cards up to here."""
@@ -39,15 +41,23 @@ class Point:
     measured: Mapping[str, str]
     includes_evaluation: bool
 
-    @property
-    def machine(self) -> Machine:
-        """The system's hardware: counts of the nodes from its name, rates from the catalogue."""
-        kind = self.accelerator
-        node = ranks_per_node(self.system, self.ranks, kind)
-        nics = max(1, round(kind.nics * node / kind.node)) if node < kind.node else kind.nics
-        return Machine(kind, self.ranks, node, kind.link, nics, kind.nic)
+    @cached_property
+    def known(self) -> System:
+        """What the catalogue knows of this very machine."""
+        return find_system(f"{self.round} {self.submitter} {self.system}")
 
-    @property
+    @cached_property
+    def machine(self) -> Machine:
+        """The system's hardware: nodes counted from its name, rates from the catalogue."""
+        kind, known = self.accelerator, self.known
+        node = min(self.ranks, known.node or ranks_per_node(self.system, self.ranks, kind))
+        nics = known.nics or (max(1, round(kind.nics * node / kind.node)) if node < kind.node else kind.nics)
+        return Machine(
+            kind, self.ranks, node, kind.link, nics, known.nic or kind.nic,
+            known.nodes_per_rack, known.uplink_share, known.rack_ordered,
+        )  # fmt: skip
+
+    @cached_property
     def effects(self) -> tuple[str, ...]:
         """Names of the calibrated factors that apply, coarse to fine."""
         chip, node = self.accelerator.chip, self.machine.ranks_per_node
@@ -55,17 +65,31 @@ class Point:
         maker = re.sub(r"[^a-z0-9]", "", self.submitter.lower())
         campaign = f"{maker}/{self.accelerator.name}/{self.round}"
         names.append(f"campaign:{campaign}")
+        if stack := _stack(self.submitter, self.accelerator):
+            names.insert(0, f"stack:{stack}")
         if self.ranks > node:
             names += [f"network:{chip}/{self.round}", f"multinode:{campaign}"]
         return tuple(names)
 
-    @property
+    @cached_property
     def software(self) -> Software:
         """Rounds up to 0.6 reduced in groups as backward went, later ones once at its end; graphs came with 1.0."""
         mlperf_round = _number(self.round, 3.0)
         return Software(
-            bucket_bytes=(4 if mlperf_round < _ONE_GROUP else 64) << 20, graphs=mlperf_round >= _GRAPHS
+            bucket_bytes=(4 if mlperf_round < _ONE_GROUP else 64) << 20,
+            algorithm=self.known.algorithm,
+            boundaries=self.known.boundaries,
+            graphs=mlperf_round >= _GRAPHS,
+            norm_traffic=_FUSED_TRAFFIC if _stack(self.submitter, self.accelerator) in _FUSING_STACKS else 1.0,
         )
+
+
+def _stack(submitter: str, kind: Accelerator) -> str:
+    """Name the framework of those who did not run NVIDIA's MXNet, by who they are or what it must be."""
+    by_chip = {"TPUv2": "xla", "TPUv3": "xla", "TPUv4": "xla", "Gaudi": "synapse", "Gaudi2": "synapse"}
+    by_submitter = {"tinycorp": "tinygrad", "google": "tensorflow"}
+    by_chip["Ascend910"] = "mindspore"
+    return by_chip.get(kind.chip, "") or by_submitter.get(submitter.lower(), "")
 
 
 def ranks_per_node(system: str, ranks: int, kind: Accelerator) -> int:
@@ -91,7 +115,7 @@ def read_points(path: Path) -> list[Point]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     if not rows:
-        raise UserError(f"{path}: no rows; a points file has the columns of scaling_points.csv, n_acc and batch_per_acc")
+        raise UserError(f"{path}: no rows; a points file has a header with n_acc and batch_per_acc, and rows")
     return [_point(row, f"{path}, row {number}") for number, row in enumerate(rows, start=2)]
 
 

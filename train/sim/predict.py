@@ -4,31 +4,53 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from train.arch import build_network
-from train.sim.constants import Constants
+from train.sim.constants import Calibration, Constants
+from train.sim.convergence import epochs_to_target
 from train.sim.points import Point
+from train.sim.run import IMAGENET, evaluation_time, run_time
 from train.sim.step import Step, StepModel
 
-__all__ = ["Predictor", "log_factor"]
+__all__ = ["PointForecast", "Predictor", "log_factor"]
 
 Array = npt.NDArray[np.float64]
-IMAGES = 1_281_167
-EVAL_IMAGES = 50_000
 BLOCK_EPOCHS = 4
 """Epochs between evaluations in MLPerf's submissions."""
 
 
-def evaluation_time(images_per_s: float, mlperf_round: str) -> float:
-    """Predict one evaluation's seconds: inference on the validation set, and a fixed part.
+@dataclass(frozen=True)
+class PointForecast:
+    """What is predicted of a point, from its identity alone; ``low`` and ``high`` bound the images/s."""
 
-    *Source*: evaluation against training rate of the public points, by round.
-    """
-    old = mlperf_round in ("0.5", "0.6", "0.7")
-    return (0.95 if old else 0.42) * EVAL_IMAGES / images_per_s + 0.02
+    point: Point
+    images_per_s: float
+    low: float
+    high: float
+    basis: str
+    epochs: int
+    time_to_train_s: float
+
+    def row(self) -> dict[str, object]:
+        """Give it as a row of ``--points --json``."""
+        return {
+            "mlperf_round": self.point.round,
+            "submitter": self.point.submitter,
+            "system": self.point.system,
+            "accelerator": self.point.accelerator.name,
+            "n_acc": self.point.ranks,
+            "batch_per_acc": self.point.batch,
+            "predicted_img_per_s": round(self.images_per_s, 1),
+            "low": round(self.low, 1),
+            "high": round(self.high, 1),
+            "interval_from": self.basis,
+            "predicted_epochs": self.epochs,
+            "predicted_time_to_train_s": round(self.time_to_train_s, 1),
+        }
 
 
 class Predictor:
@@ -45,6 +67,18 @@ class Predictor:
         """Predict images/s in the sense in which the point's column means it."""
         factor = math.exp(log_factor(point.effects, constants.effects))
         return _rate(point, self.step(point, constants, factor).total_s)
+
+    def forecast(self, point: Point, calibration: Calibration) -> PointForecast:
+        """Predict a point's rate with its interval, and its time to train by the reference epochs of its batch."""
+        constants = calibration.constants
+        factor = math.exp(log_factor(point.effects, constants.effects))
+        step_s = self.step(point, constants, factor).total_s
+        rate = _rate(point, step_s)
+        basis, half = calibration.interval(point.accelerator.chip, point.ranks)
+        epochs = epochs_to_target(point.ranks * point.batch, point.round)
+        nodes = -(-point.ranks // point.machine.ranks_per_node)
+        time = run_time(point.ranks * point.batch / step_s, epochs, nodes, mlperf_round=point.round)
+        return PointForecast(point, rate, rate * math.exp(-half), rate * math.exp(half), basis, epochs, time.total_s)
 
     def log_rates(self, points: Sequence[Point], constants: Constants, log_factors: Array) -> tuple[Array, Array]:
         """Give log images/s of each point, and the share of its step that a factor on compute time scales."""
@@ -65,7 +99,7 @@ def _rate(point: Point, step_s: float) -> float:
     rate = point.ranks * point.batch / step_s
     if not point.includes_evaluation:
         return rate
-    block = BLOCK_EPOCHS * IMAGES
+    block = BLOCK_EPOCHS * IMAGENET.images
     return block / (block / rate + evaluation_time(rate, point.round))
 
 

@@ -95,13 +95,16 @@ def _table(rows: list[_Row]) -> KernelTable:
     return KernelTable(names, flops, numbers, weights, tiles, np.array(layer))
 
 
-def kernel_times(table: KernelTable, machine: Machine, batch: float, constants: Constants) -> Array:
+def kernel_times(
+    table: KernelTable, machine: Machine, batch: float, constants: Constants, norm_traffic: float = 1.0
+) -> Array:
     """Predict each kernel's seconds for ``batch`` images on one accelerator."""
     units = machine.accelerator.units
     arithmetic = batch * table.flops / (machine.peak * constants.compute_efficiency)
     tiles = np.maximum(batch * table.tiles, 1e-9)
     arithmetic = np.where(table.tiles > 0, arithmetic * (1 + constants.tail * units / tiles), arithmetic)
-    traffic = machine.bytes_per_number * (batch * table.numbers + table.weights)
+    numbers = np.where(table.flops > 0, table.numbers, norm_traffic * table.numbers)
+    traffic = machine.bytes_per_number * (batch * numbers + table.weights)
     memory = traffic / (machine.accelerator.memory * constants.memory_efficiency)
     return np.asarray(constants.kernel_s + np.maximum(arithmetic, memory))
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from train.arch import Network, gradient_bytes
 from train.buckets import plan_buckets
@@ -28,6 +29,8 @@ class Software:
         boundaries: Tensors in each bucket, last layer first, where a program fixes them; overrides the cap.
         images_per_s: What one rank's input pipeline delivers; none: enough.
         graphs: Kernels are launched as one graph, not one by one from the host.
+        norm_traffic: Bytes moved by batch norms and additions, relative to kernels of their own; compilers that fuse
+            them into the convolutions move fewer.
         channels: Multiprocessors that a reduction takes from the compute under which it hides.
     """
 
@@ -37,6 +40,7 @@ class Software:
     boundaries: tuple[int, ...] = ()
     images_per_s: float | None = None
     graphs: bool = True
+    norm_traffic: float = 1.0
     channels: int = 12
 
 
@@ -99,6 +103,7 @@ class StepModel:
     def __init__(self, network: Network) -> None:
         self.network = network
         self.forward, self.backward = tabulate(network)
+        self._num_parameters = network.num_parameters
         self._buckets: dict[tuple[int, int, tuple[int, ...]], tuple[Bucket, ...]] = {}
 
     def buckets(self, software: Software, bytes_per_number: int) -> tuple[Bucket, ...]:
@@ -107,6 +112,14 @@ class StepModel:
         if key not in self._buckets:
             self._buckets[key] = _plan(self.network, self.backward, *key)
         return self._buckets[key]
+
+    @staticmethod
+    def kernels(
+        table: KernelTable, machine: Machine, batch: float, constants: Constants, software: Software
+    ) -> npt.NDArray[np.float64]:
+        """Give each kernel's seconds, launched as this software launches."""
+        launch_s = 0.0 if software.graphs else constants.launch_s
+        return kernel_times(table, machine, batch, constants, software.norm_traffic) + launch_s
 
     def step(
         self, machine: Machine, batch: float, constants: Constants, software: Software, factor: float = 1.0
@@ -121,9 +134,8 @@ class StepModel:
             factor: On compute time, from the calibrated effects of this family.
         """
         slowest = 1 + constants.straggler * math.sqrt(2 * math.log(machine.ranks))
-        launch_s = 0.0 if software.graphs else constants.launch_s
-        forward_s = factor * float((kernel_times(self.forward, machine, batch, constants) + launch_s).sum())
-        kernels = factor * np.cumsum(kernel_times(self.backward, machine, batch, constants) + launch_s)
+        forward_s = factor * float(self.kernels(self.forward, machine, batch, constants, software).sum())
+        kernels = factor * np.cumsum(self.kernels(self.backward, machine, batch, constants, software))
         alone_s = slowest * (forward_s + float(kernels[-1]))
         reductions = self._reduce(machine, constants, software, slowest * (forward_s + kernels))
         hidden_s = sum(max(0.0, min(one.end_s, alone_s) - one.start_s) for one in reductions)
@@ -135,7 +147,7 @@ class StepModel:
         compute_s = forward_s + backward_s
         exposed_s = max(0.0, reductions[-1].end_s - slowest * compute_s - contention_s) if reductions else 0.0
         nodes = -(-machine.ranks // machine.ranks_per_node)
-        update_s = factor * update_time(self.network.num_parameters, machine, constants)
+        update_s = factor * update_time(self._num_parameters, machine, constants)
         busy_s = slowest * compute_s + contention_s + exposed_s + update_s
         overhead_s = constants.multinode_s if nodes > 1 else 0.0
         input_s = 0.0
@@ -147,7 +159,7 @@ class StepModel:
         )
 
     def _reduce(
-        self, machine: Machine, constants: Constants, software: Software, ready: np.ndarray
+        self, machine: Machine, constants: Constants, software: Software, ready: npt.NDArray[np.float64]
     ) -> tuple[Reduction, ...]:
         """Queue the buckets: each starts when it is ready and the one before it has ended."""
         if machine.ranks == 1:

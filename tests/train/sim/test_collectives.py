@@ -1,0 +1,140 @@
+"""The collective model against closed forms, written here a second time, and at its limits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.errors import ConfigError
+from train.sim.collectives import ALGORITHMS, allreduce, best_algorithm
+from train.sim.topology import Topology
+
+LINK, CARDS = 100e9, 20e9
+
+
+def flat(ranks: int) -> Topology:
+    """One rank a node and no latency: the textbooks' machine."""
+    return Topology(ranks, 1, 1e15, CARDS, ideal=True)
+
+
+def nodes(count: int, local: int = 8) -> Topology:
+    return Topology(count * local, local, LINK, CARDS, ideal=True)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 1040])
+def test_a_ring_moves_twice_the_buffer_less_one_part(ranks: int) -> None:
+    assert allreduce("ring", flat(ranks), 1e8).time_s == pytest.approx(2 * (ranks - 1) / ranks * 1e8 / CARDS)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 1024])
+def test_halving_and_doubling_moves_as_much_as_a_ring(ranks: int) -> None:
+    moved = 2 * sum(1e8 / 2**step for step in range(1, ranks.bit_length()))
+    assert allreduce("halving-doubling", flat(ranks), 1e8).time_s == pytest.approx(moved / CARDS)
+    assert moved == pytest.approx(2 * (ranks - 1) / ranks * 1e8)
+
+
+@pytest.mark.parametrize("ranks", [3, 1040, 1536])
+def test_ranks_above_a_power_of_two_fold_with_two_whole_buffers(ranks: int) -> None:
+    power = 2 ** int(math.log2(ranks))
+    expected = (2 * (power - 1) / power + 2) * 1e8 / CARDS
+    assert allreduce("halving-doubling", flat(ranks), 1e8).time_s == pytest.approx(expected)
+
+
+def test_a_double_binary_tree_moves_the_buffer_twice_at_any_size() -> None:
+    for ranks in (2, 64, 2048):
+        assert allreduce("tree", flat(ranks), 1e8).time_s == pytest.approx(2 * 1e8 / CARDS)
+
+
+def test_a_square_of_single_ranks_is_a_torus_of_its_root() -> None:
+    expected = (2 * 7 / 8 + 2 * 7 / 8 / 8) * 1e8 / CARDS
+    assert allreduce("torus", flat(64), 1e8).time_s == pytest.approx(expected)
+
+
+def test_two_levels_add_the_node_and_the_share_between_nodes() -> None:
+    size, count, local = 1e8, 64, 8
+    inside = 2 * (local - 1) / local * size / LINK
+    between = 2 * (count - 1) / count * size / CARDS  # `local` rings of size/local share the node's cards
+    assert allreduce("torus", nodes(count), size).time_s == pytest.approx(inside + between)
+
+
+def test_switches_that_reduce_halve_the_traffic() -> None:
+    assert allreduce("switch", nodes(64), 1e8).time_s == pytest.approx(1e8 / CARDS)
+
+
+@pytest.mark.parametrize(("servers", "expected"), [(1, 2 * 16), (4, 2 * 4), (64, 2)])
+def test_parameter_servers_are_bound_by_their_own_cards_until_there_are_as_many(servers: int, expected: float) -> None:
+    assert allreduce(f"ps:{servers}", flat(16), 1e8).time_s == pytest.approx(expected * 1e8 / CARDS)
+
+
+def test_the_record_needed_hierarchy_because_a_flat_ring_outlasts_its_step() -> None:
+    record = Topology(2048, 4, 120e9, 24e9)
+    ring, tree = (allreduce(name, record, 51.1e6).time_s for name in ("ring", "tree"))
+    assert 0.012 <= ring <= 0.051
+    assert 0.004 <= tree <= 0.008
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, "auto", "ps:4"])
+def test_one_rank_or_nothing_to_send_costs_nothing(name: str) -> None:
+    assert allreduce(name, Topology(1, 8, LINK, CARDS), 1e8).time_s == 0
+    assert allreduce(name, Topology(64, 8, LINK, CARDS), 0).time_s == 0
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, "auto", "ps:4"])
+def test_infinite_bandwidth_leaves_latency_and_no_latency_with_it_nothing(name: str) -> None:
+    fast = Topology(256, 8, 1e30, 1e30)
+    cost = allreduce(name, fast, 1e8)
+    assert cost.time_s == pytest.approx(cost.latency_s)
+    assert cost.latency_s > 0
+    assert allreduce(name, replace(fast, ideal=True), 1e8).time_s == pytest.approx(0, abs=1e-12)
+
+
+@given(
+    name=st.sampled_from([*ALGORITHMS, "auto", "ps:4"]), count=st.integers(1, 600), local=st.sampled_from([1, 4, 8]),
+    size=st.floats(1e3, 1e9), ordered=st.booleans(),
+)  # fmt: skip
+def test_faster_links_never_cost_time(name: str, count: int, local: int, size: float, ordered: bool) -> None:
+    slow = Topology(count * local, local, LINK, CARDS, nodes_per_rack=34, uplink_share=0.35, rack_ordered=ordered)
+    before = allreduce(name, slow, size).time_s
+    for better in (
+        replace(slow, link_bytes_per_s=2 * LINK),
+        replace(slow, node_bytes_per_s=2 * CARDS),
+        replace(slow, uplink_share=1.0),
+        replace(slow, nodes_per_rack=None),
+        replace(slow, ideal=True),
+    ):
+        assert allreduce(name, better, size).time_s <= before * (1 + 1e-9)
+
+
+@given(name=st.sampled_from([*ALGORITHMS, "auto", "ps:4"]), size=st.floats(64, 5e8), count=st.integers(1, 300))
+def test_more_bytes_never_take_less_time(name: str, size: float, count: int) -> None:
+    machine = Topology(8 * count, 8, LINK, CARDS)
+    assert allreduce(name, machine, 2 * size).time_s >= allreduce(name, machine, size).time_s * (1 - 1e-9)
+
+
+@given(name=st.sampled_from(["ring", "tree", "torus", "hierarchical", "switch", "ps:4"]), count=st.integers(2, 300))
+def test_more_nodes_never_take_less_time(name: str, count: int) -> None:
+    some, more = (Topology(8 * each, 8, LINK, CARDS) for each in (count, 2 * count))
+    assert allreduce(name, more, 5e7).time_s >= allreduce(name, some, 5e7).time_s * (1 - 1e-9)
+
+
+def test_shared_uplinks_slow_what_crosses_racks_and_spare_a_ring_in_rack_order() -> None:
+    open_fabric = Topology(2048, 4, LINK, 24e9)
+    shared = replace(open_fabric, nodes_per_rack=34, uplink_share=1 / 3)
+    scattered = replace(shared, rack_ordered=False)
+    for name, slower in (("ring", shared), ("ring", scattered), ("halving-doubling", shared), ("tree", scattered)):
+        before, after = (allreduce(name, each, 5e7).time_s for each in (open_fabric, slower))
+        assert after > 1.05 * before if (name, slower) != ("ring", shared) else after == before
+
+
+def test_trees_win_for_small_buffers_at_scale_and_rings_for_large_ones_on_few_nodes() -> None:
+    assert best_algorithm(Topology(2048, 8, 240e9, 96e9), 1e4)[0] == "tree"
+    assert best_algorithm(Topology(32, 8, 240e9, 96e9), 1e9)[0] in ("ring", "torus")
+
+
+def test_an_unknown_algorithm_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'ring'"):
+        allreduce("rings", flat(4), 1e6)

@@ -1,0 +1,123 @@
+"""The command: a run, a sweep, an optimum, a trace, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from train.sim.__main__ import main
+
+EXCERPT = Path(__file__).with_name("points.csv")
+RECORD = ["abci-b86016", "--cluster", "abci-v100", "--round", "0.6"]
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["simulate", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_record_with_its_efficiency_and_the_cause_of_what_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(answer(capsys, *RECORD, "--json"))
+    assert found["time_to_train_s"] == pytest.approx(70.4, rel=0.07)
+    assert found["efficiency"] == pytest.approx(0.77, abs=0.04)
+    saved = found["step_ms_saved_without"]
+    causes = [name for name in saved if not name.startswith("all ")]
+    assert causes[0] == "uplinks between racks shared"
+    parts = ("forward", "backward", "straggler", "contention", "exposed_communication", "update", "overhead", "input")
+    assert sum(found[f"{part}_s"] for part in parts) == pytest.approx(found["step_s"])
+
+
+def test_the_text_says_rate_interval_parts_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    text = answer(capsys, *RECORD, "--price", "2")
+    for word in ("images/s", "90% interval", "efficiency", "exposed communication", "time to train", "cost"):
+        assert word in text
+
+
+def test_a_hundred_points_up_to_4096_ranks_take_seconds_and_grow(capsys: pytest.CaptureFixture[str]) -> None:
+    start = time.perf_counter()
+    rows = json.loads(answer(capsys, *RECORD, "--sweep", "ranks=64..4096/100", "--json"))
+    assert time.perf_counter() - start < 10
+    assert len(rows) == 100
+    assert rows[-1]["images_per_s"] > 40 * rows[0]["images_per_s"]
+    steps = [row["step_s"] for row in rows]
+    assert max(later / earlier for earlier, later in itertools.pairwise(steps)) < 1.1
+
+
+def test_a_bigger_machine_at_a_bigger_batch_is_not_always_faster(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(answer(capsys, *RECORD, "--sweep", "ranks=256..131072", "--json"))
+    assert [row["epochs"] for row in rows] == sorted(row["epochs"] for row in rows)
+    gains = [one["time_to_train_s"] / two["time_to_train_s"] for one, two in itertools.pairwise(rows)]
+    assert gains[-1] < gains[0] < 2
+
+
+def test_a_sweep_of_two_values_gives_every_combination(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(answer(capsys, *RECORD, "--sweep", "batch=32,42", "--sweep", "algorithm=ring,tree", "--json"))
+    assert [(row["batch"], row["algorithm"]) for row in rows] == [
+        ("32", "ring"), ("32", "tree"), ("42", "ring"), ("42", "tree")
+    ]  # fmt: skip
+
+
+def test_the_optimum_keeps_to_its_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    fastest = json.loads(answer(capsys, *RECORD, "--optimize", "--json"))
+    cheapest = json.loads(answer(capsys, *RECORD, "--optimize", "--deadline", "200", "--json"))
+    assert fastest[0]["time_to_train_s"] == min(row["time_to_train_s"] for row in fastest)
+    assert all(row["time_to_train_s"] <= 200 for row in cheapest)
+    assert cheapest[0]["accelerator_hours"] < fastest[0]["accelerator_hours"]
+
+
+def test_a_trace_has_every_kernel_every_bucket_and_the_steps_length(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "step.json"
+    found = json.loads(answer(capsys, *RECORD, "--json", "--trace", str(path)))
+    events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert sum(event["cat"] == "allreduce" for event in events) == 4
+    assert sum(event["cat"] == "forward" for event in events) > 100
+    end = max(event["ts"] + event["dur"] for event in events)
+    assert end == pytest.approx(1e6 * found["step_s"], rel=1e-3)
+
+
+def test_points_give_one_row_each_with_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(answer(capsys, "--points", str(EXCERPT), "--json"))
+    keys = {"n_acc", "batch_per_acc", "predicted_img_per_s", "low", "high", "predicted_time_to_train_s"}
+    assert len(rows) == len(EXCERPT.read_text().splitlines()) - 1
+    assert all(keys <= row.keys() for row in rows)
+
+
+def test_validation_counts_what_falls_inside_and_draws_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "validation.png"
+    text = answer(capsys, "--validate", str(EXCERPT), "--plot", str(picture))
+    assert "are inside their interval" in text
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_allreduce_is_compared_by_ranks_and_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(answer(capsys, *RECORD, "--collectives", "--json"))
+    assert {"ring", "torus", "halving-doubling", "tree", "hierarchical", "switch", "ps:8"} <= rows[0].keys()
+    assert len({row["best"] for row in rows}) > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["digitz"], "did you mean 'digits'"),
+        ([], "RECIPE"),
+        ([*RECORD, "--sweep", "rank=4"], "did you mean 'ranks'"),
+        ([*RECORD, "--sweep", "ranks=none"], "numbers above 0"),
+        ([*RECORD, "--algorithm", "rings"], "did you mean 'ring'"),
+        ([*RECORD, "--optimize", "--deadline", "1"], "nothing keeps to the limits"),
+        (["--points", "nowhere.csv"], "cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_two(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1

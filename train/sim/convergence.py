@@ -1,0 +1,39 @@
+"""How many epochs a batch needs to 75.9 %: the reference convergence points, and what each era's recipes took."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+__all__ = ["epochs_to_target"]
+
+_REFERENCE: dict[int, float] = {
+    1632: 35, 3264: 35, 4096: 40, 8192: 42, 13056: 45.5, 16384: 47, 32768: 56, 49152: 68, 58880: 80, 65536: 84.5,
+    67840: 85.9, 86016: 90,
+}  # fmt: skip
+"""Rounds from 1.0 on: mlcommons/logging rcps_resnet.json; 16,384 as submitted in 2.1; 86,016 is the 2019 record's."""
+_ROUND_06: dict[int, float] = {1664: 60, 4096: 61.5, 16384: 65.5, 33280: 72, 54080: 86, 86016: 90}
+"""As submitted in 0.6, before LARS recipes for small batches."""
+_ROUND_07: dict[int, float] = {
+    832: 38, 1664: 38, 3264: 41, 4096: 43, 8192: 44, 34560: 59, 44544: 70, 53360: 82, 86016: 90,
+}  # fmt: skip
+"""As submitted in 0.7."""
+
+
+def epochs_to_target(global_batch: float, mlperf_round: str = "") -> int:
+    """Give whole epochs to the target at a global batch, straight between known points in the batch's logarithm.
+
+    Args:
+        global_batch: Images a step; below the smallest known batch its epochs hold, above the largest the last slope.
+        mlperf_round: Era of the recipe; empty or unknown: today's.
+    """
+    table: dict[int, float] = {"0.5": _ROUND_06, "0.6": _ROUND_06, "0.7": _ROUND_07}.get(mlperf_round, _REFERENCE)
+    batches = [math.log(batch) for batch in table]
+    epochs = list(table.values())
+    at = math.log(global_batch)
+    if at > batches[-1]:
+        # The slope of the curve's steep part, so that a batch beyond all experience does not look free.
+        slope = (epochs[-1] - epochs[-4]) / (batches[-1] - batches[-4])
+        return math.ceil(epochs[-1] + slope * (at - batches[-1]))
+    return round(float(np.interp(at, batches, epochs)))
