@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["explain"]
+__all__ = ["TRY_AGAIN", "explain"]
 
-_AGAIN = "then run ./run.sh again: it goes on where it stopped"
+TRY_AGAIN = "run ./run.sh again: it goes on where it stopped"
+_AGAIN = f"then {TRY_AGAIN}"
 
 _CAUSES = (
     (r"No space left on device|Errno 28\b", f"the disk is full; free some space, {_AGAIN}"),

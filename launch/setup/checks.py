@@ -29,7 +29,7 @@ def find_problems(variant: Variant, folder: Path, pending: Iterable[str], needed
         needed_bytes: Disk space that they take.
     """
     stages = set(pending)
-    problems = [_wrong_machine(), _little_disk(folder, needed_bytes)]
+    problems = [_wrong_machine(), _spaced_path(folder), _little_disk(folder, needed_bytes)]
     if "venv" in stages:
         problems.append(_no_venv())
     if "horovod" in stages:
@@ -58,6 +58,12 @@ def _wrong_machine() -> str | None:
     if found == "Linux x86_64":
         return None
     return f"this is {found}; MXNet 1.9.1 and DALI have wheels for Linux x86_64 only: use such a machine or container"
+
+
+def _spaced_path(folder: Path) -> str | None:
+    if not any(character.isspace() for character in str(folder)):
+        return None
+    return f"the path {str(folder)!r} has a space, which Horovod's build cannot take: move this folder, or rename it"
 
 
 def _little_disk(folder: Path, needed_bytes: int) -> str | None:

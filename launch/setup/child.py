@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,14 +13,14 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launch.setup.causes import explain
+from launch.setup.causes import TRY_AGAIN, explain
 
 __all__ = ["StageError", "Stopwatch", "run_logged"]
 
 _TERM_GRACE_S = 3.0
 _REDRAW_S = 0.5
-_LIVE_WIDTH = 100
-_NOISE = re.compile(r"WARNING: Location 'file:|^\s*$|^Looking in ")
+_NOISE = re.compile(r"WARNING: Location 'file:|^\s*$|^Looking in |^\s*(cd|/|g?make)\b")
+"""Lines not worth showing live: empty ones, pip's about its settings, the compilers' whole command lines."""
 
 
 class StageError(Exception):
@@ -40,8 +41,8 @@ class Stopwatch:
         now_s = time.monotonic()
         if self._is_live and now_s - self._drawn_s >= _REDRAW_S:
             self._drawn_s = now_s
-            text = f"setup: {self._title} ... {now_s - self._start_s:.0f} s  {line}"
-            sys.stderr.write(f"\r\x1b[K{text[:_LIVE_WIDTH]}")
+            text = f"setup: {self._title.partition(':')[0]} ... {now_s - self._start_s:.0f} s  {line}"
+            sys.stderr.write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
             sys.stderr.flush()
 
     def end(self, word: str = "") -> None:
@@ -91,7 +92,9 @@ def run_logged(
             _end_group(process)
             process.stdout.close()
     if status:
-        raise StageError(f"{explain(log.read_text(errors='replace'))}\n       all of the output: {log}")
+        output = log.read_text(encoding="utf-8", errors="replace")
+        cause = explain(output) if status > 0 else f"killed by {signal.Signals(-status).name}; {TRY_AGAIN}"
+        raise StageError(f"{cause}\n       all of the output: {log}")
 
 
 def _last_line(chunk: bytes) -> str:

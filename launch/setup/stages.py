@@ -17,7 +17,7 @@ from launch.setup.horovod import build_environment, check_build
 from launch.setup.layout import HOROVOD, LOCK, PROJECT, ROOT, VENV, VENV_PYTHON, Variant, locked, site_packages
 from launch.setup.state import LOCK_NAME, digest
 
-__all__ = ["Stage", "is_usable", "make_stages"]
+__all__ = ["Stage", "is_usable", "make_stages", "remove_half_installed"]
 
 _KEPT = {LOCK_NAME, "setup.json", "setup.tmp"}
 _TEMPORARY = VENV / "tmp"
@@ -51,7 +51,7 @@ def make_stages(variant: Variant, *, has_mpi: bool, with_test: bool) -> list[Sta
     built_from = [HOROVOD, *parts, *locked(mxnet, "numpy", "cmake", "setuptools", "nvidia-nccl-cu11")]
     size = "3 GB of" if variant == "gpu" else "about 500 MB of"
     stages = [
-        Stage("venv", f"virtual environment, Python {version}", digest(version, ROOT, variant), GB // 10, _make_venv),
+        Stage("venv", f"virtual environment: Python {version}", digest(version, ROOT, variant), GB // 10, _make_venv),
         Stage("tools", "build tools", digest(*_tools()), GB // 2, _install_tools),
         Stage("wheels", f"pinned wheels: MXNet ({variant}), DALI and others, {size} downloads", pins,
               (10 if variant == "gpu" else 3) * GB, lambda watch, lock: _install_wheels(variant, watch, lock)),
@@ -115,25 +115,26 @@ def _pip(
     words: Sequence[str], name: str, watch: Stopwatch, lock: int, environment: dict[str, str] | None = None
 ) -> None:
     """Run the environment's pip; what a cut-off pip left half installed is cleared away before."""
-    _remove_half_installed()
+    remove_half_installed(site_packages())
     shutil.rmtree(_TEMPORARY, ignore_errors=True)
     _TEMPORARY.mkdir()
     log = _log(name)
     log.unlink(missing_ok=True)
-    command = [VENV_PYTHON, "-m", "pip", "--no-input", *words]
+    command: list[str | Path] = [VENV_PYTHON, "-m", "pip", "--no-input", *words, "--progress-bar", "off"]
     try:
         run_logged(command, log=log, environment=environment or _environment(), watch=watch, lock=lock)
     finally:
         shutil.rmtree(_TEMPORARY, ignore_errors=True)
 
 
-def _remove_half_installed() -> None:
-    """Remove metadata of packages that pip did not finish, which it would take for installed.
+def remove_half_installed(folder: Path) -> None:
+    """Remove from ``folder`` the metadata of packages that pip did not finish, which it would take for installed.
 
-    RECORD is the last file that pip writes; a folder named ``~...`` is one that it was about to remove.
+    INSTALLER is what pip writes after a package's own files, RECORD among them, are there; a folder named ``~...`` is
+    one that it was about to remove.
     """
-    for path in site_packages().iterdir():
-        is_unfinished = path.suffix == ".dist-info" and not (path / "RECORD").exists()
+    for path in folder.iterdir():
+        is_unfinished = path.suffix == ".dist-info" and not (path / "INSTALLER").exists()
         if path.is_dir() and (is_unfinished or path.name.startswith("~")):
             shutil.rmtree(path)
 

@@ -19,7 +19,7 @@ from launch.setup.child import StageError, Stopwatch, run_logged
 from launch.setup.gpu import Gpu
 from launch.setup.horovod import build_environment
 from launch.setup.layout import LOCK, PROJECT, ROOT, locked
-from launch.setup.stages import make_stages
+from launch.setup.stages import make_stages, remove_half_installed
 from launch.setup.state import State, digest
 
 
@@ -41,7 +41,10 @@ def test_no_gpu_gives_the_cpu_variant() -> None:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("echo 'Tesla V100-SXM2, 16GB, 7.0'; echo 'Tesla V100-SXM2, 16GB, 7.0'", [("Tesla V100-SXM2, 16GB", (7, 0))] * 2),
+        (
+            "echo 'Tesla V100-SXM2, 16GB, 7.0'; echo 'Tesla V100-SXM2, 16GB, 7.0'",
+            [("Tesla V100-SXM2, 16GB", (7, 0))] * 2,
+        ),
         ("echo 'NVIDIA-SMI has failed'; exit 9", []),
         ("echo 'Field \"compute_cap\" is not a valid field to query.'; exit 2", []),
     ],
@@ -58,6 +61,13 @@ def test_the_answer_of_nvidia_smi_is_read(
 def test_little_disk_is_one_line_with_what_is_there_and_what_is_needed(tmp_path: Path) -> None:
     (problem,) = checks.find_problems("cpu", tmp_path, [], 10**18)
     assert re.fullmatch(r"[\d.]+ GB of disk free at .*, 1000000000\.0 GB needed: free some, or move .*", problem)
+
+
+def test_a_path_with_a_space_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "my clone"
+    folder.mkdir()
+    (problem,) = checks.find_problems("cpu", folder, [], 1)
+    assert problem.endswith("my clone' has a space, which Horovod's build cannot take: move this folder, or rename it")
 
 
 def test_this_machine_has_what_set_up_needs(tmp_path: Path) -> None:
@@ -94,6 +104,15 @@ def test_a_damaged_state_file_counts_as_nothing_done(tmp_path: Path) -> None:
     assert State(path).variant is None
 
 
+def test_what_a_killed_pip_left_is_not_taken_for_installed(tmp_path: Path) -> None:
+    for name in ("numpy-1.23.5.dist-info", "scipy-1.15.3.dist-info", "~andas", "numpy"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "RECORD").touch()
+    (tmp_path / "numpy-1.23.5.dist-info" / "INSTALLER").touch()
+    remove_half_installed(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"numpy-1.23.5.dist-info", "numpy"}
+
+
 def test_horovod_is_built_again_for_mpi_and_not_for_test_tools() -> None:
     def horovod(*, has_mpi: bool, with_test: bool) -> str:
         stages = make_stages("cpu", has_mpi=has_mpi, with_test=with_test)
@@ -113,7 +132,12 @@ def test_the_lock_pins_what_the_program_needs_and_names_no_place() -> None:
 
 
 def test_the_build_takes_no_flag_of_the_users_that_contradicts_ours() -> None:
-    base = {"HOROVOD_WITHOUT_MXNET": "1", "HOROVOD_WITH_TENSORFLOW": "1", "HOROVOD_BUILD_ARCH_FLAGS": "-mavx", "MAKEFLAGS": ""}
+    base = {
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_WITH_TENSORFLOW": "1",
+        "HOROVOD_BUILD_ARCH_FLAGS": "-mavx",
+        "MAKEFLAGS": "",
+    }
     made = build_environment(base, "cpu", has_mpi=False)
     assert "HOROVOD_WITHOUT_MXNET" not in made
     assert "HOROVOD_WITH_TENSORFLOW" not in made

@@ -1,0 +1,39 @@
+# The GPU environment as an image: the compiler stays in the first stage. No tuning here: that is the cluster file's.
+FROM nvidia/cuda:11.8.0-cudnn8-devel-ubuntu22.04 AS build
+# No apt versions: the base's release fixes them, and Ubuntu takes superseded ones off its index.
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends g++ libopenmpi-dev make python3 python3-venv \
+ && rm -rf /var/lib/apt/lists/*
+WORKDIR /opt/resnet-records
+# Only what set-up reads, so that a change of the program does not compile Horovod again.
+COPY run.sh pyproject.toml requirements.lock ./
+COPY configs/__init__.py configs/errors.py configs/
+COPY launch/__init__.py launch/
+COPY launch/setup launch/setup
+ENV CUDA_HOME=/usr/local/cuda PIP_NO_CACHE_DIR=1
+RUN ./run.sh setup --gpu
+
+# CUDA's libraries come with the wheels: the base image adds only what the driver's container runtime needs.
+FROM nvidia/cuda:11.8.0-base-ubuntu22.04
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="resnet-records" \
+      org.opencontainers.image.description="ResNet-50 to the MLPerf target on MXNet, Horovod and DALI" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="nvidia/cuda:11.8.0-base-ubuntu22.04"
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends openmpi-bin openssh-client python3 \
+ && rm -rf /var/lib/apt/lists/* \
+ && useradd --create-home --uid 1000 trainer \
+ && mkdir -p /opt/resnet-records/runs \
+ && chown -R trainer:trainer /opt/resnet-records
+WORKDIR /opt/resnet-records
+COPY --from=build --chown=trainer:trainer /opt/resnet-records/.venv .venv
+COPY --chown=trainer:trainer . .
+USER 1000
+VOLUME ["/opt/resnet-records/runs"]
+HEALTHCHECK --interval=5m --timeout=30s CMD ["nvidia-smi", "--list-gpus"]
+ENTRYPOINT ["/opt/resnet-records/run.sh"]
+CMD ["--help"]
