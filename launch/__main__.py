@@ -21,7 +21,7 @@ def _parser() -> Parser:
         "train", help="run a recipe here",
         description="Train RECIPE to its target, check the log with the official checker, print a summary.",
     )  # fmt: skip
-    train.add_argument("recipe", metavar="RECIPE", help="a name in configs/recipes, a YAML file, or a run's config.yaml")
+    train.add_argument("recipe", metavar="RECIPE", help="a name in configs/recipes, a YAML file, a run's config.yaml")
     train.add_argument("--cluster", metavar="C", help="a name in configs/clusters or a YAML file (default: laptop)")
     train.add_argument(
         "--set", metavar="KEY=VALUE", dest="overrides", action="append", default=[],

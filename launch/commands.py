@@ -49,7 +49,7 @@ def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, 
     full = launcher_command(cluster, command, variables)
     if shutil.which(full[0]) is None:
         raise UserError(
-            f"launcher: {full[0]} is not on this machine; use --set cluster.launcher=local on one machine, or install it"
+            f"launcher: {full[0]} is not on this machine; install it, or --set cluster.launcher=local on one machine"
         )
     code = subprocess.run(full, env={**os.environ, **variables}, check=False).returncode
     status = 128 - code if code < 0 else code

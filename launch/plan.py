@@ -37,7 +37,8 @@ def planner_command(arguments: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plan; gives 2 for wrong input and does not come back otherwise."""
     try:
-        command = planner_command(sys.argv[1:] if arguments is None else arguments)
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        command = planner_command(given[1:] if given[:1] == ["plan"] else given)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

@@ -108,12 +108,14 @@ def _cause(folder: Path, outcome: Outcome) -> dict[str, Any]:
     """Find out why a run failed: the first failure at first hand, else what the launcher saw."""
     if outcome.interrupted_by:
         return {"message": "stopped by a signal"}
-    rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("failure_*.json"))]
+    rows: list[dict[str, Any]] = [
+        json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("failure_*.json"))
+    ]
     first_hand = [row for row in rows if not row["second_hand"]]
     if first_hand:
         row = min(first_hand, key=lambda each: each["time"])
         at = "" if row["step"] is None else f" at step {row['step']}"
-        return row | {"message": f"rank {row['rank']} on {row['host']} failed{at}: {row['message']}"}
+        return {**row, "message": f"rank {row['rank']} on {row['host']} failed{at}: {row['message']}"}
     told = {row["rank"]: row["step"] for row in rows}
     # A rank that wrote nothing died without a word; the others were told by Horovod.
     silent = [(rank, status) for rank, status in outcome.failed if rank not in told]

@@ -27,7 +27,7 @@ class LarsOracle:
         for gradient, lr in zip(gradients, rates, strict=True):
             g = gradient.astype(np.float64)
             trust = 1.0
-            w_norm, g_norm = np.linalg.norm(w), np.linalg.norm(g)
+            w_norm, g_norm = float(np.linalg.norm(w)), float(np.linalg.norm(g))
             if self.has_trust_ratio and w_norm > 0 and g_norm > 0:
                 trust = self.trust_coefficient * w_norm / (g_norm + self.trust_weight_decay * w_norm + self.epsilon)
             v = self.momentum * v - lr * trust * (g + self.weight_decay * w)
@@ -38,15 +38,15 @@ class LarsOracle:
 def record_lr(step: int) -> float:
     """Give the learning rate of the 2019 record at 0-based ``step`` (its configuration file, evaluated)."""
     warm = min(step + 1, 540) / 540
-    left = 1 - min(max(step - 540, 0), 780) / 780
-    return 13 * warm * ((1 - 0.0025) * left**2.2 + 0.0025)
+    left: float = 1 - min(max(step - 540, 0), 780) / 780
+    return float(13 * warm * ((1 - 0.0025) * left**2.2 + 0.0025))
 
 
 def record_weight_decay_step(step: int) -> float:
     """Give the share of itself that a weight lost per unit of trust ratio in the record's step, lr times decay."""
     warm = min(step, 539) / 540
-    left = 1 - min(max(step - 540, 0), 780) / 780
-    return 13 * 5e-5 * warm * ((1 - 0.0025) * left**2.2 + 0.0025)
+    left: float = 1 - min(max(step - 540, 0), 780) / 780
+    return float(13 * 5e-5 * warm * ((1 - 0.0025) * left**2.2 + 0.0025))
 
 
 def record_update(weight: np.ndarray, gradients: list[np.ndarray], first_step: int) -> np.ndarray:
@@ -58,7 +58,7 @@ def record_update(weight: np.ndarray, gradients: list[np.ndarray], first_step: i
     w, v = weight.astype(np.float64), np.zeros_like(weight, np.float64)
     for step, gradient in enumerate(gradients, start=first_step):
         g = gradient.astype(np.float64)
-        w_norm, g_norm = np.linalg.norm(w), np.linalg.norm(g)
+        w_norm, g_norm = float(np.linalg.norm(w)), float(np.linalg.norm(g))
         trust = 0.0025 * w_norm / (g_norm + 13 * 5e-5 * w_norm + 1e-9)
         v = 0.96 * v - trust * record_weight_decay_step(step) * w - trust * record_lr(step) * g
         w = w + v
@@ -84,4 +84,4 @@ def smoothed_cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: fl
     else:
         target = np.full((rows, classes), smoothing / (classes - 1))
         target[np.arange(rows), labels] = 1 - smoothing
-    return -(target * log_p).sum(axis=1)
+    return np.asarray(-(target * log_p).sum(axis=1))

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Stopped as stopped:
         record_failure(folder, identity, stopped)
         _end(128 + stopped.number)
-    except Exception as error:  # noqa: BLE001 (the process boundary: nothing above could tell it better)
+    except Exception as error:  # The process boundary: nothing above could tell it better.
         if is_second_hand(error):
             logger.warning("ends, because another rank failed")
         else:

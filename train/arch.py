@@ -174,19 +174,23 @@ class _Rows:
         self.channels = {"data": self.input_channels}
         self.sizes = {"data": self.image_size}
 
-    def conv_bn(
+    # fmt: off
+    def conv_bn(  # noqa: PLR0913 (a row has that many columns)
         self, name: str, source: str, width: int, *,
         kernel: int = 1, stride: int = 1, relu: bool = False, ends_block: bool = False,
-    ) -> str:  # fmt: skip
+    ) -> str:
+        # fmt: on
         """Add a convolution, its batch norm and, where asked for, a ReLU."""
         last = self.add(name, "conv", source, out_channels=width, kernel=kernel, stride=stride)
         last = self.add(f"{name}_bn", "bn", last, ends_block=ends_block)
         return self.add(f"{name}_relu", "relu", last) if relu else last
 
+    # fmt: off
     def add(
         self, name: str, kind: Kind, *inputs: str,
         out_channels: int | None = None, kernel: int = 1, stride: int = 1, ends_block: bool = False,
-    ) -> str:  # fmt: skip
+    ) -> str:
+        # fmt: on
         """Append one row and return its name."""
         channels, size = self.channels[inputs[0]], self.sizes[inputs[0]]
         assert all(self._shape(each) == (channels, size) for each in inputs), f"{name}: inputs of different shapes"

@@ -46,7 +46,7 @@ def read_identity(environment: Mapping[str, str]) -> Identity:
             rank, size = int(environment[rank_key]), int(environment[size_key])
             local_rank = int(environment.get(local_rank_key, 0))
             local_size = int(environment.get(local_size_key, 1))
-            if not 0 <= rank < size or not 0 <= local_rank:
+            if not 0 <= rank < size or local_rank < 0:
                 raise UserError(f"{launcher} says rank {rank} of {size}; start the run through ./run.sh train")
             return Identity(rank, size, local_rank, max(local_size, local_rank + 1), host, launcher)
     return Identity(0, 1, 0, 1, host, "none")

@@ -16,7 +16,7 @@ from train.progress import LossNotFinite, LossWindow, Progress, StepLoss
 from train.schedule import HyperParameters, LrSchedule
 from train.timing import Clock
 
-__all__ = ["Result", "RunFailed", "Step", "Trainee", "blocks", "train"]
+__all__ = ["Result", "Run", "RunFailed", "Step", "Trainee", "blocks", "train"]
 
 
 class RunFailed(RuntimeError):
@@ -97,6 +97,31 @@ class Step:
         return own, summed
 
 
+@dataclass(frozen=True)
+class Run:
+    """What is run: everything that does not change while it runs.
+
+    Attributes:
+        plan: The arithmetic.
+        schedule: Hyperparameters of a step.
+        step: What one step does.
+        open_training: Opens this rank's stream of micro-batches.
+        evaluate: Gives (correct, total) over all ranks.
+        target_top1: Evaluation top-1 at which the run ends with success; none: after the last epoch.
+        log_every_steps: Length of an interval.
+        run_ahead_steps: Steps whose losses are left unread at an interval, since they may not be over.
+    """
+
+    plan: RunPlan
+    schedule: LrSchedule
+    step: Step
+    open_training: Callable[[], TrainingSource]
+    evaluate: Callable[[], tuple[int, int]]
+    target_top1: float | None
+    log_every_steps: int
+    run_ahead_steps: int
+
+
 def blocks(plan: RunPlan) -> list[range]:
     """Cut a run into ranges of 1-based epochs, each ending with an evaluation."""
     ends = plan.eval_epochs
@@ -104,64 +129,53 @@ def blocks(plan: RunPlan) -> list[range]:
     return [range(start, end + 1) for start, end in zip(starts, ends, strict=True)]
 
 
-def train(
-    *, plan: RunPlan, schedule: LrSchedule, step: Step, open_training: Callable[[], TrainingSource],
-    evaluate: Callable[[], tuple[int, int]], log: EventLog, progress: Progress, target_top1: float | None,
-    log_every_steps: int, run_ahead_steps: int,
-) -> Result:  # fmt: skip
+def train(run: Run, *, log: EventLog, progress: Progress) -> Result:
     """Train to the target; every rank calls this at the same time.
 
     The clock of the run starts here, and the training source is opened after it started: no training byte is read
     before ``run_start``. Step 0 is the first; ``run_stop`` is written exactly once, whatever happens.
 
     Args:
-        plan: The run's arithmetic.
-        schedule: Hyperparameters of a step.
-        step: What one step does.
-        open_training: Opens this rank's stream of micro-batches.
-        evaluate: Gives (correct, total) over all ranks.
+        run: What is run.
         log: MLPerf events.
         progress: Lines, metrics, bar.
-        target_top1: Evaluation top-1 at which the run ends with success; none: after the last epoch.
-        log_every_steps: Length of an interval.
-        run_ahead_steps: Steps whose losses are left unread at an interval, since they may not be over.
 
     Raises:
         RunFailed: A rank died, a batch could not be read, the loss is not finite, the disk is full; ``run_stop``
             aborted is logged before.
     """
+    plan, step = run.plan, run.step
     window = LossWindow(plan.global_batch_size)
-    status, top1, done = "aborted", None, 0
+    reached, top1, done = False, 0.0, 0
     log.run_start()
     step.clock.start()
     begin = time.perf_counter()
     try:
-        source = open_training()
+        source = run.open_training()
         for epochs in blocks(plan):
             with log.block(epochs[0], len(epochs)):
                 for epoch in epochs:
                     with log.epoch(epoch):
                         source.begin_epoch(epoch)
                         for done in plan.epoch_steps(epoch):
-                            hyper = schedule.at(done)
+                            hyper = run.schedule.at(done)
                             window.push(done, epoch, hyper.lr, *step(done, source, hyper))
-                            if (done + 1) % log_every_steps == 0:
-                                progress.steps(_read(window, run_ahead_steps, step.communicator))
+                            if (done + 1) % run.log_every_steps == 0:
+                                progress.steps(_read(window, run.run_ahead_steps, step.communicator))
                 progress.steps(_read(window, 0, step.communicator), is_last=True)
                 with log.evaluation(epoch), step.clock.pause():
-                    correct, total, seconds = _timed(evaluate)
+                    correct, total, seconds = _timed(run.evaluate)
                     top1 = correct / total
                     log.eval_accuracy(top1, epoch)
                 progress.evaluated(epoch, done, correct, total, seconds)
-            if target_top1 is not None and top1 >= target_top1:
+            if run.target_top1 is not None and top1 >= run.target_top1:
                 break
-        reached = target_top1 is None or (top1 is not None and top1 >= target_top1)
-        status = "success" if reached else "aborted"
+        reached = run.target_top1 is None or top1 >= run.target_top1
     except Exception as error:
         raise RunFailed(done, error) from error
     finally:
-        log.run_stop(status)
-    missed = None if reached else f"target top-1 {target_top1} not reached in {epoch} epochs: last {top1:.4f}"
+        log.run_stop("success" if reached else "aborted")
+    missed = None if reached else f"target top-1 {run.target_top1} not reached in {epoch} epochs: last {top1:.4f}"
     return Result(reached, top1, epoch, done + 1, time.perf_counter() - begin, missed)
 
 

@@ -20,7 +20,7 @@ from configs.schema import Cluster, Recipe
 from logs.folder import CONFIG_FILE, Summary, write_json, write_summary
 from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog, NullLog
-from train.arch import build_network, gradient_bytes
+from train.arch import build_network
 from train.buckets import plan_buckets
 from train.comm import Communicator, bring_up
 from train.hyperparameters import logged_hyperparameters
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from train.loop import Result
     from train.timing import StepClock
 
-__all__ = ["run"]
-
-_BYTES_PER_GRADIENT = {"float32": 4, "float16": 2}
+__all__ = ["build_model", "run"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
         with ledger.phase("evaluation pipeline"):
             evaluation = images.open_evaluation()
         with ledger.phase("network and weights"):
-            model = _build(recipe, cluster, plan, identity)
+            model = build_model(recipe, cluster, plan, identity)
         with ledger.phase("wait for communicator"):
             communicator = pending.wait()
         with ledger.phase("warm-up"):
@@ -105,7 +103,7 @@ def _opened_log(folder: Path, recipe: Recipe, cluster: Cluster, identity: Identi
         log.close()
 
 
-def _build(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> _Model:
+def build_model(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> _Model:
     """Make network, weights, optimizer and bucket plan."""
     import mxnet as mx  # noqa: PLC0415 (seconds; the communicator's thread imports it meanwhile)
 
@@ -126,9 +124,9 @@ def _build(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) 
     network.load_weights(weights)
     optimizer = MomentumOptimizer(
         recipe.optimizer, table.parameters, weights=network.weights, gradients=network.gradients,
-        rescale=1 / plan.global_batch_size,
+        masters=network.masters, rescale=1 / plan.global_batch_size,
     )  # fmt: skip
-    sizes = gradient_bytes(table.parameters, _BYTES_PER_GRADIENT[cluster.engine.precision])
+    sizes = [gradient.size * np.dtype(gradient.dtype).itemsize for gradient in network.gradients]
     return _Model(network, optimizer, weights, plan_buckets(sizes, cluster.communication.bucket_bytes), context)
 
 
@@ -168,7 +166,7 @@ class _Training:
     ) -> tuple[Result, StepClock]:  # fmt: skip
         """Train; gives the result and the clock that watched."""
         from train.evaluate import Evaluator  # noqa: PLC0415 (MXNet)
-        from train.loop import Step, train  # noqa: PLC0415
+        from train.loop import Run, Step, train  # noqa: PLC0415
         from train.progress import Progress  # noqa: PLC0415
         from train.timing import StepClock  # noqa: PLC0415
 
@@ -185,12 +183,13 @@ class _Training:
             every_steps=goal.log_every_steps, visible=is_reporter,
         )  # fmt: skip
         try:
-            result = train(
+            run = Run(
                 plan=plan, schedule=self.schedule, step=step, open_training=open_training,
-                evaluate=Evaluator(model.network, evaluation, self.communicator), log=log, progress=progress,
+                evaluate=Evaluator(model.network, evaluation, self.communicator),
                 target_top1=goal.target_top1, log_every_steps=goal.log_every_steps,
                 run_ahead_steps=engine.run_ahead_steps,
             )  # fmt: skip
+            result = train(run, log=log, progress=progress)
         finally:
             alive.rest()
             progress.close()

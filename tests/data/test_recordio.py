@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import mxnet as mx
 import pytest
@@ -59,7 +60,7 @@ def test_dali_reads_records_of_several_parts(tmp_path: Path) -> None:
     images = [b"abcd" + MAGIC + b"efgh" + MAGIC + MAGIC + b"i", b"plain"]
     write(tmp_path, [pack_image(label + 3, label, image) for label, image in enumerate(images)])
 
-    pipeline = Pipeline(batch_size=2, num_threads=1, device_id=None)
+    pipeline: Any = Pipeline(batch_size=2, num_threads=1, device_id=None)
     with pipeline:
         pipeline.set_outputs(*fn.readers.mxnet(path=[str(tmp_path / "a.rec")], index_path=[str(tmp_path / "a.idx")]))
     pipeline.build()

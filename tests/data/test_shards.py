@@ -16,7 +16,7 @@ from data.shards import shard_range, stream_seed
 
 
 def read_labels(folder: Path, rank: int, world_size: int, count: int, seed: int = 1, **reader: Any) -> list[int]:
-    pipeline: Any = Pipeline(count, 1, None, seed=seed, prefetch_queue_depth=1)  # type: ignore[no-untyped-call]
+    pipeline: Any = Pipeline(count, 1, None, seed=seed, prefetch_queue_depth=1)
     with pipeline:
         _, labels = fn.readers.mxnet(
             path=[str(folder / "a.rec")], index_path=[str(folder / "a.idx")],

@@ -22,9 +22,7 @@ def steps(
     recipe: Recipe, count: int, *, rank: int = 0, world: int = 1, accumulation: int = 1, batch: int = 8
 ) -> list[tuple[Array, Array]]:
     """Give the micro-batches of ``count`` steps of one rank."""
-    source = open_synthetic_training(
-        recipe, Engine(), batch_size=batch, rank=rank, world_size=world
-    )
+    source = open_synthetic_training(recipe, Engine(), batch_size=batch, rank=rank, world_size=world)
     source.begin_epoch(1)
     batches = (source.next_batch() for _ in range(count * accumulation))
     return [(images.asnumpy(), labels.asnumpy()) for images, labels in batches]
@@ -56,9 +54,7 @@ def test_an_epoch_holds_each_sample_once_and_then_they_return() -> None:
 def test_seeds_and_splits_give_different_images() -> None:
     first, second = (steps(recipe_for(f"run.seed={seed}"), 1)[0][0] for seed in (1, 2))
     assert np.abs(first - second).mean() > 0.5
-    held_back = open_synthetic_evaluation(
-        recipe_for(), Engine(), batch_size=8, rank=0, world_size=1
-    )
+    held_back = open_synthetic_evaluation(recipe_for(), Engine(), batch_size=8, rank=0, world_size=1)
     assert np.abs(first - next(iter(held_back.batches())).images.asnumpy()).mean() > 0.5
 
 
@@ -76,8 +72,7 @@ def test_a_class_is_known_by_its_mean_image() -> None:
 def test_every_evaluation_counts_every_image_once(world: int) -> None:
     recipe = recipe_for("data.eval_samples=20")
     sources = [
-        open_synthetic_evaluation(recipe, Engine(), batch_size=4, rank=rank, world_size=world)
-        for rank in range(world)
+        open_synthetic_evaluation(recipe, Engine(), batch_size=4, rank=rank, world_size=world) for rank in range(world)
     ]
     for _ in range(2):
         batches = [batch for source in sources for batch in source.batches()]

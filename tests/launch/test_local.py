@@ -36,12 +36,16 @@ def _wait_for_pids(folder: Path, count: int) -> None:
 
 
 def test_every_rank_is_told_who_it_is(tmp_path: Path) -> None:
-    outcome = _ranks(tmp_path, "(d/(r+'.env')).write_text(os.environ['HOROVOD_SIZE']+os.environ['HOROVOD_LOCAL_RANK'])", 3)
+    outcome = _ranks(
+        tmp_path, "(d/(r+'.env')).write_text(os.environ['HOROVOD_SIZE']+os.environ['HOROVOD_LOCAL_RANK'])", 3
+    )
     assert outcome == local.Outcome(0)
     assert [(tmp_path / f"{rank}.env").read_text() for rank in range(3)] == ["30", "31", "32"]
 
 
-def test_the_first_failing_rank_is_named_and_the_others_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_failing_rank_is_named_and_the_others_are_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(local, "GRACE_S", 0.2)
     outcome = _ranks(tmp_path, "sys.exit(7) if r=='1' else time.sleep(60)")
     assert outcome == local.Outcome(7, ((1, 7),))
@@ -58,7 +62,9 @@ def test_a_killed_rank_gives_its_signal_as_status(tmp_path: Path, monkeypatch: p
 def test_a_rank_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "GRACE_S", 0.2)
     monkeypatch.setattr(local, "KILL_S", 0.5)
-    _ranks(tmp_path, "signal.signal(15, signal.SIG_IGN); sys.exit(3) if r=='1' else [time.sleep(0.1) for _ in range(600)]")
+    _ranks(
+        tmp_path, "signal.signal(15, signal.SIG_IGN); sys.exit(3) if r=='1' else [time.sleep(0.1) for _ in range(600)]"
+    )
     assert _all_gone(tmp_path)
 
 
@@ -79,7 +85,9 @@ def test_ctrl_c_reaches_the_ranks_once_and_leaves_no_orphan(tmp_path: Path) -> N
 
 def test_what_a_rank_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "GRACE_S", 0.2)
-    code = "import subprocess; p=subprocess.Popen(['sleep','60']); (d/'child.pid').write_text(str(p.pid)); time.sleep(.1);"
+    code = (
+        "import subprocess; p=subprocess.Popen(['sleep','60']); (d/'child.pid').write_text(str(p.pid)); time.sleep(.1);"
+    )
     code += "sys.exit(3) if r=='1' else time.sleep(60)"
     _ranks(tmp_path, code)
     assert _all_gone(tmp_path) or _zombies(tmp_path)
@@ -96,7 +104,9 @@ def test_mpirun_and_srun_get_ranks_and_variables() -> None:
     command = launcher_command(cluster, ["python", "x.py"], rank_environment(cluster))
     assert command[:3] == ["mpirun", "-np", "2"]
     assert "HOROVOD_CYCLE_TIME" in command
-    cluster = load_cluster("laptop", ["cluster.launcher=srun", "cluster.num_nodes=2", "cluster.communication.backend=mpi"])
+    cluster = load_cluster(
+        "laptop", ["cluster.launcher=srun", "cluster.num_nodes=2", "cluster.communication.backend=mpi"]
+    )
     command = launcher_command(cluster, ["python", "x.py"], rank_environment(cluster))
     assert command == ["srun", "-K1", "--ntasks=4", "--nodes=2", "--ntasks-per-node=2", "--mpi=pmix", "python", "x.py"]
 
@@ -104,7 +114,8 @@ def test_mpirun_and_srun_get_ranks_and_variables() -> None:
 def test_no_module_but_one_sets_a_frameworks_variables() -> None:
     root = Path(local.__file__).parent.parent
     found = subprocess.run(
-        ["grep", "-rlE", "--include=*.py", r"\"(MXNET|NCCL|HOROVOD_(CYCLE|FUSION|CONTROLLER))_", "configs", "data", "logs", "train", "launch"],
+        ["grep", "-rlE", "--include=*.py", r"\"(MXNET|NCCL|HOROVOD_(CYCLE|FUSION|CONTROLLER))_",
+         "configs", "data", "logs", "train", "launch"],
         cwd=root, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     assert set(found) - {"logs/environment.py", "configs/variables.py"} == {"launch/env.py"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +26,7 @@ def test_only_a_single_larger_gradient_exceeds_the_cap(sizes: list[int], cap: in
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 3000))
 def test_a_bucket_closes_only_when_the_next_gradient_does_not_fit(sizes: list[int], cap: int) -> None:
     buckets = plan_buckets(sizes, cap)
-    for bucket, following in zip(buckets, buckets[1:], strict=False):
+    for bucket, following in pairwise(buckets):
         assert sum(sizes[index] for index in bucket) + sizes[following[0]] > cap
 
 

@@ -36,7 +36,11 @@ def test_another_process_with_another_thread_count_draws_the_same_bits() -> None
         "print(checksum(initial_weights(NETWORK, MODEL, seed=5)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env={"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "3"}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env={"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "3"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert int(done.stdout) == checksum(initial_weights(NETWORK, MODEL, seed=5))
 
@@ -57,5 +61,7 @@ def test_the_checksum_notices_one_bit() -> None:
 
 def test_ranks_that_differ_are_named() -> None:
     require_equal([7, 7, 7], "before the run")
-    with pytest.raises(WeightsDiffer, match=r"before the run: the weights of rank 1, 3 .* differ from the other 3 of 5"):
+    with pytest.raises(
+        WeightsDiffer, match=r"before the run: the weights of rank 1, 3 .* differ from the other 3 of 5"
+    ):
         require_equal([7, 9, 7, 8, 7], "before the run")

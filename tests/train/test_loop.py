@@ -10,10 +10,11 @@ import pytest
 
 from configs.load import load_recipe
 from configs.plan import RunPlan, plan_run
+from data.source import Batch
 from logs.events import EventLog, Kind
 from logs.metrics import NullMetrics
 from train.comm import SingleProcess
-from train.loop import Result, RunFailed, Step, blocks, train
+from train.loop import Result, Run, RunFailed, Step, blocks, train
 from train.progress import LossNotFinite, Progress
 from train.schedule import HyperParameters, resolve_schedule
 from train.timing import StepClock
@@ -36,7 +37,9 @@ class Blank:
     def __init__(self, log: RememberingLog, *, bad_step: int | None = None, fails_at: int | None = None) -> None:
         self.gradients: Sequence[Any] = [mx.nd.zeros((2,)), mx.nd.zeros((3,))]
         self.log, self.bad_step, self.fails_at = log, bad_step, fails_at
-        self.batches, self.rates, self.epochs, self.cleared = 0, [], [], 0
+        self.batches = self.cleared = 0
+        self.rates: list[float] = []
+        self.epochs: list[int] = []
 
     def open(self) -> Blank:
         self.log.keys.append("opened")
@@ -45,11 +48,11 @@ class Blank:
     def begin_epoch(self, epoch: int) -> None:
         self.epochs.append(epoch)
 
-    def next_batch(self) -> tuple[Any, Any]:
+    def next_batch(self) -> Batch:
         if self.batches == self.fails_at:
             raise OSError("record 7 is torn")
         self.batches += 1
-        return None, None
+        return Batch(None, None)
 
     def close(self) -> None:
         pass
@@ -72,11 +75,12 @@ def _run(blank: Blank, log: RememberingLog, overrides: list[str], tops: list[int
     answers = iter(tops)
     progress = Progress(NullMetrics(), clock, global_batch_size=64, total_steps=plan.total_steps,
                         every_steps=5, visible=False)  # fmt: skip
-    result = train(
+    run = Run(
         plan=plan, schedule=resolve_schedule(recipe, plan), step=step, open_training=blank.open,
-        evaluate=lambda: (next(answers), 100), log=log, progress=progress, target_top1=recipe.run.target_top1,
+        evaluate=lambda: (next(answers), 100), target_top1=recipe.run.target_top1,
         log_every_steps=5, run_ahead_steps=2,
     )  # fmt: skip
+    result = train(run, log=log, progress=progress)
     return result, plan
 
 

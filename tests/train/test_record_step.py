@@ -26,7 +26,7 @@ def _train(parameter: Parameter, weight: np.ndarray, gradients: list[np.ndarray]
     for step, gradient in enumerate(gradients, start=first_step):
         total[:] = gradient * 86016
         optimizer.update(schedule.at(step))
-    return array.asnumpy()
+    return np.asarray(array.asnumpy())
 
 
 @pytest.mark.parametrize("first_step", [0, 268, 537, 700, 1318])
