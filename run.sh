@@ -19,12 +19,8 @@ readonly verbs=(
 )
 
 print_help() {
-  local row name purpose
   printf 'usage: ./run.sh [VERB] [ARGUMENTS]\n\n'
-  for row in "${verbs[@]}"; do
-    IFS='|' read -r name _ purpose <<<"$row"
-    printf '  %-9s %s\n' "$name" "$purpose"
-  done
+  printf '%s\n' "${verbs[@]}" | while IFS='|' read -r name _ purpose; do printf '  %-9s %s\n' "$name" "$purpose"; done
   printf '\n./run.sh VERB --help tells more of each.\n'
 }
 
@@ -33,8 +29,7 @@ find_python() {
   for python in "$venv_python" python3.11 python3.10 python3; do
     "$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 11))' &>/dev/null && return
   done
-  printf 'error: Python 3.10 or 3.11 is needed (MXNet 1.9.1 needs NumPy below 1.24), found: %s; %s\n' \
-    "$(python3 --version 2>/dev/null || echo none)" "install one beside it: apt-get install python3.11 python3.11-venv" >&2
+  printf 'error: Python 3.10 or 3.11 is needed (MXNet 1.9.1 needs NumPy below 1.24), found: %s; %s\n' "$(python3 --version 2>/dev/null || echo none)" "install one beside it: apt-get install python3.11 python3.11-venv" >&2
   exit 2
 }
 

@@ -23,7 +23,6 @@ def rank_environment(cluster: Cluster) -> dict[str, str]:
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(communication.timeout_s),
         # Buckets are ours, so Horovod must not wait to fuse them with one another.
         "HOROVOD_FUSION_THRESHOLD": str(communication.bucket_bytes),
-        "PYTHONUNBUFFERED": "1",
     }
     # Both, or Horovod still calls MPI_Init where it was built with MPI. NCCL reduces GPU tensors by itself.
     controller = _controller(cluster)

@@ -64,7 +64,8 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None) -> int
     surroundings = environment()
     write_json(folder / "environment.json", surroundings | {"variables": surroundings["variables"] | variables})
     sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {_shown(folder)}\n")
-    outcome = run_under(cluster, [sys.executable, "-m", "train", str(folder)], variables)
+    # -I: a train.py or a PYTHONPATH of the caller's must not come before ours; -u, since -I ignores the variable.
+    outcome = run_under(cluster, [sys.executable, "-I", "-u", "-m", "train", str(folder.absolute())], variables)
     return _finish(folder, recipe, outcome)
 
 
@@ -133,11 +134,11 @@ def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> 
     lines = [f"{summary.recipe}: {summary.status}" + (f": {summary.failure}" if summary.failure else "")]
     if summary.top1 is not None:
         target = "" if summary.target is None else f" (target {summary.target:g})"
-        lines.append(f"  top-1 {summary.top1:.4f}{target} after {summary.epochs} epochs, {summary.steps} steps")
+        lines.append(f"  top-1 {summary.top1:.4f}{target} after epoch {summary.epochs}, step {summary.steps}")
     if summary.run_s is not None:
         lines.append(
             f"  {summary.run_s:.1f} s of training, {summary.init_s:.1f} s of start-up, "
-            f"{summary.images_per_s:.0f} images/s on {summary.world_size} ranks"
+            f"{summary.images_per_s:,.1f} images/s on {summary.world_size} ranks"
         )
         lines.append(
             f"  waiting for input {summary.input_wait_fraction:.1%} of a step, "

@@ -116,8 +116,8 @@ class Progress:
         left = (self._total_steps - self._clock.steps) * self._clock.stepping_s / self._clock.steps
         top1 = "-" if self._top1 is None else f"{self._top1:.4f}"
         self._say(
-            "epoch %d step %d/%d  %.0f images/s  loss %.4f  lr %.4g  top-1 %s  at most %s left",
-            last.epoch, last.step + 1, self._total_steps, self._rate, loss, last.lr, top1, _duration(left),
+            "epoch %d step %d/%d  %s images/s  loss %.4f  lr %.4g  top-1 %s  at most %s left",
+            last.epoch, last.step + 1, self._total_steps, _rounded(self._rate), loss, last.lr, top1, _duration(left),
         )  # fmt: skip
 
     def evaluated(self, epoch: int, step: int, correct: int, total: int, seconds: float) -> None:
@@ -140,6 +140,10 @@ class Progress:
         """Take the bar away and write what is left."""
         self._bar.close()
         self._metrics.close()
+
+
+def _rounded(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"  # noqa: PLR2004
 
 
 def _duration(seconds: float) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -49,17 +51,20 @@ def run(
     )
 
 
-def test_help_lists_only_verbs_whose_module_exists() -> None:
+def test_help_lists_every_verb_of_the_table_and_the_module_of_each_exists() -> None:
     text = run(ROOT / "run.sh", "--help").stdout
-    verbs = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
-    assert verbs == ["setup", "train", "prepare", "check", "test"]
+    listed = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
+    rows = re.findall(r'^  "([\w-]+)\|([\w.]+)\|', (ROOT / "run.sh").read_text(encoding="utf-8"), re.MULTILINE)
+    assert listed == [verb for verb, _ in rows]
+    assert {"setup", "train", "prepare", "check", "test"} <= set(listed)
+    assert [package for _, package in rows if importlib.util.find_spec(package) is None] == []
     assert run(ROOT / "run.sh", "help").stdout == text
 
 
 def test_an_unknown_verb_is_answered_with_the_nearest_one(tree: Path) -> None:
-    done = run(tree / "run.sh", "chec")
+    done = run(tree / "run.sh", "checks")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: chec: no such verb; did you mean 'check'?\n"
+    assert done.stderr == "error: checks: no such verb; did you mean 'check'?\n"
 
 
 def test_it_works_through_a_symlink_and_from_any_folder(tree: Path, tmp_path: Path) -> None:
