@@ -1,11 +1,12 @@
 """Put a run together on one rank: what starts beside what, and what is written at its end.
 
-The communicator comes up in its own thread from the first moment; data set, pipelines, network and weights are made
-meanwhile, because rank and size come from the launcher's environment and nobody has to ask.
+The communicator comes up in its own thread as soon as it can; pipelines, network and weights are made meanwhile,
+because rank and size come from the launcher's environment and nobody has to ask.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,12 +62,13 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
     plan = plan_run(recipe, identity.world_size)
     schedule = resolve_schedule(recipe, plan)
     images = images_of(recipe, cluster, plan, identity)
-    with ledger.phase("import of input"):
-        images.load()
-    pending = bring_up(identity, ledger)
     with ledger.phase("data set"):
         images.prepare()
     with _opened_log(folder, recipe, cluster, identity) as log:
+        init_begin = time.monotonic()
+        with ledger.phase("import of input"):
+            images.load()
+        pending = bring_up(identity, ledger)
         with ledger.phase("evaluation pipeline"):
             evaluation = images.open_evaluation()
         with ledger.phase("network and weights"):
@@ -79,13 +81,14 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
             _common_checksum(model, communicator, "before the run")
         log.hyperparameters(logged_hyperparameters(recipe, plan, schedule, model.optimizer.config))
         log.init_stop()
+        init_s = time.monotonic() - init_begin
         startup = ledger.to_json()
         training = _Training(folder, recipe, cluster, plan, schedule, model, communicator)
         result, clock = training.run(images.open_training, evaluation, log, is_reporter=identity.rank == 0)
     final_checksum = _common_checksum(model, communicator, "after the run")
     if identity.rank == 0:
         write_json(folder / "startup.json", startup)
-        write_summary(folder, _summary(recipe, plan, result, clock, startup["elapsed_s"], final_checksum))
+        write_summary(folder, _summary(recipe, plan, result, clock, init_s, final_checksum))
     return 0 if result.success else 1
 
 
