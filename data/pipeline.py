@@ -34,10 +34,10 @@ def open_training(  # noqa: PLR0913
     recipe: Recipe, engine: Engine, folder: Path, *,
     batch_size: int, rank: int, world_size: int, device_id: int | None,
 ) -> TrainingSource:  # fmt: skip
-    """Open this rank's endless stream of augmented training images; no file is touched before its first epoch.
+    """Open this rank's endless stream of training images; no file is touched before its first epoch.
 
     Args:
-        recipe: Crop, flip, normalisation, shuffling, seed, number of samples.
+        recipe: Crop, flip, normalisation, shuffling, when both end, seed, number of samples.
         engine: Layout, threads, prefetching.
         folder: A prepared data set (`data.prepare`).
         batch_size: Images of a micro-batch of this rank.
@@ -58,18 +58,27 @@ def open_evaluation(  # noqa: PLR0913
 
 
 class _Training:
-    """A `TrainingSource` that goes on behind a bad record, if the recipe says so."""
+    """A `TrainingSource` that goes on behind a bad record, and turns to plain images, if the recipe says so.
+
+    The plain stream begins at the head of its shard, whatever the last augmented batch carried over.
+    """
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         self._left_out: frozenset[int] = frozenset()
         self._samples_given = 0
         self._private: tempfile.TemporaryDirectory[str] | None = None
-        self._stream = self._open(reading.idx)
+        self._plain_from = reading.recipe.data.plain_from_epoch
+        self._stream = self._open(reading.idx, is_plain=False)
+        # Built before the run, so that the switch costs no more than its first reads.
+        self._plain = self._open(reading.idx, is_plain=True) if self._plain_from else None
 
     def begin_epoch(self, epoch: int) -> None:
-        # One stream serves all epochs. A last phase without augmentation would switch to another one here.
         assert epoch >= 1
+        if self._plain is not None and self._plain_from is not None and epoch >= self._plain_from:
+            self._stream.close()
+            self._stream, self._plain = self._plain, None
+            self._samples_given = 0
         self._stream.start()
 
     def next_batch(self) -> Batch:
@@ -86,24 +95,26 @@ class _Training:
                 return batch
 
     def close(self) -> None:
-        self._stream.close()
+        for stream in filter(None, (self._stream, self._plain)):
+            stream.close()
         if self._private is not None:
             self._private.cleanup()
 
-    def _open(self, idx: Path) -> Stream:
+    def _open(self, idx: Path, *, is_plain: bool, samples_given: int = 0) -> Stream:
         reading, data, sticks = self._reading, self._reading.recipe.data, self._reading.engine.stick_to_shard
         # A new stream begins its shard anew. Where shards go round, the images given say which one it is by now.
-        passes = 0 if sticks else self._samples_given // reading.largest_shard
+        passes = 0 if sticks else samples_given // reading.largest_shard
         reader = {
             "shard_id": (reading.rank + passes) % reading.world_size,
             "num_shards": reading.world_size,
             "stick_to_shard": sticks,
-            "random_shuffle": True,
+            "random_shuffle": not is_plain,
             # To fill more than a shard would read it several times before the first batch.
             "initial_fill": min(data.shuffle_buffer, reading.largest_shard),
         }
         seed = stream_seed(reading.recipe.run.seed, f"train, {len(self._left_out)} left out", reading.rank)
-        return Stream(reading, _describe(reading, idx, reader, seed), reading.num_samples - len(self._left_out))
+        pipeline = _describe(reading, idx, reader, seed, is_augmented=not is_plain)
+        return Stream(reading, pipeline, reading.num_samples - len(self._left_out))
 
     def _leave_out(self, offsets: frozenset[int]) -> None:
         """Go on with an index of our own that lacks these records; other ranks notice nothing."""
@@ -114,8 +125,12 @@ class _Training:
         idx = Path(self._private.name) / "train.idx"
         rows = [f"{key}\t{at}\n" for key, at in index_rows(self._reading.idx) if at not in self._left_out]
         idx.write_text("".join(rows), encoding="ascii")
-        self._stream = self._open(idx)
+        had_switched = self._plain_from is not None and self._plain is None
+        self._stream = self._open(idx, is_plain=had_switched, samples_given=self._samples_given)
         self._stream.start()
+        if self._plain is not None:
+            self._plain.close()
+            self._plain = self._open(idx, is_plain=True)
 
 
 class _Evaluation:
@@ -139,7 +154,8 @@ class _Evaluation:
             "pad_last_batch": True,
         }
         seed = stream_seed(reading.recipe.run.seed, "eval", reading.rank)
-        self._stream = Stream(reading, _describe(reading, reading.idx, reader, seed), reading.num_samples)
+        pipeline = _describe(reading, reading.idx, reader, seed, is_augmented=False)
+        self._stream = Stream(reading, pipeline, reading.num_samples)
 
     def batches(self) -> Iterator[EvaluationBatch]:
         if self._stream is None:
@@ -162,9 +178,9 @@ class _Evaluation:
             stream.next()
 
 
-def _describe(reading: Reading, idx: Path, reader: dict[str, Any], seed: int) -> Any:
+def _describe(reading: Reading, idx: Path, reader: dict[str, Any], seed: int, *, is_augmented: bool) -> Any:
     """Describe a pipeline: records, images, normalisation. All random operators follow from the seed."""
-    recipe, engine, is_training = reading.recipe, reading.engine, reading.split == "train"
+    recipe, engine = reading.recipe, reading.engine
     pipeline = Pipeline(  # type: ignore[no-untyped-call]
         reading.batch_size, engine.input_threads, reading.device_id,
         seed=seed, prefetch_queue_depth=engine.prefetch_depth,
@@ -173,11 +189,11 @@ def _describe(reading: Reading, idx: Path, reader: dict[str, Any], seed: int) ->
         jpegs, labels = fn.readers.mxnet(
             path=[str(reading.rec)], index_path=[str(idx)], lazy_init=True, name=READER, **reader
         )
-        images = _training_images(reading, jpegs) if is_training else _evaluation_images(reading, jpegs)
+        images = _augmented_images(reading, jpegs) if is_augmented else _plain_images(reading, jpegs)
         side = float(recipe.model.image_size)
         images = fn.crop_mirror_normalize(
             images, crop=(side, side), mean=list(recipe.data.mean), std=list(recipe.data.std),
-            mirror=fn.random.coin_flip() if is_training and recipe.data.flip else 0,
+            mirror=fn.random.coin_flip() if is_augmented and recipe.data.flip else 0,
             dtype=types.FLOAT, output_layout=engine.layout.removeprefix("N"),  # type: ignore[attr-defined]
             pad_output=recipe.model.input_channels == 4,  # noqa: PLR2004
         )  # fmt: skip
@@ -191,7 +207,7 @@ def _decoder(reading: Reading) -> dict[str, Any]:
     return {**where, "output_type": types.RGB}  # type: ignore[attr-defined]
 
 
-def _training_images(reading: Reading, jpegs: Any) -> Any:
+def _augmented_images(reading: Reading, jpegs: Any) -> Any:
     crop, side = reading.recipe.data.crop, reading.recipe.model.image_size
     if crop.kind == "resized":
         images = fn.decoders.image_random_crop(
@@ -210,7 +226,7 @@ def _training_images(reading: Reading, jpegs: Any) -> Any:
     )  # fmt: skip
 
 
-def _evaluation_images(reading: Reading, jpegs: Any) -> Any:
+def _plain_images(reading: Reading, jpegs: Any) -> Any:
     images = fn.decoders.image(jpegs, **_decoder(reading))
     shorter = reading.recipe.data.eval_resize
     return images if shorter is None else _resize(images, resize_shorter=shorter)

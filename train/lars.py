@@ -5,6 +5,8 @@ the momentum of only the first aggregated chunk (measured against `tests/oracles
 
 *Source*: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6, with the trust ratio
 T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v. T is 1 where a norm is 0.
+
+Float16 weights have float32 masters: norms, momentum and update are the masters', and the weight is their copy.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import mxnet as mx
+import numpy as np
 
 from configs.schema import Lars, Sgd
 from train.arch import Parameter
@@ -27,9 +30,10 @@ _OPERATOR_LIMIT = 60
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Tensors updated by one operator call; all of them with a trust ratio, or none."""
+    """Tensors updated by one operator call; all with a trust ratio or none, gradients all of one type."""
 
     weights: list[Any]
+    masters: list[Any]
     gradients: list[Any]
     momenta: list[Any]
     decay_mask: Any
@@ -41,33 +45,41 @@ class MomentumOptimizer:
 
     Args:
         config: ``Lars`` or ``Sgd`` block of the recipe.
-        parameters: What each tensor is, in the order of the two lists.
-        weights: Float32 arrays, updated in place.
-        gradients: Sums over the global batch, in the same order.
+        parameters: What each tensor is, in the order of the lists.
+        weights: Arrays, updated in place.
+        masters: Float32 twins of the weights, updated in place; none: the weights themselves.
+        gradients: Sums over the global batch, in the type of the weights or in float32.
         rescale: Factor from sums to means, 1 / global batch size.
     """
 
     def __init__(
         self, config: Lars | Sgd, parameters: Sequence[Parameter], *,
-        weights: Sequence[Any], gradients: Sequence[Any], rescale: float,
+        weights: Sequence[Any], gradients: Sequence[Any], rescale: float, masters: Sequence[Any] | None = None,
     ) -> None:  # fmt: skip
         self.config = config
         self._rescale = rescale
-        self._momenta = [mx.nd.zeros_like(weight) for weight in weights]
-        tensors = list(zip(parameters, weights, gradients, self._momenta, strict=True))
+        masters = weights if masters is None else masters
+        self.momenta = [mx.nd.zeros_like(master) for master in masters]
+        tensors = list(zip(parameters, weights, masters, gradients, self.momenta, strict=True))
         skips = config.skip_trust_ratio if isinstance(config, Lars) else ("weight", "gamma", "beta", "bias")
-        with_ratio = [each for each in tensors if each[0].kind not in skips]
-        without = [each for each in tensors if each[0].kind in skips]
-        self._chunks = [*self._chunked(with_ratio, True), *self._chunked(without, False)]
+        kinds = [(has_ratio, is_half) for has_ratio in (True, False) for is_half in (True, False)]
+        self._chunks = [
+            chunk
+            for has_ratio, is_half in kinds
+            for chunk in self._chunked(
+                [each for each in tensors if (each[0].kind not in skips, _is_half(each[3])) == (has_ratio, is_half)],
+                has_ratio,
+            )
+        ]
 
-    def _chunked(self, tensors: Sequence[tuple[Parameter, Any, Any, Any]], has_trust_ratio: bool) -> list[_Chunk]:
+    def _chunked(self, tensors: Sequence[tuple[Parameter, Any, Any, Any, Any]], has_trust_ratio: bool) -> list[_Chunk]:
         chunks = []
         for start in range(0, len(tensors), _OPERATOR_LIMIT):
             part = tensors[start : start + _OPERATOR_LIMIT]
             mask = [float(each[0].kind not in self.config.skip_weight_decay) for each in part]
-            weights, gradients, momenta = ([each[place] for each in part] for place in (1, 2, 3))
+            _, weights, masters, gradients, momenta = (list(column) for column in zip(*part, strict=True))
             decay_mask = mx.nd.array(mask, ctx=weights[0].context)
-            chunks.append(_Chunk(weights, gradients, momenta, decay_mask, has_trust_ratio))
+            chunks.append(_Chunk(weights, masters, gradients, momenta, decay_mask, has_trust_ratio))
         return chunks
 
     def update(self, hyper: HyperParameters) -> None:
@@ -76,12 +88,22 @@ class MomentumOptimizer:
             rates = mx.nd.full((len(chunk.weights),), hyper.lr, ctx=chunk.decay_mask.context)
             if chunk.has_trust_ratio:
                 rates = self._trusted(chunk, rates, hyper.weight_decay)
-            tensors = zip(chunk.weights, chunk.gradients, chunk.momenta, strict=True)
-            mx.nd.preloaded_multi_sgd_mom_update(
-                *[array for each in tensors for array in each], rates, chunk.decay_mask * hyper.weight_decay,
-                out=chunk.weights, num_weights=len(chunk.weights),
-                momentum=hyper.momentum, rescale_grad=self._rescale,
-            )  # fmt: skip
+            self._apply(chunk, rates, chunk.decay_mask * hyper.weight_decay, hyper.momentum)
+
+    def _apply(self, chunk: _Chunk, rates: Any, decays: Any, momentum: float) -> None:
+        """Update a chunk; the operator for float16 gradients writes weights and masters at once."""
+        is_half = _is_half(chunk.gradients[0])
+        operator = mx.nd.preloaded_multi_mp_sgd_mom_update if is_half else mx.nd.preloaded_multi_sgd_mom_update
+        updated = chunk.weights if is_half else chunk.masters
+        columns = [updated, chunk.gradients, chunk.momenta, *([chunk.masters] if is_half else [])]
+        operator(
+            *[array for row in zip(*columns, strict=True) for array in row], rates, decays,
+            out=updated, num_weights=len(updated), momentum=momentum, rescale_grad=self._rescale,
+        )  # fmt: skip
+        if not is_half:
+            for weight, master in zip(chunk.weights, chunk.masters, strict=True):
+                if weight is not master:
+                    master.copyto(weight)
 
     def _trusted(self, chunk: _Chunk, rates: Any, weight_decay: float) -> Any:
         """Scale each tensor's rate by its trust ratio."""
@@ -89,7 +111,7 @@ class MomentumOptimizer:
         own = self.config.trust_weight_decay
         return mx.nd.multi_lars(
             rates,
-            mx.nd.multi_sum_sq(*chunk.weights, num_arrays=len(chunk.weights)),
+            mx.nd.multi_sum_sq(*chunk.masters, num_arrays=len(chunk.masters)),
             mx.nd.multi_sum_sq(*chunk.gradients, num_arrays=len(chunk.gradients)),
             chunk.decay_mask * (weight_decay if own is None else own),
             eta=self.config.trust_coefficient, eps=self.config.epsilon, rescale_grad=self._rescale,
@@ -97,4 +119,8 @@ class MomentumOptimizer:
 
     def reset(self) -> None:
         """Forget the momentum, as before the first step."""
-        mx.nd.reset_arrays(*self._momenta, num_arrays=len(self._momenta))
+        mx.nd.reset_arrays(*self.momenta, num_arrays=len(self.momenta))
+
+
+def _is_half(array: Any) -> bool:
+    return bool(array.dtype == np.float16)

@@ -2,10 +2,15 @@
 
 One symbol gives two blocks over the same parameters: images and labels to the loss of each image (training), and
 images to logits (evaluation). Both are hybridized with static shapes, so a step costs a few engine pushes.
+
+In float16, convolutions and the classifier compute with float16 weights, of which float32 masters are what is
+initialised, updated and digested; batch norm keeps float32 parameters, and logits and loss are float32. Gradients are
+sums over images, never means, which keeps them within float16's range without a loss scale.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +21,7 @@ from mxnet import autograd, gluon
 from configs.schema import Engine, Loss, Model
 from train.arch import Layer, Network, Parameter
 
-__all__ = ["TrainedNetwork", "smoothed_cross_entropy"]
+__all__ = ["TrainedNetwork", "logits_symbol", "smoothed_cross_entropy"]
 
 Array = Any
 """An MXNet NDArray; MXNet carries no types."""
@@ -29,9 +34,14 @@ class TrainedNetwork:
         network: The table.
         model: Batch-norm constants.
         loss: Label smoothing.
-        engine: Precision and layout.
+        engine: Precision, layout, and how many accumulated micro-batches may be queued.
         context: MXNet device.
-        accumulate: Add each backward to the gradients instead of replacing them.
+        accumulate: Add each backward to the gradients instead of replacing them; sums are float32 in any precision.
+
+    Attributes:
+        weights: What the network computes with, in the order of ``parameters``.
+        masters: The same in float32; where a weight is float32 already, the very same array.
+        gradients: What backward leaves.
     """
 
     def __init__(
@@ -39,26 +49,32 @@ class TrainedNetwork:
     ) -> None:
         self.network = network
         self.parameters: tuple[Parameter, ...] = network.parameters
-        self._layout = engine.layout
-        logits = _logits(network, model, engine)
+        self._layout, self._run_ahead = engine.layout, engine.run_ahead_steps
+        self._accumulate = accumulate
+        self._queued: deque[Any] = deque()
+        logits = logits_symbol(network, model, engine)
         images, labels = mx.sym.Variable("data", dtype="float32"), mx.sym.Variable("label", dtype="float32")
         losses = smoothed_cross_entropy(mx.sym, logits, labels, network.num_classes, loss)
         self._training = gluon.SymbolBlock(losses, [images, labels])
         self._inference = gluon.SymbolBlock(logits, [images], params=self._training.collect_params())
         self._held = {each.name: each for each in self._training.collect_params().values()}
-        self._allocate(context, accumulate)
+        self._allocate(context)
 
-    def _allocate(self, context: Any, accumulate: bool) -> None:
+    def _allocate(self, context: Any) -> None:
         shapes = {each.name: self._stored_shape(each) for each in self.parameters}
         for name, held in self._held.items():
             held.shape = shapes[name] if name in shapes else (self._channels(name),)
             held.initialize(mx.init.Zero(), ctx=context)
             if name in shapes:
-                held.grad_req = "add" if accumulate else "write"
+                held.grad_req = "add" if self._accumulate and not _is_half(held) else "write"
         for block in (self._training, self._inference):
             block.hybridize(static_alloc=True, static_shape=True)
         self.weights = [self._held[each.name].data() for each in self.parameters]
-        self.gradients = [self._held[each.name].grad() for each in self.parameters]
+        self.masters = [weight.astype("float32", copy=False) for weight in self.weights]
+        own = [self._held[each.name].grad() for each in self.parameters]
+        # A float16 sum over many micro-batches would soon be too coarse for the next one to count.
+        self.gradients = [each.astype("float32", copy=False) for each in own] if self._accumulate else own
+        self._half_sums = [pair for pair in zip(self.gradients, own, strict=True) if pair[0] is not pair[1]]
         self._statistics = {name: held.data() for name, held in self._held.items() if name not in shapes}
 
     def _channels(self, statistic: str) -> int:
@@ -77,12 +93,20 @@ class TrainedNetwork:
         """Run one micro-batch; gradients are sums over its images.
 
         Returns:
-            Sum of the images' losses, shape (1,). Returns before the engine has computed anything.
+            Sum of the images' losses, shape (1,). Returns before the engine has computed anything, save where
+            accumulation has filled the queue: thousands of queued micro-batches would not fit into memory.
         """
         with autograd.record():
             losses = self._training(images, labels)
         losses.backward()
-        return losses.sum()
+        for total, gradient in self._half_sums:
+            mx.nd.elemwise_add(total, gradient.astype("float32"), out=total)
+        loss = losses.sum()
+        if self._accumulate:
+            self._queued.append(loss)
+            if len(self._queued) > self._run_ahead:
+                self._queued.popleft().wait_to_read()
+        return loss
 
     def predict(self, images: Array) -> Array:
         """Give logits (batch, classes) in inference mode."""
@@ -95,14 +119,17 @@ class TrainedNetwork:
     def load_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """Set every parameter from float32 arrays in OIHW, and the running statistics to mean 0, variance 1."""
         assert set(weights) == {each.name for each in self.parameters}
-        for name, array in weights.items():
-            self._held[name].set_data(mx.nd.array(_to_layout(array, self._layout)))
+        for each, weight, master in zip(self.parameters, self.weights, self.masters, strict=True):
+            # An array made from NumPy's first: oneDNN may hold the old one in an order of its own.
+            mx.nd.array(_to_layout(weights[each.name], self._layout)).copyto(master)
+            if weight is not master:
+                master.copyto(weight)
         for name, statistic in self._statistics.items():
             statistic[:] = 1 if name.endswith("_moving_var") else 0
 
     def read_weights(self) -> dict[str, np.ndarray]:
-        """Copy every parameter to the host, in OIHW; waits for the engine."""
-        arrays = zip(self.parameters, self.weights, strict=True)
+        """Copy every parameter in float32 to the host, in OIHW; waits for the engine."""
+        arrays = zip(self.parameters, self.masters, strict=True)
         return {each.name: _from_layout(array.asnumpy(), self._layout) for each, array in arrays}
 
 
@@ -125,8 +152,8 @@ def smoothed_cross_entropy(ops: Any, logits: Any, labels: Any, num_classes: int,
     return -(label - other) * picked - other * ops.sum(log_probabilities, axis=-1)
 
 
-def _logits(network: Network, model: Model, engine: Engine) -> Any:
-    """Build the symbol from images to float32 logits."""
+def logits_symbol(network: Network, model: Model, engine: Engine) -> Any:
+    """Build the symbol from float32 images to float32 logits; in float16, what lies between infers its own types."""
     half = engine.precision == "float16"
     data = mx.sym.Variable("data", dtype="float32")
     outputs = {"data": mx.sym.cast(data, "float16") if half else data}
@@ -137,7 +164,7 @@ def _logits(network: Network, model: Model, engine: Engine) -> Any:
     return mx.sym.cast(last, "float32") if half else last
 
 
-def _operator(layer: Layer, inputs: Sequence[Any], model: Model, layout: str) -> Any:
+def _operator(layer: Layer, inputs: Sequence[Any], model: Model, layout: str) -> Any:  # noqa: PLR0911 (one a kind)
     """Make the symbol of one row."""
     geometry = {
         "kernel": (layer.kernel, layer.kernel),
@@ -159,9 +186,15 @@ def _operator(layer: Layer, inputs: Sequence[Any], model: Model, layout: str) ->
     if layer.kind == "max_pool":
         return mx.sym.Pooling(inputs[0], pool_type="max", name=layer.name, **geometry)
     if layer.kind == "global_pool":
-        return mx.sym.Pooling(inputs[0], pool_type="avg", global_pool=True, kernel=(1, 1), layout=layout)
+        return mx.sym.Pooling(
+            inputs[0], pool_type="avg", global_pool=True, kernel=(1, 1), layout=layout, name=layer.name
+        )
     assert layer.kind == "dense"
     return mx.sym.FullyConnected(inputs[0], num_hidden=layer.out_channels, name=layer.name)
+
+
+def _is_half(parameter: Any) -> bool:
+    return bool(parameter.dtype == np.float16)
 
 
 def _to_layout(weight: np.ndarray, layout: str) -> np.ndarray:

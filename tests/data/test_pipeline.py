@@ -285,6 +285,50 @@ def test_undecodable_images_are_left_out_with_one_warning_each_if_the_recipe_say
         source.close()
 
 
+def test_the_last_epochs_are_plain_and_in_order_and_are_not_read_before(tmp_path: Path) -> None:
+    ramp = np.broadcast_to(np.arange(0, 240, 2, dtype=np.uint8)[None, :, None], (60, 120, 3))
+    crop = "data.crop={kind: resized, area: [0.25, 0.25], aspect: [1, 1]}"
+    recipe = recipe_for(
+        21, evaluation=1,
+        overrides=[crop, "data.flip=true", "data.eval_resize=20", "data.plain_from_epoch=3", "run.epochs=4"],
+    )  # fmt: skip
+    sources = [training(tmp_path, recipe, rank=rank, world=2) for rank in range(2)]
+    write_split(tmp_path, "train", 21, draw=lambda _: ramp)
+    write_split(tmp_path, "eval", 1, draw=lambda _: ramp)
+    # A rank's epoch is 10 images in batches of 4: 3 steps, then 2.
+    as_evaluated = next(iter(evaluation(tmp_path, recipe, batch=1).batches())).images.asnumpy()[0]
+    for source in sources:
+        for epoch, steps in ((1, 3), (2, 2)):
+            source.begin_epoch(epoch)
+            for _ in range(steps):
+                assert not any(np.allclose(image, as_evaluated) for image in source.next_batch().images.asnumpy())
+    labels: list[list[int]] = []
+    for source in sources:
+        source.begin_epoch(3)
+        batches = [source.next_batch() for _ in range(3)]
+        source.begin_epoch(4)
+        batches += [source.next_batch() for _ in range(2)]
+        for batch in batches:
+            np.testing.assert_array_equal(batch.images.asnumpy(), np.broadcast_to(as_evaluated, batch.images.shape))
+        labels.append([int(label) for batch in batches for label in batch.labels.asnumpy()])
+    # The shards of 21 images have 10 and 11; after them each rank goes on with the other's.
+    assert labels[0] == [*range(10), *range(10, 20)]
+    assert labels[1] == [*range(10, 21), *range(9)]
+
+
+def test_a_record_left_out_before_the_plain_epochs_stays_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_split(tmp_path, "train", 40, bad={3: BAD, 17: BAD})
+    recipe = recipe_for(overrides=["data.bad_record=skip", "data.plain_from_epoch=2", "run.epochs=3"])
+    source = training(tmp_path, recipe, world=2)
+    source.begin_epoch(1)
+    take(source, 30)
+    warnings = len(caplog.messages)
+    source.begin_epoch(2)
+    assert take(source, 4) == [number for number in range(40) if number not in (3, 17)][:16]
+    assert len(caplog.messages) == warnings == 2
+    source.close()
+
+
 def test_a_rank_that_leaves_a_record_out_stays_in_the_shard_whose_turn_it_is(tmp_path: Path) -> None:
     write_split(tmp_path, "train", 40, bad={33: BAD})
     source = training(tmp_path, recipe_for(overrides=["data.bad_record=skip"]), world=2)

@@ -16,7 +16,9 @@ RATES = [0.1, 0.2, 0.3, 0.25, 0.1, 0.02]
 BATCH = 8
 
 
-def _train(config: Lars | Sgd, parameters: tuple[Parameter, ...], weights: list[np.ndarray], steps: int = 6):
+def _train(
+    config: Lars | Sgd, parameters: tuple[Parameter, ...], weights: list[np.ndarray], steps: int = 6
+) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
     """Give (our final weights, the gradients used) for random gradient sums."""
     random = np.random.default_rng(3)
     arrays = [mx.nd.array(weight) for weight in weights]
@@ -33,17 +35,18 @@ def _train(config: Lars | Sgd, parameters: tuple[Parameter, ...], weights: list[
 
 
 def _oracle(config: Lars | Sgd, parameter: Parameter) -> LarsOracle:
-    is_lars = isinstance(config, Lars)
     decays = parameter.kind not in config.skip_weight_decay
     weight_decay = config.weight_decay if decays else 0.0
-    own = config.trust_weight_decay if is_lars else None
+    if isinstance(config, Sgd):
+        return LarsOracle(config.momentum, weight_decay, 1.0, 0.0, 0.0, has_trust_ratio=False)
+    own = config.trust_weight_decay
     return LarsOracle(
         momentum=config.momentum,
         weight_decay=weight_decay,
-        trust_coefficient=config.trust_coefficient if is_lars else 1.0,
-        epsilon=config.epsilon if is_lars else 0.0,
+        trust_coefficient=config.trust_coefficient,
+        epsilon=config.epsilon,
         trust_weight_decay=weight_decay if own is None or not decays else own,
-        has_trust_ratio=is_lars and parameter.kind not in config.skip_trust_ratio,
+        has_trust_ratio=parameter.kind not in config.skip_trust_ratio,
     )
 
 

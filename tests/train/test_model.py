@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -28,7 +30,7 @@ def _network(model: Model = SMALL, *, accumulate: bool = False) -> TrainedNetwor
     return network
 
 
-def _batch(size: int = 8, seed: int = 0):
+def _batch(size: int = 8, seed: int = 0) -> tuple[Any, Any]:
     random = np.random.default_rng(seed)
     images = mx.nd.array(random.standard_normal((size, 3, 16, 16), np.float32))
     return images, mx.nd.array(random.integers(0, 10, size))
@@ -36,7 +38,7 @@ def _batch(size: int = 8, seed: int = 0):
 
 @pytest.mark.parametrize("kind", ["uniform", "softmax_output"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_losses_equal_the_smoothed_distribution(kind: str, smoothing: float) -> None:
+def test_losses_equal_the_smoothed_distribution(kind: Literal["uniform", "softmax_output"], smoothing: float) -> None:
     random = np.random.default_rng(1)
     logits, labels = random.standard_normal((16, 5)).astype(np.float32), random.integers(0, 5, 16)
     loss = Loss(label_smoothing=smoothing, smoothing=kind)
