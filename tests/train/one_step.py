@@ -1,0 +1,51 @@
+"""One rank's share of a recipe's first step on synthetic images; rank 0 writes what the step changed.
+
+Run by `test_full_batch`, once a rank: python -m tests.train.one_step FILE RECIPE KEY=VALUE ...
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from configs.load import load_both
+from configs.plan import plan_run
+from train.comm import bring_up
+from train.identity import read_identity
+from train.images import images_of
+from train.loop import Step
+from train.schedule import resolve_schedule
+from train.session import build_model
+from train.startup import Ledger
+from train.timing import NoClock
+from train.watchdog import Watchdog
+
+
+def main(file: Path, name: str, overrides: Sequence[str]) -> None:
+    """Take the step with the parts that a run is made of."""
+    recipe, cluster = load_both(name, "laptop", overrides)
+    identity = read_identity(os.environ)
+    plan = plan_run(recipe, identity.world_size)
+    communicator = bring_up(identity, Ledger()).wait()
+    model = build_model(recipe, cluster, plan, identity)
+    step = Step(
+        model.network, model.optimizer, communicator, model.buckets, plan.accumulation_steps, NoClock(2), Watchdog(600)
+    )
+    source = images_of(recipe, cluster, plan, identity).open_training()
+    source.begin_epoch(1)
+    _, loss = step(0, source, resolve_schedule(recipe, plan).at(0))
+    # After one step, the momentum is the update itself, with more digits than a difference of weights has.
+    updates = [momentum.asnumpy() for momentum in model.optimizer.momenta]
+    communicator.gather("all ranks are done", 0)
+    if identity.rank == 0:
+        names = [each.name for each in model.network.parameters]
+        counts = {"accumulation_steps": plan.accumulation_steps, "images": plan.global_batch_size}
+        np.savez(file, **dict(zip(names, updates, strict=True)), **counts, loss=loss.asnumpy())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

@@ -1,0 +1,37 @@
+"""The record's batch of 86,016 on one machine: by accumulation it is the same step, however many ranks share it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.load import load_cluster
+from launch.env import rank_environment
+from launch.local import run_ranks
+
+# The record's batch, BN span, schedule, optimizer and loss; a network and images that take a core seconds, not hours.
+SMALL = ["model.name=resnet8", "model.image_size=8", "model.num_classes=10", "data.source=synthetic"]
+
+
+def _step(folder: Path, ranks: int, overrides: list[str]) -> dict[str, Any]:
+    file = folder / f"{ranks}.npz"
+    command = [sys.executable, "-m", "tests.train.one_step", str(file), "abci-b86016", *overrides]
+    outcome = run_ranks(command, ranks, rank_environment(load_cluster("laptop")))
+    assert outcome.exit_status == 0
+    return dict(np.load(file))
+
+
+@pytest.mark.slow
+def test_one_step_of_86016_images_is_the_same_on_one_rank_and_on_two(tmp_path: Path) -> None:
+    one, two = (_step(tmp_path, ranks, SMALL) for ranks in (1, 2))
+    assert (one.pop("accumulation_steps"), two.pop("accumulation_steps")) == (2048, 1024)
+    assert one.pop("images") == two.pop("images") == 86016
+    assert one.pop("loss") / 86016 == pytest.approx(two.pop("loss") / 86016, rel=1e-6)
+    assert len(one) == 29
+    for name, update in one.items():
+        assert np.linalg.norm(update) > 0, name
+        assert np.linalg.norm(two[name] - update) <= 1e-5 * np.linalg.norm(update), name
