@@ -14,6 +14,7 @@ readonly verbs=(
   "report|logs|one page with the curves of one or several runs, ours or anybody's logs"
   "watch|logs|a running job's figures, live in the terminal"
   "package|logs|the submission tree of five runs, judged by the official tools"
+  "sweep|launch.sweep|a study: its runs, one after another and resumable, its table and plot"
   "simulate|train.sim|predicted time to train on a described machine"
   "test|pytest|the test suite; arguments go to pytest"
 )
@@ -34,7 +35,6 @@ find_python() {
 }
 
 set_up() { (cd -- "$root" && "$python" -m launch.setup "$@"); }
-
 [[ $# -gt 0 ]] || set -- train digits
 readonly verb=$1 && shift
 [[ $verb != help && $verb != --help && $verb != -h ]] || { print_help && exit; }

@@ -228,8 +228,8 @@ def _augmented_images(reading: Reading, jpegs: Any) -> Any:
 
 def _plain_images(reading: Reading, jpegs: Any) -> Any:
     images = fn.decoders.image(jpegs, **_decoder(reading))
-    shorter = reading.recipe.data.eval_resize
-    return images if shorter is None else _resize(images, resize_shorter=shorter)
+    shorter = reading.recipe.data.eval_resize or reading.recipe.model.image_size
+    return _resize(images, resize_shorter=shorter)
 
 
 def _resize(images: Any, **size: Any) -> Any:
