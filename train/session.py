@@ -134,13 +134,15 @@ def build_model(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Ident
 
 
 def _warm_up(recipe: Recipe, cluster: Cluster, plan: RunPlan, model: _Model, communicator: Communicator) -> None:
-    from train.warmup import warm_up  # noqa: PLC0415 (MXNet)
+    import mxnet as mx  # noqa: PLC0415 (slow)
+
+    from train.warmup import warm_up  # noqa: PLC0415
 
     channels, side = recipe.model.input_channels, recipe.model.image_size
     axes = {"N": plan.per_rank_batch_size, "C": channels, "H": side, "W": side}
     warm_up(
         model.network, model.optimizer, communicator, buckets=model.buckets, weights=model.weights,
-        image_shape=tuple(axes[axis] for axis in cluster.engine.layout), context=model.context,
+        images=mx.nd.zeros([axes[axis] for axis in cluster.engine.layout], ctx=model.context),
     )  # fmt: skip
 
 

@@ -21,21 +21,19 @@ __all__ = ["warm_up"]
 
 def warm_up(
     network: TrainedNetwork, optimizer: MomentumOptimizer, communicator: Communicator, *,
-    buckets: Sequence[Sequence[int]], image_shape: tuple[int, ...], context: Any, weights: Mapping[str, np.ndarray],
+    buckets: Sequence[Sequence[int]], images: Any, weights: Mapping[str, np.ndarray],
 ) -> None:  # fmt: skip
-    """Run forward, backward, reduction, update and inference on blank images, then restore.
+    """Run forward, backward, reduction, update and inference, then restore.
 
     Args:
         network: Its weights, statistics and gradients are as ``load_weights(weights)`` leaves them afterwards.
         optimizer: Its momentum is zero afterwards.
         communicator: Reduces each bucket once, so that its buffers exist.
         buckets: The bucket plan of the run.
-        image_shape: Shape of a micro-batch of images, batch first.
-        context: MXNet device.
+        images: A micro-batch on the device; blank ones will do.
         weights: The initial weights.
     """
-    images = mx.nd.zeros(image_shape, ctx=context)
-    labels = mx.nd.zeros(image_shape[:1], ctx=context)
+    labels = mx.nd.zeros(images.shape[:1], ctx=images.context)
     network.forward_backward(images, labels)
     for number, bucket in enumerate(buckets):
         communicator.reduce(f"warm_up_{number}", [network.gradients[index] for index in bucket])

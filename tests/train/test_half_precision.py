@@ -155,7 +155,7 @@ def test_a_warm_up_in_float16_leaves_masters_weights_and_statistics_as_they_were
     )  # fmt: skip
     weights = initial_weights(network.network, SMALL, seed=1)
     before = [array.asnumpy() for array in (*network.weights, *network.statistics)]
-    warm_up(network, optimizer, SingleProcess(), buckets=[[0], [1]], image_shape=(8, 16, 16, 4), context=mx.gpu(),
+    warm_up(network, optimizer, SingleProcess(), buckets=[[0], [1]], images=mx.nd.zeros((8, 16, 16, 4), ctx=mx.gpu()),
             weights=weights)  # fmt: skip
     after = [array.asnumpy() for array in (*network.weights, *network.statistics)]
     assert all(one.tobytes() == other.tobytes() for one, other in zip(before, after, strict=True))

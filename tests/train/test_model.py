@@ -99,8 +99,8 @@ def test_a_warm_up_is_undone_bit_for_bit() -> None:
         )
         if warm:
             weights = initial_weights(network.network, SMALL, seed=1)
-            warm_up(network, optimizer, SingleProcess(), buckets=[[0], [1]], image_shape=(8, 3, 16, 16),
-                    context=mx.cpu(), weights=weights)  # fmt: skip
+            warm_up(network, optimizer, SingleProcess(), buckets=[[0], [1]], images=mx.nd.zeros((8, 3, 16, 16)),
+                    weights=weights)  # fmt: skip
         for seed in (1, 2, 3):
             network.forward_backward(*_batch(seed=seed))
             optimizer.update(HyperParameters(0.1, 0.9, 1e-4))
