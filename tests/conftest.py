@@ -1,10 +1,18 @@
-"""Skips tests that need a GPU where MXNet can use none."""
+"""What all tests share: no test for a GPU where MXNet can use none; Ctrl-C as on a terminal."""
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 
 from launch.setup.gpu import find_gpus
+
+
+def pytest_configure() -> None:
+    """Undo what a shell does to a job in its background: ignore Ctrl-C, for its children too."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

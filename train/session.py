@@ -82,12 +82,12 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
         log.hyperparameters(logged_hyperparameters(recipe, plan, schedule, model.optimizer.config))
         log.init_stop()
         init_s = time.monotonic() - init_begin
-        startup = ledger.to_json()
+        if identity.rank == 0:
+            write_json(folder / "startup.json", ledger.to_json())
         training = _Training(folder, recipe, cluster, plan, schedule, model, communicator)
         result, clock = training.run(images.open_training, evaluation, log, is_reporter=identity.rank == 0)
     final_checksum = _common_checksum(model, communicator, "after the run")
     if identity.rank == 0:
-        write_json(folder / "startup.json", startup)
         write_summary(folder, _summary(recipe, plan, result, clock, init_s, final_checksum))
     return 0 if result.success else 1
 
