@@ -82,6 +82,7 @@ def run_ranks(command: Sequence[str], num_ranks: int, environment: Mapping[str, 
             return _supervise(ranks, signals)
     finally:
         server.stop()
+        server._httpd.server_close()  # which stop() leaves to the garbage collector
 
 
 @contextmanager
