@@ -14,6 +14,7 @@ readonly verbs=(
   "report|logs|one page with the curves of one or several runs, ours or anybody's logs"
   "watch|logs|a running job's figures, live in the terminal"
   "package|logs|the submission tree of five runs, judged by the official tools"
+  "submit|launch.submit|render the job script of a recipe and hand it to the scheduler (--dry-run)"
   "sweep|launch.sweep|a study: its runs, one after another and resumable, its table and plot"
   "simulate|train.sim|predicted time to train on a described machine"
   "test|pytest|the test suite; arguments go to pytest"

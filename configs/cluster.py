@@ -63,9 +63,10 @@ class Submission(Section):
 
 
 class Node(Section):
-    """The hardware of one machine, for planning and prediction; nothing here changes what a run does.
+    """The hardware of one machine, for planning, prediction and the binding of ranks.
 
-    Rates are effective ones, one direction; unknown values stay out.
+    Rates are effective ones, one direction; unknown values stay out. Only ``cores``, ``rank_cores`` and ``hcas`` change
+    what a run does: a rank that a job script starts is bound to its share.
     """
 
     gpu: str | None = Field(None, description="For example V100-SXM2-16GB.")
@@ -76,6 +77,7 @@ class Node(Section):
     nics: int = Field(0, ge=0, le=64)
     nic_bytes_per_s: float | None = Field(None, gt=0, description="Of one network card.")
     hcas: Words = Field((), description="InfiniBand adapters, in the order of the local ranks that share them.")
+    rank_cores: Words = Field((), description="Cores of each local rank (0-7); none: equal blocks of cores.")
 
 
 class Fabric(Section):
@@ -91,8 +93,29 @@ class Scheduler(Section):
     kind: Literal["none", "slurm", "gridengine", "pbs", "lsf", "kubernetes"] = "none"
     queue: str = Field("", description="Partition, queue or namespace.")
     account: str = Field("", description="Project or group that pays.")
-    wall_time_s: int | None = Field(None, ge=60, description="Limit of the job; none: the site's own.")
-    resources: Words = Field((), description="Further requests, as the scheduler spells them: rt_F=512.")
+    wall_time_s: int | None = Field(None, ge=60, description="Limit of the job.")
+    resources: Words = Field(
+        (), description="Further requests, as the scheduler spells them: rt_F={num_nodes}, --exclusive, -pe mpi 2."
+    )
+    notice_s: int = Field(120, ge=0, description="How long before the limit a job is told to save its work.")
+    requeue: bool = Field(False, description="A job that was told to save its work is queued again to continue it.")
+    setup: Words = Field((), description="Shell lines at a job's start: module load openmpi.")
+
+
+    @field_validator("resources")
+    @classmethod
+    def _resources_name_known_values(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for word in value:
+            unknown = set(re.findall(r"{(.*?)}", word)) - {"num_nodes", "ranks_per_node", "world_size"}
+            if unknown:
+                raise ConfigError("resources", word, "{num_nodes}, {ranks_per_node} or {world_size} in braces")
+        return value
+
+    @model_validator(mode="after")
+    def _notice_comes_before_the_limit(self) -> Scheduler:
+        if self.wall_time_s is not None and self.notice_s >= self.wall_time_s:
+            raise ConfigError("notice_s", self.notice_s, f"less than wall_time_s: {self.wall_time_s}")
+        return self
 
 
 class Container(Section):
@@ -104,6 +127,9 @@ class Container(Section):
 
     @model_validator(mode="after")
     def _runtime_has_an_image(self) -> Container:
+        for pair in self.mounts:
+            if not re.fullmatch(r"[^:]+:/[^:]*(:ro)?", pair):
+                raise ConfigError("mounts", pair, "SOURCE:/TARGET")
         if (self.runtime == "none") != (not self.image):
             raise ConfigError("image", self.image, f"an image with a runtime, none without (runtime: {self.runtime})")
         return self
@@ -151,6 +177,9 @@ class Cluster(Section):
         if self.communication.allreduce == "torus" and self.communication.backend != "nccl":
             raise ConfigError("communication.allreduce", "torus", "flat or hierarchical without NCCL",
                               "set communication.backend: nccl")  # fmt: skip
+        if len(self.node.rank_cores) not in (0, self.ranks_per_node):
+            raise ConfigError("node.rank_cores", list(self.node.rank_cores),
+                              f"one word a rank of a node, ranks_per_node: {self.ranks_per_node}")  # fmt: skip
         if self.num_nodes > 1 and self.launcher == "local":
             raise ConfigError("launcher", "local", "horovodrun, mpirun or srun for more than one node")
         return self

@@ -8,34 +8,45 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from configs.errors import UserError
+from configs.load import ROOT
 from configs.schema import Cluster
+from launch.env import binding_environment
 from launch.local import Outcome, run_ranks
+from launch.rendezvous import serve_rendezvous
 
-__all__ = ["launcher_command", "run_under"]
+__all__ = ["RANK_SCRIPT", "launcher_command", "meets_over_srun", "run_under"]
+
+RANK_SCRIPT = "launch/rank.sh"
+"""What starts a rank under any launcher but ours, in the program's folder."""
 
 
 def launcher_command(cluster: Cluster, command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     """Give the command that runs ``command`` once a rank under horovodrun, mpirun or srun.
 
     mpirun gets the variables by name, since it passes none on to other hosts by itself; ``srun -K1`` ends the step
-    when one rank fails, which plain srun does not.
+    when one rank fails, which plain srun does not. Neither binds ranks: ``rank.sh`` does.
     """
-    ranks = str(cluster.world_size)
+    ranks, per_node = str(cluster.world_size), str(cluster.ranks_per_node)
     meets_by_mpi = variables["HOROVOD_CONTROLLER"] == "mpi"
     if cluster.launcher == "horovodrun":
         return ["horovodrun", "-np", ranks, "--mpi" if meets_by_mpi else "--gloo", *command]
     if cluster.launcher == "mpirun":
         passed = [word for name in ("PATH", "LD_LIBRARY_PATH", *variables) for word in ("-x", name)]
-        root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        # As Horovod starts it: binding is not MPI's affair, and its own InfiniBand transport would fight with NCCL's.
-        binding = ["-bind-to", "none", "-map-by", "slot", "-mca", "pml", "ob1", "-mca", "btl", "^openib"]
-        return ["mpirun", "-np", ranks, *root, *binding, *passed, *command]
+        # As Horovod starts it, but by node: an allocation counts its slots in whatever unit the site likes. MPI's own
+        # InfiniBand transport would fight with NCCL's.
+        placing = ["-bind-to", "none", "-map-by", f"ppr:{per_node}:node", "-mca", "pml", "ob1", "-mca", "btl", "^openib"]
+        return ["mpirun", "-np", ranks, *placing, *passed, *command]
     assert cluster.launcher == "srun"
     return [
-        "srun", "-K1", f"--ntasks={ranks}", f"--nodes={cluster.num_nodes}",
-        f"--ntasks-per-node={cluster.ranks_per_node}", *(["--mpi=pmix"] if meets_by_mpi else []),
+        "srun", "-K1", f"--nodes={cluster.num_nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={per_node}",
+        "--distribution=block", "--cpu-bind=none", *(["--mpi=pmix"] if meets_by_mpi else []),
         *command,
     ]  # fmt: skip
+
+
+def meets_over_srun(cluster: Cluster, variables: Mapping[str, str]) -> bool:
+    """Tell whether ranks meet over Gloo with nobody but us to serve the rendezvous."""
+    return cluster.launcher == "srun" and variables["HOROVOD_CONTROLLER"] == "gloo"
 
 
 def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, str]) -> Outcome:
@@ -46,11 +57,21 @@ def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, 
     """
     if cluster.launcher == "local":
         return run_ranks(command, cluster.world_size, variables)
-    full = launcher_command(cluster, command, variables)
-    if shutil.which(full[0]) is None:
+    if shutil.which(cluster.launcher) is None:
         raise UserError(
-            f"launcher: {full[0]} is not on this machine; install it, or --set cluster.launcher=local on one machine"
+            f"launcher: {cluster.launcher} is not on this machine; install it, or --set cluster.launcher=local on one "
+            f"machine"
         )
-    code = subprocess.run(full, env={**os.environ, **variables}, check=False).returncode
-    status = 128 - code if code < 0 else code
-    return Outcome(status)
+    variables = {**variables, **binding_environment(cluster)}
+    full = launcher_command(cluster, [str(ROOT / RANK_SCRIPT), *command], variables)
+    if not meets_over_srun(cluster, variables):
+        return _run(full, variables)
+    with serve_rendezvous(cluster.num_nodes, cluster.ranks_per_node) as port:
+        return _run(full, {**variables, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)})
+
+
+def _run(command: Sequence[str], variables: Mapping[str, str]) -> Outcome:
+    # mpirun refuses root otherwise; the others do not read them.
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
+    code = subprocess.run(command, env={**os.environ, **variables, **root}, check=False).returncode
+    return Outcome(128 - code if code < 0 else code)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from configs.schema import Cluster
 
-__all__ = ["rank_environment"]
+__all__ = ["binding_environment", "rank_environment"]
 
 
 def rank_environment(cluster: Cluster) -> dict[str, str]:
@@ -32,6 +32,29 @@ def rank_environment(cluster: Cluster) -> dict[str, str]:
     if cluster.node.hcas:
         variables["NCCL_IB_HCA"] = ",".join(cluster.node.hcas)
     return variables | cluster.environment
+
+
+def binding_environment(cluster: Cluster) -> dict[str, str]:
+    """Give what ``rank.sh`` binds ranks by: the world, and tables with a word for each rank of a node."""
+    tables = {
+        "RANK_WORLD_SIZE": str(cluster.world_size),
+        "RANK_LOCAL_SIZE": str(cluster.ranks_per_node),
+        "RANK_DEVICE": cluster.device,
+    }
+    if cores := _rank_cores(cluster):
+        tables["RANK_CORES"] = " ".join(cores)
+    if hcas := cluster.node.hcas:
+        ranks = cluster.ranks_per_node
+        tables["RANK_HCAS"] = " ".join(hcas[rank * len(hcas) // ranks] for rank in range(ranks))
+    return tables
+
+
+def _rank_cores(cluster: Cluster) -> tuple[str, ...]:
+    """Give each local rank's cores: those the cluster file says, else equal blocks in order, else none."""
+    share = (cluster.node.cores or 0) // cluster.ranks_per_node
+    if cluster.node.rank_cores or not share:
+        return cluster.node.rank_cores
+    return tuple(f"{rank * share}-{(rank + 1) * share - 1}" for rank in range(cluster.ranks_per_node))
 
 
 def _controller(cluster: Cluster) -> str:

@@ -1,7 +1,8 @@
 """Start the ranks of one machine: Horovod's Gloo rendezvous, one process a rank, none left behind.
 
 ``horovodrun`` does the same, but draws its output through pipes line by line (no progress bar), takes seconds to
-start and eleven to stop; here the ranks share this terminal and end together.
+start and eleven to stop; here the ranks share this terminal and end together. A job script on one machine does it
+by ``python -m launch.local RANKS COMMAND ...``.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
-__all__ = ["Outcome", "run_ranks"]
+from launch.rendezvous import serve_rendezvous
+
+__all__ = ["Outcome", "main", "run_ranks"]
 
 _POLL_S = 0.05
 GRACE_S = 15.0
@@ -46,43 +50,29 @@ def run_ranks(command: Sequence[str], num_ranks: int, environment: Mapping[str, 
     A rank that fails ends the run: the others get `GRACE_S` to notice, then SIGTERM, then SIGKILL. SIGINT and
     SIGTERM to this process are passed on to the ranks.
     """
-    from horovod.runner.common.util.hosts import (  # noqa: PLC0415 (only this launcher needs Horovod)
-        get_host_assignments,
-        parse_hosts,
-    )
-    from horovod.runner.http.http_server import RendezvousServer  # noqa: PLC0415
-
-    slots = get_host_assignments(parse_hosts(f"localhost:{num_ranks}"), num_ranks)
-    server = RendezvousServer()
-    port = server.start()
-    server.init(slots)
-    base = {
-        **os.environ,
-        **environment,
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_GLOO_IFACE": "lo",
-        "HOROVOD_HOSTNAME": "localhost",
-        "HOROVOD_SIZE": str(num_ranks),
-        "HOROVOD_LOCAL_SIZE": str(num_ranks),
-        "HOROVOD_CROSS_RANK": "0",
-        "HOROVOD_CROSS_SIZE": "1",
-    }
-    try:
-        with _forwarded_signals() as signals:
-            ranks = [
-                subprocess.Popen(
-                    command,
-                    env={**base, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)},
-                    # A group of its own, so that Ctrl-C reaches the ranks once, through us.
-                    start_new_session=True,
-                )
-                for rank in range(num_ranks)
-            ]
-            return _supervise(ranks, signals)
-    finally:
-        server.stop()
-        server._httpd.server_close()  # which stop() leaves to the garbage collector
+    with serve_rendezvous(1, num_ranks) as port, _forwarded_signals() as signals:
+        base = {
+            **os.environ,
+            **environment,
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+            "HOROVOD_GLOO_IFACE": "lo",
+            "HOROVOD_HOSTNAME": "node0",
+            "HOROVOD_SIZE": str(num_ranks),
+            "HOROVOD_LOCAL_SIZE": str(num_ranks),
+            "HOROVOD_CROSS_RANK": "0",
+            "HOROVOD_CROSS_SIZE": "1",
+        }
+        ranks = [
+            subprocess.Popen(
+                command,
+                env={**base, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)},
+                # A group of its own, so that Ctrl-C reaches the ranks once, through us.
+                start_new_session=True,
+            )
+            for rank in range(num_ranks)
+        ]
+        return _supervise(ranks, signals)
 
 
 @contextmanager
@@ -140,3 +130,13 @@ def _send(ranks: Sequence[subprocess.Popen[bytes]], number: int) -> None:
     for rank in ranks:
         with suppress(ProcessLookupError):
             os.killpg(rank.pid, number)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the ranks of a job; gives their exit status."""
+    num_ranks, *command = sys.argv[1:] if arguments is None else arguments
+    return run_ranks(command, int(num_ranks), {}).exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

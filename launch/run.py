@@ -33,9 +33,9 @@ from logs.folder import (
     write_json,
 )
 
-__all__ = ["launch_run"]
+__all__ = ["REFUSED", "finish_run", "launch_run", "new_folder", "open_run", "record_environment", "shown"]
 
-_REFUSED = 2
+REFUSED = 2
 """Exit status of ranks that refused to begin: config, data set or world do not fit."""
 
 _BUILT_IN = ("digits", "generated")
@@ -53,20 +53,42 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None) -> int
     Raises:
         UserError: Nothing was started: the batch does not divide, the folder exists, data cannot be prepared.
     """
-    plan_run(recipe, cluster.world_size)
+    folder = run_folder or new_folder(recipe, cluster)
+    open_run(recipe, cluster, folder)
+    variables = rank_environment(cluster)
+    record_environment(folder, variables)
+    sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {shown(folder)}\n")
+    # -I: a train.py or a PYTHONPATH of the caller's must not come before ours; -u, since -I ignores the variable.
+    outcome = run_under(cluster, [sys.executable, "-I", "-u", "-m", "train", str(folder.absolute())], variables)
+    if outcome.exit_status == REFUSED:
+        _remove_refused(folder)
+        return REFUSED
+    return finish_run(folder, recipe, outcome)
+
+
+def new_folder(recipe: Recipe, cluster: Cluster) -> Path:
+    """Name a folder for a run that begins now, below the cluster's runs; makes nothing."""
     runs = resolve_path(cluster.paths.runs)
-    folder = run_folder or runs / default_name(recipe.name, datetime.now().astimezone(), runs)
+    return runs / default_name(recipe.name, datetime.now().astimezone(), runs)
+
+
+def open_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
+    """Make the folder of a run with its config, and its data set if that is built in.
+
+    Raises:
+        UserError: The batch does not divide, the folder exists, data cannot be prepared.
+    """
+    plan_run(recipe, cluster.world_size)
     if recipe.data.source in _BUILT_IN:
         _prepare(recipe, resolve_path(cluster.paths.data) / recipe.data.name)
     create(folder)
     (folder / CONFIG_FILE).write_text(dump(recipe, cluster), encoding="utf-8")
-    variables = rank_environment(cluster)
+
+
+def record_environment(folder: Path, variables: Mapping[str, str]) -> None:
+    """Write what this machine is, and the ranks' variables, into the run's folder."""
     surroundings = environment()
-    write_json(folder / "environment.json", surroundings | {"variables": surroundings["variables"] | variables})
-    sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {_shown(folder)}\n")
-    # -I: a train.py or a PYTHONPATH of the caller's must not come before ours; -u, since -I ignores the variable.
-    outcome = run_under(cluster, [sys.executable, "-I", "-u", "-m", "train", str(folder.absolute())], variables)
-    return _finish(folder, recipe, outcome)
+    write_json(folder / "environment.json", surroundings | {"variables": surroundings["variables"] | dict(variables)})
 
 
 def _prepare(recipe: Recipe, destination: Path) -> None:
@@ -81,12 +103,9 @@ def _prepare(recipe: Recipe, destination: Path) -> None:
         raise UserError(f"{destination}: the data set could not be packed (see above)")
 
 
-def _finish(folder: Path, recipe: Recipe, outcome: Outcome) -> int:
-    """Close the log of a run that failed, judge it, say how it went."""
-    if outcome.exit_status == _REFUSED:
-        _remove_refused(folder)
-        return _REFUSED
-    if outcome.exit_status and not (folder / SUMMARY_FILE).exists():
+def finish_run(folder: Path, recipe: Recipe, outcome: Outcome) -> int:
+    """Close the log of a run that failed, judge it, say how it went; give the exit status."""
+    if not (folder / SUMMARY_FILE).exists():
         cause = _cause(folder, outcome)
         close_aborted(folder, cause["message"], failed_rank=cause.get("rank"), failed_step=cause.get("step"))
     summary = read_summary(folder)
@@ -147,9 +166,9 @@ def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> 
     for ruleset, verdict in verdicts.items():
         words = "passes" if verdict.passed else f"fails: {verdict.messages[0]}"
         lines.append(f"  MLPerf training {ruleset} log check: {words}")
-    return "\n".join([*lines, f"  {_shown(folder)}", ""])
+    return "\n".join([*lines, f"  {shown(folder)}", ""])
 
 
-def _shown(folder: Path) -> str:
+def shown(folder: Path) -> str:
     """Write a path as briefly as it is clear."""
     return str(folder.relative_to(Path.cwd())) if folder.is_relative_to(Path.cwd()) else str(folder)

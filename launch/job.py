@@ -1,0 +1,105 @@
+"""What a job script asks of this program around its ranks: make a run's folder ready, and tell how the run ended.
+
+A job may be stopped before its end and begun again, with the same folders. A run that is over has a summary; one that
+was stopped has a file ``unfinished`` beside it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from configs.arguments import Parser
+from configs.errors import UserError
+from configs.load import load_run
+from launch.env import rank_environment
+from launch.local import Outcome
+from launch.run import REFUSED, finish_run, record_environment, shown
+from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, read_summary
+
+__all__ = ["begin", "end", "main"]
+
+UNFINISHED = 75
+"""Exit status of ranks, and of a job, that saved their work because they were told to (EX_TEMPFAIL)."""
+
+_MARK = "unfinished"
+_KEPT = (CONFIG_FILE, "checkpoints", "hosts")
+"""What an attempt leaves to the next, beside the job's own files."""
+
+
+def begin(folder: Path) -> bool:
+    """Make the folder ready for an attempt; gives False, and says so, where the run is over."""
+    recipe, cluster = load_run(folder / CONFIG_FILE)
+    mark = folder / _MARK
+    if (folder / SUMMARY_FILE).is_file() and not mark.is_file():
+        sys.stderr.write(f"{shown(folder)}: was over in an earlier attempt of this job\n")
+        return False
+    _clear(folder)
+    mark.unlink(missing_ok=True)
+    record_environment(folder, rank_environment(cluster))
+    sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {shown(folder)}\n")
+    return True
+
+
+def end(folder: Path, status: int, *, was_told: bool) -> int:
+    """Close, judge and report the run; give 0, 1 for a failed one, 2 for a refused one, 75 for one to be continued.
+
+    Args:
+        folder: The run's.
+        status: The launcher's exit status; several launchers turn the ranks' 75 into their own.
+        was_told: The job was signalled to stop.
+    """
+    recipe, _ = load_run(folder / CONFIG_FILE)
+    summary = read_summary(folder) if (folder / SUMMARY_FILE).is_file() else None
+    is_success = summary is not None and summary.status == "success"
+    if not is_success and (was_told or status == UNFINISHED):
+        (folder / _MARK).touch()
+        close_aborted(folder, "stopped before its end; the same job continues it")
+        sys.stderr.write(f"{shown(folder)}: stopped before its end\n")
+        return UNFINISHED
+    if summary is None and status == REFUSED:
+        return REFUSED
+    return finish_run(folder, recipe, Outcome(status))
+
+
+def _clear(folder: Path) -> None:
+    """Take what an attempt left out of the next one's way: all of it, or with checkpoints only how it ended."""
+    if any(folder.glob("checkpoints/*")):
+        for path in [folder / SUMMARY_FILE, *folder.glob("failure_*.json")]:
+            path.unlink(missing_ok=True)
+        return
+    left = [path for path in folder.iterdir() if path.name not in _KEPT and not path.name.startswith(("job.", "attempt-"))]
+    if not left:
+        return
+    close_aborted(folder, "ended with its job")
+    left = [*left, folder / SUMMARY_FILE]
+    past = folder / f"attempt-{1 + len(list(folder.glob('attempt-*')))}"
+    past.mkdir()
+    for path in left:
+        if path.exists():
+            path.rename(past / path.name)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do one of the steps; gives its exit status."""
+    parser = Parser(prog="python -m launch.job", description=__doc__)
+    steps = parser.add_subparsers(dest="step", required=True)
+    for name in ("begin", "end"):
+        step = steps.add_parser(name)
+        step.add_argument("folder", type=Path)
+        if name == "end":
+            step.add_argument("--status", type=int, required=True)
+            step.add_argument("--signals", type=int, required=True)
+    try:
+        options = parser.parse_args(arguments)
+        if options.step == "begin":
+            return 0 if begin(options.folder) else 1
+        return end(options.folder, options.status, was_told=options.signals > 0)
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# A Slurm of two virtual nodes on this machine, as root, apart from any other: slurm.sh start DIR | stop DIR
+# Clients need SLURM_CONF=DIR/slurm.conf.
+set -euo pipefail
+
+readonly action=$1 folder=$2
+readonly port=${SLURM_TEST_PORT:-27817}
+export SLURM_CONF=$folder/slurm.conf
+
+write_settings() {
+  mkdir -p "$folder"/{state,log,spool.node1,spool.node2,tmp.node1,tmp.node2}
+  # No munge, no cgroups: neither is there on a bare machine. TmpFS keeps virtual nodes' PMIx folders apart.
+  cat >"$SLURM_CONF" <<EOF
+ClusterName=test
+SlurmctldHost=localhost
+SlurmUser=root
+AuthType=auth/none
+CredType=cred/none
+SlurmctldPort=$port
+StateSaveLocation=$folder/state
+SlurmdSpoolDir=$folder/spool.%n
+TmpFS=$folder/tmp.%n
+SlurmctldPidFile=$folder/slurmctld.pid
+SlurmdPidFile=$folder/slurmd.%n.pid
+SlurmctldLogFile=$folder/log/slurmctld.log
+SlurmdLogFile=$folder/log/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+ReturnToService=2
+SlurmdParameters=config_overrides
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+NodeName=node[1-2] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[$((port + 1))-$((port + 2))] CPUs=8 State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+EOF
+}
+
+start() {
+  write_settings
+  slurmctld
+  slurmd -N node1
+  slurmd -N node2
+  for _ in {1..100}; do
+    [[ $(sinfo -h -N -o %T 2>/dev/null | grep -c idle) -ne 2 ]] || return 0
+    sleep 0.1
+  done
+  sinfo -N >&2
+  return 1
+}
+
+case $action in
+  start) start ;;
+  stop) scontrol shutdown ;;
+  *) exit 2 ;;
+esac
