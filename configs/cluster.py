@@ -101,7 +101,6 @@ class Scheduler(Section):
     requeue: bool = Field(False, description="A job that was told to save its work is queued again to continue it.")
     setup: Words = Field((), description="Shell lines at a job's start: module load openmpi.")
 
-
     @field_validator("resources")
     @classmethod
     def _resources_name_known_values(cls, value: tuple[str, ...]) -> tuple[str, ...]:

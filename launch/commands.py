@@ -34,7 +34,18 @@ def launcher_command(cluster: Cluster, command: Sequence[str], variables: Mappin
         passed = [word for name in ("PATH", "LD_LIBRARY_PATH", *variables) for word in ("-x", name)]
         # As Horovod starts it, but by node: an allocation counts its slots in whatever unit the site likes. MPI's own
         # InfiniBand transport would fight with NCCL's.
-        placing = ["-bind-to", "none", "-map-by", f"ppr:{per_node}:node", "-mca", "pml", "ob1", "-mca", "btl", "^openib"]
+        placing = [
+            "-bind-to",
+            "none",
+            "-map-by",
+            f"ppr:{per_node}:node",
+            "-mca",
+            "pml",
+            "ob1",
+            "-mca",
+            "btl",
+            "^openib",
+        ]
         return ["mpirun", "-np", ranks, *placing, *passed, *command]
     assert cluster.launcher == "srun"
     return [

@@ -54,7 +54,8 @@ def _rank_cores(cluster: Cluster) -> tuple[str, ...]:
     share = (cluster.node.cores or 0) // cluster.ranks_per_node
     if cluster.node.rank_cores or not share:
         return cluster.node.rank_cores
-    return tuple(f"{rank * share}-{(rank + 1) * share - 1}" for rank in range(cluster.ranks_per_node))
+    firsts = range(0, share * cluster.ranks_per_node, share)
+    return tuple(f"{first}-{first + share - 1}" if share > 1 else str(first) for first in firsts)
 
 
 def _controller(cluster: Cluster) -> str:

@@ -24,7 +24,7 @@ UNFINISHED = 75
 """Exit status of ranks, and of a job, that saved their work because they were told to (EX_TEMPFAIL)."""
 
 _MARK = "unfinished"
-_KEPT = (CONFIG_FILE, "checkpoints", "hosts")
+_KEPT = (CONFIG_FILE, _MARK, "checkpoints", "hosts")
 """What an attempt leaves to the next, beside the job's own files."""
 
 
@@ -69,7 +69,9 @@ def _clear(folder: Path) -> None:
         for path in [folder / SUMMARY_FILE, *folder.glob("failure_*.json")]:
             path.unlink(missing_ok=True)
         return
-    left = [path for path in folder.iterdir() if path.name not in _KEPT and not path.name.startswith(("job.", "attempt-"))]
+    left = [
+        path for path in folder.iterdir() if path.name not in _KEPT and not path.name.startswith(("job.", "attempt-"))
+    ]
     if not left:
         return
     close_aborted(folder, "ended with its job")

@@ -20,6 +20,7 @@ KUBERNETES = Dialect(
     submit=("kubectl", "create", "-o", "name", "-f"),
     watch="kubectl get {job}",
     cancel="kubectl delete {job}",
+    output='exec > >(tee -a "$folder/job.log") 2>&1',
     script_name="job.yaml",
 )
 
@@ -46,8 +47,10 @@ def render(spec: JobSpec) -> str:
     """
     cluster, scheduler = spec.cluster, spec.cluster.scheduler
     script = _container(spec) | {"command": ["bash", "-c", _Block(render_script(spec, KUBERNETES, []))]}
-    limits = {"nvidia.com/gpu": cluster.ranks_per_node} if cluster.device == "gpu" else {}
-    limits |= dict(word.split("=", 1) for word in spec.resources)
+    limits: dict[str, int | str] = {"nvidia.com/gpu": cluster.ranks_per_node} if cluster.device == "gpu" else {}
+    for word in spec.resources:
+        resource, _, amount = word.partition("=")
+        limits[resource] = amount
     worker = _container(spec) | {"command": ["/usr/sbin/sshd", "-De"], "resources": {"limits": limits}}
     tree = {
         "apiVersion": "kubeflow.org/v2beta1",
@@ -74,9 +77,7 @@ def render(spec: JobSpec) -> str:
 
 
 def _container(spec: JobSpec) -> dict[str, Any]:
-    mounts = [
-        {"name": f"mount-{number}", "mountPath": pair.split(":")[1]} for number, pair in enumerate(spec.mounts)
-    ]
+    mounts = [{"name": f"mount-{number}", "mountPath": pair.split(":")[1]} for number, pair in enumerate(spec.mounts)]
     return {"name": "training", "image": spec.cluster.container.image, "volumeMounts": mounts}
 
 
@@ -93,5 +94,7 @@ def _replicas(count: int, spec: JobSpec, container: dict[str, Any]) -> dict[str,
 
 def _volume(number: int, source: str) -> dict[str, Any]:
     """A path of the node's, or else the claim of that name."""
-    kind = {"hostPath": {"path": source}} if source.startswith("/") else {"persistentVolumeClaim": {"claimName": source}}
+    kind = (
+        {"hostPath": {"path": source}} if source.startswith("/") else {"persistentVolumeClaim": {"claimName": source}}
+    )
     return {"name": f"mount-{number}", **kind}

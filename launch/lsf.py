@@ -17,6 +17,7 @@ LSF = Dialect(
     watch="bjobs -l {job}",
     cancel="bkill {job}",
     again=f"exit {_AGAIN}",
+    output='exec >>"$folder/job.log" 2>&1',
 )
 
 
@@ -29,7 +30,7 @@ def render(spec: JobSpec) -> str:
         f'-R "span[ptile={cluster.ranks_per_node}]"',
         # In minutes, rounded up.
         f"-W {-(-spec.wall_time_s // 60)}",
-        f"-o {spec.log}",
+        f"-o {spec.folder / 'job.out'}",
     ]
     if cluster.device == "gpu":
         options.append(f'-gpu "num={cluster.ranks_per_node}/host"')

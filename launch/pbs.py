@@ -18,6 +18,7 @@ PBS = Dialect(
     cancel="qdel {job}",
     # qrerun is for operators only, so the job hands in its successor.
     again='qsub "$folder/job.sh"',
+    output='exec >>"$folder/job.log" 2>&1',
 )
 
 
@@ -34,10 +35,9 @@ def render(spec: JobSpec) -> str:
         f"-N {spec.name[:_NAME_CHARACTERS]}",
         f"-l select={':'.join(chunk)}",
         f"-l walltime={clock_time(spec.wall_time_s)}",
-        f"-o {spec.log}",
+        f"-o {spec.folder / 'job.out'}",
         "-j oe",
-        # Only by itself, or the log of an attempt that PBS ended would be begun anew.
-        "-r n",
+        f"-r {'y' if scheduler.requeue else 'n'}",
     ]
     if scheduler.queue:
         options.append(f"-q {scheduler.queue}")

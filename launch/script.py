@@ -18,7 +18,7 @@ from launch.jobspec import JobSpec
 __all__ = ["Dialect", "render_script"]
 
 
-_COLUMNS = 100
+_COLUMNS = 75
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Dialect:
         notifies: The scheduler itself sends the script SIGUSR1 before the limit; else the script's own timer does.
         submit: Command that takes the script's path as its last word.
         watch: Command that shows job ``{job}``; ``cancel`` ends it.
+        output: Shell line that lets the script write its output itself, where the scheduler would keep it to the end.
         script_name: What the script is called in the run folder.
     """
 
@@ -42,6 +43,7 @@ class Dialect:
     cancel: str
     again: str = ""
     notifies: bool = False
+    output: str = ""
     script_name: str = "job.sh"
 
 
@@ -53,7 +55,7 @@ def render_script(spec: JobSpec, dialect: Dialect, directives: Sequence[str]) ->
         ["#!/usr/bin/env bash", *directives],
         [f"# {spec.name}: {cluster.world_size} ranks on {cluster.num_nodes} nodes of {cluster.name}. Handed over by:",
          f"# {submitted}", "set -euo pipefail"],
-        _settings(spec),
+        _settings(spec, dialect),
         _hosts(dialect),
         _launcher(spec),
         _signals(spec, dialect),
@@ -63,11 +65,12 @@ def render_script(spec: JobSpec, dialect: Dialect, directives: Sequence[str]) ->
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def _settings(spec: JobSpec) -> list[str]:
+def _settings(spec: JobSpec, dialect: Dialect) -> list[str]:
     variables = [f"export {name}={shlex.quote(value)}" for name, value in sorted(spec.variables.items())]
     return [
         f"readonly python={_quote(spec.python)} folder={_quote(spec.folder)} num_hosts={spec.cluster.num_nodes}",
         *_array("runs", [str(run) for run in spec.run_folders]),
+        *([dialect.output] if dialect.output else []),
         *spec.cluster.scheduler.setup,
         *variables,
     ]
@@ -77,10 +80,10 @@ def _hosts(dialect: Dialect) -> list[str]:
     return [
         f"mapfile -t hosts < <({dialect.hosts})",
         "if [[ ${#hosts[@]} -ne $num_hosts ]]; then",
-        "  printf 'error: got %s hosts (%s), the job is for %s\\n' \"${#hosts[@]}\" \"${hosts[*]}\" \"$num_hosts\" >&2",
+        '  printf \'error: got hosts %s, the job is for %s of them\\n\' "${hosts[*]}" "$num_hosts" >&2',
         "  exit 2",
         "fi",
-        f"printf 'job %s of %s on %s\\n' {dialect.job_id} \"$folder\" \"${{hosts[*]}}\"",
+        f'printf \'job %s of %s on %s\\n\' {dialect.job_id} "$folder" "${{hosts[*]}}"',
         "env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' | sort",
     ]
 
@@ -92,9 +95,9 @@ def _launcher(spec: JobSpec) -> list[str]:
         words = [str(spec.python), "-I", "-m", "launch.local", str(cluster.world_size)]
     else:
         words = launcher_command(cluster, [], spec.variables)
-    quoted = [shlex.quote(word) for word in words]
+    quoted = [_quote(word) for word in words]
     if cluster.launcher == "mpirun" and cluster.scheduler.kind != "slurm":
-        lines.append(f"printf '%s slots={cluster.ranks_per_node}\\n' \"${{hosts[@]}}\" >\"$folder/hosts\"")
+        lines.append(f'printf \'%s slots={cluster.ranks_per_node}\\n\' "${{hosts[@]}}" >"$folder/hosts"')
         quoted += ["-hostfile", '"$folder/hosts"']
     if cluster.launcher == "horovodrun":
         quoted[0] = _quote(spec.python.parent / "horovodrun")
@@ -102,10 +105,10 @@ def _launcher(spec: JobSpec) -> list[str]:
         quoted += ["-H", '"${slots#,}"']
     if cluster.launcher == "srun" and cluster.container.runtime == "enroot":
         mounts = ",".join(spec.mounts)
-        quoted += [f"--container-image={_quote(cluster.container.image)}", f"--container-mounts={_quote(mounts)}"]
+        quoted += [_quote(f"--container-image={cluster.container.image}"), _quote(f"--container-mounts={mounts}")]
     if cluster.launcher == "srun" and cluster.node.cores:
         quoted.append(f"--cpus-per-task={max(1, cluster.node.cores // cluster.ranks_per_node)}")
-    return [*lines, *_wrapped("launcher", quoted), *_wrapped("rank", [shlex.quote(word) for word in spec.rank_command])]
+    return [*lines, *_wrapped("launcher", quoted), *_wrapped("rank", [_quote(word) for word in spec.rank_command])]
 
 
 def _signals(spec: JobSpec, dialect: Dialect) -> list[str]:
@@ -113,9 +116,9 @@ def _signals(spec: JobSpec, dialect: Dialect) -> list[str]:
     passed = "USR1" if spec.cluster.launcher in ("srun", "mpirun") else "TERM"
     notice_s = spec.cluster.scheduler.notice_s
     near = "limit_is_near=1 " if _requeues(spec, dialect) else ""
-    pass_on = f"signals=$((signals + 1)); kill -{passed} \"$launched\" 2>/dev/null || true"
+    pass_on = f'signals=$((signals + 1)); kill -{passed} "$launched" 2>/dev/null || true'
     lines = [
-        "# SIGUSR1: the limit is near. SIGTERM: the job is stopped. Either way the ranks save their work and end.",
+        "# SIGUSR1: the limit is near. SIGTERM: the job is stopped. The ranks save their work and end.",
         f"signals=0 {near and 'limit_is_near=0 '}launched=",
         f"trap '{near}{pass_on}' USR1",
         f"trap '{pass_on}' TERM",
@@ -129,17 +132,18 @@ def _signals(spec: JobSpec, dialect: Dialect) -> list[str]:
             "  wait $! && kill -USR1 $$",
             "} &",
             "readonly timer=$!",
-            "trap 'kill \"$timer\" 2>/dev/null' EXIT",
+            "trap 'kill \"$timer\" 2>/dev/null || true' EXIT",
         ]
     return lines
 
 
 def _function(spec: JobSpec) -> list[str]:
-    cluster = spec.cluster
-    meets = meets_over_srun(cluster, spec.variables)
+    nodes, per_node = spec.cluster.num_nodes, spec.cluster.ranks_per_node
+    meets = meets_over_srun(spec.cluster, spec.variables)
     serving = [
         "  # Ranks over Gloo meet here; it ends with this script, whose pipe it reads.",
-        f"  coproc rendezvous {{ exec \"$python\" -I -m launch.rendezvous {cluster.num_nodes} {cluster.ranks_per_node}; }}",
+        f"  coproc rendezvous {{ exec \"$python\" -I -m launch.rendezvous {nodes} {per_node}; }}",
+        "  local server=$!",
         "  read -r HOROVOD_GLOO_RENDEZVOUS_PORT <&\"${rendezvous[0]}\" || { status=1 && return; }",
         "  export HOROVOD_GLOO_RENDEZVOUS_PORT",
     ]  # fmt: skip
@@ -156,7 +160,7 @@ def _function(spec: JobSpec) -> list[str]:
         "    [[ $status -gt 128 && $signals -ne $before ]] || break",
         "  done",
         "  launched=",
-        *(['  kill "$rendezvous_PID" 2>/dev/null || true', '  wait "$rendezvous_PID" || true'] if meets else []),
+        *(['  kill "$server" 2>/dev/null && wait "$server" || true'] if meets else []),
         "}",
     ]
 
@@ -192,14 +196,16 @@ def _array(name: str, words: Sequence[str]) -> list[str]:
 
 
 def _wrapped(name: str, words: Sequence[str]) -> list[str]:
-    """Write an array of quoted words, as many on a line as fit."""
+    """Write an array of quoted words, as many on a line as fit; a variable's name stays with its -x."""
     lines = [""]
-    for word in words:
-        if len(lines[-1]) + len(word) > _COLUMNS:
+    for before, word in zip(["", *words], words, strict=False):
+        if len(lines[-1]) + len(word) > _COLUMNS and before != "-x":
             lines.append("")
         lines[-1] += f" {word}" if lines[-1] else word
     return [f"readonly {name}=(", *(f"  {line}" for line in lines), ")"]
 
 
 def _quote(path: Path | str) -> str:
-    return shlex.quote(str(path))
+    """Quote for the shell, a comma too: in an array it looks like a mistake."""
+    word = str(path)
+    return f"'{word}'" if "," in word and shlex.quote(word) == word else shlex.quote(word)

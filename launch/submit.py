@@ -42,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         named = tuple(options.hosts.split(",")) if options.hosts else ()
         require_submittable(cluster, named)
         plan_run(recipe, cluster.world_size)
-        spec = make_job(recipe, cluster, named, _folders(options.run_dir or new_folder(recipe, cluster), options.repeat))
+        spec = make_job(
+            recipe, cluster, named, _folders(options.run_dir or new_folder(recipe, cluster), options.repeat)
+        )
         dialect, script = render(spec)
         if options.dry_run:
             sys.stdout.write(f"{script}\n# {_shell(dialect, spec)}\n")
@@ -129,7 +131,7 @@ def _hand_over(spec: JobSpec, dialect: Dialect) -> str:
     """
     if spec.hosts:
         with spec.log.open("ab") as log:
-            command = [*dialect.submit, spec.folder / dialect.script_name]
+            command = [*dialect.submit, str(spec.folder / dialect.script_name)]
             return str(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                         start_new_session=True).pid)  # fmt: skip
     done = subprocess.run(["bash", "-c", _shell(dialect, spec)], capture_output=True, text=True, check=False)

@@ -108,7 +108,10 @@ def test_mpirun_and_srun_get_ranks_and_variables() -> None:
         "laptop", ["cluster.launcher=srun", "cluster.num_nodes=2", "cluster.communication.backend=mpi"]
     )
     command = launcher_command(cluster, ["python", "x.py"], rank_environment(cluster))
-    assert command == ["srun", "-K1", "--ntasks=4", "--nodes=2", "--ntasks-per-node=2", "--mpi=pmix", "python", "x.py"]
+    assert command == [
+        "srun", "-K1", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--distribution=block", "--cpu-bind=none",
+        "--mpi=pmix", "python", "x.py",
+    ]  # fmt: skip
 
 
 def test_no_module_but_one_sets_a_frameworks_variables() -> None:

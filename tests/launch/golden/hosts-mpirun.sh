@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+
+# digits: 4 ranks on 2 nodes of laptop. Handed over by:
+# bash /shared/runs/digits-1/job.sh
+set -euo pipefail
+
+readonly python=/shared/resnet-records/.venv/bin/python folder=/shared/runs/digits-1 num_hosts=2
+readonly runs=(
+  /shared/runs/digits-1
+)
+export HOROVOD_CONTROLLER=mpi
+export HOROVOD_CPU_OPERATIONS=mpi
+export HOROVOD_CYCLE_TIME=1
+export HOROVOD_FUSION_THRESHOLD=262144
+export HOROVOD_GLOO_TIMEOUT_SECONDS=300
+export MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD=4
+export MXNET_UPDATE_ON_KVSTORE=0
+export OMP_NUM_THREADS=1
+export RANK_DEVICE=cpu
+export RANK_LOCAL_SIZE=2
+export RANK_WORLD_SIZE=4
+
+mapfile -t hosts < <(printf '%s\n' alpha beta)
+if [[ ${#hosts[@]} -ne $num_hosts ]]; then
+  printf 'error: got hosts %s, the job is for %s of them\n' "${hosts[*]}" "$num_hosts" >&2
+  exit 2
+fi
+printf 'job %s of %s on %s\n' $$ "$folder" "${hosts[*]}"
+env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' | sort
+
+printf '%s slots=2\n' "${hosts[@]}" >"$folder/hosts"
+readonly launcher=(
+  mpirun -np 4 -bind-to none -map-by ppr:2:node -mca pml ob1 -mca btl
+  '^openib' -x PATH -x LD_LIBRARY_PATH -x OMP_NUM_THREADS -x MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD
+  -x MXNET_UPDATE_ON_KVSTORE -x HOROVOD_CYCLE_TIME -x HOROVOD_GLOO_TIMEOUT_SECONDS
+  -x HOROVOD_FUSION_THRESHOLD -x HOROVOD_CONTROLLER -x HOROVOD_CPU_OPERATIONS
+  -x RANK_WORLD_SIZE -x RANK_LOCAL_SIZE -x RANK_DEVICE -hostfile
+  "$folder/hosts"
+)
+readonly rank=(
+  /shared/resnet-records/launch/rank.sh
+  /shared/resnet-records/.venv/bin/python -I -u -m train
+)
+
+# SIGUSR1: the limit is near. SIGTERM: the job is stopped. The ranks save their work and end.
+signals=0 launched=
+trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' USR1
+trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM
+
+# Starts the ranks of a run and waits for their end; a signal ends a wait, not the launcher.
+launch() {
+  "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
+  launched=$!
+  while true; do
+    local before=$signals
+    status=0
+    wait "$launched" || status=$?
+    [[ $status -gt 128 && $signals -ne $before ]] || break
+  done
+  launched=
+}
+
+worst=0
+for run in "${runs[@]}"; do
+  status=0
+  if [[ $signals -eq 0 ]] && "$python" -I -m launch.job begin "$run"; then
+    launch "$run"
+  fi
+  result=0
+  "$python" -I -m launch.job end "$run" --status "$status" --signals "$signals" || result=$?
+  # 75: stopped before its end, to be continued.
+  if [[ $result -eq 75 ]]; then
+    exit 75
+  fi
+  [[ $result -le $worst ]] || worst=$result
+done
+exit "$worst"

@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+#PBS -N digits
+#PBS -l select=512:mpiprocs=4:ncpus=40:ngpus=4
+#PBS -l walltime=01:00:00
+#PBS -o /shared/runs/digits-1/job.out
+#PBS -j oe
+#PBS -r y
+#PBS -l place=scatter
+
+# digits: 2048 ranks on 512 nodes of abci-v100. Handed over by:
+# qsub /shared/runs/digits-1/job.sh
+set -euo pipefail
+
+readonly python=/shared/resnet-records/.venv/bin/python folder=/shared/runs/digits-1 num_hosts=512
+readonly runs=(
+  /shared/runs/digits-1
+)
+exec >>"$folder/job.log" 2>&1
+export HOROVOD_BATCH_D2D_MEMCOPIES=1
+export HOROVOD_CONTROLLER=mpi
+export HOROVOD_CPU_OPERATIONS=mpi
+export HOROVOD_CYCLE_TIME=0.2
+export HOROVOD_FUSION_THRESHOLD=16777216
+export HOROVOD_GLOO_TIMEOUT_SECONDS=600
+export HOROVOD_TORUS_ALLREDUCE=1
+export MXNET_CUDNN_AUTOTUNE_DEFAULT=0
+export MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD=25
+export MXNET_GPU_COPY_NTHREADS=1
+export MXNET_GPU_WORKER_NTHREADS=1
+export MXNET_UPDATE_ON_KVSTORE=0
+export NCCL_BUFFSIZE=2097152
+export NCCL_IB_HCA=mlx5_0,mlx5_1
+export NCCL_MAX_NCHANNELS=16
+export NCCL_MIN_NCHANNELS=4
+export NCCL_NET_GDR_READ=1
+export OMP_NUM_THREADS=1
+export RANK_CORES='0-9 10-19 20-29 30-39'
+export RANK_DEVICE=gpu
+export RANK_HCAS='mlx5_0 mlx5_0 mlx5_1 mlx5_1'
+export RANK_LOCAL_SIZE=4
+export RANK_WORLD_SIZE=2048
+
+mapfile -t hosts < <(awk '!seen[$1]++ { print $1 }' "$PBS_NODEFILE")
+if [[ ${#hosts[@]} -ne $num_hosts ]]; then
+  printf 'error: got hosts %s, the job is for %s of them\n' "${hosts[*]}" "$num_hosts" >&2
+  exit 2
+fi
+printf 'job %s of %s on %s\n' "$PBS_JOBID" "$folder" "${hosts[*]}"
+env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' | sort
+
+printf '%s slots=4\n' "${hosts[@]}" >"$folder/hosts"
+readonly launcher=(
+  mpirun -np 2048 -bind-to none -map-by ppr:4:node -mca pml ob1 -mca btl
+  '^openib' -x PATH -x LD_LIBRARY_PATH -x OMP_NUM_THREADS -x MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD
+  -x MXNET_UPDATE_ON_KVSTORE -x HOROVOD_CYCLE_TIME -x HOROVOD_GLOO_TIMEOUT_SECONDS
+  -x HOROVOD_FUSION_THRESHOLD -x HOROVOD_CONTROLLER -x HOROVOD_CPU_OPERATIONS
+  -x HOROVOD_TORUS_ALLREDUCE -x NCCL_IB_HCA -x MXNET_GPU_WORKER_NTHREADS -x MXNET_GPU_COPY_NTHREADS
+  -x MXNET_CUDNN_AUTOTUNE_DEFAULT -x HOROVOD_BATCH_D2D_MEMCOPIES -x NCCL_BUFFSIZE
+  -x NCCL_MIN_NCHANNELS -x NCCL_MAX_NCHANNELS -x NCCL_NET_GDR_READ -x RANK_WORLD_SIZE
+  -x RANK_LOCAL_SIZE -x RANK_DEVICE -x RANK_CORES -x RANK_HCAS -hostfile
+  "$folder/hosts"
+)
+readonly rank=(
+  apptainer exec --nv --bind /shared/data:/shared/data --bind
+  /shared/runs:/shared/runs /shared/resnet-records.sif
+  /opt/resnet-records/launch/rank.sh /opt/resnet-records/.venv/bin/python -I
+  -u -m train
+)
+
+# SIGUSR1: the limit is near. SIGTERM: the job is stopped. The ranks save their work and end.
+signals=0 limit_is_near=0 launched=
+trap 'limit_is_near=1 signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' USR1
+trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM
+{
+  trap 'kill $!' TERM
+  sleep 3480 &
+  wait $! && kill -USR1 $$
+} &
+readonly timer=$!
+trap 'kill "$timer" 2>/dev/null || true' EXIT
+
+# Starts the ranks of a run and waits for their end; a signal ends a wait, not the launcher.
+launch() {
+  "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
+  launched=$!
+  while true; do
+    local before=$signals
+    status=0
+    wait "$launched" || status=$?
+    [[ $status -gt 128 && $signals -ne $before ]] || break
+  done
+  launched=
+}
+
+worst=0
+for run in "${runs[@]}"; do
+  status=0
+  if [[ $signals -eq 0 ]] && "$python" -I -m launch.job begin "$run"; then
+    launch "$run"
+  fi
+  result=0
+  "$python" -I -m launch.job end "$run" --status "$status" --signals "$signals" || result=$?
+  # 75: stopped before its end, to be continued.
+  if [[ $result -eq 75 ]]; then
+    [[ $limit_is_near -eq 0 ]] || qsub "$folder/job.sh"
+    exit 75
+  fi
+  [[ $result -le $worst ]] || worst=$result
+done
+exit "$worst"

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=digits
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --time=00:10:00
+#SBATCH --output=/shared/runs/digits-1/job.log
+#SBATCH --open-mode=append
+#SBATCH --no-requeue
+#SBATCH --signal=B:USR1@120
+#SBATCH --cpus-per-task=4
+
+# digits: 4 ranks on 2 nodes of laptop. Handed over by:
+# sbatch --parsable /shared/runs/digits-1/job.sh
+set -euo pipefail
+
+readonly python=/shared/resnet-records/.venv/bin/python folder=/shared/runs/digits-1 num_hosts=2
+readonly runs=(
+  /shared/runs/digits-1
+  /shared/runs/digits-2
+  /shared/runs/digits-3
+  /shared/runs/digits-4
+  /shared/runs/digits-5
+)
+export HOROVOD_CONTROLLER=gloo
+export HOROVOD_CPU_OPERATIONS=gloo
+export HOROVOD_CYCLE_TIME=1
+export HOROVOD_FUSION_THRESHOLD=262144
+export HOROVOD_GLOO_TIMEOUT_SECONDS=300
+export MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD=4
+export MXNET_UPDATE_ON_KVSTORE=0
+export OMP_NUM_THREADS=1
+export RANK_CORES='0-3 4-7'
+export RANK_DEVICE=cpu
+export RANK_LOCAL_SIZE=2
+export RANK_WORLD_SIZE=4
+
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+if [[ ${#hosts[@]} -ne $num_hosts ]]; then
+  printf 'error: got hosts %s, the job is for %s of them\n' "${hosts[*]}" "$num_hosts" >&2
+  exit 2
+fi
+printf 'job %s of %s on %s\n' "$SLURM_JOB_ID" "$folder" "${hosts[*]}"
+env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' | sort
+
+readonly launcher=(
+  srun -K1 --nodes=2 --ntasks=4 --ntasks-per-node=2 --distribution=block
+  --cpu-bind=none --cpus-per-task=4
+)
+readonly rank=(
+  /shared/resnet-records/launch/rank.sh
+  /shared/resnet-records/.venv/bin/python -I -u -m train
+)
+
+# SIGUSR1: the limit is near. SIGTERM: the job is stopped. The ranks save their work and end.
+signals=0 launched=
+trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' USR1
+trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM
+
+# Starts the ranks of a run and waits for their end; a signal ends a wait, not the launcher.
+launch() {
+  # Ranks over Gloo meet here; it ends with this script, whose pipe it reads.
+  coproc rendezvous { exec "$python" -I -m launch.rendezvous 2 2; }
+  local server=$!
+  read -r HOROVOD_GLOO_RENDEZVOUS_PORT <&"${rendezvous[0]}" || { status=1 && return; }
+  export HOROVOD_GLOO_RENDEZVOUS_PORT
+  "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
+  launched=$!
+  while true; do
+    local before=$signals
+    status=0
+    wait "$launched" || status=$?
+    [[ $status -gt 128 && $signals -ne $before ]] || break
+  done
+  launched=
+  kill "$server" 2>/dev/null && wait "$server" || true
+}
+
+worst=0
+for run in "${runs[@]}"; do
+  status=0
+  if [[ $signals -eq 0 ]] && "$python" -I -m launch.job begin "$run"; then
+    launch "$run"
+  fi
+  result=0
+  "$python" -I -m launch.job end "$run" --status "$status" --signals "$signals" || result=$?
+  # 75: stopped before its end, to be continued.
+  if [[ $result -eq 75 ]]; then
+    exit 75
+  fi
+  [[ $result -le $worst ]] || worst=$result
+done
+exit "$worst"

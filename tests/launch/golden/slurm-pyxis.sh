@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=digits
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --time=02:00:00
+#SBATCH --output=/shared/runs/digits-1/job.log
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:USR1@120
+#SBATCH --cpus-per-task=16
+#SBATCH --partition=batch
+#SBATCH --account=vision
+#SBATCH --gpus-per-node=8
+#SBATCH --exclusive
+
+# digits: 16 ranks on 2 nodes of dgx-a100. Handed over by:
+# sbatch --parsable /shared/runs/digits-1/job.sh
+set -euo pipefail
+
+readonly python=/shared/resnet-records/.venv/bin/python folder=/shared/runs/digits-1 num_hosts=2
+readonly runs=(
+  /shared/runs/digits-1
+)
+export HOROVOD_BATCH_D2D_MEMCOPIES=1
+export HOROVOD_CONTROLLER=mpi
+export HOROVOD_CPU_OPERATIONS=mpi
+export HOROVOD_CYCLE_TIME=0.2
+export HOROVOD_FUSION_THRESHOLD=16777216
+export HOROVOD_GLOO_TIMEOUT_SECONDS=300
+export HOROVOD_TORUS_ALLREDUCE=1
+export MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD=25
+export MXNET_GPU_COPY_NTHREADS=1
+export MXNET_GPU_WORKER_NTHREADS=1
+export MXNET_UPDATE_ON_KVSTORE=0
+export NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_6,mlx5_7,mlx5_8,mlx5_9
+export NCCL_NET_GDR_READ=1
+export OMP_NUM_THREADS=1
+export RANK_CORES='48-55 56-63 16-23 24-31 112-119 120-127 80-87 88-95'
+export RANK_DEVICE=gpu
+export RANK_HCAS='mlx5_0 mlx5_1 mlx5_2 mlx5_3 mlx5_6 mlx5_7 mlx5_8 mlx5_9'
+export RANK_LOCAL_SIZE=8
+export RANK_WORLD_SIZE=16
+
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+if [[ ${#hosts[@]} -ne $num_hosts ]]; then
+  printf 'error: got hosts %s, the job is for %s of them\n' "${hosts[*]}" "$num_hosts" >&2
+  exit 2
+fi
+printf 'job %s of %s on %s\n' "$SLURM_JOB_ID" "$folder" "${hosts[*]}"
+env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' | sort
+
+readonly launcher=(
+  srun -K1 --nodes=2 --ntasks=16 --ntasks-per-node=8 --distribution=block
+  --cpu-bind=none --mpi=pmix --container-image=/shared/resnet-records.sif
+  '--container-mounts=/shared/data:/shared/data,/shared/runs:/shared/runs'
+  --cpus-per-task=16
+)
+readonly rank=(
+  /opt/resnet-records/launch/rank.sh /opt/resnet-records/.venv/bin/python -I
+  -u -m train
+)
+
+# SIGUSR1: the limit is near. SIGTERM: the job is stopped. The ranks save their work and end.
+signals=0 limit_is_near=0 launched=
+trap 'limit_is_near=1 signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' USR1
+trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM
+
+# Starts the ranks of a run and waits for their end; a signal ends a wait, not the launcher.
+launch() {
+  "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
+  launched=$!
+  while true; do
+    local before=$signals
+    status=0
+    wait "$launched" || status=$?
+    [[ $status -gt 128 && $signals -ne $before ]] || break
+  done
+  launched=
+}
+
+worst=0
+for run in "${runs[@]}"; do
+  status=0
+  if [[ $signals -eq 0 ]] && "$python" -I -m launch.job begin "$run"; then
+    launch "$run"
+  fi
+  result=0
+  "$python" -I -m launch.job end "$run" --status "$status" --signals "$signals" || result=$?
+  # 75: stopped before its end, to be continued.
+  if [[ $result -eq 75 ]]; then
+    [[ $limit_is_near -eq 0 ]] || { scontrol requeue "$SLURM_JOB_ID" && sleep 60; }
+    exit 75
+  fi
+  [[ $result -le $worst ]] || worst=$result
+done
+exit "$worst"

@@ -1,0 +1,60 @@
+"""The jobs whose scripts golden/ keeps: ``python -m tests.launch.golden_jobs`` writes them anew, to be reviewed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from configs.load import load_cluster
+from configs.schema import Cluster
+from launch.env import binding_environment, rank_environment
+from launch.jobspec import IMAGE_PROGRAM, JobSpec, require_submittable
+from launch.submit import render
+
+GOLDEN = Path(__file__).parent / "golden"
+_SMALL = ["cluster.communication.backend=mpi", "cluster.scheduler.wall_time_s=3600", "cluster.launcher=mpirun"]
+_SHARED = ["cluster.paths.data=/shared/data", "cluster.paths.runs=/shared/runs"]
+_IMAGE = "cluster.container.image=/shared/resnet-records.sif"
+_DOCKER = ["cluster.container.runtime=docker", "cluster.container.image=registry.example/resnet-records:0.1.0",
+           "cluster.container.mounts=['training:/shared']"]  # fmt: skip
+
+CASES: dict[str, tuple[str, list[str], int]] = {
+    "slurm-pyxis.sh": ("dgx-a100", ["cluster.container.runtime=enroot", _IMAGE, "cluster.scheduler.queue=batch",
+                                    "cluster.scheduler.account=vision", "cluster.scheduler.requeue=true"], 1),
+    "slurm-gloo.sh": ("laptop", ["cluster.num_nodes=2", "cluster.launcher=srun", "cluster.scheduler.kind=slurm",
+                                 "cluster.scheduler.wall_time_s=600", "cluster.node.cores=8"], 5),
+    "gridengine.sh": ("abci-v100", ["cluster.scheduler.requeue=true",
+                                    "cluster.scheduler.setup=['module load openmpi']"], 5),
+    "pbs-apptainer.sh": ("abci-v100", ["cluster.scheduler.kind=pbs", "cluster.scheduler.resources=[-l place=scatter]",
+                                       "cluster.container.runtime=apptainer", _IMAGE,
+                                       "cluster.scheduler.requeue=true"], 1),
+    "lsf.sh": ("laptop", [*_SMALL, "cluster.scheduler.kind=lsf", "cluster.num_nodes=2", "cluster.scheduler.queue=long",
+                          "cluster.scheduler.requeue=true"], 1),
+    "kubernetes.yaml": ("a100-node", ["cluster.launcher=mpirun", "cluster.scheduler.kind=kubernetes", *_DOCKER,
+                                      "cluster.scheduler.wall_time_s=3600", "cluster.num_nodes=2",
+                                      "cluster.scheduler.resources=[rdma/ib=1]"], 1),
+    "hosts-horovodrun.sh": ("laptop", ["cluster.num_nodes=2", "cluster.launcher=horovodrun"], 1),
+    "hosts-mpirun.sh": ("laptop", ["cluster.num_nodes=2", "cluster.launcher=mpirun",
+                                   "cluster.communication.backend=mpi"], 1),
+}  # fmt: skip
+"""File, cluster, what is changed in it, number of runs."""
+
+
+def job(cluster: Cluster, runs: int) -> JobSpec:
+    """Describe a job on no machine in particular."""
+    hosts = ("alpha", "beta") if cluster.scheduler.kind == "none" else ()
+    require_submittable(cluster, hosts)
+    folders = tuple(Path(f"/shared/runs/digits-{number}") for number in range(1, runs + 1))
+    program = IMAGE_PROGRAM if cluster.scheduler.kind == "kubernetes" else Path("/shared/resnet-records")
+    variables = rank_environment(cluster) | binding_environment(cluster)
+    return JobSpec("digits", cluster, folders, program, program / ".venv/bin/python", variables, hosts)
+
+
+def golden_text(name: str) -> str:
+    """Render one of the cases."""
+    cluster, overrides, runs = CASES[name]
+    return render(job(load_cluster(cluster, [*_SHARED, *overrides]), runs))[1]
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        (GOLDEN / case).write_text(golden_text(case), encoding="utf-8")

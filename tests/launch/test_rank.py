@@ -1,0 +1,90 @@
+"""``rank.sh``: a rank knows who it is under every launcher, and runs where the cluster file says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Any
+
+import pytest
+
+from configs.load import ROOT, load_cluster
+from launch.env import binding_environment
+
+_SLURM = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
+          "SLURM_STEP_NUM_NODES": "2", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7", "SLURMD_NODENAME": "beta"}  # fmt: skip
+_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+
+
+def _rank(variables: dict[str, str], *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([ROOT / "launch" / "rank.sh", *command], env={"PATH": os.environ["PATH"], **variables},
+                          capture_output=True, text=True, check=False)  # fmt: skip
+
+
+def _told(variables: dict[str, str]) -> dict[str, str]:
+    done = _rank(variables, "env")
+    return dict(line.split("=", 1) for line in done.stdout.splitlines() if line.startswith("HOROVOD_"))
+
+
+def test_over_gloo_srun_s_ranks_get_what_horovodrun_would_have_told_them() -> None:
+    told = _told({**_SLURM, "HOROVOD_CONTROLLER": "gloo", "RANK_LOCAL_SIZE": "2", "RANK_WORLD_SIZE": "4"})
+    del told["HOROVOD_CONTROLLER"]
+    assert told == {
+        "HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2",
+        "HOROVOD_CROSS_RANK": "1", "HOROVOD_CROSS_SIZE": "2", "HOROVOD_HOSTNAME": "node1",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.7",
+    }  # fmt: skip
+
+
+def test_over_mpi_nothing_is_told_and_mpirun_within_slurm_is_believed() -> None:
+    assert _told({**_SLURM, **_MPI, "HOROVOD_CONTROLLER": "mpi"}) == {"HOROVOD_CONTROLLER": "mpi"}
+    assert "rank 1 of 2 on beta (by Open MPI)" in _rank({**_SLURM, **_MPI}, "true").stderr
+
+
+def test_a_rank_runs_on_its_own_cores_and_says_so_in_one_line() -> None:
+    core = str(max(os.sched_getaffinity(0)))
+    done = _rank({**_MPI, "RANK_CORES": f"0 {core}"}, "nproc")
+    assert done.stdout == "1\n"
+    assert done.stderr.count("\n") == 1
+    assert f"local rank 1, cores {core}, memory near node" in done.stderr
+
+
+def test_cores_that_were_not_granted_are_left_alone_and_named() -> None:
+    done = _rank({**_MPI, "RANK_CORES": "0 4000"}, "true")
+    assert done.returncode == 0
+    assert "not on cores 4000, which it was not granted" in done.stderr
+
+
+def test_gpu_and_adapters_follow_the_local_rank() -> None:
+    tables = {"RANK_DEVICE": "gpu", "RANK_HCAS": "mlx5_0 mlx5_1", "CUDA_VISIBLE_DEVICES": "4,6"}
+    done = _rank({**_MPI, **tables}, "printenv", "UCX_NET_DEVICES", "CUDA_VISIBLE_DEVICES")
+    assert done.stdout == "mlx5_1:1\n4,6\n"
+    assert "GPU 6, MPI's adapter mlx5_1, NCCL's all" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({}, "no launcher says which rank this is"),
+        ({**_MPI, "RANK_WORLD_SIZE": "8"}, "Open MPI started 2 ranks, the cluster file says 8"),
+        ({**_MPI, "RANK_DEVICE": "gpu", "CUDA_VISIBLE_DEVICES": "0"}, "local rank 1 sees GPUs 0 only; ask for GPUs by"),
+    ],
+)
+def test_a_rank_that_would_train_the_wrong_world_is_refused(variables: dict[str, str], message: str) -> None:
+    done = _rank(variables, "true")
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("cluster", "overrides", "tables"),
+    [
+        ("laptop", [], {}),
+        ("laptop", ["cluster.node.cores=2"], {"RANK_CORES": "0 1"}),
+        ("abci-v100", [], {"RANK_CORES": "0-9 10-19 20-29 30-39", "RANK_HCAS": "mlx5_0 mlx5_0 mlx5_1 mlx5_1"}),
+        ("laptop", ["cluster.node.rank_cores=['3','1']", "cluster.node.cores=8"], {"RANK_CORES": "3 1"}),
+    ],
+)
+def test_the_tables_come_from_the_cluster_file(cluster: str, overrides: list[str], tables: Any) -> None:
+    found = binding_environment(load_cluster(cluster, overrides))
+    assert {name: found[name] for name in ("RANK_CORES", "RANK_HCAS") if name in found} == tables
