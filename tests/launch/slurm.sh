@@ -48,8 +48,19 @@ start() {
   return 1
 }
 
+# The daemons write their state as they go, so they have to be gone before their folder is.
+stop() {
+  local pids
+  mapfile -t pids < <(cat "$folder"/*.pid)
+  scontrol shutdown
+  for _ in {1..100}; do
+    kill -0 "${pids[@]}" 2>/dev/null || return 0
+    sleep 0.1
+  done
+}
+
 case $action in
   start) start ;;
-  stop) scontrol shutdown ;;
+  stop) stop ;;
   *) exit 2 ;;
 esac

@@ -1,0 +1,51 @@
+"""Real Grid Engine jobs on this one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launch.scheduled import ask, scheduler, submit, summary, wait_until
+
+pytestmark = pytest.mark.slow
+
+CLUSTER = """
+name: one-node
+ranks_per_node: 2
+launcher: local
+scheduler: {kind: gridengine, wall_time_s: 600, requeue: true, resources: ["-pe mpi {world_size}"]}
+communication: {bucket_bytes: 262144}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def grid_engine() -> Iterator[None]:
+    def variables(folder: Path) -> dict[str, str]:
+        return {"SGE_ROOT": str(folder), "SGE_QMASTER_PORT": "27644", "SGE_EXECD_PORT": "27645"}
+
+    with scheduler("gridengine", ["qsub", "qconf", "sge_qmaster", "sge_execd"], variables):
+        yield
+
+
+def test_two_runs_in_one_job_have_a_seed_each_and_the_job_succeeds(tmp_path: Path) -> None:
+    job = submit(CLUSTER, tmp_path / "run", "--repeat", "2", overrides=["run.max_steps=2"])
+    log = tmp_path / "run-1" / "job.log"
+    wait_until(lambda: "exit_status" in ask("qacct", "-j", job), log)
+    assert "exit_status  0 " in ask("qacct", "-j", job), log.read_text(encoding="utf-8")
+    found = [summary(tmp_path / f"run-{number}") for number in (1, 2)]
+    assert [(row["status"], row["seed"], row["world_size"]) for row in found] == [("success", 1, 2), ("success", 2, 2)]
+    assert f"job {job} of {tmp_path}/run-1 on localhost" in log.read_text(encoding="utf-8")
+
+
+def test_a_job_near_its_limit_is_stopped_and_begins_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    overrides = ["run.max_steps=9000", "cluster.scheduler.notice_s=592"]
+    job = submit(CLUSTER, folder, overrides=overrides)
+    wait_until((folder / "attempt-1").is_dir, folder / "job.log")
+    ask("qdel", job)
+    wait_until(lambda: not ask("qstat").strip(), folder / "job.log")
+    log = (folder / "job.log").read_text(encoding="utf-8")
+    assert log.count(f"job {job} of {folder} on localhost") == 2
+    assert "stopped before its end" in log

@@ -1,0 +1,89 @@
+"""Real Slurm jobs: two virtual nodes, a rank on each, over Gloo's rendezvous and without ssh or MPI."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launch.submit import main
+from tests.launch.scheduled import ask, has_begun, ranks, scheduler, submit, summary, wait_until
+
+pytestmark = pytest.mark.slow
+
+CLUSTER = """
+name: two-nodes
+num_nodes: 2
+ranks_per_node: 1
+launcher: srun
+node: {cores: 1}
+scheduler: {kind: slurm, wall_time_s: 600, requeue: true}
+communication: {bucket_bytes: 262144}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slurm() -> Iterator[None]:
+    commands = ["sbatch", "srun", "scontrol", "slurmctld", "slurmd"]
+    with scheduler("slurm", commands, lambda folder: {"SLURM_CONF": str(folder / "slurm.conf")}):
+        yield
+
+
+def _state(job: str) -> tuple[str, str, int]:
+    """Give a job's state, exit status and restarts."""
+    text = ask("scontrol", "show", "job", job)
+    found = {key: re.search(rf"{key}=(\S+)", text) for key in ("JobState", "ExitCode", "Restarts")}
+    state, status, restarts = (match[1] if match else "" for match in found.values())
+    return state, status, int(restarts or 0)
+
+
+def test_a_job_that_is_told_of_its_limit_is_queued_again_and_then_finishes(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    job = submit(CLUSTER, folder, overrides=["run.max_steps=60"])
+    wait_until(lambda: has_begun(folder), folder / "job.log")
+    ask("scancel", "--signal=USR1", "--batch", job)
+    wait_until(lambda: _state(job)[0] == "PENDING", folder / "job.log")
+    assert _state(job)[2] == 1
+    assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8")
+    ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # or Slurm waits for minutes
+    wait_until(lambda: _state(job)[0] == "COMPLETED", folder / "job.log")
+    assert _state(job) == ("COMPLETED", "0:0", 1)
+    assert {key: summary(folder)[key] for key in ("status", "steps", "world_size")} == {
+        "status": "success", "steps": 60, "world_size": 2,
+    }  # fmt: skip
+    log = (folder / "job.log").read_text(encoding="utf-8")
+    assert log.count(f"job {job} of {folder} on node1 node2") == 2
+    assert re.search(r"^rank 1 of 2 on node2 \(by Slurm\): local rank 0, cores 0, memory near", log, re.MULTILINE)
+    assert "log check: passes" in log
+
+
+def test_what_sbatch_refuses_is_told_in_one_line_and_leaves_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "cluster.yaml"
+    place.write_text(CLUSTER.replace("kind: slurm", "kind: slurm, queue: nowhere"), encoding="utf-8")
+    assert main(["submit", "digits", "--cluster", str(place), "--run-dir", str(tmp_path / "run")]) == 2
+    assert "error: sbatch does not take the job: sbatch: error: invalid partition" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_rank_that_is_killed_fails_the_job_within_half_a_minute_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    job = submit(CLUSTER, folder, overrides=["run.max_steps=2000"])
+    wait_until(lambda: has_begun(folder), folder / "job.log")
+    begin = time.monotonic()
+    victim = next(
+        pid for pid in ranks(folder) if "\0HOROVOD_RANK=0\0" in Path(f"/proc/{pid}/environ").read_text(encoding="utf-8")
+    )
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: _state(job)[0] not in ("RUNNING", "COMPLETING"), folder / "job.log")
+    assert time.monotonic() - begin < 30
+    assert _state(job)[:2] == ("FAILED", "1:0")
+    assert summary(folder)["status"] == "aborted"
+    assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
+    assert not ranks(folder)
