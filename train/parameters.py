@@ -1,4 +1,4 @@
-"""Parameters to start from, out of a ``.params`` file of MXNet's: matched by name, the classifier apart."""
+"""Parameters to start from, out of a ``.params`` file of ours or of Gluon's model zoo; the classifier may differ."""
 
 from __future__ import annotations
 
@@ -27,20 +27,17 @@ def load_parameters(path: Path, network: Network, drawn: Mapping[str, np.ndarray
     says so.
 
     Args:
-        path: A file of named arrays in OIHW, with or without ``arg:`` and ``aux:`` before the names.
+        path: A file of named arrays in OIHW. With our names, ``arg:`` and ``aux:`` may stand before them; with other
+            names, Gluon's, each array is taken for what stands at its place in our table.
         network: Whose parameters are wanted.
         drawn: Seeded weights by name.
 
     Raises:
         UserError: No such file, or one of another network.
     """
-    found = _read(path)
     classifier = {each.name for each in network.layers[-1].parameters}
-    statistics = {
-        f"{layer.name}_moving_{moment}": (layer.out_channels,)
-        for layer in network.layers if layer.kind == "bn" for moment in ("mean", "var")
-    }  # fmt: skip
-    wanted = {each.name: each.shape for each in network.parameters} | statistics
+    wanted = _wanted(network)
+    found = _named_as(wanted, _read(path))
     differing = [name for name, shape in wanted.items() if name not in found or found[name].shape != shape]
     refused = [name for name in differing if name not in classifier]
     if refused:
@@ -49,6 +46,24 @@ def load_parameters(path: Path, network: Network, drawn: Mapping[str, np.ndarray
     new = f"; newly initialised: {', '.join(kept)}" if kept else ""
     logger.info("parameters from %s: %d of %d tensors%s", path, len(wanted) - len(kept), len(wanted), new)
     return dict(drawn) | {name: found[name].asnumpy().astype(np.float32) for name in wanted if name not in kept}
+
+
+def _wanted(network: Network) -> dict[str, tuple[int, ...]]:
+    """Give name and shape of each tensor in the order of the layers, which is Gluon's too."""
+    wanted: dict[str, tuple[int, ...]] = {}
+    for layer in network.layers:
+        wanted |= {each.name: each.shape for each in layer.parameters}
+        if layer.kind == "bn":
+            wanted |= {f"{layer.name}_moving_{moment}": (layer.out_channels,) for moment in ("mean", "var")}
+    return wanted
+
+
+def _named_as(wanted: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Give arrays of foreign names ours, where number and kinds of the tensors are those of our table."""
+    is_alike = len(found) == len(wanted) and all(
+        theirs.endswith(ours.rpartition("_")[2]) for theirs, ours in zip(found, wanted, strict=True)
+    )
+    return dict(zip(wanted, found.values(), strict=True)) if is_alike and not set(wanted) & set(found) else found
 
 
 def _read(path: Path) -> dict[str, Any]:
