@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from train.loop import Result
     from train.timing import StepClock
 
-__all__ = ["build_model", "run"]
+__all__ = ["build_model", "dropout_seed", "run"]
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,11 @@ def build_model(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Ident
     return _Model(network, optimizer, weights, plan_buckets(sizes, cluster.communication.bucket_bytes), context)
 
 
+def dropout_seed(seed: int, rank: int, step: int) -> int:
+    """Give what a rank's dropout draws from in a step of a run with ``seed``; MXNet's seeds have 31 bits."""
+    return stream_seed(seed, f"dropout, step {step}", rank) % 2**31
+
+
 def _warm_up(recipe: Recipe, cluster: Cluster, plan: RunPlan, model: _Model, communicator: Communicator) -> None:
     import mxnet as mx  # noqa: PLC0415 (slow)
 
@@ -174,10 +180,6 @@ class _Training:
     communicator: Communicator
     rank: int
 
-    def _dropout_seed(self, step: int) -> int:
-        """Give the seed of a step's dropout on this rank; MXNet's have 31 bits."""
-        return stream_seed(self.recipe.run.seed, f"dropout, step {step}", self.rank) % 2**31
-
     def run(
         self, open_training: Callable[[], TrainingSource], evaluation: EvaluationSource, log: EventLog, *,
         is_reporter: bool,
@@ -194,7 +196,7 @@ class _Training:
         clock = StepClock(engine.run_ahead_steps, goal.log_every_steps)
         step = Step(
             model.network, model.optimizer, self.communicator, model.buckets, plan.accumulation_steps, clock,
-            alive, self._dropout_seed,
+            alive, partial(dropout_seed, self.recipe.run.seed, self.rank),
         )  # fmt: skip
         metrics = MetricsWriter(self.folder / METRICS_FILE) if is_reporter else NullMetrics()
         progress = Progress(

@@ -18,6 +18,7 @@ from train.model import TrainedNetwork
 from train.networks.table import Rows
 from train.parameters import load_parameters
 from train.schedule import HyperParameters
+from train.session import dropout_seed
 
 SIZES = {"alexnet": 67, "googlenet": 32, "densenet121": 32, "mnist_small_cnn": 28, "mnist_large_cnn": 28}
 
@@ -108,5 +109,12 @@ def test_dropout_draws_what_its_seed_says_in_training_and_nothing_in_evaluation(
         network.seed_dropout(seed)
         return float(network.forward_backward(images, labels).asscalar())
 
-    assert loss(1) == loss(1) != loss(2)
+    one, two = dropout_seed(1, 0, 7), dropout_seed(1, 1, 7)
+    assert loss(one) == loss(one) != loss(two)
     assert (network.predict(images) == network.predict(images)).asnumpy().all()
+
+
+def test_no_two_ranks_and_no_two_steps_drop_the_same() -> None:
+    seeds = {dropout_seed(1, rank, step) for rank in range(64) for step in range(64)}
+    assert len(seeds) == 64 * 64
+    assert max(seeds) < 2**31
