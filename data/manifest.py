@@ -62,7 +62,9 @@ class Manifest(_Block):
         for name in SPLITS:
             split = self.split(name)
             if not self.has_label_vectors and sum(split.class_counts) != split.records:
-                raise ValueError(f"{name} class_counts add up to {sum(split.class_counts)}, records say {split.records}")
+                raise ValueError(
+                    f"{name} class_counts add up to {sum(split.class_counts)}, records say {split.records}"
+                )
         return self
 
     @property
