@@ -186,7 +186,7 @@ def _explain(schema: type[BaseModel], problem: Any, prefix: str, count: int) -> 
     return ConfigError(key, got, message, remedy)
 
 
-_TAGS = frozenset({"lars", "sgd", "polynomial", "step", "cosine"})
+_TAGS = frozenset({"adam", "lars", "sgd", "polynomial", "step", "cosine"})
 """Discriminators, which pydantic puts into an error's path and a user never wrote."""
 
 

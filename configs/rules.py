@@ -98,6 +98,8 @@ _AUGMENTATION = "MLPerf training rules, ResNet reference preprocessing"
 _REFERENCE = "MLPerf ResNet reference model"
 
 CLOSED_RULES = (
+    Rule("opt_name", "optimizer.name", "'sgd' or 'lars'", lambda name: name in ("sgd", "lars"),
+         f"{_CHECKED}.yaml"),
     Rule("lars_epsilon", "optimizer.epsilon", "0", _is(0), f"{_CHECKED}_lars.yaml", "lars"),
     Rule("lars_opt_end_learning_rate", "schedule.end_lr", "0.0001 (schedule.decay.end_lr)", _is(0.0001),
          f"{_CHECKED}_lars.yaml", "lars"),
@@ -132,6 +134,7 @@ CLOSED_RULES = (
     Rule("augmentation_throughout", "data.plain_from_epoch", "none (augment to the end)", _is(None), _AUGMENTATION),
     Rule("model_name", "model.name", "'resnet50'", _is("resnet50"), _REFERENCE),
     Rule("num_classes", "model.num_classes", "1000", _is(1000), _REFERENCE),
+    Rule("initial_parameters", "model.parameters", "none (seeded weights)", _is(None), _REFERENCE),
     Rule("image_size", "model.image_size", "224", _is(224), _REFERENCE),
     Rule("reference_convergence_point", "batch.global_size", f"at most {MAX_REFERENCE_BATCH_SIZE}",
          lambda size: size <= MAX_REFERENCE_BATCH_SIZE,

@@ -22,25 +22,19 @@ from configs.cluster import (
     Submission,
 )
 from configs.errors import ConfigError
+from configs.networks import IMAGE_SIZES, NETWORKS, networks_for
+from configs.optimizers import Adam, Lars, Optimizer, Sgd
 from configs.rules import require_allowed
 from configs.section import Section
 
 __all__ = [
-    "Batch", "Card", "Cluster", "Communication", "Container", "Cosine", "Crop", "Data", "Engine", "Fabric", "Lars",
-    "Loss", "Mlperf", "Model", "Node", "Paths", "Polynomial", "Recipe", "Run", "Schedule", "Scheduler", "Sgd",
+    "Adam", "Batch", "Card", "Cluster", "Communication", "Container", "Cosine", "Crop", "Data", "Engine", "Fabric",
+    "Lars", "Loss", "Mlperf", "Model", "Node", "Paths", "Polynomial", "Recipe", "Run", "Schedule", "Scheduler", "Sgd",
     "StepDecay", "Submission",
 ]  # fmt: skip
 
-NETWORKS = (
-    "resnet18", "resnet34", "resnet50", "resnet101", "resnet152",
-    "resnet8", "resnet20", "resnet32", "resnet56",
-)  # fmt: skip
-SMALL_IMAGE_NETWORKS = ("resnet8", "resnet20", "resnet32", "resnet56")
-
 Pair = Annotated[tuple[float, float], Field(strict=False)]
 Triple = Annotated[tuple[float, float, float], Field(strict=False)]
-ParameterKind = Literal["weight", "gamma", "beta", "bias"]
-Kinds = Annotated[tuple[ParameterKind, ...], Field(strict=False)]
 
 
 class Card(Section):
@@ -60,11 +54,16 @@ class Model(Section):
     name: Literal[NETWORKS]  # type: ignore[valid-type]
     num_classes: int = Field(ge=2, le=1_000_000)
     image_size: int = Field(ge=8, le=1024, description="Side of the square input, px.")
-    input_channels: Literal[3, 4] = Field(3, description="4 pads a zero channel for tensor cores; fan-in sees it.")
+    input_channels: Literal[1, 3, 4] = Field(
+        3, description="1: images are read as grey. 4 pads a zero channel for tensor cores; fan-in sees it."
+    )
     bn_epsilon: float = Field(1e-5, gt=0, lt=1)
     bn_momentum: float = Field(0.9, ge=0, lt=1)
     classifier_std: float = Field(0.01, gt=0, lt=1, description="N(0, std) for the classifier's weights.")
     zero_gamma: bool = Field(False, description="Start each block's last BN gamma at 0.")
+    parameters: str | None = Field(
+        None, min_length=1, description="File of parameters to start from, below the cluster's data path; none: seeded."
+    )
 
 
 class Crop(Section):
@@ -87,7 +86,7 @@ class Data(Section):
     """The images: which set, how many, and what is done to each before the network sees it."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Folder below the cluster's data path.")
-    source: Literal["digits", "idx", "folders", "generated", "synthetic"] = Field(
+    source: Literal["digits", "idx", "folders", "table", "generated", "synthetic"] = Field(
         description="Where the records come from; synthetic images never touch a disk."
     )
     train_samples: int = Field(ge=1)
@@ -117,30 +116,6 @@ class Batch(Section):
     global_size: int = Field(ge=1, description="Images a step, over all ranks and accumulation.")
     accumulation_steps: int | None = Field(None, ge=1, description="Micro-batches a rank sums before it reduces.")
     bn_span: int | None = Field(None, ge=1, description="Images a batch-norm sees at once, which is the micro-batch.")
-
-
-class Lars(Section):
-    """Layer-wise adaptive rate scaling (You, Gitman, Ginsburg, arXiv:1708.03888)."""
-
-    name: Literal["lars"]
-    momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(ge=0, lt=1)
-    trust_coefficient: float = Field(0.001, gt=0, lt=1, description="eta of the paper.")
-    epsilon: float = Field(0.0, ge=0, lt=1)
-    trust_weight_decay: float | None = Field(
-        None, ge=0, lt=10, description="Weight decay in the trust ratio's denominator; none: weight_decay."
-    )
-    skip_trust_ratio: Kinds = ("gamma", "beta", "bias")
-    skip_weight_decay: Kinds = ("gamma", "beta", "bias")
-
-
-class Sgd(Section):
-    """SGD with momentum, in the form v = m v - lr (g + wd w); w = w + v."""
-
-    name: Literal["sgd"]
-    momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(ge=0, lt=1)
-    skip_weight_decay: Kinds = ("gamma", "beta", "bias")
 
 
 class Polynomial(Section):
@@ -220,14 +195,22 @@ class Schedule(Section):
 
 
 class Loss(Section):
-    """Cross-entropy with smoothed labels.
+    """``softmax``: cross-entropy with smoothed labels, one class an image. ``sigmoid``: any number of them.
 
+    The latter is binary cross-entropy, the mean over classes, and is judged by ROC-AUC instead of top-1.
     ``uniform`` is the TensorFlow/MLPerf sense: 1-a+a/K on the label and a/K elsewhere (Szegedy et al.,
     arXiv:1512.00567). ``softmax_output`` is that of MXNet's SoftmaxOutput: 1-a on the label, a/(K-1) elsewhere.
     """
 
+    kind: Literal["softmax", "sigmoid"] = "softmax"
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     smoothing: Literal["uniform", "softmax_output"] = "uniform"
+
+    @model_validator(mode="after")
+    def _only_one_class_is_smoothed(self) -> Loss:
+        if self.kind == "sigmoid" and self.label_smoothing:
+            raise ConfigError("label_smoothing", self.label_smoothing, "0 where loss.kind is sigmoid")
+        return self
 
 
 class Run(Section):
@@ -258,19 +241,37 @@ class Recipe(Section):
     model: Model
     data: Data
     batch: Batch
-    optimizer: Annotated[Lars | Sgd, Field(discriminator="name")]
+    optimizer: Optimizer
     schedule: Schedule
     loss: Loss = Loss()
     run: Run
     mlperf: Mlperf = Mlperf()
 
     @model_validator(mode="after")
+    def _network_fits_the_images(self) -> Recipe:
+        model, (least, most) = self.model, IMAGE_SIZES[self.model.name]
+        if not least <= model.image_size <= most:
+            allowed = f"{least} to {most} px" if least < most else f"{least} px"
+            others = f"or take one of {', '.join(networks_for(model.image_size))}"
+            raise ConfigError("model.image_size", model.image_size, f"{allowed} for {model.name}", others)
+        for key, value in (("mean", self.data.mean), ("std", self.data.std)):
+            if model.input_channels == 1 and len(set(value)) > 1:
+                raise ConfigError(f"data.{key}", list(value), "three equal numbers where model.input_channels is 1")
+        return self
+
+    @model_validator(mode="after")
+    def _labels_fit_the_loss(self) -> Recipe:
+        source, target = self.data.source, self.run.target_top1
+        if self.loss.kind == "softmax" and source == "table":
+            raise ConfigError("loss.kind", "softmax", "sigmoid for data.source: table, whose images have many labels")
+        if self.loss.kind == "sigmoid" and source not in ("table", "synthetic"):
+            raise ConfigError("data.source", source, "table or synthetic where loss.kind is sigmoid")
+        if self.loss.kind == "sigmoid" and target is not None:
+            raise ConfigError("run.target_top1", target, "null where loss.kind is sigmoid, which has no top-1")
+        return self
+
+    @model_validator(mode="after")
     def _parts_agree(self) -> Recipe:
-        if self.model.name in SMALL_IMAGE_NETWORKS and self.model.image_size > 64:  # noqa: PLR2004 (px)
-            raise ConfigError(
-                "model.image_size", self.model.image_size, f"8 to 64 px for {self.model.name}",
-                "take resnet18 to resnet152 for larger images",
-            )  # fmt: skip
         if self.data.eval_resize is not None and self.data.eval_resize < self.model.image_size:
             raise ConfigError(
                 "data.eval_resize", self.data.eval_resize, f"at least model.image_size ({self.model.image_size})"

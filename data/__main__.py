@@ -29,6 +29,7 @@ SOURCE is one of
   digits      scikit-learn's 8x8 handwritten digits, enlarged to 32 px; every third for evaluation
   generated   random images of ImageNet's sizes, for trials
   a folder    of train/<class>/*.jpg and val/<class>/*.jpg (bytes kept as they are), or
+              of train.csv and val.csv (or .json), tables of file -> any number of labels (file,label|label), or
               of MNIST-style IDX files (train-images-idx3-ubyte, t10k-labels-idx1-ubyte ..., also .gz)
 DEST appears when everything is packed; packing the same source again is quick and changes nothing.
 """
@@ -62,7 +63,12 @@ def _parser() -> Parser:
     add("dest", metavar="DEST", nargs="?", type=Path, help="folder of the data set, to be made")
     add("--verify", metavar="DEST", type=Path, help="read every byte, decode every image; name what is wrong")
     add("--workers", metavar="N", type=_whole(1, 1024), default=os.cpu_count() or 1, help="processes (%(default)s)")
-    add("--size", metavar="PX", type=_whole(8, 1024), help="digits, idx: enlarge the shorter side to this")
+    add(
+        "--size",
+        metavar="PX",
+        type=_whole(8, 1024),
+        help="shorter side; digits and idx only grow, tables shrink too",
+    )
     add("--quality", metavar="Q", type=_whole(50, 100), help="JPEG quality (95); not for class folders")
     add("--train", metavar="N", type=_whole(1, 10_000_000), help="generated: training images (256)")
     add("--eval", metavar="N", type=_whole(1, 10_000_000), help="generated: evaluation images (64)")

@@ -11,7 +11,7 @@ from configs.errors import UserError
 
 __all__ = ["SPLITS", "Manifest", "SourceKind", "SourceManifest", "SplitManifest", "SplitName", "load_manifest"]
 
-SourceKind = Literal["digits", "idx", "folders", "generated"]
+SourceKind = Literal["digits", "idx", "folders", "table", "generated"]
 SplitName = Literal["train", "eval"]
 SPLITS: tuple[SplitName, SplitName] = ("train", "eval")
 _NAME = "manifest.json"
@@ -30,7 +30,7 @@ class SourceManifest(_Block):
 
 
 class SplitManifest(_Block):
-    """One ``.rec`` file and its index."""
+    """One ``.rec`` file and its index; ``class_counts`` are the images that have each class."""
 
     records: int = Field(ge=1)
     rec_bytes: int = Field(ge=1)
@@ -38,12 +38,6 @@ class SplitManifest(_Block):
     idx_bytes: int = Field(ge=1)
     idx_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     class_counts: tuple[int, ...]
-
-    @model_validator(mode="after")
-    def _counts_add_up(self) -> SplitManifest:
-        if sum(self.class_counts) != self.records:
-            raise ValueError(f"class_counts add up to {sum(self.class_counts)}, records say {self.records}")
-        return self
 
 
 class Manifest(_Block):
@@ -62,6 +56,21 @@ class Manifest(_Block):
             if len(self.split(name).class_counts) != len(self.class_names):
                 raise ValueError(f"{name} counts {len(self.split(name).class_counts)} classes, class_names differ")
         return self
+
+    @model_validator(mode="after")
+    def _counts_add_up(self) -> Manifest:
+        for name in SPLITS:
+            split = self.split(name)
+            if not self.has_label_vectors and sum(split.class_counts) != split.records:
+                raise ValueError(
+                    f"{name} class_counts add up to {sum(split.class_counts)}, records say {split.records}"
+                )
+        return self
+
+    @property
+    def has_label_vectors(self) -> bool:
+        """Whether an image has a 0 or 1 for each class, instead of one class."""
+        return self.source.kind == "table"
 
     def split(self, name: SplitName) -> SplitManifest:
         """Give the training or the evaluation part."""

@@ -190,9 +190,9 @@ def _describe(reading: Reading, idx: Path, reader: dict[str, Any], seed: int, *,
             path=[str(reading.rec)], index_path=[str(idx)], lazy_init=True, name=READER, **reader
         )
         images = _augmented_images(reading, jpegs) if is_augmented else _plain_images(reading, jpegs)
-        side = float(recipe.model.image_size)
+        side, channels = float(recipe.model.image_size), min(recipe.model.input_channels, 3)
         images = fn.crop_mirror_normalize(
-            images, crop=(side, side), mean=list(recipe.data.mean), std=list(recipe.data.std),
+            images, crop=(side, side), mean=list(recipe.data.mean)[:channels], std=list(recipe.data.std)[:channels],
             mirror=fn.random.coin_flip() if is_augmented and recipe.data.flip else 0,
             dtype=types.FLOAT, output_layout=engine.layout.removeprefix("N"),  # type: ignore[attr-defined]
             pad_output=recipe.model.input_channels == 4,  # noqa: PLR2004
@@ -204,7 +204,8 @@ def _describe(reading: Reading, idx: Path, reader: dict[str, Any], seed: int, *,
 def _decoder(reading: Reading) -> dict[str, Any]:
     """Give a decoder's arguments: nvJPEG on a GPU."""
     where = {"device": "cpu"} if reading.device_id is None else {"device": "mixed", **_GPU_DECODER}
-    return {**where, "output_type": types.RGB}  # type: ignore[attr-defined]
+    is_grey = reading.recipe.model.input_channels == 1
+    return {**where, "output_type": types.GRAY if is_grey else types.RGB}  # type: ignore[attr-defined]
 
 
 def _augmented_images(reading: Reading, jpegs: Any) -> Any:

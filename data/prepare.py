@@ -144,5 +144,11 @@ def _pack(source: Source, name: SplitName, folder: Path, seed: int, workers: int
         rec_sha256=rec.sha256,
         idx_bytes=idx.size_bytes,
         idx_sha256=idx.sha256,
-        class_counts=tuple(np.bincount(split.labels, minlength=len(source.class_names)).tolist()),
+        class_counts=_class_counts(split, len(source.class_names)),
     )
+
+
+def _class_counts(split: SourceSplit, num_classes: int) -> tuple[int, ...]:
+    """Count the images that have each class."""
+    labels = np.asarray(split.labels)
+    return tuple((np.bincount(labels, minlength=num_classes) if labels.ndim == 1 else labels.sum(axis=0)).tolist())

@@ -16,7 +16,7 @@ import hashlib
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -49,37 +49,42 @@ class RecordError(ValueError):
 
 
 class ImageRecord(NamedTuple):
-    """An image and its label, as in a record's payload."""
+    """An image and its labels, as in a record's payload."""
 
-    label: float
+    labels: tuple[float, ...]
     number: int
     image: bytes
 
 
-def pack_image(label: int, number: int, image: bytes) -> bytes:
+def pack_image(label: int | Sequence[int], number: int, image: bytes) -> bytes:
     """Put MXNet's image header before an encoded image.
 
     Args:
-        label: Class, 0 or more; the format keeps it as a float32, exact up to 2**24.
+        label: Class, 0 or more; the format keeps it as a float32, exact up to 2**24. Or several numbers of the kind.
         number: The header's ``id``; here the image's place in its source.
         image: Encoded image (JPEG).
     """
-    assert 0 <= label <= 1 << 24
-    return _IMAGE_HEADER.pack(0, label, number, 0) + image
+    if isinstance(label, int):
+        assert 0 <= label <= 1 << 24
+        return _IMAGE_HEADER.pack(0, label, number, 0) + image
+    return _IMAGE_HEADER.pack(len(label), 0, number, 0) + struct.pack(f"<{len(label)}f", *label) + image
 
 
 def unpack_image(payload: bytes) -> ImageRecord:
     """Take a payload apart again.
 
     Raises:
-        RecordError: It is shorter than an image header, or holds several labels.
+        RecordError: It is shorter than an image header, or than the labels that this promises.
     """
     if len(payload) < _IMAGE_HEADER.size:
         raise RecordError(f"{len(payload)} bytes are too few for an image header")
     flag, label, number, _ = _IMAGE_HEADER.unpack_from(payload)
-    if flag != 0:
-        raise RecordError(f"it holds {flag} labels where one is expected")
-    return ImageRecord(label, number, payload[_IMAGE_HEADER.size :])
+    if flag == 0:
+        return ImageRecord((label,), number, payload[_IMAGE_HEADER.size :])
+    end = _IMAGE_HEADER.size + 4 * flag
+    if len(payload) < end:
+        raise RecordError(f"{len(payload)} bytes are too few for {flag} labels")
+    return ImageRecord(struct.unpack_from(f"<{flag}f", payload, _IMAGE_HEADER.size), number, payload[end:])
 
 
 def frame(payload: bytes) -> bytes:

@@ -16,7 +16,7 @@ class Batch(NamedTuple):
     """One rank's micro-batch, on the rank's device, its own memory: nothing overwrites it later.
 
     ``images`` is a float32 NDArray [B, C, H, W] (or [B, H, W, C], as ``engine.layout`` says), ``labels`` a float32
-    NDArray [B] of whole numbers in [0, num_classes).
+    NDArray [B] of whole numbers in [0, num_classes), or [B, num_classes] of 0 and 1 where images have many labels.
     """
 
     images: Any

@@ -87,6 +87,7 @@ class Stream:
         self._reading, self._pipeline, self._num_samples = reading, pipeline, num_samples
         self._context = mx.cpu() if reading.device_id is None else mx.gpu(reading.device_id)
         self._is_running = False
+        self._has_vectors = reading.recipe.loss.kind == "sigmoid"
         pipeline.build()
 
     def start(self) -> None:
@@ -113,7 +114,7 @@ class Stream:
         """
         assert self._is_running
         images, labels, sources = self._call(self._pipeline.share_outputs)
-        self._check_labels(labels.as_array().ravel(), sources)
+        self._check_labels(labels.as_array(), sources)
         batch = Batch(_copy(images.as_tensor(), self._context), self._labels(labels.as_tensor()))
         self._pipeline.release_outputs()
         self._call(self._pipeline.schedule_run)
@@ -125,20 +126,24 @@ class Stream:
         self._is_running = False
 
     def _labels(self, tensor: Any) -> Any:
-        tensor.squeeze(-1)
+        if not self._has_vectors:
+            tensor.squeeze(-1)
         return _copy(tensor, mx.cpu()).as_in_context(self._context)
 
     def _check_labels(self, labels: Any, sources: Any) -> None:
         """Refuse labels that are no class. They are still on the host, whatever the device: nothing waits."""
         num_classes = self._reading.recipe.model.num_classes
-        is_class = (labels >= 0) & (labels < num_classes) & (labels == np.floor(labels))
+        width, most = (num_classes, 1) if self._has_vectors else (1, num_classes - 1)
+        if labels.shape[1] != width:
+            raise DataError(f"{self._reading.rec}: {labels.shape[1]} labels an image, expected {width}")
+        is_class = (labels >= 0) & (labels <= most) & (labels == np.floor(labels))
         if is_class.all():
             return
-        at = int(np.argmin(is_class))
-        source = _SOURCE.fullmatch(sources.at(at).tobytes().decode())
+        at, column = np.unravel_index(np.argmin(is_class), is_class.shape)
+        source = _SOURCE.fullmatch(sources.at(int(at)).tobytes().decode())
         assert source is not None
         record = self._name([int(source["offset"])])
-        raise DataError(f"{record}: label {labels[at]:g}, allowed: whole numbers 0 to {num_classes - 1}")
+        raise DataError(f"{record}: label {labels[at, column]:g}, allowed: whole numbers 0 to {most}")
 
     def _call(self, action: Callable[[], Any]) -> Any:
         """Call DALI; turn its page of text into one line."""

@@ -1,8 +1,9 @@
 """Seeded images that touch no disk, by the protocols of `data.source`: for tests, and to measure all but the input.
 
-Each class has its own coarse pattern, under noise, so that a network learns them. A pool of images is made once;
-the image at position p of the endless global sequence is the pool's p modulo its length, so what a micro-batch holds
-follows from the recipe and its place in the global batch, however that is cut into ranks and accumulation.
+Each class has its own coarse pattern, under noise, so that a network learns them; several classes add up. A pool of
+images is made once; the image at position p of the endless global sequence is the pool's p modulo its length, so what
+a micro-batch holds follows from the recipe and its place in the global batch, however that is cut into ranks and
+accumulation.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ __all__ = ["open_synthetic_evaluation", "open_synthetic_training"]
 _POOL_BYTES = 64 << 20
 _PATTERN_SIDE = 4
 _CHANNELS = 3
+_SHARE_OF_A_CLASS = 0.2
+"""Of the images, where each has any number of classes."""
 
 
 def open_synthetic_training(
@@ -106,7 +109,7 @@ class _Pool:
 
 
 def _draw(recipe: Recipe, split: str, num_samples: int) -> tuple[Any, Any]:
-    """Draw a pool of normalised images [P, H, W, C], float32, and labels [P]."""
+    """Draw a pool of normalised images [P, H, W, C], float32, and labels [P], or [P, classes] of 0 and 1."""
     model, seed = recipe.model, recipe.run.seed
     side = model.image_size
     size = min(num_samples, max(1, _POOL_BYTES // (side * side * model.input_channels * 4)))
@@ -114,10 +117,17 @@ def _draw(recipe: Recipe, split: str, num_samples: int) -> tuple[Any, Any]:
     coarse = (model.num_classes, _PATTERN_SIDE, _PATTERN_SIDE, _CHANNELS)
     patterns = of_classes.standard_normal(coarse, dtype=np.float32)
     of_split = np.random.Generator(np.random.Philox(key=stream_seed(seed, f"synthetic {split}", 0)))
-    labels = of_split.integers(model.num_classes, size=size)
+    has_many = recipe.loss.kind == "sigmoid"
+    labels = (
+        of_split.random((size, model.num_classes)) < _SHARE_OF_A_CLASS
+        if has_many
+        else of_split.integers(model.num_classes, size=size)
+    )
     cells = np.arange(side) * _PATTERN_SIDE // side
     images = np.zeros((size, side, side, model.input_channels), np.float32)
+    drawn = min(_CHANNELS, model.input_channels)
     for image, label in zip(images, labels, strict=True):
         noise = of_split.standard_normal((side, side, _CHANNELS), dtype=np.float32)
-        image[..., :_CHANNELS] = patterns[label][cells][:, cells] + noise
+        pattern = patterns[label].sum(axis=0) if has_many else patterns[label]
+        image[..., :drawn] = (pattern[cells][:, cells] + noise)[..., :drawn]
     return images, labels.astype(np.float32)

@@ -76,10 +76,11 @@ def check_dataset(folder: Path, data: Data, num_classes: int) -> Manifest:
                 f"{folder}: {found} records, the recipe says data.{key}: {wanted}; "
                 f"--set data.{key}={found}, or {remedy}"
             )
-    if len(manifest.class_names) > num_classes:
+    found = len(manifest.class_names)
+    if found > num_classes or (manifest.has_label_vectors and found < num_classes):
         raise UserError(
-            f"{folder}: {len(manifest.class_names)} classes, the recipe says model.num_classes: {num_classes}; "
-            f"--set model.num_classes={len(manifest.class_names)}, or {remedy}"
+            f"{folder}: {found} classes, the recipe says model.num_classes: {num_classes}; "
+            f"--set model.num_classes={found}, or {remedy}"
         )
     return manifest
 
@@ -87,7 +88,8 @@ def check_dataset(folder: Path, data: Data, num_classes: int) -> Manifest:
 def _command(folder: Path, data: Data, num_classes: int) -> str:
     """Give the command that makes the data set a recipe asks for."""
     assert data.source != "synthetic"
-    source = {"idx": "FOLDER_OF_IDX_FILES", "folders": "FOLDER_WITH_train_AND_val"}.get(data.source, data.source)
+    needed = {"idx": "FOLDER_OF_IDX_FILES", "folders": "FOLDER_WITH_train_AND_val", "table": "FOLDER_OF_TABLES"}
+    source = needed.get(data.source, data.source)
     command = f"./run.sh prepare {source} {shlex.quote(str(folder))}"
     if data.source == "generated":
         command += f" --train {data.train_samples} --eval {data.eval_samples} --classes {num_classes}"
@@ -196,6 +198,7 @@ class _Audit:
         self._rec, self._idx = f"{name}.rec", f"{name}.idx"
         self._split = manifest.split(name)
         self._counts = [0] * len(manifest.class_names)
+        self._has_vectors = manifest.has_label_vectors
         self._offsets: list[int] = []
         self._hash = hashlib.sha256()
         self._found: list[Finding] = []
@@ -222,12 +225,26 @@ class _Audit:
     def _label_problem(self, span: Span) -> str | None:
         """Count the label; say what is wrong with the header."""
         try:
-            label = unpack_image(span.payload).label
+            labels = unpack_image(span.payload).labels
         except RecordError as error:
             return str(error)
+        wanted = len(self._counts) if self._has_vectors else 1
+        if len(labels) != wanted:
+            return f"it holds {len(labels)} labels where {'one is' if wanted == 1 else f'{wanted} are'} expected"
+        if self._has_vectors:
+            return self._vector_problem(labels)
+        (label,) = labels
         if not (label.is_integer() and 0 <= label < len(self._counts)):
             return f"label {label:g} is outside the classes 0 to {len(self._counts) - 1}"
         self._counts[int(label)] += 1
+        return None
+
+    def _vector_problem(self, labels: Sequence[float]) -> str | None:
+        """Count the classes that an image has; say which label says neither yes nor no."""
+        for index, label in enumerate(labels):
+            if label not in (0, 1):
+                return f"label {label:g} of class {index} is neither 0 nor 1"
+        self._counts = [count + int(label) for count, label in zip(self._counts, labels, strict=True)]
         return None
 
     def finish(self, index: bytes) -> list[Finding]:

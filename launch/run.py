@@ -154,6 +154,8 @@ def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> 
     if summary.top1 is not None:
         target = "" if summary.target is None else f" (target {summary.target:g})"
         lines.append(f"  top-1 {summary.top1:.4f}{target} after epoch {summary.epochs}, step {summary.steps}")
+    if summary.mean_auc is not None:
+        lines.append(f"  mean ROC-AUC {summary.mean_auc:.4f} after epoch {summary.epochs}, step {summary.steps}")
     if summary.run_s is not None:
         lines.append(
             f"  {summary.run_s:.1f} s of training, {summary.init_s:.1f} s of start-up, "

@@ -31,7 +31,8 @@ class HyperParameters:
         decay_steps: Steps from the end of the warm-up to ``end_lr``; None for a step decay.
         power: Of a polynomial decay.
         decay_boundary_epochs: Of a step decay, with ``decay_factor``.
-        epsilon: Of LARS, with ``trust_coefficient`` (eta).
+        momentum: For Adam, its beta_1; ``beta_2`` is Adam's alone.
+        epsilon: Of LARS, with ``trust_coefficient`` (eta), or of Adam.
     """
 
     global_batch_size: int
@@ -39,7 +40,7 @@ class HyperParameters:
     eval_samples: int
     gradient_accumulation_steps: int
     bn_span: int
-    opt_name: Literal["lars", "sgd"]
+    opt_name: Literal["lars", "sgd", "adam"]
     base_lr: float
     end_lr: float
     warmup_epochs: float
@@ -53,10 +54,12 @@ class HyperParameters:
     decay_factor: float | None = None
     epsilon: float | None = None
     trust_coefficient: float | None = None
+    beta_2: float | None = None
 
     def events(self) -> dict[str, Any]:
         """Give the events in ruleset 4.0.0's spelling, key -> value."""
-        prefix = f"{self.opt_name}_opt"
+        is_adam = self.opt_name == "adam"
+        prefix = "opt" if is_adam else f"{self.opt_name}_opt"
         warmup = "lars_opt" if self.opt_name == "lars" else "opt"
         values = {
             "global_batch_size": self.global_batch_size,
@@ -74,8 +77,9 @@ class HyperParameters:
             "opt_learning_rate_decay_boundary_epochs": self.decay_boundary_epochs,
             "opt_learning_rate_decay_factor": self.decay_factor,
             f"{prefix}_weight_decay": self.weight_decay,
-            f"{prefix}_momentum": self.momentum,
-            "lars_epsilon": self.epsilon,
+            "opt_adam_beta_1" if is_adam else f"{prefix}_momentum": self.momentum,
+            "opt_adam_beta_2": self.beta_2,
+            "opt_adam_epsilon" if is_adam else "lars_epsilon": self.epsilon,
             "lars_opt_trust_coefficient": self.trust_coefficient,
             "label_smoothing": self.label_smoothing,
         }

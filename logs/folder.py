@@ -36,7 +36,8 @@ class Summary:
     """A run in one object; what it never came to measure is None.
 
     Attributes:
-        top1: Share (0 to 1) of validation images right at the last evaluation.
+        top1: Share (0 to 1) of validation images right at the last evaluation; none: see ``mean_auc``.
+        mean_auc: Mean area under the ROC curve over the classes, where images have several labels.
         init_s: From ``init_start`` to ``init_stop``; ``run_s`` likewise, and is what MLPerf scores.
         images_per_s: Over all ranks, training only.
         input_wait_fraction: Share of the steps' time spent waiting for images.
@@ -47,6 +48,7 @@ class Summary:
     recipe: str
     status: Literal["success", "aborted"]
     top1: float | None = None
+    mean_auc: float | None = None
     target: float | None = None
     epochs: int | None = None
     steps: int | None = None

@@ -137,7 +137,9 @@ def _left(recipe: Recipe, epoch: float, epoch_s: float) -> str:
 
 
 def _evaluation(row: dict[str, Any], target: float | None) -> str:
-    top1 = to_number(row.get("top1"))
+    top1, mean_auc = to_number(row.get("top1")), to_number(row.get("mean_auc"))
+    if mean_auc is not None:
+        return f"mean ROC-AUC {mean_auc:.4f} after epoch {row.get('epoch')}"
     if top1 is None:
         return "none yet"
     goal = "" if target is None else f", target {target:g}"

@@ -85,3 +85,18 @@ def smoothed_cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: fl
         target = np.full((rows, classes), smoothing / (classes - 1))
         target[np.arange(rows), labels] = 1 - smoothing
     return np.asarray(-(target * log_p).sum(axis=1))
+
+
+def adam_steps(
+    weight: np.ndarray, gradients: list[np.ndarray], rates: list[float], constants: tuple[float, float, float, float]
+) -> np.ndarray:
+    """Apply algorithm 1 of arXiv:1412.6980 to one tensor; constants are beta_1, beta_2, epsilon, weight decay."""
+    beta_1, beta_2, epsilon, decay = constants
+    w = weight.astype(np.float64)
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, (gradient, lr) in enumerate(zip(gradients, rates, strict=True), start=1):
+        g = gradient + decay * w
+        m = beta_1 * m + (1 - beta_1) * g
+        v = beta_2 * v + (1 - beta_2) * g**2
+        w = w - lr * (m / (1 - beta_1**t)) / (np.sqrt(v / (1 - beta_2**t)) + epsilon)
+    return w

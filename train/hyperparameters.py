@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from configs.optimizers import Optimizer
 from configs.plan import RunPlan
-from configs.schema import Lars, Polynomial, Recipe, Sgd, StepDecay
+from configs.schema import Adam, Lars, Polynomial, Recipe, Sgd, StepDecay
 from logs.events import HyperParameters
 from train.schedule import LrSchedule
 
@@ -11,7 +12,7 @@ __all__ = ["logged_hyperparameters"]
 
 
 def logged_hyperparameters(
-    recipe: Recipe, plan: RunPlan, schedule: LrSchedule, optimizer: Lars | Sgd
+    recipe: Recipe, plan: RunPlan, schedule: LrSchedule, optimizer: Optimizer
 ) -> HyperParameters:  # fmt: skip
     """Say what the log is to say; ``optimizer`` is the block that the optimizer was made from."""
     decay = recipe.schedule.decay
@@ -34,6 +35,7 @@ def logged_hyperparameters(
         power=decay.power if isinstance(decay, Polynomial) else None,
         decay_boundary_epochs=by_steps.boundaries if by_steps else None,
         decay_factor=by_steps.factor if by_steps else None,
-        epsilon=optimizer.epsilon if isinstance(optimizer, Lars) else None,
+        epsilon=None if isinstance(optimizer, Sgd) else optimizer.epsilon,
+        beta_2=optimizer.beta_2 if isinstance(optimizer, Adam) else None,
         trust_coefficient=optimizer.trust_coefficient if isinstance(optimizer, Lars) else None,
     )

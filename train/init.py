@@ -26,19 +26,19 @@ class WeightsDiffer(RuntimeError):
 def initial_weights(network: Network, model: Model, seed: int) -> dict[str, np.ndarray]:
     """Draw every parameter in float32, OIHW.
 
-    Convolutions are N(0, 2 / fan-in) (He et al., arXiv:1502.01852), the classifier N(0, classifier_std), biases and
+    Weights are N(0, 2 / fan-in) (He et al., arXiv:1502.01852), the classifier's N(0, classifier_std), biases and
     betas 0, gammas 1, save the last of each block with ``zero_gamma`` (Goyal et al., arXiv:1706.02677).
     """
     last_gammas = {f"{layer.name}_gamma" for layer in network.layers if layer.ends_block and model.zero_gamma}
-    return {each.name: _draw(each, model, seed, each.name in last_gammas) for each in network.parameters}
+    stds = {each.name: math.sqrt(2 / (each.size / each.shape[0])) for each in network.parameters}
+    stds |= {each.name: model.classifier_std for each in network.layers[-1].parameters}
+    return {each.name: _draw(each, stds[each.name], seed, each.name in last_gammas) for each in network.parameters}
 
 
-def _draw(parameter: Parameter, model: Model, seed: int, is_last_gamma: bool) -> np.ndarray:
+def _draw(parameter: Parameter, std: float, seed: int, is_last_gamma: bool) -> np.ndarray:
     if parameter.kind != "weight":
         value = 1.0 if parameter.kind == "gamma" and not is_last_gamma else 0.0
         return np.full(parameter.shape, value, np.float32)
-    is_convolution = len(parameter.shape) > 2  # noqa: PLR2004 (output, input and a window)
-    std = math.sqrt(2 / (parameter.size / parameter.shape[0])) if is_convolution else model.classifier_std
     key = hashlib.blake2b(f"{seed}/weights/{parameter.name}".encode(), digest_size=16).digest()
     stream = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
     return stream.standard_normal(parameter.shape, np.float32) * np.float32(std)

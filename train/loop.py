@@ -12,11 +12,12 @@ from configs.plan import RunPlan
 from data.source import TrainingSource
 from logs.mlperf import EventLog
 from train.comm import Communicator
+from train.metric import Score
 from train.progress import LossNotFinite, LossWindow, Progress, StepLoss
 from train.schedule import HyperParameters, LrSchedule
 from train.timing import Clock
 
-__all__ = ["Result", "Run", "RunFailed", "Step", "Trainee", "blocks", "train"]
+__all__ = ["Optimizer", "Result", "Run", "RunFailed", "Step", "Trainee", "blocks", "train"]
 
 
 class RunFailed(RuntimeError):
@@ -39,6 +40,9 @@ class Trainee(Protocol):
     def zero_gradients(self) -> None:
         """Clear the sums of the last step."""
 
+    def seed_dropout(self, seed: int) -> None:
+        """Say what dropout draws from now on."""
+
 
 class Optimizer(Protocol):
     """The optimizer as the loop sees it."""
@@ -46,13 +50,16 @@ class Optimizer(Protocol):
     def update(self, hyper: HyperParameters) -> None:
         """Queue the update of one step."""
 
+    def reset(self) -> None:
+        """Forget all earlier steps."""
+
 
 @dataclass(frozen=True)
 class Result:
     """How a run ended."""
 
     success: bool
-    top1: float | None
+    score: Score
     epochs: int
     steps: int
     run_s: float
@@ -61,7 +68,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step: everything it needs, and nothing that changes."""
+    """One optimizer step: everything it needs, and nothing that changes.
+
+    ``dropout_seed`` gives what the dropout of a step draws from, which makes a step independent of those before it.
+    """
 
     network: Trainee
     optimizer: Optimizer
@@ -70,6 +80,7 @@ class Step:
     accumulation_steps: int
     clock: Clock
     alive: Callable[[], None]
+    dropout_seed: Callable[[int], int] = int
 
     def __call__(self, step: int, source: TrainingSource, hyper: HyperParameters) -> tuple[Any, Any]:
         """Queue a step; nothing here waits for the engine.
@@ -78,6 +89,7 @@ class Step:
             This rank's summed loss and the sum over all ranks, each an array of shape (1,).
         """
         gradients = self.network.gradients
+        self.network.seed_dropout(self.dropout_seed(step))
         if self.accumulation_steps > 1:
             self.network.zero_gradients()
         own: Any = 0
@@ -106,7 +118,7 @@ class Run:
         schedule: Hyperparameters of a step.
         step: What one step does.
         open_training: Opens this rank's stream of micro-batches.
-        evaluate: Gives (correct, total) over all ranks.
+        evaluate: Gives the score over all ranks.
         target_top1: Evaluation top-1 at which the run ends with success; none: after the last epoch.
         log_every_steps: Length of an interval.
         run_ahead_steps: Steps whose losses are left unread at an interval, since they may not be over.
@@ -116,7 +128,7 @@ class Run:
     schedule: LrSchedule
     step: Step
     open_training: Callable[[], TrainingSource]
-    evaluate: Callable[[], tuple[int, int]]
+    evaluate: Callable[[], Score]
     target_top1: float | None
     log_every_steps: int
     run_ahead_steps: int
@@ -146,7 +158,7 @@ def train(run: Run, *, log: EventLog, progress: Progress) -> Result:
     """
     plan, step = run.plan, run.step
     window = LossWindow(plan.global_batch_size)
-    reached, top1, done = False, 0.0, 0
+    reached, done = False, 0
     log.run_start()
     step.clock.start()
     begin = time.perf_counter()
@@ -164,25 +176,26 @@ def train(run: Run, *, log: EventLog, progress: Progress) -> Result:
                                 progress.steps(_read(window, run.run_ahead_steps, step.communicator))
                 progress.steps(_read(window, 0, step.communicator), is_last=True)
                 with log.evaluation(epoch), step.clock.pause():
-                    correct, total, seconds = _timed(run.evaluate)
-                    top1 = correct / total
-                    log.eval_accuracy(top1, epoch)
-                progress.evaluated(epoch, done, correct, total, seconds)
-            if run.target_top1 is not None and top1 >= run.target_top1:
+                    score, seconds = _timed(run.evaluate)
+                    log.eval_accuracy(score.value, epoch)
+                progress.evaluated(epoch, done, score, seconds)
+            if run.target_top1 is not None and score.value >= run.target_top1:
                 break
-        reached = run.target_top1 is None or top1 >= run.target_top1
+        reached = run.target_top1 is None or score.value >= run.target_top1
     except Exception as error:
         raise RunFailed(done, error) from error
     finally:
         log.run_stop("success" if reached else "aborted")
-    missed = None if reached else f"target top-1 {run.target_top1} not reached in {epoch} epochs: last {top1:.4f}"
-    return Result(reached, top1, epoch, done + 1, time.perf_counter() - begin, missed)
+    missed = (
+        None if reached else f"target top-1 {run.target_top1} not reached in {epoch} epochs: last {score.value:.4f}"
+    )
+    return Result(reached, score, epoch, done + 1, time.perf_counter() - begin, missed)
 
 
-def _timed(evaluate: Callable[[], tuple[int, int]]) -> tuple[int, int, float]:
+def _timed(evaluate: Callable[[], Score]) -> tuple[Score, float]:
     begin = time.perf_counter()
-    correct, total = evaluate()
-    return correct, total, time.perf_counter() - begin
+    score = evaluate()
+    return score, time.perf_counter() - begin
 
 
 def _read(window: LossWindow, keep: int, communicator: Communicator) -> list[StepLoss]:

@@ -70,12 +70,13 @@ def estimate_input(network: Network, plan: RunPlan, engine: Engine, *, on_gpu: b
 
 
 def estimate_memory(
-    network: Network, plan: RunPlan, engine: Engine, buffers: InputBuffers, *, on_gpu: bool
+    network: Network, plan: RunPlan, engine: Engine, buffers: InputBuffers, *, on_gpu: bool, moments: int
 ) -> MemoryEstimate:  # fmt: skip
     """Estimate a rank's memory in training.
 
-    Backward needs the outputs of convolutions, ReLUs and pools; batch norms and additions are overwritten by the ReLU
-    behind them. float16 keeps a float32 master copy of the weights; momentum is float32 always.
+    Backward needs the outputs of convolutions, ReLUs, pools and concatenations; batch norms and additions are
+    overwritten by the ReLU behind them. float16 keeps a float32 master copy of the weights; the ``moments`` that an
+    optimizer keeps of each weight are float32 always.
     """
     width = BYTES_PER_NUMBER[engine.precision]
     kept = [layer.output_elements for layer in network.layers if _is_kept(layer)]
@@ -84,7 +85,7 @@ def estimate_memory(
     return MemoryEstimate(
         weights_bytes=network.num_parameters * (width + master),
         gradients_bytes=network.num_parameters * width,
-        optimizer_bytes=network.num_parameters * 4,
+        optimizer_bytes=network.num_parameters * 4 * moments,
         activations_bytes=plan.per_rank_batch_size * live * width,
         input_bytes=buffers.queued_bytes + buffers.decoder_bytes,
         libraries_bytes=_CUDA_BYTES if on_gpu else 0,

@@ -20,8 +20,9 @@ from mxnet import autograd, gluon
 
 from configs.schema import Engine, Loss, Model
 from train.arch import Layer, Network, Parameter
+from train.losses import losses_of
 
-__all__ = ["TrainedNetwork", "logits_symbol", "smoothed_cross_entropy"]
+__all__ = ["TrainedNetwork", "logits_symbol"]
 
 Array = Any
 """An MXNet NDArray; MXNet carries no types."""
@@ -33,7 +34,7 @@ class TrainedNetwork:
     Args:
         network: The table.
         model: Batch-norm constants.
-        loss: Label smoothing.
+        loss: Kind and label smoothing.
         engine: Precision, layout, and how many accumulated micro-batches may be queued.
         context: MXNet device.
         accumulate: Add each backward to the gradients instead of replacing them; sums are float32 in any precision.
@@ -42,29 +43,32 @@ class TrainedNetwork:
         weights: What the network computes with, in the order of ``parameters``.
         masters: The same in float32; where a weight is float32 already, the very same array.
         gradients: What backward leaves.
+        label_shape: Shape of one image's label.
     """
 
     def __init__(
         self, network: Network, *, model: Model, loss: Loss, engine: Engine, context: Any, accumulate: bool
     ) -> None:
         self.network = network
+        self.label_shape = (network.num_classes,) if loss.kind == "sigmoid" else ()
         self.parameters: tuple[Parameter, ...] = network.parameters
-        self._layout, self._run_ahead = engine.layout, engine.run_ahead_steps
+        self._layout, self._run_ahead, self._context = engine.layout, engine.run_ahead_steps, context
+        self._has_dropout = any(layer.kind == "dropout" for layer in network.layers)
         self._accumulate = accumulate
         self._queued: deque[Any] = deque()
         logits = logits_symbol(network, model, engine)
         images, labels = mx.sym.Variable("data", dtype="float32"), mx.sym.Variable("label", dtype="float32")
-        losses = smoothed_cross_entropy(mx.sym, logits, labels, network.num_classes, loss)
+        losses = losses_of(mx.sym, logits, labels, network.num_classes, loss)
         self._training = gluon.SymbolBlock(losses, [images, labels])
         self._inference = gluon.SymbolBlock(logits, [images], params=self._training.collect_params())
         self._held = {each.name: each for each in self._training.collect_params().values()}
-        self._allocate(context)
+        self._allocate()
 
-    def _allocate(self, context: Any) -> None:
+    def _allocate(self) -> None:
         shapes = {each.name: self._stored_shape(each) for each in self.parameters}
         for name, held in self._held.items():
             held.shape = shapes[name] if name in shapes else (self._channels(name),)
-            held.initialize(mx.init.Zero(), ctx=context)
+            held.initialize(mx.init.Zero(), ctx=self._context)
             if name in shapes:
                 held.grad_req = "add" if self._accumulate and not _is_half(held) else "write"
         for block in (self._training, self._inference):
@@ -88,6 +92,11 @@ class TrainedNetwork:
     def statistics(self) -> Sequence[Array]:
         """Batch-norm running means and variances, by layer."""
         return list(self._statistics.values())
+
+    def seed_dropout(self, seed: int) -> None:
+        """Say what dropout draws from now on (31 bits); the same on any number of threads."""
+        if self._has_dropout:
+            mx.random.seed(seed, ctx=self._context)
 
     def forward_backward(self, images: Array, labels: Array) -> Array:
         """Run one micro-batch; gradients are sums over its images.
@@ -117,39 +126,23 @@ class TrainedNetwork:
         mx.nd.reset_arrays(*self.gradients, num_arrays=len(self.gradients))
 
     def load_weights(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Set every parameter from float32 arrays in OIHW, and the running statistics to mean 0, variance 1."""
-        assert set(weights) == {each.name for each in self.parameters}
+        """Set every parameter from float32 arrays in OIHW, and the running statistics where ``weights`` has them.
+
+        Other statistics are set to mean 0, variance 1.
+        """
+        assert set(weights) - set(self._statistics) == {each.name for each in self.parameters}
         for each, weight, master in zip(self.parameters, self.weights, self.masters, strict=True):
             # An array made from NumPy's first: oneDNN may hold the old one in an order of its own.
             mx.nd.array(_to_layout(weights[each.name], self._layout)).copyto(master)
             if weight is not master:
                 master.copyto(weight)
         for name, statistic in self._statistics.items():
-            statistic[:] = 1 if name.endswith("_moving_var") else 0
+            statistic[:] = weights.get(name, 1 if name.endswith("_moving_var") else 0)
 
     def read_weights(self) -> dict[str, np.ndarray]:
         """Copy every parameter in float32 to the host, in OIHW; waits for the engine."""
         arrays = zip(self.parameters, self.masters, strict=True)
         return {each.name: _from_layout(array.asnumpy(), self._layout) for each, array in arrays}
-
-
-def smoothed_cross_entropy(ops: Any, logits: Any, labels: Any, num_classes: int, loss: Loss) -> Any:
-    """Cross-entropy of each image in nats, on symbols or arrays.
-
-    With a = label_smoothing and K classes: ``uniform`` weighs the label 1-a+a/K and every other class a/K;
-    ``softmax_output`` weighs them 1-a and a/(K-1), as MXNet's SoftmaxOutput does.
-
-    Returns:
-        Losses, shape (batch,).
-    """
-    log_probabilities = ops.log_softmax(logits, axis=-1)
-    picked = ops.pick(log_probabilities, labels, axis=-1)
-    smoothing = loss.label_smoothing
-    if not smoothing:
-        return -picked
-    other = smoothing / num_classes if loss.smoothing == "uniform" else smoothing / (num_classes - 1)
-    label = 1 - smoothing + (other if loss.smoothing == "uniform" else 0.0)
-    return -(label - other) * picked - other * ops.sum(log_probabilities, axis=-1)
 
 
 def logits_symbol(network: Network, model: Model, engine: Engine) -> Any:
@@ -173,7 +166,9 @@ def _operator(layer: Layer, inputs: Sequence[Any], model: Model, layout: str) ->
         "layout": layout,
     }
     if layer.kind == "conv":
-        return mx.sym.Convolution(inputs[0], num_filter=layer.out_channels, no_bias=True, name=layer.name, **geometry)
+        return mx.sym.Convolution(
+            inputs[0], num_filter=layer.out_channels, no_bias=not layer.has_bias, name=layer.name, **geometry
+        )
     if layer.kind == "bn":
         return mx.sym.BatchNorm(
             inputs[0], eps=model.bn_epsilon, momentum=model.bn_momentum, fix_gamma=False,
@@ -183,14 +178,21 @@ def _operator(layer: Layer, inputs: Sequence[Any], model: Model, layout: str) ->
         return mx.sym.Activation(inputs[0], act_type="relu", name=layer.name)
     if layer.kind == "add":
         return mx.sym.elemwise_add(inputs[0], inputs[1], name=layer.name)
-    if layer.kind == "max_pool":
-        return mx.sym.Pooling(inputs[0], pool_type="max", name=layer.name, **geometry)
+    if layer.kind == "concat":
+        return mx.sym.Concat(*inputs, dim=layout.index("C"), name=layer.name)
+    if layer.kind in ("max_pool", "avg_pool"):
+        return mx.sym.Pooling(inputs[0], pool_type=layer.kind.removesuffix("_pool"), name=layer.name, **geometry)
     if layer.kind == "global_pool":
         return mx.sym.Pooling(
             inputs[0], pool_type="avg", global_pool=True, kernel=(1, 1), layout=layout, name=layer.name
         )
+    if layer.kind == "dropout":
+        # cuDNN's keeps a generator of its own, which no seed reaches once it is made.
+        return mx.sym.Dropout(inputs[0], p=layer.rate, cudnn_off=True, name=layer.name)
     assert layer.kind == "dense"
-    return mx.sym.FullyConnected(inputs[0], num_hidden=layer.out_channels, name=layer.name)
+    whole_channels = layer.in_size == 1 or layout == "NCHW"
+    flat = inputs[0] if whole_channels else mx.sym.transpose(inputs[0], axes=(0, 3, 1, 2))
+    return mx.sym.FullyConnected(flat, num_hidden=layer.out_channels, name=layer.name)
 
 
 def _is_half(parameter: Any) -> bool:

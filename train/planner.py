@@ -115,7 +115,8 @@ def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
     )
     sizes = gradient_bytes(network.parameters, BYTES_PER_NUMBER[engine.precision])
     buffers = estimate_input(network, plan, engine, on_gpu=on_gpu)
-    estimate = estimate_memory(network, plan, engine, buffers, on_gpu=on_gpu)
+    moments = 2 if recipe.optimizer.name == "adam" else 1
+    estimate = estimate_memory(network, plan, engine, buffers, on_gpu=on_gpu, moments=moments)
     available = cluster.node.gpu_memory_bytes if on_gpu else cluster.node.memory_bytes
     per_rank = available if on_gpu or available is None else available // cluster.ranks_per_node
     total = estimate.total_bytes

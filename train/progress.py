@@ -13,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from logs.metrics import Metrics
+from train.metric import Score
 from train.timing import StepClock
 
 __all__ = ["LossNotFinite", "LossWindow", "Progress", "StepLoss"]
@@ -80,7 +81,7 @@ class Progress:
         self._metrics, self._clock = metrics, clock
         self._global_batch_size, self._total_steps, self._every_steps = global_batch_size, total_steps, every_steps
         self._visible = visible
-        self._top1: float | None = None
+        self._score: Score | None = None
         self._interval: list[StepLoss] = []
         self._measured, self._rate = (0, 0.0), 0.0
         self._bar = tqdm(total=total_steps, unit="step", disable=None if visible else True, leave=False)
@@ -114,22 +115,19 @@ class Progress:
         if not self._visible:
             return
         left = (self._total_steps - self._clock.steps) * self._clock.stepping_s / self._clock.steps
-        top1 = "-" if self._top1 is None else f"{self._top1:.4f}"
+        score = "not evaluated yet" if self._score is None else self._score
         self._say(
-            "epoch %d step %d/%d  %s images/s  loss %.4f  lr %.4g  top-1 %s  at most %s left",
-            last.epoch, last.step + 1, self._total_steps, _rounded(self._rate), loss, last.lr, top1, _duration(left),
+            "epoch %d step %d/%d  %s images/s  loss %.4f  lr %.4g  %s  at most %s left",
+            last.epoch, last.step + 1, self._total_steps, _rounded(self._rate), loss, last.lr, score, _duration(left),
         )  # fmt: skip
 
-    def evaluated(self, epoch: int, step: int, correct: int, total: int, seconds: float) -> None:
+    def evaluated(self, epoch: int, step: int, score: Score, seconds: float) -> None:
         """Report an evaluation."""
-        self._top1 = correct / total
-        self._metrics.row(
-            kind="evaluation", step=step, epoch=epoch, top1=self._top1, correct=correct, total=total,
-            seconds=seconds, time=time.time(),
-        )  # fmt: skip
+        self._score = score
+        self._metrics.row(kind="evaluation", step=step, epoch=epoch, **score.row, seconds=seconds, time=time.time())
         self._metrics.flush()
         if self._visible:
-            self._say("epoch %d  top-1 %.4f (%d of %d) in %.2f s", epoch, self._top1, correct, total, seconds)
+            self._say("epoch %d  %s (%s) in %.2f s", epoch, score, score.basis, seconds)
 
     def _say(self, text: str, *values: object) -> None:
         self._bar.clear()

@@ -15,11 +15,12 @@ __all__ = ["HyperParameters", "LrSchedule", "resolve_schedule"]
 
 @dataclass(frozen=True)
 class HyperParameters:
-    """What the optimizer uses in one step."""
+    """What the optimizer uses in the 0-based ``step``."""
 
     lr: float
     momentum: float
     weight_decay: float
+    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,11 @@ class LrSchedule:
         """Give the values of 0-based ``step``."""
         assert step >= 0
         if not self.warmup_steps:
-            return HyperParameters(self.decayed_lr(step), self.momentum, self.weight_decay)
+            return HyperParameters(self.decayed_lr(step), self.momentum, self.weight_decay, step)
         warm = min(step + 1, self.warmup_steps)
         lr = self.decayed_lr(step) * (warm / self.warmup_steps)
         share = (warm - self.weight_decay_lag_steps) / warm
-        return HyperParameters(lr, self.momentum, self.weight_decay * share)
+        return HyperParameters(lr, self.momentum, self.weight_decay * share, step)
 
 
 def resolve_schedule(recipe: Recipe, plan: RunPlan) -> LrSchedule:

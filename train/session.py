@@ -10,14 +10,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from configs.load import load_run
+from configs.load import load_run, resolve_path
 from configs.plan import RunPlan, plan_run
-from configs.schema import Cluster, Recipe
+from configs.schema import Adam, Cluster, Recipe
+from data.shards import stream_seed
 from logs.folder import CONFIG_FILE, Summary, write_json, write_summary
 from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog, NullLog
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from train.loop import Result
     from train.timing import StepClock
 
-__all__ = ["build_model", "run"]
+__all__ = ["build_model", "dropout_seed", "run"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
         init_s = time.monotonic() - init_begin
         if identity.rank == 0:
             write_json(folder / "startup.json", ledger.to_json())
-        training = _Training(folder, recipe, cluster, plan, schedule, model, communicator)
+        training = _Training(folder, recipe, cluster, plan, schedule, model, communicator, identity.rank)
         result, clock = training.run(images.open_training, evaluation, log, is_reporter=identity.rank == 0)
     final_checksum = _common_checksum(model, communicator, "after the run")
     if identity.rank == 0:
@@ -110,8 +112,10 @@ def build_model(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Ident
     """Make network, weights, optimizer and bucket plan."""
     import mxnet as mx  # noqa: PLC0415 (seconds; the communicator's thread imports it meanwhile)
 
+    from train.adam import AdamOptimizer  # noqa: PLC0415
     from train.lars import MomentumOptimizer  # noqa: PLC0415
     from train.model import TrainedNetwork  # noqa: PLC0415
+    from train.parameters import load_parameters  # noqa: PLC0415
 
     description = recipe.model
     table = build_network(
@@ -123,14 +127,24 @@ def build_model(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Ident
         table, model=description, loss=recipe.loss, engine=cluster.engine, context=context,
         accumulate=plan.accumulation_steps > 1,
     )  # fmt: skip
-    weights = initial_weights(table, description, recipe.run.seed)
+    weights: dict[str, np.ndarray] = initial_weights(table, description, recipe.run.seed)
+    if description.parameters is not None:
+        weights = load_parameters(resolve_path(cluster.paths.data) / description.parameters, table, weights)
     network.load_weights(weights)
-    optimizer = MomentumOptimizer(
-        recipe.optimizer, table.parameters, weights=network.weights, gradients=network.gradients,
-        masters=network.masters, rescale=1 / plan.global_batch_size,
-    )  # fmt: skip
+    arrays = {"weights": network.weights, "gradients": network.gradients, "masters": network.masters}
+    rescale, config = 1 / plan.global_batch_size, recipe.optimizer
+    optimizer = (
+        AdamOptimizer(config, table.parameters, rescale=rescale, **arrays)
+        if isinstance(config, Adam)
+        else MomentumOptimizer(config, table.parameters, rescale=rescale, **arrays)
+    )
     sizes = [gradient.size * np.dtype(gradient.dtype).itemsize for gradient in network.gradients]
     return _Model(network, optimizer, weights, plan_buckets(sizes, cluster.communication.bucket_bytes), context)
+
+
+def dropout_seed(seed: int, rank: int, step: int) -> int:
+    """Give what a rank's dropout draws from in a step of a run with ``seed``; MXNet's seeds have 31 bits."""
+    return stream_seed(seed, f"dropout, step {step}", rank) % 2**31
 
 
 def _warm_up(recipe: Recipe, cluster: Cluster, plan: RunPlan, model: _Model, communicator: Communicator) -> None:
@@ -164,6 +178,7 @@ class _Training:
     schedule: LrSchedule
     model: _Model
     communicator: Communicator
+    rank: int
 
     def run(
         self, open_training: Callable[[], TrainingSource], evaluation: EvaluationSource, log: EventLog, *,
@@ -172,6 +187,7 @@ class _Training:
         """Train; gives the result and the clock that watched."""
         from train.evaluate import Evaluator  # noqa: PLC0415 (MXNet)
         from train.loop import Run, Step, train  # noqa: PLC0415
+        from train.metric import metric_of  # noqa: PLC0415
         from train.progress import Progress  # noqa: PLC0415
         from train.timing import StepClock  # noqa: PLC0415
 
@@ -180,7 +196,7 @@ class _Training:
         clock = StepClock(engine.run_ahead_steps, goal.log_every_steps)
         step = Step(
             model.network, model.optimizer, self.communicator, model.buckets, plan.accumulation_steps, clock,
-            alive,
+            alive, partial(dropout_seed, self.recipe.run.seed, self.rank),
         )  # fmt: skip
         metrics = MetricsWriter(self.folder / METRICS_FILE) if is_reporter else NullMetrics()
         progress = Progress(
@@ -190,7 +206,9 @@ class _Training:
         try:
             run = Run(
                 plan=plan, schedule=self.schedule, step=step, open_training=open_training,
-                evaluate=Evaluator(model.network, evaluation, self.communicator),
+                evaluate=Evaluator(
+                    model.network, evaluation, self.communicator, metric_of(self.recipe.loss, self.rank)
+                ),
                 target_top1=goal.target_top1, log_every_steps=goal.log_every_steps,
                 run_ahead_steps=engine.run_ahead_steps,
             )  # fmt: skip
@@ -208,7 +226,8 @@ def _summary(
     return Summary(
         recipe=recipe.name,
         status="success" if result.success else "aborted",
-        top1=result.top1,
+        top1=result.score.row.get("top1"),
+        mean_auc=result.score.row.get("mean_auc"),
         target=recipe.run.target_top1,
         epochs=result.epochs,
         steps=result.steps,

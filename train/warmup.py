@@ -12,7 +12,7 @@ import mxnet as mx
 import numpy as np
 
 from train.comm import Communicator
-from train.lars import MomentumOptimizer
+from train.loop import Optimizer
 from train.model import TrainedNetwork
 from train.schedule import HyperParameters
 
@@ -20,7 +20,7 @@ __all__ = ["warm_up"]
 
 
 def warm_up(
-    network: TrainedNetwork, optimizer: MomentumOptimizer, communicator: Communicator, *,
+    network: TrainedNetwork, optimizer: Optimizer, communicator: Communicator, *,
     buckets: Sequence[Sequence[int]], images: Any, weights: Mapping[str, np.ndarray],
 ) -> None:  # fmt: skip
     """Run forward, backward, reduction, update and inference, then restore.
@@ -33,7 +33,7 @@ def warm_up(
         images: A micro-batch on the device; blank ones will do.
         weights: The initial weights.
     """
-    labels = mx.nd.zeros(images.shape[:1], ctx=images.context)
+    labels = mx.nd.zeros((len(images), *network.label_shape), ctx=images.context)
     network.forward_backward(images, labels)
     for number, bucket in enumerate(buckets):
         communicator.reduce(f"warm_up_{number}", [network.gradients[index] for index in bucket])

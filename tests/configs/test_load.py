@@ -44,10 +44,20 @@ def test_a_resolved_config_gives_the_same_run_back(name: str, tmp_path: Path) ->
         ("run.epochs=12:30", "run.epochs: got '12:30', allowed: a valid integer"),
         ("run.epochs=2.5", "run.epochs: got 2.5, allowed: a valid integer"),
         ("model.name=resnet51", "did you mean 'resnet56'?"),
-        ("optimizer.name=lasr", "optimizer.name: got 'lasr', allowed: one of lars, sgd; did you mean 'lars'?"),
+        ("optimizer.name=lasr", "optimizer.name: got 'lasr', allowed: one of lars, sgd, adam; did you mean 'lars'?"),
         ("data.crop.area=[0.9, 0.5]", "data.crop.area: got [0.9, 0.5], allowed: 0 < low <= high <= 1"),
         ("data.std=[1, 2, 0]", "data.std: got [1.0, 2.0, 0.0], allowed: three numbers above 0"),
         ("model.image_size=224", "model.image_size: got 224, allowed: 8 to 64 px for resnet20"),
+        (
+            "model.image_size=224",
+            "or take one of resnet18, resnet34, resnet50, resnet101, resnet152, alexnet",
+        ),
+        ("model.name=mnist_small_cnn", "model.image_size: got 32, allowed: 28 px for mnist_small_cnn"),
+        ("model.name=alexnet", "model.image_size: got 32, allowed: 63 to 1024 px for alexnet"),
+        ("model.input_channels=2", "model.input_channels: got 2, allowed: 1, 3 or 4"),
+        ("loss={kind: sigmoid, label_smoothing: 0.1}", "loss.label_smoothing: got 0.1, allowed: 0 where loss.kind is"),
+        ("loss={kind: sigmoid}", "data.source: got 'digits', allowed: table or synthetic where loss.kind is sigmoid"),
+        ("data.source=table", "loss.kind: got 'softmax', allowed: sigmoid for data.source: table"),
         ("schedule.warmup_steps=3", "schedule.warmup: got"),
         ("run.eval_first_epoch=99", "run.eval_first_epoch: got 99, allowed: 1 to run.epochs (12)"),
         ("run", "--set: got 'run', allowed: key=value"),
@@ -100,3 +110,12 @@ def test_a_missing_key_is_asked_for(tmp_path: Path) -> None:
     path.write_text("name: short\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="card: got None, allowed: this key is required; add it"):
         load_recipe(str(path))
+
+
+def test_what_several_labels_and_grey_images_rule_out_is_said() -> None:
+    many = ["loss={kind: sigmoid}", "data.source=synthetic"]
+    with pytest.raises(ConfigError, match=r"run\.target_top1: got 0\.97, allowed: null where loss\.kind is sigmoid"):
+        load_recipe("digits", many)
+    assert load_recipe("digits", [*many, "run.target_top1=null"]).loss.kind == "sigmoid"
+    with pytest.raises(ConfigError, match=r"data\.mean: got \[1\.0, 2\.0, 3\.0\], allowed: three equal numbers"):
+        load_recipe("digits", ["model.input_channels=1", "data.mean=[1, 2, 3]"])

@@ -40,6 +40,8 @@ BREAKS = {
     "augmentation_throughout": ["data.plain_from_epoch=50"],
     "model_name": ["model.name=resnet101"],
     "num_classes": ["model.num_classes=1001"],
+    "initial_parameters": ["model.parameters=resnet50.params"],
+    "opt_name": ["optimizer={name: adam, weight_decay: 1e-4}"],
     "image_size": ["model.image_size=192"],
     "reference_convergence_point": ["batch.global_size=67968", "batch.bn_span=128"],
 }

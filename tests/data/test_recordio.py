@@ -73,11 +73,14 @@ def test_the_image_header_is_that_of_mxnet() -> None:
     payload = pack_image(999, 1_281_166, b"jpeg")
     header, image = mx.recordio.unpack(payload)
     assert (header.flag, header.label, header.id, header.id2, image) == (0, 999, 1_281_166, 0, b"jpeg")
-    assert unpack_image(mx.recordio.pack(mx.recordio.IRHeader(0, 7, 8, 0), b"png")) == (7, 8, b"png")
+    assert unpack_image(mx.recordio.pack(mx.recordio.IRHeader(0, 7, 8, 0), b"png")) == ((7,), 8, b"png")
     with pytest.raises(RecordError, match="3 bytes are too few"):
         unpack_image(b"abc")
-    with pytest.raises(RecordError, match="it holds 2 labels"):
-        unpack_image(mx.recordio.pack(mx.recordio.IRHeader(0, [1, 2], 8, 0), b"png"))
+    many = mx.recordio.pack(mx.recordio.IRHeader(0, [0, 1], 8, 0), b"png")
+    assert pack_image((0, 1), 8, b"png") == many
+    assert unpack_image(many) == ((0, 1), 8, b"png")
+    with pytest.raises(RecordError, match="26 bytes are too few for 2 labels"):
+        unpack_image(many[:26])
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,8 @@ def test_the_time_left_is_the_references_where_there_is_one() -> None:
     assert "written 3 s ago" in words
     assert "loss not finite" in words
     assert "top-1 0.4400 after epoch 7, target 0.759" in words
+    several = {"interval": last["interval"], "evaluation": {"kind": "evaluation", "mean_auc": 0.81, "epoch": 7}}
+    assert "mean ROC-AUC 0.8100 after epoch 7" in "\n".join(describe_progress(recipe, 20_000, several, now=103.0))
     # 24.3 to 26.7 epochs of 20 s
     assert "target in 8m06s to 8m53s, if it takes the reference's 35.2 epochs" in words
     left = describe_progress(load_recipe("digits"), 100, {"interval": json.loads(row(9))}, now=100.0)[-1]

@@ -15,6 +15,7 @@ from logs.events import EventLog, Kind
 from logs.metrics import NullMetrics
 from train.comm import SingleProcess
 from train.loop import Result, Run, RunFailed, Step, blocks, train
+from train.metric import top1_score
 from train.progress import LossNotFinite, Progress
 from train.schedule import HyperParameters, resolve_schedule
 from train.timing import StepClock
@@ -39,6 +40,7 @@ class Blank:
         self.log, self.bad_step, self.fails_at = log, bad_step, fails_at
         self.batches = self.cleared = 0
         self.rates: list[float] = []
+        self.seeds: list[int] = []
         self.epochs: list[int] = []
 
     def open(self) -> Blank:
@@ -63,8 +65,14 @@ class Blank:
     def zero_gradients(self) -> None:
         self.cleared += 1
 
+    def seed_dropout(self, seed: int) -> None:
+        self.seeds.append(seed)
+
     def update(self, hyper: HyperParameters) -> None:
         self.rates.append(hyper.lr)
+
+    def reset(self) -> None:
+        pass
 
 
 def _run(blank: Blank, log: RememberingLog, overrides: list[str], tops: list[int]) -> tuple[Result, RunPlan]:
@@ -77,7 +85,7 @@ def _run(blank: Blank, log: RememberingLog, overrides: list[str], tops: list[int
                         every_steps=5, visible=False)  # fmt: skip
     run = Run(
         plan=plan, schedule=resolve_schedule(recipe, plan), step=step, open_training=blank.open,
-        evaluate=lambda: (next(answers), 100), target_top1=recipe.run.target_top1,
+        evaluate=lambda: top1_score(next(answers), 100), target_top1=recipe.run.target_top1,
         log_every_steps=5, run_ahead_steps=2,
     )  # fmt: skip
     result = train(run, log=log, progress=progress)
@@ -92,7 +100,7 @@ def test_a_run_to_its_target_logs_every_interval_in_order() -> None:
     evaluation = ["eval_start", "eval_accuracy", "eval_stop"]
     block = ["block_start", *epochs, *evaluation, "block_stop"]
     assert log.keys == ["run_start", "opened", *block, *block, "run_stop success"]
-    assert (result.success, result.top1, result.epochs, result.steps) == (True, 0.97, 4, plan.total_steps)
+    assert (result.success, result.score.value, result.epochs, result.steps) == (True, 0.97, 4, plan.total_steps)
     assert blank.epochs == [1, 2, 3, 4]
     assert blank.batches == plan.total_steps
 
@@ -122,6 +130,7 @@ def test_accumulation_takes_as_many_batches_and_one_update() -> None:
     result, plan = _run(blank, log, ["batch.accumulation_steps=4"], [97])
     assert blank.batches == 4 * result.steps
     assert len(blank.rates) == blank.cleared == result.steps
+    assert blank.seeds == list(range(result.steps))
     assert plan.per_rank_batch_size == 16
 
 

@@ -14,7 +14,8 @@ from train.arch import build_network
 from train.comm import SingleProcess
 from train.init import checksum, initial_weights
 from train.lars import MomentumOptimizer
-from train.model import TrainedNetwork, smoothed_cross_entropy
+from train.losses import smoothed_cross_entropy
+from train.model import TrainedNetwork
 from train.schedule import HyperParameters
 from train.warmup import warm_up
 

@@ -124,3 +124,14 @@ def test_what_cannot_be_planned_is_one_line_and_status_2(
     assert captured.err.startswith(message)
     assert captured.err.count("\n") == 1
     assert not captured.out
+
+
+def test_adam_is_planned_with_two_moments_and_logged_under_its_own_names() -> None:
+    plan, sgd = (_plan("chexnet", f"optimizer={{name: {name}, weight_decay: 0}}") for name in ("adam", "sgd"))
+    assert plan["parameters"] == 6_968_206
+    assert plan["memory"]["optimizer_bytes"] == 2 * sgd["memory"]["optimizer_bytes"] == 8 * 6_968_206
+    logged = {key: value for key, value in plan["log_keys"].items() if "adam" in str(key) or key.startswith("opt_")}
+    assert logged["opt_name"] == "adam"
+    assert (logged["opt_adam_beta_1"], logged["opt_adam_beta_2"], logged["opt_adam_epsilon"]) == (0.9, 0.999, 1e-8)
+    assert logged["opt_base_learning_rate"] == 4e-4
+    assert not any("momentum" in key for key in plan["log_keys"])

@@ -10,6 +10,7 @@ import pytest
 
 from configs.load import load_recipe
 from configs.plan import plan_run
+from configs.schema import Lars
 from tests.oracles import record_lr, record_update
 from train.arch import Parameter
 from train.lars import MomentumOptimizer
@@ -22,6 +23,7 @@ def _train(parameter: Parameter, weight: np.ndarray, gradients: list[np.ndarray]
     recipe = load_recipe("abci-b86016")
     schedule = resolve_schedule(recipe, plan_run(recipe, 2048))
     array, total = mx.nd.array(weight), mx.nd.zeros(weight.shape)
+    assert isinstance(recipe.optimizer, Lars)
     optimizer = MomentumOptimizer(recipe.optimizer, (parameter,), weights=[array], gradients=[total], rescale=1 / 86016)
     for step, gradient in enumerate(gradients, start=first_step):
         total[:] = gradient * 86016

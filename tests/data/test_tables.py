@@ -1,0 +1,157 @@
+"""Tables of file -> labels: read in either form, packed as vectors, delivered as batches."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+from PIL import Image
+
+from configs.errors import UserError
+from configs.load import load_recipe
+from configs.schema import Engine, Recipe
+from data.pipeline import open_evaluation, open_training
+from data.prepare import prepare
+from data.source import DataError
+from data.sources import Settings, open_source
+from data.tables import read_table
+from data.verify import check_dataset, verify_dataset
+
+TRAIN = {"a.png": ["Mass", "Edema"], "deep/b.jpg": ["No Finding"], "c.png": ["Nodule"], "d.png": ["Mass"]}
+ROWS = (
+    "Image Index,Finding Labels,Patient ID", "a.png,Mass|Edema,1", "deep/b.jpg,No Finding,2", "c.png,Nodule,3",
+    "d.png,Mass,4",
+)  # fmt: skip
+NIH = "".join(f"{row}\n" for row in ROWS)
+SIDE = 24
+PLACE: Any = {"batch_size": 4, "rank": 0, "world_size": 1, "device_id": None}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Make five images of known brightness, and their tables."""
+    root = tmp_path / "in"
+    (root / "deep").mkdir(parents=True)
+    for number, name in enumerate([*TRAIN, "v.png"]):
+        Image.new("L", (SIDE + 8, SIDE), 20 + 40 * number).save(root / name)
+    (root / "train.csv").write_text(NIH)
+    (root / "val.json").write_text('{"v.png": ["Nodule", "Edema"]}')
+    return root
+
+
+def _recipe(channels: int = 1, classes: int = 3) -> Recipe:
+    return load_recipe(
+        "digits",
+        ["data.source=table", "loss={kind: sigmoid}", "run.target_top1=null", "data.train_samples=4",
+         "data.eval_samples=1", "batch.global_size=4", "model.name=resnet8", f"model.num_classes={classes}",
+         f"model.image_size={SIDE}", f"model.input_channels={channels}",
+         "data.crop={kind: none}", "data.mean=[0, 0, 0]", "data.std=[1, 1, 1]"],
+    )  # fmt: skip
+
+
+def test_csv_and_json_say_the_same(folder: Path) -> None:
+    (folder / "other.json").write_text(json.dumps(TRAIN))
+    assert read_table(folder / "train.csv") == read_table(folder / "other.json")
+    assert read_table(folder / "train.csv")["a.png"] == ("Edema", "Mass")
+
+
+def test_records_hold_a_vector_of_sorted_labels_and_the_images_own_bytes(folder: Path, tmp_path: Path) -> None:
+    manifest = prepare(open_source(str(folder), Settings()), tmp_path / "out").manifest
+    assert (manifest.class_names, manifest.train.class_counts) == (("Edema", "Mass", "Nodule"), (1, 2, 1))
+    assert manifest.eval.class_counts == (1, 0, 1)
+    reader = mx.recordio.MXIndexedRecordIO(str(tmp_path / "out/train.idx"), str(tmp_path / "out/train.rec"), "r")
+    found = {}
+    for key in reader.keys:
+        header, image = mx.recordio.unpack(reader.read_idx(key))
+        found[list(TRAIN)[header.id]] = header.label.tolist()
+        assert image == (folder / list(TRAIN)[header.id]).read_bytes()
+    assert found == {"a.png": [1, 1, 0], "deep/b.jpg": [0, 0, 0], "c.png": [0, 0, 1], "d.png": [0, 1, 0]}
+    assert list(verify_dataset(tmp_path / "out")) == []
+    assert check_dataset(tmp_path / "out", _recipe().data, 3) == manifest
+    with pytest.raises(UserError, match="3 classes, the recipe says model"):
+        check_dataset(tmp_path / "out", _recipe().data, 14)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_batches_carry_each_image_with_its_own_labels(folder: Path, tmp_path: Path, channels: int) -> None:
+    prepare(open_source(str(folder), Settings()), tmp_path / "out")
+    source = open_training(_recipe(channels), Engine(), tmp_path / "out", **PLACE)
+    source.begin_epoch(1)
+    images, labels = source.next_batch()
+    assert (images.shape, labels.shape) == ((4, channels, SIDE, SIDE), (4, 3))
+    brightness = (images.asnumpy().mean(axis=(1, 2, 3)) - 20) / 40
+    assert sorted(np.rint(brightness)) == [0, 1, 2, 3]
+    wanted = [[1, 1, 0], [0, 0, 0], [0, 0, 1], [0, 1, 0]]
+    assert labels.asnumpy().tolist() == [wanted[int(np.rint(each))] for each in brightness]
+    evaluation = open_evaluation(_recipe(channels), Engine(), tmp_path / "out", **PLACE)
+    (batch,) = list(evaluation.batches())
+    assert (batch.labels.asnumpy()[: batch.num_valid].tolist(), batch.num_valid) == ([[1, 0, 1]], 1)
+
+
+def test_size_makes_jpegs_of_that_shorter_side(folder: Path) -> None:
+    source = open_source(str(folder), Settings(size=12))
+    image = Image.open(io.BytesIO(source.train.jpeg(0)))
+    assert (image.format, image.size) == ("JPEG", (16, 12))
+    assert source.fingerprint != open_source(str(folder), Settings()).fingerprint
+
+
+def test_records_of_another_width_are_refused(folder: Path, tmp_path: Path) -> None:
+    prepare(open_source(str(folder), Settings()), tmp_path / "out")
+    source = open_training(_recipe(classes=10), Engine(), tmp_path / "out", **PLACE)
+    source.begin_epoch(1)
+    with pytest.raises(DataError, match="3 labels an image, expected 10"):
+        source.next_batch()
+
+
+def _no_file(root: Path) -> None:
+    (root / "a.png").unlink()
+
+
+def _no_header(root: Path) -> None:
+    (root / "train.csv").write_text(NIH.partition("\n")[2])
+
+
+def _twice(root: Path) -> None:
+    (root / "train.csv").write_text(NIH + "a.png,Mass,9\n")
+
+
+def _one_column(root: Path) -> None:
+    (root / "train.csv").write_text(NIH + "a.png\n")
+
+
+def _stranger(root: Path) -> None:
+    (root / "val.json").write_text('{"v.png": ["Hernia"]}')
+
+
+def _not_a_list(root: Path) -> None:
+    (root / "val.json").write_text('{"v.png": "Mass"}')
+
+
+def _torn(root: Path) -> None:
+    (root / "val.json").write_text('{"v.png": ')
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_no_file, "train.csv: no such files in"),
+        (_no_header, "train.csv: its first line is 'a.png,Mass|Edema,1', allowed: a header, as file,labels"),
+        (_twice, "train.csv: a.png stands in it twice; remove one row"),
+        (_one_column, "train.csv: line 6 is 'a.png', allowed: file,label|label"),
+        (_stranger, "val.json: labels that"),
+        (_not_a_list, "val.json: v.png: got 'Mass', allowed: a list of labels"),
+        (_torn, "val.json: cannot be read: "),
+    ],
+)
+def test_a_wrong_table_is_one_line_with_the_remedy(folder: Path, spoil: Callable[[Path], None], message: str) -> None:
+    spoil(folder)
+    with pytest.raises(UserError) as caught:
+        open_source(str(folder), Settings())
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,77 @@
+"""A whole run on images with several labels: real ranks, a real table, Adam, parameters to start from."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from configs.load import ROOT
+from configs.schema import Model
+from logs.metrics import read_metrics
+from train.arch import build_network
+from train.init import initial_weights
+
+LABELS = {"even": (0, 2, 4, 6, 8), "loop": (0, 6, 8, 9), "prime": (2, 3, 5, 7)}
+MODEL = "{name: resnet8, num_classes: 3, image_size: 16, input_channels: 1, parameters: start.params}"
+
+
+def _write_table(root: Path) -> None:
+    """Write the digits as PNGs, every third for evaluation; 1 has no label at all."""
+    digits = load_digits()
+    rows: dict[str, list[tuple[str, str]]] = {"train": [], "val": []}
+    for number, (pixels, digit) in enumerate(zip(digits.images, digits.target, strict=True)):
+        Image.fromarray((pixels * 15.9).astype(np.uint8)).save(root / f"{number}.png")
+        has = "|".join(label for label, members in LABELS.items() if digit in members)
+        rows["val" if number % 3 == 2 else "train"].append((f"{number}.png", has))
+    for split, pairs in rows.items():
+        with (root / f"{split}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("file", "labels"), *pairs])
+
+
+def _write_parameters(path: Path) -> None:
+    """Write a network of ten classes, as another run would have left it."""
+    table = build_network("resnet8", num_classes=10, image_size=16, input_channels=1)
+    weights = initial_weights(table, Model(name="resnet8", num_classes=10, image_size=16), seed=9)
+    moments = {
+        f"aux:{layer.name}_moving_{moment}": mx.nd.full((layer.out_channels,), value)
+        for layer in table.layers if layer.kind == "bn" for moment, value in (("mean", 0), ("var", 1))
+    }  # fmt: skip
+    mx.nd.save(str(path), {f"arg:{name}": mx.nd.array(weight) for name, weight in weights.items()} | moments)
+
+
+@pytest.mark.slow
+def test_two_ranks_learn_several_labels_an_image_from_a_table(tmp_path: Path) -> None:
+    source, data = tmp_path / "in", tmp_path / "data"
+    source.mkdir()
+    data.mkdir()
+    _write_table(source)
+    _write_parameters(data / "start.params")
+    prepare = [sys.executable, "-m", "data", "prepare", str(source), str(data / "table"), "--size", "16"]
+    subprocess.run(prepare, cwd=ROOT, check=True, capture_output=True)
+    overrides = [
+        f"cluster.paths.data={data}", f"model={MODEL}", "data.name=table", "data.source=table", "loss={kind: sigmoid}",
+        "optimizer={name: adam}", "schedule={base_lr: 3e-3, warmup_steps: 0, decay: {name: cosine}}",
+        "run={epochs: 2, target_top1: null}",
+    ]  # fmt: skip
+    sets = [word for override in overrides for word in ("--set", override)]
+    command = [sys.executable, "-m", "launch", "train", "digits", "--run-dir", str(tmp_path / "run"), *sets]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert "newly initialised: classifier_bias, classifier_weight" in done.stderr
+    assert "MLPerf training 4.0.0 log check: passes" in done.stdout
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert f"mean ROC-AUC {summary['mean_auc']:.4f} after epoch 2" in done.stdout
+    assert summary["top1"] is None
+    assert summary["mean_auc"] > 0.9
+    last = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "evaluation"][-1]
+    assert last["total"] == 599
+    assert last["mean_auc"] == pytest.approx(sum(last["class_auc"]) / 3)

@@ -1,0 +1,81 @@
+"""The metrics against their definitions, whole and cut over ranks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from configs.load import load_cluster
+from launch.env import rank_environment
+from launch.local import run_ranks
+from train.comm import SingleProcess
+from train.metric import MeanAuc, Score, Top1
+
+LOGITS = np.array([[9.0, -1.0], [8.0, 2.0], [7.0, 1.0], [6.0, 3.0], [5.0, 0.0]])
+LABELS = np.array([[1, 0], [0, 1], [1, 0], [0, 1], [0, 0]])
+
+
+# Rank 0 holds three images, rank 1 none, rank 2 two; batches are padded with what must not count.
+RANK = """
+import json, os, sys
+import mxnet as mx, numpy as np
+from tests.train.test_metric import LABELS, LOGITS
+from train.comm import bring_up
+from train.identity import read_identity
+from train.metric import MeanAuc
+from train.startup import Ledger
+
+identity = read_identity(os.environ)
+communicator = bring_up(identity, Ledger()).wait()
+metric = MeanAuc(identity.rank)
+part = [slice(0, 3), slice(3, 3), slice(3, 5)][identity.rank]
+if len(LOGITS[part]):
+    padded = [mx.nd.array(np.concatenate([array[part], np.full((2, 2), 1e9)])) for array in (LOGITS, LABELS)]
+    metric.add(*padded, len(LOGITS[part]))
+with open(f"{sys.argv[1]}/{identity.rank}.json", "w") as file:
+    json.dump(metric.score(communicator).row, file)
+"""
+
+
+def _score(labels: np.ndarray) -> Score:
+    metric = MeanAuc(0)
+    metric.add(mx.nd.array(LOGITS), mx.nd.array(labels), 5)
+    return metric.score(SingleProcess())
+
+
+def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:
+    # Class 0: 5 of 6 pairs (present, absent) are in order; class 1: all 6.
+    score = _score(LABELS)
+    assert score.row == {"mean_auc": pytest.approx(11 / 12), "class_auc": [pytest.approx(5 / 6), 1.0], "total": 5}
+    assert str(score) == "mean ROC-AUC 0.9167"
+
+
+def test_ranks_with_shards_of_any_size_agree_on_the_score_of_the_whole(tmp_path: Path) -> None:
+    outcome = run_ranks([sys.executable, "-c", RANK, str(tmp_path)], 3, rank_environment(load_cluster("laptop")))
+    assert outcome.exit_status == 0
+    rows = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
+    assert rows == [_score(LABELS).row] * 3
+
+
+def test_a_class_that_no_image_has_is_left_out_of_the_mean() -> None:
+    score = _score(LABELS * [1, 0])
+    assert score.row["class_auc"] == [pytest.approx(5 / 6), None]
+    assert score.value == pytest.approx(5 / 6)
+    assert score.basis == "1 of 2 classes, 5 images"
+
+
+def test_no_class_at_all_is_an_error_in_words() -> None:
+    with pytest.raises(RuntimeError, match="no class is both present and absent among 5 evaluation images"):
+        _score(np.zeros((5, 2)))
+
+
+def test_top1_counts_valid_images_only() -> None:
+    metric = Top1()
+    metric.add(mx.nd.array(LOGITS), mx.nd.array([0, 0, 1, 0, 1]), 4)
+    score = metric.score(SingleProcess())
+    assert (score.value, score.row, str(score)) == (0.75, {"top1": 0.75, "correct": 3, "total": 4}, "top-1 0.7500")

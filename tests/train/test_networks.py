@@ -1,0 +1,120 @@
+"""Every network trains on a CPU, and computes what Gluon's model zoo computes with the same parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet.gluon.model_zoo import vision
+
+from configs.schema import Engine, Loss, Model, Sgd
+from train.arch import Network, build_network
+from train.init import initial_weights
+from train.lars import MomentumOptimizer
+from train.model import TrainedNetwork
+from train.networks.table import Rows
+from train.parameters import load_parameters
+from train.schedule import HyperParameters
+from train.session import dropout_seed
+
+SIZES = {"alexnet": 67, "googlenet": 32, "densenet121": 32, "mnist_small_cnn": 28, "mnist_large_cnn": 28}
+
+
+def _network(model: Model) -> TrainedNetwork:
+    table = build_network(
+        model.name, num_classes=model.num_classes, image_size=model.image_size, input_channels=model.input_channels
+    )
+    return _network_of(table, model)
+
+
+def _network_of(table: Network, model: Model, layout: Literal["NCHW", "NHWC"] = "NCHW") -> TrainedNetwork:
+    engine = Engine(layout=layout)
+    network = TrainedNetwork(table, model=model, loss=Loss(), engine=engine, context=mx.cpu(), accumulate=False)
+    network.load_weights(initial_weights(table, model, seed=1))
+    return network
+
+
+def _images(model: Model, count: int) -> Any:
+    shape = (count, model.input_channels, model.image_size, model.image_size)
+    return mx.nd.array(np.random.default_rng(0).standard_normal(shape, np.float32))
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_each_network_learns_a_batch_by_heart_and_every_parameter_has_a_gradient(name: str) -> None:
+    model = Model(name=name, num_classes=10, image_size=SIZES[name], input_channels=1 if "mnist" in name else 3)
+    network = _network(model)
+    config = Sgd(name="sgd", weight_decay=0.0)
+    optimizer = MomentumOptimizer(
+        config, network.parameters, weights=network.weights, gradients=network.gradients, rescale=1 / 8
+    )
+    images, labels = _images(model, 8), mx.nd.arange(8)
+    losses = []
+    for step in range(4):
+        network.seed_dropout(1)
+        losses.append(float(network.forward_backward(images, labels).asscalar()) / 8)
+        if step == 0:
+            blank = [each.name for each, gradient in zip(network.parameters, network.gradients, strict=True)
+                     if not gradient.abs().sum().asscalar() > 0]  # fmt: skip
+        optimizer.update(HyperParameters(0.001, 0.9, 0.0))
+    assert blank == []
+    assert np.isfinite(losses).all()
+    assert losses == sorted(losses, reverse=True)
+
+
+@pytest.mark.parametrize("name", ["alexnet", "densenet121"])
+def test_every_tensor_is_of_the_shape_that_it_has_in_the_model_zoo(name: str) -> None:
+    symbol = getattr(vision, name)()(mx.sym.Variable("data"))
+    shapes, _, _ = symbol.infer_shape(data=(1, 3, 224, 224))
+    theirs = [tuple(shape) for shape in shapes[1:]]
+    assert theirs == [each.shape for each in build_network(name, num_classes=1000, image_size=224).parameters]
+
+
+@pytest.mark.parametrize(("name", "size"), [("alexnet", 95), ("densenet121", 224)])
+def test_logits_equal_those_of_the_model_zoo_with_the_zoos_parameters(name: str, size: int, tmp_path: Path) -> None:
+    model = Model(name=name, num_classes=10, image_size=size)
+    table = build_network(name, num_classes=10, image_size=size)
+    zoo = getattr(vision, name)(classes=10)
+    zoo.initialize(mx.init.MSRAPrelu())
+    images = _images(model, 2)
+    zoo(images)
+    for each in zoo.collect_params(".*running_.*|.*bias").values():
+        each.set_data(mx.nd.random.uniform(0.5, 1.5, each.shape))
+    zoo.save_parameters(str(tmp_path / "zoo.params"))
+    network = TrainedNetwork(table, model=model, loss=Loss(), engine=Engine(), context=mx.cpu(), accumulate=False)
+    network.load_weights(load_parameters(tmp_path / "zoo.params", table, {}))
+    expected = zoo(images).asnumpy()
+    np.testing.assert_allclose(network.predict(images).asnumpy(), expected, rtol=1e-4, atol=1e-4 * expected.std())
+
+
+def test_a_dense_layer_over_an_image_means_the_same_in_both_layouts() -> None:
+    rows = Rows(input_channels=3, image_size=8)
+    rows.dense("classifier", "data", 5)
+    table = Network("dense", 8, 3, 5, tuple(rows.layers))
+    model = Model(name="resnet8", num_classes=5, image_size=8)
+    images = _images(model, 2)
+    expected = _network_of(table, model).predict(images).asnumpy()
+    channels_last = _network_of(table, model, "NHWC").predict(images.transpose((0, 2, 3, 1))).asnumpy()
+    np.testing.assert_allclose(channels_last, expected, rtol=1e-5)
+
+
+def test_dropout_draws_what_its_seed_says_in_training_and_nothing_in_evaluation() -> None:
+    model = Model(name="googlenet", num_classes=10, image_size=16)
+    network = _network(model)
+    images, labels = _images(model, 2), mx.nd.arange(2)
+
+    def loss(seed: int) -> float:
+        network.seed_dropout(seed)
+        return float(network.forward_backward(images, labels).asscalar())
+
+    one, two = dropout_seed(1, 0, 7), dropout_seed(1, 1, 7)
+    assert loss(one) == loss(one) != loss(two)
+    assert (network.predict(images) == network.predict(images)).asnumpy().all()
+
+
+def test_no_two_ranks_and_no_two_steps_drop_the_same() -> None:
+    seeds = {dropout_seed(1, rank, step) for rank in range(64) for step in range(64)}
+    assert len(seeds) == 64 * 64
+    assert max(seeds) < 2**31
