@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from train.loop import Result
     from train.timing import StepClock
 
-__all__ = ["build_model", "run"]
+__all__ = ["build_model", "opened_log", "run"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
     images = images_of(recipe, cluster, plan, identity)
     with ledger.phase("data set"):
         images.prepare()
-    with _opened_log(folder, recipe, cluster, identity) as log:
+    with opened_log(folder, recipe, cluster, identity) as log:
         init_begin = time.monotonic()
         with ledger.phase("import of input"):
             images.load()
@@ -93,7 +93,7 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
 
 
 @contextmanager
-def _opened_log(folder: Path, recipe: Recipe, cluster: Cluster, identity: Identity) -> Iterator[EventLog]:
+def opened_log(folder: Path, recipe: Recipe, cluster: Cluster, identity: Identity) -> Iterator[EventLog]:
     """Open the MLPerf log on rank 0; the data set's pages, if it has any, were dropped before."""
     log: EventLog = MlperfLog(folder) if identity.rank == 0 else NullLog()
     try:
