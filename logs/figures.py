@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from statistics import median
 from typing import Any
 
 from logs.lines import to_number
@@ -13,6 +14,8 @@ __all__ = ["figures"]
 
 _Points = list[tuple[float, float | None]]
 _SHARES = ("computing", "waiting for communication", "waiting for input")
+_RANKS_AT_AN_END = 8
+"""Of more than twice as many ranks, only so many at either end are drawn."""
 _SHARES_CAPTION = "Where a step's time goes: computing, then communication, then input"
 
 
@@ -39,6 +42,9 @@ def _all(subjects: Sequence[Subject]) -> Iterator[tuple[str, str]]:
         whose = f": {subject.name}" if len(subjects) > 1 else ""
         rows = _ledger(subject)
         yield f"Start-up{whose}", bar_chart("Start-up phases", "seconds since the process began", rows)
+    for subject in subjects:
+        whose = f", {subject.name}" if len(subjects) > 1 else ""
+        yield f"Ranks{whose}: {_slowest(subject)}", bar_chart("Ranks", "ms of a median step", _ranks(subject))
 
 
 class _Series:
@@ -145,3 +151,32 @@ def _ledger(subject: Subject) -> list[Bar]:
         words = f"{phase['phase']} ({thread}): {end - begin:.2f} s from {begin:.2f} s"
         bars.append(Bar(str(phase["phase"]), [(begin, end, threads.index(thread), words)]))
     return bars
+
+
+def _ranks(subject: Subject) -> list[Bar]:
+    """Draw where a step's time goes on each rank, the slowest first; of many ranks the slowest and the fastest."""
+    rows = sorted(subject.ranks, key=lambda row: -float(row["compute_median_s"]))
+    if len(rows) > 2 * _RANKS_AT_AN_END:
+        rows = [*rows[:_RANKS_AT_AN_END], *rows[-_RANKS_AT_AN_END:]]
+    bars = []
+    for row in rows:
+        stretches, begin = [], 0.0
+        for number, key in enumerate(("compute_median_s", "comm_wait_median_s", "input_wait_median_s")):
+            length = 1e3 * float(row[key])
+            words = f"rank {row['rank']}: {length:.1f} ms {_SHARES[number]}"
+            words += f", 95th percentile {1e3 * float(row['compute_p95_s']):.1f} ms" if number == 0 else ""
+            stretches.append((begin, begin + length, number, words))
+            begin += length
+        bars.append(Bar(f"rank {row['rank']}", stretches))
+    return bars if len(bars) > 1 else []
+
+
+def _slowest(subject: Subject) -> str:
+    """Name the rank that computes longest."""
+    times = {str(row["rank"]): float(row["compute_median_s"]) for row in subject.ranks}
+    usual = median(times.values()) if times else 0.0
+    if not usual:
+        return "nothing was measured"
+    slowest = max(times, key=lambda rank: times[rank])
+    shown = f"; the {_RANKS_AT_AN_END} slowest and fastest of {len(times)}" if len(times) > 2 * _RANKS_AT_AN_END else ""
+    return f"{slowest} computes longest, {times[slowest] / usual - 1:.1%} above the median{shown}"

@@ -42,6 +42,8 @@ class Summary:
         input_wait_fraction: Share of the steps' time spent waiting for images.
         comm_exposed_fraction: Share of the communication that no computation hid.
         failure: Why an aborted run ended.
+        slowest_rank: The one that computes longest; None of a single rank, or where no step was measured.
+        rank_excess: How much longer it computes than the median rank, as a share.
     """
 
     recipe: str
@@ -62,6 +64,8 @@ class Summary:
     failure: str | None = None
     failed_rank: int | None = None
     failed_step: int | None = None
+    slowest_rank: int | None = None
+    rank_excess: float | None = None
 
 
 def create(path: Path) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from configs.load import load_run
 from configs.plan import RunPlan, plan_run
 from configs.schema import Cluster, Recipe
 from logs.folder import CONFIG_FILE, Summary, write_json, write_summary
-from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
+from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog, NullLog
 from train.arch import build_network
 from train.buckets import plan_buckets
@@ -29,6 +29,7 @@ from train.identity import Identity
 from train.images import images_of
 from train.init import checksum, initial_weights, require_equal
 from train.schedule import LrSchedule, resolve_schedule
+from train.spread import gather_ranks, slowest_rank
 from train.startup import Ledger
 from train.watchdog import Watchdog
 
@@ -87,8 +88,12 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
         training = _Training(folder, recipe, cluster, plan, schedule, model, communicator)
         result, clock = training.run(images.open_training, evaluation, log, is_reporter=identity.rank == 0)
     final_checksum = _common_checksum(model, communicator, "after the run")
+    ranks = gather_ranks(communicator, clock.samples)
     if identity.rank == 0:
-        write_summary(folder, _summary(recipe, plan, result, clock, init_s, final_checksum))
+        write_json(folder / RANKS_FILE, {"ranks": ranks})
+        slowest, excess = slowest_rank(ranks)
+        summary = _summary(recipe, plan, result, clock, init_s, final_checksum)
+        write_summary(folder, replace(summary, slowest_rank=slowest, rank_excess=excess))
     return 0 if result.success else 1
 
 

@@ -59,12 +59,16 @@ def test_a_run_leaves_a_complete_folder_that_both_rulesets_accept(tmp_path: Path
     assert "log check: passes" in done.stdout
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"config.yaml", "environment.json", "result_0.txt", "result_0.mll.txt", "metrics.jsonl", "startup.json",
-            "summary.json", "verdict.json"} <= names  # fmt: skip
+            "ranks.json", "summary.json", "verdict.json"} <= names  # fmt: skip
     summary = _summary(tmp_path / "run")
     assert summary["status"] == "success"
     assert (summary["steps"], summary["world_size"], summary["global_batch_size"]) == (8, 2, 64)
     assert len(summary["weights_checksum"]) == 16
     assert 0 <= summary["input_wait_fraction"] <= 1
+    ranks = json.loads((tmp_path / "run" / "ranks.json").read_text(encoding="utf-8"))["ranks"]
+    assert [row["rank"] for row in ranks] == [0, 1]
+    assert all(0 < row["compute_median_s"] <= row["compute_p95_s"] for row in ranks)
+    assert ranks[summary["slowest_rank"]]["compute_median_s"] == max(row["compute_median_s"] for row in ranks)
     assert len(_losses(tmp_path / "run")) == 4
     verdicts = json.loads((tmp_path / "run" / "verdict.json").read_text(encoding="utf-8"))
     assert {ruleset: verdict["passed"] for ruleset, verdict in verdicts.items()} == {"4.0.0": True, "0.6.0": True}
