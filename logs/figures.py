@@ -14,9 +14,9 @@ __all__ = ["figures"]
 
 _Points = list[tuple[float, float | None]]
 _SHARES = ("computing", "waiting for communication", "waiting for input")
+_KEY = ("computing", "communication", "input")
 _RANKS_AT_AN_END = 8
 """Of more than twice as many ranks, only so many at either end are drawn."""
-_SHARES_CAPTION = "Where a step's time goes: computing, then communication, then input"
 
 
 def figures(subjects: Sequence[Subject]) -> Iterator[tuple[str, str]]:
@@ -36,15 +36,17 @@ def _all(subjects: Sequence[Subject]) -> Iterator[tuple[str, str]]:
     yield "Training loss by time", _lines("Loss", "seconds since run_start", by_second, _row("loss"))
     yield "Learning rate", _lines("Learning rate", "epochs", by_epoch, _row("lr"))
     yield "Throughput, images/s", _lines("Training images a second", "epochs", by_epoch, _throughput)
-    yield _SHARES_CAPTION, bar_chart("Shares of a step's time", "% of the time", _shares(subjects))
+    yield "Where a step's time goes", bar_chart("Shares of a step's time", "% of the time", _shares(subjects), _KEY)
     yield "Evaluation time, s", _lines("Seconds of an evaluation", "epochs", by_epoch, _evaluation_s)
     for subject in subjects:
         whose = f": {subject.name}" if len(subjects) > 1 else ""
-        rows = _ledger(subject)
-        yield f"Start-up{whose}", bar_chart("Start-up phases", "seconds since the process began", rows)
+        threads = list(dict.fromkeys(str(phase["thread"]) for phase in subject.startup))
+        rows = _ledger(subject, threads)
+        yield f"Start-up{whose}", bar_chart("Start-up phases", "seconds since the process began", rows, threads)
     for subject in subjects:
-        whose = f", {subject.name}" if len(subjects) > 1 else ""
-        yield f"Ranks{whose}: {_slowest(subject)}", bar_chart("Ranks", "ms of a median step", _ranks(subject))
+        whose = f"{subject.name}, " if len(subjects) > 1 else ""
+        chart = bar_chart("Time of a step by rank", "ms of a median step", _ranks(subject), _KEY)
+        yield f"Time of a step by rank: {whose}{_slowest(subject)}", chart
 
 
 class _Series:
@@ -142,9 +144,8 @@ def _shares(subjects: Sequence[Subject]) -> list[Bar]:
     return bars
 
 
-def _ledger(subject: Subject) -> list[Bar]:
+def _ledger(subject: Subject, threads: Sequence[str]) -> list[Bar]:
     """Draw the start-up's phases, a colour a thread."""
-    threads = list(dict.fromkeys(str(phase["thread"]) for phase in subject.startup))
     bars = []
     for phase in subject.startup:
         begin, end, thread = float(phase["begin_s"]), float(phase["end_s"]), str(phase["thread"])
@@ -179,4 +180,4 @@ def _slowest(subject: Subject) -> str:
         return "nothing was measured"
     slowest = max(times, key=lambda rank: times[rank])
     shown = f"; the {_RANKS_AT_AN_END} slowest and fastest of {len(times)}" if len(times) > 2 * _RANKS_AT_AN_END else ""
-    return f"{slowest} computes longest, {times[slowest] / usual - 1:.1%} above the median{shown}"
+    return f"rank {slowest} computes longest, {times[slowest] / usual - 1:.1%} above the median{shown}"

@@ -67,7 +67,8 @@ def test_the_page_of_several_runs_says_how_long_and_how_sure(
     assert "recipe.run.seed" in page.text
     captions = [page.text.find(words) for words in (
         "Verdicts", "Accuracy by epoch", "Accuracy by time", "Training loss by epoch", "Learning rate", "Throughput",
-        "Where a step's time goes", "Evaluation time", "Start-up: run-1", "Ranks, run-1", "Configuration", "Files",
+        "Where a step's time goes", "Evaluation time", "Start-up: run-1", "Time of a step by rank: run-1, rank 1",
+        "Configuration", "Files",
     )]  # fmt: skip
     assert captions == sorted(captions)
     assert min(captions) > 0
@@ -77,11 +78,11 @@ def test_the_slowest_rank_is_named_and_of_many_ranks_both_ends_are_drawn(tmp_pat
     folder = samples.run_folder(tmp_path / "run")
     assert main(["report", str(folder)]) == 0
     text = Page(folder / "report.html").text
-    assert "Ranks: 1 computes longest, 4.8% above the median" in text
+    assert "by rank: rank 1 computes longest, 4.8% above the median" in text
     samples.write_ranks(folder, [1.0 + 0.001 * rank for rank in range(2048)])
     assert main(["report", str(folder)]) == 0
     text = Page(folder / "report.html").text
-    assert "Ranks: 2047 computes longest, 50.6% above the median; the 8 slowest and fastest of 2048" in text
+    assert "by rank: rank 2047 computes longest, 50.6% above the median; the 8 slowest and fastest of 2048" in text
     assert "rank 2040: 3040.0 ms computing" in text
     assert "rank 7: 1007.0 ms computing" in text
     assert "rank 1000" not in text
