@@ -231,6 +231,9 @@ class Mlperf(Section):
     benchmark: Literal["resnet"] = "resnet"
     division: Literal["open", "closed"] = "open"
     ruleset: Literal["0.6.0", "4.0.0"] = "4.0.0"
+    reference: Literal["official", "own"] = Field(
+        "official", description="own: runs of one's own stand in for a missing reference convergence point."
+    )
 
 
 class Recipe(Section):

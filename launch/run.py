@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,11 @@ from logs.folder import (
     environment,
     read_summary,
     write_json,
+    write_summary,
 )
+from logs.mlperf import RESULT_FILES
+from logs.parse import parse_log
+from logs.rcp import IMAGENET_SAMPLES, standing
 
 __all__ = ["REFUSED", "finish_run", "launch_run", "new_folder", "open_run", "record_environment", "shown"]
 
@@ -108,7 +113,7 @@ def finish_run(folder: Path, recipe: Recipe, outcome: Outcome) -> int:
     if not (folder / SUMMARY_FILE).exists():
         cause = _cause(folder, outcome)
         close_aborted(folder, cause["message"], failed_rank=cause.get("rank"), failed_step=cause.get("step"))
-    summary = read_summary(folder)
+    summary = _with_reference(folder, recipe)
     verdicts = write_verdict(folder)
     sys.stdout.write(_report(folder, summary, verdicts))
     if outcome.interrupted_by:
@@ -148,6 +153,16 @@ def _cause(folder: Path, outcome: Outcome) -> dict[str, Any]:
     return {"rank": rank, "step": step, "message": f"rank {rank} {how}{at}"}
 
 
+def _with_reference(folder: Path, recipe: Recipe) -> Summary:
+    """Keep in the summary of a run on ImageNet that reached its target how it compares with the reference."""
+    summary, data = read_summary(folder), recipe.data
+    if summary.status == "success" and data.source == "folders" and data.train_samples == IMAGENET_SAMPLES:
+        found = standing([parse_log(folder / RESULT_FILES["4.0.0"])])
+        summary = replace(summary, rcp=asdict(found))
+        write_summary(folder, summary)
+    return summary
+
+
 def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> str:
     """Say in a few lines how a run ended, for people."""
     lines = [f"{summary.recipe}: {summary.status}" + (f": {summary.failure}" if summary.failure else "")]
@@ -165,6 +180,8 @@ def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> 
             f"  waiting for input {summary.input_wait_fraction:.1%} of a step, "
             f"communication exposed {summary.comm_exposed_fraction:.1%}"
         )
+    if summary.rcp is not None:
+        lines.append(f"  reference convergence: {summary.rcp['words']}")
     for ruleset, verdict in verdicts.items():
         words = "passes" if verdict.passed else f"fails: {verdict.messages[0]}"
         lines.append(f"  MLPerf training {ruleset} log check: {words}")

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from configs.errors import UserError, nearest
 from logs.disk import write_json
@@ -180,11 +181,23 @@ def _shorten_complaint(complaint: str, event_lines: list[int]) -> str:
     head = re.match(r"CHECK for '(\w+)' failed in line (\d+):\n.*\nfailed test: (.*)\n", complaint)
     if head:
         key, index, test = head.groups()
-        got = json.loads(complaint.partition("current line[v]=")[2])
-        shown = {"value": got["value"], **(got["metadata"] or {})}
-        shown = {name: value for name, value in shown.items() if name not in ("file", "lineno")}
-        return f"line {event_lines[int(index)]}: CHECK for '{key}' failed: {test.strip()}; got {json.dumps(shown)}"
+        got = _told(complaint.partition("current line[v]=")[2])
+        number = dict(enumerate(event_lines)).get(int(index), int(index) + 1)
+        return f"line {number}: CHECK for '{key}' failed: {test.strip()}; got {json.dumps(got)}"
     words, _, context = complaint.partition("\ncurrent context[s]=")
     if words.startswith("failed test:") and context:
         words += f"; with {' '.join(context.split())}"
     return " ".join(words.split())
+
+
+def _told(dumped: str) -> dict[str, Any]:
+    """Read value and metadata of the line that the checker dumped, which may lack either."""
+    try:
+        line = json.loads(dumped)
+    except ValueError:
+        line = None
+    if not isinstance(line, dict):
+        return {}
+    metadata = line.get("metadata")
+    shown = {"value": line.get("value"), **(metadata if isinstance(metadata, dict) else {})}
+    return {name: value for name, value in shown.items() if name not in ("file", "lineno")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from statistics import median
 from typing import Any
 
 from logs.lines import to_number
@@ -13,7 +14,9 @@ __all__ = ["figures"]
 
 _Points = list[tuple[float, float | None]]
 _SHARES = ("computing", "waiting for communication", "waiting for input")
-_SHARES_CAPTION = "Where a step's time goes: computing, then communication, then input"
+_KEY = ("computing", "communication", "input")
+_RANKS_AT_AN_END = 8
+"""Of more than twice as many ranks, only so many at either end are drawn."""
 
 
 def figures(subjects: Sequence[Subject]) -> Iterator[tuple[str, str]]:
@@ -33,12 +36,17 @@ def _all(subjects: Sequence[Subject]) -> Iterator[tuple[str, str]]:
     yield "Training loss by time", _lines("Loss", "seconds since run_start", by_second, _row("loss"))
     yield "Learning rate", _lines("Learning rate", "epochs", by_epoch, _row("lr"))
     yield "Throughput, images/s", _lines("Training images a second", "epochs", by_epoch, _throughput)
-    yield _SHARES_CAPTION, bar_chart("Shares of a step's time", "% of the time", _shares(subjects))
+    yield "Where a step's time goes", bar_chart("Shares of a step's time", "% of the time", _shares(subjects), _KEY)
     yield "Evaluation time, s", _lines("Seconds of an evaluation", "epochs", by_epoch, _evaluation_s)
     for subject in subjects:
         whose = f": {subject.name}" if len(subjects) > 1 else ""
-        rows = _ledger(subject)
-        yield f"Start-up{whose}", bar_chart("Start-up phases", "seconds since the process began", rows)
+        threads = list(dict.fromkeys(str(phase["thread"]) for phase in subject.startup))
+        rows = _ledger(subject, threads)
+        yield f"Start-up{whose}", bar_chart("Start-up phases", "seconds since the process began", rows, threads)
+    for subject in subjects:
+        whose = f"{subject.name}, " if len(subjects) > 1 else ""
+        chart = bar_chart("Time of a step by rank", "ms of a median step", _ranks(subject), _KEY)
+        yield f"Time of a step by rank: {whose}{_slowest(subject)}", chart
 
 
 class _Series:
@@ -136,12 +144,40 @@ def _shares(subjects: Sequence[Subject]) -> list[Bar]:
     return bars
 
 
-def _ledger(subject: Subject) -> list[Bar]:
+def _ledger(subject: Subject, threads: Sequence[str]) -> list[Bar]:
     """Draw the start-up's phases, a colour a thread."""
-    threads = list(dict.fromkeys(str(phase["thread"]) for phase in subject.startup))
     bars = []
     for phase in subject.startup:
         begin, end, thread = float(phase["begin_s"]), float(phase["end_s"]), str(phase["thread"])
         words = f"{phase['phase']} ({thread}): {end - begin:.2f} s from {begin:.2f} s"
         bars.append(Bar(str(phase["phase"]), [(begin, end, threads.index(thread), words)]))
     return bars
+
+
+def _ranks(subject: Subject) -> list[Bar]:
+    """Draw where a step's time goes on each rank, the slowest first; of many ranks the slowest and the fastest."""
+    rows = sorted(subject.ranks, key=lambda row: -float(row["compute_median_s"]))
+    if len(rows) > 2 * _RANKS_AT_AN_END:
+        rows = [*rows[:_RANKS_AT_AN_END], *rows[-_RANKS_AT_AN_END:]]
+    bars = []
+    for row in rows:
+        stretches, begin = [], 0.0
+        for number, key in enumerate(("compute_median_s", "comm_wait_median_s", "input_wait_median_s")):
+            length = 1e3 * float(row[key])
+            words = f"rank {row['rank']}: {length:.1f} ms {_SHARES[number]}"
+            words += f", 95th percentile {1e3 * float(row['compute_p95_s']):.1f} ms" if number == 0 else ""
+            stretches.append((begin, begin + length, number, words))
+            begin += length
+        bars.append(Bar(f"rank {row['rank']}", stretches))
+    return bars if len(bars) > 1 else []
+
+
+def _slowest(subject: Subject) -> str:
+    """Name the rank that computes longest."""
+    times = {str(row["rank"]): float(row["compute_median_s"]) for row in subject.ranks}
+    usual = median(times.values()) if times else 0.0
+    if not usual:
+        return "nothing was measured"
+    slowest = max(times, key=lambda rank: times[rank])
+    shown = f"; the {_RANKS_AT_AN_END} slowest and fastest of {len(times)}" if len(times) > 2 * _RANKS_AT_AN_END else ""
+    return f"rank {slowest} computes longest, {times[slowest] / usual - 1:.1%} above the median{shown}"

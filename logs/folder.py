@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from configs.errors import UserError
 from configs.load import load_run
@@ -43,6 +43,9 @@ class Summary:
         input_wait_fraction: Share of the steps' time spent waiting for images.
         comm_exposed_fraction: Share of the communication that no computation hid.
         failure: Why an aborted run ended.
+        slowest_rank: The one that computes longest; None of a single rank, or where no step was measured.
+        rank_excess: How much longer it computes than the median rank, as a share.
+        rcp: An ImageNet run that reached its target against the official reference, see `logs.rcp.Standing`.
     """
 
     recipe: str
@@ -64,6 +67,9 @@ class Summary:
     failure: str | None = None
     failed_rank: int | None = None
     failed_step: int | None = None
+    slowest_rank: int | None = None
+    rank_excess: float | None = None
+    rcp: dict[str, Any] | None = None
 
 
 def create(path: Path) -> Path:

@@ -9,9 +9,11 @@ from typing import Any, Protocol
 from configs.errors import UserError
 from logs.disk import explain_disk_errors, strict_json
 
-__all__ = ["METRICS_FILE", "Metrics", "MetricsWriter", "NullMetrics", "read_metrics"]
+__all__ = ["METRICS_FILE", "RANKS_FILE", "Metrics", "MetricsWriter", "NullMetrics", "read_metrics"]
 
 METRICS_FILE = "metrics.jsonl"
+RANKS_FILE = "ranks.json"
+"""Under ``ranks`` a row a rank: median and 95th percentile of its times of a step."""
 
 
 class Metrics(Protocol):

@@ -65,7 +65,8 @@ def package(
         custom_rcp: Reference points of one's own, see `logs.rcp.custom_rcps`.
 
     Raises:
-        UserError: Not five runs, of different recipes or places, fields unknown, the tree exists, or the disk is full.
+        UserError: Not five runs, of different recipes or places, on made-up images, fields unknown, the tree exists, or
+            the disk is full.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", org):
         raise UserError(f"--org: got {org!r}, allowed: letters, digits, dots and dashes; it names a folder")
@@ -76,6 +77,7 @@ def package(
     loaded = [_load(run) for run in runs]
     first = loaded[0]
     _require_same(loaded)
+    _require_real(first)
     division = first.recipe.mlperf.division
     description = describe(
         first.environment, first.cluster, fields, org=org, division=division, ruleset=_RULESET
@@ -110,6 +112,14 @@ def _require_same(runs: Sequence[_Run]) -> None:
         if differing := sorted(key for key in first if first[key] != other[key]):
             names = f"{', '.join(differing)}; give runs of one recipe and place"
             raise UserError(f"{run.folder}: differs from {runs[0].folder} in {names}")
+
+
+def _require_real(run: _Run) -> None:
+    """Refuse runs that were a rehearsal, which no official tool would notice."""
+    source = run.recipe.data.source
+    if source in ("synthetic", "generated"):
+        remedy = "such a run rehearses and is no result; give runs on real images"
+        raise UserError(f"{run.folder}: data.source is {source}: {remedy}")
 
 
 def _submitted(run: _Run) -> dict[str, Any]:

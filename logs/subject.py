@@ -6,7 +6,7 @@ A file that is missing or damaged costs its part of the page, never the page.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from configs.errors import UserError
 from configs.load import parse_yaml
 from logs.compliance import RULESETS, VERDICT_FILE, Verdict, find_logs, judge
 from logs.folder import CONFIG_FILE, SUMMARY_FILE
-from logs.metrics import METRICS_FILE, read_metrics
+from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.parse import parse_log
 from logs.rcp import Standing, standing
@@ -25,6 +25,7 @@ from logs.record import RunRecord
 __all__ = ["Subject", "gather", "summarise"]
 
 STARTUP_FILE = "startup.json"
+_RANK_TIMES = {"compute_median_s", "compute_p95_s", "comm_wait_median_s", "input_wait_median_s"}
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Subject:
         name: Short and, in one report, unlike any other.
         log: The file that ``record`` is of; None for a run that has not written one.
         intervals: Rows of ``metrics.jsonl``, with ``evaluations`` the other kind.
+        ranks: Rows of ``ranks.json``.
         settings: Configuration as flat names.
         problems: What could not be read.
     """
@@ -45,6 +47,7 @@ class Subject:
     record: RunRecord
     intervals: list[dict[str, Any]] = field(default_factory=list)
     startup: list[dict[str, Any]] = field(default_factory=list)
+    ranks: list[dict[str, Any]] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
@@ -94,14 +97,14 @@ def gather(path: Path, name: str | None = None) -> Subject:
             rows = read_metrics(path / METRICS_FILE)
         except UserError as error:
             problems.append(str(error))
-    phases = _json(path / STARTUP_FILE, problems).get("phases")
     return Subject(
         name=name or path.resolve().name,
         path=path,
         log=log,
         record=record,
         intervals=[row for row in rows if row.get("kind") == "interval"],
-        startup=[phase for phase in phases if _is_phase(phase)] if isinstance(phases, list) else [],
+        startup=_rows(_json(path / STARTUP_FILE, problems).get("phases"), {"phase", "thread"}, {"begin_s", "end_s"}),
+        ranks=_rows(_json(path / RANKS_FILE, problems).get("ranks"), {"rank"}, _RANK_TIMES),
         summary=_json(path / SUMMARY_FILE, problems),
         settings=_settings(path / CONFIG_FILE, problems) or _logged(record),
         problems=tuple(problems),
@@ -184,9 +187,11 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return rows
 
 
-def _is_phase(phase: Any) -> bool:
-    return (
-        isinstance(phase, dict)
-        and {"phase", "thread", "begin_s", "end_s"} <= phase.keys()
-        and all(isinstance(phase[key], int | float) for key in ("begin_s", "end_s"))
-    )
+def _rows(table: Any, names: Set[str], times: Set[str]) -> list[dict[str, Any]]:
+    """Keep the rows of a file's table that have these keys, the times as numbers."""
+    return [
+        row
+        for row in (table if isinstance(table, list) else [])
+        if isinstance(row, dict) and (names | times) <= row.keys()
+        if all(isinstance(row[key], int | float) for key in times)
+    ]

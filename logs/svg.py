@@ -16,7 +16,9 @@ _DOTS_UP_TO = 40
 _ABSURD = 1e15
 """A diverged loss beyond this is as good as infinite, and would flatten all else."""
 _ROW = 24.0
-_CHARACTER = 6.3
+_CHARACTER = 7.0
+"""A character's width, generously: capitals are wider than this, small letters narrower."""
+_LABEL_CHARACTERS = 32
 
 Point = tuple[float, float]
 
@@ -84,12 +86,13 @@ def line_chart(
     return _svg(title, f"{title} over {x_name}. {last}.", _HEIGHT, parts)
 
 
-def bar_chart(title: str, x_name: str, bars: Sequence[Bar]) -> str:
-    """Draw rows of horizontal stretches over one axis from 0."""
+def bar_chart(title: str, x_name: str, bars: Sequence[Bar], key: Sequence[str] = ()) -> str:
+    """Draw rows of horizontal stretches over one axis from 0; ``key`` names the colours, from number 0 on."""
     ends = [end for bar in bars for _, end, _, _ in bar.stretches]
     if not ends or max(ends) <= 0:
         return ""
-    left = 12 + _CHARACTER * max(len(bar.label) for bar in bars)
+    labels = [_shortened(bar.label) for bar in bars]
+    left = 12 + _CHARACTER * max(map(len, labels))
     height = _TOP + _ROW * len(bars) + _BOTTOM
     scale = (_WIDTH - left - _RIGHT) / max(ends)
     parts = []
@@ -97,9 +100,9 @@ def bar_chart(title: str, x_name: str, bars: Sequence[Bar]) -> str:
         x = left + tick * scale
         parts.append(f'<path class="grid" d="M{x:.1f} {_TOP}V{height - _BOTTOM:.1f}"/>')
         parts.append(f'<text x="{x:.1f}" y="{height - _BOTTOM + 15:.1f}" text-anchor="middle">{_short(tick)}</text>')
-    for row, bar in enumerate(bars):
+    for row, (bar, label) in enumerate(zip(bars, labels, strict=True)):
         y = _TOP + _ROW * row
-        parts.append(f'<text x="{left - 8:.1f}" y="{y + 15:.1f}" text-anchor="end">{escape(bar.label)}</text>')
+        parts.append(f'<text x="{left - 8:.1f}" y="{y + 15:.1f}" text-anchor="end">{escape(label)}</text>')
         for begin, end, number, words in bar.stretches:
             x, width = left + begin * scale, max((end - begin) * scale, 1.5)
             box = f'x="{x:.1f}" y="{y + 3:.1f}" width="{width:.1f}" height="{_ROW - 8:.1f}" rx="2"'
@@ -108,7 +111,22 @@ def bar_chart(title: str, x_name: str, bars: Sequence[Bar]) -> str:
         f'<text x="{_WIDTH - _RIGHT}" y="{height - 5:.1f}" text-anchor="end" class="name">{escape(x_name)}</text>'
     )
     told = "; ".join(words for bar in bars for *_, words in bar.stretches)
-    return _svg(title, f"{title}: {told}.", height, parts)
+    return _svg(title, f"{title}: {told}.", height + (_ROW if key else 0), [*parts, _key(key, height + 8)])
+
+
+def _key(names: Sequence[str], y: float) -> str:
+    """Draw a square of each colour and its name, in a row."""
+    parts, x = [], 4.0
+    for number, name in enumerate(names):
+        parts.append(f'<rect class="fill{number % 6}" x="{x:.1f}" y="{y - 9:.1f}" width="9" height="9" rx="2"/>')
+        parts.append(f'<text class="name" x="{x + 14:.1f}" y="{y:.1f}">{escape(name)}</text>')
+        x += 30 + 0.85 * _CHARACTER * len(name)
+    return "".join(parts)
+
+
+def _shortened(label: str) -> str:
+    half = _LABEL_CHARACTERS // 2
+    return label if len(label) <= _LABEL_CHARACTERS else f"{label[: half - 1]}…{label[-half:]}"
 
 
 class _Plot:

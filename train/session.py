@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from configs.plan import RunPlan, plan_run
 from configs.schema import Adam, Cluster, Recipe
 from data.shards import stream_seed
 from logs.folder import CONFIG_FILE, Summary, write_json, write_summary
-from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
+from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog, NullLog
 from train.arch import build_network
 from train.buckets import plan_buckets
@@ -31,6 +31,7 @@ from train.identity import Identity
 from train.images import images_of
 from train.init import checksum, initial_weights, require_equal
 from train.schedule import LrSchedule, resolve_schedule
+from train.spread import gather_ranks, slowest_rank
 from train.startup import Ledger
 from train.watchdog import Watchdog
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from train.loop import Result
     from train.timing import StepClock
 
-__all__ = ["build_model", "dropout_seed", "run"]
+__all__ = ["build_model", "dropout_seed", "opened_log", "run"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
     images = images_of(recipe, cluster, plan, identity)
     with ledger.phase("data set"):
         images.prepare()
-    with _opened_log(folder, recipe, cluster, identity) as log:
+    with opened_log(folder, recipe, cluster, identity) as log:
         init_begin = time.monotonic()
         with ledger.phase("import of input"):
             images.load()
@@ -89,13 +90,17 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
         training = _Training(folder, recipe, cluster, plan, schedule, model, communicator, identity.rank)
         result, clock = training.run(images.open_training, evaluation, log, is_reporter=identity.rank == 0)
     final_checksum = _common_checksum(model, communicator, "after the run")
+    ranks = gather_ranks(communicator, clock.samples)
     if identity.rank == 0:
-        write_summary(folder, _summary(recipe, plan, result, clock, init_s, final_checksum))
+        write_json(folder / RANKS_FILE, {"ranks": ranks})
+        slowest, excess = slowest_rank(ranks)
+        summary = _summary(recipe, plan, result, clock, init_s, final_checksum)
+        write_summary(folder, replace(summary, slowest_rank=slowest, rank_excess=excess))
     return 0 if result.success else 1
 
 
 @contextmanager
-def _opened_log(folder: Path, recipe: Recipe, cluster: Cluster, identity: Identity) -> Iterator[EventLog]:
+def opened_log(folder: Path, recipe: Recipe, cluster: Cluster, identity: Identity) -> Iterator[EventLog]:
     """Open the MLPerf log on rank 0; the data set's pages, if it has any, were dropped before."""
     log: EventLog = MlperfLog(folder) if identity.rank == 0 else NullLog()
     try:

@@ -10,12 +10,25 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["Clock", "NoClock", "StepClock"]
+__all__ = ["Clock", "NoClock", "StepClock", "StepTimes"]
 
 _DRAINED_S = 1e-4
 """A wait for an older step shorter than this found the engine with nothing left to do."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Where one rank's time of a step went, in seconds.
+
+    All ranks take equally long for a step: one that computes longer than the others waits less for them.
+    """
+
+    compute_s: float
+    comm_wait_s: float
+    input_wait_s: float
 
 
 class Clock(Protocol):
@@ -84,7 +97,8 @@ class StepClock(NoClock):
         self._sample_every_steps = sample_every_steps
         self._marker: Any = None
         self._fetch_s = 0.0
-        self._samples = 0
+        self.samples: list[StepTimes] = []
+        self._sampled = (0, 0.0, 0.0)
         self._input_wait_s = 0.0
         self._exposed_s = 0.0
         self._paused_s = 0.0
@@ -126,12 +140,18 @@ class StepClock(NoClock):
 
     def _sample_communication(self, gradients: Sequence[Any]) -> None:
         self._marker.wait_to_read()
+        self._marker = None
         backward_end = time.perf_counter()
         for gradient in gradients:
             gradient.wait_to_read()
-        self._exposed_s += time.perf_counter() - backward_end
-        self._samples += 1
-        self._marker = None
+        exposed = time.perf_counter() - backward_end
+        self._exposed_s += exposed
+        # Nothing is queued now, nor was at the last sample: between them lie whole steps.
+        now = (self.steps, self.stepping_s, self._input_wait_s)
+        steps, seconds, input_wait = (end - begin for begin, end in zip(self._sampled, now, strict=True))
+        self._sampled = now
+        computing = max(seconds / steps - input_wait / steps - exposed, 0.0)
+        self.samples.append(StepTimes(computing, exposed, input_wait / steps))
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -151,5 +171,5 @@ class StepClock(NoClock):
         if not self.steps or stepping <= 0:
             return 0.0, 0.0
         step_s = stepping / self.steps
-        exposed = self._exposed_s / (self._samples * step_s) if self._samples else 0.0
+        exposed = self._exposed_s / (len(self.samples) * step_s) if self.samples else 0.0
         return self._input_wait_s / stepping, exposed

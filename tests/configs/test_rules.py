@@ -31,6 +31,7 @@ BREAKS = {
     "eval_frequency": ["run.eval_every_epochs=1"],
     "eval_offset": ["run.eval_first_epoch=5"],
     "max_steps": ["run.max_steps=100"],
+    "data_source": ["data.source=synthetic"],
     "train_samples": ["data.train_samples=1281158"],
     "eval_samples": ["data.eval_samples=49999"],
     "bad_record": ["data.bad_record=skip"],
@@ -81,6 +82,11 @@ def test_a_decay_by_steps_is_refused_for_its_missing_power() -> None:
 
 def test_a_batch_beyond_the_reference_points_was_allowed_before_there_were_any() -> None:
     load_recipe("mlperf-b32768", [*BREAKS["reference_convergence_point"], "mlperf.ruleset=0.6.0"])
+
+
+def test_a_batch_beyond_the_reference_points_is_allowed_with_reference_runs_of_ones_own() -> None:
+    overrides = [*BREAKS["reference_convergence_point"], "mlperf.reference=own"]
+    assert load_recipe("mlperf-b32768", overrides).batch.global_size == 67968
 
 
 def test_the_record_could_not_be_closed() -> None:

@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 
-from configs.load import ROOT
+from configs.load import ROOT, load_recipe
+from launch.local import Outcome
+from launch.run import finish_run
 from logs.metrics import read_metrics
+from tests.dry_loop import dry_run
 
 SHORT = ["run.max_steps=8", "run.target_top1=null", "run.log_every_steps=2", "model.name=resnet8"]
 
@@ -59,17 +62,38 @@ def test_a_run_leaves_a_complete_folder_that_both_rulesets_accept(tmp_path: Path
     assert "log check: passes" in done.stdout
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"config.yaml", "environment.json", "result_0.txt", "result_0.mll.txt", "metrics.jsonl", "startup.json",
-            "summary.json", "verdict.json"} <= names  # fmt: skip
+            "ranks.json", "summary.json", "verdict.json"} <= names  # fmt: skip
     summary = _summary(tmp_path / "run")
     assert summary["status"] == "success"
     assert (summary["steps"], summary["world_size"], summary["global_batch_size"]) == (8, 2, 64)
     assert len(summary["weights_checksum"]) == 16
     assert 0 <= summary["input_wait_fraction"] <= 1
+    assert summary["rcp"] is None
+    assert "reference" not in done.stdout
+    ranks = json.loads((tmp_path / "run" / "ranks.json").read_text(encoding="utf-8"))["ranks"]
+    assert [row["rank"] for row in ranks] == [0, 1]
+    assert all(0 < row["compute_median_s"] <= row["compute_p95_s"] for row in ranks)
+    assert ranks[summary["slowest_rank"]]["compute_median_s"] == max(row["compute_median_s"] for row in ranks)
     assert len(_losses(tmp_path / "run")) == 4
     verdicts = json.loads((tmp_path / "run" / "verdict.json").read_text(encoding="utf-8"))
     assert {ruleset: verdict["passed"] for ruleset, verdict in verdicts.items()} == {"4.0.0": True, "0.6.0": True}
     ledger = json.loads((tmp_path / "run" / "startup.json").read_text(encoding="utf-8"))
     assert ledger["overlap_saved_s"] > 0
+
+
+def test_a_full_size_run_is_told_how_its_epochs_compare_with_the_reference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = load_recipe("mlperf-b32768")
+    folder = dry_run(tmp_path / "run", recipe, [0.7] * 13 + [0.76])
+    assert finish_run(folder, recipe, Outcome(0)) == 0
+    words = "reference convergence: too fast: 54 epochs, reference 56.00 ± 0.45 at batch 32768, at least 55.44"
+    assert words in capsys.readouterr().out
+    assert (_summary(folder)["rcp"]["outcome"], _summary(folder)["rcp"]["normalisation"]) == ("too fast", 1.0)
+    missed = dry_run(tmp_path / "missed", recipe, [0.7] * 19)
+    assert finish_run(missed, recipe, Outcome(1)) == 1
+    assert _summary(missed)["rcp"] is None
+    assert "reference" not in capsys.readouterr().out
 
 
 def test_two_ranks_and_one_that_accumulates_two_draw_the_same_loss_curve(tmp_path: Path) -> None:

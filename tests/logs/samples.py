@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,16 @@ def _commit() -> str | None:
     return asked.stdout.strip() or None
 
 
+def write_ranks(folder: Path, computing_s: Sequence[float]) -> None:
+    """Write a run's ``ranks.json``: all wait until the slowest is done."""
+    rows = [
+        {"rank": rank, "compute_median_s": own_s, "compute_p95_s": 1.2 * own_s, "input_wait_median_s": 0.001,
+         "comm_wait_median_s": max(computing_s) - own_s + 0.02}
+        for rank, own_s in enumerate(computing_s)
+    ]  # fmt: skip
+    write_json(folder / "ranks.json", {"ranks": rows})
+
+
 def run_folder(folder: Path, seed: int = 1, recipe_name: str = "digits", overrides: Any = (), **run: Any) -> Path:
     """Write the folder of a finished run, as training does."""
     recipe, cluster = load_recipe(recipe_name, [f"run.seed={seed}", *overrides]), load_cluster("laptop")
@@ -124,6 +135,7 @@ def run_folder(folder: Path, seed: int = 1, recipe_name: str = "digits", overrid
               ("wait for communicator", "MainThread", 2.9, 3.2))  # fmt: skip
     rows = [dict(zip(("phase", "thread", "begin_s", "end_s"), phase, strict=True)) for phase in phases]
     write_json(folder / "startup.json", {"phases": rows, "elapsed_s": 3.2, "work_s": 5.8, "overlap_saved_s": 2.6})
+    write_ranks(folder, [0.40, 0.44])
     write_json(
         folder / "summary.json",
         {"recipe": "digits", "status": "success", "target": recipe.run.target_top1, "epochs": epochs[-1][1],

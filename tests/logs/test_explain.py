@@ -95,3 +95,15 @@ def test_a_log_of_v05_and_a_damaged_one_are_answered_not_a_crash(
         log.write_bytes(damaged.encode() + b"\xff\x00")
         assert main(["check", str(log)]) == 1
         assert "FAIL" in capsys.readouterr().out
+
+
+def test_a_broken_rule_on_a_line_without_metadata_is_answered_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "result_0.mll.txt"
+    told = samples.mll(samples.tell()).replace(
+        'global_batch_size: {"value": 3264, "metadata": {}}', 'global_batch_size: {"value": 0}'
+    )
+    log.write_text(told)
+    assert main(["check", str(log)]) == 1
+    assert "global_batch_size is 0: it must be above 0" in capsys.readouterr().out

@@ -9,10 +9,12 @@ from logs.rcp import custom_rcps, reference_for, standing
 from logs.record import Evaluation, RunRecord
 
 
-def run(epochs: float, batch: int = 3264, status: str = "success", samples: int = 1281167) -> RunRecord:
+def run(
+    epochs: float, batch: int = 3264, status: str = "success", samples: int = 1281167, top1: float = 0.76, seed: int = 1
+) -> RunRecord:
     return RunRecord(
         Path("made"), status=status, global_batch_size=batch, train_samples=samples,  # type: ignore[arg-type]
-        evaluations=(Evaluation(epochs, 1.0, 0.76, None),),
+        evaluations=(Evaluation(epochs, 1.0, top1, None),), seeds=(seed,),
     )  # fmt: skip
 
 
@@ -54,6 +56,7 @@ def test_five_runs_are_judged_by_their_olympic_mean() -> None:
         ([run(90, batch=86016)], "no reference reaches batch 86016: a closed submission fails as Missing RCP"),
         ([run(12, batch=64, samples=1437)], "the reference runs are of ImageNet"),
         ([run(36), run(36, status="aborted")], "1 of 2 runs did not reach the target"),
+        ([run(16, top1=0.749)], "the reference ends at 0.759, these runs ended below it"),
         ([run(36), run(36, batch=4096)], "the logs do not agree on one global_batch_size"),
     ],
 )
@@ -65,7 +68,9 @@ def test_where_nothing_can_be_compared_it_says_why(runs: list[RunRecord], words:
 
 def test_ten_runs_of_ones_own_become_a_reference(tmp_path: Path) -> None:
     path = tmp_path / "rcp.json"
-    custom_rcps([run(epochs, batch=86016) for epochs in (85, 86, 86, 86, 87, 86, 86, 85, 90, 86)], path)
+    epochs = (85, 86, 86, 86, 87, 86, 86, 85, 90, 86)
+    runs = [run(each, batch=86016, seed=seed) for seed, each in enumerate(epochs)]
+    custom_rcps(runs, path)
     found = standing([run(86, batch=86016)], custom=path)
     assert found.outcome == "normal"
     assert found.reference is not None
@@ -73,7 +78,9 @@ def test_ten_runs_of_ones_own_become_a_reference(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="got 9, allowed: 10 or more"):
         custom_rcps([run(86)] * 9, path)
     with pytest.raises(UserError, match="did not reach its target"):
-        custom_rcps([*[run(86)] * 9, run(86, status="aborted")], path)
+        custom_rcps([*runs[:9], run(86, batch=86016, status="aborted", seed=9)], path)
+    with pytest.raises(UserError, match="got two of one seed"):
+        custom_rcps([*runs, runs[0]], path)
     (tmp_path / "other.json").write_text('{"a": 1}')
     with pytest.raises(UserError, match="is no set of reference points"):
         standing([run(86)], custom=tmp_path / "other.json")

@@ -67,10 +67,25 @@ def test_the_page_of_several_runs_says_how_long_and_how_sure(
     assert "recipe.run.seed" in page.text
     captions = [page.text.find(words) for words in (
         "Verdicts", "Accuracy by epoch", "Accuracy by time", "Training loss by epoch", "Learning rate", "Throughput",
-        "Where a step's time goes", "Evaluation time", "Start-up: run-1", "Configuration", "Files",
+        "Where a step's time goes", "Evaluation time", "Start-up: run-1", "Time of a step by rank: run-1, rank 1",
+        "Configuration", "Files",
     )]  # fmt: skip
     assert captions == sorted(captions)
     assert min(captions) > 0
+
+
+def test_the_slowest_rank_is_named_and_of_many_ranks_both_ends_are_drawn(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    assert main(["report", str(folder)]) == 0
+    text = Page(folder / "report.html").text
+    assert "by rank: rank 1 computes longest, 4.8% above the median" in text
+    samples.write_ranks(folder, [1.0 + 0.001 * rank for rank in range(2048)])
+    assert main(["report", str(folder)]) == 0
+    text = Page(folder / "report.html").text
+    assert "by rank: rank 2047 computes longest, 50.6% above the median; the 8 slowest and fastest of 2048" in text
+    assert "rank 2040: 3040.0 ms computing" in text
+    assert "rank 7: 1007.0 ms computing" in text
+    assert "rank 1000" not in text
 
 
 def test_the_page_needs_nothing_else_and_can_be_read_without_eyes_or_mouse(tmp_path: Path, runs: list[str]) -> None:
@@ -133,11 +148,17 @@ def test_markup_in_a_log_stays_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["metrics.jsonl", "startup.json", "summary.json", "config.yaml", "result_0.txt", "verdict.json"]
+    "name",
+    ["metrics.jsonl", "ranks.json", "startup.json", "summary.json", "config.yaml", "result_0.txt", "verdict.json"],
 )
 def test_a_damaged_file_costs_its_part_of_the_page_only(tmp_path: Path, name: str) -> None:
     folder = samples.run_folder(tmp_path / "run")
-    for content in (b"\xff\xfe{", b"[1, 2]", b'{"phases": [{"phase": 1}], "4.0.0": {"passed": 1}}\n', b"null\n"):
+    for content in (
+        b"\xff\xfe{",
+        b"[1, 2]",
+        b'{"phases": [{"phase": 1}], "ranks": [1, {"rank": 1}], "4.0.0": {"passed": 1}}\n',
+        b"null\n",
+    ):
         (folder / name).write_bytes(content)
         assert main(["report", str(folder)]) == 0
         assert "Configuration" in Page(folder / "report.html").text

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import mxnet as mx
 import pytest
 
 from configs.load import load_recipe
 from configs.plan import RunPlan, plan_run
-from data.source import Batch
 from logs.events import EventLog, Kind
 from logs.metrics import NullMetrics
-from train.comm import SingleProcess
-from train.loop import Result, Run, RunFailed, Step, blocks, train
-from train.metric import top1_score
-from train.progress import LossNotFinite, Progress
-from train.schedule import HyperParameters, resolve_schedule
-from train.timing import StepClock
+from tests.dry_loop import Blank, dry_train
+from train.loop import Result, RunFailed, blocks
+from train.progress import LossNotFinite
 
 
 class RememberingLog(EventLog):
@@ -32,70 +26,27 @@ class RememberingLog(EventLog):
         pass
 
 
-class Blank:
-    """A network, an optimizer and a source in one; counts what it is asked for."""
+class Remembered(Blank):
+    """Tells the log when it is opened."""
 
-    def __init__(self, log: RememberingLog, *, bad_step: int | None = None, fails_at: int | None = None) -> None:
-        self.gradients: Sequence[Any] = [mx.nd.zeros((2,)), mx.nd.zeros((3,))]
-        self.log, self.bad_step, self.fails_at = log, bad_step, fails_at
-        self.batches = self.cleared = 0
-        self.rates: list[float] = []
-        self.seeds: list[int] = []
-        self.epochs: list[int] = []
+    def __init__(self, log: RememberingLog, **faults: int) -> None:
+        super().__init__(**faults)
+        self._log = log
 
     def open(self) -> Blank:
-        self.log.keys.append("opened")
+        self._log.keys.append("opened")
         return self
 
-    def begin_epoch(self, epoch: int) -> None:
-        self.epochs.append(epoch)
 
-    def next_batch(self) -> Batch:
-        if self.batches == self.fails_at:
-            raise OSError("record 7 is torn")
-        self.batches += 1
-        return Batch(None, None)
-
-    def close(self) -> None:
-        pass
-
-    def forward_backward(self, _images: Any, _labels: Any) -> Any:
-        return mx.nd.array([float("nan") if self.batches - 1 == self.bad_step else 64.0])
-
-    def zero_gradients(self) -> None:
-        self.cleared += 1
-
-    def seed_dropout(self, seed: int) -> None:
-        self.seeds.append(seed)
-
-    def update(self, hyper: HyperParameters) -> None:
-        self.rates.append(hyper.lr)
-
-    def reset(self) -> None:
-        pass
-
-
-def _run(blank: Blank, log: RememberingLog, overrides: list[str], tops: list[int]) -> tuple[Result, RunPlan]:
-    recipe = load_recipe("digits", ["run.epochs=4", "run.log_every_steps=5", *overrides])
-    plan = plan_run(recipe, 1)
-    clock = StepClock(2, 5)
-    step = Step(blank, blank, SingleProcess(), [[1], [0]], plan.accumulation_steps, clock, alive=lambda: None)
-    answers = iter(tops)
-    progress = Progress(NullMetrics(), clock, global_batch_size=64, total_steps=plan.total_steps,
-                        every_steps=5, visible=False)  # fmt: skip
-    run = Run(
-        plan=plan, schedule=resolve_schedule(recipe, plan), step=step, open_training=blank.open,
-        evaluate=lambda: top1_score(next(answers), 100), target_top1=recipe.run.target_top1,
-        log_every_steps=5, run_ahead_steps=2,
-    )  # fmt: skip
-    result = train(run, log=log, progress=progress)
-    return result, plan
+def _run(blank: Blank, log: RememberingLog, overrides: list[str], tops: list[float]) -> tuple[Result, RunPlan]:
+    recipe = load_recipe("digits", ["run.epochs=4", "run.log_every_steps=5", "data.eval_samples=100", *overrides])
+    return dry_train(recipe, 1, tops, log=log, blank=blank, metrics=NullMetrics())
 
 
 def test_a_run_to_its_target_logs_every_interval_in_order() -> None:
     log = RememberingLog()
-    blank = Blank(log)
-    result, plan = _run(blank, log, [], [50, 97])
+    blank = Remembered(log)
+    result, plan = _run(blank, log, [], [0.5, 0.97])
     epochs = ["epoch_start", "epoch_stop"] * 2
     evaluation = ["eval_start", "eval_accuracy", "eval_stop"]
     block = ["block_start", *epochs, *evaluation, "block_stop"]
@@ -107,27 +58,27 @@ def test_a_run_to_its_target_logs_every_interval_in_order() -> None:
 
 def test_the_target_ends_the_run_at_once() -> None:
     log = RememberingLog()
-    result, plan = _run(Blank(log), log, [], [97])
+    result, plan = _run(Remembered(log), log, [], [0.97])
     assert (result.epochs, result.steps) == (2, plan.steps_after(2))
 
 
 def test_a_missed_target_is_aborted_and_says_by_how_much() -> None:
     log = RememberingLog()
-    result, _ = _run(Blank(log), log, [], [50, 60])
+    result, _ = _run(Remembered(log), log, [], [0.5, 0.6])
     assert log.keys[-1] == "run_stop aborted"
     assert result.failure == "target top-1 0.97 not reached in 4 epochs: last 0.6000"
 
 
 def test_without_a_target_the_last_epoch_is_success() -> None:
     log = RememberingLog()
-    result, _ = _run(Blank(log), log, ["run.target_top1=null"], [1, 2])
+    result, _ = _run(Remembered(log), log, ["run.target_top1=null"], [0.01, 0.02])
     assert result.success
 
 
 def test_accumulation_takes_as_many_batches_and_one_update() -> None:
     log = RememberingLog()
-    blank = Blank(log)
-    result, plan = _run(blank, log, ["batch.accumulation_steps=4"], [97])
+    blank = Remembered(log)
+    result, plan = _run(blank, log, ["batch.accumulation_steps=4"], [0.97])
     assert blank.batches == 4 * result.steps
     assert len(blank.rates) == blank.cleared == result.steps
     assert blank.seeds == list(range(result.steps))
@@ -137,7 +88,7 @@ def test_accumulation_takes_as_many_batches_and_one_update() -> None:
 def test_a_loss_that_is_not_finite_aborts_with_step_and_rank() -> None:
     log = RememberingLog()
     with pytest.raises(RunFailed, match="loss not finite at step 7, first on rank 0") as caught:
-        _run(Blank(log, bad_step=7), log, [], [])
+        _run(Remembered(log, bad_step=7), log, [], [])
     assert isinstance(caught.value.__cause__, LossNotFinite)
     assert caught.value.step == 7
     assert log.keys[-1] == "run_stop aborted"
@@ -147,7 +98,7 @@ def test_a_loss_that_is_not_finite_aborts_with_step_and_rank() -> None:
 def test_a_batch_that_cannot_be_read_aborts_with_its_step() -> None:
     log = RememberingLog()
     with pytest.raises(RunFailed, match="OSError: record 7 is torn") as caught:
-        _run(Blank(log, fails_at=3), log, [], [])
+        _run(Remembered(log, fails_at=3), log, [], [])
     assert caught.value.step == 3
     assert log.keys[-1] == "run_stop aborted"
 

@@ -1,0 +1,145 @@
+"""A full-size run without its training: the real loop, plan, recipe and log, and a network that computes nothing.
+
+Here and not in the program on purpose: what it writes are the logs of runs that never were, which no door may make.
+They name their submitter ``rehearsal``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from configs.load import dump, load_cluster
+from configs.plan import RunPlan, plan_run
+from configs.schema import Recipe
+from data.source import Batch
+from logs.environment import environment
+from logs.events import EventLog
+from logs.folder import CONFIG_FILE, Summary, write_json, write_summary
+from logs.metrics import METRICS_FILE, Metrics, MetricsWriter
+from train.comm import SingleProcess
+from train.hyperparameters import logged_hyperparameters
+from train.identity import Identity
+from train.loop import Result, Run, Step, train
+from train.metric import top1_score
+from train.progress import Progress
+from train.schedule import HyperParameters, resolve_schedule
+from train.session import opened_log
+from train.timing import StepClock
+
+ORG = "rehearsal"
+
+
+class Number:
+    """Stands for every array of a run: it is there at once."""
+
+    def __init__(self, value: float = 0.0) -> None:
+        self._value = value
+
+    def copy(self) -> Number:
+        return self
+
+    def reshape(self, _shape: int) -> Number:
+        return self
+
+    def __getitem__(self, _index: Any) -> Number:
+        return self
+
+    def __add__(self, _other: Any) -> Number:
+        return self
+
+    def asscalar(self) -> float:
+        return self._value
+
+    def wait_to_read(self) -> None:
+        pass
+
+
+class Blank:
+    """A network, an optimizer and a source in one; counts what it is asked for."""
+
+    def __init__(self, *, bad_step: int | None = None, fails_at: int | None = None) -> None:
+        self.gradients: Sequence[Any] = [Number(), Number()]
+        self.bad_step, self.fails_at = bad_step, fails_at
+        self.batches = self.cleared = 0
+        self.rates: list[float] = []
+        self.seeds: list[int] = []
+        self.epochs: list[int] = []
+
+    def open(self) -> Blank:
+        return self
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def next_batch(self) -> Batch:
+        if self.batches == self.fails_at:
+            raise OSError("record 7 is torn")
+        self.batches += 1
+        return Batch(None, None)
+
+    def close(self) -> None:
+        pass
+
+    def forward_backward(self, _images: Any, _labels: Any) -> Any:
+        return Number(float("nan") if self.batches - 1 == self.bad_step else 64.0)
+
+    def zero_gradients(self) -> None:
+        self.cleared += 1
+
+    def seed_dropout(self, seed: int) -> None:
+        self.seeds.append(seed)
+
+    def reset(self) -> None:
+        pass
+
+    def update(self, hyper: HyperParameters) -> None:
+        self.rates.append(hyper.lr)
+
+
+def dry_train(
+    recipe: Recipe, world_size: int, tops: Sequence[float], *, log: EventLog, blank: Blank, metrics: Metrics
+) -> tuple[Result, RunPlan]:
+    """Run the loop; its evaluations give ``tops`` (0 to 1) in turn, and nothing of a step is computed."""
+    plan, every, answers = plan_run(recipe, world_size), recipe.run.log_every_steps, iter(tops)
+    clock = StepClock(2, every)
+    progress = Progress(
+        metrics, clock, global_batch_size=plan.global_batch_size, total_steps=plan.total_steps,
+        every_steps=every, visible=False,
+    )  # fmt: skip
+    total = recipe.data.eval_samples
+    run = Run(
+        plan=plan, schedule=resolve_schedule(recipe, plan),
+        step=Step(blank, blank, SingleProcess(), [[1], [0]], plan.accumulation_steps, clock, alive=lambda: None),
+        open_training=blank.open, evaluate=lambda: top1_score(round(next(answers) * total), total),
+        target_top1=recipe.run.target_top1, log_every_steps=every, run_ahead_steps=2,
+    )  # fmt: skip
+    result = train(run, log=log, progress=progress)
+    progress.close()
+    return result, plan
+
+
+def dry_run(folder: Path, recipe: Recipe, tops: Sequence[float], cluster_overrides: Sequence[str] = ()) -> Path:
+    """Write the folder of a run whose evaluations gave ``tops``, on as many GPUs as its ``batch.bn_span`` asks for."""
+    assert recipe.batch.bn_span
+    nodes = recipe.batch.global_size // recipe.batch.bn_span // 8
+    overrides = [f"cluster.num_nodes={nodes}", f"cluster.submission.org={ORG}", *cluster_overrides]
+    cluster = load_cluster("dgx-a100", overrides)
+    folder.mkdir(parents=True)
+    (folder / CONFIG_FILE).write_text(dump(recipe, cluster))
+    write_json(folder / "environment.json", environment())
+    plan = plan_run(recipe, cluster.world_size)
+    first = Identity(0, cluster.world_size, 0, 8, "rehearsal", "none")
+    metrics = MetricsWriter(folder / METRICS_FILE)
+    with opened_log(folder, recipe, cluster, first) as log:
+        log.hyperparameters(logged_hyperparameters(recipe, plan, resolve_schedule(recipe, plan), recipe.optimizer))
+        log.init_stop()
+        result, _ = dry_train(recipe, cluster.world_size, tops, log=log, blank=Blank(), metrics=metrics)
+    summary = Summary(
+        recipe.name, "success" if result.success else "aborted", result.score.value, None,
+        recipe.run.target_top1, result.epochs, result.steps, cluster.world_size, recipe.batch.global_size,
+        init_s=0.0, run_s=result.run_s, images_per_s=0.0, input_wait_fraction=0.0, comm_exposed_fraction=0.0, seed=recipe.run.seed, failure=result.failure,
+    )  # fmt: skip
+    write_summary(folder, summary)
+    return folder
