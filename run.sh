@@ -16,6 +16,7 @@ readonly verbs=(
   "package|logs|the submission tree of five runs, judged by the official tools"
   "sweep|launch.sweep|a study: its runs, one after another and resumable, its table and plot"
   "simulate|train.sim|predicted time to train on a described machine"
+  "bench|train.bench|one measured question: a table, and JSON rows (bench --help lists them)"
   "test|pytest|the test suite; arguments go to pytest"
 )
 
