@@ -21,6 +21,7 @@ from train.sim.texts import table
 
 _BENCHES = {
     "epoch": "train.bench.epoch",
+    "input": "train.bench.input",
     "startup": "train.bench.startup",
 }
 """Name -> the module that measures it, by the protocol of `Bench`."""
