@@ -35,7 +35,7 @@ from train.watchdog import Watchdog
 if TYPE_CHECKING:
     from data.source import EvaluationSource, TrainingSource
     from train.loop import Result
-    from train.timing import StepClock
+    from train.timing import Clock
 
 __all__ = ["build_model", "run"]
 
@@ -170,16 +170,17 @@ class _Training:
     def run(
         self, open_training: Callable[[], TrainingSource], evaluation: EvaluationSource, log: EventLog, *,
         is_reporter: bool,
-    ) -> tuple[Result, StepClock]:  # fmt: skip
+    ) -> tuple[Result, Clock]:  # fmt: skip
         """Train; gives the result and the clock that watched."""
         from train.evaluate import Evaluator  # noqa: PLC0415 (MXNet)
         from train.loop import Run, Step, train  # noqa: PLC0415
         from train.progress import Progress  # noqa: PLC0415
-        from train.timing import StepClock  # noqa: PLC0415
+        from train.timing import NoClock, StepClock  # noqa: PLC0415
 
         alive = Watchdog(self.cluster.watchdog_s)
         engine, model, plan, goal = self.cluster.engine, self.model, self.plan, self.recipe.run
-        clock = StepClock(engine.run_ahead_steps, goal.log_every_steps)
+        ahead = engine.run_ahead_steps
+        clock: Clock = StepClock(ahead, goal.log_every_steps) if engine.timing else NoClock(ahead)
         step = Step(
             model.network, model.optimizer, self.communicator, model.buckets, plan.accumulation_steps, clock,
             alive,
@@ -204,7 +205,7 @@ class _Training:
 
 
 def _summary(
-    recipe: Recipe, plan: RunPlan, result: Result, clock: StepClock, init_s: float, final_checksum: int
+    recipe: Recipe, plan: RunPlan, result: Result, clock: Clock, init_s: float, final_checksum: int
 ) -> Summary:
     input_wait, exposed = clock.fractions()
     return Summary(

@@ -19,9 +19,16 @@ _DRAINED_S = 1e-4
 
 
 class Clock(Protocol):
-    """What the loop tells a clock."""
+    """What the loop tells a clock, and what it tells back."""
 
     steps: int
+
+    @property
+    def stepping_s(self) -> float:
+        """Seconds since the start, pauses left out."""
+
+    def fractions(self) -> tuple[float | None, float | None]:
+        """Give (input wait, exposed communication) as shares of the time spent stepping; None: not measured."""
 
     def start(self) -> None:
         """Tell that the run starts now."""
@@ -40,15 +47,27 @@ class Clock(Protocol):
 
 
 class NoClock:
-    """The null twin; it still counts steps and keeps the host from running too far ahead."""
+    """The null twin: counts steps and their time, and keeps the host from running too far ahead."""
 
     def __init__(self, run_ahead_steps: int) -> None:
         self.steps = 0
         self._run_ahead_steps = run_ahead_steps
         self._queued: deque[Any] = deque()
+        self._begin = time.perf_counter()
+        self._paused_s = 0.0
 
     def start(self) -> None:
-        """Do nothing."""
+        """Begin to count."""
+        self._begin = time.perf_counter()
+
+    @property
+    def stepping_s(self) -> float:
+        """Seconds since the start, pauses left out."""
+        return time.perf_counter() - self._begin - self._paused_s
+
+    def fractions(self) -> tuple[float | None, float | None]:
+        """Say that neither is measured."""
+        return None, None
 
     @contextmanager
     def input(self) -> Iterator[None]:
@@ -67,8 +86,10 @@ class NoClock:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Time nothing."""
+        """Leave an evaluation out of the steps' time."""
+        begin = time.perf_counter()
         yield
+        self._paused_s += time.perf_counter() - begin
 
 
 class StepClock(NoClock):
@@ -87,12 +108,6 @@ class StepClock(NoClock):
         self._samples = 0
         self._input_wait_s = 0.0
         self._exposed_s = 0.0
-        self._paused_s = 0.0
-        self._begin = time.perf_counter()
-
-    def start(self) -> None:
-        """Begin to count."""
-        self._begin = time.perf_counter()
 
     @contextmanager
     def input(self) -> Iterator[None]:
@@ -133,20 +148,8 @@ class StepClock(NoClock):
         self._samples += 1
         self._marker = None
 
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Leave an evaluation out of the steps' time."""
-        begin = time.perf_counter()
-        yield
-        self._paused_s += time.perf_counter() - begin
-
-    @property
-    def stepping_s(self) -> float:
-        """Seconds since the start, pauses left out."""
-        return time.perf_counter() - self._begin - self._paused_s
-
-    def fractions(self) -> tuple[float, float]:
-        """Give (input wait, exposed communication) as shares of the time spent stepping so far."""
+    def fractions(self) -> tuple[float | None, float | None]:
+        """Give both, so far."""
         stepping = self.stepping_s
         if not self.steps or stepping <= 0:
             return 0.0, 0.0

@@ -13,7 +13,6 @@ from PIL import Image
 
 from configs.schema import Cluster, Crop, Recipe
 from data.recordio import RecordFile, unpack_image
-from data.stream import index_rows
 
 __all__ = ["BATCH_SIZE", "read_by_dali", "read_by_mxnet", "read_by_pillow"]
 
@@ -25,8 +24,7 @@ def read_by_dali(recipe: Recipe, cluster: Cluster, folder: Path) -> Iterator[Any
     """Give batches of the pipeline that our runs use, without end."""
     from data.pipeline import open_training  # noqa: PLC0415 (DALI, MXNet)
 
-    place = {"batch_size": BATCH_SIZE, "rank": 0, "world_size": 1, "device_id": None}
-    source = open_training(recipe, cluster.engine, folder, **place)
+    source = open_training(recipe, cluster.engine, folder, batch_size=BATCH_SIZE, rank=0, world_size=1, device_id=None)
     source.begin_epoch(1)
     while True:
         yield source.next_batch().images
@@ -55,6 +53,8 @@ def read_by_mxnet(recipe: Recipe, folder: Path) -> Iterator[Any]:
 def read_by_pillow(recipe: Recipe, folder: Path) -> Iterator[Any]:
     """Give batches as a loader in Python makes them, in this thread: decode, crop and resize, flip, normalise."""
     import mxnet as mx  # noqa: PLC0415
+
+    from data.stream import index_rows  # noqa: PLC0415 (imports MXNet)
 
     crop, side = recipe.data.crop, recipe.model.image_size
     assert crop.kind == "resized"

@@ -79,11 +79,11 @@ def _ours(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
 
 
 def _textbook(arguments: argparse.Namespace, readers: str, data: Path, output: Path) -> dict[str, float]:
-    """Run `train.bench.textbook` by the launcher that its readers know."""
+    """Run `train.bench.programs.startup_textbook` by the launcher that its readers know."""
     horovodrun = Path(sys.executable).with_name("horovodrun")
     rank = [
-        sys.executable, "-I", "-m", "train.bench.textbook", "--data", str(data), "--output", str(output),
-        "--recipe", _RECIPE, "--readers", readers,
+        sys.executable, "-I", "-m", "train.bench.programs.startup_textbook", "--recipe", _RECIPE,
+        "--readers", readers, "--data", str(data), "--output", str(output),
         "--image-size", str(arguments.image_size), "--batch-size", str(arguments.batch_size),
     ]  # fmt: skip
     begin = time.time()

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m train.bench.textbook", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m train.bench.programs.startup_textbook", description=__doc__)
     parser.add_argument("--recipe", required=True, help="whose images are read")
     parser.add_argument("--readers", choices=["mxnet", "dali"], required=True, help="the example's own, or ours")
     parser.add_argument("--image-size", type=int, required=True)
