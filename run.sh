@@ -17,6 +17,7 @@ readonly verbs=(
   "submit|launch.submit|render the job script of a recipe and hand it to the scheduler (--dry-run)"
   "sweep|launch.sweep|a study: its runs, one after another and resumable, its table and plot"
   "simulate|train.sim|predicted time to train on a described machine"
+  "bench|train.bench|one measured question: a table, and JSON rows (bench --help lists them)"
   "test|pytest|the test suite; arguments go to pytest"
 )
 

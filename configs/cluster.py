@@ -31,6 +31,7 @@ class Engine(Section):
         4, ge=1, le=999, description="Operators the engine runs as one; an allreduce waits for the end of its segment."
     )
     run_ahead_steps: int = Field(2, ge=1, le=16, description="Steps that Python may queue before it waits.")
+    timing: bool = Field(True, description="Measure input wait and exposed communication as the run goes.")
 
 
 class Communication(Section):

@@ -176,6 +176,7 @@ def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> 
             f"  {summary.run_s:.1f} s of training, {summary.init_s:.1f} s of start-up, "
             f"{summary.images_per_s:,.1f} images/s on {summary.world_size} ranks"
         )
+    if summary.input_wait_fraction is not None and summary.comm_exposed_fraction is not None:
         lines.append(
             f"  waiting for input {summary.input_wait_fraction:.1%} of a step, "
             f"communication exposed {summary.comm_exposed_fraction:.1%}"

@@ -137,9 +137,10 @@ def dry_run(folder: Path, recipe: Recipe, tops: Sequence[float], cluster_overrid
         log.init_stop()
         result, _ = dry_train(recipe, cluster.world_size, tops, log=log, blank=Blank(), metrics=metrics)
     summary = Summary(
-        recipe.name, "success" if result.success else "aborted", result.score.value, None,
-        recipe.run.target_top1, result.epochs, result.steps, cluster.world_size, recipe.batch.global_size,
-        init_s=0.0, run_s=result.run_s, images_per_s=0.0, input_wait_fraction=0.0, comm_exposed_fraction=0.0, seed=recipe.run.seed, failure=result.failure,
+        recipe.name, "success" if result.success else "aborted", top1=result.score.value,
+        target=recipe.run.target_top1, epochs=result.epochs, steps=result.steps, world_size=cluster.world_size,
+        global_batch_size=recipe.batch.global_size, init_s=0.0, run_s=result.run_s, images_per_s=0.0,
+        input_wait_fraction=0.0, comm_exposed_fraction=0.0, seed=recipe.run.seed, failure=result.failure,
     )  # fmt: skip
     write_summary(folder, summary)
     return folder

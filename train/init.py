@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -32,7 +33,11 @@ def initial_weights(network: Network, model: Model, seed: int) -> dict[str, np.n
     last_gammas = {f"{layer.name}_gamma" for layer in network.layers if layer.ends_block and model.zero_gamma}
     stds = {each.name: math.sqrt(2 / (each.size / each.shape[0])) for each in network.parameters}
     stds |= {each.name: model.classifier_std for each in network.layers[-1].parameters}
-    return {each.name: _draw(each, stds[each.name], seed, each.name in last_gammas) for each in network.parameters}
+    with ThreadPoolExecutor() as pool:  # NumPy lets go of the interpreter while it draws.
+        drawn = pool.map(
+            lambda each: _draw(each, stds[each.name], seed, each.name in last_gammas), network.parameters
+        )  # fmt: skip
+        return {each.name: array for each, array in zip(network.parameters, drawn, strict=True)}
 
 
 def _draw(parameter: Parameter, std: float, seed: int, is_last_gamma: bool) -> np.ndarray:
@@ -41,7 +46,9 @@ def _draw(parameter: Parameter, std: float, seed: int, is_last_gamma: bool) -> n
         return np.full(parameter.shape, value, np.float32)
     key = hashlib.blake2b(f"{seed}/weights/{parameter.name}".encode(), digest_size=16).digest()
     stream = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
-    return stream.standard_normal(parameter.shape, np.float32) * np.float32(std)
+    weights = stream.standard_normal(parameter.shape, np.float32)
+    weights *= np.float32(std)
+    return weights
 
 
 def checksum(weights: Mapping[str, np.ndarray]) -> int:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from logs.metrics import Metrics
 from train.metric import Score
-from train.timing import StepClock
+from train.timing import Clock
 
 __all__ = ["LossNotFinite", "LossWindow", "Progress", "StepLoss"]
 
@@ -75,7 +75,7 @@ class Progress:
     """
 
     def __init__(
-        self, metrics: Metrics, clock: StepClock, *,
+        self, metrics: Metrics, clock: Clock, *,
         global_batch_size: int, total_steps: int, every_steps: int, visible: bool,
     ) -> None:  # fmt: skip
         self._metrics, self._clock = metrics, clock

@@ -32,13 +32,13 @@ from train.images import images_of
 from train.init import checksum, initial_weights, require_equal
 from train.schedule import LrSchedule, resolve_schedule
 from train.spread import gather_ranks, slowest_rank
-from train.startup import Ledger
+from train.startup import Ledger, import_mxnet
 from train.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from data.source import EvaluationSource, TrainingSource
     from train.loop import Result
-    from train.timing import StepClock
+    from train.timing import Clock
 
 __all__ = ["build_model", "dropout_seed", "opened_log", "run"]
 
@@ -69,6 +69,8 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
         images.prepare()
     with opened_log(folder, recipe, cluster, identity) as log:
         init_begin = time.monotonic()
+        with ledger.phase("import of MXNet"):
+            import_mxnet()
         with ledger.phase("import of input"):
             images.load()
         pending = bring_up(identity, ledger)
@@ -188,17 +190,18 @@ class _Training:
     def run(
         self, open_training: Callable[[], TrainingSource], evaluation: EvaluationSource, log: EventLog, *,
         is_reporter: bool,
-    ) -> tuple[Result, StepClock]:  # fmt: skip
+    ) -> tuple[Result, Clock]:  # fmt: skip
         """Train; gives the result and the clock that watched."""
         from train.evaluate import Evaluator  # noqa: PLC0415 (MXNet)
         from train.loop import Run, Step, train  # noqa: PLC0415
         from train.metric import metric_of  # noqa: PLC0415
         from train.progress import Progress  # noqa: PLC0415
-        from train.timing import StepClock  # noqa: PLC0415
+        from train.timing import NoClock, StepClock  # noqa: PLC0415
 
         alive = Watchdog(self.cluster.watchdog_s)
         engine, model, plan, goal = self.cluster.engine, self.model, self.plan, self.recipe.run
-        clock = StepClock(engine.run_ahead_steps, goal.log_every_steps)
+        ahead = engine.run_ahead_steps
+        clock: Clock = StepClock(ahead, goal.log_every_steps) if engine.timing else NoClock(ahead)
         step = Step(
             model.network, model.optimizer, self.communicator, model.buckets, plan.accumulation_steps, clock,
             alive, partial(dropout_seed, self.recipe.run.seed, self.rank),
@@ -225,7 +228,7 @@ class _Training:
 
 
 def _summary(
-    recipe: Recipe, plan: RunPlan, result: Result, clock: StepClock, init_s: float, final_checksum: int
+    recipe: Recipe, plan: RunPlan, result: Result, clock: Clock, init_s: float, final_checksum: int
 ) -> Summary:
     input_wait, exposed = clock.fractions()
     return Summary(

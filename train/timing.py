@@ -32,9 +32,17 @@ class StepTimes:
 
 
 class Clock(Protocol):
-    """What the loop tells a clock."""
+    """What the loop tells a clock, and what it tells back."""
 
     steps: int
+    samples: list[StepTimes]
+
+    @property
+    def stepping_s(self) -> float:
+        """Seconds since the start, pauses left out."""
+
+    def fractions(self) -> tuple[float | None, float | None]:
+        """Give (input wait, exposed communication) as shares of the time spent stepping; None: not measured."""
 
     def start(self) -> None:
         """Tell that the run starts now."""
@@ -53,15 +61,28 @@ class Clock(Protocol):
 
 
 class NoClock:
-    """The null twin; it still counts steps and keeps the host from running too far ahead."""
+    """The null twin: counts steps and their time, and keeps the host from running too far ahead."""
 
     def __init__(self, run_ahead_steps: int) -> None:
         self.steps = 0
+        self.samples: list[StepTimes] = []
         self._run_ahead_steps = run_ahead_steps
         self._queued: deque[Any] = deque()
+        self._begin = time.perf_counter()
+        self._paused_s = 0.0
 
     def start(self) -> None:
-        """Do nothing."""
+        """Begin to count."""
+        self._begin = time.perf_counter()
+
+    @property
+    def stepping_s(self) -> float:
+        """Seconds since the start, pauses left out."""
+        return time.perf_counter() - self._begin - self._paused_s
+
+    def fractions(self) -> tuple[float | None, float | None]:
+        """Say that neither is measured."""
+        return None, None
 
     @contextmanager
     def input(self) -> Iterator[None]:
@@ -80,8 +101,10 @@ class NoClock:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Time nothing."""
+        """Leave an evaluation out of the steps' time."""
+        begin = time.perf_counter()
         yield
+        self._paused_s += time.perf_counter() - begin
 
 
 class StepClock(NoClock):
@@ -97,16 +120,9 @@ class StepClock(NoClock):
         self._sample_every_steps = sample_every_steps
         self._marker: Any = None
         self._fetch_s = 0.0
-        self.samples: list[StepTimes] = []
         self._sampled = (0, 0.0, 0.0)
         self._input_wait_s = 0.0
         self._exposed_s = 0.0
-        self._paused_s = 0.0
-        self._begin = time.perf_counter()
-
-    def start(self) -> None:
-        """Begin to count."""
-        self._begin = time.perf_counter()
 
     @contextmanager
     def input(self) -> Iterator[None]:
@@ -153,20 +169,8 @@ class StepClock(NoClock):
         computing = max(seconds / steps - input_wait / steps - exposed, 0.0)
         self.samples.append(StepTimes(computing, exposed, input_wait / steps))
 
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Leave an evaluation out of the steps' time."""
-        begin = time.perf_counter()
-        yield
-        self._paused_s += time.perf_counter() - begin
-
-    @property
-    def stepping_s(self) -> float:
-        """Seconds since the start, pauses left out."""
-        return time.perf_counter() - self._begin - self._paused_s
-
-    def fractions(self) -> tuple[float, float]:
-        """Give (input wait, exposed communication) as shares of the time spent stepping so far."""
+    def fractions(self) -> tuple[float | None, float | None]:
+        """Give both, so far."""
         stepping = self.stepping_s
         if not self.steps or stepping <= 0:
             return 0.0, 0.0

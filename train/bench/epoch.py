@@ -1,0 +1,111 @@
+"""What stands between steps, epochs and evaluations besides the engine's own work."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from configs.load import load_both
+from configs.plan import plan_run
+from data.source import Batch
+from logs.events import NullLog
+from logs.metrics import NullMetrics
+from train.arch import build_network
+from train.bench.measure import Report, interleave, make_report
+from train.buckets import plan_buckets
+from train.comm import SingleProcess
+from train.loop import Run, Step, train
+from train.metric import top1_score
+from train.progress import Progress
+from train.schedule import HyperParameters, resolve_schedule
+from train.timing import StepClock
+
+PURPOSE = "Python's share of a step"
+
+_STEPS = 400
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """See `Bench`."""
+    parser.add_argument("--rounds", metavar="N", type=int, default=5, help="rounds that count")
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """See `Bench`."""
+    rows = interleave({"null network, tensors of resnet50": _python_step}, n=arguments.rounds, warmup=1)
+    return make_report(rows, ["the loop with all its parts, on a network, an optimizer and arrays that do nothing"])
+
+
+class _Nothing:
+    """An array, a network, an optimizer and a source of images, each of which costs the time of a call."""
+
+    def __init__(self, num_tensors: int) -> None:
+        self.gradients: Sequence[Any] = [self] * num_tensors
+
+    def __add__(self, _other: object) -> _Nothing:
+        return self
+
+    def __getitem__(self, _index: object) -> _Nothing:
+        return self
+
+    def reshape(self, _shape: int) -> _Nothing:
+        return self
+
+    def copy(self) -> _Nothing:
+        return self
+
+    def wait_to_read(self) -> None:
+        """Nothing was queued."""
+
+    def asscalar(self) -> float:
+        return 1.0
+
+    def forward_backward(self, _images: Any, _labels: Any) -> _Nothing:
+        return self
+
+    def zero_gradients(self) -> None:
+        """There are none."""
+
+    def seed_dropout(self, seed: int) -> None:
+        """Nothing is dropped."""
+
+    def update(self, hyper: HyperParameters) -> None:
+        """Nothing is trained."""
+
+    def reset(self) -> None:
+        """Nothing was trained."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        """There is one epoch."""
+
+    def next_batch(self) -> Batch:
+        return Batch(self, self)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _python_step() -> dict[str, float]:
+    """Run the loop over nothing; give milliseconds a step."""
+    overrides = ["run.epochs=90", f"run.max_steps={_STEPS}", "run.target_top1=null"]
+    recipe, cluster = load_both("imagenet-b256", "laptop", overrides)
+    plan = plan_run(recipe, 1)
+    table = build_network("resnet50", num_classes=1000, image_size=224, input_channels=3)
+    nothing = _Nothing(len(table.parameters))
+    buckets = plan_buckets([4 * each.size for each in table.parameters], cluster.communication.bucket_bytes)
+    clock = StepClock(cluster.engine.run_ahead_steps, recipe.run.log_every_steps)
+    step = Step(nothing, nothing, SingleProcess(), buckets, plan.accumulation_steps, clock, alive=lambda: None)
+    progress = Progress(
+        NullMetrics(), clock, global_batch_size=plan.global_batch_size, total_steps=plan.total_steps,
+        every_steps=recipe.run.log_every_steps, visible=False,
+    )  # fmt: skip
+    run = Run(
+        plan=plan, schedule=resolve_schedule(recipe, plan), step=step, open_training=lambda: nothing,
+        evaluate=lambda: top1_score(1, 1), target_top1=None, log_every_steps=recipe.run.log_every_steps,
+        run_ahead_steps=cluster.engine.run_ahead_steps,
+    )  # fmt: skip
+    begin = time.perf_counter()
+    result = train(run, log=NullLog(), progress=progress)
+    return {"python_step_ms": 1e3 * (time.perf_counter() - begin) / result.steps}
