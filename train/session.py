@@ -30,6 +30,7 @@ from train.images import images_of
 from train.init import checksum, initial_weights, require_equal
 from train.schedule import LrSchedule, resolve_schedule
 from train.startup import Ledger
+from train.trace import Tracer, tracer_of
 from train.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -84,10 +85,12 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
         init_s = time.monotonic() - init_begin
         if identity.rank == 0:
             write_json(folder / "startup.json", ledger.to_json())
-        training = _Training(folder, recipe, cluster, plan, schedule, model, communicator)
+        tracer = tracer_of(folder, identity.rank, cluster.trace_steps, plan.total_steps)
+        training = _Training(folder, recipe, cluster, plan, schedule, model, communicator, tracer)
         result, clock = training.run(images.open_training, evaluation, log, is_reporter=identity.rank == 0)
     final_checksum = _common_checksum(model, communicator, "after the run")
     if identity.rank == 0:
+        tracer.merge()
         write_summary(folder, _summary(recipe, plan, result, clock, init_s, final_checksum))
     return 0 if result.success else 1
 
@@ -164,6 +167,7 @@ class _Training:
     schedule: LrSchedule
     model: _Model
     communicator: Communicator
+    tracer: Tracer
 
     def run(
         self, open_training: Callable[[], TrainingSource], evaluation: EvaluationSource, log: EventLog, *,
@@ -180,7 +184,7 @@ class _Training:
         clock = StepClock(engine.run_ahead_steps, goal.log_every_steps)
         step = Step(
             model.network, model.optimizer, self.communicator, model.buckets, plan.accumulation_steps, clock,
-            alive,
+            self._each_step(alive),
         )  # fmt: skip
         metrics = MetricsWriter(self.folder / METRICS_FILE) if is_reporter else NullMetrics()
         progress = Progress(
@@ -197,8 +201,16 @@ class _Training:
             result = train(run, log=log, progress=progress)
         finally:
             alive.rest()
+            self.tracer.close()
             progress.close()
         return result, clock
+
+    def _each_step(self, alive: Callable[[], None]) -> Callable[[], None]:
+        def tell() -> None:
+            alive()
+            self.tracer.step_queued()
+
+        return tell
 
 
 def _summary(
