@@ -89,6 +89,11 @@ class TrainedNetwork:
         """Batch-norm running means and variances, by layer."""
         return list(self._statistics.values())
 
+    def forward(self, images: Array, labels: Array) -> Array:
+        """Queue the losses of one micro-batch, shape (batch,), on which ``backward`` can be called."""
+        with autograd.record():
+            return self._training(images, labels)
+
     def forward_backward(self, images: Array, labels: Array) -> Array:
         """Run one micro-batch; gradients are sums over its images.
 
@@ -96,8 +101,7 @@ class TrainedNetwork:
             Sum of the images' losses, shape (1,). Returns before the engine has computed anything, save where
             accumulation has filled the queue: thousands of queued micro-batches would not fit into memory.
         """
-        with autograd.record():
-            losses = self._training(images, labels)
+        losses = self.forward(images, labels)
         losses.backward()
         for total, gradient in self._half_sums:
             mx.nd.elemwise_add(total, gradient.astype("float32"), out=total)

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from train.loop import Result
     from train.timing import StepClock
 
-__all__ = ["build_model", "run"]
+__all__ = ["Model", "build_model", "run"]
 
 
 @dataclass(frozen=True)
-class _Model:
+class Model:
     """What is trained, and by what, on this rank."""
 
     network: Any
@@ -109,7 +109,7 @@ def _opened_log(folder: Path, recipe: Recipe, cluster: Cluster, identity: Identi
         log.close()
 
 
-def build_model(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> _Model:
+def build_model(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> Model:
     """Make network, weights, optimizer and bucket plan."""
     import mxnet as mx  # noqa: PLC0415 (seconds; the communicator's thread imports it meanwhile)
 
@@ -133,10 +133,10 @@ def build_model(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Ident
         masters=network.masters, rescale=1 / plan.global_batch_size,
     )  # fmt: skip
     sizes = [gradient.size * np.dtype(gradient.dtype).itemsize for gradient in network.gradients]
-    return _Model(network, optimizer, weights, plan_buckets(sizes, cluster.communication.bucket_bytes), context)
+    return Model(network, optimizer, weights, plan_buckets(sizes, cluster.communication.bucket_bytes), context)
 
 
-def _warm_up(recipe: Recipe, cluster: Cluster, plan: RunPlan, model: _Model, communicator: Communicator) -> None:
+def _warm_up(recipe: Recipe, cluster: Cluster, plan: RunPlan, model: Model, communicator: Communicator) -> None:
     import mxnet as mx  # noqa: PLC0415 (slow)
 
     from train.warmup import warm_up  # noqa: PLC0415
@@ -149,7 +149,7 @@ def _warm_up(recipe: Recipe, cluster: Cluster, plan: RunPlan, model: _Model, com
     )  # fmt: skip
 
 
-def _common_checksum(model: _Model, communicator: Communicator, when: str) -> int:
+def _common_checksum(model: Model, communicator: Communicator, when: str) -> int:
     """Digest the weights and compare with the other ranks."""
     own = checksum(model.network.read_weights())
     require_equal(communicator.gather(f"weights {when}", own), when)
@@ -165,7 +165,7 @@ class _Training:
     cluster: Cluster
     plan: RunPlan
     schedule: LrSchedule
-    model: _Model
+    model: Model
     communicator: Communicator
     tracer: Tracer
 

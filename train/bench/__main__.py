@@ -21,6 +21,8 @@ from train.sim.texts import table
 
 _BENCHES = {
     "epoch": "train.bench.epoch",
+    "overlap": "train.bench.overlap",
+    "step": "train.bench.step",
 }
 """Name -> the module that measures it, by the protocol of `Bench`."""
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
 from configs.load import ROOT
-from train.bench.measure import MeasurementFailed
+from train.bench.measure import Figures, MeasurementFailed
 
-__all__ = ["launch", "run_ranks"]
+__all__ = ["launch", "run_ranks", "samples_of"]
 
 _TAIL_LINES = 12
 """Of a failed job's output, for its message."""
@@ -19,6 +20,7 @@ _TAIL_LINES = 12
 def run_ranks(
     module: str, arguments: Sequence[str], *,
     cluster: str = "laptop", overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None,
+    before: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """Run ``python -m module arguments`` once a rank, with what a run's ranks get, and wait for the end.
 
@@ -28,6 +30,7 @@ def run_ranks(
         cluster: A name in configs/clusters or a YAML file.
         overrides: ``cluster.key=value``.
         environment: Variables on top of this process's own.
+        before: Words before the launcher's command line, such as those of `train.bench.link.shaped`.
 
     Returns:
         What the ranks wrote, mixed as it came.
@@ -37,17 +40,25 @@ def run_ranks(
     """
     sets = [word for override in overrides for word in ("--set", override)]
     ranks = [sys.executable, "-I", "-u", "-m", module, *arguments]
-    return launch("launch.ranks", ["--cluster", cluster, *sets, "--", *ranks], environment)
+    return launch("launch.ranks", ["--cluster", cluster, *sets, "--", *ranks], environment, before)
 
 
-def launch(module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+def samples_of(said: str) -> dict[str, list[Figures]]:
+    """Read what `train.bench.rank.tell` wrote: samples by alternative."""
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith('{"alternative"')]
+    return {line["alternative"]: line["samples"] for line in lines}
+
+
+def launch(
+    module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None, before: Sequence[str] = ()
+) -> str:
     """Run a program of ours as users do; gives its output.
 
     Raises:
         MeasurementFailed: Its exit status is not 0.
     """
     done = subprocess.run(
-        [sys.executable, "-I", "-m", module, *arguments],
+        [*before, sys.executable, "-I", "-m", module, *arguments],
         cwd=ROOT, env={**os.environ, **(environment or {})}, text=True, errors="replace",
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
     )  # fmt: skip
