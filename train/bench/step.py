@@ -87,6 +87,6 @@ def measure(options: argparse.Namespace) -> Report:
     rows = [row for case, samples in measured.items() for row in summarize(case.title, samples, _WARMUP)]
     return make_report(rows, [
         "forward, backward and update one after another; step_ms and images_per_s as a run queues them",
-        "an image takes 6 operations a multiply-add of train.arch; the peak is what the same ranks and threads reach in "
-        "a oneDNN product of float32 matrices of 1536 x 1536",
+        "an image takes 6 operations a multiply-add of train.arch; the peak is what the same ranks and threads reach "
+        "in a oneDNN product of float32 matrices of 1536 x 1536",
     ])  # fmt: skip
