@@ -22,6 +22,7 @@ from train.sim.texts import table
 _BENCHES = {
     "epoch": "train.bench.epoch",
     "overlap": "train.bench.overlap",
+    "peers": "train.bench.peers",
     "step": "train.bench.step",
 }
 """Name -> the module that measures it, by the protocol of `Bench`."""

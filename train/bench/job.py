@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
 from configs.load import ROOT
-from train.bench.measure import Figures, MeasurementFailed
+from train.bench.measure import MeasurementFailed
 
-__all__ = ["launch", "run_ranks", "samples_of"]
+__all__ = ["launch", "run_ranks"]
 
 _TAIL_LINES = 12
 """Of a failed job's output, for its message."""
@@ -41,12 +40,6 @@ def run_ranks(
     sets = [word for override in overrides for word in ("--set", override)]
     ranks = [sys.executable, "-I", "-u", "-m", module, *arguments]
     return launch("launch.ranks", ["--cluster", cluster, *sets, "--", *ranks], environment, before)
-
-
-def samples_of(said: str) -> dict[str, list[Figures]]:
-    """Read what `train.bench.rank.tell` wrote: samples by alternative."""
-    lines = [json.loads(line) for line in said.splitlines() if line.startswith('{"alternative"')]
-    return {line["alternative"]: line["samples"] for line in lines}
 
 
 def launch(

@@ -11,10 +11,11 @@ from statistics import median
 
 from configs.errors import UserError
 from train.arch import build_network, gradient_bytes
-from train.bench.job import run_ranks, samples_of
+from train.bench.job import run_ranks
 from train.bench.link import can_shape, shaped
 from train.bench.measure import Figures, Report, Row, make_report, summarize
 from train.bench.programs.overlap import NONE, OVERLAPPED, SERIAL, Way
+from train.bench.samples import samples_of
 
 __all__ = ["PURPOSE", "add_arguments", "measure"]
 

@@ -1,19 +1,16 @@
-"""What the programs of a bench have in common: a rank as a run has it, steps timed together, samples told."""
+"""What the programs of a bench have in common: a rank as a run has it, steps timed together."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from configs.load import load_both
 from configs.plan import RunPlan, plan_run
 from configs.schema import Cluster, Recipe
-from data.source import Batch
+from data.source import Batch, TrainingSource
 from train.comm import Communicator, bring_up
 from train.identity import Identity, read_identity
 from train.loop import Step
@@ -22,7 +19,7 @@ from train.session import Model, build_model
 from train.startup import Ledger
 from train.timing import NoClock
 
-__all__ = ["HYPER", "Rank", "open_rank", "steps_of", "tell"]
+__all__ = ["HYPER", "Rank", "open_rank", "steps_of"]
 
 HYPER = HyperParameters(lr=1e-4, momentum=0.9, weight_decay=1e-4)
 """Small enough that a constant batch is not learnt by heart, which would make denormal numbers."""
@@ -62,11 +59,11 @@ class Rank:
         return max(self.communicator.gather("took", round(1e9 * (time.perf_counter() - begin)))) / 1e9
 
 
-def open_rank(overrides: Sequence[str]) -> Rank:
-    """Build the network of ``imagenet-smoke`` with ``overrides``, and join the other ranks."""
+def open_rank(overrides: Sequence[str], recipe_name: str = "imagenet-smoke") -> Rank:
+    """Build the network of a recipe with ``overrides``, and join the other ranks."""
     import mxnet as mx  # noqa: PLC0415
 
-    recipe, cluster = load_both("imagenet-smoke", "laptop", overrides)
+    recipe, cluster = load_both(recipe_name, "laptop", overrides)
     identity = read_identity(os.environ)
     plan = plan_run(recipe, identity.world_size)
     communicator = bring_up(identity, Ledger()).wait()
@@ -77,21 +74,15 @@ def open_rank(overrides: Sequence[str]) -> Rank:
     return Rank(identity, recipe, cluster, plan, communicator, model, Batch(images, labels))
 
 
-def steps_of(rank: Rank, communicator: Communicator, buckets: Sequence[Sequence[int]]) -> Callable[[int], None]:
-    """Give a function that queues that many steps of a run's own kind."""
+def steps_of(
+    rank: Rank, communicator: Communicator, buckets: Sequence[Sequence[int]], source: TrainingSource | None = None
+) -> Callable[[int], None]:
+    """Give a function that queues that many steps of a run's own kind, on the rank's batch or on a source's."""
     model, run_ahead = rank.model, rank.cluster.engine.run_ahead_steps
     step = Step(model.network, model.optimizer, communicator, buckets, 1, NoClock(run_ahead), alive=lambda: None)
 
     def steps(number: int) -> None:
         for _ in range(number):
-            step(0, rank, HYPER)
+            step(0, source or rank, HYPER)
 
     return steps
-
-
-def tell(identity: Identity, alternative: str, samples: Sequence[Mapping[str, float]]) -> None:
-    """Write one line with an alternative's samples, on rank 0."""
-    if identity.rank == 0:
-        line: dict[str, Any] = {"alternative": alternative, "samples": samples}
-        sys.stdout.write(json.dumps(line) + "\n")
-        sys.stdout.flush()

@@ -8,8 +8,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from configs.errors import UserError
-from train.bench.job import run_ranks, samples_of
+from train.bench.job import run_ranks
 from train.bench.measure import Figures, Report, make_report, summarize
+from train.bench.samples import samples_of
 
 __all__ = ["PURPOSE", "add_arguments", "measure"]
 

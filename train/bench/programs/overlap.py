@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from train.bench.rank import Rank, open_rank, steps_of, tell
+from train.bench.rank import Rank, open_rank, steps_of
+from train.bench.samples import tell
 from train.buckets import plan_buckets
 from train.comm import Communicator, SingleProcess
 

@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from train.bench.rank import HYPER, Rank, open_rank, steps_of, tell
+from train.bench.rank import HYPER, Rank, open_rank, steps_of
+from train.bench.samples import tell
 
 __all__ = ["main"]
 
