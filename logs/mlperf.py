@@ -17,8 +17,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
-from mlperf_logging.mllog import mllog
-
 from configs.load import ROOT
 from logs import events
 from logs.disk import explain_disk_errors
@@ -109,6 +107,8 @@ class _Encoder(logging.Handler):
     """
 
     def __init__(self) -> None:
+        from mlperf_logging.mllog import mllog  # noqa: PLC0415 (brings NumPy, which those who only read logs do not need)
+
         super().__init__()
         self._line = ""
         logger = logging.Logger(__name__, logging.INFO)  # unregistered: no parent, so nothing reaches the console

@@ -48,8 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _set_up_logging(identity)
     die_with_parent()
 
-    from train.failure import is_second_hand, record_failure  # noqa: PLC0415 (signals are caught before anything is imported)
-    from train.session import run  # noqa: PLC0415
+    with ledger.phase("import of the program"):
+        from train.failure import is_second_hand, record_failure  # noqa: PLC0415 (signals are caught before any import)
+        from train.session import run  # noqa: PLC0415
 
     try:
         return run(folder, identity, ledger)

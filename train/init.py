@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -30,7 +31,9 @@ def initial_weights(network: Network, model: Model, seed: int) -> dict[str, np.n
     betas 0, gammas 1, save the last of each block with ``zero_gamma`` (Goyal et al., arXiv:1706.02677).
     """
     last_gammas = {f"{layer.name}_gamma" for layer in network.layers if layer.ends_block and model.zero_gamma}
-    return {each.name: _draw(each, model, seed, each.name in last_gammas) for each in network.parameters}
+    with ThreadPoolExecutor() as pool:  # NumPy lets go of the interpreter while it draws.
+        drawn = pool.map(lambda each: _draw(each, model, seed, each.name in last_gammas), network.parameters)
+        return {each.name: array for each, array in zip(network.parameters, drawn, strict=True)}
 
 
 def _draw(parameter: Parameter, model: Model, seed: int, is_last_gamma: bool) -> np.ndarray:
@@ -41,7 +44,9 @@ def _draw(parameter: Parameter, model: Model, seed: int, is_last_gamma: bool) ->
     std = math.sqrt(2 / (parameter.size / parameter.shape[0])) if is_convolution else model.classifier_std
     key = hashlib.blake2b(f"{seed}/weights/{parameter.name}".encode(), digest_size=16).digest()
     stream = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
-    return stream.standard_normal(parameter.shape, np.float32) * np.float32(std)
+    weights = stream.standard_normal(parameter.shape, np.float32)
+    weights *= np.float32(std)
+    return weights
 
 
 def checksum(weights: Mapping[str, np.ndarray]) -> int:

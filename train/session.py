@@ -29,7 +29,7 @@ from train.identity import Identity
 from train.images import images_of
 from train.init import checksum, initial_weights, require_equal
 from train.schedule import LrSchedule, resolve_schedule
-from train.startup import Ledger
+from train.startup import Ledger, import_mxnet
 from train.trace import Tracer, tracer_of
 from train.watchdog import Watchdog
 
@@ -67,6 +67,8 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
         images.prepare()
     with _opened_log(folder, recipe, cluster, identity) as log:
         init_begin = time.monotonic()
+        with ledger.phase("import of MXNet"):
+            import_mxnet()
         with ledger.phase("import of input"):
             images.load()
         pending = bring_up(identity, ledger)

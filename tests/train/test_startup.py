@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,3 +47,13 @@ def test_a_phase_that_raises_is_still_entered() -> None:
 
 def test_the_ledger_starts_when_the_kernel_started_the_process() -> None:
     assert 0 < process_age_s() < 3600
+
+
+def test_mxnet_is_imported_without_what_it_only_takes_along_and_others_may_import_that_later() -> None:
+    program = (
+        "import sys; from train.startup import import_mxnet; import_mxnet();"
+        "print('mxnet' in sys.modules, 'sklearn' in sys.modules, 'scipy' in sys.modules);"
+        "import scipy, sklearn, mxnet; print(mxnet.nd.ones(2).sum().asscalar())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False", "False", "2.0"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from configs.load import ROOT
 from train.bench.measure import MeasurementFailed
 
-__all__ = ["launch", "run_ranks"]
+__all__ = ["launch", "run", "run_ranks"]
 
 _TAIL_LINES = 12
 """Of a failed job's output, for its message."""
@@ -50,12 +50,20 @@ def launch(
     Raises:
         MeasurementFailed: Its exit status is not 0.
     """
+    return run([*before, sys.executable, "-I", "-m", module, *arguments], environment)
+
+
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Run any program from our folder; gives its output.
+
+    Raises:
+        MeasurementFailed: Its exit status is not 0.
+    """
     done = subprocess.run(
-        [*before, sys.executable, "-I", "-m", module, *arguments],
-        cwd=ROOT, env={**os.environ, **(environment or {})}, text=True, errors="replace",
+        command, cwd=ROOT, env={**os.environ, **(environment or {})}, text=True, errors="replace",
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
     )  # fmt: skip
     if done.returncode:
         tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
-        raise MeasurementFailed(f"{module} {' '.join(arguments)} ended with status {done.returncode}:\n{tail}")
+        raise MeasurementFailed(f"{' '.join(command)} ended with status {done.returncode}:\n{tail}")
     return done.stdout

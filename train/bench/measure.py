@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,7 @@ def make_report(rows: Iterable[Row], notes: Iterable[str] = ()) -> Report:
 
 def interleave(
     alternatives: Mapping[str, Callable[[], Figures]], *, n: int, warmup: int = 0, reference: str | None = None,
-    tell: Callable[[str], object] | None = None,
+    compared: Collection[str] | None = None, tell: Callable[[str], object] | None = None,
 ) -> list[Row]:  # fmt: skip
     """Measure alternatives round robin, so that a machine that slows down for a while slows all of them.
 
@@ -91,6 +91,7 @@ def interleave(
         n: Rounds that count.
         warmup: Rounds before them that do not.
         reference: The alternative that others are compared with; adds `ratio_rows`.
+        compared: The figures to compare; none: all that both have.
         tell: Takes a line a measurement, since a bench may last minutes.
     """
     assert n >= 1
@@ -104,7 +105,7 @@ def interleave(
             if number >= warmup:
                 measured[name].append(figures)
     rows = [row for name, rounds in measured.items() for row in summarize(name, rounds, warmup)]
-    return rows if reference is None else [*rows, *ratio_rows(measured, reference, warmup)]
+    return rows if reference is None else [*rows, *ratio_rows(measured, reference, warmup, compared)]
 
 
 def summarize(alternative: str, rounds: Sequence[Figures], warmup: int = 0) -> list[Row]:
@@ -116,11 +117,14 @@ def summarize(alternative: str, rounds: Sequence[Figures], warmup: int = 0) -> l
     return rows
 
 
-def ratio_rows(measured: Mapping[str, Sequence[Figures]], reference: str, warmup: int = 0) -> list[Row]:
-    """Compare with ``reference``, round by round, every figure that both have; rounds where it is 0 are left out."""
+def ratio_rows(
+    measured: Mapping[str, Sequence[Figures]], reference: str, warmup: int = 0, compared: Collection[str] | None = None
+) -> list[Row]:
+    """Compare with ``reference``, round by round, the figures that both have; rounds where it is 0 are left out."""
     rows = []
     for name, rounds in measured.items():
-        shared = [figure for figure in rounds[0] if figure in measured[reference][0] and name != reference]
+        wanted = rounds[0] if compared is None else compared
+        shared = [figure for figure in wanted if figure in measured[reference][0] and name != reference]
         for figure in shared:
             pairs = zip(rounds, measured[reference], strict=True)
             ratios = [{f"{figure} / {reference}": own[figure] / other[figure]} for own, other in pairs if other[figure]]

@@ -1,0 +1,86 @@
+"""Three readers of the same records that make the same batches: ours through DALI, MXNet's own, and Pillow."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from configs.schema import Cluster, Crop, Recipe
+from data.recordio import RecordFile, unpack_image
+from data.stream import index_rows
+
+__all__ = ["BATCH_SIZE", "read_by_dali", "read_by_mxnet", "read_by_pillow"]
+
+BATCH_SIZE = 16
+_CROP_ATTEMPTS = 10
+
+
+def read_by_dali(recipe: Recipe, cluster: Cluster, folder: Path) -> Iterator[Any]:
+    """Give batches of the pipeline that our runs use, without end."""
+    from data.pipeline import open_training  # noqa: PLC0415 (DALI, MXNet)
+
+    place = {"batch_size": BATCH_SIZE, "rank": 0, "world_size": 1, "device_id": None}
+    source = open_training(recipe, cluster.engine, folder, **place)
+    source.begin_epoch(1)
+    while True:
+        yield source.next_batch().images
+
+
+def read_by_mxnet(recipe: Recipe, folder: Path) -> Iterator[Any]:
+    """Give batches of ``mx.io.ImageRecordIter``, as Horovod's example sets it, without its colour jitter."""
+    import mxnet as mx  # noqa: PLC0415
+
+    crop, side = recipe.data.crop, recipe.model.image_size
+    assert crop.kind == "resized"
+    (mean_r, mean_g, mean_b), (std_r, std_g, std_b) = recipe.data.mean, recipe.data.std
+    reader = mx.io.ImageRecordIter(
+        path_imgrec=str(folder / "train.rec"), path_imgidx=str(folder / "train.idx"), batch_size=BATCH_SIZE,
+        data_shape=(3, side, side), shuffle=True, preprocess_threads=1, verbose=False, rand_mirror=recipe.data.flip,
+        random_resized_crop=True, min_random_area=crop.area[0], max_random_area=crop.area[1],
+        min_aspect_ratio=crop.aspect[0], max_aspect_ratio=crop.aspect[1], inter_method=1,
+        mean_r=mean_r, mean_g=mean_g, mean_b=mean_b, std_r=std_r, std_g=std_g, std_b=std_b,
+    )  # fmt: skip
+    while True:
+        for batch in reader:
+            yield batch.data[0]
+        reader.reset()
+
+
+def read_by_pillow(recipe: Recipe, folder: Path) -> Iterator[Any]:
+    """Give batches as a loader in Python makes them, in this thread: decode, crop and resize, flip, normalise."""
+    import mxnet as mx  # noqa: PLC0415
+
+    crop, side = recipe.data.crop, recipe.model.image_size
+    assert crop.kind == "resized"
+    mean, std = (np.array(values, np.float32) for values in (recipe.data.mean, recipe.data.std))
+    random = np.random.default_rng(recipe.run.seed)
+    offsets = [offset for _, offset in index_rows(folder / "train.idx")]
+    batch = np.empty((BATCH_SIZE, 3, side, side), np.float32)
+    with RecordFile(folder / "train.rec") as records:
+        while True:
+            for row, offset in zip(batch, random.choice(offsets, BATCH_SIZE), strict=True):
+                with Image.open(io.BytesIO(unpack_image(records.read(int(offset))).image)) as jpeg:
+                    box = _random_box(random, jpeg.size, crop)
+                    image = jpeg.convert("RGB").resize((side, side), Image.Resampling.BILINEAR, box=box)
+                pixels = (np.asarray(image, np.float32) - mean) / std
+                row[:] = (pixels[:, ::-1] if random.random() < 0.5 else pixels).transpose(2, 0, 1)  # noqa: PLR2004
+            yield mx.nd.array(batch)
+
+
+def _random_box(random: np.random.Generator, size: tuple[int, int], crop: Crop) -> tuple[float, float, float, float]:
+    """Draw a window (left, top, right, bottom) in px by the rule of random resized crops; the whole image at worst."""
+    width, height = size
+    for _ in range(_CROP_ATTEMPTS):
+        area = width * height * random.uniform(*crop.area)
+        aspect = math.exp(random.uniform(*np.log(crop.aspect)))
+        wide, high = math.sqrt(area * aspect), math.sqrt(area / aspect)
+        if wide <= width and high <= height:
+            left, top = random.uniform(0, width - wide), random.uniform(0, height - high)
+            return left, top, left + wide, top + high
+    return 0, 0, width, height
