@@ -145,6 +145,9 @@ class Cluster(Section):
     ranks_per_node: int = Field(2, ge=1, le=1024, description="One rank a GPU; on a CPU as many as wanted.")
     launcher: Literal["local", "horovodrun", "mpirun", "srun"] = "local"
     watchdog_s: int = Field(600, ge=10, description="A rank without progress for so long ends the run.")
+    trace_steps: int = Field(
+        0, ge=0, le=1000, description="Steps whose operators go to trace.json; --trace asks for 3."
+    )
     node: Node = Node()
     fabric: Fabric = Fabric()
     scheduler: Scheduler = Scheduler()

@@ -13,6 +13,8 @@ from launch.run import launch_run
 
 __all__ = ["main"]
 
+_TRACE_STEPS = 3
+
 
 def _parser() -> Parser:
     parser = Parser(prog="./run.sh", description=__doc__)
@@ -26,6 +28,10 @@ def _parser() -> Parser:
     train.add_argument(
         "--set", metavar="KEY=VALUE", dest="overrides", action="append", default=[],
         help="change a value of the recipe (run.epochs=3) or of the cluster (cluster.ranks_per_node=1); repeatable",
+    )  # fmt: skip
+    train.add_argument(
+        "--trace", dest="overrides", action="append_const", const=f"cluster.trace_steps={_TRACE_STEPS}",
+        help=f"write {_TRACE_STEPS} steps to trace.json in the run's folder, for Chrome's viewer or ui.perfetto.dev",
     )  # fmt: skip
     train.add_argument("--run-dir", metavar="DIR", type=Path, help="the run's folder (default: runs/RECIPE-DATE-TIME)")
     return parser

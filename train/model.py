@@ -98,6 +98,11 @@ class TrainedNetwork:
         if self._has_dropout:
             mx.random.seed(seed, ctx=self._context)
 
+    def forward(self, images: Array, labels: Array) -> Array:
+        """Queue the losses of one micro-batch, shape (batch,), on which ``backward`` can be called."""
+        with autograd.record():
+            return self._training(images, labels)
+
     def forward_backward(self, images: Array, labels: Array) -> Array:
         """Run one micro-batch; gradients are sums over its images.
 
@@ -105,8 +110,7 @@ class TrainedNetwork:
             Sum of the images' losses, shape (1,). Returns before the engine has computed anything, save where
             accumulation has filled the queue: thousands of queued micro-batches would not fit into memory.
         """
-        with autograd.record():
-            losses = self._training(images, labels)
+        losses = self.forward(images, labels)
         losses.backward()
         for total, gradient in self._half_sums:
             mx.nd.elemwise_add(total, gradient.astype("float32"), out=total)

@@ -33,6 +33,7 @@ from train.init import checksum, initial_weights, require_equal
 from train.schedule import LrSchedule, resolve_schedule
 from train.spread import gather_ranks, slowest_rank
 from train.startup import Ledger, import_mxnet
+from train.trace import Tracer, tracer_of
 from train.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -40,11 +41,11 @@ if TYPE_CHECKING:
     from train.loop import Result
     from train.timing import Clock
 
-__all__ = ["build_model", "dropout_seed", "opened_log", "run"]
+__all__ = ["Model", "build_model", "dropout_seed", "opened_log", "run"]
 
 
 @dataclass(frozen=True)
-class _Model:
+class Model:
     """What is trained, and by what, on this rank."""
 
     network: Any
@@ -89,11 +90,13 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
         init_s = time.monotonic() - init_begin
         if identity.rank == 0:
             write_json(folder / "startup.json", ledger.to_json())
-        training = _Training(folder, recipe, cluster, plan, schedule, model, communicator, identity.rank)
+        tracer = tracer_of(folder, identity.rank, cluster.trace_steps, plan.total_steps)
+        training = _Training(folder, recipe, cluster, plan, schedule, model, communicator, identity.rank, tracer)
         result, clock = training.run(images.open_training, evaluation, log, is_reporter=identity.rank == 0)
     final_checksum = _common_checksum(model, communicator, "after the run")
     ranks = gather_ranks(communicator, clock.samples)
     if identity.rank == 0:
+        tracer.merge()
         write_json(folder / RANKS_FILE, {"ranks": ranks})
         slowest, excess = slowest_rank(ranks)
         summary = _summary(recipe, plan, result, clock, init_s, final_checksum)
@@ -115,7 +118,7 @@ def opened_log(folder: Path, recipe: Recipe, cluster: Cluster, identity: Identit
         log.close()
 
 
-def build_model(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> _Model:
+def build_model(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> Model:
     """Make network, weights, optimizer and bucket plan."""
     import mxnet as mx  # noqa: PLC0415 (seconds; the communicator's thread imports it meanwhile)
 
@@ -146,7 +149,7 @@ def build_model(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Ident
         else MomentumOptimizer(config, table.parameters, rescale=rescale, **arrays)
     )
     sizes = [gradient.size * np.dtype(gradient.dtype).itemsize for gradient in network.gradients]
-    return _Model(network, optimizer, weights, plan_buckets(sizes, cluster.communication.bucket_bytes), context)
+    return Model(network, optimizer, weights, plan_buckets(sizes, cluster.communication.bucket_bytes), context)
 
 
 def dropout_seed(seed: int, rank: int, step: int) -> int:
@@ -154,7 +157,7 @@ def dropout_seed(seed: int, rank: int, step: int) -> int:
     return stream_seed(seed, f"dropout, step {step}", rank) % 2**31
 
 
-def _warm_up(recipe: Recipe, cluster: Cluster, plan: RunPlan, model: _Model, communicator: Communicator) -> None:
+def _warm_up(recipe: Recipe, cluster: Cluster, plan: RunPlan, model: Model, communicator: Communicator) -> None:
     import mxnet as mx  # noqa: PLC0415 (slow)
 
     from train.warmup import warm_up  # noqa: PLC0415
@@ -167,7 +170,7 @@ def _warm_up(recipe: Recipe, cluster: Cluster, plan: RunPlan, model: _Model, com
     )  # fmt: skip
 
 
-def _common_checksum(model: _Model, communicator: Communicator, when: str) -> int:
+def _common_checksum(model: Model, communicator: Communicator, when: str) -> int:
     """Digest the weights and compare with the other ranks."""
     own = checksum(model.network.read_weights())
     require_equal(communicator.gather(f"weights {when}", own), when)
@@ -183,9 +186,10 @@ class _Training:
     cluster: Cluster
     plan: RunPlan
     schedule: LrSchedule
-    model: _Model
+    model: Model
     communicator: Communicator
     rank: int
+    tracer: Tracer
 
     def run(
         self, open_training: Callable[[], TrainingSource], evaluation: EvaluationSource, log: EventLog, *,
@@ -204,7 +208,7 @@ class _Training:
         clock: Clock = StepClock(ahead, goal.log_every_steps) if engine.timing else NoClock(ahead)
         step = Step(
             model.network, model.optimizer, self.communicator, model.buckets, plan.accumulation_steps, clock,
-            alive, partial(dropout_seed, self.recipe.run.seed, self.rank),
+            self._each_step(alive), partial(dropout_seed, self.recipe.run.seed, self.rank),
         )  # fmt: skip
         metrics = MetricsWriter(self.folder / METRICS_FILE) if is_reporter else NullMetrics()
         progress = Progress(
@@ -223,8 +227,16 @@ class _Training:
             result = train(run, log=log, progress=progress)
         finally:
             alive.rest()
+            self.tracer.close()
             progress.close()
         return result, clock
+
+    def _each_step(self, alive: Callable[[], None]) -> Callable[[], None]:
+        def tell() -> None:
+            alive()
+            self.tracer.step_queued()
+
+        return tell
 
 
 def _summary(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import mxnet as mx
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from configs.schema import Lars, Sgd
 from tests.oracles import LarsOracle
 from train.arch import Parameter, build_network
-from train.lars import MomentumOptimizer
+from train.lars import MomentumOptimizer, _groups
 from train.schedule import HyperParameters
 
 RATES = [0.1, 0.2, 0.3, 0.25, 0.1, 0.02]
@@ -90,3 +92,15 @@ def test_reset_forgets_the_momentum() -> None:
     before = weight.asnumpy()
     optimizer.update(HyperParameters(1.0, 0.9, 0.0))
     np.testing.assert_array_equal(weight.asnumpy(), before)
+
+
+@given(st.lists(st.integers(1, 1 << 16), min_size=1), st.booleans())
+def test_every_tensor_is_in_one_group_and_large_ones_are_four_on_a_cpu(sizes: list[int], is_cpu: bool) -> None:
+    sizes.sort(reverse=True)
+    groups = [sizes[group] for group in _groups(sizes, is_cpu=is_cpu)]
+    assert [size for group in groups for size in group] == sizes
+    assert all(groups)
+    if is_cpu:
+        assert all(len(group) <= 4 for group in groups if group[0] >= 1 << 14)
+    else:
+        assert len(groups) <= 1

@@ -22,7 +22,10 @@ from train.sim.texts import table
 _BENCHES = {
     "epoch": "train.bench.epoch",
     "input": "train.bench.input",
+    "overlap": "train.bench.overlap",
+    "peers": "train.bench.peers",
     "startup": "train.bench.startup",
+    "step": "train.bench.step",
 }
 """Name -> the module that measures it, by the protocol of `Bench`."""
 

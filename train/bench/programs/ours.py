@@ -1,0 +1,37 @@
+"""One rank of ``bench peers``: this program, from JPEGs to updated weights, as a run does it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from train.bench.rank import open_rank, steps_of
+from train.bench.samples import tell
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Tell images/s of all ranks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--set", dest="overrides", action="append", default=[])
+    parser.add_argument("--warmup", type=int, required=True, help="steps before those that count")
+    parser.add_argument("--steps", type=int, required=True)
+    options = parser.parse_args(arguments)
+    import data.pipeline  # noqa: F401, PLC0415 (DALI before Horovod: see train.images)
+    from train.images import images_of  # noqa: PLC0415
+
+    rank = open_rank(options.overrides, "imagenet-b256")
+    source = images_of(rank.recipe, rank.cluster, rank.plan, rank.identity).open_training()
+    source.begin_epoch(1)
+    steps = steps_of(rank, rank.communicator, rank.model.buckets, source)
+    rank.time_s(lambda: steps(options.warmup))
+    images_per_s = options.steps * rank.plan.global_batch_size / rank.time_s(lambda: steps(options.steps))
+    tell(rank.identity, "ours", [{"images_per_s": images_per_s}])
+    source.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

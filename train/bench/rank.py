@@ -1,0 +1,88 @@
+"""What the programs of a bench have in common: a rank as a run has it, steps timed together."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from configs.load import load_both
+from configs.plan import RunPlan, plan_run
+from configs.schema import Cluster, Recipe
+from data.source import Batch, TrainingSource
+from train.comm import Communicator, bring_up
+from train.identity import Identity, read_identity
+from train.loop import Step
+from train.schedule import HyperParameters
+from train.session import Model, build_model
+from train.startup import Ledger
+from train.timing import NoClock
+
+__all__ = ["HYPER", "Rank", "open_rank", "steps_of"]
+
+HYPER = HyperParameters(lr=1e-4, momentum=0.9, weight_decay=1e-4)
+"""Small enough that a constant batch is not learnt by heart, which would make denormal numbers."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank, ready to train on one batch that lies in memory."""
+
+    identity: Identity
+    recipe: Recipe
+    cluster: Cluster
+    plan: RunPlan
+    communicator: Communicator
+    model: Model
+    batch: Batch
+
+    def begin_epoch(self, epoch: int) -> None:
+        """See `TrainingSource`."""
+
+    def next_batch(self) -> Batch:
+        """Give the batch."""
+        return self.batch
+
+    def close(self) -> None:
+        """See `TrainingSource`."""
+
+    def time_s(self, action: Callable[[], object]) -> float:
+        """Time an action and all that it queues: from when all ranks are here to when the slowest is done."""
+        import mxnet as mx  # noqa: PLC0415 (slow)
+
+        mx.nd.waitall()
+        self.communicator.gather("begin", 0)
+        begin = time.perf_counter()
+        action()
+        mx.nd.waitall()
+        return max(self.communicator.gather("took", round(1e9 * (time.perf_counter() - begin)))) / 1e9
+
+
+def open_rank(overrides: Sequence[str], recipe_name: str = "imagenet-smoke") -> Rank:
+    """Build the network of a recipe with ``overrides``, and join the other ranks."""
+    import mxnet as mx  # noqa: PLC0415
+
+    recipe, cluster = load_both(recipe_name, "laptop", overrides)
+    identity = read_identity(os.environ)
+    plan = plan_run(recipe, identity.world_size)
+    communicator = bring_up(identity, Ledger()).wait()
+    model = build_model(recipe, cluster, plan, identity)
+    size = (plan.per_rank_batch_size, recipe.model.input_channels, recipe.model.image_size, recipe.model.image_size)
+    images = mx.nd.random.normal(shape=size, ctx=model.context)
+    labels = mx.nd.arange(size[0], ctx=model.context) % recipe.model.num_classes
+    return Rank(identity, recipe, cluster, plan, communicator, model, Batch(images, labels))
+
+
+def steps_of(
+    rank: Rank, communicator: Communicator, buckets: Sequence[Sequence[int]], source: TrainingSource | None = None
+) -> Callable[[int], None]:
+    """Give a function that queues that many steps of a run's own kind, on the rank's batch or on a source's."""
+    model, run_ahead = rank.model, rank.cluster.engine.run_ahead_steps
+    step = Step(model.network, model.optimizer, communicator, buckets, 1, NoClock(run_ahead), alive=lambda: None)
+
+    def steps(number: int) -> None:
+        for _ in range(number):
+            step(0, source or rank, HYPER)
+
+    return steps
