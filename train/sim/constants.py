@@ -22,6 +22,7 @@ class Constants:
     Args:
         compute_efficiency: Reached share of the peak FLOP/s in convolutions.
         memory_efficiency: Reached share of the memory bandwidth.
+        cache_share: Of the last cache, what holds a tensor until the next kernel reads it.
         kernel_s: Launch and ramp of one kernel.
         launch_s: What the host adds a kernel where it launches them one by one (no graph).
         tail: Idle share of the last wave of tiles.
@@ -33,6 +34,7 @@ class Constants:
 
     compute_efficiency: float = 0.6
     memory_efficiency: float = 0.8
+    cache_share: float = 0.5
     kernel_s: float = 4e-6
     launch_s: float = 1e-5
     tail: float = 0.5

@@ -118,7 +118,7 @@ def machine_of_description(description: dict[str, float], ranks: int) -> Machine
     """Make the machine that a CPU cluster file with ``ranks`` ranks means."""
     kind = Accelerator(
         "this machine", "cpu", description["flops"], description["flops"], description["memory_bytes_per_s"],
-        1, ranks, description["link_bytes_per_s"], "memory", 1, description["link_bytes_per_s"], known=False,
+        0.0, 1, ranks, description["link_bytes_per_s"], "memory", 1, description["link_bytes_per_s"], known=False,
     )  # fmt: skip
     return Machine(kind, ranks, ranks, kind.link, 1, kind.nic, half=False)
 

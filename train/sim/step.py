@@ -31,6 +31,7 @@ class Software:
         graphs: Kernels are launched as one graph, not one by one from the host.
         norm_traffic: Bytes moved by batch norms and additions, relative to kernels of their own; compilers that fuse
             them into the convolutions move fewer.
+        optimizer_work: What a costly optimizer adds to a step, relative to forward and backward.
         channels: Multiprocessors that a reduction takes from the compute under which it hides.
     """
 
@@ -41,6 +42,7 @@ class Software:
     images_per_s: float | None = None
     graphs: bool = True
     norm_traffic: float = 1.0
+    optimizer_work: float = 0.0
     channels: int = 12
 
 
@@ -148,6 +150,7 @@ class StepModel:
         exposed_s = max(0.0, reductions[-1].end_s - slowest * compute_s - contention_s) if reductions else 0.0
         nodes = -(-machine.ranks // machine.ranks_per_node)
         update_s = factor * update_time(self._num_parameters, machine, constants)
+        update_s += software.optimizer_work * compute_s
         busy_s = slowest * compute_s + contention_s + exposed_s + update_s
         overhead_s = constants.multinode_s if nodes > 1 else 0.0
         input_s = 0.0
