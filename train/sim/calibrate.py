@@ -86,9 +86,7 @@ def _constants(unknowns: Array) -> Constants:
     return Constants().replaced(**{key: mean * math.exp(each) for (key, (mean, _)), each in pairs})
 
 
-def _linearize(
-    points: Sequence[Point], predictor: Predictor, unknowns: Array, touches: Array
-) -> tuple[Array, Array]:
+def _linearize(points: Sequence[Point], predictor: Predictor, unknowns: Array, touches: Array) -> tuple[Array, Array]:
     """Give log images/s of each point and its slope in each unknown: constants' logarithms, then effects."""
     log_factors = touches @ unknowns[len(PRIORS) :]
     predicted, share = predictor.log_rates(points, _constants(unknowns), log_factors)

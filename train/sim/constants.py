@@ -29,6 +29,8 @@ class Constants:
         network_efficiency: Reached share of the network cards' rate.
         straggler: Relative spread of one rank's step, of which the slowest of p ranks shows sqrt(2 ln p).
         multinode_s: Negotiation and synchronisation a step as soon as there is a second node.
+        cycle_cpu_s: Of a core, what a look for ready gradients takes from the compute on it.
+        decode_s: Of a core, what an image's decoding takes from the compute on it.
         effects: Logarithm of a factor on compute time, by what it belongs to (chip:A100, round:A100/2.1, ...).
     """
 
@@ -41,6 +43,8 @@ class Constants:
     network_efficiency: float = 0.7
     straggler: float = 0.01
     multinode_s: float = 0.5e-3
+    cycle_cpu_s: float = 0.0
+    decode_s: float = 0.0
     effects: dict[str, float] = field(default_factory=dict)
 
     def replaced(self, **values: Any) -> Constants:

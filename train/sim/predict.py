@@ -24,7 +24,7 @@ BLOCK_EPOCHS = 4
 
 
 _SWITCH_S = 0.5
-"""Between the training and the evaluation program of TensorFlow 1: the three TPU points of round 0.6, by least squares."""
+"""Between the training and the evaluation program of TensorFlow 1: three TPU points of round 0.6, by least squares."""
 
 
 @dataclass(frozen=True)

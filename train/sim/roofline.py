@@ -98,7 +98,8 @@ def _weights(layer: Layer) -> float:
 
 def _table(rows: list[_Row]) -> KernelTable:
     names, *columns, layer = zip(*rows, strict=True)
-    return KernelTable(names, *(np.array(column, dtype=np.float64) for column in columns), np.array(layer))
+    flops, numbers, weights, tiles, fresh, span = (np.array(column, dtype=np.float64) for column in columns)
+    return KernelTable(names, flops, numbers, weights, tiles, fresh, span, np.array(layer))
 
 
 def kernel_times(
