@@ -19,10 +19,19 @@ from configs.schema import Cluster, Recipe
 from train.sim import here
 from train.sim.constants import CONSTANTS, Calibration, load_calibration
 from train.sim.forecast import Scenario, as_recorded, forecast, make_scenario
+from train.sim.heldout import KINDS, HeldOut, hold_out
 from train.sim.points import read_points
 from train.sim.predict import Predictor
 from train.sim.sweep import Limits, explain, optimize, parse_sweep, sweep
-from train.sim.texts import collective_rows, forecast_row, forecast_text, startup_text, table, validation_text
+from train.sim.texts import (
+    collective_rows,
+    forecast_row,
+    forecast_text,
+    held_out_text,
+    startup_text,
+    table,
+    validation_text,
+)
 from train.sim.trace import step_trace, write_trace
 from train.sim.worth import calibrate, errors_by_product, write_calibration
 
@@ -35,6 +44,7 @@ examples:
   ./run.sh simulate abci-b86016 --cluster abci-v100 --collectives     which allreduce is best when
   ./run.sh simulate --points points.csv --json                        rows in the columns of the public points
   ./run.sh simulate --validate points.csv                             predicted against measured
+  ./run.sh simulate --validate points.csv --held-out largest          the same by fits that have not seen the row
   ./run.sh simulate --calibrate points.csv                            fit the constants, with held-out errors
   ./run.sh simulate --calibrate-here && ./run.sh simulate digits      this machine
 exit status: 0 done, 2 wrong input
@@ -70,6 +80,8 @@ def _parser() -> Parser:
     files.add_argument("--plot", metavar="FILE", type=Path, help="draw a sweep, --collectives or --validate as PNG")
     files.add_argument("--points", metavar="CSV", type=Path, help="predict each row of a points file")
     files.add_argument("--validate", metavar="CSV", type=Path, help="compare each row's prediction with its measure")
+    files.add_argument("--held-out", metavar="KIND", choices=[*KINDS, "all"],
+                       help=f"with --validate: by fits to others ({', '.join(KINDS)} or all; minutes)")  # fmt: skip
     files.add_argument("--calibrate", metavar="CSV", type=Path, help="fit the constants to a points file")
     files.add_argument("--calibrate-here", action="store_true", help="measure this machine for CPU clusters")
     files.add_argument("--out", metavar="FILE", type=Path, help="where a calibration is written")
@@ -101,7 +113,7 @@ def _answer(options: argparse.Namespace) -> str:
     if options.points:
         return _predict_points(options.points, calibration, as_json=options.json)
     if options.validate:
-        return _validate(options.validate, calibration, options.plot)
+        return _validate(options, calibration)
     if options.startup:
         return startup_text(1 << power for power in range(13))
     if not options.recipe:
@@ -116,8 +128,10 @@ def _scenario(
 ) -> tuple[Scenario, Calibration]:
     machine = None
     if cluster.device == "cpu":
-        machine = here.machine_of_description(here.load_description(_DESCRIPTION), cluster.world_size)
-        calibration = replace(calibration, constants=here.on_cpu(calibration.constants))
+        ranks, description = cluster.world_size, here.load_description(_DESCRIPTION)
+        machine = here.machine_of_description(description, ranks)
+        constants = here.on_cpu(calibration.constants, description, ranks, recipe.model.image_size)
+        calibration = replace(calibration, constants=constants)
     scenario = make_scenario(recipe, cluster, calibration, machine=machine, mlperf_round=options.round)
     if not options.own_buckets:
         scenario = as_recorded(scenario, cluster.name)
@@ -188,37 +202,59 @@ def _predict_points(path: Path, calibration: Calibration, *, as_json: bool) -> s
     return table([list(row.values()) for row in rows], list(rows[0]))
 
 
-def _validate(path: Path, calibration: Calibration, plot: Path | None) -> str:
+def _validate(options: argparse.Namespace, calibration: Calibration) -> str:
+    path: Path = options.validate
+    if options.held_out:
+        return _held_out(path, options.held_out, options.out, calibration.coverage)
     predictor = Predictor()
     points = [point for point in read_points(path) if point.measured_images_per_s]
     if not points:
         raise UserError(f"{path}: no row has img_per_s, nothing to compare with; use --points")
     pairs = [(point, predictor.forecast(point, calibration)) for point in points]
-    if plot:
+    if options.plot:
         from logs.plot import plot_validation  # noqa: PLC0415 (matplotlib is slow to load)
 
-        plot_validation(plot, [(each.measured_images_per_s or 0.0, one.images_per_s, one.basis) for each, one in pairs])
+        rates = [(each.measured_images_per_s or 0.0, one.images_per_s, one.basis) for each, one in pairs]
+        plot_validation(options.plot, rates)
     return validation_text(pairs, errors_by_product(points, predictor, calibration.constants))
+
+
+def _held_out(path: Path, kind: str, out: Path | None, coverage: float) -> str:
+    hidden = hold_out(read_points(path), Predictor(), _tell, tuple(KINDS) if kind == "all" else (kind,))
+    if not hidden:
+        raise UserError(f"{path}: nothing to hide as {kind!r}; it takes measured rows of several systems")
+    if out:
+        _write_held_out(out, hidden)
+    return held_out_text(hidden, coverage)
 
 
 def _calibrate(path: Path, out: Path) -> str:
     predictor, points = Predictor(), read_points(path)
-
-    def tell(text: str) -> None:
-        sys.stderr.write(f"{text}\n")
-
-    calibration, hidden = calibrate(points, predictor, tell)
+    calibration, hidden = calibrate(points, predictor, _tell)
     write_calibration(out, calibration, hidden, errors_by_product(points, predictor, calibration.constants))
     held_out = out.with_suffix(".heldout.csv")
-    with held_out.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["hidden", "round", "system", "accelerator", "n_acc", "batch_per_acc", "log_error", "affine"])
-        for one in hidden:
-            point = one.point
-            row = [one.kind, point.round, point.system, point.accelerator.name, point.ranks, point.batch]
-            law = "" if one.affine_error is None else f"{one.affine_error:.4f}"
-            writer.writerow([*row, f"{one.error:.4f}", law])
-    return f"wrote {out} and, row by row, {held_out}"
+    _write_held_out(held_out, hidden)
+    return f"{held_out_text(hidden, calibration.coverage)}\nwrote {out} and, row by row, {held_out}"
+
+
+def _write_held_out(path: Path, hidden: Sequence[HeldOut]) -> None:
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(
+                ["hidden", "round", "system", "accelerator", "n_acc", "batch_per_acc", "log_error", "affine"]
+            )
+            for one in hidden:
+                point = one.point
+                row = [one.kind, point.round, point.system, point.accelerator.name, point.ranks, point.batch]
+                law = "" if one.affine_error is None else f"{one.affine_error:.4f}"
+                writer.writerow([*row, f"{one.error:.4f}", law])
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --out") from None
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
 
 
 def _calibrate_here(out: Path) -> str:

@@ -48,6 +48,8 @@ _PROTOCOLS = (
 )
 _SWITCH_BASE_S = 30e-6
 """Of a reduction in the switches (CollNet, SHARP)."""
+_MESSAGE_S = 1e-6
+"""A host's work for one message (NCCL's overhead of a network post); a server has one of every rank."""
 _TREE_BUS_SHARE = 0.92
 _TREE_FILL = (0.9,) * 7 + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9)
 """NCCL's share of a tree's bandwidth that is reached, from 64 bytes on, a doubling an entry."""
@@ -175,7 +177,8 @@ def in_switch(topology: Topology, size_bytes: float) -> Cost:
 def parameter_server(topology: Topology, size_bytes: float, servers: int) -> Cost:
     """Push to and pull from ``servers`` machines, synchronously, each rank its whole gradient."""
     protocol = _PROTOCOLS[2]
-    latency = _latency(topology, 2 * (protocol.base_ring_s + protocol.net_ring_s))
+    messages_s = topology.ranks / servers * _MESSAGE_S
+    latency = _latency(topology, 2 * (protocol.base_ring_s + protocol.net_ring_s + messages_s))
     worker_s = topology.local / topology.node_bytes_per_s
     server_s = topology.ranks / (servers * topology.node_bytes_per_s)
     return Cost(latency + 2 * size_bytes * max(worker_s, server_s), latency)

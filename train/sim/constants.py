@@ -22,23 +22,29 @@ class Constants:
     Args:
         compute_efficiency: Reached share of the peak FLOP/s in convolutions.
         memory_efficiency: Reached share of the memory bandwidth.
+        cache_share: Of the last cache, what holds a tensor until the next kernel reads it.
         kernel_s: Launch and ramp of one kernel.
         launch_s: What the host adds a kernel where it launches them one by one (no graph).
         tail: Idle share of the last wave of tiles.
         network_efficiency: Reached share of the network cards' rate.
         straggler: Relative spread of one rank's step, of which the slowest of p ranks shows sqrt(2 ln p).
         multinode_s: Negotiation and synchronisation a step as soon as there is a second node.
+        cycle_cpu_s: Of a core, what a look for ready gradients takes from the compute on it.
+        decode_s: Of a core, what an image's decoding takes from the compute on it.
         effects: Logarithm of a factor on compute time, by what it belongs to (chip:A100, round:A100/2.1, ...).
     """
 
     compute_efficiency: float = 0.6
     memory_efficiency: float = 0.8
+    cache_share: float = 0.5
     kernel_s: float = 4e-6
     launch_s: float = 1e-5
     tail: float = 0.5
     network_efficiency: float = 0.7
     straggler: float = 0.01
     multinode_s: float = 0.5e-3
+    cycle_cpu_s: float = 0.0
+    decode_s: float = 0.0
     effects: dict[str, float] = field(default_factory=dict)
 
     def replaced(self, **values: Any) -> Constants:

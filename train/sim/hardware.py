@@ -34,6 +34,7 @@ class Accelerator:
     peak: float
     peak32: float
     memory: float
+    cache: float
     units: int
     node: int
     link: float
@@ -61,7 +62,7 @@ class System:
     boundaries: tuple[int, ...] = ()
 
 
-UNKNOWN = Accelerator("unknown", "unknown", 250e12, 20e12, 1300e9, 100, 8, 40e9, "pcie", 4, 20e9, known=False)
+UNKNOWN = Accelerator("unknown", "unknown", 250e12, 20e12, 1300e9, 30e6, 100, 8, 40e9, "pcie", 4, 20e9, known=False)
 """Stands in for an accelerator that families.yaml does not list: a middling one, predicted with a wide interval."""
 
 

@@ -32,6 +32,10 @@ _COPY_BYTES = 32 << 20
 _MESSAGE_BYTES = 4 << 20
 _CPU = {"compute_efficiency": 0.6, "memory_efficiency": 0.8, "kernel_s": 40e-6, "launch_s": 0.0, "tail": 0.0}
 """Not measured: oneDNN's convolutions against the matrix product here, an operator's overhead in MXNet's engine."""
+_CYCLE_CPU_S = 1e-4
+"""An idle Horovod thread of two Gloo ranks: 0.065 to 0.11 of a core at a cycle of 1 ms, 0.015 at 10 ms."""
+_DECODE_S, _DECODE_PIXEL_S = 80e-6, 31e-9
+"""A core's time for an image and a pixel of its crop: DALI, 82 us at 32 px, 1.65 ms at 224 px."""
 
 
 def probe() -> dict[str, float]:
@@ -118,11 +122,17 @@ def machine_of_description(description: dict[str, float], ranks: int) -> Machine
     """Make the machine that a CPU cluster file with ``ranks`` ranks means."""
     kind = Accelerator(
         "this machine", "cpu", description["flops"], description["flops"], description["memory_bytes_per_s"],
-        1, ranks, description["link_bytes_per_s"], "memory", 1, description["link_bytes_per_s"], known=False,
+        0.0, 1, ranks, description["link_bytes_per_s"], "memory", 1, description["link_bytes_per_s"], known=False,
     )  # fmt: skip
     return Machine(kind, ranks, ranks, kind.link, 1, kind.nic, half=False)
 
 
-def on_cpu(constants: Constants) -> Constants:
-    """Take the constants of a CPU in place of those fitted to accelerators."""
-    return replace(constants, **_CPU, effects={})
+def on_cpu(constants: Constants, description: dict[str, float], ranks: int, image_size: int) -> Constants:
+    """Take the constants of a CPU in place of those fitted to accelerators.
+
+    Input and negotiation have threads of their own; where cores do not outnumber ranks, they run in compute's time.
+    """
+    shared: dict[str, float] = {}
+    if description.get("cores", 0.0) < 2 * ranks:
+        shared = {"cycle_cpu_s": _CYCLE_CPU_S, "decode_s": _DECODE_S + _DECODE_PIXEL_S * image_size**2}
+    return replace(constants, **_CPU, **shared, effects={})

@@ -36,6 +36,8 @@ class KernelTable:
         numbers: Read or written, an image.
         weights: Numbers read or written whatever the batch.
         tiles: Matrix tiles an image; 0 for kernels that only move bytes.
+        fresh: Of the numbers, those read that this kernel or the one before has just touched, an image.
+        span: Numbers an image between the two touches: what a cache must hold for the second to find it.
         layer: Index into the network's layers.
     """
 
@@ -44,10 +46,12 @@ class KernelTable:
     numbers: Array
     weights: Array
     tiles: Array
+    fresh: Array
+    span: Array
     layer: npt.NDArray[np.int64]
 
 
-_Row = tuple[str, float, float, float, float, int]
+_Row = tuple[str, float, float, float, float, float, float, int]
 
 
 def tabulate(network: Network) -> tuple[KernelTable, KernelTable]:
@@ -64,25 +68,28 @@ def tabulate(network: Network) -> tuple[KernelTable, KernelTable]:
 def _forward(layer: Layer, index: int) -> list[_Row]:
     read, made = layer.in_channels * layer.in_size**2, layer.output_elements
     if layer.kind in ("conv", "dense"):
-        return [(layer.name, 2.0 * layer.macs, read + made, _weights(layer), made / _TILE, index)]
+        return [(layer.name, 2.0 * layer.macs, read + made, _weights(layer), made / _TILE, read, read, index)]
     if layer.kind == "relu":
         return []
     # An addition is fused into the batch norm before it: one more operand to read.
     numbers = {"bn": 2.0 * made, "add": 1.0 * made}.get(layer.kind, read + made)
-    return [(layer.name, 0.0, numbers, 0.0, 0.0, index)]
+    fresh = 0.0 if layer.kind == "add" else read
+    return [(layer.name, 0.0, numbers, 0.0, 0.0, fresh, read, index)]
 
 
 def _backward(layer: Layer, index: int, *, is_first: bool) -> list[_Row]:
     read, made = layer.in_channels * layer.in_size**2, layer.output_elements
     if layer.kind in ("conv", "dense"):
         weights = _weights(layer)
-        for_weights = (f"{layer.name}/weight", 2.0 * layer.macs, read + made, weights, 0.0, index)
-        for_data = (f"{layer.name}/data", 2.0 * layer.macs, read + made, weights, read / _TILE, index)
+        for_weights = (f"{layer.name}/weight", 2.0 * layer.macs, read + made, weights, 0.0, made, made + read, index)
+        for_data = (f"{layer.name}/data", 2.0 * layer.macs, read + made, weights, read / _TILE, made, made, index)
         return [for_weights] if is_first else [for_data, for_weights]
     if layer.kind == "relu":
         return []
     numbers = {"bn": 5.0 * made, "add": 2.0 * made}.get(layer.kind, read + made)
-    return [(layer.name, 0.0, numbers, 0.0, 0.0, index)]
+    # A batch norm reads its gradient and its input for the sums, then both again.
+    fresh, span = (3.0 * made, 2.0 * made) if layer.kind == "bn" else (1.0 * made, 1.0 * made)
+    return [(layer.name, 0.0, numbers, 0.0, 0.0, fresh, span, index)]
 
 
 def _weights(layer: Layer) -> float:
@@ -91,8 +98,8 @@ def _weights(layer: Layer) -> float:
 
 def _table(rows: list[_Row]) -> KernelTable:
     names, *columns, layer = zip(*rows, strict=True)
-    flops, numbers, weights, tiles = (np.array(column, dtype=np.float64) for column in columns)
-    return KernelTable(names, flops, numbers, weights, tiles, np.array(layer))
+    flops, numbers, weights, tiles, fresh, span = (np.array(column, dtype=np.float64) for column in columns)
+    return KernelTable(names, flops, numbers, weights, tiles, fresh, span, np.array(layer))
 
 
 def kernel_times(
@@ -103,7 +110,9 @@ def kernel_times(
     arithmetic = batch * table.flops / (machine.peak * constants.compute_efficiency)
     tiles = np.maximum(batch * table.tiles, 1e-9)
     arithmetic = np.where(table.tiles > 0, arithmetic * (1 + constants.tail * units / tiles), arithmetic)
-    numbers = np.where(table.flops > 0, table.numbers, norm_traffic * table.numbers)
+    held = constants.cache_share * machine.accelerator.cache
+    found = table.fresh * np.minimum(1.0, held / (machine.bytes_per_number * batch * table.span))
+    numbers = np.where(table.flops > 0, 1.0, norm_traffic) * (table.numbers - found)
     traffic = machine.bytes_per_number * (batch * numbers + table.weights)
     memory = traffic / (machine.accelerator.memory * constants.memory_efficiency)
     return np.asarray(constants.kernel_s + np.maximum(arithmetic, memory))

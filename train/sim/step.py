@@ -31,6 +31,7 @@ class Software:
         graphs: Kernels are launched as one graph, not one by one from the host.
         norm_traffic: Bytes moved by batch norms and additions, relative to kernels of their own; compilers that fuse
             them into the convolutions move fewer.
+        optimizer_work: What a costly optimizer adds to a step, relative to forward and backward.
         channels: Multiprocessors that a reduction takes from the compute under which it hides.
     """
 
@@ -41,6 +42,7 @@ class Software:
     images_per_s: float | None = None
     graphs: bool = True
     norm_traffic: float = 1.0
+    optimizer_work: float = 0.0
     channels: int = 12
 
 
@@ -148,11 +150,13 @@ class StepModel:
         exposed_s = max(0.0, reductions[-1].end_s - slowest * compute_s - contention_s) if reductions else 0.0
         nodes = -(-machine.ranks // machine.ranks_per_node)
         update_s = factor * update_time(self._num_parameters, machine, constants)
+        update_s += software.optimizer_work * compute_s
         busy_s = slowest * compute_s + contention_s + exposed_s + update_s
-        overhead_s = constants.multinode_s if nodes > 1 else 0.0
-        input_s = 0.0
+        # The communication thread wakes every cycle, also while nothing is ready.
+        overhead_s = (constants.multinode_s if nodes > 1 else 0.0) + _negotiation(machine, constants, software, busy_s)
+        input_s = batch * constants.decode_s
         if software.images_per_s is not None:
-            input_s = max(0.0, batch / software.images_per_s - busy_s - overhead_s)
+            input_s = max(input_s, batch / software.images_per_s - busy_s - overhead_s)
         straggler_s = (slowest - 1) * compute_s
         return Step(
             forward_s, backward_s, straggler_s, contention_s, exposed_s, update_s, overhead_s, input_s, reductions
@@ -172,6 +176,10 @@ class StepModel:
             free_s = start_s + allreduce(software.algorithm, topology, bucket.size_bytes).time_s
             queue.append(Reduction(bucket.size_bytes, ready_s, start_s, free_s))
         return tuple(queue)
+
+
+def _negotiation(machine: Machine, constants: Constants, software: Software, busy_s: float) -> float:
+    return busy_s * constants.cycle_cpu_s / software.cycle_s if machine.ranks > 1 else 0.0
 
 
 def _plan(

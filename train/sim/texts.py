@@ -8,6 +8,7 @@ from typing import Any
 
 from train.sim.collectives import ALGORITHMS, allreduce, best_algorithm
 from train.sim.forecast import Forecast
+from train.sim.heldout import BASES, HeldOut, covered
 from train.sim.points import Point
 from train.sim.predict import PointForecast
 from train.sim.startup import predict_startup
@@ -18,6 +19,7 @@ __all__ = [
     "collective_rows",
     "forecast_row",
     "forecast_text",
+    "held_out_text",
     "startup_text",
     "table",
     "validation_text",
@@ -175,3 +177,37 @@ def validation_text(pairs: Sequence[tuple[Point, PointForecast]], errors: dict[s
         table(products, ("product", "points", "median", "worst")), "",
         f"{inside} of {len(pairs)} points ({inside / len(pairs):.0%}) are inside their interval",
     ])  # fmt: skip
+
+
+def held_out_text(hidden: Sequence[HeldOut], coverage: float) -> str:
+    """Sum up held-out errors by way of hiding and product, beside the affine law's on the rows that it can predict."""
+    rows = []
+    for kind in dict.fromkeys(one.kind for one in hidden):
+        every = [one for one in hidden if one.kind == kind]
+        products: dict[str, list[HeldOut]] = {}
+        for one in sorted(every, key=lambda each: each.point.accelerator.name):
+            products.setdefault(one.point.accelerator.name, []).append(one)
+        rows += [_errors_row(kind, product, few) for product, few in products.items()]
+        rows.append(_errors_row(kind, "all", every))
+    titles = ("hidden", "product", "points", "median %", "worst %", "above 20 %", "of these a line", "ours %", "line %")
+    lines = [table(rows, titles)]
+    for basis, kinds in BASES.items():
+        share = covered([one for one in hidden if one.kind in kinds], coverage)
+        if share is not None:
+            lines.append(f"{share:.0%} inside the {coverage:.0%} interval for {basis!r}, widths from other folds alone")
+    return "\n".join(lines)
+
+
+def _errors_row(kind: str, product: str, hidden: Sequence[HeldOut]) -> list[object]:
+    both = [one for one in hidden if one.affine_error is not None]
+    laws = [summarize(one.error for one in both), summarize(one.affine_error or 0.0 for one in both)] if both else []
+    errors = summarize(one.error for one in hidden)
+    far = sum(abs(one.error) > _FAR for one in hidden)
+    return [
+        kind, product, errors.points, f"{100 * errors.median:.1f}", f"{100 * errors.worst:.1f}", far, len(both),
+        *(f"{100 * law.median:.1f}" for law in laws), *[""] * (2 - len(laws)),
+    ]  # fmt: skip
+
+
+_FAR = math.log(1.2)
+"""Error that no prediction should exceed."""

@@ -14,7 +14,7 @@ import yaml
 from configs.errors import UserError
 from train.sim.calibrate import PRIORS, fit
 from train.sim.constants import Calibration, Constants
-from train.sim.heldout import SMALL, HeldOut, hold_out, quantile
+from train.sim.heldout import BASES, KINDS, HeldOut, hold_out, quantile
 from train.sim.points import Point
 from train.sim.predict import Predictor
 
@@ -72,7 +72,7 @@ def calibrate(
     constants = fit(measured, predictor)
     tell("fitted to all points; now hiding some in turn")
     hidden = hold_out(measured, predictor, tell)
-    widths = {kind: _width(hidden, kind) for kind in ("seen", "larger", "unseen")}
+    widths = {basis: _width(hidden, kinds) for basis, kinds in BASES.items()}
     largest: dict[str, int] = {}
     rounds: dict[str, str] = {}
     for point in measured:
@@ -82,8 +82,8 @@ def calibrate(
     return Calibration(constants, _COVERAGE, widths, largest, rounds), hidden
 
 
-def _width(hidden: Sequence[HeldOut], kind: str) -> float:
-    errors = [one.error for one in hidden if one.kind == kind] or [one.error for one in hidden]
+def _width(hidden: Sequence[HeldOut], kinds: Sequence[str]) -> float:
+    errors = [one.error for one in hidden if one.kind in kinds] or [one.error for one in hidden]
     return round(quantile(errors, _COVERAGE), 4)
 
 
@@ -114,13 +114,13 @@ def write_calibration(
 
 
 def _held_out(hidden: Sequence[HeldOut]) -> dict[str, Any]:
-    groups = {
-        "campaigns (seen)": [one.error for one in hidden if one.kind == "seen"],
-        f"above {SMALL} accelerators (larger)": [one.error for one in hidden if one.kind == "larger"],
-        "whole chips (unseen)": [one.error for one in hidden if one.kind == "unseen"],
-        "same larger rows, where an affine law can be fitted: this model": [
-            one.error for one in hidden if one.affine_error is not None
-        ],
-        "same larger rows: the affine law": [one.affine_error for one in hidden if one.affine_error is not None],
-    }
-    return {name: vars(summarize(errors)) for name, errors in groups.items() if errors}
+    found: dict[str, Any] = {}
+    for kind, meaning in KINDS.items():
+        rows = [one for one in hidden if one.kind == kind]
+        if rows:
+            found[meaning] = vars(summarize(one.error for one in rows))
+        law = [one for one in rows if one.affine_error is not None]
+        if law:
+            found[f"{meaning}: where a line can be drawn"] = vars(summarize(one.error for one in law))
+            found[f"{meaning}: that line"] = vars(summarize(one.affine_error or 0.0 for one in law))
+    return found

@@ -116,7 +116,7 @@ def test_nodes_are_counted_from_a_systems_name(system: str, ranks: int, accelera
 def test_a_fit_to_few_points_predicts_a_larger_system_better_than_the_affine_law() -> None:
     points = [point for point in read_points(EXCERPT) if point.accelerator.chip in ("A100", "H100")]
     small, large = ([each for each in points if (each.ranks > 16) == big] for big in (False, True))
-    constants = fit(small, PREDICTOR, max_evaluations=4)
+    constants = fit(small, PREDICTOR)
     ours, affine = [], []
     for point in large:
         law = affine_rate(point, small)
