@@ -20,6 +20,7 @@ from configs.schema import Cluster, Recipe
 from launch.commands import run_under
 from launch.env import rank_environment
 from launch.local import Outcome
+from launch.monitor import monitored
 from logs.compliance import Verdict, write_verdict
 from logs.folder import (
     CONFIG_FILE,
@@ -65,7 +66,9 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None) -> int
     write_json(folder / "environment.json", surroundings | {"variables": surroundings["variables"] | variables})
     sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {_shown(folder)}\n")
     # -I: a train.py or a PYTHONPATH of the caller's must not come before ours; -u, since -I ignores the variable.
-    outcome = run_under(cluster, [sys.executable, "-I", "-u", "-m", "train", str(folder.absolute())], variables)
+    command = [sys.executable, "-I", "-u", "-m", "train", str(folder.absolute())]
+    with monitored(folder, has_gpu=cluster.device == "gpu"):
+        outcome = run_under(cluster, command, variables)
     return _finish(folder, recipe, outcome)
 
 

@@ -30,6 +30,7 @@ from train.images import images_of
 from train.init import checksum, initial_weights, require_equal
 from train.schedule import LrSchedule, resolve_schedule
 from train.startup import Ledger
+from train.usage import Usage
 from train.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -84,8 +85,10 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
         init_s = time.monotonic() - init_begin
         if identity.rank == 0:
             write_json(folder / "startup.json", ledger.to_json())
+        usage = Usage()
         training = _Training(folder, recipe, cluster, plan, schedule, model, communicator)
         result, clock = training.run(images.open_training, evaluation, log, is_reporter=identity.rank == 0)
+    usage.write(folder, communicator, is_writer=identity.rank == 0)
     final_checksum = _common_checksum(model, communicator, "after the run")
     if identity.rank == 0:
         write_summary(folder, _summary(recipe, plan, result, clock, init_s, final_checksum))
