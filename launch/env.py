@@ -1,13 +1,15 @@
-"""A rank's environment: the only place that sets MXNET_*, HOROVOD_*, NCCL_* and OMP_* variables.
+"""A rank's environment: the only place that sets MXNET_*, HOROVOD_*, NCCL_*, OMP_* and DMLC_* variables.
 
 Every value follows from the cluster file; what is set is written into the run folder's environment.json.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 from configs.schema import Cluster
 
-__all__ = ["rank_environment"]
+__all__ = ["rank_environment", "server_environment"]
 
 
 def rank_environment(cluster: Cluster) -> dict[str, str]:
@@ -32,6 +34,28 @@ def rank_environment(cluster: Cluster) -> dict[str, str]:
     if cluster.node.hcas:
         variables["NCCL_IB_HCA"] = ",".join(cluster.node.hcas)
     return variables | cluster.environment
+
+
+def server_environment(
+    role: Literal["scheduler", "server", "worker"], port: int, *, workers: int, servers: int
+) -> dict[str, str]:
+    """Give the variables by which MXNet's parameter servers and their workers find each other on this machine.
+
+    Args:
+        role: What the process is.
+        port: Of the scheduler.
+        workers: Ranks.
+        servers: Processes that hold the keys.
+    """
+    return {
+        "DMLC_ROLE": role,
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(port),
+        # Without it, each process looks for a network card, and finds none on a machine off the net.
+        "DMLC_NODE_HOST": "127.0.0.1",
+        "DMLC_NUM_WORKER": str(workers),
+        "DMLC_NUM_SERVER": str(servers),
+    }
 
 
 def _controller(cluster: Cluster) -> str:

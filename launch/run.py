@@ -112,6 +112,8 @@ def _cause(folder: Path, outcome: Outcome) -> dict[str, Any]:
     """Find out why a run failed: the first failure at first hand, else what the launcher saw."""
     if outcome.interrupted_by:
         return {"message": "stopped by a signal"}
+    if outcome.lost_server is not None:
+        return {"message": f"a parameter server ended with status {outcome.lost_server} before the ranks did"}
     rows: list[dict[str, Any]] = [
         json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("failure_*.json"))
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from configs.scaling import ScalingCell
-from logs.folder import SUMMARY_FILE, read_summary
+from logs.folder import read_summary
 from logs.metrics import METRICS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.parse import parse_log
@@ -78,10 +78,9 @@ def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) ->
     Raises:
         UserError: Its folder is damaged.
     """
-    place = (*cell.axes, repeat, "measured")
     summary = read_summary(folder)
     if summary.status != "success":
-        return Row(*place, "failed", folder=folder.name)
+        return Row(*cell.axes, repeat, "measured", "failed", folder=folder.name)
     metrics = read_metrics(folder / METRICS_FILE)
     spans = [span.end_s - span.begin_s for span in parse_log(folder / RESULT_FILES["0.6.0"]).epoch_spans]
     usage, samples = read_usage(folder), read_samples(folder)
@@ -89,7 +88,7 @@ def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) ->
     shares = [each.gpu_share for each in samples if each.gpu_share is not None]
     losses = [row["loss"] for row in metrics if row["kind"] == "interval"]
     return Row(
-        *place,
+        *cell.axes, repeat, "measured",
         images_per_s=steady_rate(metrics, warmup_steps) or summary.images_per_s,
         first_epoch_s=spans[0] if spans else None,
         later_epoch_s=statistics.median(spans[1:]) if spans[1:] else None,
@@ -105,14 +104,13 @@ def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) ->
         loss=losses[-1] if losses else None,
         top1=summary.top1,
         folder=folder.name,
-    )
+    )  # fmt: skip
 
 
 def predicted(cell: ScalingCell, folder: Path, train_samples: int) -> Row:
     """Read what the simulator said of a cell that this machine is too small for."""
     rate = float(json.loads((folder / PREDICTION_FILE).read_text(encoding="utf-8"))["images_per_s"])
-    place = (*cell.axes, 0, "predicted")
-    return Row(*place, images_per_s=rate, later_epoch_s=train_samples / rate, folder=folder.name)
+    return Row(*cell.axes, 0, "predicted", images_per_s=rate, later_epoch_s=train_samples / rate, folder=folder.name)
 
 
 def steady_rate(metrics: Iterable[dict[str, Any]], warmup_steps: int) -> float | None:

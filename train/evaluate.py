@@ -26,11 +26,12 @@ class Evaluator:
 
     def __call__(self) -> tuple[int, int]:
         """Give (correct, total) over all ranks; waits for the result."""
+        self._communicator.exchange(settled=True)
         self._communicator.average("statistics", self._network.statistics)
         total = 0
         counts: list[Any] = []
         for images, labels, num_valid in self._source.batches():
-            hits = self._network.predict(images).argmax(axis=-1) == labels
+            hits = self._network.predict(images).argmax(axis=-1).as_in_context(labels.context) == labels
             counts.append(hits[:num_valid].sum())
             total += num_valid
         correct = sum(int(count.asscalar()) for count in counts)

@@ -50,7 +50,7 @@ class TrainedNetwork:
         self.network = network
         self.parameters: tuple[Parameter, ...] = network.parameters
         self._layout, self._run_ahead = engine.layout, engine.run_ahead_steps
-        self._accumulate = accumulate
+        self._accumulate, self._context = accumulate, context
         self._queued: deque[Any] = deque()
         logits = logits_symbol(network, model, engine)
         images, labels = mx.sym.Variable("data", dtype="float32"), mx.sym.Variable("label", dtype="float32")
@@ -96,6 +96,7 @@ class TrainedNetwork:
             Sum of the images' losses, shape (1,). Returns before the engine has computed anything, save where
             accumulation has filled the queue: thousands of queued micro-batches would not fit into memory.
         """
+        images, labels = images.as_in_context(self._context), labels.as_in_context(self._context)
         with autograd.record():
             losses = self._training(images, labels)
         losses.backward()
@@ -110,7 +111,7 @@ class TrainedNetwork:
 
     def predict(self, images: Array) -> Array:
         """Give logits (batch, classes) in inference mode."""
-        return self._inference(images)
+        return self._inference(images.as_in_context(self._context))
 
     def zero_gradients(self) -> None:
         """Clear the gradients before a new sum over micro-batches."""

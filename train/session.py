@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,8 @@ from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog, NullLog
 from train.arch import build_network
 from train.buckets import plan_buckets
-from train.comm import Communicator, bring_up
+from train.comm import Communicator, Connect, bring_up
+from train.devices import run_ranks_here
 from train.hyperparameters import logged_hyperparameters
 from train.identity import Identity
 from train.images import images_of
@@ -53,13 +55,20 @@ class _Model:
 
 
 def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
-    """Train one rank's share of the run in ``folder``; give its exit status.
+    """Train this process's share of the run in ``folder``; give its exit status.
 
     Raises:
         UserError: Before the run: config, data set or arithmetic do not fit.
         RuntimeError: During the run; the message says what happened.
     """
     recipe, cluster = load_run(folder / CONFIG_FILE)
+    return run_ranks_here(cluster, identity, ledger, partial(_run_rank, folder, recipe, cluster))
+
+
+def _run_rank(
+    folder: Path, recipe: Recipe, cluster: Cluster, identity: Identity, ledger: Ledger, connect: Connect
+) -> int:
+    """Train one rank's share."""
     plan = plan_run(recipe, identity.world_size)
     schedule = resolve_schedule(recipe, plan)
     images = images_of(recipe, cluster, plan, identity)
@@ -69,7 +78,7 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
         init_begin = time.monotonic()
         with ledger.phase("import of input"):
             images.load()
-        pending = bring_up(identity, ledger)
+        pending = bring_up(identity, ledger, connect)
         with ledger.phase("evaluation pipeline"):
             evaluation = images.open_evaluation()
         with ledger.phase("network and weights"):
@@ -121,7 +130,7 @@ def build_model(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Ident
         description.name, num_classes=description.num_classes, image_size=description.image_size,
         input_channels=description.input_channels,
     )  # fmt: skip
-    context = mx.gpu(identity.local_rank) if cluster.device == "gpu" else mx.cpu()
+    context = mx.gpu(identity.local_rank) if cluster.device == "gpu" else mx.cpu(_cpu_number(identity))
     network = TrainedNetwork(
         table, model=description, loss=recipe.loss, engine=cluster.engine, context=context,
         accumulate=plan.accumulation_steps > 1,
@@ -134,6 +143,11 @@ def build_model(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Ident
     )  # fmt: skip
     sizes = [gradient.size * np.dtype(gradient.dtype).itemsize for gradient in network.gradients]
     return _Model(network, optimizer, weights, plan_buckets(sizes, cluster.communication.bucket_bytes), context)
+
+
+def _cpu_number(identity: Identity) -> int:
+    """Give devices of one process numbers of their own, so that each gets threads of its own from the engine."""
+    return identity.local_rank if identity.launcher == "devices" else 0
 
 
 def _warm_up(recipe: Recipe, cluster: Cluster, plan: RunPlan, model: _Model, communicator: Communicator) -> None:
