@@ -55,15 +55,18 @@ class ScalingStudy(Section):
         return value
 
     def cells(self) -> Iterator[ScalingCell]:
-        """List the grid; ``communication.kind: none`` is there only for one rank.
+        """List the grid, without what cannot be: many ranks that do not communicate, devices of several machines.
 
         Raises:
             ConfigError: The study sets what a recipe or a cluster refuses.
         """
+        place = self.place()
         axes = (self.network, self.communication, self.data, self.batch, self.ranks)
         for network, communication, data, batch, ranks in itertools.product(*axes):
-            kind = self.communication[communication].get("cluster.communication.kind")
-            if kind != "none" or ranks == 1:
+            seats = _seats(ranks, place)
+            values = {**self.set, **self.communication[communication]}
+            kind = values.get("cluster.communication.kind", place.communication.kind)
+            if not (kind == "none" and ranks > 1) and not (kind == "devices" and seats["cluster.num_nodes"] > 1):
                 yield ScalingCell(network, communication, data, batch, ranks)
 
     def load(self, cell: ScalingCell, repeat: int = 0) -> tuple[Recipe, Cluster]:

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from configs.errors import UserError
@@ -23,6 +23,7 @@ from logs.cells import PREDICTION_FILE, Row, measured, predicted
 from logs.disk import explain_disk_errors, write_text
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
 from logs.scaling import write_scaling
+from logs.scaling_page import write_scaling_page
 
 __all__ = ["Runner", "run_scaling"]
 
@@ -36,34 +37,91 @@ _DESCRIPTION = ROOT / "runs" / "this-machine.yaml"
 
 
 @dataclass(frozen=True)
-class _Task:
-    """One repeat of a cell, or its prediction."""
+class _Measurement:
+    """One repeat of a cell."""
 
     cell: ScalingCell
     repeat: int
-    is_predicted: bool
     recipe: Recipe
     cluster: Cluster
     folder: Path
+    warmup_steps: int
+    run: Runner
 
-    def row(self, warmup_steps: int) -> Row | None:
+    def rows(self) -> list[Row]:
         """Give what is known of it; none: it is still to be run.
 
         Raises:
             UserError: The folder holds another run.
         """
+        done = _is_same(self.folder, self.recipe, self.cluster) and (self.folder / SUMMARY_FILE).is_file()
+        if not done or read_summary(self.folder).status != "success":
+            return []
+        return [measured(self.cell, self.repeat, self.folder, self.warmup_steps)]
+
+    def start(self) -> int:
+        """Run it; gives the exit status.
+
+        Raises:
+            UserError: It was refused.
+        """
+        if self.folder.exists():
+            shutil.rmtree(self.folder)  # what an interrupted run of this very cell left
+        status = self.run(self.recipe, self.cluster, self.folder)
+        if status == _REFUSED:
+            raise UserError(f"{self.folder.name}: was refused (see above); mend the study, what is measured is kept")
+        return status
+
+    def failed(self) -> list[Row]:
+        """Give the row of a run that did not succeed."""
+        return [Row(*self.cell.axes, self.repeat, "measured", "failed", folder=self.folder.name)]
+
+
+@dataclass(frozen=True)
+class _Prediction:
+    """What the simulator, which `launch` runs but never imports, says of cells that differ in their ranks alone.
+
+    Those that are measured as well are among them: what the simulator errs by is seen where both are known.
+    """
+
+    cells: tuple[ScalingCell, ...]
+    recipe: Recipe
+    cluster: Cluster
+    folder: Path
+
+    def rows(self) -> list[Row]:
+        """Give what was predicted; none: nothing yet.
+
+        Raises:
+            UserError: The folder holds another study's.
+        """
+        done = _is_same(self.folder, self.recipe, self.cluster) and (self.folder / PREDICTION_FILE).is_file()
+        return predicted(self.cells, self.folder, self.recipe.data.train_samples) if done else []
+
+    def start(self) -> int:
+        """Ask the simulator; its answer counts once it is whole."""
+        if self.cluster.device == "cpu" and not _DESCRIPTION.is_file():
+            subprocess.run([*_SIMULATOR, "--calibrate-here"], cwd=ROOT, check=False)
+        with explain_disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / CONFIG_FILE
-        if not config.is_file():
-            return None
-        if load_run(config) != (self.recipe, self.cluster):
-            raise UserError(
-                f"{self.folder}: ran with other settings than the study has now; remove it, or give other --runs"
-            )
-        if self.is_predicted:
-            there = (self.folder / PREDICTION_FILE).is_file()
-            return predicted(self.cell, self.folder, self.recipe.data.train_samples) if there else None
-        there = (self.folder / SUMMARY_FILE).is_file() and read_summary(self.folder).status == "success"
-        return measured(self.cell, self.repeat, self.folder, warmup_steps) if there else None
+        write_text(config, dump(self.recipe, self.cluster))
+        ranks = ",".join(str(cell.ranks) for cell in self.cells)
+        command = [*_SIMULATOR, str(config.absolute()), "--json", "--sweep", f"ranks={ranks}"]
+        communication = self.cluster.communication
+        if communication.kind == "parameter_server":
+            command += ["--algorithm", f"ps:{communication.servers}"]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode == 0:
+            write_text(self.folder / PREDICTION_FILE, done.stdout)
+        return done.returncode
+
+    def failed(self) -> list[Row]:
+        """Leave out what nobody could predict."""
+        return []
+
+
+_Task = _Measurement | _Prediction
 
 
 def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, dry: bool, run: Runner = launch_run) -> int:
@@ -82,87 +140,75 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, dry: bool, run
     Raises:
         UserError: A folder holds another run, or a cell was refused.
     """
-    tasks = list(_tasks(study, runs))
-    if not dry and any(task.is_predicted and task.cluster.device == "cpu" for task in tasks):
-        _describe_machine()
+    tasks: list[_Task] = [*_predictions(study, runs), *_measurements(study, runs, run)]
+    known = [task.rows() for task in tasks]  # before the first run, so that a folder of another study is seen now
     rows: list[Row] = []
-    failed = 0
-    for number, task in enumerate(tasks, start=1):
-        row = task.row(study.warmup_steps)
-        _tell(f"{number:4}/{len(tasks)}  {task.folder.name:48}  {_known(task, row)}")
-        if row is None and not dry:
-            status = _predict(task) if task.is_predicted else _measure(task, run)
+    failed = False
+    for number, (task, before) in enumerate(zip(tasks, known, strict=True), start=1):
+        found = before
+        sys.stdout.write(f"{number:4}/{len(tasks)}  {task.folder.name:48}  {_known(task, found)}\n")
+        sys.stdout.flush()
+        if not found and not dry:
+            status = task.start()
             if status > _SIGNALLED:
                 return status
-            row = task.row(study.warmup_steps)
-            if row is None:
-                failed += 1
-                row = Row(*task.cell.axes, task.repeat, "predicted" if task.is_predicted else "measured", "failed")
-        if row is not None:
-            rows.append(row)
-            if not dry:
-                write_scaling(study, rows, output)
-    return 1 if failed else 0
+            found = task.rows()
+            failed |= not found
+        rows += found or ([] if dry else task.failed())
+        if not dry:
+            write_scaling(study, rows, output)
+    if not dry:
+        write_scaling_page(study, rows, runs, output)
+    return int(failed)
 
 
-def _tasks(study: ScalingStudy, runs: Path) -> Iterator[_Task]:
-    """Predictions first, which take no time; then every cell once, then every cell again."""
-    place, cells = study.place(), list(study.cells())
-    fitting = {cell: _fits(study.load(cell)[1], place) for cell in cells}
-    for cell in cells:
+def _known(task: _Task, rows: list[Row]) -> str:
+    if isinstance(task, _Prediction):
+        return f"{'predicted' if rows else 'to predict'} for {', '.join(str(cell.ranks) for cell in task.cells)} ranks"
+    return f"{rows[0].images_per_s:,.1f} images/s" if rows else "to run"
+
+
+def _is_same(folder: Path, recipe: Recipe, cluster: Cluster) -> bool:
+    """Tell whether ``folder`` holds, or held, a run of these.
+
+    Raises:
+        UserError: It holds another.
+    """
+    config = folder / CONFIG_FILE
+    if not config.is_file():
+        return False
+    if load_run(config) != (recipe, cluster):
+        raise UserError(f"{folder}: ran with other settings than the study has now; remove it, or give other --runs")
+    return True
+
+
+def _predictions(study: ScalingStudy, runs: Path) -> Iterator[_Prediction]:
+    """Ask for each line of the grid along the ranks that has a point beyond the machine."""
+    place = study.place()
+    lines: dict[str, list[ScalingCell]] = {}
+    for cell in study.cells():
+        lines.setdefault(replace(cell, ranks=0).name, []).append(cell)
+    for cells in lines.values():
+        largest = max(cells, key=lambda cell: cell.ranks)
+        recipe, cluster = study.load(largest)
         # The simulator times steps that wait for each other.
-        if not fitting[cell] and study.load(cell)[1].communication.kind != "parameter_server_async":
-            yield _Task(cell, 0, True, *study.load(cell), runs / f"{cell.name}-predicted")
+        if not _fits(cluster, place) and cluster.communication.kind != "parameter_server_async":
+            yield _Prediction(tuple(cells), recipe, cluster, runs / f"{largest.name}-predicted")
+
+
+def _measurements(study: ScalingStudy, runs: Path, run: Runner) -> Iterator[_Measurement]:
+    """Every cell once, then every cell again: what drifts on a machine meets them all alike."""
+    place = study.place()
+    fitting = [cell for cell in study.cells() if _fits(study.load(cell)[1], place)]
     for repeat in range(study.repeats):
-        for cell in cells:
-            if fitting[cell]:
-                yield _Task(cell, repeat, False, *study.load(cell, repeat), runs / f"{cell.name}-{repeat + 1}")
+        for cell in fitting:
+            folder = runs / f"{cell.name}-{repeat + 1}"
+            yield _Measurement(cell, repeat, *study.load(cell, repeat), folder, study.warmup_steps, run)
 
 
 def _fits(cluster: Cluster, place: Cluster) -> bool:
     """Tell whether the machines that there are can run a cell: a core for each thread, or a GPU a rank."""
     if place.device == "cpu" and place.launcher == "local":
         return cluster.world_size * cluster.engine.threads <= len(os.sched_getaffinity(0))
-    return cluster.world_size <= place.world_size
-
-
-def _known(task: _Task, row: Row | None) -> str:
-    if row is None or row.images_per_s is None:
-        return "to predict" if task.is_predicted else "to run"
-    return f"{row.images_per_s:,.1f} images/s" + (" predicted" if task.is_predicted else "")
-
-
-def _tell(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
-def _measure(task: _Task, run: Runner) -> int:
-    if task.folder.exists():
-        shutil.rmtree(task.folder)  # what an interrupted run of this very cell left
-    status = run(task.recipe, task.cluster, task.folder)
-    if status == _REFUSED:
-        raise UserError(f"{task.folder.name}: was refused (see above); mend the study, what is measured is kept")
-    return status
-
-
-def _describe_machine() -> None:
-    """Have the simulator measure this machine once: predictions for CPUs follow from that."""
-    if not _DESCRIPTION.is_file():
-        subprocess.run([*_SIMULATOR, "--calibrate-here", "--out", str(_DESCRIPTION)], cwd=ROOT, check=False)
-
-
-def _predict(task: _Task) -> int:
-    """Ask the simulator, which `launch` runs but never imports; its answer counts once it is whole."""
-    with explain_disk_errors(task.folder):
-        task.folder.mkdir(parents=True, exist_ok=True)
-    config = task.folder / CONFIG_FILE
-    write_text(config, dump(task.recipe, task.cluster))
-    communication = task.cluster.communication
-    command = [*_SIMULATOR, str(config.absolute()), "--json"]
-    if communication.kind == "parameter_server":
-        command += ["--algorithm", f"ps:{communication.servers}"]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode == 0:
-        write_text(task.folder / PREDICTION_FILE, done.stdout)
-    return done.returncode
+    is_startable = cluster.launcher == "local" or cluster.communication.kind in ("horovod", "none")
+    return is_startable and cluster.world_size <= place.world_size

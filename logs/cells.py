@@ -29,6 +29,7 @@ class Row:
         basis: A prediction has no other figures than a rate and the time of an epoch.
         status: failed: the run ended early, and its other figures are left out.
         images_per_s: Over all ranks, warm-up steps and evaluations left out.
+        efficiency: Rate a rank over that of the fewest ranks; a prediction's is over its own, never a measured one.
         first_epoch_s: The first epoch's wall time, evaluation left out; ``later_epoch_s`` the others' median.
         wall_s: Of the training with its evaluations.
         cpu_s: The same time as CPU seconds, the ranks' sum, with the children that they waited for.
@@ -48,6 +49,7 @@ class Row:
     basis: Literal["measured", "predicted"]
     status: Literal["success", "failed"] = "success"
     images_per_s: float | None = None
+    efficiency: float | None = None
     first_epoch_s: float | None = None
     later_epoch_s: float | None = None
     init_s: float | None = None
@@ -107,10 +109,18 @@ def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) ->
     )  # fmt: skip
 
 
-def predicted(cell: ScalingCell, folder: Path, train_samples: int) -> Row:
-    """Read what the simulator said of a cell that this machine is too small for."""
-    rate = float(json.loads((folder / PREDICTION_FILE).read_text(encoding="utf-8"))["images_per_s"])
-    return Row(*cell.axes, 0, "predicted", images_per_s=rate, later_epoch_s=train_samples / rate, folder=folder.name)
+def predicted(cells: Iterable[ScalingCell], folder: Path, train_samples: int) -> list[Row]:
+    """Read what the simulator said of cells that differ in their ranks alone."""
+    told = json.loads((folder / PREDICTION_FILE).read_text(encoding="utf-8"))
+    by_ranks = {int(each["ranks"]): each for each in told}
+    return [
+        Row(
+            *cell.axes, 0, "predicted", images_per_s=by_ranks[cell.ranks]["images_per_s"],
+            efficiency=by_ranks[cell.ranks]["efficiency"],
+            later_epoch_s=train_samples / by_ranks[cell.ranks]["images_per_s"], folder=folder.name,
+        )
+        for cell in cells
+    ]  # fmt: skip
 
 
 def steady_rate(metrics: Iterable[dict[str, Any]], warmup_steps: int) -> float | None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 
 from configs.scaling import ScalingStudy
 from logs.cells import Row
 from logs.disk import explain_disk_errors, write_text
 
-__all__ = ["write_scaling"]
+__all__ = ["with_efficiency", "write_scaling"]
 
 
 def write_scaling(study: ScalingStudy, rows: Sequence[Row], folder: Path) -> None:
@@ -26,5 +26,28 @@ def write_scaling(study: ScalingStudy, rows: Sequence[Row], folder: Path) -> Non
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([field.name for field in fields(Row)])
-    writer.writerows(row.values() for row in rows)
+    writer.writerows(row.values() for row in with_efficiency(rows))
     write_text(folder / f"{study.name}.csv", text.getvalue())
+
+
+def with_efficiency(rows: Iterable[Row]) -> list[Row]:
+    """Fill in the measured rows' efficiency.
+
+    Its base is the best measured rate a rank, over the ways to communicate, at the fewest ranks that the same network,
+    data and batch were measured at.
+    """
+    known = list(rows)
+    bases: dict[tuple[str, str, int], tuple[int, float]] = {}
+    for row in known:
+        if row.basis == "measured" and row.images_per_s is not None:
+            key = (row.network, row.data, row.batch)
+            best = bases.get(key, (row.ranks, 0.0))
+            if row.ranks <= best[0]:
+                rate = row.images_per_s / row.ranks
+                bases[key] = (row.ranks, max(rate, best[1]) if row.ranks == best[0] else rate)
+    return [
+        replace(row, efficiency=row.images_per_s / row.ranks / bases[row.network, row.data, row.batch][1])
+        if row.basis == "measured" and row.images_per_s is not None
+        else row
+        for row in known
+    ]

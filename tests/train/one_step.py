@@ -1,4 +1,4 @@
-"""One rank's share of a recipe's first step on synthetic images; rank 0 writes what the step changed, and its gradients.
+"""One rank's share of a recipe's first step on synthetic images; rank 0 writes gradients and what the step changed.
 
 Run once a rank: python -m tests.train.one_step FILE RECIPE KEY=VALUE ...
 """
