@@ -1,4 +1,4 @@
-"""Start the ranks of one machine: Horovod's Gloo rendezvous, one process a rank, none left behind.
+"""Start the ranks of one machine: rendezvous, parameter servers, one process a rank, none left behind.
 
 ``horovodrun`` does the same, but draws its output through pipes line by line (no progress bar), takes seconds to
 start and eleven to stop; here the ranks share this terminal and end together.

@@ -18,7 +18,6 @@ from configs.errors import UserError
 from configs.load import ROOT, dump, load_run
 from configs.scaling import ScalingCell, ScalingStudy
 from configs.schema import Cluster, Recipe
-from launch.run import launch_run
 from logs.cells import PREDICTION_FILE, Row, measured, predicted
 from logs.disk import explain_disk_errors, write_text
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
@@ -27,8 +26,8 @@ from logs.scaling_page import write_scaling_page
 
 __all__ = ["Runner", "run_scaling"]
 
-Runner = Callable[[Recipe, Cluster, Path], int]
-"""Runs a cell to its end, or hands it to a scheduler; gives an exit status, 128 + n when a signal stopped it."""
+Runner = Callable[[Recipe, Cluster, Path], int | None]
+"""Runs a cell to its end and gives the exit status, 128 + n when a signal stopped it; None: a scheduler has it now."""
 
 _REFUSED, _SIGNALLED = 2, 128
 _SIMULATOR = [sys.executable, "-I", "-m", "train.sim", "simulate"]
@@ -59,15 +58,26 @@ class _Measurement:
             return []
         return [measured(self.cell, self.repeat, self.folder, self.warmup_steps)]
 
-    def start(self) -> int:
-        """Run it; gives the exit status.
+    @property
+    def ticket(self) -> Path:
+        """The mark of a cell that a scheduler has: beside its folder, which the job finds empty."""
+        return self.folder.with_name(f"{self.folder.name}.submitted")
+
+    def start(self) -> int | None:
+        """Run it; gives the exit status, none where it waits in a queue.
 
         Raises:
             UserError: It was refused.
         """
+        if self.ticket.exists():
+            return None
         if self.folder.exists():
             shutil.rmtree(self.folder)  # what an interrupted run of this very cell left
         status = self.run(self.recipe, self.cluster, self.folder)
+        if status is None:
+            with explain_disk_errors(self.ticket):
+                self.ticket.parent.mkdir(parents=True, exist_ok=True)
+                self.ticket.touch()
         if status == _REFUSED:
             raise UserError(f"{self.folder.name}: was refused (see above); mend the study, what is measured is kept")
         return status
@@ -98,7 +108,7 @@ class _Prediction:
         done = _is_same(self.folder, self.recipe, self.cluster) and (self.folder / PREDICTION_FILE).is_file()
         return predicted(self.cells, self.folder, self.recipe.data.train_samples) if done else []
 
-    def start(self) -> int:
+    def start(self) -> int | None:
         """Ask the simulator; its answer counts once it is whole."""
         if self.cluster.device == "cpu" and not _DESCRIPTION.is_file():
             subprocess.run([*_SIMULATOR, "--calibrate-here"], cwd=ROOT, check=False)
@@ -124,7 +134,7 @@ class _Prediction:
 _Task = _Measurement | _Prediction
 
 
-def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, dry: bool, run: Runner = launch_run) -> int:
+def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, dry: bool, run: Runner) -> int:
     """Run a study, or show what of it is done; its table is up to date after each cell.
 
     Args:
@@ -135,7 +145,8 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, dry: bool, run
         run: What runs a cell.
 
     Returns:
-        0, 1 when a cell failed (the others are run all the same), 128 + n when a signal stopped it.
+        0, 1 when a cell failed (the others are run all the same), 128 + n when a signal stopped it. A cell that a
+        scheduler has is looked for at the next call; removing its ``.submitted`` hands it over again.
 
     Raises:
         UserError: A folder holds another run, or a cell was refused.
@@ -150,6 +161,8 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, dry: bool, run
         sys.stdout.flush()
         if not found and not dry:
             status = task.start()
+            if status is None:
+                continue
             if status > _SIGNALLED:
                 return status
             found = task.rows()
@@ -165,7 +178,9 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, dry: bool, run
 def _known(task: _Task, rows: list[Row]) -> str:
     if isinstance(task, _Prediction):
         return f"{'predicted' if rows else 'to predict'} for {', '.join(str(cell.ranks) for cell in task.cells)} ranks"
-    return f"{rows[0].images_per_s:,.1f} images/s" if rows else "to run"
+    if not rows:
+        return "waits in the scheduler's queue" if task.ticket.exists() else "to run"
+    return f"{rows[0].images_per_s:,.1f} images/s"
 
 
 def _is_same(folder: Path, recipe: Recipe, cluster: Cluster) -> bool:

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         study = load_study(options.study)
         if isinstance(study, ScalingStudy):
             runs = options.runs or resolve_path(study.place().paths.runs) / study.name
-            return run_scaling(study, runs, options.output or runs, dry=options.dry_run)
+            return run_scaling(study, runs, options.output or runs, dry=options.dry_run, run=launch_run)
         _, cluster = study.load(next(study.grid_cells()))
         runs = options.runs or resolve_path(cluster.paths.runs) / study.name
         results = _sweep(study, runs, dry=options.dry_run)
