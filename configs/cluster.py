@@ -35,8 +35,15 @@ class Engine(Section):
 
 
 class Communication(Section):
-    """What reduces the gradients, and in what portions."""
+    """What reduces the gradients, and in what portions.
 
+    ``horovod`` is an allreduce by ``backend``; ``parameter_server`` is MXNet's ``dist_sync`` with ``servers`` processes
+    of its own, ``parameter_server_async`` its ``dist_async``; ``devices`` makes every rank a device of one process;
+    ``none`` is for one rank. All but the asynchronous one take the same steps.
+    """
+
+    kind: Literal["horovod", "parameter_server", "parameter_server_async", "devices", "none"] = "horovod"
+    servers: int = Field(1, ge=1, le=1024, description="Processes that share the parameter servers' keys.")
     backend: Literal["gloo", "mpi", "nccl"] = "gloo"
     allreduce: Literal["flat", "hierarchical", "torus"] = Field(
         "flat", description="torus: reduce-scatter in the node, allreduce across nodes, all-gather in the node (NCCL)."
@@ -183,6 +190,14 @@ class Cluster(Section):
         if len(self.node.rank_cores) not in (0, self.ranks_per_node):
             raise ConfigError("node.rank_cores", list(self.node.rank_cores),
                               f"one word a rank of a node, ranks_per_node: {self.ranks_per_node}")  # fmt: skip
+        kind = self.communication.kind
+        if kind == "none" and self.world_size > 1:
+            raise ConfigError("communication.kind", kind, f"for one rank, not {self.world_size}",
+                              "set cluster.ranks_per_node=1")  # fmt: skip
+        if kind == "devices" and self.num_nodes > 1:
+            raise ConfigError("communication.kind", kind, "one machine", "set cluster.num_nodes=1, or kind: horovod")
+        if kind == "parameter_server_async" and self.engine.precision == "float16":
+            raise ConfigError("communication.kind", kind, "float32 only", "set cluster.engine.precision=float32")
         if self.num_nodes > 1 and self.launcher == "local":
             raise ConfigError("launcher", "local", "horovodrun, mpirun or srun for more than one node")
         return self

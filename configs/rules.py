@@ -138,6 +138,7 @@ CLOSED_RULES = (
     Rule("crop_area", "data.crop.area", "[0.05, 1.0]", _range(0.05, 1.0), _AUGMENTATION),
     Rule("crop_aspect", "data.crop.aspect", "[0.75, 1.333]", _range(0.75, 1.333), _AUGMENTATION),
     Rule("augmentation_throughout", "data.plain_from_epoch", "none (augment to the end)", _is(None), _AUGMENTATION),
+    Rule("augmentation_throughout", "data.keep_batches", "false (augment anew)", _is(False), _AUGMENTATION),
     Rule("model_name", "model.name", "'resnet50'", _is("resnet50"), _REFERENCE),
     Rule("num_classes", "model.num_classes", "1000", _is(1000), _REFERENCE),
     Rule("initial_parameters", "model.parameters", "none (seeded weights)", _is(None), _REFERENCE),

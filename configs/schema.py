@@ -100,6 +100,9 @@ class Data(Section):
     plain_from_epoch: int | None = Field(
         None, ge=2, description="From this epoch (1-based) on: cut as in evaluation, no flip, no shuffling."
     )
+    keep_batches: bool = Field(
+        False, description="Keep the first epoch's training batches, as augmented, in memory, and train on them again."
+    )
     bad_record: Literal["stop", "skip"] = Field("stop", description="What an undecodable training image does.")
 
     @field_validator("std")
@@ -282,6 +285,8 @@ class Recipe(Section):
         plain = self.data.plain_from_epoch
         if plain is not None and plain > self.run.epochs:
             raise ConfigError("data.plain_from_epoch", plain, f"2 to run.epochs ({self.run.epochs})")
+        if plain is not None and self.data.keep_batches:
+            raise ConfigError("data.keep_batches", True, "false with data.plain_from_epoch, which changes the images")
         if self.run.eval_first_epoch > self.run.epochs:
             raise ConfigError("run.eval_first_epoch", self.run.eval_first_epoch, f"1 to run.epochs ({self.run.epochs})")
         if self.batch.global_size > self.data.train_samples * 100:

@@ -6,17 +6,20 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError, field_validator
 
 from configs.errors import ConfigError, nearest
 from configs.load import ROOT, load_both, parse_yaml
+from configs.plan import plan_run
+from configs.scaling import ScalingStudy
 from configs.schema import Cluster, Recipe
 from configs.section import Section
 
 __all__ = ["Cell", "Curve", "Study", "load_study"]
 
+_Schema = TypeVar("_Schema", bound=Section)
 Values = Annotated[tuple[float, ...], Field(strict=False, min_length=1)]
 
 
@@ -83,8 +86,10 @@ class Cell:
         return f"{self.curve}-{self.swept}-{self.tuned:g}-seed{self.seed}".replace(" ", "-")
 
 
-def load_study(name: str) -> Study:
+def load_study(name: str) -> Study | ScalingStudy:
     """Load a study by name (``configs/studies``) or path, and check that each of its cells can be run.
+
+    A file that names a ``swept`` key is a `Study`, any other a `ScalingStudy`.
 
     Raises:
         ConfigError: Unknown study or key, wrong type, value out of range, here or in a cell.
@@ -99,12 +104,22 @@ def load_study(name: str) -> Study:
     tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
     if not isinstance(tree, Mapping):
         raise ConfigError("study", str(path), "a block of keys")
+    if "swept" in tree:
+        study = _validate(Study, tree)
+        for cell in study.grid_cells():
+            study.load(cell)
+        return study
+    scaling = _validate(ScalingStudy, tree)
+    for point in scaling.cells():
+        recipe, cluster = scaling.load(point)
+        plan_run(recipe, cluster.world_size)
+    return scaling
+
+
+def _validate(schema: type[_Schema], tree: Mapping[str, Any]) -> _Schema:
     try:
-        study = Study.model_validate(tree)
+        return schema.model_validate(tree)
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(str(part) for part in problem["loc"])
         raise ConfigError(key, problem["input"], problem["msg"]) from None
-    for cell in study.grid_cells():
-        study.load(cell)
-    return study

@@ -66,8 +66,15 @@ def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, 
     Raises:
         UserError: The launcher is not installed here.
     """
+    kind = cluster.communication.kind
     if cluster.launcher == "local":
-        return run_ranks(command, cluster.world_size, variables)
+        servers = cluster.communication.servers if kind.startswith("parameter_server") else 0
+        return run_ranks(command, 1 if kind == "devices" else cluster.world_size, variables, servers=servers)
+    if kind not in ("horovod", "none"):
+        raise UserError(
+            f"communication.kind: got {kind!r} under {cluster.launcher}, which starts neither servers nor devices; "
+            f"set cluster.launcher=local on one machine, or cluster.communication.kind=horovod"
+        )
     if shutil.which(cluster.launcher) is None:
         raise UserError(
             f"launcher: {cluster.launcher} is not on this machine; install it, or --set cluster.launcher=local on one "

@@ -1,13 +1,15 @@
-"""A rank's environment: the only place that sets MXNET_*, HOROVOD_*, NCCL_* and OMP_* variables.
+"""A rank's environment: the only place that sets MXNET_*, HOROVOD_*, NCCL_*, OMP_* and DMLC_* variables.
 
 Every value follows from the cluster file; what is set is written into the run folder's environment.json.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 from configs.schema import Cluster
 
-__all__ = ["binding_environment", "rank_environment"]
+__all__ = ["binding_environment", "rank_environment", "server_environment"]
 
 
 def rank_environment(cluster: Cluster) -> dict[str, str]:
@@ -56,6 +58,28 @@ def _rank_cores(cluster: Cluster) -> tuple[str, ...]:
         return cluster.node.rank_cores
     firsts = range(0, share * cluster.ranks_per_node, share)
     return tuple(f"{first}-{first + share - 1}" if share > 1 else str(first) for first in firsts)
+
+
+def server_environment(
+    role: Literal["scheduler", "server", "worker"], port: int, *, workers: int, servers: int
+) -> dict[str, str]:
+    """Give the variables by which MXNet's parameter servers and their workers find each other on this machine.
+
+    Args:
+        role: What the process is.
+        port: Of the scheduler.
+        workers: Ranks.
+        servers: Processes that hold the keys.
+    """
+    return {
+        "DMLC_ROLE": role,
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(port),
+        # Without it, each process looks for a network card, and finds none on a machine off the net.
+        "DMLC_NODE_HOST": "127.0.0.1",
+        "DMLC_NUM_WORKER": str(workers),
+        "DMLC_NUM_SERVER": str(servers),
+    }
 
 
 def _controller(cluster: Cluster) -> str:

@@ -1,4 +1,4 @@
-"""Start the ranks of one machine: Horovod's Gloo rendezvous, one process a rank, none left behind.
+"""Start the ranks of one machine: rendezvous, parameter servers, one process a rank, none left behind.
 
 ``horovodrun`` does the same, but draws its output through pipes line by line (no progress bar), takes seconds to
 start and eleven to stop; here the ranks share this terminal and end together. A job script on one machine does it
@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
+from launch.env import server_environment
 from launch.rendezvous import serve_rendezvous
 
 __all__ = ["Outcome", "main", "run_ranks"]
@@ -37,18 +40,28 @@ class Outcome:
         exit_status: 0, or that of a failed rank (128 + n where signal n killed it).
         failed: Rank and status of each that failed by itself, before anybody was told to end.
         interrupted_by: The signal that stopped the launcher itself, if one did.
+        lost_server: Status of a parameter server that ended while ranks needed it.
     """
 
     exit_status: int
     failed: tuple[tuple[int, int], ...] = ()
     interrupted_by: int | None = None
+    lost_server: int | None = None
 
 
-def run_ranks(command: Sequence[str], num_ranks: int, environment: Mapping[str, str]) -> Outcome:
+def run_ranks(
+    command: Sequence[str], num_ranks: int, environment: Mapping[str, str], *, servers: int = 0
+) -> Outcome:  # fmt: skip
     """Run ``command`` once a rank on this machine and wait for all of them.
 
     A rank that fails ends the run: the others get `GRACE_S` to notice, then SIGTERM, then SIGKILL. SIGINT and
     SIGTERM to this process are passed on to the ranks.
+
+    Args:
+        command: What a rank runs.
+        num_ranks: How often.
+        environment: Variables on top of this process's own.
+        servers: Parameter servers to start beside the ranks, with their scheduler.
     """
     with serve_rendezvous(1, num_ranks) as port, _forwarded_signals() as signals:
         base = {
@@ -63,16 +76,42 @@ def run_ranks(command: Sequence[str], num_ranks: int, environment: Mapping[str, 
             "HOROVOD_CROSS_RANK": "0",
             "HOROVOD_CROSS_SIZE": "1",
         }
-        ranks = [
-            subprocess.Popen(
-                command,
-                env={**base, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)},
-                # A group of its own, so that Ctrl-C reaches the ranks once, through us.
-                start_new_session=True,
-            )
-            for rank in range(num_ranks)
-        ]
-        return _supervise(ranks, signals)
+        with _parameter_servers(num_ranks, servers, base) as (helpers, ours):
+            ranks = [
+                subprocess.Popen(
+                    command,
+                    env={**base, **ours, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)},
+                    # A group of its own, so that Ctrl-C reaches the ranks once, through us.
+                    start_new_session=True,
+                )
+                for rank in range(num_ranks)
+            ]
+            return _supervise(ranks, signals, helpers)
+
+
+@contextmanager
+def _parameter_servers(
+    workers: int, servers: int, base: Mapping[str, str]
+) -> Iterator[tuple[Sequence[subprocess.Popen[bytes]], Mapping[str, str]]]:
+    """Run scheduler and servers while the block runs; gives them, and the variables by which ranks find them.
+
+    They end by themselves when the last rank has taken its leave, and are ended where one could not.
+    """
+    if not servers:
+        yield (), {}
+        return
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-I", "-m", "train.server"]
+    variables = partial(server_environment, port=port, workers=workers, servers=servers)
+    roles = [variables("scheduler"), *[variables("server")] * servers]
+    started = [subprocess.Popen(command, start_new_session=True, env={**base, **role}) for role in roles]
+    try:
+        yield started, variables("worker")
+    finally:
+        _send(started, signal.SIGKILL)
+        for process in started:
+            process.wait()
 
 
 @contextmanager
@@ -91,16 +130,22 @@ def _forwarded_signals() -> Iterator[Callable[[], int | None]]:
             signal.signal(number, handler)
 
 
-def _supervise(ranks: Sequence[subprocess.Popen[bytes]], signals: Callable[[], int | None]) -> Outcome:
-    """Wait until all ranks are gone; after the first failure or a signal, see that they go."""
+def _supervise(
+    ranks: Sequence[subprocess.Popen[bytes]], signals: Callable[[], int | None],
+    servers: Sequence[subprocess.Popen[bytes]] = (),
+) -> Outcome:  # fmt: skip
+    """Wait until all ranks are gone; after the first failure, a lost server or a signal, see that they go."""
     failed: dict[int, int] = {}
+    lost: int | None = None
     deadline: float | None = None
     told = False
     try:
         while any(rank.poll() is None for rank in ranks):
             if signals() is None and not told:
                 failed = {number: _status(rank) for number, rank in enumerate(ranks) if rank.poll()}
-            if signals() is not None and not told:
+            if not failed and lost is None:
+                lost = next((_status(server) for server in servers if server.poll()), None)
+            if (signals() is not None or lost is not None) and not told:
                 _send(ranks, signal.SIGTERM)
                 told, deadline = True, time.monotonic() + GRACE_S
             if failed and deadline is None:
@@ -114,6 +159,8 @@ def _supervise(ranks: Sequence[subprocess.Popen[bytes]], signals: Callable[[], i
     interrupted = signals()
     if interrupted:
         return Outcome(128 + interrupted, interrupted_by=interrupted)
+    if lost is not None:
+        return Outcome(lost, lost_server=lost)
     if not told:
         failed = {number: _status(rank) for number, rank in enumerate(ranks) if rank.returncode}
     # A rank that a signal killed is the likelier cause than one that ended with a status.

@@ -21,6 +21,7 @@ from configs.schema import Cluster, Recipe
 from launch.commands import run_under
 from launch.env import rank_environment
 from launch.local import Outcome
+from launch.monitor import monitored
 from logs.compliance import Verdict, write_verdict
 from logs.folder import (
     CONFIG_FILE,
@@ -64,7 +65,9 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None) -> int
     record_environment(folder, variables)
     sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {shown(folder)}\n")
     # -I: a train.py or a PYTHONPATH of the caller's must not come before ours; -u, since -I ignores the variable.
-    outcome = run_under(cluster, [sys.executable, "-I", "-u", "-m", "train", str(folder.absolute())], variables)
+    command = [sys.executable, "-I", "-u", "-m", "train", str(folder.absolute())]
+    with monitored(folder, has_gpu=cluster.device == "gpu"):
+        outcome = run_under(cluster, command, variables)
     if outcome.exit_status == REFUSED:
         _remove_refused(folder)
         return REFUSED
@@ -133,6 +136,8 @@ def _cause(folder: Path, outcome: Outcome) -> dict[str, Any]:
     """Find out why a run failed: the first failure at first hand, else what the launcher saw."""
     if outcome.interrupted_by:
         return {"message": "stopped by a signal"}
+    if outcome.lost_server is not None:
+        return {"message": f"a parameter server ended with status {outcome.lost_server} before the ranks did"}
     rows: list[dict[str, Any]] = [
         json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("failure_*.json"))
     ]

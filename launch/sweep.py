@@ -14,8 +14,10 @@ from pathlib import Path
 from configs.arguments import Parser
 from configs.errors import UserError
 from configs.load import load_run, resolve_path
+from configs.scaling import ScalingStudy
 from configs.study import Cell, Study, load_study
 from launch.run import launch_run
+from launch.scaling import run_scaling
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, Summary, read_summary
 from logs.study import Results, accuracy, best_cells, write_study
 
@@ -34,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(words[words[:1] == ["sweep"] :])
         study = load_study(options.study)
+        if isinstance(study, ScalingStudy):
+            runs = options.runs or resolve_path(study.place().paths.runs) / study.name
+            return run_scaling(study, runs, options.output or runs, dry=options.dry_run, run=launch_run)
         _, cluster = study.load(next(study.grid_cells()))
         runs = options.runs or resolve_path(cluster.paths.runs) / study.name
         results = _sweep(study, runs, dry=options.dry_run)

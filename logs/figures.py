@@ -10,7 +10,7 @@ from logs.lines import to_number
 from logs.subject import Subject
 from logs.svg import Band, Bar, Series, bar_chart, line_chart
 
-__all__ = ["figures"]
+__all__ = ["course", "figures"]
 
 _Points = list[tuple[float, float | None]]
 _SHARES = ("computing", "waiting for communication", "waiting for input")
@@ -26,7 +26,8 @@ def figures(subjects: Sequence[Subject]) -> Iterator[tuple[str, str]]:
             yield caption, drawn
 
 
-def _all(subjects: Sequence[Subject]) -> Iterator[tuple[str, str]]:
+def course(subjects: Sequence[Subject]) -> Iterator[tuple[str, str]]:
+    """Give (caption, SVG) of accuracy and loss, by epoch and by time."""
     references, targets = _references(subjects), _targets(subjects)
     by_epoch = [_Series(subject, _at_epoch) for subject in subjects]
     by_second = [_Series(subject, _at_second) for subject in subjects]
@@ -34,6 +35,11 @@ def _all(subjects: Sequence[Subject]) -> Iterator[tuple[str, str]]:
     yield "Accuracy by time", _lines("Top-1 accuracy", "seconds since run_start", by_second, _accuracy, targets)
     yield "Training loss by epoch", _lines("Loss", "epochs", by_epoch, _row("loss"))
     yield "Training loss by time", _lines("Loss", "seconds since run_start", by_second, _row("loss"))
+
+
+def _all(subjects: Sequence[Subject]) -> Iterator[tuple[str, str]]:
+    yield from course(subjects)
+    by_epoch = [_Series(subject, _at_epoch) for subject in subjects]
     yield "Learning rate", _lines("Learning rate", "epochs", by_epoch, _row("lr"))
     yield "Throughput, images/s", _lines("Training images a second", "epochs", by_epoch, _throughput)
     yield "Where a step's time goes", bar_chart("Shares of a step's time", "% of the time", _shares(subjects), _KEY)

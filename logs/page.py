@@ -14,7 +14,7 @@ from logs.explain import explain
 from logs.figures import figures
 from logs.subject import Subject
 
-__all__ = ["render"]
+__all__ = ["document", "render", "scrolled", "section"]
 
 _CSS = (Path(__file__).parent / "page.css").read_text
 _MANY_LINKS = 40
@@ -26,18 +26,23 @@ def render(subjects: Sequence[Subject], destination: Path) -> str:
     """Give the page of one or several runs; links are relative to ``destination``."""
     names = ", ".join(subject.name for subject in subjects[:3]) + (" …" if len(subjects) > 3 else "")  # noqa: PLR2004
     sections = [
-        _section("Verdicts", _verdicts(subjects)),
-        _section("Course", _charts(subjects)),
-        _section("Configuration", _configuration(subjects)),
-        _section("Files", _files(subjects, destination)),
+        section("Verdicts", _verdicts(subjects)),
+        section("Course", _charts(subjects)),
+        section("Configuration", _configuration(subjects)),
+        section("Files", _files(subjects, destination)),
     ]
     head = f"<h1>{escape(_title(subjects))}</h1>{_lead(subjects)}"
+    return document(names, f"<header>{head}</header>{''.join(sections)}")
+
+
+def document(title: str, body: str) -> str:
+    """Put ``body`` into a page that opens from disk and loads nothing."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(names)}</title><style>{_CSS(encoding='utf-8')}</style></head>"
-        f"<body><main><header>{head}</header>{''.join(sections)}</main></body></html>\n"
+        f"<title>{escape(title)}</title><style>{_CSS(encoding='utf-8')}</style></head>"
+        f"<body><main>{body}</main></body></html>\n"
     )
 
 
@@ -69,7 +74,7 @@ def _verdicts(subjects: Sequence[Subject]) -> str:
     head = f'<thead role="rowgroup"><tr role="row">{cells}</tr></thead>'
     # The roles stay where a narrow screen turns rows into cards, which unmakes the table's own.
     table = f'<table class="outcomes" role="table">{head}<tbody role="rowgroup">{"".join(rows)}</tbody></table>'
-    return _scrolled("Outcome of each run", table) + "".join(
+    return scrolled("Outcome of each run", table) + "".join(
         _notes(subject, alone=len(subjects) == 1) for subject in subjects
     )
 
@@ -167,7 +172,7 @@ def _settings(subjects: Sequence[Subject], keys: Sequence[str], *, marked: bool)
         )
         rows.append(f'<tr><th scope="row">{escape(key)}</th>{cells}</tr>')
     head = f'<thead><tr><th scope="col">Setting</th>{heads}</tr></thead>'
-    return _scrolled("Settings", f'<table class="settings">{head}<tbody>{"".join(rows)}</tbody></table>')
+    return scrolled("Settings", f'<table class="settings">{head}<tbody>{"".join(rows)}</tbody></table>')
 
 
 def _files(subjects: Sequence[Subject], destination: Path) -> str:
@@ -183,12 +188,14 @@ def _files(subjects: Sequence[Subject], destination: Path) -> str:
     return f'<ul class="files">{"".join(links)}</ul>'
 
 
-def _section(title: str, body: str) -> str:
-    identity = title.lower()
+def section(title: str, body: str) -> str:
+    """Give a part of a page, with its heading."""
+    identity = title.lower().replace(" ", "-")
     return f'<section aria-labelledby="{identity}"><h2 id="{identity}">{title}</h2>{body}</section>'
 
 
-def _scrolled(name: str, table: str) -> str:
+def scrolled(name: str, table: str) -> str:
+    """Let a wide table scroll by itself."""
     return f'<div class="scroll" role="region" aria-label="{escape(name)}" tabindex="0">{table}</div>'
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Literal
 
 __all__ = ["Band", "Bar", "Series", "bar_chart", "line_chart", "ticks"]
 
@@ -25,11 +26,12 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Series:
-    """A line: ``number`` picks its colour and dashes."""
+    """A line: ``number`` picks its colour and dashes, ``style`` what sets it apart from what was measured."""
 
     name: str
     number: int
     points: Sequence[tuple[float, float | None]]
+    style: Literal["", "predicted", "ideal"] = ""
 
 
 @dataclass(frozen=True)
@@ -174,14 +176,17 @@ class _Plot:
         parts = []
         for segment in segments:
             path = "L".join("{:.1f} {:.1f}".format(*self.at(*point)) for point in segment)
-            parts.append(f'<path class="line line{number}" d="M{path}"><title>{escape(series.name)}</title></path>')
+            kind = f"line line{number} {series.style}".rstrip()
+            parts.append(f'<path class="{kind}" d="M{path}"><title>{escape(series.name)}</title></path>')
         points = [point for segment in segments for point in segment]
-        if len(points) <= _DOTS_UP_TO:
+        # Hollow dots for what nobody measured.
+        dot = f"line line{number}" if series.style == "predicted" else f"fill{number}"
+        if len(points) <= _DOTS_UP_TO and series.style != "ideal":
             for x, y in points:
                 across, down = self.at(x, y)
                 words = escape(f"{series.name}: {_short(y)} at {_short(x)}")
                 spot = f'cx="{across:.1f}" cy="{down:.1f}" r="2.4"'
-                parts.append(f'<circle class="fill{number}" {spot}><title>{words}</title></circle>')
+                parts.append(f'<circle class="{dot}" {spot}><title>{words}</title></circle>')
         return "".join(parts)
 
 

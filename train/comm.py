@@ -1,20 +1,22 @@
 """What lets ranks act as one: a communicator, brought up in the background. The only importer of Horovod.
 
-`HorovodCommunicator` and its null twin `SingleProcess` do the same verbs, so nobody asks whether a run is distributed.
+`HorovodCommunicator`, its null twin `SingleProcess` and those of `train.kvstore` do the same verbs, so nobody asks
+whether a run is distributed, or how.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from configs.schema import Communication
 from train.identity import Identity
 from train.startup import Ledger
 
-__all__ = ["Communicator", "HorovodCommunicator", "SingleProcess", "WorldMismatch", "bring_up"]
+__all__ = ["Communicator", "Connect", "HorovodCommunicator", "SingleProcess", "WorldMismatch", "bring_up", "connector"]
 
 
 class WorldMismatch(RuntimeError):
@@ -36,6 +38,12 @@ class Communicator(Protocol):
     def gather(self, name: str, value: int) -> list[int]:
         """Collect an unsigned 64-bit integer of every rank, by rank; waits."""
 
+    def publish(self, weights: Sequence[Any]) -> None:
+        """Tell which arrays are the weights, before the first step; where they live elsewhere, that copies them."""
+
+    def exchange(self, *, settled: bool = False) -> None:
+        """Bring the weights up to date after an update, where they live elsewhere; ``settled``: on all ranks alike."""
+
 
 class SingleProcess:
     """The world of one rank."""
@@ -53,6 +61,12 @@ class SingleProcess:
     def gather(self, name: str, value: int) -> list[int]:
         """Return the one value."""
         return [value]
+
+    def publish(self, weights: Sequence[Any]) -> None:
+        """Do nothing: the weights live here."""
+
+    def exchange(self, *, settled: bool = False) -> None:
+        """Do nothing, see `publish`."""
 
 
 class HorovodCommunicator:
@@ -80,6 +94,12 @@ class HorovodCommunicator:
         everybody = self._horovod.allgather(_int64([signed]), name=name).asnumpy()
         return [int(each) % (1 << 64) for each in everybody]
 
+    def publish(self, weights: Sequence[Any]) -> None:
+        """Do nothing: ranks that see the same sums keep the same weights."""
+
+    def exchange(self, *, settled: bool = False) -> None:
+        """Do nothing, see `publish`."""
+
 
 def _int64(values: Sequence[int]) -> Any:
     import mxnet as mx  # noqa: PLC0415 (slow: imported by the thread that needs it)
@@ -87,23 +107,28 @@ def _int64(values: Sequence[int]) -> Any:
     return mx.nd.array(np.array(values, np.int64), dtype="int64")
 
 
+Connect = Callable[[Identity, Ledger], Communicator]
+"""Makes a rank's communicator; called in a thread of its own."""
+
+
 class bring_up:  # noqa: N801 (reads as the verb it is)
     """Start the communicator in a thread; `wait` gives it.
 
-    The launcher's ``identity`` says who this rank is, so nothing else waits for this. The thread imports Horovod,
+    The launcher's ``identity`` says who this rank is, so nothing else waits for this. The thread imports the library,
     initialises it, checks its world against the launcher's and runs the first collective, which makes the
     connections that the first step would otherwise pay for.
     """
 
-    def __init__(self, identity: Identity, ledger: Ledger) -> None:
+    def __init__(self, identity: Identity, ledger: Ledger, connect: Connect | None = None) -> None:
         self._result: Communicator | None = None
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(identity, ledger), name="communicator", daemon=True)
+        arguments = (identity, ledger, connect or _connect_horovod)
+        self._thread = threading.Thread(target=self._run, args=arguments, name="communicator", daemon=True)
         self._thread.start()
 
-    def _run(self, identity: Identity, ledger: Ledger) -> None:
+    def _run(self, identity: Identity, ledger: Ledger, connect: Connect) -> None:
         try:
-            self._result = _connect(identity, ledger)
+            self._result = connect(identity, ledger)
         except BaseException as failure:  # noqa: BLE001 (re-raised by wait, in the thread that can act on it)
             self._failure = failure
 
@@ -116,7 +141,18 @@ class bring_up:  # noqa: N801 (reads as the verb it is)
         return self._result
 
 
-def _connect(identity: Identity, ledger: Ledger) -> Communicator:
+def connector(communication: Communication) -> Connect:
+    """Choose how the ranks of several processes, or a single one, act as one."""
+    if communication.kind == "horovod":
+        return _connect_horovod
+    if communication.kind == "none":
+        return lambda _identity, _ledger: SingleProcess()
+    assert communication.kind != "devices"
+    is_synchronous = communication.kind == "parameter_server"
+    return lambda identity, ledger: _connect_servers(identity, ledger, is_synchronous=is_synchronous)
+
+
+def _connect_horovod(identity: Identity, ledger: Ledger) -> Communicator:
     if identity.launcher == "none":
         return SingleProcess()
     with ledger.phase("communicator: import"):
@@ -129,7 +165,27 @@ def _connect(identity: Identity, ledger: Ledger) -> Communicator:
             f"{hvd.rank()} of {hvd.size()}: this would train separate models. Start the run with ./run.sh train, or "
             f"set up Horovod with MPI (./run.sh setup) for mpirun and srun"
         )
-    communicator = HorovodCommunicator(hvd)
+    return _met(HorovodCommunicator(hvd), identity, ledger)
+
+
+def _connect_servers(identity: Identity, ledger: Ledger, *, is_synchronous: bool) -> Communicator:
+    with ledger.phase("communicator: import"):
+        import mxnet as mx  # noqa: PLC0415 (seconds, in this thread)
+
+        from train.kvstore import AsynchronousServer, SynchronousServer  # noqa: PLC0415
+    with ledger.phase("communicator: init"):
+        store = mx.kv.create("dist_sync" if is_synchronous else "dist_async")
+    if store.num_workers != identity.world_size:
+        raise WorldMismatch(
+            f"{identity.launcher} started {identity.world_size} ranks, but the parameter servers expect "
+            f"{store.num_workers}. Start the run with ./run.sh train"
+        )
+    kind = SynchronousServer if is_synchronous else AsynchronousServer
+    return _met(kind(store, identity.rank, identity.world_size), identity, ledger)
+
+
+def _met(communicator: Communicator, identity: Identity, ledger: Ledger) -> Communicator:
+    """Run the first collective."""
     with ledger.phase("communicator: first collective"):
         ranks = communicator.gather("first_collective", identity.rank)
     assert ranks == list(range(identity.world_size)), ranks

@@ -31,9 +31,10 @@ class Evaluator:
 
     def __call__(self) -> Score:
         """Give the score over all ranks; waits for the result."""
+        self._communicator.exchange(settled=True)
         if self._network.statistics:
             self._communicator.average("statistics", self._network.statistics)
         metric = self._metric()
         for images, labels, num_valid in self._source.batches():
-            metric.add(self._network.predict(images), labels, num_valid)
+            metric.add(self._network.predict(images).as_in_context(labels.context), labels, num_valid)
         return metric.score(self._communicator)

@@ -8,6 +8,7 @@ from configs.load import resolve_path
 from configs.plan import RunPlan
 from configs.schema import Cluster, Recipe
 from data.cache import drop_pages
+from data.kept import KeptBatches
 from data.verify import check_dataset
 from train.identity import Identity
 
@@ -39,6 +40,7 @@ class _Placed:
     def __init__(self, recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> None:
         self._recipe, self._cluster, self._identity = recipe, cluster, identity
         self._batch_size = plan.per_rank_batch_size
+        self._batches_per_epoch = -(-plan.samples_per_rank // plan.per_rank_batch_size)
         self._folder = resolve_path(cluster.paths.data) / recipe.data.name
 
     def _place(self) -> dict[str, Any]:
@@ -76,7 +78,8 @@ class PackedImages(_Placed):
         """See `Images`."""
         from data.pipeline import open_training  # noqa: PLC0415 (imports DALI)
 
-        return open_training(self._recipe, self._cluster.engine, self._folder, **self._place())
+        source = open_training(self._recipe, self._cluster.engine, self._folder, **self._place())
+        return KeptBatches(source, self._batches_per_epoch) if self._recipe.data.keep_batches else source
 
     def open_evaluation(self) -> EvaluationSource:
         """See `Images`."""

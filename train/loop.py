@@ -104,6 +104,7 @@ class Step:
             riders = [summed] if number == 0 else []
             self.communicator.reduce(f"bucket_{number}", [*(gradients[i] for i in bucket), *riders], -number)
         self.optimizer.update(hyper)
+        self.communicator.exchange()
         self.clock.step_queued(summed, gradients)
         self.alive()
         return own, summed

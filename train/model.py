@@ -110,7 +110,7 @@ class TrainedNetwork:
             Sum of the images' losses, shape (1,). Returns before the engine has computed anything, save where
             accumulation has filled the queue: thousands of queued micro-batches would not fit into memory.
         """
-        losses = self.forward(images, labels)
+        losses = self.forward(images.as_in_context(self._context), labels.as_in_context(self._context))
         losses.backward()
         for total, gradient in self._half_sums:
             mx.nd.elemwise_add(total, gradient.astype("float32"), out=total)
@@ -123,7 +123,7 @@ class TrainedNetwork:
 
     def predict(self, images: Array) -> Array:
         """Give logits (batch, classes) in inference mode."""
-        return self._inference(images)
+        return self._inference(images.as_in_context(self._context))
 
     def zero_gradients(self) -> None:
         """Clear the gradients before a new sum over micro-batches."""

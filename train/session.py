@@ -25,7 +25,8 @@ from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog, NullLog
 from train.arch import build_network
 from train.buckets import plan_buckets
-from train.comm import Communicator, bring_up
+from train.comm import Communicator, Connect, bring_up
+from train.devices import run_ranks_here
 from train.hyperparameters import logged_hyperparameters
 from train.identity import Identity
 from train.images import images_of
@@ -34,6 +35,7 @@ from train.schedule import LrSchedule, resolve_schedule
 from train.spread import gather_ranks, slowest_rank
 from train.startup import Ledger, import_mxnet
 from train.trace import Tracer, tracer_of
+from train.usage import Usage
 from train.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -56,13 +58,20 @@ class Model:
 
 
 def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
-    """Train one rank's share of the run in ``folder``; give its exit status.
+    """Train this process's share of the run in ``folder``; give its exit status.
 
     Raises:
         UserError: Before the run: config, data set or arithmetic do not fit.
         RuntimeError: During the run; the message says what happened.
     """
     recipe, cluster = load_run(folder / CONFIG_FILE)
+    return run_ranks_here(cluster, identity, ledger, partial(_run_rank, folder, recipe, cluster))
+
+
+def _run_rank(
+    folder: Path, recipe: Recipe, cluster: Cluster, identity: Identity, ledger: Ledger, connect: Connect
+) -> int:
+    """Train one rank's share."""
     plan = plan_run(recipe, identity.world_size)
     schedule = resolve_schedule(recipe, plan)
     images = images_of(recipe, cluster, plan, identity)
@@ -74,7 +83,7 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
             import_mxnet()
         with ledger.phase("import of input"):
             images.load()
-        pending = bring_up(identity, ledger)
+        pending = bring_up(identity, ledger, connect)
         with ledger.phase("evaluation pipeline"):
             evaluation = images.open_evaluation()
         with ledger.phase("network and weights"):
@@ -91,8 +100,10 @@ def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
         if identity.rank == 0:
             write_json(folder / "startup.json", ledger.to_json())
         tracer = tracer_of(folder, identity.rank, cluster.trace_steps, plan.total_steps)
+        usage = Usage()
         training = _Training(folder, recipe, cluster, plan, schedule, model, communicator, identity.rank, tracer)
         result, clock = training.run(images.open_training, evaluation, log, is_reporter=identity.rank == 0)
+    usage.write(folder, communicator, is_writer=identity.rank == 0)
     final_checksum = _common_checksum(model, communicator, "after the run")
     ranks = gather_ranks(communicator, clock.samples)
     if identity.rank == 0:
@@ -132,7 +143,7 @@ def build_model(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Ident
         description.name, num_classes=description.num_classes, image_size=description.image_size,
         input_channels=description.input_channels,
     )  # fmt: skip
-    context = mx.gpu(identity.local_rank) if cluster.device == "gpu" else mx.cpu()
+    context = mx.gpu(identity.local_rank) if cluster.device == "gpu" else mx.cpu(_cpu_number(identity))
     network = TrainedNetwork(
         table, model=description, loss=recipe.loss, engine=cluster.engine, context=context,
         accumulate=plan.accumulation_steps > 1,
@@ -155,6 +166,11 @@ def build_model(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Ident
 def dropout_seed(seed: int, rank: int, step: int) -> int:
     """Give what a rank's dropout draws from in a step of a run with ``seed``; MXNet's seeds have 31 bits."""
     return stream_seed(seed, f"dropout, step {step}", rank) % 2**31
+
+
+def _cpu_number(identity: Identity) -> int:
+    """Give devices of one process numbers of their own, so that each gets threads of its own from the engine."""
+    return identity.local_rank if identity.launcher == "devices" else 0
 
 
 def _warm_up(recipe: Recipe, cluster: Cluster, plan: RunPlan, model: Model, communicator: Communicator) -> None:

@@ -28,7 +28,7 @@ def warm_up(
     Args:
         network: Its weights, statistics and gradients are as ``load_weights(weights)`` leaves them afterwards.
         optimizer: Its momentum is zero afterwards.
-        communicator: Reduces each bucket once, so that its buffers exist.
+        communicator: Reduces each bucket once, so that its buffers exist, and gets to know the weights.
         buckets: The bucket plan of the run.
         images: A micro-batch on the device; blank ones will do.
         weights: The initial weights.
@@ -42,4 +42,5 @@ def warm_up(
     network.load_weights(weights)
     network.zero_gradients()
     optimizer.reset()
+    communicator.publish(network.masters)
     mx.nd.waitall()

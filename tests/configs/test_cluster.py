@@ -65,3 +65,17 @@ def test_the_records_cluster_is_512_nodes_of_four() -> None:
     cluster = load_cluster("abci-v100")
     assert (cluster.world_size, cluster.num_nodes, cluster.ranks_per_node) == (2048, 512, 4)
     assert (cluster.launcher, cluster.communication.backend, cluster.node.nics) == ("mpirun", "nccl", 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "override", "allowed"),
+    [
+        ("none", "cluster.ranks_per_node=2", "for one rank, not 2"),
+        ("devices", "cluster.num_nodes=2", "one machine"),
+        ("parameter_server_async", "cluster.engine.precision=float16", "float32 only"),
+    ],
+)
+def test_a_communication_that_cannot_be_is_refused(kind: str, override: str, allowed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_cluster("dgx-a100", [f"cluster.communication.kind={kind}", "cluster.num_nodes=1", override])
+    assert str(caught.value).startswith(f"cluster.communication.kind: got {kind!r}, allowed: {allowed}")

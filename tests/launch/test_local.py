@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from configs.errors import UserError
 from configs.load import load_cluster
 from launch import local
-from launch.commands import launcher_command
+from launch.commands import launcher_command, run_under
 from launch.env import rank_environment
 from launch.local import run_ranks
 
@@ -114,10 +115,16 @@ def test_mpirun_and_srun_get_ranks_and_variables() -> None:
     ]  # fmt: skip
 
 
+def test_other_launchers_refuse_what_they_cannot_start() -> None:
+    cluster = load_cluster("laptop", ["cluster.launcher=mpirun", "cluster.communication.kind=parameter_server"])
+    with pytest.raises(UserError, match=r"^communication\.kind: got 'parameter_server' under mpirun"):
+        run_under(cluster, ["true"], {})
+
+
 def test_no_module_but_one_sets_a_frameworks_variables() -> None:
     root = Path(local.__file__).parent.parent
     found = subprocess.run(
-        ["grep", "-rlE", "--include=*.py", r"\"(MXNET|NCCL|HOROVOD_(CYCLE|FUSION|CONTROLLER))_",
+        ["grep", "-rlE", "--include=*.py", r"\"(MXNET|NCCL|DMLC|HOROVOD_(CYCLE|FUSION|CONTROLLER))_",
          "configs", "data", "logs", "train", "launch"],
         cwd=root, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip

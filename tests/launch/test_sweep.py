@@ -12,7 +12,7 @@ import pytest
 
 from configs.errors import ConfigError
 from configs.load import ROOT, dump
-from configs.study import load_study
+from configs.study import Study, load_study
 
 STUDY = """
 name: tiny
@@ -76,6 +76,7 @@ def test_a_sweep_runs_what_is_missing_and_reports_the_best_of_each_point(tmp_pat
 def test_a_folder_with_other_settings_is_refused_not_mixed_in(tmp_path: Path) -> None:
     _write(tmp_path)
     study = load_study(str(tmp_path / "tiny.yaml"))
+    assert isinstance(study, Study)
     cell = next(study.grid_cells())
     folder = tmp_path / "runs" / cell.folder
     folder.mkdir(parents=True)
@@ -97,6 +98,7 @@ def test_a_study_that_cannot_run_is_refused_before_its_first_run(tmp_path: Path)
 
 def test_the_large_batch_study_compares_equal_epochs_at_the_issues_batches() -> None:
     study = load_study("large-batch")
+    assert isinstance(study, Study)
     assert {tuple(curve.grid) for curve in study.curves.values()} == {(256, 1024, 4096, 8192)}
     assert len(study.seeds) == 3
     recipes = [study.load(cell)[0] for cell in study.grid_cells()]

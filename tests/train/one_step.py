@@ -1,6 +1,6 @@
-"""One rank's share of a recipe's first step on synthetic images; rank 0 writes what the step changed.
+"""One rank's share of a recipe's first step on synthetic images; rank 0 writes gradients and what the step changed.
 
-Run by `test_full_batch`, once a rank: python -m tests.train.one_step FILE RECIPE KEY=VALUE ...
+Run once a rank: python -m tests.train.one_step FILE RECIPE KEY=VALUE ...
 """
 
 from __future__ import annotations
@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from configs.load import load_both
 from configs.plan import plan_run
-from train.comm import bring_up
-from train.identity import read_identity
+from configs.schema import Cluster, Recipe
+from train.comm import Connect, bring_up
+from train.devices import run_ranks_here
+from train.identity import Identity, read_identity
 from train.images import images_of
 from train.loop import Step
 from train.schedule import resolve_schedule
@@ -28,9 +31,12 @@ from train.watchdog import Watchdog
 def main(file: Path, name: str, overrides: Sequence[str]) -> None:
     """Take the step with the parts that a run is made of."""
     recipe, cluster = load_both(name, "laptop", overrides)
-    identity = read_identity(os.environ)
+    run_ranks_here(cluster, read_identity(os.environ), Ledger(), partial(_step, file, recipe, cluster))
+
+
+def _step(file: Path, recipe: Recipe, cluster: Cluster, identity: Identity, ledger: Ledger, connect: Connect) -> int:
     plan = plan_run(recipe, identity.world_size)
-    communicator = bring_up(identity, Ledger()).wait()
+    communicator = bring_up(identity, ledger, connect).wait()
     model = build_model(recipe, cluster, plan, identity)
     step = Step(
         model.network, model.optimizer, communicator, model.buckets, plan.accumulation_steps, NoClock(2), Watchdog(600)
@@ -44,7 +50,10 @@ def main(file: Path, name: str, overrides: Sequence[str]) -> None:
     if identity.rank == 0:
         names = [each.name for each in model.network.parameters]
         counts = {"accumulation_steps": plan.accumulation_steps, "images": plan.global_batch_size}
+        gradients = [gradient.asnumpy() for gradient in model.network.gradients]
+        np.savez(file.with_suffix(".gradients.npz"), **dict(zip(names, gradients, strict=True)))
         np.savez(file, **dict(zip(names, updates, strict=True)), **counts, loss=loss.asnumpy())
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,141 @@
+"""A scaling study: a grid of ranks, batches, networks, communications and data, each point timed several times."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+
+from configs.errors import ConfigError
+from configs.load import load_both, load_cluster
+from configs.schema import Cluster, Recipe
+from configs.section import Section
+
+__all__ = ["ScalingCell", "ScalingStudy"]
+
+Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)]
+Variants = Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+"""The names on one axis of the grid, each with the keys that it sets."""
+
+
+class ScalingStudy(Section):
+    """Every combination of the axes, each ``repeats`` times, interleaved.
+
+    A cell sets, each over the one before: ``set``, its network's, communication's and data's keys, ``times_ranks``,
+    and what its batch and ranks mean. Repeat r runs with the recipe's seed plus r.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    title: str
+    purpose: str
+    notes: str = Field("", description="What was found, in words; stands below the figures.")
+    recipe: str
+    cluster: str = "laptop"
+    set: dict[str, Any] = Field(default_factory=dict, description="Keys set in every run, as --set takes them.")
+    repeats: int = Field(3, ge=1, le=100)
+    warmup_steps: int = Field(10, ge=0, description="Steps at a run's beginning that no rate counts.")
+    ranks: Counts
+    batch: Counts = Field(description="Images a rank and step.")
+    network: Variants
+    communication: Variants
+    data: Variants
+    times_ranks: dict[str, float] = Field(
+        default_factory=dict, description="Keys whose value is this times the ranks: schedule.base_lr: 1e-4."
+    )
+
+    @field_validator("ranks", "batch")
+    @classmethod
+    def _values_differ(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(value)) < len(value):
+            raise ConfigError("axis", list(value), "numbers that differ")
+        return value
+
+    def cells(self) -> Iterator[ScalingCell]:
+        """List the grid, without what cannot be: many ranks that do not communicate, devices of several machines.
+
+        Raises:
+            ConfigError: The study sets what a recipe or a cluster refuses.
+        """
+        place = self.place()
+        axes = (self.network, self.communication, self.data, self.batch, self.ranks)
+        for network, communication, data, batch, ranks in itertools.product(*axes):
+            seats = _seats(ranks, place)
+            values = {**self.set, **self.communication[communication]}
+            kind = values.get("cluster.communication.kind", place.communication.kind)
+            if not (kind == "none" and ranks > 1) and not (kind == "devices" and seats["cluster.num_nodes"] > 1):
+                yield ScalingCell(network, communication, data, batch, ranks)
+
+    def load(self, cell: ScalingCell, repeat: int = 0) -> tuple[Recipe, Cluster]:
+        """Give what a cell runs; the recipe's seed plus ``repeat`` is its seed.
+
+        Raises:
+            ConfigError: The study sets what a recipe or a cluster refuses.
+        """
+        recipe, cluster = self._load(self._values(cell))
+        return recipe.model_copy(
+            update={"run": recipe.run.model_copy(update={"seed": recipe.run.seed + repeat})}
+        ), cluster
+
+    def place(self) -> Cluster:
+        """Give the machines that there are."""
+        return load_cluster(self.cluster, _overrides(self.set))
+
+    def _values(self, cell: ScalingCell) -> dict[str, Any]:
+        return {
+            **self.set,
+            **self.network[cell.network],
+            **self.communication[cell.communication],
+            **self.data[cell.data],
+            **{key: value * cell.ranks for key, value in self.times_ranks.items()},
+            "batch.global_size": cell.batch * cell.ranks,
+            **_seats(cell.ranks, self.place()),
+        }
+
+    def _load(self, values: dict[str, Any]) -> tuple[Recipe, Cluster]:
+        return load_both(self.recipe, self.cluster, _overrides(values))
+
+
+def _overrides(values: dict[str, Any]) -> list[str]:
+    return [f"{key}={json.dumps(value)}" for key, value in values.items()]
+
+
+def _seats(ranks: int, place: Cluster) -> dict[str, Any]:
+    """Put ``ranks`` on as few machines as hold them; a CPU takes any number.
+
+    Raises:
+        ConfigError: They do not fill the last machine.
+    """
+    a_node = place.ranks_per_node
+    if ranks <= a_node or (place.device == "cpu" and place.launcher == "local"):
+        return {"cluster.num_nodes": 1, "cluster.ranks_per_node": ranks}
+    if ranks % a_node:
+        raise ConfigError("ranks", ranks, f"up to {a_node}, or a multiple of them", "change it, or the cluster")
+    # More than one machine has no local launcher: such a cell is only ever predicted.
+    beyond = {"cluster.launcher": "horovodrun"} if place.launcher == "local" else {}
+    return {"cluster.num_nodes": ranks // a_node, "cluster.ranks_per_node": a_node, **beyond}
+
+
+@dataclass(frozen=True)
+class ScalingCell:
+    """One point of the grid."""
+
+    network: str
+    communication: str
+    data: str
+    batch: int
+    ranks: int
+
+    @property
+    def axes(self) -> tuple[str, str, str, int, int]:
+        """Give its place in the grid, in the order of the table's columns."""
+        return self.network, self.communication, self.data, self.batch, self.ranks
+
+    @property
+    def name(self) -> str:
+        """Name its runs' folders, save for the repeat."""
+        words = f"{self.network}-{self.communication}-{self.data}-b{self.batch}-r{self.ranks}"
+        return words.replace(" ", "-").replace("/", "-")

@@ -1,0 +1,116 @@
+"""A scaling study as one self-contained page: its table, and figures in the forms of the founding documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+from statistics import median
+
+from configs.scaling import ScalingStudy
+from logs.cells import Row
+from logs.disk import write_text
+from logs.page import document, scrolled, section
+from logs.scaling import with_efficiency
+from logs.scaling_figures import Figure, cell_figures, course_figures, grouped
+
+__all__ = ["write_scaling_page"]
+
+_HEADS = (
+    "Network", "Communication", "Data", "Batch", "Ranks", "Basis", "Images/s", "Efficiency", "First epoch, s",
+    "Later epochs, s", "Wall, s", "CPU, s", "Cores busy", "Memory, MB", "Top-1",
+)  # fmt: skip
+_NOTHING = "\u2013"
+
+
+def write_scaling_page(study: ScalingStudy, rows: Sequence[Row], runs: Path, folder: Path) -> None:
+    """Write NAME.html into ``folder``.
+
+    Args:
+        study: What was asked.
+        rows: What was found.
+        runs: Folder of the runs' folders, for their courses.
+        folder: Where the page goes.
+
+    Raises:
+        UserError: The folder cannot be written, or a run's folder is damaged.
+    """
+    complete = with_efficiency(rows)
+    sections = [
+        section(title, _charts(figures))
+        for title, figures in (*cell_figures(complete), *course_figures(complete, runs))
+        if figures
+    ]
+    body = f"<h1>{escape(study.title)}</h1>{_lead(study, complete)}{''.join(sections)}"
+    body += section("Cells", _table(complete))
+    body += "".join(f"<p>{escape(part)}</p>" for part in study.notes.split("\n\n") if part.strip())
+    write_text(folder / f"{study.name}.html", document(study.title, body))
+
+
+def _lead(study: ScalingStudy, rows: Sequence[Row]) -> str:
+    """Say what was run, and how to tell what was not."""
+    measured = sum(row.basis == "measured" and row.status == "success" for row in rows)
+    failed = sum(row.status == "failed" for row in rows)
+    told = f"<strong>{measured} runs</strong>, {study.repeats} of each cell, made by ./run.sh sweep {study.name}"
+    told += f"; {failed} failed" if failed else ""
+    told += ". Points are medians of the repeats; the table has lowest and highest."
+    if any(row.basis == "predicted" for row in rows):
+        told += " Hollow points on dotted lines were <strong>predicted by the simulator</strong>, and nothing "
+        told += "measured is in them."
+    return f'<p class="lead">{escape(study.purpose.strip())}</p><p class="lead">{told}</p>'
+
+
+def _charts(figures: Iterable[Figure]) -> str:
+    drawn = (
+        f"<figure>{figure.drawing}{_key(figure)}<figcaption>{escape(figure.caption)}</figcaption></figure>"
+        for figure in figures
+    )
+    return f'<div class="charts">{"".join(drawn)}</div>'
+
+
+def _key(figure: Figure) -> str:
+    words = []
+    for series in figure.series:
+        line = f'<path class="line line{series.number % 6} {series.style}" d="M1 4H23"/>'
+        swatch = f'<svg class="swatch" viewBox="0 0 24 8" aria-hidden="true">{line}</svg>'
+        words.append(f"<span>{swatch}{escape(series.name)}</span> ")
+    return f'<p class="key">{"".join(words)}</p>' if words else ""
+
+
+def _table(rows: Sequence[Row]) -> str:
+    heads = "".join(f'<th scope="col">{head}</th>' for head in _HEADS)
+    lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for cells in _cells(rows))
+    return scrolled("Cells", f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>")
+
+
+def _cells(rows: Sequence[Row]) -> Iterator[list[str]]:
+    """Give the table's lines: one a cell and basis."""
+    kept = [row for row in rows if row.status == "success"]
+    for key, group in grouped(kept, "network", "communication", "data", "batch", "ranks", "basis").items():
+        *axes, basis = key
+        badge = f'<span class="badge">{basis}</span><small>{len(group)} of them</small>'
+        if basis == "predicted":
+            badge = "<mark>predicted</mark>"
+        memory = [row.peak_memory_bytes / 1e6 for row in group if row.peak_memory_bytes is not None]
+        yield [
+            *(escape(str(value)) for value in axes),
+            badge,
+            *(
+                _spread([getattr(row, name) for row in group], digits)
+                for name, digits in (
+                    ("images_per_s", 1), ("efficiency", 3), ("first_epoch_s", 2), ("later_epoch_s", 2), ("wall_s", 1),
+                    ("cpu_s", 1), ("busy_cores", 2),
+                )
+            ),
+            _spread(memory, 0),
+            _spread([row.top1 for row in group], 4),
+        ]  # fmt: skip
+
+
+def _spread(values: Sequence[float | None], digits: int) -> str:
+    """Write the median, and below it lowest and highest."""
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return _NOTHING
+    text = f"{median(known):,.{digits}f}"
+    return text if len(known) == 1 else f"{text}<small>{known[0]:,.{digits}f} to {known[-1]:,.{digits}f}</small>"

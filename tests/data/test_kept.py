@@ -1,0 +1,42 @@
+"""Batches that are read once and trained on again."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.kept import KeptBatches
+from data.source import Batch
+
+
+class Counting:
+    """A source whose n-th batch is n."""
+
+    def __init__(self) -> None:
+        self.given, self.epochs, self.is_closed = 0, [0], False
+
+    def begin_epoch(self, epoch: int) -> None:
+        assert not self.is_closed
+        self.epochs.append(epoch)
+
+    def next_batch(self) -> Batch:
+        assert not self.is_closed
+        assert len(self.epochs) > 1
+        self.given += 1
+        return Batch(self.given, None)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@given(st.integers(1, 20), st.lists(st.integers(1, 20), min_size=1, max_size=5))
+def test_every_epochs_batches_are_those_of_the_first(size: int, steps: list[int]) -> None:
+    source = Counting()
+    kept = KeptBatches(source, size)
+    seen = []
+    for epoch, count in enumerate(steps, start=1):
+        kept.begin_epoch(epoch)
+        seen += [kept.next_batch().images for _ in range(count)]
+    assert seen == [number % size + 1 for number in range(sum(steps))]
+    assert source.given == min(size, sum(steps))
+    assert source.is_closed == (sum(steps) >= size)
