@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
+import logging
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from configs.load import load_both
@@ -13,6 +17,7 @@ from data.source import Batch
 from logs.events import NullLog
 from logs.metrics import NullMetrics
 from train.arch import build_network
+from train.bench.job import packed, run_ranks
 from train.bench.measure import Report, interleave, make_report
 from train.buckets import plan_buckets
 from train.comm import SingleProcess
@@ -22,20 +27,56 @@ from train.progress import Progress
 from train.schedule import HyperParameters, resolve_schedule
 from train.timing import StepClock
 
-PURPOSE = "Python's share of a step"
+PURPOSE = "gaps between epochs and around an evaluation, its seconds, and Python's share of a step"
 
 _STEPS = 400
+_RECIPE = "digits"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See `Bench`."""
-    parser.add_argument("--rounds", metavar="N", type=int, default=5, help="rounds that count")
+    parser.add_argument("--rounds", metavar="N", type=int, default=3, help="rounds that count (default: 3)")
+    parser.add_argument(
+        "--epochs", metavar="N", type=int, default=6, help="of a job; every other evaluates (default: 6)"
+    )
 
 
 def measure(arguments: argparse.Namespace) -> Report:
     """See `Bench`."""
-    rows = interleave({"null network, tensors of resnet50": _python_step}, n=arguments.rounds, warmup=1)
-    return make_report(rows, ["the loop with all its parts, on a network, an optimizer and arrays that do nothing"])
+    recipe, cluster = load_both(_RECIPE, "laptop")
+    data = packed(recipe, cluster)
+    rows = interleave({"null network, tensors of ResNet-50": _python_step}, n=arguments.rounds, warmup=1)
+    with tempfile.TemporaryDirectory(prefix="bench-epoch-") as folder:
+        output = Path(folder) / "gaps.json"
+        rows += interleave(
+            {"ours": lambda: _ours(arguments, output), "textbook": lambda: _textbook(arguments, data, output)},
+            n=arguments.rounds, reference="textbook", compared=["between_epochs_ms"],
+            tell=logging.getLogger(__name__).info,
+        )  # fmt: skip
+    notes = [
+        "python_step_ms: the loop with all its parts on a network, an optimizer and arrays that do nothing",
+        "gaps: rank 0 of two, median of a job: from a step queued to the next one's batch; before an evaluation, from "
+        "the engine's last step; after it, to the next step's batch",
+        "ours: digits, 32 images a rank; textbook: the loop of Horovod's example on the same images, a small network",
+    ]
+    return make_report(rows, notes)
+
+
+def _ours(arguments: argparse.Namespace, output: Path) -> Mapping[str, float]:
+    sets = ["--set", f"run.epochs={arguments.epochs}", "--set", "run.eval_every_epochs=2"]
+    run_ranks("train.bench.programs.epoch_ours", [_RECIPE, *sets, "--output", str(output)])
+    return _read(output)
+
+
+def _textbook(arguments: argparse.Namespace, data: Path, output: Path) -> Mapping[str, float]:
+    shape = ["--image-size", "32", "--batch-size", "32", "--epochs", str(arguments.epochs), "--eval-every", "2"]
+    run_ranks("train.bench.programs.epoch_textbook", [str(data), *shape, "--output", str(output)])
+    return _read(output)
+
+
+def _read(output: Path) -> Mapping[str, float]:
+    figures: Mapping[str, float] = json.loads(output.read_text(encoding="utf-8"))
+    return figures
 
 
 class _Nothing:

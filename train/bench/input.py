@@ -11,19 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from configs.load import dump, load_both, resolve_path
+from configs.load import dump, load_both
 from configs.schema import Cluster, Recipe
-from data.prepare import prepare
-from data.sources import Settings, open_source
 from logs.folder import read_summary
-from train.bench.job import launch
+from train.bench.job import launch, packed
 from train.bench.measure import Report, interleave, make_report, summarize
 from train.bench.readers import BATCH_SIZE, read_by_dali, read_by_mxnet, read_by_pillow
 
 PURPOSE = "images a second of the input pipeline by core, against MXNet's reader and Pillow; its share of a step"
 
 _TRAIN, _EVAL = 192, 16
-_DATA = "bench-input"
 _DRAINED_BATCHES = 8
 """More than any of the readers holds ready; what was made before the clock started must not count."""
 
@@ -39,11 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(arguments: argparse.Namespace) -> Report:
     """See `Bench`."""
     recipe, cluster = load_both("imagenet-smoke", "laptop", [
-        f"data.name={_DATA}", f"data.train_samples={_TRAIN}", f"data.eval_samples={_EVAL}", "model.num_classes=10",
+        "data.name=bench-input", f"data.train_samples={_TRAIN}", f"data.eval_samples={_EVAL}", "model.num_classes=10",
         f"model.image_size={arguments.image_size}", "data.eval_resize=null", f"run.max_steps={arguments.steps}",
     ])  # fmt: skip
-    folder = resolve_path(cluster.paths.data) / _DATA
-    prepare(open_source("generated", Settings(train=_TRAIN, eval=_EVAL, classes=10)), folder)
+    folder = packed(recipe, cluster)
     readers = {
         "DALI (ours)": read_by_dali(recipe, cluster, folder),
         "ImageRecordIter": read_by_mxnet(recipe, folder),

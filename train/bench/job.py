@@ -1,4 +1,4 @@
-"""Real jobs of several ranks, started as users start them: `launch` as a command."""
+"""Real jobs of several ranks, started as users start them, and the images that they read."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from configs.load import ROOT
+from configs.load import ROOT, resolve_path
+from configs.schema import Cluster, Recipe
+from data.prepare import prepare
+from data.sources import Settings, open_source
 from train.bench.measure import MeasurementFailed
 
-__all__ = ["launch", "run", "run_ranks"]
+__all__ = ["launch", "packed", "run", "run_ranks"]
 
 _TAIL_LINES = 12
 """Of a failed job's output, for its message."""
@@ -67,3 +71,19 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
         tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
         raise MeasurementFailed(f"{' '.join(command)} ended with status {done.returncode}:\n{tail}")
     return done.stdout
+
+
+def packed(recipe: Recipe, cluster: Cluster) -> Path:
+    """Give the folder of a recipe's built-in data set, packed if it is not there yet.
+
+    Raises:
+        UserError: It cannot be packed.
+    """
+    folder = resolve_path(cluster.paths.data) / recipe.data.name
+    if not (folder / "manifest.json").is_file():
+        counts = Settings()
+        if recipe.data.source == "generated":
+            data = recipe.data
+            counts = Settings(train=data.train_samples, eval=data.eval_samples, classes=recipe.model.num_classes)
+        prepare(open_source(recipe.data.source, counts), folder)
+    return folder

@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from configs.load import load_both, resolve_path
-from data.prepare import prepare
-from data.sources import Settings, open_source
+from configs.load import load_both
 from logs.lines import read_events
 from logs.mlperf import RESULT_FILES
-from train.bench.job import launch, run
+from train.bench.job import launch, packed, run
 from train.bench.measure import Report, interleave, make_report
 
 PURPOSE = "from the command to run_start, against imports, communicator, pipelines, weights by broadcast in turn"
@@ -36,11 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(arguments: argparse.Namespace) -> Report:
     """See `Bench`."""
     recipe, cluster = load_both(_RECIPE, "laptop")
-    data = resolve_path(cluster.paths.data) / recipe.data.name
-    settings = Settings(
-        train=recipe.data.train_samples, eval=recipe.data.eval_samples, classes=recipe.model.num_classes
-    )
-    prepare(open_source(recipe.data.source, settings), data)
+    data = packed(recipe, cluster)
     with tempfile.TemporaryDirectory(prefix="bench-startup-") as name:
         folder = Path(name)
         rows = interleave(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from train.bench.__main__ import main
+from train.bench.__main__ import _BENCHES, main
 from train.bench.measure import Row, interleave
 
 
@@ -37,17 +39,44 @@ def test_figures_that_the_reference_lacks_or_has_as_zero_get_no_ratio() -> None:
     assert [row.figure for row in rows if "/" in row.figure] == ["a_s / theirs"]
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add a bench that takes no time."""
+    monkeypatch.setitem(_BENCHES, "quick", "tests.train.bench.quick")
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_bench_prints_a_table_and_writes_its_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "rows.json"
-    assert main(["bench", "epoch", "--rounds", "2", "--output", str(file)]) == 0
+    file = tmp_path / "new" / "rows.json"
+    assert main(["bench", "quick", "--rounds", "3", "--output", str(file)]) == 0
     printed = capsys.readouterr().out
     tree = json.loads(file.read_text(encoding="utf-8"))
-    assert tree["bench"] == "epoch"
-    assert {"mxnet", "numpy", "python"} <= set(tree["versions"])
+    assert tree["bench"] == "quick"
+    assert {"mxnet", "numpy", "python", "commit"} <= set(tree["versions"])
     assert tree["machine"]["usable_cores"] >= 1
-    for row in tree["rows"]:
-        assert row["low"] <= row["median"] <= row["high"]
-        assert row["figure"] in printed
+    row = {"alternative": "nothing", "figure": "step_ms", "n": 3, "warmup": 0, "median": 2.0, "low": 2.0, "high": 2.0}
+    assert tree["rows"] == [row]
+    assert "nothing was measured" in printed
+    assert str(file) in printed
+    assert main(["bench", "quick", "--json", "--output", str(file)]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["n"] == 2
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_measurement_that_failed_is_status_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "quick", "--fail"]) == 1
+    assert capsys.readouterr().err == "error: the ranks died of boredom\n"
+
+
+def test_help_names_every_bench_with_its_question_and_imports_no_framework() -> None:
+    program = (
+        "import sys; from train.bench.__main__ import main\n"
+        "try: main(['--help'])\n"
+        "finally: print('mxnet' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert all(name in said for name in _BENCHES)
+    assert said.splitlines()[-1] == "False"
 
 
 def test_a_bench_that_does_not_exist_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,135 @@
+"""One rank of ``bench epoch``: a run of ours, and the moments at which things happen in it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from configs.load import load_both
+from configs.plan import plan_run
+from data.source import Batch, TrainingSource
+from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
+from logs.mlperf import MlperfLog, NullLog
+from train.bench.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, Moments, gaps, mark
+from train.comm import bring_up
+from train.identity import Identity, read_identity
+from train.images import images_of
+from train.loop import Run, Step, train
+from train.metric import Top1
+from train.progress import Progress, StepLoss
+from train.schedule import resolve_schedule
+from train.session import build_model
+from train.startup import Ledger, import_mxnet
+from train.timing import StepClock
+from train.watchdog import Watchdog, die_with_parent
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, and write the gaps on rank 0."""
+    die_with_parent()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("recipe")
+    parser.add_argument("--set", dest="overrides", action="append", default=[])
+    parser.add_argument("--output", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    identity = read_identity(os.environ)
+    with tempfile.TemporaryDirectory(prefix="bench-epoch-") as folder:
+        moments = _run(options.recipe, options.overrides, identity, Path(folder))
+    if identity.rank == 0:
+        options.output.write_text(json.dumps(gaps(moments)), encoding="utf-8")
+    return 0
+
+
+def _run(name: str, overrides: Sequence[str], identity: Identity, folder: Path) -> Moments:
+    """Put a run together as `train.session` does, with parts that mark moments."""
+    recipe, cluster = load_both(name, "laptop", overrides)
+    plan = plan_run(recipe, identity.world_size)
+    images = images_of(recipe, cluster, plan, identity)
+    import_mxnet()
+    images.load()
+    from train.evaluate import Evaluator  # noqa: PLC0415 (imports MXNet)
+
+    communicator = bring_up(identity, Ledger()).wait()
+    model = build_model(recipe, cluster, plan, identity)
+    moments: Moments = []
+    ahead, every = cluster.engine.run_ahead_steps, recipe.run.log_every_steps
+    clock = _MarkingClock(moments, ahead, every)
+    is_reporter = identity.rank == 0
+    progress = _MarkingProgress(
+        moments, MetricsWriter(folder / METRICS_FILE) if is_reporter else NullMetrics(), clock,
+        global_batch_size=plan.global_batch_size, total_steps=plan.total_steps, every_steps=every, visible=is_reporter,
+    )  # fmt: skip
+    alive = Watchdog(cluster.watchdog_s)
+    run = Run(
+        plan=plan, schedule=resolve_schedule(recipe, plan), target_top1=None,
+        step=Step(model.network, model.optimizer, communicator, model.buckets, plan.accumulation_steps, clock, alive),
+        open_training=lambda: _MarkingSource(moments, images.open_training()),
+        evaluate=Evaluator(model.network, images.open_evaluation(), communicator, Top1),
+        log_every_steps=every, run_ahead_steps=ahead,
+    )  # fmt: skip
+    train(run, log=MlperfLog(folder) if is_reporter else NullLog(), progress=progress)
+    alive.rest()
+    progress.close()
+    return moments
+
+
+class _MarkingClock(StepClock):
+    def __init__(self, moments: Moments, run_ahead_steps: int, sample_every_steps: int) -> None:
+        super().__init__(run_ahead_steps, sample_every_steps)
+        self._moments = moments
+
+    @contextmanager
+    def input(self) -> Iterator[None]:
+        with super().input():
+            yield
+        mark(self._moments, BATCH)
+
+    def step_queued(self, loss: Any, gradients: Sequence[Any]) -> None:
+        super().step_queued(loss, gradients)
+        mark(self._moments, QUEUED)
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        mark(self._moments, EVALUATING)
+        with super().pause():
+            yield
+        mark(self._moments, EVALUATED)
+
+
+class _MarkingProgress(Progress):
+    def __init__(self, moments: Moments, *parts: Any, **settings: Any) -> None:
+        super().__init__(*parts, **settings)
+        self._moments = moments
+
+    def steps(self, losses: Sequence[StepLoss], *, is_last: bool = False) -> None:
+        if is_last:
+            mark(self._moments, DRAINED)
+        super().steps(losses, is_last=is_last)
+
+
+class _MarkingSource:
+    def __init__(self, moments: Moments, source: TrainingSource) -> None:
+        self._moments, self._source = moments, source
+
+    def begin_epoch(self, epoch: int) -> None:
+        mark(self._moments, EPOCH)
+        self._source.begin_epoch(epoch)
+
+    def next_batch(self) -> Batch:
+        return self._source.next_batch()
+
+    def close(self) -> None:
+        self._source.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
