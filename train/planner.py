@@ -113,7 +113,9 @@ def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
     network = build_network(
         model.name, num_classes=model.num_classes, image_size=model.image_size, input_channels=model.input_channels
     )
-    sizes = gradient_bytes(network.parameters, BYTES_PER_NUMBER[engine.precision])
+    # Sums over micro-batches are float32, see train.model.
+    wire = "float32" if plan.accumulation_steps > 1 else engine.precision
+    sizes = gradient_bytes(network.parameters, BYTES_PER_NUMBER[wire])
     buffers = estimate_input(network, plan, engine, on_gpu=on_gpu)
     moments = 2 if recipe.optimizer.name == "adam" else 1
     estimate = estimate_memory(network, plan, engine, buffers, on_gpu=on_gpu, moments=moments)

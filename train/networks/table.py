@@ -173,5 +173,5 @@ class Rows:
 
 
 def gradient_bytes(parameters: Iterable[Parameter], bytes_per_number: int) -> list[int]:
-    """Give each tensor's size on the wire, in the order given."""
-    return [parameter.size * bytes_per_number for parameter in parameters]
+    """Give each tensor's size on the wire, in the order given; batch norm's stay float32 in any precision."""
+    return [each.size * (4 if each.kind in ("gamma", "beta") else bytes_per_number) for each in parameters]
