@@ -12,7 +12,8 @@ from configs.section import Section
 from configs.variables import require_known
 
 __all__ = [
-    "Cluster", "Communication", "Container", "Engine", "Fabric", "Node", "Paths", "Scheduler", "Submission",
+    "Checkpoint", "Cluster", "Communication", "Container", "Engine", "Fabric", "Node", "Paths", "Scheduler",
+    "Submission",
 ]  # fmt: skip
 
 Words = Annotated[tuple[str, ...], Field(strict=False)]
@@ -51,6 +52,18 @@ class Communication(Section):
     bucket_bytes: int = Field(4 << 20, ge=1, description="Cap of one fused reduction, last layer first.")
     cycle_time_ms: float = Field(1.0, gt=0, le=1000, description="How often Horovod looks for ready tensors.")
     timeout_s: int = Field(300, ge=1, le=86_400, description="How long ranks wait for each other at start-up.")
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether all ranks stand at the same step with the same weights."""
+        return self.kind != "parameter_server_async"
+
+
+class Checkpoint(Section):
+    """When a run's state is kept; always at its end, and when it is told to stop."""
+
+    every_epochs: int | None = Field(1, ge=1, description="At the first evaluation so long after the last; none: not.")
+    keep: int = Field(2, ge=1, le=1000, description="Newest ones that stay.")
 
 
 class Paths(Section):
@@ -151,7 +164,9 @@ class Cluster(Section):
     num_nodes: int = Field(1, ge=1, le=100_000)
     ranks_per_node: int = Field(2, ge=1, le=1024, description="One rank a GPU; on a CPU as many as wanted.")
     launcher: Literal["local", "horovodrun", "mpirun", "srun"] = "local"
-    watchdog_s: int = Field(600, ge=10, description="A rank without progress for so long ends the run.")
+    watchdog_s: int = Field(
+        600, ge=10, description="A rank without progress for so long ends the run; at start-up communication.timeout_s."
+    )
     trace_steps: int = Field(
         0, ge=0, le=1000, description="Steps whose operators go to trace.json; --trace asks for 3."
     )
@@ -161,6 +176,7 @@ class Cluster(Section):
     container: Container = Container()
     engine: Engine = Engine()
     communication: Communication = Communication()
+    checkpoint: Checkpoint = Checkpoint()
     paths: Paths = Paths()
     submission: Submission = Submission()
     environment: dict[str, str] = Field(default_factory=dict, description="Extra variables for every rank.")

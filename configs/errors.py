@@ -1,11 +1,14 @@
-"""The errors a user can cause. Imports nothing of ours."""
+"""The errors a user can cause, and what a stopped run ends with. Imports nothing of ours."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["ConfigError", "UserError", "nearest"]
+__all__ = ["STOPPED_STATUS", "ConfigError", "UserError", "nearest"]
+
+STOPPED_STATUS = 75
+"""Exit status of a run that was told to stop and can go on (sysexits: EX_TEMPFAIL): schedulers requeue on it."""
 
 
 class UserError(ValueError):

@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from configs.errors import ConfigError
 from configs.schema import Recipe, StepDecay
 
-__all__ = ["RunPlan", "plan_run"]
+__all__ = ["BEGINNING", "Position", "RunPlan", "plan_run"]
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands: the 1-based epoch to go on in, and its next 0-based step, which is the steps done."""
+
+    epoch: int
+    step: int
+
+
+BEGINNING = Position(1, 0)
 
 
 @dataclass(frozen=True)
@@ -55,10 +66,10 @@ class RunPlan:
         """Steps of the whole run, if no target stops it."""
         return self.steps_after(self.epochs)
 
-    def epoch_steps(self, epoch: int) -> range:
-        """Give the 0-based steps of 1-based ``epoch``; empty once ``max_steps`` is reached."""
+    def epoch_steps(self, epoch: int, first: int = 0) -> range:
+        """Give the 0-based steps of 1-based ``epoch`` from ``first`` on; empty once ``max_steps`` is reached."""
         assert epoch >= 1
-        return range(self.steps_after(epoch - 1), self.steps_after(epoch))
+        return range(max(self.steps_after(epoch - 1), first), self.steps_after(epoch))
 
     @property
     def last_epoch(self) -> int:

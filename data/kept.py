@@ -17,26 +17,38 @@ class KeptBatches:
     Args:
         source: Reads.
         num_batches: Micro-batches of an epoch on this rank, rounded up.
+        given: Batches that another one gave, where this one goes on; they are read again.
     """
 
-    def __init__(self, source: TrainingSource, num_batches: int) -> None:
+    def __init__(self, source: TrainingSource, num_batches: int, given: int = 0) -> None:
         self._source, self._num_batches = source, num_batches
         self._kept: list[Batch] = []
-        self._given = 0
+        self._given = given
 
     def begin_epoch(self, epoch: int) -> None:
         """See `TrainingSource`."""
+        assert epoch >= 1
         if len(self._kept) < self._num_batches:
-            self._source.begin_epoch(epoch)
+            # All that is kept is of the first epoch, whichever this one goes on in.
+            self._source.begin_epoch(1)
+        while len(self._kept) < min(self._given, self._num_batches):
+            self._read()
 
     def next_batch(self) -> Batch:
         """See `TrainingSource`."""
         if len(self._kept) < self._num_batches:
-            self._kept.append(self._source.next_batch())
-            if len(self._kept) == self._num_batches:
-                self._source.close()
+            self._read()
         self._given += 1
         return self._kept[(self._given - 1) % self._num_batches]
+
+    def _read(self) -> None:
+        self._kept.append(self._source.next_batch())
+        if len(self._kept) == self._num_batches:
+            self._source.close()
+
+    def state(self) -> bytes:
+        """See `TrainingSource`."""
+        return str(self._given).encode()
 
     def close(self) -> None:
         """See `TrainingSource`."""

@@ -44,6 +44,9 @@ class TrainingSource(Protocol):
             DataError: A record cannot be used.
         """
 
+    def state(self) -> bytes:
+        """Say where the stream stands, after the last batch given: opened with it, another one goes on there."""
+
     def close(self) -> None:
         """Free threads and memory; the source is of no use afterwards."""
 

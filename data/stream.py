@@ -81,10 +81,12 @@ class Stream:
         reading: What is read.
         pipeline: The pipeline, not built yet.
         num_samples: Records that its index should hold.
+        state: Where ``pipeline`` was told to go on; none: at the beginning.
     """
 
-    def __init__(self, reading: Reading, pipeline: Any, num_samples: int) -> None:
+    def __init__(self, reading: Reading, pipeline: Any, num_samples: int, state: bytes = b"") -> None:
         self._reading, self._pipeline, self._num_samples = reading, pipeline, num_samples
+        self._untouched: bytes | None = state
         self._context = mx.cpu() if reading.device_id is None else mx.gpu(reading.device_id)
         self._is_running = False
         self._has_vectors = reading.recipe.loss.kind == "sigmoid"
@@ -114,11 +116,16 @@ class Stream:
         """
         assert self._is_running
         images, labels, sources = self._call(self._pipeline.share_outputs)
+        self._untouched = None
         self._check_labels(labels.as_array(), sources)
         batch = Batch(_copy(images.as_tensor(), self._context), self._labels(labels.as_tensor()))
         self._pipeline.release_outputs()
         self._call(self._pipeline.schedule_run)
         return batch
+
+    def state(self) -> bytes:
+        """Give the state of reader and random operators after the last batch given; batches read ahead do not count."""
+        return bytes(self._pipeline.checkpoint()) if self._untouched is None else self._untouched
 
     def close(self) -> None:
         """Stop DALI's threads and free its memory."""

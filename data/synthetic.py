@@ -27,8 +27,9 @@ _SHARE_OF_A_CLASS = 0.2
 """Of the images, where each has any number of classes."""
 
 
-def open_synthetic_training(
-    recipe: Recipe, engine: Engine, *, batch_size: int, rank: int, world_size: int, device_id: int | None = None
+def open_synthetic_training(  # noqa: PLR0913
+    recipe: Recipe, engine: Engine, *, batch_size: int, rank: int, world_size: int, device_id: int | None = None,
+    state: bytes = b"",
 ) -> TrainingSource:  # fmt: skip
     """Open this rank's endless stream of synthetic training images.
 
@@ -43,9 +44,10 @@ def open_synthetic_training(
         rank: This rank, below ``world_size``.
         world_size: All ranks.
         device_id: GPU of this host; None: the CPU.
+        state: Where another one stood; none: at the beginning.
     """
     pool = _Pool(recipe, engine, "train", recipe.data.train_samples, device_id)
-    return _Training(pool, batch_size, rank, world_size)
+    return _Training(pool, batch_size, int(state) if state else rank, world_size)
 
 
 def open_synthetic_evaluation(
@@ -59,9 +61,9 @@ def open_synthetic_evaluation(
 class _Training:
     """See `TrainingSource`."""
 
-    def __init__(self, pool: _Pool, batch_size: int, rank: int, world_size: int) -> None:
+    def __init__(self, pool: _Pool, batch_size: int, block: int, world_size: int) -> None:
         self._pool, self._batch_size = pool, batch_size
-        self._block, self._world_size = rank, world_size
+        self._block, self._world_size = block, world_size
 
     def begin_epoch(self, epoch: int) -> None:
         assert epoch >= 1
@@ -70,6 +72,9 @@ class _Training:
         start = self._block * self._batch_size
         self._block += self._world_size
         return self._pool.take(np.arange(start, start + self._batch_size))
+
+    def state(self) -> bytes:
+        return str(self._block).encode()
 
     def close(self) -> None:
         """Nothing is open."""

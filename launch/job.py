@@ -11,31 +11,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from configs.arguments import Parser
-from configs.errors import UserError
+from configs.errors import STOPPED_STATUS, UserError
 from configs.load import load_run
 from launch.env import rank_environment
 from launch.local import Outcome
+from launch.resume import UNFINISHED_MARK, make_ready
 from launch.run import REFUSED, finish_run, record_environment, shown
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, read_summary
 
 __all__ = ["begin", "end", "main"]
 
-UNFINISHED = 75
-"""Exit status of ranks, and of a job, that saved their work because they were told to (EX_TEMPFAIL)."""
-
-_MARK = "unfinished"
-_KEPT = (CONFIG_FILE, _MARK, "checkpoints", "hosts")
-"""What an attempt leaves to the next, beside the job's own files."""
-
 
 def begin(folder: Path) -> bool:
     """Make the folder ready for an attempt; gives False, and says so, where the run is over."""
     recipe, cluster = load_run(folder / CONFIG_FILE)
-    mark = folder / _MARK
+    mark = folder / UNFINISHED_MARK
     if (folder / SUMMARY_FILE).is_file() and not mark.is_file():
         sys.stderr.write(f"{shown(folder)}: was over in an earlier attempt of this job\n")
         return False
-    _clear(folder)
+    make_ready(folder)
     mark.unlink(missing_ok=True)
     record_environment(folder, rank_environment(cluster))
     sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {shown(folder)}\n")
@@ -50,37 +44,17 @@ def end(folder: Path, status: int, *, was_told: bool) -> int:
         status: The launcher's exit status; several launchers turn the ranks' 75 into their own.
         was_told: The job was signalled to stop.
     """
-    recipe, _ = load_run(folder / CONFIG_FILE)
+    recipe, cluster = load_run(folder / CONFIG_FILE)
     summary = read_summary(folder) if (folder / SUMMARY_FILE).is_file() else None
     is_success = summary is not None and summary.status == "success"
-    if not is_success and (was_told or status == UNFINISHED):
-        (folder / _MARK).touch()
+    if not is_success and (was_told or status == STOPPED_STATUS):
+        (folder / UNFINISHED_MARK).touch()
         close_aborted(folder, "stopped before its end; the same job continues it")
         sys.stderr.write(f"{shown(folder)}: stopped before its end\n")
-        return UNFINISHED
+        return STOPPED_STATUS
     if summary is None and status == REFUSED:
         return REFUSED
-    return finish_run(folder, recipe, Outcome(status))
-
-
-def _clear(folder: Path) -> None:
-    """Take what an attempt left out of the next one's way: all of it, or with checkpoints only how it ended."""
-    if any(folder.glob("checkpoints/*")):
-        for path in [folder / SUMMARY_FILE, *folder.glob("failure_*.json")]:
-            path.unlink(missing_ok=True)
-        return
-    left = [
-        path for path in folder.iterdir() if path.name not in _KEPT and not path.name.startswith(("job.", "attempt-"))
-    ]
-    if not left:
-        return
-    close_aborted(folder, "ended with its job")
-    left = [*left, folder / SUMMARY_FILE]
-    past = folder / f"attempt-{1 + len(list(folder.glob('attempt-*')))}"
-    past.mkdir()
-    for path in left:
-        if path.exists():
-            path.rename(past / path.name)
+    return finish_run(folder, recipe, cluster, Outcome(status))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

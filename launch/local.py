@@ -19,17 +19,23 @@ from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 
+from configs.errors import STOPPED_STATUS
 from launch.env import server_environment
 from launch.rendezvous import serve_rendezvous
 
 __all__ = ["Outcome", "main", "run_ranks"]
 
 _POLL_S = 0.05
-GRACE_S = 15.0
+GRACE_S = 10.0
 """What the others get to end by themselves after one rank died: above Horovod's own notice, below 30 s in all."""
 
 KILL_S = 5.0
 """From SIGTERM to SIGKILL."""
+
+STOP_S = 60.0
+"""What ranks get to keep their state when the launcher is told to stop; a scheduler may give less."""
+
+_POLITE = (signal.SIGTERM, signal.SIGUSR1)
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,8 @@ def run_ranks(
 ) -> Outcome:  # fmt: skip
     """Run ``command`` once a rank on this machine and wait for all of them.
 
-    A rank that fails ends the run: the others get `GRACE_S` to notice, then SIGTERM, then SIGKILL. SIGINT and
-    SIGTERM to this process are passed on to the ranks.
+    A rank that fails ends the run: the others get `GRACE_S` to notice, then SIGTERM, then SIGKILL. SIGINT, SIGTERM
+    and SIGUSR1 to this process are passed on to the ranks.
 
     Args:
         command: What a rank runs.
@@ -116,13 +122,13 @@ def _parameter_servers(
 
 @contextmanager
 def _forwarded_signals() -> Iterator[Callable[[], int | None]]:
-    """Note SIGINT and SIGTERM instead of dying of them; gives a function that tells which came."""
+    """Note signals instead of dying of them; gives a function that tells which came last."""
     received: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
         received.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, *_POLITE)}
     try:
         yield lambda: received[-1] if received else None
     finally:
@@ -138,16 +144,21 @@ def _supervise(
     failed: dict[int, int] = {}
     lost: int | None = None
     deadline: float | None = None
-    told = False
+    told, passed_on = False, None
     try:
         while any(rank.poll() is None for rank in ranks):
             if signals() is None and not told:
                 failed = {number: _status(rank) for number, rank in enumerate(ranks) if rank.poll()}
             if not failed and lost is None:
                 lost = next((_status(server) for server in servers if server.poll()), None)
-            if (signals() is not None or lost is not None) and not told:
+            if lost is not None and not told:
                 _send(ranks, signal.SIGTERM)
                 told, deadline = True, time.monotonic() + GRACE_S
+            if signals() not in (None, passed_on):
+                passed_on = signals()
+                assert passed_on is not None
+                _send(ranks, passed_on)
+                told, deadline = True, time.monotonic() + (STOP_S if passed_on in _POLITE else GRACE_S)
             if failed and deadline is None:
                 deadline = time.monotonic() + GRACE_S
             if deadline is not None and time.monotonic() > deadline:
@@ -156,15 +167,18 @@ def _supervise(
             time.sleep(_POLL_S)
     finally:
         _send(ranks, signal.SIGKILL)
-    interrupted = signals()
+    interrupted, statuses = signals(), {_status(rank) for rank in ranks}
+    if interrupted in _POLITE and statuses <= {0, STOPPED_STATUS}:
+        return Outcome(max(statuses))
     if interrupted:
         return Outcome(128 + interrupted, interrupted_by=interrupted)
     if lost is not None:
         return Outcome(lost, lost_server=lost)
     if not told:
         failed = {number: _status(rank) for number, rank in enumerate(ranks) if rank.returncode}
-    # A rank that a signal killed is the likelier cause than one that ended with a status.
-    return Outcome(max(failed.values(), default=0), tuple(failed.items()))
+    # A rank that a signal killed is the likelier cause than one that ended with a status, or was told to stop.
+    worst = max(failed.values(), key=lambda status: (status != STOPPED_STATUS, status), default=0)
+    return Outcome(worst, tuple(failed.items()))
 
 
 def _status(rank: subprocess.Popen[bytes]) -> int:

@@ -5,24 +5,25 @@ Never imports `train` or `data`: it runs them as commands, as a job script does.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from configs.errors import UserError
+from configs.errors import STOPPED_STATUS, UserError
 from configs.load import ROOT, dump, resolve_path
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
+from launch.cause import find_cause, read_failures, was_stopped
 from launch.commands import run_under
 from launch.env import rank_environment
 from launch.local import Outcome
 from launch.monitor import monitored
+from launch.resume import beginning
 from logs.compliance import Verdict, write_verdict
+from logs.disk import explain_disk_errors
 from logs.folder import (
     CONFIG_FILE,
     SUMMARY_FILE,
@@ -48,30 +49,42 @@ _BUILT_IN = ("digits", "generated")
 """Sources that need nothing from the user, so that the program packs them itself."""
 
 
-def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None) -> int:
+def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, must_resume: bool = False) -> int:
     """Run ``recipe`` on ``cluster``; give the exit status.
 
     Args:
         recipe: The maths.
         cluster: The place.
-        run_folder: Where to write; none: a new folder below the cluster's runs.
+        run_folder: Where to write, or an unfinished run of the same recipe, which goes on; none: a new folder below
+            the cluster's runs.
+        must_resume: Refuse a folder without a run that can go on.
 
     Raises:
-        UserError: Nothing was started: the batch does not divide, the folder exists, data cannot be prepared.
+        UserError: Nothing was started: the batch does not divide, the folder is taken, data cannot be prepared.
     """
     folder = run_folder or new_folder(recipe, cluster)
-    open_run(recipe, cluster, folder)
+    _check_and_pack(recipe, cluster)
+    with beginning(folder, recipe, cluster, must_resume=must_resume) as checkpoint:
+        _write_config(folder, recipe, cluster)
+        outcome = _start(folder, recipe, cluster)
+        if outcome.exit_status != REFUSED:
+            return finish_run(folder, recipe, cluster, outcome)
+        if checkpoint:
+            close_aborted(folder, "refused to go on")
+        else:
+            _remove_refused(folder)
+        return REFUSED
+
+
+def _start(folder: Path, recipe: Recipe, cluster: Cluster) -> Outcome:
+    """Write down what runs where, and run the ranks."""
     variables = rank_environment(cluster)
     record_environment(folder, variables)
     sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {shown(folder)}\n")
     # -I: a train.py or a PYTHONPATH of the caller's must not come before ours; -u, since -I ignores the variable.
     command = [sys.executable, "-I", "-u", "-m", "train", str(folder.absolute())]
     with monitored(folder, has_gpu=cluster.device == "gpu"):
-        outcome = run_under(cluster, command, variables)
-    if outcome.exit_status == REFUSED:
-        _remove_refused(folder)
-        return REFUSED
-    return finish_run(folder, recipe, outcome)
+        return run_under(cluster, command, variables)
 
 
 def new_folder(recipe: Recipe, cluster: Cluster) -> Path:
@@ -86,11 +99,20 @@ def open_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
     Raises:
         UserError: The batch does not divide, the folder exists, data cannot be prepared.
     """
+    _check_and_pack(recipe, cluster)
+    create(folder)
+    _write_config(folder, recipe, cluster)
+
+
+def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
     plan_run(recipe, cluster.world_size)
     if recipe.data.source in _BUILT_IN:
         _prepare(recipe, resolve_path(cluster.paths.data) / recipe.data.name)
-    create(folder)
-    (folder / CONFIG_FILE).write_text(dump(recipe, cluster), encoding="utf-8")
+
+
+def _write_config(folder: Path, recipe: Recipe, cluster: Cluster) -> None:
+    with explain_disk_errors(folder / CONFIG_FILE):
+        (folder / CONFIG_FILE).write_text(dump(recipe, cluster), encoding="utf-8")
 
 
 def record_environment(folder: Path, variables: Mapping[str, str]) -> None:
@@ -111,51 +133,31 @@ def _prepare(recipe: Recipe, destination: Path) -> None:
         raise UserError(f"{destination}: the data set could not be packed (see above)")
 
 
-def finish_run(folder: Path, recipe: Recipe, outcome: Outcome) -> int:
+def finish_run(folder: Path, recipe: Recipe, cluster: Cluster, outcome: Outcome) -> int:
     """Close the log of a run that failed, judge it, say how it went; give the exit status."""
+    rows = read_failures(folder)
     if not (folder / SUMMARY_FILE).exists():
-        cause = _cause(folder, outcome)
+        cause = find_cause(folder, cluster, outcome, rows)
         close_aborted(folder, cause["message"], failed_rank=cause.get("rank"), failed_step=cause.get("step"))
     summary = _with_reference(folder, recipe)
     verdicts = write_verdict(folder)
     sys.stdout.write(_report(folder, summary, verdicts))
     if outcome.interrupted_by:
         return 128 + outcome.interrupted_by
-    passed = summary.status == "success" and verdicts[recipe.mlperf.ruleset].passed
-    return 0 if passed and not outcome.exit_status else 1
+    if outcome.exit_status:
+        return STOPPED_STATUS if was_stopped(outcome, rows) else 1
+    # An attempt that goes on behind another's log cannot pass the check, and is none the worse for it.
+    passed = verdicts[recipe.mlperf.ruleset].passed or summary.resumed_from_step is not None
+    return 0 if summary.status == "success" and passed else 1
 
 
 def _remove_refused(folder: Path) -> None:
-    """Take away the folder of a run that never began, so that the same command can be given again."""
+    """Take away what a run left that never began, so that the same command can be given again."""
     for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()
-
-
-def _cause(folder: Path, outcome: Outcome) -> dict[str, Any]:
-    """Find out why a run failed: the first failure at first hand, else what the launcher saw."""
-    if outcome.interrupted_by:
-        return {"message": "stopped by a signal"}
-    if outcome.lost_server is not None:
-        return {"message": f"a parameter server ended with status {outcome.lost_server} before the ranks did"}
-    rows: list[dict[str, Any]] = [
-        json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("failure_*.json"))
-    ]
-    first_hand = [row for row in rows if not row["second_hand"]]
-    if first_hand:
-        row = min(first_hand, key=lambda each: each["time"])
-        at = "" if row["step"] is None else f" at step {row['step']}"
-        return {**row, "message": f"rank {row['rank']} on {row['host']} failed{at}: {row['message']}"}
-    told = {row["rank"]: row["step"] for row in rows}
-    # A rank that wrote nothing died without a word; the others were told by Horovod.
-    silent = [(rank, status) for rank, status in outcome.failed if rank not in told]
-    if not silent:
-        return {"message": f"the launcher ended with status {outcome.exit_status}"}
-    rank, status = silent[0]
-    how = f"was killed by signal {status - 128}" if status > 128 else f"ended with status {status}"  # noqa: PLR2004
-    step = min((step for step in told.values() if step is not None), default=None)
-    at = "" if step is None else f" at or before step {step}"
-    return {"rank": rank, "step": step, "message": f"rank {rank} {how}{at}"}
+        if path.is_file():
+            path.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _with_reference(folder: Path, recipe: Recipe) -> Summary:
@@ -176,6 +178,10 @@ def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> 
         lines.append(f"  top-1 {summary.top1:.4f}{target} after epoch {summary.epochs}, step {summary.steps}")
     if summary.mean_auc is not None:
         lines.append(f"  mean ROC-AUC {summary.mean_auc:.4f} after epoch {summary.epochs}, step {summary.steps}")
+    if summary.resumed_from_step is not None:
+        lines.append(
+            f"  went on from step {summary.resumed_from_step}: not for submission; the figures are of the rest"
+        )
     if summary.run_s is not None:
         lines.append(
             f"  {summary.run_s:.1f} s of training, {summary.init_s:.1f} s of start-up, "

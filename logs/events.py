@@ -117,6 +117,10 @@ class EventLog(ABC):
         entry = {"hardware": submission.platform, "framework": _framework()}
         self.emit("point", "submission_entry", entry)
 
+    def resumed(self, step: int) -> None:
+        """Say, before anything else, that this goes on where an earlier attempt stopped: it cannot be submitted."""
+        self.emit("point", "resumed_from_step", step)
+
     def cache_clear(self) -> None:
         """Say that the data set's pages were dropped from memory; log it after doing so and before `init_start`."""
         self.emit("point", "cache_clear", value=True)

@@ -16,6 +16,7 @@ from logs.mlperf import RESULT_FILES, close_log
 
 __all__ = [
     "CONFIG_FILE",
+    "STARTUP_FILE",
     "SUMMARY_FILE",
     "Summary",
     "close_aborted",
@@ -29,6 +30,7 @@ __all__ = [
 
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
+STARTUP_FILE = "startup.json"
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Summary:
         slowest_rank: The one that computes longest; None of a single rank, or where no step was measured.
         rank_excess: How much longer it computes than the median rank, as a share.
         rcp: An ImageNet run that reached its target against the official reference, see `logs.rcp.Standing`.
+        resumed_from_step: Where its last attempt went on; ``run_s`` and rates are that attempt's. None: in one go.
     """
 
     recipe: str
@@ -70,6 +73,7 @@ class Summary:
     slowest_rank: int | None = None
     rank_excess: float | None = None
     rcp: dict[str, Any] | None = None
+    resumed_from_step: int | None = None
 
 
 def create(path: Path) -> Path:

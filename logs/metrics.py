@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from configs.errors import UserError
-from logs.disk import explain_disk_errors, strict_json
+from configs.plan import Position
+from logs.disk import explain_disk_errors, strict_json, write_text
 
 __all__ = ["METRICS_FILE", "RANKS_FILE", "Metrics", "MetricsWriter", "NullMetrics", "read_metrics"]
 
@@ -49,24 +51,25 @@ class MetricsWriter:
     {"loss": "nan"}}``.
 
     Args:
-        path: The file, which does not exist yet.
+        path: The file, which does not exist yet, save where a run goes on.
+        goes_on: Where a resumed run goes on: rows of what it will do again are dropped.
 
     Raises:
         UserError: The disk is full, here or at a flush.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, goes_on: Position | None = None) -> None:
         self._path = path
         self._rows: list[str] = []
-        assert not path.is_file(), f"{path} is another run's"
+        assert goes_on or not path.is_file(), f"{path} is another run's"
+        if goes_on and path.is_file():
+            write_text(path, "".join(_line(row) for row in read_metrics(path) if _is_before(row, goes_on)))
         with explain_disk_errors(path):
-            self._file = path.open("w", encoding="utf-8")
+            self._file = path.open("a", encoding="utf-8")
 
     def row(self, **values: Any) -> None:
         """Keep one row, as a line of text: later changes to the values do not reach it."""
-        row = strict_json(values)
-        odd = {key: str(float(value)) for key, value in values.items() if row[key] is None and value is not None}
-        self._rows.append(json.dumps(row | {"not_finite": odd} if odd else row, allow_nan=False) + "\n")
+        self._rows.append(_line(values))
 
     def flush(self) -> None:
         """Write the rows kept so far."""
@@ -82,6 +85,17 @@ class MetricsWriter:
                 self.flush()
             finally:
                 self._file.close()
+
+
+def _line(values: Mapping[str, Any]) -> str:
+    row = strict_json(dict(values))
+    odd = {key: str(float(value)) for key, value in values.items() if row[key] is None and value is not None}
+    return json.dumps(row | {"not_finite": odd} if odd else row, allow_nan=False) + "\n"
+
+
+def _is_before(row: Mapping[str, Any], at: Position) -> bool:
+    """Tell whether a row was written before a run came to ``at``: an epoch's evaluation comes after all its steps."""
+    return bool(row["epoch"] < at.epoch if row["kind"] == "evaluation" else row["step"] < at.step)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -46,20 +46,21 @@ class MlperfLog(EventLog):
     """The log of rank 0: each event goes at once, a whole line, to both files of the run folder.
 
     Args:
-        run_folder: An existing folder without result files.
+        run_folder: An existing folder without result files, save where a run goes on.
+        goes_on: The log goes on behind an earlier attempt's, which the official checker refuses, as it should.
 
     Raises:
         UserError: The disk is full, here or at any later event.
     """
 
-    def __init__(self, run_folder: Path) -> None:
+    def __init__(self, run_folder: Path, *, goes_on: bool = False) -> None:
         self._encoder = _Encoder()
         self._files: dict[str, tuple[Path, TextIO]] = {}
         for ruleset, name in RESULT_FILES.items():
             path = run_folder / name
-            assert not path.is_file(), f"{path} is another run's"
+            assert goes_on or not path.is_file(), f"{path} is another run's"
             with explain_disk_errors(path):
-                self._files[ruleset] = path, path.open("w", encoding="utf-8", buffering=1)
+                self._files[ruleset] = path, path.open("a", encoding="utf-8", buffering=1)
 
     def emit(self, kind: Kind, key: str, value: Any = None, **metadata: Any) -> None:
         """Write one event to both files; a killed process loses nothing that was emitted."""
@@ -91,7 +92,10 @@ def close_log(path: Path, ruleset: str) -> None:
     if not path.is_file():
         return
     whole, _, _torn = path.read_bytes().rpartition(b"\n")
-    if re.search(rb'"key": "run_stop"|^:::MLL [\d.]+ run_stop:', whole, re.MULTILINE):
+    *_, last_attempt = re.split(
+        rb'"key": "resumed_from_step"|^:::MLL [\d.]+ resumed_from_step:', whole, flags=re.MULTILINE
+    )
+    if re.search(rb'"key": "run_stop"|^:::MLL [\d.]+ run_stop:', last_attempt, re.MULTILINE):
         return
     line = _Encoder().encode("stop", "run_stop", None, {"status": "aborted"})
     with explain_disk_errors(path), path.open("r+b") as file:

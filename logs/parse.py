@@ -68,6 +68,7 @@ class _Gathering:
         self.evaluations = Evaluations()
         self.throughputs: dict[float, float] = {}
         self._open_epoch: float | None = None
+        self._is_resumed = False
 
     def feed(self, event: Event | None) -> None:
         """Take in the next event of the file."""
@@ -79,7 +80,11 @@ class _Gathering:
             self.points.setdefault("submission_benchmark", event.benchmark)
         if event.time_s is not None:
             self.first_s = event.time_s if self.first_s is None else self.first_s
-        if event.key in self._handlers:
+        if event.key == "resumed_from_step":
+            # Ours: the attempt before was stopped, and what follows is the same run.
+            self.at.pop("run_stop", None)
+            self._is_resumed = True
+        elif event.key in self._handlers:
             if not self._is_after_the_end(event):
                 self._handlers[event.key](event)
                 self.last_s = max(self.last_s or 0.0, event.time_s or 0.0) or None
@@ -93,7 +98,8 @@ class _Gathering:
         return "run_stop" in self.at and self._came_later(event, "run_stop")
 
     def _init_start(self, event: Event) -> None:
-        if "run_start" in self.at and "run_stop" not in self.at and self._came_later(event, "run_start"):
+        is_anew = "run_start" in self.at and "run_stop" not in self.at and not self._is_resumed
+        if is_anew and self._came_later(event, "run_start"):
             self._begin()
         self._once(event)
         self.init_starts += 1

@@ -20,3 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and not any(gpu.is_supported for gpu in find_gpus()):
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="no GPU here that MXNet 1.9.1 has kernels for"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--faults-table", metavar="FILE", help="inject every fault in every phase, and write the outcomes")

@@ -6,7 +6,9 @@ They name their submitter ``rehearsal``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,12 @@ class Number:
     def __add__(self, _other: Any) -> Number:
         return self
 
+    def ones_like(self) -> Number:
+        return Number(1.0)
+
+    def zeros_like(self) -> Number:
+        return Number(0.0)
+
     def asscalar(self) -> float:
         return self._value
 
@@ -79,6 +87,9 @@ class Blank:
         self.batches += 1
         return Batch(None, None)
 
+    def state(self) -> bytes:
+        return b""
+
     def close(self) -> None:
         pass
 
@@ -98,10 +109,14 @@ class Blank:
         self.rates.append(hyper.lr)
 
 
-def dry_train(
-    recipe: Recipe, world_size: int, tops: Sequence[float], *, log: EventLog, blank: Blank, metrics: Metrics
-) -> tuple[Result, RunPlan]:
-    """Run the loop; its evaluations give ``tops`` (0 to 1) in turn, and nothing of a step is computed."""
+def dry_train(  # noqa: PLR0913
+    recipe: Recipe, world_size: int, tops: Sequence[float], *, log: EventLog, blank: Blank, metrics: Metrics,
+    stop_from: float = math.inf, **changes: Any,
+) -> tuple[Result, RunPlan]:  # fmt: skip
+    """Run the loop; its evaluations give ``tops`` (0 to 1) in turn, and nothing of a step is computed.
+
+    It is told to stop after ``stop_from`` batches; ``changes`` replace parts of the `Run`.
+    """
     plan, every, answers = plan_run(recipe, world_size), recipe.run.log_every_steps, iter(tops)
     clock = StepClock(2, every)
     progress = Progress(
@@ -111,11 +126,14 @@ def dry_train(
     total = recipe.data.eval_samples
     run = Run(
         plan=plan, schedule=resolve_schedule(recipe, plan),
-        step=Step(blank, blank, SingleProcess(), [[1], [0]], plan.accumulation_steps, clock, alive=lambda: None),
+        step=Step(
+            blank, blank, SingleProcess(), [[1], [0]], plan.accumulation_steps, clock,
+            alive=lambda _: None, told_to_stop=lambda: blank.batches > stop_from,
+        ),
         open_training=blank.open, evaluate=lambda: top1_score(round(next(answers) * total), total),
         target_top1=recipe.run.target_top1, log_every_steps=every, run_ahead_steps=2,
     )  # fmt: skip
-    result = train(run, log=log, progress=progress)
+    result = train(replace(run, **changes), log=log, progress=progress)
     progress.close()
     return result, plan
 

@@ -38,6 +38,9 @@ class Communicator(Protocol):
     def gather(self, name: str, value: int) -> list[int]:
         """Collect an unsigned 64-bit integer of every rank, by rank; waits."""
 
+    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
+        """Collect what every rank has, however long, by rank; waits."""
+
     def publish(self, weights: Sequence[Any]) -> None:
         """Tell which arrays are the weights, before the first step; where they live elsewhere, that copies them."""
 
@@ -61,6 +64,10 @@ class SingleProcess:
     def gather(self, name: str, value: int) -> list[int]:
         """Return the one value."""
         return [value]
+
+    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
+        """Return the one content."""
+        return [content]
 
     def publish(self, weights: Sequence[Any]) -> None:
         """Do nothing: the weights live here."""
@@ -93,6 +100,16 @@ class HorovodCommunicator:
         signed = value - (1 << 64) if value >= 1 << 63 else value
         everybody = self._horovod.allgather(_int64([signed]), name=name).asnumpy()
         return [int(each) % (1 << 64) for each in everybody]
+
+    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
+        """Gather the lengths, then all in one array; each gets a byte more, since an array of none cannot be sent."""
+        import mxnet as mx  # noqa: PLC0415 (slow)
+
+        lengths = self.gather(f"{name}: lengths", len(content))
+        own = mx.nd.array(np.frombuffer(content + b"\0", np.uint8), dtype="uint8")
+        joined = self._horovod.allgather(own, name=name).asnumpy().tobytes()
+        ends = np.cumsum([length + 1 for length in lengths]).tolist()
+        return [joined[end - 1 - length : end - 1] for end, length in zip(ends, lengths, strict=True)]
 
     def publish(self, weights: Sequence[Any]) -> None:
         """Do nothing: ranks that see the same sums keep the same weights."""

@@ -21,13 +21,15 @@ class Evaluator:
         source: This rank's shard; its last batch may be padded.
         communicator: Brings the ranks' parts together.
         metric: Begins one evaluation.
+        alive: Told of each batch.
     """
 
     def __init__(
         self, network: TrainedNetwork, source: EvaluationSource, communicator: Communicator,
-        metric: Callable[[], Metric],
+        metric: Callable[[], Metric], alive: Callable[[], object],
     ) -> None:  # fmt: skip
-        self._network, self._source, self._communicator, self._metric = network, source, communicator, metric
+        self._network, self._source, self._communicator = network, source, communicator
+        self._metric, self._alive = metric, alive
 
     def __call__(self) -> Score:
         """Give the score over all ranks; waits for the result."""
@@ -37,4 +39,5 @@ class Evaluator:
         metric = self._metric()
         for images, labels, num_valid in self._source.batches():
             metric.add(self._network.predict(images).as_in_context(labels.context), labels, num_valid)
+            self._alive()
         return metric.score(self._communicator)

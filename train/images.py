@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from configs.load import resolve_path
@@ -24,11 +25,14 @@ class Images(Protocol):
     def load(self) -> None:
         """Import what reads them; comes before Horovod is imported."""
 
-    def prepare(self) -> None:
-        """Check that they are there and, once a host, drop what memory holds of them."""
+    def prepare(self) -> dict[str, str]:
+        """Check that they are there and, once a host, drop what memory holds of them; gives their checksums."""
 
-    def open_training(self) -> TrainingSource:
-        """Open this rank's stream of micro-batches; reads nothing before the first epoch begins."""
+    def open_training(self, state: bytes = b"") -> TrainingSource:
+        """Open this rank's stream of micro-batches, where one stood with this ``state``.
+
+        Reads nothing before the first epoch begins.
+        """
 
     def open_evaluation(self) -> EvaluationSource:
         """Open this rank's shard of the evaluation images."""
@@ -64,22 +68,28 @@ class PackedImages(_Placed):
         """
         import data.pipeline  # noqa: F401, PLC0415 (slow)
 
-    def prepare(self) -> None:
+    def prepare(self) -> dict[str, str]:
         """Check the data set against the recipe; the first rank of each host drops its pages from memory.
+
+        Returns:
+            What tells this data set from any other: the checksums of its records.
 
         Raises:
             UserError: The data set is missing, damaged or another one.
         """
-        check_dataset(self._folder, self._recipe.data, self._recipe.model.num_classes)
+        manifest = check_dataset(self._folder, self._recipe.data, self._recipe.model.num_classes)
         if self._identity.local_rank == 0:
             drop_pages([path for path in sorted(self._folder.iterdir()) if path.is_file()])
+        return {"train.rec": manifest.train.rec_sha256, "eval.rec": manifest.eval.rec_sha256}
 
-    def open_training(self) -> TrainingSource:
+    def open_training(self, state: bytes = b"") -> TrainingSource:
         """See `Images`."""
         from data.pipeline import open_training  # noqa: PLC0415 (imports DALI)
 
-        source = open_training(self._recipe, self._cluster.engine, self._folder, **self._place())
-        return KeptBatches(source, self._batches_per_epoch) if self._recipe.data.keep_batches else source
+        open_stream = partial(open_training, self._recipe, self._cluster.engine, self._folder, **self._place())
+        if not self._recipe.data.keep_batches:
+            return open_stream(state=state)
+        return KeptBatches(open_stream(), self._batches_per_epoch, given=int(state or 0))
 
     def open_evaluation(self) -> EvaluationSource:
         """See `Images`."""
@@ -94,14 +104,15 @@ class SyntheticImages(_Placed):
     def load(self) -> None:
         """Nothing but MXNet is needed."""
 
-    def prepare(self) -> None:
-        """Nothing lies on a disk."""
+    def prepare(self) -> dict[str, str]:
+        """Nothing lies on a disk, and all follows from the recipe."""
+        return {}
 
-    def open_training(self) -> TrainingSource:
+    def open_training(self, state: bytes = b"") -> TrainingSource:
         """See `Images`."""
         from data.synthetic import open_synthetic_training  # noqa: PLC0415 (imports MXNet)
 
-        return open_synthetic_training(self._recipe, self._cluster.engine, **self._place())
+        return open_synthetic_training(self._recipe, self._cluster.engine, state=state, **self._place())
 
     def open_evaluation(self) -> EvaluationSource:
         """See `Images`."""

@@ -65,6 +65,16 @@ class SynchronousServer:
         """List every rank's."""
         return [row[0] for row in self._tabulate(name, [value])]
 
+    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
+        """Sum a table of float32 as `_tabulate` does: a rank's row holds its bytes, one a cell."""
+        lengths = self.gather(f"{name}: lengths", len(content))
+        table = np.zeros((self._world_size, max(lengths) + 1), np.float32)
+        table[self._rank, : len(content)] = np.frombuffer(content, np.uint8)
+        array = mx.nd.array(table)
+        self._sum(f"{name}: {max(lengths)}", [array])
+        rows = array.asnumpy().astype(np.uint8)
+        return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
+
     def _tabulate(self, name: str, values: Sequence[int]) -> list[list[int]]:
         """Give every rank's unsigned 64-bit integers, by rank.
 
@@ -227,6 +237,11 @@ class Devices:
         """List every device's."""
         values: list[int] = self._group.meet(self._rank, value, list)
         return values
+
+    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
+        """List every device's."""
+        contents: list[bytes] = self._group.meet(self._rank, content, list)
+        return contents
 
     def publish(self, weights: Sequence[Any]) -> None:
         """Do nothing: devices that see the same sums keep the same weights."""

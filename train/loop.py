@@ -5,19 +5,29 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from configs.plan import RunPlan
+from configs.plan import BEGINNING, Position, RunPlan
 from data.source import TrainingSource
 from logs.mlperf import EventLog
+from train.chance import Judge, never_stuck
+from train.checkpoint import Keeper, NoCheckpoints
 from train.comm import Communicator
 from train.metric import Score
-from train.progress import LossNotFinite, LossWindow, Progress, StepLoss
+from train.progress import LossNotFinite, LossWindow, Progress, StepArrays, StepLoss
 from train.schedule import HyperParameters, LrSchedule
 from train.timing import Clock
 
-__all__ = ["Optimizer", "Result", "Run", "RunFailed", "Step", "Trainee", "blocks", "train"]
+__all__ = ["Optimizer", "Result", "Run", "RunFailed", "RunStopped", "Step", "Trainee", "blocks", "train"]
+
+
+class RunStopped(Exception):
+    """The run was told to stop, and its state is safe: the same command goes on with it."""
+
+    def __init__(self, at: Position) -> None:
+        self.step = at.step
+        super().__init__(f"told to stop, state kept after step {at.step}; the same command goes on from there")
 
 
 class RunFailed(RuntimeError):
@@ -70,7 +80,8 @@ class Result:
 class Step:
     """One optimizer step: everything it needs, and nothing that changes.
 
-    ``dropout_seed`` gives what the dropout of a step draws from, which makes a step independent of those before it.
+    ``dropout_seed`` gives what the dropout of a step draws from, which makes a step independent of those before it;
+    ``told_to_stop`` says whether this rank was.
     """
 
     network: Trainee
@@ -79,15 +90,12 @@ class Step:
     buckets: Sequence[Sequence[int]]
     accumulation_steps: int
     clock: Clock
-    alive: Callable[[], None]
+    alive: Callable[[int], object]
     dropout_seed: Callable[[int], int] = int
+    told_to_stop: Callable[[], bool] = bool
 
-    def __call__(self, step: int, source: TrainingSource, hyper: HyperParameters) -> tuple[Any, Any]:
-        """Queue a step; nothing here waits for the engine.
-
-        Returns:
-            This rank's summed loss and the sum over all ranks, each an array of shape (1,).
-        """
+    def __call__(self, step: int, source: TrainingSource, hyper: HyperParameters) -> StepArrays:
+        """Queue a step; nothing here waits for the engine."""
         gradients = self.network.gradients
         self.network.seed_dropout(self.dropout_seed(step))
         if self.accumulation_steps > 1:
@@ -98,16 +106,16 @@ class Step:
                 images, labels = source.next_batch()
             own = self.network.forward_backward(images, labels) + own
         self.clock.backward_queued(step, gradients)
-        summed = own.copy()
+        summed, stops = own.copy(), own.ones_like() if self.told_to_stop() else own.zeros_like()
         for number, bucket in enumerate(self.buckets):
-            # The loss rides in the first bucket: global, and no message of its own.
-            riders = [summed] if number == 0 else []
+            # Loss and wish to stop ride in the first bucket: global, and no message of their own.
+            riders = [summed, stops] if number == 0 else []
             self.communicator.reduce(f"bucket_{number}", [*(gradients[i] for i in bucket), *riders], -number)
         self.optimizer.update(hyper)
         self.communicator.exchange()
         self.clock.step_queued(summed, gradients)
-        self.alive()
-        return own, summed
+        self.alive(step)
+        return StepArrays(own, summed, stops)
 
 
 @dataclass(frozen=True)
@@ -118,11 +126,14 @@ class Run:
         plan: The arithmetic.
         schedule: Hyperparameters of a step.
         step: What one step does.
-        open_training: Opens this rank's stream of micro-batches.
+        open_training: Opens this rank's stream of micro-batches, where the run begins.
         evaluate: Gives the score over all ranks.
         target_top1: Evaluation top-1 at which the run ends with success; none: after the last epoch.
         log_every_steps: Length of an interval.
         run_ahead_steps: Steps whose losses are left unread at an interval, since they may not be over.
+        judge: Told of each evaluation; says why going on is of no use, where it is not.
+        checkpoints: Keeps the state.
+        start: Where the run begins, or goes on.
     """
 
     plan: RunPlan
@@ -133,12 +144,15 @@ class Run:
     target_top1: float | None
     log_every_steps: int
     run_ahead_steps: int
+    judge: Judge = never_stuck
+    checkpoints: Keeper = field(default_factory=NoCheckpoints)
+    start: Position = BEGINNING
 
 
-def blocks(plan: RunPlan) -> list[range]:
-    """Cut a run into ranges of 1-based epochs, each ending with an evaluation."""
-    ends = plan.eval_epochs
-    starts = (1, *(end + 1 for end in ends[:-1]))
+def blocks(plan: RunPlan, first_epoch: int = 1) -> list[range]:
+    """Cut what is left of a run into ranges of 1-based epochs, each ending with an evaluation."""
+    ends = [end for end in plan.eval_epochs if end >= first_epoch]
+    starts = (first_epoch, *(end + 1 for end in ends[:-1]))
     return [range(start, end + 1) for start, end in zip(starts, ends, strict=True)]
 
 
@@ -154,49 +168,69 @@ def train(run: Run, *, log: EventLog, progress: Progress) -> Result:
         progress: Lines, metrics, bar.
 
     Raises:
+        RunStopped: A rank was told to stop, and the state is kept.
         RunFailed: A rank died, a batch could not be read, the loss is not finite, the disk is full; ``run_stop``
             aborted is logged before.
     """
-    plan, step = run.plan, run.step
+    plan, step, start = run.plan, run.step, run.start
     window = LossWindow(plan.global_batch_size)
-    reached, done = False, 0
+    reached, stuck, done = False, None, max(start.step - 1, 0)
     log.run_start()
     step.clock.start()
     begin = time.perf_counter()
     try:
         source = run.open_training()
-        for epochs in blocks(plan):
+        for epochs in blocks(plan, start.epoch):
             with log.block(epochs[0], len(epochs)):
                 for epoch in epochs:
                     with log.epoch(epoch):
                         source.begin_epoch(epoch)
-                        for done in plan.epoch_steps(epoch):
+                        for done in plan.epoch_steps(epoch, start.step):
                             hyper = run.schedule.at(done)
-                            window.push(done, epoch, hyper.lr, *step(done, source, hyper))
+                            window.push(done, epoch, hyper.lr, step(done, source, hyper))
                             if (done + 1) % run.log_every_steps == 0:
-                                progress.steps(_read(window, run.run_ahead_steps, step.communicator))
-                progress.steps(_read(window, 0, step.communicator), is_last=True)
+                                _report(run, window, progress, source, Position(epoch, done + 1))
+                _report(run, window, progress, source, Position(epoch, done + 1), is_last=True)
                 with log.evaluation(epoch), step.clock.pause():
                     score, seconds = _timed(run.evaluate)
                     log.eval_accuracy(score.value, epoch)
                 progress.evaluated(epoch, done, score, seconds)
             if run.target_top1 is not None and score.value >= run.target_top1:
                 break
+            if stuck := run.judge(done, score):
+                break
+            run.checkpoints.evaluated(source, Position(epoch + 1, done + 1))
         reached = run.target_top1 is None or score.value >= run.target_top1
+    except RunStopped:
+        raise
     except Exception as error:
         raise RunFailed(done, error) from error
     finally:
         log.run_stop("success" if reached else "aborted")
-    missed = (
-        None if reached else f"target top-1 {run.target_top1} not reached in {epoch} epochs: last {score.value:.4f}"
-    )
-    return Result(reached, score, epoch, done + 1, time.perf_counter() - begin, missed)
+    missed = f"target top-1 {run.target_top1} not reached in {epoch} epochs: last {score.value:.4f}"
+    return Result(reached, score, epoch, done + 1, time.perf_counter() - begin, None if reached else stuck or missed)
 
 
 def _timed(evaluate: Callable[[], Score]) -> tuple[Score, float]:
     begin = time.perf_counter()
     score = evaluate()
     return score, time.perf_counter() - begin
+
+
+def _report(
+    run: Run, window: LossWindow, progress: Progress, source: TrainingSource, at: Position, *, is_last: bool = False
+) -> None:  # fmt: skip
+    """Read losses that are due and tell them; stop here if any rank was told to.
+
+    Every rank reads the same steps at the same place, so all of them stop, and at an interval's end: what is told of
+    intervals is the same with and without a stop.
+    """
+    losses = _read(window, 0 if is_last else run.run_ahead_steps, run.step.communicator)
+    progress.steps(losses, is_last=is_last)
+    if any(loss.ranks_stopping for loss in losses):
+        progress.steps(_read(window, 0, run.step.communicator))
+        run.checkpoints.stopped(source, at)
+        raise RunStopped(at)
 
 
 def _read(window: LossWindow, keep: int, communicator: Communicator) -> list[StepLoss]:

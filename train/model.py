@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import mxnet as mx
@@ -125,6 +126,10 @@ class TrainedNetwork:
         """Give logits (batch, classes) in inference mode."""
         return self._inference(images.as_in_context(self._context))
 
+    def export(self, prefix: Path) -> None:
+        """Write ``PREFIX-symbol.json`` and ``PREFIX-0000.params``, as MXNet's own loaders want; after a `predict`."""
+        self._inference.export(str(prefix))
+
     def zero_gradients(self) -> None:
         """Clear the gradients before a new sum over micro-batches."""
         mx.nd.reset_arrays(*self.gradients, num_arrays=len(self.gradients))
@@ -142,6 +147,10 @@ class TrainedNetwork:
                 master.copyto(weight)
         for name, statistic in self._statistics.items():
             statistic[:] = weights.get(name, 1 if name.endswith("_moving_var") else 0)
+
+    def read_statistics(self) -> dict[str, np.ndarray]:
+        """Copy the running statistics to the host, float32; waits for the engine."""
+        return {name: statistic.asnumpy() for name, statistic in self._statistics.items()}
 
     def read_weights(self) -> dict[str, np.ndarray]:
         """Copy every parameter in float32 to the host, in OIHW; waits for the engine."""
@@ -196,7 +205,8 @@ def _operator(layer: Layer, inputs: Sequence[Any], model: Model, layout: str) ->
     assert layer.kind == "dense"
     whole_channels = layer.in_size == 1 or layout == "NCHW"
     flat = inputs[0] if whole_channels else mx.sym.transpose(inputs[0], axes=(0, 3, 1, 2))
-    return mx.sym.FullyConnected(flat, num_hidden=layer.out_channels, name=layer.name)
+    # flatten is the default, but MXNet's ONNX export takes one that is not written for False.
+    return mx.sym.FullyConnected(flat, num_hidden=layer.out_channels, flatten=True, name=layer.name)
 
 
 def _is_half(parameter: Any) -> bool:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -16,7 +16,7 @@ from logs.metrics import Metrics
 from train.metric import Score
 from train.timing import Clock
 
-__all__ = ["LossNotFinite", "LossWindow", "Progress", "StepLoss"]
+__all__ = ["LossNotFinite", "LossWindow", "Progress", "StepArrays", "StepLoss"]
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,14 @@ class LossNotFinite(RuntimeError):
         super().__init__(f"loss not finite at step {step}, first on rank {', '.join(map(str, self.ranks))}")
 
 
+class StepArrays(NamedTuple):
+    """What a queued step will tell, arrays of shape (1,): loss of this rank, of all ranks, ranks told to stop."""
+
+    own: Any
+    summed: Any
+    stops: Any
+
+
 @dataclass(frozen=True)
 class StepLoss:
     """One step, read back: mean loss over the global batch, and whether this rank's own share of it was finite."""
@@ -38,6 +46,7 @@ class StepLoss:
     lr: float
     mean: float
     own_is_finite: bool
+    ranks_stopping: int
 
 
 class LossWindow:
@@ -45,20 +54,20 @@ class LossWindow:
 
     def __init__(self, global_batch_size: int) -> None:
         self._global_batch_size = global_batch_size
-        self._queued: deque[tuple[int, int, float, Any, Any]] = deque()
+        self._queued: deque[tuple[int, int, float, StepArrays]] = deque()
 
-    def push(self, step: int, epoch: int, lr: float, own: Any, summed: Any) -> None:
-        """Keep a step's losses, arrays of shape (1,): this rank's sum, and the sum over all ranks."""
-        self._queued.append((step, epoch, lr, own, summed))
+    def push(self, step: int, epoch: int, lr: float, arrays: StepArrays) -> None:
+        """Keep what a step will tell."""
+        self._queued.append((step, epoch, lr, arrays))
 
     def pop(self, keep: int) -> list[StepLoss]:
         """Read all but the last ``keep`` steps."""
         rows = []
         while len(self._queued) > keep:
-            step, epoch, lr, own, summed = self._queued.popleft()
-            mean = float(summed.asscalar()) / self._global_batch_size
-            fine = math.isfinite(mean) or math.isfinite(float(own.asscalar()))
-            rows.append(StepLoss(step, epoch, lr, mean, fine))
+            step, epoch, lr, arrays = self._queued.popleft()
+            mean = float(arrays.summed.asscalar()) / self._global_batch_size
+            fine = math.isfinite(mean) or math.isfinite(float(arrays.own.asscalar()))
+            rows.append(StepLoss(step, epoch, lr, mean, fine, int(arrays.stops.asscalar())))
         return rows
 
 
@@ -114,7 +123,7 @@ class Progress:
         self._bar.update(last.step + 1 - self._bar.n)
         if not self._visible:
             return
-        left = (self._total_steps - self._clock.steps) * self._clock.stepping_s / self._clock.steps
+        left = (self._total_steps - last.step - 1) * self._clock.stepping_s / self._clock.steps
         score = "not evaluated yet" if self._score is None else self._score
         self._say(
             "epoch %d step %d/%d  %s images/s  loss %.4f  lr %.4g  %s  at most %s left",

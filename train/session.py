@@ -12,26 +12,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from configs.load import load_run, resolve_path
-from configs.plan import RunPlan, plan_run
-from configs.schema import Adam, Cluster, Recipe
-from data.shards import stream_seed
-from logs.folder import CONFIG_FILE, Summary, write_json, write_summary
+from configs.load import load_run
+from configs.plan import Position, RunPlan, plan_run
+from configs.same import essence
+from configs.schema import Cluster, Recipe
+from logs.checkpoints import origin_of
+from logs.folder import CONFIG_FILE, STARTUP_FILE, Summary, write_json, write_summary
 from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog, NullLog
-from train.arch import build_network
-from train.buckets import plan_buckets
+from train.build import Model, build_model, dropout_seed
+from train.chance import judge_of
+from train.checkpoint import Checkpoints, CheckpointWriter, NullWriter, Origin
 from train.comm import Communicator, Connect, bring_up
 from train.devices import run_ranks_here
+from train.failure import record_failure
 from train.hyperparameters import logged_hyperparameters
 from train.identity import Identity
 from train.images import images_of
-from train.init import checksum, initial_weights, require_equal
+from train.init import checksum, require_equal
 from train.schedule import LrSchedule, resolve_schedule
+from train.signals import StopSignals
 from train.spread import gather_ranks, slowest_rank
 from train.startup import Ledger, import_mxnet
 from train.trace import Tracer, tracer_of
@@ -43,41 +45,42 @@ if TYPE_CHECKING:
     from train.loop import Result
     from train.timing import Clock
 
-__all__ = ["Model", "build_model", "dropout_seed", "opened_log", "run"]
+__all__ = ["opened_log", "run"]
 
 
-@dataclass(frozen=True)
-class Model:
-    """What is trained, and by what, on this rank."""
-
-    network: Any
-    optimizer: Any
-    weights: dict[str, np.ndarray]
-    buckets: tuple[tuple[int, ...], ...]
-    context: Any
-
-
-def run(folder: Path, identity: Identity, ledger: Ledger) -> int:
-    """Train this process's share of the run in ``folder``; give its exit status.
+def run(folder: Path, identity: Identity, ledger: Ledger, signals: StopSignals) -> int:
+    """Train this process's share of the run in ``folder``, from its checkpoint on if it is to; give its exit status.
 
     Raises:
-        UserError: Before the run: config, data set or arithmetic do not fit.
+        UserError: Before the run: config, data set, arithmetic or checkpoint do not fit.
+        RunStopped: A rank was told to stop, and the state is kept.
         RuntimeError: During the run; the message says what happened.
     """
     recipe, cluster = load_run(folder / CONFIG_FILE)
-    return run_ranks_here(cluster, identity, ledger, partial(_run_rank, folder, recipe, cluster))
+    return run_ranks_here(cluster, identity, ledger, partial(_run_rank, _Job(folder, recipe, cluster, signals)))
 
 
-def _run_rank(
-    folder: Path, recipe: Recipe, cluster: Cluster, identity: Identity, ledger: Ledger, connect: Connect
-) -> int:
+@dataclass(frozen=True)
+class _Job:
+    """What the ranks of this process have in common."""
+
+    folder: Path
+    recipe: Recipe
+    cluster: Cluster
+    signals: StopSignals
+
+
+def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -> int:
     """Train one rank's share."""
+    folder, recipe, cluster = job.folder, job.recipe, job.cluster
     plan = plan_run(recipe, identity.world_size)
     schedule = resolve_schedule(recipe, plan)
     images = images_of(recipe, cluster, plan, identity)
+    alive = Watchdog(cluster.communication.timeout_s, partial(record_failure, folder, identity))
     with ledger.phase("data set"):
-        images.prepare()
-    with opened_log(folder, recipe, cluster, identity) as log:
+        whose = {**essence(recipe, cluster), "data set": images.prepare()}
+    origin = Origin.of(origin_of(folder), whose, plan)
+    with opened_log(folder, recipe, cluster, identity, origin.resumed_from_step) as log:
         init_begin = time.monotonic()
         with ledger.phase("import of MXNet"):
             import_mxnet()
@@ -87,39 +90,54 @@ def _run_rank(
         with ledger.phase("evaluation pipeline"):
             evaluation = images.open_evaluation()
         with ledger.phase("network and weights"):
-            model = build_model(recipe, cluster, plan, identity)
+            model = build_model(recipe, cluster, plan, identity, origin.weights(identity.rank))
         with ledger.phase("wait for communicator"):
             communicator = pending.wait()
         with ledger.phase("warm-up"):
             _warm_up(recipe, cluster, plan, model, communicator)
+            origin.put_back(model.optimizer.momenta)
         with ledger.phase("compare weights"):
             _common_checksum(model, communicator, "before the run")
+            hosts = communicator.gather_bytes("hosts", identity.host.encode())
         log.hyperparameters(logged_hyperparameters(recipe, plan, schedule, model.optimizer.config))
         log.init_stop()
         init_s = time.monotonic() - init_begin
         if identity.rank == 0:
-            write_json(folder / "startup.json", ledger.to_json())
+            write_json(folder / STARTUP_FILE, {**ledger.to_json(), "hosts": [host.decode() for host in hosts]})
         tracer = tracer_of(folder, identity.rank, cluster.trace_steps, plan.total_steps)
         usage = Usage()
-        training = _Training(folder, recipe, cluster, plan, schedule, model, communicator, identity.rank, tracer)
-        result, clock = training.run(images.open_training, evaluation, log, is_reporter=identity.rank == 0)
+        policy, is_synchronous = cluster.checkpoint, cluster.communication.is_synchronous
+        checkpoints = Checkpoints(
+            model.network, model.optimizer, communicator,
+            CheckpointWriter(folder, policy.keep) if identity.rank == 0 else NullWriter(),
+            # Ranks that go their own ways have no state in common before the end.
+            whose, policy.every_epochs if is_synchronous else None, origin.position, alive,
+        )  # fmt: skip
+        training = _Training(
+            folder, recipe, cluster, plan, schedule, model, communicator, identity.rank, tracer, checkpoints, origin
+        )
+        if is_synchronous:
+            job.signals.wait_for_step()
+        alive.expect(cluster.watchdog_s)
+        result, clock = training.run(
+            partial(images.open_training, origin.source_state(identity.rank)), evaluation, log,
+            is_reporter=identity.rank == 0, alive=alive, told_to_stop=job.signals.told_to_stop,
+        )  # fmt: skip
     usage.write(folder, communicator, is_writer=identity.rank == 0)
-    final_checksum = _common_checksum(model, communicator, "after the run")
-    ranks = gather_ranks(communicator, clock.samples)
-    if identity.rank == 0:
-        tracer.merge()
-        write_json(folder / RANKS_FILE, {"ranks": ranks})
-        slowest, excess = slowest_rank(ranks)
-        summary = _summary(recipe, plan, result, clock, init_s, final_checksum)
-        write_summary(folder, replace(summary, slowest_rank=slowest, rank_excess=excess))
+    training.conclude(result, clock, init_s)
+    alive.rest()
     return 0 if result.success else 1
 
 
 @contextmanager
-def opened_log(folder: Path, recipe: Recipe, cluster: Cluster, identity: Identity) -> Iterator[EventLog]:
+def opened_log(
+    folder: Path, recipe: Recipe, cluster: Cluster, identity: Identity, goes_on_from: int | None = None
+) -> Iterator[EventLog]:  # fmt: skip
     """Open the MLPerf log on rank 0; the data set's pages, if it has any, were dropped before."""
-    log: EventLog = MlperfLog(folder) if identity.rank == 0 else NullLog()
+    log: EventLog = MlperfLog(folder, goes_on=goes_on_from is not None) if identity.rank == 0 else NullLog()
     try:
+        if goes_on_from is not None:
+            log.resumed(goes_on_from)
         log.submission(cluster.submission, recipe.mlperf)
         log.cache_clear()
         log.init_start()
@@ -127,50 +145,6 @@ def opened_log(folder: Path, recipe: Recipe, cluster: Cluster, identity: Identit
         yield log
     finally:
         log.close()
-
-
-def build_model(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> Model:
-    """Make network, weights, optimizer and bucket plan."""
-    import mxnet as mx  # noqa: PLC0415 (seconds; the communicator's thread imports it meanwhile)
-
-    from train.adam import AdamOptimizer  # noqa: PLC0415
-    from train.lars import MomentumOptimizer  # noqa: PLC0415
-    from train.model import TrainedNetwork  # noqa: PLC0415
-    from train.parameters import load_parameters  # noqa: PLC0415
-
-    description = recipe.model
-    table = build_network(
-        description.name, num_classes=description.num_classes, image_size=description.image_size,
-        input_channels=description.input_channels,
-    )  # fmt: skip
-    context = mx.gpu(identity.local_rank) if cluster.device == "gpu" else mx.cpu(_cpu_number(identity))
-    network = TrainedNetwork(
-        table, model=description, loss=recipe.loss, engine=cluster.engine, context=context,
-        accumulate=plan.accumulation_steps > 1,
-    )  # fmt: skip
-    weights: dict[str, np.ndarray] = initial_weights(table, description, recipe.run.seed)
-    if description.parameters is not None:
-        weights = load_parameters(resolve_path(cluster.paths.data) / description.parameters, table, weights)
-    network.load_weights(weights)
-    arrays = {"weights": network.weights, "gradients": network.gradients, "masters": network.masters}
-    rescale, config = 1 / plan.global_batch_size, recipe.optimizer
-    optimizer = (
-        AdamOptimizer(config, table.parameters, rescale=rescale, **arrays)
-        if isinstance(config, Adam)
-        else MomentumOptimizer(config, table.parameters, rescale=rescale, **arrays)
-    )
-    sizes = [gradient.size * np.dtype(gradient.dtype).itemsize for gradient in network.gradients]
-    return Model(network, optimizer, weights, plan_buckets(sizes, cluster.communication.bucket_bytes), context)
-
-
-def dropout_seed(seed: int, rank: int, step: int) -> int:
-    """Give what a rank's dropout draws from in a step of a run with ``seed``; MXNet's seeds have 31 bits."""
-    return stream_seed(seed, f"dropout, step {step}", rank) % 2**31
-
-
-def _cpu_number(identity: Identity) -> int:
-    """Give devices of one process numbers of their own, so that each gets threads of its own from the engine."""
-    return identity.local_rank if identity.launcher == "devices" else 0
 
 
 def _warm_up(recipe: Recipe, cluster: Cluster, plan: RunPlan, model: Model, communicator: Communicator) -> None:
@@ -206,10 +180,12 @@ class _Training:
     communicator: Communicator
     rank: int
     tracer: Tracer
+    checkpoints: Checkpoints
+    origin: Origin
 
     def run(
         self, open_training: Callable[[], TrainingSource], evaluation: EvaluationSource, log: EventLog, *,
-        is_reporter: bool,
+        is_reporter: bool, alive: Watchdog, told_to_stop: Callable[[], bool],
     ) -> tuple[Result, Clock]:  # fmt: skip
         """Train; gives the result and the clock that watched."""
         from train.evaluate import Evaluator  # noqa: PLC0415 (MXNet)
@@ -218,15 +194,16 @@ class _Training:
         from train.progress import Progress  # noqa: PLC0415
         from train.timing import NoClock, StepClock  # noqa: PLC0415
 
-        alive = Watchdog(self.cluster.watchdog_s)
         engine, model, plan, goal = self.cluster.engine, self.model, self.plan, self.recipe.run
         ahead = engine.run_ahead_steps
         clock: Clock = StepClock(ahead, goal.log_every_steps) if engine.timing else NoClock(ahead)
         step = Step(
             model.network, model.optimizer, self.communicator, model.buckets, plan.accumulation_steps, clock,
-            self._each_step(alive), partial(dropout_seed, self.recipe.run.seed, self.rank),
+            self._each_step(alive), partial(dropout_seed, self.recipe.run.seed, self.rank), told_to_stop,
         )  # fmt: skip
-        metrics = MetricsWriter(self.folder / METRICS_FILE) if is_reporter else NullMetrics()
+        start = self.origin.position
+        goes_on = None if self.origin.checkpoint is None else start
+        metrics = MetricsWriter(self.folder / METRICS_FILE, goes_on) if is_reporter else NullMetrics()
         progress = Progress(
             metrics, clock, global_batch_size=plan.global_batch_size, total_steps=plan.total_steps,
             every_steps=goal.log_every_steps, visible=is_reporter,
@@ -235,21 +212,37 @@ class _Training:
             run = Run(
                 plan=plan, schedule=self.schedule, step=step, open_training=open_training,
                 evaluate=Evaluator(
-                    model.network, evaluation, self.communicator, metric_of(self.recipe.loss, self.rank)
+                    model.network, evaluation, self.communicator, metric_of(self.recipe.loss, self.rank), alive
                 ),
                 target_top1=goal.target_top1, log_every_steps=goal.log_every_steps,
-                run_ahead_steps=engine.run_ahead_steps,
+                run_ahead_steps=engine.run_ahead_steps, judge=judge_of(self.recipe, plan),
+                checkpoints=self.checkpoints, start=start,
             )  # fmt: skip
             result = train(run, log=log, progress=progress)
         finally:
-            alive.rest()
             self.tracer.close()
             progress.close()
         return result, clock
 
-    def _each_step(self, alive: Callable[[], None]) -> Callable[[], None]:
-        def tell() -> None:
-            alive()
+    def conclude(self, result: Result, clock: Clock, init_s: float) -> None:
+        """Compare the ranks, keep the network, write the summary."""
+        final_checksum = _common_checksum(self.model, self.communicator, "after the run")
+        ranks = gather_ranks(self.communicator, clock.samples)
+        self.checkpoints.finished(Position(result.epochs + 1, result.steps))
+        if self.rank:
+            return
+        self.tracer.merge()
+        write_json(self.folder / RANKS_FILE, {"ranks": ranks})
+        slowest, excess = slowest_rank(ranks)
+        summary = _summary(self.recipe, self.plan, result, clock, init_s, final_checksum)
+        resumed = self.origin.resumed_from_step
+        write_summary(
+            self.folder, replace(summary, slowest_rank=slowest, rank_excess=excess, resumed_from_step=resumed)
+        )
+
+    def _each_step(self, alive: Watchdog) -> Callable[[int], None]:
+        def tell(step: int) -> None:
+            alive(step)
             self.tracer.step_queued()
 
         return tell
@@ -271,7 +264,7 @@ def _summary(
         global_batch_size=plan.global_batch_size,
         init_s=init_s,
         run_s=result.run_s,
-        images_per_s=result.steps * plan.global_batch_size / clock.stepping_s,
+        images_per_s=clock.steps * plan.global_batch_size / clock.stepping_s,
         input_wait_fraction=input_wait,
         comm_exposed_fraction=exposed,
         weights_checksum=f"{final_checksum:016x}",

@@ -1,4 +1,4 @@
-"""A rank that stands still ends itself, with a stack of every thread; so does one whose launcher is gone.
+"""A rank that stands still ends itself, and says where it stood; so does one whose launcher is gone.
 
 Horovod over Gloo never notices a rank that hangs, and a launcher that was killed cannot end its ranks.
 """
@@ -7,35 +7,90 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import os
 import signal
+import sys
+import threading
 import time
+from collections.abc import Callable
+from types import FrameType
 
-__all__ = ["Watchdog", "die_with_parent"]
+from configs.load import ROOT
+
+__all__ = ["StoodStill", "Watchdog", "die_with_parent"]
 
 _PR_SET_PDEATHSIG = 1
+_BACKSTOP_S = 5.0
+"""What the watching thread gets before a timer of the C library's ends a process whose Python is stuck in a call."""
+
+_WAITS = ("mxnet", "horovod")
+"""Packages in whose calls a rank waits for the others, rather than being what they wait for."""
+
+
+class StoodStill(RuntimeError):
+    """A rank made no progress; ``step`` is the last that it queued, ``waits`` whether it waited for the engine."""
+
+    def __init__(self, timeout_s: float, step: int | None, where: str, *, waits: bool) -> None:
+        self.step, self.waits = step, waits
+        super().__init__(f"no progress for {timeout_s:g} s, standing in {where}")
 
 
 class Watchdog:
-    """End the process with status 1 when it was not called for ``timeout_s``; it watches from its first call on.
+    """End the process with status 1 when it was not called for ``timeout_s``; it watches from the start.
 
-    The stacks go to stderr. The timer is a thread of the C library's, so it fires also while Python is stuck in a
-    call into MXNet.
+    Args:
+        timeout_s: How long standing still is forgiven.
+        report: Told what is known, before the stacks of all threads go to stderr and the process ends.
     """
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._armed = float("-inf")
+    def __init__(self, timeout_s: float, report: Callable[[StoodStill], None]) -> None:
+        self._timeout_s, self._report = timeout_s, report
+        self._last, self._armed = time.monotonic(), float("-inf")
+        self._step: int | None = None
+        self._rested = threading.Event()
+        self._watched = threading.get_ident()
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+        self()
 
-    def __call__(self) -> None:
-        """Tell that a step was made; cheap, since the timer is set anew only after a tenth of its time."""
-        now = time.monotonic()
+    def __call__(self, step: int | None = None) -> None:
+        """Tell that something was done, ``step`` if it was one; cheap, since the timer is seldom set anew."""
+        self._last = now = time.monotonic()
+        self._step = self._step if step is None else step
         if now - self._armed > self._timeout_s / 10:
-            faulthandler.dump_traceback_later(self._timeout_s, exit=True)
+            # A call may come up to a tenth of the time before the timer is next set.
+            faulthandler.dump_traceback_later(self._timeout_s * 1.1 + _BACKSTOP_S, exit=True)
             self._armed = now
+
+    def expect(self, timeout_s: float) -> None:
+        """Forgive another time from now on."""
+        self._timeout_s, self._armed = timeout_s, float("-inf")
+        self()
 
     def rest(self) -> None:
         """Watch no longer."""
+        self._rested.set()
         faulthandler.cancel_dump_traceback_later()
+
+    def _watch(self) -> None:
+        while not self._rested.wait(min(1.0, self._timeout_s / 10)):
+            if time.monotonic() - self._last > self._timeout_s:
+                where, waits = _describe(sys._current_frames().get(self._watched))
+                self._report(StoodStill(self._timeout_s, self._step, where, waits=waits))
+                faulthandler.dump_traceback(all_threads=True)
+                os._exit(1)
+
+
+def _describe(frame: FrameType | None) -> tuple[str, bool]:
+    """Say where in this program a stack stands, and whether it waits in a call for the engine or other ranks."""
+    waits = False
+    while frame is not None:
+        path = frame.f_code.co_filename
+        waits = waits or any(f"/{package}/" in path for package in _WAITS)
+        if path.startswith(f"{ROOT}{os.sep}") and "site-packages" not in path:
+            waits = waits or path.endswith(("comm.py", "kvstore.py"))
+            return f"{os.path.relpath(path, ROOT)}:{frame.f_lineno} ({frame.f_code.co_name})", waits
+        frame = frame.f_back
+    return "a place that is not known", waits
 
 
 def die_with_parent() -> None:

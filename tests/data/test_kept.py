@@ -25,6 +25,9 @@ class Counting:
         self.given += 1
         return Batch(self.given, None)
 
+    def state(self) -> bytes:
+        raise AssertionError("what was kept is read again")
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -40,3 +43,24 @@ def test_every_epochs_batches_are_those_of_the_first(size: int, steps: list[int]
     assert seen == [number % size + 1 for number in range(sum(steps))]
     assert source.given == min(size, sum(steps))
     assert source.is_closed == (sum(steps) >= size)
+
+
+@given(st.integers(1, 20), st.integers(1, 30), st.integers(0, 60), st.integers(1, 60))
+def test_another_goes_on_with_the_batches_that_the_first_would_have_given(
+    size: int, per_epoch: int, before: int, after: int
+) -> None:
+    def take(kept: KeptBatches, numbers: range) -> list[object]:
+        seen: list[object] = []
+        for number in numbers:
+            if number % per_epoch == 0 or number == numbers.start:
+                kept.begin_epoch(1 + number // per_epoch)
+            seen.append(kept.next_batch().images)
+        return seen
+
+    whole = KeptBatches(Counting(), size)
+    expected = take(whole, range(before + after))
+    first = KeptBatches(Counting(), size)
+    take(first, range(before))
+    again = Counting()
+    assert take(KeptBatches(again, size, given=int(first.state())), range(before, before + after)) == expected[before:]
+    assert set(again.epochs) == {0, 1}

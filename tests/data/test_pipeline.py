@@ -399,7 +399,7 @@ def test_a_gpu_gives_the_same_images_as_a_cpu(tmp_path: Path, kind: str) -> None
     write_split(tmp_path, "train", 40, draw=pattern)
     write_split(tmp_path, "eval", 10, draw=pattern)
     recipe = recipe_for(overrides=[f"data.crop={{kind: {kind}}}"])
-    place = {"batch_size": 4, "rank": 0, "world_size": 1}
+    place: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": 1}
     sources = [open_training(recipe, Engine(), tmp_path, **place, device_id=device) for device in (None, 0)]
     for source in sources:
         source.begin_epoch(1)

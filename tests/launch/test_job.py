@@ -9,6 +9,7 @@ import pytest
 
 from configs.load import dump, load_both
 from launch.job import begin, end
+from logs.checkpoints import Checkpoint, origin_of, write
 from logs.folder import Summary, write_summary
 
 
@@ -43,13 +44,21 @@ def test_what_a_killed_job_left_is_closed_and_set_aside(run: Path) -> None:
 
 
 def test_with_checkpoints_the_next_attempt_finds_everything_but_the_end(run: Path) -> None:
-    (run / "checkpoints").mkdir()
-    (run / "checkpoints" / "one").touch()
+    write(run, 3, Checkpoint({}, {}), keep=1)
     for name in ("result_0.txt", "metrics.jsonl", "failure_0.json"):
         (run / name).touch()
     assert end(run, 75, was_told=False) == 75
     assert begin(run)
-    assert _names(run) == {"config.yaml", "job.sh", "environment.json", "checkpoints", "result_0.txt", "metrics.jsonl"}
+    assert _names(run) == {
+        "config.yaml",
+        "job.sh",
+        "environment.json",
+        "checkpoints",
+        "goes-on-from",
+        "result_0.txt",
+        "metrics.jsonl",
+    }
+    assert origin_of(run) == run / "checkpoints" / "step-00000003.ckpt"
 
 
 def test_a_run_that_is_over_stays_so_whatever_it_came_to(run: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from configs.load import ROOT, load_recipe
+from configs.load import ROOT, load_cluster, load_recipe
 from launch.local import Outcome
 from launch.run import finish_run
 from logs.metrics import read_metrics
@@ -86,12 +86,12 @@ def test_a_full_size_run_is_told_how_its_epochs_compare_with_the_reference(
 ) -> None:
     recipe = load_recipe("mlperf-b32768")
     folder = dry_run(tmp_path / "run", recipe, [0.7] * 13 + [0.76])
-    assert finish_run(folder, recipe, Outcome(0)) == 0
+    assert finish_run(folder, recipe, load_cluster("laptop"), Outcome(0)) == 0
     words = "reference convergence: too fast: 54 epochs, reference 56.00 ± 0.45 at batch 32768, at least 55.44"
     assert words in capsys.readouterr().out
     assert (_summary(folder)["rcp"]["outcome"], _summary(folder)["rcp"]["normalisation"]) == ("too fast", 1.0)
     missed = dry_run(tmp_path / "missed", recipe, [0.7] * 19)
-    assert finish_run(missed, recipe, Outcome(1)) == 1
+    assert finish_run(missed, recipe, load_cluster("laptop"), Outcome(1)) == 1
     assert _summary(missed)["rcp"] is None
     assert "reference" not in capsys.readouterr().out
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.errors import UserError
+from configs.plan import Position
 from logs.metrics import MetricsWriter, read_metrics
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
@@ -76,3 +77,21 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path) -> None:
     metrics.row(step=1)
     with pytest.raises(UserError, match=r"metrics.jsonl: cannot be written: the disk is full"):
         metrics.close()
+
+
+def test_a_run_that_goes_on_drops_the_rows_of_what_it_does_again(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first = MetricsWriter(path)
+    for step in (4, 9, 14, 19):
+        first.row(kind="interval", step=step, epoch=1 + step // 10, loss=float("inf") if step == 4 else 1.0)
+        if step % 10 == 9:
+            first.row(kind="evaluation", step=step, epoch=1 + step // 10)
+    first.close()
+    rows = read_metrics(path)
+    for at, kept in ((Position(2, 10), 3), (Position(2, 15), 4), (Position(2, 20), 5), (Position(3, 20), 6)):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows).replace("Infinity", "1e999"))
+        again = MetricsWriter(path, goes_on=at)
+        again.row(kind="interval", step=99, epoch=9, loss=0.5)
+        again.close()
+        assert read_metrics(path)[:-1] == rows[:kept]
+        assert read_metrics(path)[-1]["step"] == 99

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from configs.load import load_recipe
-from configs.plan import RunPlan, plan_run
+from configs.plan import Position, RunPlan, plan_run
 from logs.events import EventLog, Kind
 from logs.metrics import NullMetrics
 from tests.dry_loop import Blank, dry_train
-from train.loop import Result, RunFailed, blocks
+from train.checkpoint import NoCheckpoints
+from train.loop import Result, RunFailed, RunStopped, blocks
 from train.progress import LossNotFinite
 
 
@@ -38,9 +39,11 @@ class Remembered(Blank):
         return self
 
 
-def _run(blank: Blank, log: RememberingLog, overrides: list[str], tops: list[float]) -> tuple[Result, RunPlan]:
+def _run(
+    blank: Blank, log: RememberingLog, overrides: list[str], tops: list[float], **changes: Any
+) -> tuple[Result, RunPlan]:  # fmt: skip
     recipe = load_recipe("digits", ["run.epochs=4", "run.log_every_steps=5", "data.eval_samples=100", *overrides])
-    return dry_train(recipe, 1, tops, log=log, blank=blank, metrics=NullMetrics())
+    return dry_train(recipe, 1, tops, log=log, blank=blank, metrics=NullMetrics(), **changes)
 
 
 def test_a_run_to_its_target_logs_every_interval_in_order() -> None:
@@ -106,3 +109,51 @@ def test_a_batch_that_cannot_be_read_aborts_with_its_step() -> None:
 def test_blocks_cover_all_epochs_and_end_with_evaluations() -> None:
     plan = plan_run(load_recipe("digits", ["run.epochs=7", "run.eval_every_epochs=3", "run.eval_first_epoch=2"]), 1)
     assert blocks(plan) == [range(1, 3), range(3, 6), range(6, 8)]
+
+
+class Remembering(NoCheckpoints):
+    """A keeper that remembers where it was to keep what."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[str, Position]] = []
+
+    def evaluated(self, _source: object, at: Position) -> None:
+        self.kept.append(("evaluated", at))
+
+    def stopped(self, _source: object, at: Position) -> None:
+        self.kept.append(("stopped", at))
+
+
+def test_a_stop_comes_at_an_intervals_end_with_the_state_kept_and_the_log_aborted() -> None:
+    log, keeper = RememberingLog(), Remembering()
+    blank = Remembered(log)
+    with pytest.raises(RunStopped, match="state kept after step 25; the same command goes on"):
+        _run(blank, log, [], [0.5], checkpoints=keeper, stop_from=22)
+    assert keeper.kept == [("stopped", Position(2, 25))]
+    assert blank.batches == 25
+    assert log.keys[-1] == "run_stop aborted"
+
+
+def test_a_run_goes_on_in_the_middle_of_an_epoch_and_takes_every_step_once() -> None:
+    log, keeper = RememberingLog(), Remembering()
+    blank = Remembered(log)
+    result, plan = _run(blank, log, [], [0.5, 0.97], start=Position(2, 25), checkpoints=keeper)
+    assert blank.epochs == [2, 3, 4]
+    assert (blank.batches, result.steps) == (plan.total_steps - 25, plan.total_steps)
+    assert keeper.kept == [("evaluated", Position(3, plan.steps_after(2)))]
+
+
+def test_a_run_that_stopped_before_an_evaluation_begins_with_it() -> None:
+    log = RememberingLog()
+    blank = Remembered(log)
+    _, plan = _run(blank, log, [], [0.97], start=Position(2, 38))
+    assert plan.steps_after(2) == 38
+    assert blank.batches == 0
+    assert "eval_accuracy" in log.keys
+
+
+def test_a_run_stuck_at_chance_ends_with_the_reason() -> None:
+    log = RememberingLog()
+    result, _ = _run(Remembered(log), log, [], [0.1, 0.1], judge=lambda step, *_: f"stuck at step {step}")
+    assert (result.success, result.failure, result.epochs) == (False, "stuck at step 37", 2)
+    assert log.keys[-1] == "run_stop aborted"

@@ -12,13 +12,13 @@ from mxnet.gluon.model_zoo import vision
 
 from configs.schema import Engine, Loss, Model, Sgd
 from train.arch import Network, build_network
+from train.build import dropout_seed
 from train.init import initial_weights
 from train.lars import MomentumOptimizer
 from train.model import TrainedNetwork
 from train.networks.table import Rows
 from train.parameters import load_parameters
 from train.schedule import HyperParameters
-from train.session import dropout_seed
 
 SIZES = {"alexnet": 67, "googlenet": 32, "densenet121": 32, "mnist_small_cnn": 28, "mnist_large_cnn": 28}
 

@@ -79,6 +79,13 @@ def _read(output: Path) -> Mapping[str, float]:
     return figures
 
 
+class _None:
+    """No rank, where ranks are counted."""
+
+    def asscalar(self) -> float:
+        return 0.0
+
+
 class _Nothing:
     """An array, a network, an optimizer and a source of images, each of which costs the time of a call."""
 
@@ -99,6 +106,9 @@ class _Nothing:
 
     def wait_to_read(self) -> None:
         """Nothing was queued."""
+
+    def zeros_like(self) -> _None:
+        return _None()
 
     def asscalar(self) -> float:
         return 1.0
@@ -124,6 +134,9 @@ class _Nothing:
     def next_batch(self) -> Batch:
         return Batch(self, self)
 
+    def state(self) -> bytes:
+        return b""
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -137,7 +150,7 @@ def _python_step() -> dict[str, float]:
     nothing = _Nothing(len(table.parameters))
     buckets = plan_buckets([4 * each.size for each in table.parameters], cluster.communication.bucket_bytes)
     clock = StepClock(cluster.engine.run_ahead_steps, recipe.run.log_every_steps)
-    step = Step(nothing, nothing, SingleProcess(), buckets, plan.accumulation_steps, clock, alive=lambda: None)
+    step = Step(nothing, nothing, SingleProcess(), buckets, plan.accumulation_steps, clock, alive=lambda _: None)
     progress = Progress(
         NullMetrics(), clock, global_batch_size=plan.global_batch_size, total_steps=plan.total_steps,
         every_steps=recipe.run.log_every_steps, visible=False,

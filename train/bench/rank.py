@@ -11,11 +11,11 @@ from configs.load import load_both
 from configs.plan import RunPlan, plan_run
 from configs.schema import Cluster, Recipe
 from data.source import Batch, TrainingSource
+from train.build import Model, build_model
 from train.comm import Communicator, bring_up
 from train.identity import Identity, read_identity
 from train.loop import Step
 from train.schedule import HyperParameters
-from train.session import Model, build_model
 from train.startup import Ledger
 from train.timing import NoClock
 
@@ -43,6 +43,10 @@ class Rank:
     def next_batch(self) -> Batch:
         """Give the batch."""
         return self.batch
+
+    def state(self) -> bytes:
+        """See `TrainingSource`."""
+        return b""
 
     def close(self) -> None:
         """See `TrainingSource`."""
@@ -79,7 +83,7 @@ def steps_of(
 ) -> Callable[[int], None]:
     """Give a function that queues that many steps of a run's own kind, on the rank's batch or on a source's."""
     model, run_ahead = rank.model, rank.cluster.engine.run_ahead_steps
-    step = Step(model.network, model.optimizer, communicator, buckets, 1, NoClock(run_ahead), alive=lambda: None)
+    step = Step(model.network, model.optimizer, communicator, buckets, 1, NoClock(run_ahead), alive=lambda _: None)
 
     def steps(number: int) -> None:
         for _ in range(number):

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,15 @@ from data.source import Batch, TrainingSource
 from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import MlperfLog, NullLog
 from train.bench.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, Moments, gaps, mark
+from train.build import build_model
 from train.comm import bring_up
+from train.failure import record_failure
 from train.identity import Identity, read_identity
 from train.images import images_of
 from train.loop import Run, Step, train
 from train.metric import Top1
 from train.progress import Progress, StepLoss
 from train.schedule import resolve_schedule
-from train.session import build_model
 from train.startup import Ledger, import_mxnet
 from train.timing import StepClock
 from train.watchdog import Watchdog, die_with_parent
@@ -68,12 +70,12 @@ def _run(name: str, overrides: Sequence[str], identity: Identity, folder: Path) 
         moments, MetricsWriter(folder / METRICS_FILE) if is_reporter else NullMetrics(), clock,
         global_batch_size=plan.global_batch_size, total_steps=plan.total_steps, every_steps=every, visible=is_reporter,
     )  # fmt: skip
-    alive = Watchdog(cluster.watchdog_s)
+    alive = Watchdog(cluster.watchdog_s, partial(record_failure, folder, identity))
     run = Run(
         plan=plan, schedule=resolve_schedule(recipe, plan), target_top1=None,
         step=Step(model.network, model.optimizer, communicator, model.buckets, plan.accumulation_steps, clock, alive),
         open_training=lambda: _MarkingSource(moments, images.open_training()),
-        evaluate=Evaluator(model.network, images.open_evaluation(), communicator, Top1),
+        evaluate=Evaluator(model.network, images.open_evaluation(), communicator, Top1, alive),
         log_every_steps=every, run_ahead_steps=ahead,
     )  # fmt: skip
     train(run, log=MlperfLog(folder) if is_reporter else NullLog(), progress=progress)
@@ -126,6 +128,9 @@ class _MarkingSource:
 
     def next_batch(self) -> Batch:
         return self._source.next_batch()
+
+    def state(self) -> bytes:
+        return self._source.state()
 
     def close(self) -> None:
         self._source.close()

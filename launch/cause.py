@@ -1,0 +1,77 @@
+"""Why a run failed, from what its ranks left behind and what the launcher saw: rank, host and step by name."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from configs.errors import STOPPED_STATUS
+from configs.schema import Cluster
+from launch.local import Outcome
+from logs.folder import STARTUP_FILE
+
+__all__ = ["find_cause", "read_failures", "was_stopped"]
+
+
+def read_failures(folder: Path) -> list[dict[str, Any]]:
+    """Read what each failing rank wrote."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("failure_*.json"))]
+
+
+def find_cause(
+    folder: Path, cluster: Cluster, outcome: Outcome, rows: Sequence[Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """Give ``message`` and, where known, ``rank`` and ``step`` of the first failure.
+
+    First what a rank says of itself; then ranks that died without a word; then those that left no word at all when
+    others stood still waiting.
+    """
+    if outcome.interrupted_by or outcome.lost_server is not None:
+        lost = f"a parameter server ended with status {outcome.lost_server} before the ranks did"
+        return {"message": "stopped by a signal" if outcome.interrupted_by else lost}
+    if was_stopped(outcome, rows):
+        return {"step": rows[0]["step"], "message": rows[0]["message"]}
+    first_hand = [row for row in rows if not row["second_hand"]]
+    if first_hand:
+        row = min(first_hand, key=lambda each: each["time"])
+        return {**row, "message": f"rank {row['rank']} on {row['host']} failed{_at(row['step'])}: {row['message']}"}
+    told = {row["rank"]: row["step"] for row in rows}
+    step = min((step for step in told.values() if step is not None), default=None)
+    silent = [(rank, _how(status)) for rank, status in outcome.failed if rank not in told]
+    if not silent and told:
+        still = [rank for rank in range(cluster.world_size) if rank not in told]
+        silent = [(rank, "stood still, without a word") for rank in still]
+    if silent:
+        rank, how = silent[0]
+        message = f"rank {rank} on {_host(folder, cluster, rank)} {how}{_at(step, ' or before')}"
+        return {"rank": rank, "step": step, "message": message}
+    if told:
+        row = min(rows, key=lambda each: each["time"])
+        return {**row, "message": f"every rank waited for another{_at(step)}; rank {row['rank']}: {row['message']}"}
+    return {"message": f"the launcher ended with status {outcome.exit_status}"}
+
+
+def was_stopped(outcome: Outcome, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether a run was told to stop and nothing else went wrong, whatever status its launcher made of it."""
+    return bool(rows) and outcome.exit_status != 0 and all(row["status"] == STOPPED_STATUS for row in rows)
+
+
+def _at(step: int | None, more: str = "") -> str:
+    return "" if step is None else f" at{more} step {step}"
+
+
+def _how(status: int) -> str:
+    return f"was killed by signal {status - 128}" if status > 128 else f"ended with status {status}"  # noqa: PLR2004
+
+
+def _host(folder: Path, cluster: Cluster, rank: int) -> str:
+    """Name a rank's host as the ranks told each other; before they had, only one machine is known."""
+    if cluster.launcher == "local":
+        return socket.gethostname()
+    try:
+        return str(json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))["hosts"][rank])
+    except (OSError, ValueError, LookupError):
+        return "an unknown host"

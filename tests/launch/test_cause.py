@@ -1,0 +1,59 @@
+"""Who is to blame, from what the ranks wrote and the launcher saw; the faults are real ones in `test_faults`."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.load import load_cluster
+from launch.cause import find_cause, was_stopped
+from launch.local import Outcome
+
+LOCAL = load_cluster("laptop")
+MPI = load_cluster("laptop", ["cluster.launcher=mpirun", "cluster.communication.backend=mpi"])
+HERE = socket.gethostname()
+
+
+def _row(rank: int, message: str, *, second_hand: bool, status: int = 1) -> dict[str, Any]:
+    return {"rank": rank, "host": f"node{rank}", "step": 7, "message": message, "second_hand": second_hand,
+            "status": status, "time": float(rank)}  # fmt: skip
+
+
+ECHO = _row(0, "Horovod has been shut down", second_hand=True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "outcome", "message", "rank"),
+    [
+        ([ECHO, _row(1, "torn", second_hand=False)], Outcome(1), "rank 1 on node1 failed at step 7: torn", 1),
+        ([ECHO], Outcome(137, ((1, 137),)), f"rank 1 on {HERE} was killed by signal 9 at or before step 7", 1),
+        ([ECHO], Outcome(1, ((0, 1),)), f"rank 1 on {HERE} stood still, without a word at or before step 7", 1),
+        ([ECHO, _row(1, "waits", second_hand=True)], Outcome(1, ((0, 1), (1, 1))),
+         "every rank waited for another at step 7; rank 0: Horovod has been shut down", 0),
+        ([], Outcome(9), "the launcher ended with status 9", None),
+    ],
+)  # fmt: skip
+def test_the_first_to_fail_is_named(
+    tmp_path: Path, rows: list[dict[str, Any]], outcome: Outcome, message: str, rank: int | None
+) -> None:
+    cause = find_cause(tmp_path, LOCAL, outcome, rows)
+    assert (cause["message"], cause.get("rank")) == (message, rank)
+
+
+def test_a_silent_ranks_host_is_what_the_ranks_told_each_other(tmp_path: Path) -> None:
+    assert "rank 1 on an unknown host" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
+    (tmp_path / "startup.json").write_text(json.dumps({"hosts": ["a", "b"]}), encoding="utf-8")
+    assert "rank 1 on b" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
+
+
+def test_a_run_was_stopped_only_if_nobody_failed() -> None:
+    stopped = _row(0, "told to stop", second_hand=False, status=75)
+    # horovodrun makes a 1 of any status.
+    assert was_stopped(Outcome(75), [stopped])
+    assert was_stopped(Outcome(1), [stopped])
+    assert not was_stopped(Outcome(1), [stopped, _row(1, "torn", second_hand=False)])
+    assert not was_stopped(Outcome(75), [])

@@ -1,0 +1,174 @@
+"""A run that is stopped goes on where it was, on real ranks and real images, to the same bits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from configs.load import ROOT, load_run
+from launch.resume import beginning
+from logs.checkpoints import list_checkpoints, read
+from logs.metrics import read_metrics
+from logs.parse import parse_log
+
+TINY = ["model.name=resnet8", "model.image_size=16", "run.epochs=4", "run.eval_every_epochs=2", "run.target_top1=null",
+        "run.log_every_steps=3"]  # fmt: skip
+
+
+def _command(folder: Path, *words: str, overrides: list[str] = TINY) -> list[str]:
+    sets = [word for override in overrides for word in ("--set", override)]
+    return [sys.executable, "-m", "launch", "train", *(words or ("digits", "--run-dir", str(folder))), *sets]
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180)
+
+
+def _stop(folder: Path, number: int, epoch: int) -> subprocess.CompletedProcess[str]:
+    """Run until ``epoch`` begins, and tell the launcher to stop."""
+    command = _command(folder)
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
+        begin = json.dumps({"epoch_num": epoch})[1:-1]
+        log = folder / "result_0.txt"
+        while launcher.poll() is None and not (log.exists() and begin in log.read_text(encoding="utf-8")):
+            time.sleep(0.01)
+        launcher.send_signal(number)
+        output, errors = launcher.communicate(timeout=90)
+    return subprocess.CompletedProcess(command, launcher.returncode, output, errors)
+
+
+def _summary(folder: Path) -> Any:
+    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+
+
+def _course(folder: Path) -> list[dict[str, Any]]:
+    """Give all rows of a run's metrics, without what a clock measures."""
+    told = ("kind", "step", "epoch", "loss", "lr", "top1", "correct")
+    return [{key: row[key] for key in told if key in row} for row in read_metrics(folder / "metrics.jsonl")]
+
+
+def _same_state(one: Path, other: Path) -> bool:
+    """Compare weights, momentum and statistics at the end."""
+    states = [read(list_checkpoints(folder)[0]).arrays for folder in (one, other)]
+    return all(np.array_equal(states[0][name], states[1][name]) for name in {**states[0], **states[1]})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in one go."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    done = _run(_command(folder))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_two_rounds_of_stop_and_go_on_give_the_same_bits_as_one_go(tmp_path: Path, whole: Path) -> None:
+    """The second round's own checkpoint is damaged, so that the last attempt goes on from one before."""
+    folder = tmp_path / "run"
+    for number, epoch in ((signal.SIGTERM, 1), (signal.SIGUSR1, 4)):
+        stopped = _stop(folder, number, epoch)
+        assert stopped.returncode == 75, stopped.stderr
+        assert "told to stop, state kept after step" in stopped.stdout
+        summary = _summary(folder)
+        assert (summary["status"], summary["failed_rank"]) == ("aborted", None)
+        assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
+    newest, before = list_checkpoints(folder)
+    with newest.open("r+b") as file:
+        file.truncate(newest.stat().st_size - 1)
+    done = _run(_command(folder, "--resume", str(folder), overrides=[]))
+    assert done.returncode == 0, done.stderr
+    assert f"{newest.name}: damaged" in done.stderr
+    assert f"goes on from {before}" in done.stderr
+    assert "not for submission" in done.stdout
+    assert _course(folder) == _course(whole)
+    assert _same_state(folder, whole)
+    assert _summary(folder)["weights_checksum"] == _summary(whole)["weights_checksum"]
+    assert _summary(folder)["resumed_from_step"] == 38
+    assert not json.loads((folder / "verdict.json").read_text(encoding="utf-8"))["4.0.0"]["passed"]
+    record = parse_log(folder / "result_0.txt")
+    assert (record.status, [each.epoch for each in record.evaluations]) == ("success", [2, 4])
+
+
+def _unfinish(folder: Path) -> None:
+    """Make it look as if the ranks had been killed."""
+    (folder / "summary.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["run.seed=2"], "run.seed: got 2, the run was begun with 1"),
+        (["cluster.ranks_per_node=1"], "ranks_per_node: got 1, the run was begun with 2"),
+        (["data.shuffle_buffer=7"], "data.shuffle_buffer: got 7, the run was begun with 1198"),
+    ],
+)
+def test_another_recipe_or_world_is_refused_in_one_line(
+    tmp_path: Path, whole: Path, overrides: list[str], reason: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    _unfinish(folder)
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    done = _run(_command(folder, "digits", "--resume", str(folder), overrides=[*TINY, *overrides]))
+    assert done.returncode == 2
+    assert [line for line in done.stderr.splitlines() if reason in line and line.startswith("error:")]
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+
+
+def test_other_images_under_the_same_name_are_refused(tmp_path: Path, whole: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    _unfinish(folder)
+    list_checkpoints(folder)[0].unlink()
+    data = tmp_path / "data" / "digits"
+    subprocess.run([sys.executable, "-m", "data", "prepare", "digits", str(data), "--seed", "9"], cwd=ROOT, check=True,
+                   capture_output=True)  # fmt: skip
+    done = _run(_command(folder, overrides=[*TINY, f"cluster.paths.data={data.parent}"]))
+    assert done.returncode == 2, done.stderr
+    assert "data set.train.rec: got" in done.stderr
+    assert list_checkpoints(folder), "refused, not removed"
+
+
+def test_a_run_that_ended_does_not_go_on(whole: Path) -> None:
+    done = _run(_command(whole))
+    assert done.returncode == 2
+    assert "its run has ended, success after step 75" in done.stderr
+
+
+def test_an_attempt_without_a_checkpoint_is_kept_aside(tmp_path: Path, whole: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder, ignore=shutil.ignore_patterns("checkpoints", "summary.json"))
+    for number in (1, 2):
+        with beginning(folder, *load_run(whole / "config.yaml"), must_resume=False) as checkpoint:
+            assert checkpoint is None
+            attempts = {f"attempt-{each}" for each in range(1, number + 1)}
+            assert {path.name for path in folder.iterdir()} == {"config.yaml", *attempts}
+        (folder / "metrics.jsonl").touch()
+    with (
+        pytest.raises(UserError, match="no whole checkpoint"),
+        beginning(folder, *load_run(whole / "config.yaml"), must_resume=True),
+    ):
+        pass
+    assert (folder / "attempt-1" / "result_0.txt").is_file()
+
+
+def test_a_folder_in_use_is_left_to_its_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with subprocess.Popen(_command(folder), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as launcher:
+        while launcher.poll() is None and not (folder / "config.yaml").exists():
+            time.sleep(0.01)
+        second = _run(_command(folder))
+        launcher.send_signal(signal.SIGINT)
+        launcher.communicate(timeout=60)
+    assert (second.returncode, launcher.returncode) == (2, 130)
+    assert "a run is going on there" in second.stderr

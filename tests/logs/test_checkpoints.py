@@ -1,0 +1,54 @@
+"""Checkpoint files are whole or said to be damaged, whatever happens to a byte, and only the newest stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from logs.checkpoints import Checkpoint, DamagedCheckpoint, list_checkpoints, newest_whole, read, write
+
+STATE = Checkpoint(
+    {"epoch": 3, "words": "ä"},
+    {"weights/a": np.arange(6, dtype=np.float32).reshape(2, 3), "data/0": np.frombuffer(b"\0any", np.uint8)},
+)
+
+
+def test_what_was_written_is_read_to_the_bit(tmp_path: Path) -> None:
+    found = read(write(tmp_path, 7, STATE, keep=2))
+    assert found.meta == STATE.meta
+    assert {name: (each.dtype, each.tolist()) for name, each in found.arrays.items()} == {
+        name: (each.dtype, each.tolist()) for name, each in STATE.arrays.items()
+    }
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), cuts=st.booleans())
+def test_any_byte_that_differs_or_lacks_is_noticed_and_the_one_before_taken(
+    tmp_path: Path, at: float, flip: int, cuts: bool
+) -> None:
+    before, newest = (write(tmp_path, step, STATE, keep=2) for step in (5, 6))
+    content = bytearray(newest.read_bytes())
+    position = int(at * len(content))
+    content[position] ^= flip
+    newest.write_bytes(content[:position] if cuts else content)
+    found, damaged = newest_whole(tmp_path)
+    assert found == before
+    assert "step-00000006.ckpt" in str(damaged[0])
+    with pytest.raises(DamagedCheckpoint):
+        read(newest)
+
+
+def test_only_the_newest_stay_and_half_files_do_not_count(tmp_path: Path) -> None:
+    for step in (8, 9, 100, 11):
+        write(tmp_path, step, STATE, keep=2)
+    (tmp_path / "checkpoints" / ".step-00000200.ckpt.1").write_bytes(b"half")
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000100.ckpt", "step-00000011.ckpt"]
+    assert newest_whole(tmp_path)[0] == list_checkpoints(tmp_path)[0]
+
+
+def test_a_folder_without_any_has_none(tmp_path: Path) -> None:
+    assert newest_whole(tmp_path) == (None, [])

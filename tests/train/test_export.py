@@ -1,0 +1,68 @@
+"""What a run exports is the trained network, for whoever loads it: the same top-1 in every format."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.load import ROOT, load_both
+from configs.plan import plan_run
+from train.export import export_network, on_cpu
+from train.identity import Identity
+from train.images import images_of
+
+SHORT = ["run.max_steps=60", "run.target_top1=null", "model.name=resnet8", "model.image_size=16"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export") / "run"
+    sets = [word for override in SHORT for word in ("--set", override)]
+    command = [sys.executable, "-m", "launch", "train", "digits", "--run-dir", str(folder), *sets]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_loaded_network_judges_every_image_as_the_trained_one(run: Path, tmp_path: Path) -> None:
+    recipe, cluster = load_both(str(run / "config.yaml"), None)
+    cluster = on_cpu(cluster)
+    checkpoint = next((run / "checkpoints").iterdir())
+    alone = Identity(rank=0, world_size=1, local_rank=0, local_size=1, host="here", launcher="none")
+    source = images_of(recipe, cluster, plan_run(recipe, 2), alone).open_evaluation()
+    batches = [images for images, _, _ in source.batches()]
+    logits = {
+        name: np.concatenate([predict(images) for images in batches])
+        for name, predict in export_network(recipe, cluster, checkpoint, tmp_path)
+    }
+    assert list(logits) == ["trained", "MXNet", "ONNX"]
+    assert logits["trained"].std() > 0.1, "it has learned something to tell apart"
+    np.testing.assert_array_equal(logits["MXNet"], logits["trained"])
+    np.testing.assert_allclose(logits["ONNX"], logits["trained"], atol=1e-4)
+
+
+def test_the_command_gives_the_runs_own_accuracy_in_every_format(run: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "train.export", "export", str(run)], cwd=ROOT, capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    top1 = json.loads((run / "summary.json").read_text(encoding="utf-8"))["top1"]
+    assert done.stdout.count(f"top-1 {top1:.4f}") == 3
+    names = {path.name for path in (run / "export").iterdir()}
+    assert names == {"network.json", "network.onnx", "network-symbol.json", "network-0000.params"}
+    assert json.loads((run / "export" / "network.json").read_text(encoding="utf-8"))["top1"] == top1
+
+
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "train.export", "export", str(tmp_path)], cwd=ROOT, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == f"error: {tmp_path}: no config.yaml in it; give the folder of a run\n"

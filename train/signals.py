@@ -1,0 +1,48 @@
+"""What a rank does when it is told to stop: at once, or, once there is a state worth keeping, at the next interval.
+
+Handlers stand before MXNet is imported, which takes seconds: a signal then would end the process without a word.
+"""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+from configs.errors import STOPPED_STATUS
+
+__all__ = ["StopSignals", "Stopped"]
+
+_POLITE = (signal.SIGTERM, signal.SIGUSR1)
+"""Time limit and preemption: what schedulers send, themselves or as the job script passes it on."""
+
+
+class Stopped(BaseException):
+    """A signal ends this rank now."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.exit_status = STOPPED_STATUS if number in _POLITE else 128 + number
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+
+
+class StopSignals:
+    """Notes SIGTERM and SIGUSR1; SIGINT, and any of them before `wait_for_step`, raises `Stopped`."""
+
+    def __init__(self) -> None:
+        self._can_wait = False
+        self.came: int | None = None
+        for number in (signal.SIGINT, *_POLITE):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.came = number
+        if not self._can_wait or number not in _POLITE:
+            raise Stopped(number)
+
+    def wait_for_step(self) -> None:
+        """From now on, let a polite signal wait: the loop asks `told_to_stop`."""
+        self._can_wait = True
+
+    def told_to_stop(self) -> bool:
+        """Tell whether a polite signal came."""
+        return self.came is not None
