@@ -55,8 +55,14 @@ def find_cause(
 
 
 def was_stopped(outcome: Outcome, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether a run was told to stop and nothing else went wrong, whatever status its launcher made of it."""
-    return bool(rows) and outcome.exit_status != 0 and all(row["status"] == STOPPED_STATUS for row in rows)
+    """Tell whether a run was told to stop and nothing else went wrong.
+
+    That all ranks agreed to stop counts whatever status their launcher makes of it. Ranks that a signal ended before
+    they could agree may have been told so because another one died, and then the status is its.
+    """
+    if not rows or not outcome.exit_status or any(row["status"] != STOPPED_STATUS for row in rows):
+        return False
+    return outcome.exit_status == STOPPED_STATUS or not all(row["second_hand"] for row in rows)
 
 
 def _at(step: int | None, more: str = "") -> str:

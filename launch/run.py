@@ -68,7 +68,11 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
         _write_config(folder, recipe, cluster)
         outcome = _start(folder, recipe, cluster)
         if outcome.exit_status != REFUSED:
-            return finish_run(folder, recipe, cluster, outcome)
+            try:
+                return finish_run(folder, recipe, cluster, outcome)
+            except UserError as error:  # A disk that is full, say: the ranks have run, so this is no refusal.
+                sys.stderr.write(f"error: {error}\n")
+                return 1
         if checkpoint:
             close_aborted(folder, "refused to go on")
         else:

@@ -57,3 +57,6 @@ def test_a_run_was_stopped_only_if_nobody_failed() -> None:
     assert was_stopped(Outcome(1), [stopped])
     assert not was_stopped(Outcome(1), [stopped, _row(1, "torn", second_hand=False)])
     assert not was_stopped(Outcome(75), [])
+    told_at_start_up = _row(0, "stopped by SIGTERM", second_hand=True, status=75)
+    assert was_stopped(Outcome(75), [told_at_start_up])
+    assert not was_stopped(Outcome(137, ((1, 137),)), [told_at_start_up])

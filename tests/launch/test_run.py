@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -129,7 +130,7 @@ def test_a_rank_that_is_killed_ends_the_run_and_is_named(tmp_path: Path) -> None
         output, _ = launcher.communicate(timeout=60)
     assert time.monotonic() - begin < 30
     assert launcher.returncode == 1
-    assert "rank 1 was killed by signal 9" in output
+    assert f"rank 1 on {socket.gethostname()} was killed by signal 9" in output
     assert (_summary(folder)["status"], _summary(folder)["failed_rank"]) == ("aborted", 1)
     assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
     assert not _ranks_of(folder)
