@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from configs.errors import UserError
-from configs.load import ROOT, dump, load_run
+from configs.load import ROOT, dump, load_run, resolve_path
 from configs.scaling import ScalingCell, ScalingStudy
 from configs.schema import Cluster, Recipe
+from launch.run import pack
 from logs.cells import PREDICTION_FILE, Row, measured, predicted
 from logs.disk import explain_disk_errors, write_text
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
@@ -151,6 +152,8 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, dry: bool, run
     Raises:
         UserError: A folder holds another run, or a cell was refused.
     """
+    if not dry:
+        _prepare(study)
     tasks: list[_Task] = [*_predictions(study, runs), *_measurements(study, runs, run)]
     known = [task.rows() for task in tasks]  # before the first run, so that a folder of another study is seen now
     rows: list[Row] = []
@@ -173,6 +176,18 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, dry: bool, run
     if not dry:
         write_scaling_page(study, rows, runs, output)
     return int(failed)
+
+
+def _prepare(study: ScalingStudy) -> None:
+    """Pack the study's own data sets, those that are not there yet.
+
+    Raises:
+        UserError: One cannot be packed.
+    """
+    for name, (source, *others) in study.prepare.items():
+        destination = resolve_path(study.place().paths.data) / name
+        if not (destination / "manifest.json").is_file():
+            pack([str(source), str(destination), *map(str, others)])
 
 
 def _known(task: _Task, rows: list[Row]) -> str:
