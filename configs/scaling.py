@@ -62,7 +62,8 @@ class ScalingStudy(Section):
     data: Variants
     leave_out: Annotated[tuple[LeftOut, ...], Field(strict=False)] = ()
     prepare: dict[str, Words] = Field(
-        default_factory=dict, description="Data sets to pack where they are missing: name -> what ./run.sh prepare takes."
+        default_factory=dict,
+        description="Data sets to pack where they are missing: name -> what ./run.sh prepare takes.",
     )
     times_ranks: dict[str, float] = Field(
         default_factory=dict, description="Keys whose value is this times the ranks: schedule.base_lr: 1e-4."

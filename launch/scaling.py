@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from configs.errors import UserError
-from configs.load import ROOT, dump, load_run, resolve_path
+from configs.load import ROOT, dump, load_run, resolve_path, with_resolved_paths
 from configs.scaling import ScalingCell, ScalingStudy
 from configs.schema import Cluster, Recipe
 from launch.run import pack
@@ -71,7 +71,8 @@ class _Measurement:
             UserError: It was refused.
         """
         if self.ticket.exists():
-            return None
+            # A job that ended without success is not handed over again unasked.
+            return 1 if (self.folder / SUMMARY_FILE).is_file() else None
         if self.folder.exists():
             shutil.rmtree(self.folder)  # what an interrupted run of this very cell left
         status = self.run(self.recipe, self.cluster, self.folder)
@@ -194,7 +195,10 @@ def _known(task: _Task, rows: list[Row]) -> str:
     if isinstance(task, _Prediction):
         return f"{'predicted' if rows else 'to predict'} for {', '.join(str(cell.ranks) for cell in task.cells)} ranks"
     if not rows:
-        return "waits in the scheduler's queue" if task.ticket.exists() else "to run"
+        if not task.ticket.exists():
+            return "to run"
+        is_over = (task.folder / SUMMARY_FILE).is_file()
+        return f"failed; remove {task.ticket.name} to try again" if is_over else "waits in the scheduler's queue"
     return f"{rows[0].images_per_s:,.1f} images/s"
 
 
@@ -207,7 +211,9 @@ def _is_same(folder: Path, recipe: Recipe, cluster: Cluster) -> bool:
     config = folder / CONFIG_FILE
     if not config.is_file():
         return False
-    if load_run(config) != (recipe, cluster):
+    ran, place = load_run(config)
+    # A job's folders are absolute ones.
+    if (ran, with_resolved_paths(place)) != (recipe, with_resolved_paths(cluster)):
         raise UserError(f"{folder}: ran with other settings than the study has now; remove it, or give other --runs")
     return True
 
@@ -240,5 +246,6 @@ def _fits(cluster: Cluster, place: Cluster) -> bool:
     """Tell whether the machines that there are can run a cell: a core for each thread, or a GPU a rank."""
     if place.device == "cpu" and place.launcher == "local":
         return cluster.world_size * cluster.engine.threads <= len(os.sched_getaffinity(0))
-    is_startable = cluster.launcher == "local" or cluster.communication.kind in ("horovod", "none")
+    is_ours = cluster.launcher == "local" and cluster.scheduler.kind == "none"
+    is_startable = is_ours or cluster.communication.kind in ("horovod", "none")
     return is_startable and cluster.world_size <= place.world_size

@@ -58,9 +58,7 @@ class _Job:
                   f"batch.global_size={2 * options.batch}"]  # fmt: skip
         words = [word for override in (*recipe, *self.settings) for word in ("--set", override)]
         words += ["--rounds", str(options.rounds), "--steps", str(options.steps), *(way.name for way in ways)]
-        said = run_ranks(
-            "train.bench.programs.overlap", words, overrides=(*self.settings, *self._link)
-        )
+        said = run_ranks("train.bench.programs.overlap", words, overrides=(*self.settings, *self._link))
         return {Way.parse(name): samples for name, samples in samples_of(said).items()}
 
     @property
