@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
@@ -118,6 +119,10 @@ class ScalingStudy(Section):
 
     def place(self) -> Cluster:
         """Give the machines that there are."""
+        return self._place
+
+    @cached_property
+    def _place(self) -> Cluster:
         return load_cluster(self.cluster, _overrides(self.set))
 
     def _values(self, cell: ScalingCell) -> dict[str, Any]:

@@ -154,9 +154,10 @@ def _forwarded_signals() -> Iterator[Callable[[], int | None]]:
 
 def _supervise(
     ranks: Sequence[subprocess.Popen[bytes]], signals: Callable[[], int | None],
-    servers: Sequence[subprocess.Popen[bytes]] = (), grace_s: float = GRACE_S,
+    servers: Sequence[subprocess.Popen[bytes]] = (), grace_s: float | None = None,
 ) -> Outcome:  # fmt: skip
     """Wait until all ranks are gone; after the first failure, a lost server or a signal, see that they go."""
+    grace_s = GRACE_S if grace_s is None else grace_s
     failed: dict[int, int] = {}
     lost: int | None = None
     deadline: float | None = None
