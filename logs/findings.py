@@ -121,9 +121,15 @@ def _second(pair: tuple[str, float]) -> float:
 
 def _where(axis: str, key: Sequence[object]) -> str:
     """Name what the cells compared have in common."""
-    words = {"batch": "batch {} a rank", "ranks": "{} ranks"}
-    names = [each for each in _AXES if each != axis]
-    return ", ".join(words.get(name, "{}").format(value) for name, value in zip(names, key, strict=True))
+    return ", ".join(
+        _told(name, value) for name, value in zip((each for each in _AXES if each != axis), key, strict=True)
+    )
+
+
+def _told(name: str, value: object) -> str:
+    if name == "ranks":
+        return f"{value} rank{'' if value == 1 else 's'}"
+    return f"batch {value} a rank" if name == "batch" else str(value)
 
 
 def _range(values: Sequence[float]) -> str:
