@@ -52,6 +52,12 @@ class Communication(Section):
     bucket_bytes: int = Field(4 << 20, ge=1, description="Cap of one fused reduction, last layer first.")
     cycle_time_ms: float = Field(1.0, gt=0, le=1000, description="How often Horovod looks for ready tensors.")
     timeout_s: int = Field(300, ge=1, le=86_400, description="How long ranks wait for each other at start-up.")
+    link_bytes_per_s: float | None = Field(
+        None,
+        ge=1e5,
+        le=1e11,
+        description="Shape this machine's loopback so that a rank sends no faster; none: as it is.",
+    )
 
     @property
     def is_synchronous(self) -> bool:
@@ -214,6 +220,10 @@ class Cluster(Section):
             raise ConfigError("communication.kind", kind, "one machine", "set cluster.num_nodes=1, or kind: horovod")
         if kind == "parameter_server_async" and self.engine.precision == "float16":
             raise ConfigError("communication.kind", kind, "float32 only", "set cluster.engine.precision=float32")
+        link = self.communication.link_bytes_per_s
+        if link is not None and (self.launcher != "local" or self.device == "gpu"):
+            raise ConfigError("communication.link_bytes_per_s", link, "null but for ranks on one machine's CPU",
+                              "set launcher: local, or leave it out")  # fmt: skip
         if self.num_nodes > 1 and self.launcher == "local":
             raise ConfigError("launcher", "local", "horovodrun, mpirun or srun for more than one node")
         return self

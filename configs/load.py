@@ -13,7 +13,17 @@ from pydantic import BaseModel, ValidationError
 from configs.errors import ConfigError, UserError, nearest
 from configs.schema import Cluster, Recipe
 
-__all__ = ["ROOT", "dump", "load_both", "load_cluster", "load_recipe", "load_run", "parse_yaml", "resolve_path"]
+__all__ = [
+    "ROOT",
+    "dump",
+    "load_both",
+    "load_cluster",
+    "load_recipe",
+    "load_run",
+    "parse_yaml",
+    "resolve_path",
+    "with_resolved_paths",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 """The program's folder; relative paths in cluster files start here."""
@@ -116,6 +126,12 @@ def resolve_path(path: str) -> Path:
     """Make a path of a cluster file absolute: ``~`` is the home folder, relative ones start at the program's."""
     expanded = Path(path).expanduser()
     return expanded if expanded.is_absolute() else ROOT / expanded
+
+
+def with_resolved_paths(cluster: Cluster) -> Cluster:
+    """Give the cluster with its folders as absolute paths."""
+    paths = {key: str(resolve_path(path)) for key, path in cluster.paths.model_dump().items()}
+    return cluster.model_copy(update={"paths": cluster.paths.model_copy(update=paths)})
 
 
 def _read(kind: str, name: str) -> dict[str, Any]:

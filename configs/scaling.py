@@ -6,20 +6,38 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from configs.errors import ConfigError
 from configs.load import load_both, load_cluster
 from configs.schema import Cluster, Recipe
 from configs.section import Section
 
-__all__ = ["ScalingCell", "ScalingStudy"]
+__all__ = ["LeftOut", "ScalingCell", "ScalingStudy"]
 
 Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)]
 Variants = Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
 """The names on one axis of the grid, each with the keys that it sets."""
+
+Names = Annotated[tuple[str, ...], Field(strict=False)]
+Words = Annotated[tuple[str | int, ...], Field(strict=False, min_length=1)]
+
+
+class LeftOut(Section):
+    """Cells that nobody wants: those that have one of the values listed on every axis listed."""
+
+    network: Names = ()
+    communication: Names = ()
+    data: Names = ()
+    batch: Annotated[tuple[int, ...], Field(strict=False)] = ()
+    ranks: Annotated[tuple[int, ...], Field(strict=False)] = ()
+
+    def names(self, cell: ScalingCell) -> bool:
+        """Tell whether a cell is one of them."""
+        return all(getattr(cell, axis) in values for axis, values in self if values)
 
 
 class ScalingStudy(Section):
@@ -43,6 +61,11 @@ class ScalingStudy(Section):
     network: Variants
     communication: Variants
     data: Variants
+    leave_out: Annotated[tuple[LeftOut, ...], Field(strict=False)] = ()
+    prepare: dict[str, Words] = Field(
+        default_factory=dict,
+        description="Data sets to pack where they are missing: name -> what ./run.sh prepare takes.",
+    )
     times_ranks: dict[str, float] = Field(
         default_factory=dict, description="Keys whose value is this times the ranks: schedule.base_lr: 1e-4."
     )
@@ -54,8 +77,19 @@ class ScalingStudy(Section):
             raise ConfigError("axis", list(value), "numbers that differ")
         return value
 
+    @model_validator(mode="after")
+    def _left_out_cells_are_named_rightly(self) -> ScalingStudy:
+        for each in self.leave_out:
+            for axis, values in each:
+                unknown = [value for value in values if value not in getattr(self, axis)]
+                if unknown:
+                    raise ConfigError(f"leave_out.{axis}", unknown[0], ", ".join(map(str, getattr(self, axis))))
+            if not any(values for _, values in each):
+                raise ConfigError("leave_out", "{}", "at least one axis with its values")
+        return self
+
     def cells(self) -> Iterator[ScalingCell]:
-        """List the grid, without what cannot be: many ranks that do not communicate, devices of several machines.
+        """List the grid, without what is left out, and what cannot be: ranks alone together, devices of two machines.
 
         Raises:
             ConfigError: The study sets what a recipe or a cluster refuses.
@@ -66,8 +100,11 @@ class ScalingStudy(Section):
             seats = _seats(ranks, place)
             values = {**self.set, **self.communication[communication]}
             kind = values.get("cluster.communication.kind", place.communication.kind)
-            if not (kind == "none" and ranks > 1) and not (kind == "devices" and seats["cluster.num_nodes"] > 1):
-                yield ScalingCell(network, communication, data, batch, ranks)
+            if (kind == "none" and ranks > 1) or (kind == "devices" and seats["cluster.num_nodes"] > 1):
+                continue
+            cell = ScalingCell(network, communication, data, batch, ranks)
+            if not any(each.names(cell) for each in self.leave_out):
+                yield cell
 
     def load(self, cell: ScalingCell, repeat: int = 0) -> tuple[Recipe, Cluster]:
         """Give what a cell runs; the recipe's seed plus ``repeat`` is its seed.
@@ -82,6 +119,10 @@ class ScalingStudy(Section):
 
     def place(self) -> Cluster:
         """Give the machines that there are."""
+        return self._place
+
+    @cached_property
+    def _place(self) -> Cluster:
         return load_cluster(self.cluster, _overrides(self.set))
 
     def _values(self, cell: ScalingCell) -> dict[str, Any]:
@@ -111,7 +152,8 @@ def _seats(ranks: int, place: Cluster) -> dict[str, Any]:
     """
     a_node = place.ranks_per_node
     if ranks <= a_node or (place.device == "cpu" and place.launcher == "local"):
-        return {"cluster.num_nodes": 1, "cluster.ranks_per_node": ranks}
+        cores = {"cluster.node.rank_cores": place.node.rank_cores[:ranks]} if place.node.rank_cores else {}
+        return {"cluster.num_nodes": 1, "cluster.ranks_per_node": ranks, **cores}
     if ranks % a_node:
         raise ConfigError("ranks", ranks, f"up to {a_node}, or a multiple of them", "change it, or the cluster")
     # More than one machine has no local launcher: such a cell is only ever predicted.

@@ -121,5 +121,8 @@ def _validate(schema: type[_Schema], tree: Mapping[str, Any]) -> _Schema:
         return schema.model_validate(tree)
     except ValidationError as error:
         problem = error.errors()[0]
+        cause = problem.get("ctx", {}).get("error")
+        if isinstance(cause, ConfigError):
+            raise cause from None
         key = ".".join(str(part) for part in problem["loc"])
         raise ConfigError(key, problem["input"], problem["msg"]) from None

@@ -20,7 +20,7 @@ from data.sources import Settings, open_source
 from data.verify import verify_dataset
 
 _SHOWN_FINDINGS = 20
-_SETTINGS = ("size", "quality", "train", "eval", "classes", "seed")
+_SETTINGS = ("size", "quality", "train", "eval", "classes", "labels", "seed")
 _USAGE = "./run.sh prepare SOURCE DEST [options]\n       ./run.sh prepare --verify DEST [--workers N]"
 _DESCRIPTION = """\
 Pack images into RecordIO files with index, checksums and manifest, or verify a packed data set.
@@ -70,9 +70,10 @@ def _parser() -> Parser:
         help="shorter side; digits and idx only grow, tables shrink too",
     )
     add("--quality", metavar="Q", type=_whole(50, 100), help="JPEG quality (95); not for class folders")
-    add("--train", metavar="N", type=_whole(1, 10_000_000), help="generated: training images (256)")
-    add("--eval", metavar="N", type=_whole(1, 10_000_000), help="generated: evaluation images (64)")
+    add("--train", metavar="N", type=_whole(1, 10_000_000), help="generated: training images (256); idx: the first N")
+    add("--eval", metavar="N", type=_whole(1, 10_000_000), help="generated: evaluation images (64); idx: the first N")
     add("--classes", metavar="K", type=_whole(2, 1_000_000), help="generated: classes (10)")
+    add("--labels", metavar="CSV", type=Path, help="idx: table of class -> labels, for several labels an image")
     add("--seed", metavar="S", type=_whole(0, 2**31 - 1), help="training order and generated images (1)")
     return parser
 

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from PIL import Image
 
@@ -23,7 +24,8 @@ class Settings:
     """What a user may ask of a source; None where nothing was said.
 
     ``size`` is the shorter side in px, ``quality`` JPEG's; ``train``, ``eval`` and ``classes`` count what is generated
-    from ``seed``.
+    from ``seed``; of IDX files the first two take the first images, and go round where there are fewer. ``labels`` is
+    a table of class -> labels by which IDX files give any number of labels an image.
     """
 
     size: int | None = None
@@ -31,6 +33,7 @@ class Settings:
     train: int | None = None
     eval: int | None = None
     classes: int | None = None
+    labels: Path | None = None
     seed: int = 1
 
 

@@ -17,14 +17,14 @@ from data.generated import draw_image
 from data.idx import Bytes, has_idx, read_idx_split
 from data.manifest import SourceKind
 from data.origin import DEFAULT_QUALITY, Settings, Source, SourceSplit, encode, fingerprint, resized
-from data.tables import find_table
+from data.tables import find_table, read_table
 
 __all__ = ["Settings", "Source", "SourceSplit", "open_source"]
 
 _DIGITS_SIZE = 32
 _APPLIES: dict[SourceKind, tuple[str, ...]] = {
     "digits": ("size", "quality"),
-    "idx": ("size", "quality"),
+    "idx": ("size", "quality", "train", "eval", "labels"),
     "folders": (),
     "table": ("size", "quality"),
     "generated": ("quality", "train", "eval", "classes"),
@@ -38,7 +38,7 @@ def open_source(name: str, settings: Settings) -> Source:
         UserError: Unknown source, a folder of neither layout, files that do not belong, a setting that does not apply.
     """
     kind = _detect(name)
-    for setting in ("size", "quality", "train", "eval", "classes"):
+    for setting in ("size", "quality", "train", "eval", "classes", "labels"):
         if getattr(settings, setting) is not None and setting not in _APPLIES[kind]:
             takers = ", ".join(taker for taker, takes in _APPLIES.items() if setting in takes)
             raise UserError(f"--{setting} does not apply to {kind}, only to {takers}; leave it out")
@@ -77,20 +77,56 @@ def _detect(name: str) -> SourceKind:
 
 def _open_idx(folder: Path, settings: Settings) -> Source:
     """Open MNIST's four files; grey images become RGB JPEGs, larger only if asked."""
-    arrays = {split: read_idx_split(folder, stem) for split, stem in (("train", "train"), ("eval", "t10k"))}
+    arrays = {
+        split: _counted(*read_idx_split(folder, stem), count)
+        for split, stem, count in (("train", "train", settings.train), ("eval", "t10k", settings.eval))
+    }
     quality = settings.quality or DEFAULT_QUALITY
     height, width = arrays["train"][0].shape[1:]
     size = settings.size or min(height, width)
     _check_size(size, min(height, width))
     parts = [_digest(array) for pair in arrays.values() for array in pair]
-    classes = 1 + max(int(labels.max()) for _, labels in arrays.values())
+    classes = tuple(str(label) for label in range(1 + max(int(labels.max()) for _, labels in arrays.values())))
+    splits = {split: _grey_split(*pair, size, quality) for split, pair in arrays.items()}
+    if settings.labels is not None:
+        return _with_labels(folder, classes, splits, settings.labels, fingerprint("idx", *parts, size, quality))
     return Source(
         kind="idx",
         description=f"IDX files {folder.resolve().name}, {size} px, JPEG quality {quality}",
         fingerprint=fingerprint("idx", *parts, size, quality),
-        class_names=tuple(str(label) for label in range(classes)),
-        train=_grey_split(*arrays["train"], size, quality),
-        eval=_grey_split(*arrays["eval"], size, quality),
+        class_names=classes,
+        **splits,
+    )
+
+
+def _counted(images: Bytes, labels: Bytes, count: int | None) -> tuple[Bytes, Bytes]:
+    """Take the first ``count``, the whole set again and again where it has fewer."""
+    taken = np.arange(len(labels) if count is None else count) % len(labels)
+    return images[taken], labels[taken]
+
+
+def _with_labels(
+    folder: Path, classes: tuple[str, ...], splits: dict[str, SourceSplit], path: Path, digest: str
+) -> Source:  # fmt: skip
+    """Give every image the labels that a table has for its class.
+
+    Raises:
+        UserError: The table is none, or names other classes.
+    """
+    table = read_table(path)
+    if tuple(sorted(table)) != tuple(sorted(classes)):
+        raise UserError(f"{path}: names {', '.join(sorted(table))}, allowed: each of the classes {', '.join(classes)}")
+    names = tuple(sorted({label for labels in table.values() for label in labels}))
+    vectors = [tuple(int(name in table[each]) for name in names) for each in classes]
+    return Source(
+        kind="table",
+        description=f"IDX files {folder.resolve().name} with the labels of {path.name}",
+        fingerprint=fingerprint("idx labels", digest, names, vectors),
+        class_names=names,
+        **{
+            split: SourceSplit([vectors[label] for label in each.labels], each.jpeg)  # type: ignore[index]
+            for split, each in splits.items()
+        },
     )
 
 

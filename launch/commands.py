@@ -11,7 +11,7 @@ from configs.errors import UserError
 from configs.load import ROOT
 from configs.schema import Cluster
 from launch.env import binding_environment
-from launch.local import Outcome, run_ranks
+from launch.local import Outcome, run_ranks, run_ranks_on_link
 from launch.rendezvous import serve_rendezvous
 
 __all__ = ["RANK_SCRIPT", "launcher_command", "meets_over_srun", "run_under"]
@@ -64,12 +64,15 @@ def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, 
     """Run ``command`` once a rank under the cluster's launcher and wait for its end.
 
     Raises:
-        UserError: The launcher is not installed here.
+        UserError: The launcher is not installed here, or the link cannot be made.
     """
     kind = cluster.communication.kind
     if cluster.launcher == "local":
         servers = cluster.communication.servers if kind.startswith("parameter_server") else 0
-        return run_ranks(command, 1 if kind == "devices" else cluster.world_size, variables, servers=servers)
+        processes, link = 1 if kind == "devices" else cluster.world_size, cluster.communication.link_bytes_per_s
+        if link is not None:
+            return run_ranks_on_link(command, processes, variables, bytes_per_s=link, servers=servers)
+        return run_ranks(command, processes, variables, servers=servers)
     if kind not in ("horovod", "none"):
         raise UserError(
             f"communication.kind: got {kind!r} under {cluster.launcher}, which starts neither servers nor devices; "

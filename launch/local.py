@@ -2,7 +2,7 @@
 
 ``horovodrun`` does the same, but draws its output through pipes line by line (no progress bar), takes seconds to
 start and eleven to stop; here the ranks share this terminal and end together. A job script on one machine does it
-by ``python -m launch.local RANKS COMMAND ...``.
+by ``python -m launch.local [--servers N] RANKS COMMAND ...``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from types import FrameType
 
 from configs.errors import STOPPED_STATUS
 from launch.env import server_environment
+from launch.link import require_link, shaped
 from launch.rendezvous import serve_rendezvous
 
-__all__ = ["Outcome", "main", "run_ranks"]
+__all__ = ["Outcome", "main", "run_ranks", "run_ranks_on_link"]
 
 _POLL_S = 0.05
 GRACE_S = 10.0
@@ -95,6 +96,27 @@ def run_ranks(
             return _supervise(ranks, signals, helpers)
 
 
+def run_ranks_on_link(
+    command: Sequence[str], num_ranks: int, environment: Mapping[str, str], *, bytes_per_s: float, servers: int = 0
+) -> Outcome:  # fmt: skip
+    """Run ranks as `run_ranks` does, over a loopback on which each sends at most ``bytes_per_s``.
+
+    They, their rendezvous and their servers live in a network of their own, and a second launcher in it with them.
+
+    Raises:
+        UserError: This machine cannot shape a loopback.
+    """
+    require_link()
+    inner = [sys.executable, "-I", "-m", "launch.local", "--servers", str(servers), str(num_ranks), *command]
+    with _forwarded_signals() as signals:
+        launcher = subprocess.Popen(
+            [*shaped(bytes_per_s), *inner], env={**os.environ, **environment}, start_new_session=True
+        )
+        # The inner launcher needs all of its grace to end its ranks.
+        outcome = _supervise([launcher], signals, grace_s=2 * GRACE_S)
+    return Outcome(outcome.exit_status, interrupted_by=outcome.interrupted_by)
+
+
 @contextmanager
 def _parameter_servers(
     workers: int, servers: int, base: Mapping[str, str]
@@ -138,9 +160,10 @@ def _forwarded_signals() -> Iterator[Callable[[], int | None]]:
 
 def _supervise(
     ranks: Sequence[subprocess.Popen[bytes]], signals: Callable[[], int | None],
-    servers: Sequence[subprocess.Popen[bytes]] = (),
+    servers: Sequence[subprocess.Popen[bytes]] = (), grace_s: float | None = None,
 ) -> Outcome:  # fmt: skip
     """Wait until all ranks are gone; after the first failure, a lost server or a signal, see that they go."""
+    grace_s = GRACE_S if grace_s is None else grace_s
     failed: dict[int, int] = {}
     lost: int | None = None
     deadline: float | None = None
@@ -153,14 +176,14 @@ def _supervise(
                 lost = next((_status(server) for server in servers if server.poll()), None)
             if lost is not None and not told:
                 _send(ranks, signal.SIGTERM)
-                told, deadline = True, time.monotonic() + GRACE_S
+                told, deadline = True, time.monotonic() + grace_s
             if signals() not in (None, passed_on):
                 passed_on = signals()
                 assert passed_on is not None
                 _send(ranks, passed_on)
-                told, deadline = True, time.monotonic() + (STOP_S if passed_on in _POLITE else GRACE_S)
+                told, deadline = True, time.monotonic() + (STOP_S if passed_on in _POLITE else grace_s)
             if failed and deadline is None:
-                deadline = time.monotonic() + GRACE_S
+                deadline = time.monotonic() + grace_s
             if deadline is not None and time.monotonic() > deadline:
                 _send(ranks, signal.SIGKILL if told else signal.SIGTERM)
                 told, deadline = True, time.monotonic() + KILL_S
@@ -195,8 +218,12 @@ def _send(ranks: Sequence[subprocess.Popen[bytes]], number: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the ranks of a job; gives their exit status."""
-    num_ranks, *command = sys.argv[1:] if arguments is None else arguments
-    return run_ranks(command, int(num_ranks), {}).exit_status
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    servers = 0
+    if words[:1] == ["--servers"]:
+        servers, words = int(words[1]), words[2:]
+    num_ranks, *command = words
+    return run_ranks(command, int(num_ranks), {}, servers=servers).exit_status
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -40,7 +40,7 @@ from logs.mlperf import RESULT_FILES
 from logs.parse import parse_log
 from logs.rcp import IMAGENET_SAMPLES, standing
 
-__all__ = ["REFUSED", "finish_run", "launch_run", "new_folder", "open_run", "record_environment", "shown"]
+__all__ = ["REFUSED", "finish_run", "launch_run", "new_folder", "open_run", "pack", "record_environment", "shown"]
 
 REFUSED = 2
 """Exit status of ranks that refused to begin: config, data set or world do not fit."""
@@ -129,12 +129,21 @@ def _prepare(recipe: Recipe, destination: Path) -> None:
     """Pack a built-in data set where it is not packed yet."""
     if (destination / "manifest.json").is_file():
         return
-    command = [sys.executable, "-m", "data", "prepare", recipe.data.source, str(destination)]
+    words = [recipe.data.source, str(destination)]
     if recipe.data.source == "generated":
-        command += ["--train", str(recipe.data.train_samples), "--eval", str(recipe.data.eval_samples)]
-        command += ["--classes", str(recipe.model.num_classes)]
-    if subprocess.run(command, cwd=ROOT, check=False).returncode:
-        raise UserError(f"{destination}: the data set could not be packed (see above)")
+        words += ["--train", str(recipe.data.train_samples), "--eval", str(recipe.data.eval_samples)]
+        words += ["--classes", str(recipe.model.num_classes)]
+    pack(words)
+
+
+def pack(words: Sequence[str]) -> None:
+    """Pack a data set, by what ``./run.sh prepare`` takes.
+
+    Raises:
+        UserError: It cannot be packed.
+    """
+    if subprocess.run([sys.executable, "-m", "data", "prepare", *words], cwd=ROOT, check=False).returncode:
+        raise UserError(f"{words[1]}: the data set could not be packed (see above)")
 
 
 def finish_run(folder: Path, recipe: Recipe, cluster: Cluster, outcome: Outcome) -> int:

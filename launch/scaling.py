@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from configs.errors import UserError
-from configs.load import ROOT, dump, load_run
+from configs.load import ROOT, dump, load_run, resolve_path, with_resolved_paths
 from configs.scaling import ScalingCell, ScalingStudy
 from configs.schema import Cluster, Recipe
+from launch.run import pack
 from logs.cells import PREDICTION_FILE, Row, measured, predicted
 from logs.disk import explain_disk_errors, write_text
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
@@ -70,7 +71,8 @@ class _Measurement:
             UserError: It was refused.
         """
         if self.ticket.exists():
-            return None
+            # A job that ended without success is not handed over again unasked.
+            return 1 if (self.folder / SUMMARY_FILE).is_file() else None
         if self.folder.exists():
             shutil.rmtree(self.folder)  # what an interrupted run of this very cell left
         status = self.run(self.recipe, self.cluster, self.folder)
@@ -151,6 +153,8 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, dry: bool, run
     Raises:
         UserError: A folder holds another run, or a cell was refused.
     """
+    if not dry:
+        _prepare(study)
     tasks: list[_Task] = [*_predictions(study, runs), *_measurements(study, runs, run)]
     known = [task.rows() for task in tasks]  # before the first run, so that a folder of another study is seen now
     rows: list[Row] = []
@@ -175,11 +179,26 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, dry: bool, run
     return int(failed)
 
 
+def _prepare(study: ScalingStudy) -> None:
+    """Pack the study's own data sets, those that are not there yet.
+
+    Raises:
+        UserError: One cannot be packed.
+    """
+    for name, (source, *others) in study.prepare.items():
+        destination = resolve_path(study.place().paths.data) / name
+        if not (destination / "manifest.json").is_file():
+            pack([str(source), str(destination), *map(str, others)])
+
+
 def _known(task: _Task, rows: list[Row]) -> str:
     if isinstance(task, _Prediction):
         return f"{'predicted' if rows else 'to predict'} for {', '.join(str(cell.ranks) for cell in task.cells)} ranks"
     if not rows:
-        return "waits in the scheduler's queue" if task.ticket.exists() else "to run"
+        if not task.ticket.exists():
+            return "to run"
+        is_over = (task.folder / SUMMARY_FILE).is_file()
+        return f"failed; remove {task.ticket.name} to try again" if is_over else "waits in the scheduler's queue"
     return f"{rows[0].images_per_s:,.1f} images/s"
 
 
@@ -192,7 +211,9 @@ def _is_same(folder: Path, recipe: Recipe, cluster: Cluster) -> bool:
     config = folder / CONFIG_FILE
     if not config.is_file():
         return False
-    if load_run(config) != (recipe, cluster):
+    ran, place = load_run(config)
+    # A job's folders are absolute ones.
+    if (ran, with_resolved_paths(place)) != (recipe, with_resolved_paths(cluster)):
         raise UserError(f"{folder}: ran with other settings than the study has now; remove it, or give other --runs")
     return True
 
@@ -225,5 +246,6 @@ def _fits(cluster: Cluster, place: Cluster) -> bool:
     """Tell whether the machines that there are can run a cell: a core for each thread, or a GPU a rank."""
     if place.device == "cpu" and place.launcher == "local":
         return cluster.world_size * cluster.engine.threads <= len(os.sched_getaffinity(0))
-    is_startable = cluster.launcher == "local" or cluster.communication.kind in ("horovod", "none")
+    is_ours = cluster.launcher == "local" and cluster.scheduler.kind == "none"
+    is_startable = is_ours or cluster.communication.kind in ("horovod", "none")
     return is_startable and cluster.world_size <= place.world_size

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from configs.arguments import Parser
 from configs.errors import UserError
-from configs.load import ROOT, load_both, resolve_path
+from configs.load import ROOT, load_both, with_resolved_paths
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from launch import gridengine, hosts, kubernetes, lsf, pbs, slurm
@@ -22,7 +22,7 @@ from launch.run import new_folder, open_run, shown
 from launch.script import Dialect
 from logs.disk import write_text
 
-__all__ = ["main", "make_job", "render"]
+__all__ = ["main", "make_job", "render", "submit_run"]
 
 _SCHEDULERS: dict[str, tuple[Dialect, Callable[[JobSpec], str]]] = {
     "slurm": (slurm.SLURM, slurm.render),
@@ -58,6 +58,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def submit_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
+    """Hand over one run as a job of its own: a cell of a study.
+
+    Raises:
+        UserError: No job can be made of it, or the scheduler does not take it.
+    """
+    require_submittable(cluster, ())
+    spec = make_job(recipe, cluster, (), (folder.absolute(),))
+    dialect, script = render(spec)
+    _require_command(dialect)
+    _write(recipe, spec, dialect.script_name, script)
+    sys.stdout.write(_told(spec, dialect, _hand_over(spec, dialect)))
+
+
 def _parser() -> Parser:
     parser = Parser(prog="./run.sh submit", description=__doc__)
     parser.add_argument("recipe", metavar="RECIPE", help="a name in configs/recipes, a YAML file, a run's config.yaml")
@@ -73,10 +87,7 @@ def _parser() -> Parser:
 
 def make_job(recipe: Recipe, cluster: Cluster, named: tuple[str, ...], folders: tuple[Path, ...]) -> JobSpec:
     """Describe the job of a recipe's runs in ``folders``, whose paths a container sees under the same names."""
-    paths = cluster.paths.model_copy(
-        update={key: str(resolve_path(path)) for key, path in cluster.paths.model_dump().items()}
-    )
-    cluster = cluster.model_copy(update={"paths": paths})
+    cluster = with_resolved_paths(cluster)
     in_pod = cluster.scheduler.kind == "kubernetes"
     spec = JobSpec(
         name=recipe.name,

@@ -18,6 +18,7 @@ from configs.scaling import ScalingStudy
 from configs.study import Cell, Study, load_study
 from launch.run import launch_run
 from launch.scaling import run_scaling
+from launch.submit import submit_run
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, Summary, read_summary
 from logs.study import Results, accuracy, best_cells, write_study
 
@@ -38,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         study = load_study(options.study)
         if isinstance(study, ScalingStudy):
             runs = options.runs or resolve_path(study.place().paths.runs) / study.name
-            return run_scaling(study, runs, options.output or runs, dry=options.dry_run, run=launch_run)
+            run = launch_run if study.place().scheduler.kind == "none" else submit_run
+            return run_scaling(study, runs, options.output or runs, dry=options.dry_run, run=run)
         _, cluster = study.load(next(study.grid_cells()))
         runs = options.runs or resolve_path(cluster.paths.runs) / study.name
         results = _sweep(study, runs, dry=options.dry_run)

@@ -63,7 +63,13 @@ class Row:
     comm_exposed_fraction: float | None = None
     loss: float | None = None
     top1: float | None = None
+    mean_auc: float | None = None
     folder: str = ""
+
+    @property
+    def quality(self) -> float | None:
+        """What the run was judged by, 0 to 1."""
+        return self.mean_auc if self.top1 is None else self.top1
 
     def values(self) -> list[Any]:
         """Give the row as the CSV writes it."""
@@ -105,6 +111,7 @@ def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) ->
         comm_exposed_fraction=summary.comm_exposed_fraction,
         loss=losses[-1] if losses else None,
         top1=summary.top1,
+        mean_auc=summary.mean_auc,
         folder=folder.name,
     )  # fmt: skip
 

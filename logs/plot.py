@@ -86,14 +86,16 @@ def plot_collectives(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     _save(figure, path)
 
 
-def plot_study(path: Path, curves: Mapping[str, Sequence[tuple[float, float, float, float]]], swept: str) -> None:
-    """Draw each curve's rows of (swept value, mean, lowest, highest top-1), as PNG or, by the file's name, SVG.
+def plot_study(
+    path: Path, curves: Mapping[str, Sequence[tuple[float, float, float, float]]], swept: str, metric: str
+) -> None:
+    """Draw each curve's rows of (swept value, mean, lowest, highest metric), as PNG or, by the file's name, SVG.
 
     Raises:
         UserError: The file cannot be written.
     """
     figure = _figure(7, 4)
-    axes = figure.add_subplot(xlabel=swept, ylabel="top-1", xscale="log")
+    axes = figure.add_subplot(xlabel=swept, ylabel=metric, xscale="log")
     for marker, (name, rows) in zip("os^vD*", curves.items(), strict=False):
         xs = [row[0] for row in rows]
         axes.fill_between(xs, [row[2] for row in rows], [row[3] for row in rows], alpha=0.2)

@@ -10,6 +10,7 @@ from statistics import median
 from configs.scaling import ScalingStudy
 from logs.cells import Row
 from logs.disk import write_text
+from logs.findings import findings
 from logs.page import document, scrolled, section
 from logs.scaling import with_efficiency
 from logs.scaling_figures import Figure, cell_figures, course_figures, grouped
@@ -18,7 +19,7 @@ __all__ = ["write_scaling_page"]
 
 _HEADS = (
     "Network", "Communication", "Data", "Batch", "Ranks", "Basis", "Images/s", "Efficiency", "First epoch, s",
-    "Later epochs, s", "Wall, s", "CPU, s", "Cores busy", "Memory, MB", "Top-1",
+    "Later epochs, s", "Wall, s", "CPU, s", "Cores busy", "Memory, MB", "Top-1 or AUC",
 )  # fmt: skip
 _NOTHING = "\u2013"
 
@@ -41,7 +42,9 @@ def write_scaling_page(study: ScalingStudy, rows: Sequence[Row], runs: Path, fol
         for title, figures in (*cell_figures(complete), *course_figures(complete, runs))
         if figures
     ]
-    body = f"<h1>{escape(study.title)}</h1>{_lead(study, complete)}{''.join(sections)}"
+    said = "".join(f"<li>{escape(sentence)}</li>" for sentence in findings(complete))
+    body = f"<h1>{escape(study.title)}</h1>{_lead(study, complete)}"
+    body += (section("What the numbers say", f"<ul>{said}</ul>") if said else "") + "".join(sections)
     body += section("Cells", _table(complete))
     body += "".join(f"<p>{escape(part)}</p>" for part in study.notes.split("\n\n") if part.strip())
     write_text(folder / f"{study.name}.html", document(study.title, body))
@@ -103,7 +106,7 @@ def _cells(rows: Sequence[Row]) -> Iterator[list[str]]:
                 )
             ),
             _spread(memory, 0),
-            _spread([row.top1 for row in group], 4),
+            _spread([row.quality for row in group], 4),
         ]  # fmt: skip
 
 

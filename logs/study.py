@@ -19,8 +19,19 @@ Results = Mapping[Cell, Summary]
 
 
 def accuracy(summary: Summary) -> str:
-    """Write a run's top-1."""
-    return "diverged" if summary.top1 is None else f"{summary.top1:.4f}"
+    """Write a run's top-1, or what it is judged by instead."""
+    found = _quality(summary)
+    return "diverged" if found is None else f"{found:.4f}"
+
+
+def _quality(summary: Summary) -> float | None:
+    """Give top-1, mean ROC-AUC where images have several labels, or none of a run that diverged."""
+    return summary.mean_auc if summary.top1 is None else summary.top1
+
+
+def _metric(results: Results) -> str:
+    """Name what runs are judged by."""
+    return "top-1" if all(summary.mean_auc is None for summary in results.values()) else "AUC"
 
 
 def best_cells(study: Study, results: Results) -> dict[tuple[str, int], Cell]:
@@ -28,7 +39,7 @@ def best_cells(study: Study, results: Results) -> dict[tuple[str, int], Cell]:
     best: dict[tuple[str, int], Cell] = {}
     for cell in sorted(study.grid_cells(), key=lambda each: each.tuned):
         other = best.get((cell.curve, cell.swept))
-        if other is None or (results[cell].top1 or 0.0) > (results[other].top1 or 0.0):
+        if other is None or (_quality(results[cell]) or 0.0) > (_quality(results[other]) or 0.0):
             best[cell.curve, cell.swept] = cell
     return best
 
@@ -41,7 +52,7 @@ def write_study(study: Study, results: Results, folder: Path) -> None:
     """
     best = best_cells(study, results)
     points = {
-        (curve, swept): [results[each].top1 or 0.0 for each in results if _is_at(each, cell)]
+        (curve, swept): [_quality(results[each]) or 0.0 for each in results if _is_at(each, cell)]
         for (curve, swept), cell in best.items()
     }
     with explain_disk_errors(folder):
@@ -53,7 +64,7 @@ def write_study(study: Study, results: Results, folder: Path) -> None:
         name: [(swept, *_spread(points[name, swept])) for swept in sorted(curve.grid)]
         for name, curve in study.curves.items()
     }
-    plot_study(folder / f"{study.name}.svg", curves, study.swept)
+    plot_study(folder / f"{study.name}.svg", curves, study.swept, _metric(results))
 
 
 def _is_at(cell: Cell, chosen: Cell) -> bool:
@@ -66,11 +77,12 @@ def _spread(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _write_csv(path: Path, results: Results, best: Mapping[tuple[str, int], Cell]) -> None:
+    metric = _metric(results).replace("-", "").lower()
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["curve", "swept", "tuned", "seed", "top1", "steps", "run_s", "images_per_s", "is_best"])
+        writer.writerow(["curve", "swept", "tuned", "seed", metric, "steps", "run_s", "images_per_s", "is_best"])
         for cell, summary in results.items():
-            measured = (summary.top1, summary.steps, summary.run_s, summary.images_per_s)
+            measured = (_quality(summary), summary.steps, summary.run_s, summary.images_per_s)
             rounded = ["" if value is None else round(value, 4) for value in measured]
             is_best = int(_is_at(cell, best[cell.curve, cell.swept]))
             writer.writerow([cell.curve, cell.swept, f"{cell.tuned:g}", cell.seed, *rounded, is_best])
@@ -80,12 +92,13 @@ def _page(
     study: Study, results: Results, best: Mapping[tuple[str, int], Cell], points: Mapping[tuple[str, int], list[float]]
 ) -> str:
     names, seed = list(study.curves), study.seeds[0]
+    metric = _metric(results)
     settings = ", ".join(f"`{key}={json.dumps(value)}`" for key, value in study.set.items())
     lines = [
         f"# {study.title}", "", study.purpose.strip(), "",
         f"Recipe `{study.recipe}` on `{study.cluster}` with {settings}; made by `./run.sh sweep {study.name}`.",
-        f"Each point: the mean top-1 of {len(study.seeds)} seeds (lowest to highest), at the `{study.tuned}` that was",
-        f"best for seed {seed}.", "",
+        f"Each point: the mean {metric} of {len(study.seeds)} seeds (lowest to highest), at the `{study.tuned}` that",
+        f"was best for seed {seed}.", "",
         f"| {study.swept} | " + " | ".join(names) + " |", "| --- |" + " --- |" * len(names),
     ]  # fmt: skip
     for swept in sorted({swept for _, swept in best}):
@@ -95,7 +108,7 @@ def _page(
             mean, low, high = _spread(points[name, swept]) if cell else (0.0, 0.0, 0.0)
             row.append(f"{mean:.4f} ({low:.4f} to {high:.4f}) at {cell.tuned:g}" if cell else "")
         lines.append(f"| {swept:,} | " + " | ".join(row) + " |")
-    lines += ["", f"![{study.title}]({study.name}.svg)", "", f"The grids, top-1 at seed {seed}:", ""]
+    lines += ["", f"![{study.title}]({study.name}.svg)", "", f"The grids, {metric} at seed {seed}:", ""]
     for name, curve in study.curves.items():
         for swept, values in sorted(curve.grid.items()):
             cells = [Cell(name, swept, value, seed) for value in values]

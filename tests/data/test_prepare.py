@@ -115,7 +115,7 @@ def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
         (("digits", "out", "--wokers", "2"), "'--wokers' is not expected here; did you mean '--workers'?"),
         (("digits", "out", "more"), "'more' is not expected here; see ./run.sh prepare --help"),
         (("digits", "out", "--workers", "none"), "--workers: got 'none', allowed: whole numbers 1 to 1024"),
-        (("digits", "out", "--train", "5"), "--train does not apply to digits, only to generated; leave it out"),
+        (("digits", "out", "--train", "5"), "--train does not apply to digits, only to idx, generated; leave it out"),
         (("digits", "out", "--size", "8", "--verify", "x"), "--verify takes one folder"),
         ((str(ROOT / "configs"), "out"), "neither train/<class>/"),
         (("--verify", "nowhere"), "nowhere/manifest.json: No such file or directory; this is no folder that"),

@@ -136,6 +136,30 @@ def test_broken_idx_files_are_named(tmp_path: Path, file: str, content: bytes | 
     assert message in str(caught.value)
 
 
+def test_idx_files_are_taken_in_part_and_gone_round(tmp_path: Path) -> None:
+    idx_files(tmp_path)
+    whole = open_source(str(tmp_path), Settings())
+    source = open_source(str(tmp_path), Settings(train=15, eval=2))
+    assert (source.train.labels, source.eval.labels) == ([0, 1, 2, 0, 1, 2] * 2 + [0, 1, 2], [0, 1])
+    assert [source.train.jpeg(index) for index in (1, 7)] == [whole.train.jpeg(1)] * 2
+    assert source.fingerprint != whole.fingerprint
+
+
+def test_a_table_gives_idx_images_the_labels_of_their_class(tmp_path: Path) -> None:
+    idx_files(tmp_path)
+    table = tmp_path / "labels.csv"
+    table.write_text("class,labels\n0,round\n1,\n2,long|round\n", encoding="utf-8")
+    source = open_source(str(tmp_path), Settings(labels=table))
+    assert (source.kind, source.class_names) == ("table", ("long", "round"))
+    assert source.eval.labels == [(0, 1), (0, 0), (1, 1), (0, 1)]
+    assert source.train.jpeg(3) == open_source(str(tmp_path), Settings()).train.jpeg(3)
+    table.write_text("class,labels\n0,round\n3,long\n", encoding="utf-8")
+    with pytest.raises(UserError, match="names 0, 3, allowed: each of the classes 0, 1, 2"):
+        open_source(str(tmp_path), Settings(labels=table))
+    with pytest.raises(UserError, match="--labels does not apply to digits, only to idx"):
+        open_source("digits", Settings(labels=table))
+
+
 def test_a_truncated_gzip_file_is_named(tmp_path: Path) -> None:
     idx_files(tmp_path, ".gz")
     path = tmp_path / "train-images-idx3-ubyte.gz"

@@ -17,7 +17,8 @@ from configs.load import load_cluster
 from launch import local
 from launch.commands import launcher_command, run_under
 from launch.env import rank_environment
-from launch.local import run_ranks
+from launch.link import can_shape
+from launch.local import run_ranks, run_ranks_on_link
 
 PIDS = "import os,pathlib,sys,time,signal; r=os.environ['HOROVOD_RANK']; d=pathlib.Path(sys.argv[1]);"
 PIDS += "(d/(r+'.pid')).write_text(str(os.getpid()));"
@@ -129,3 +130,29 @@ def test_no_module_but_one_sets_a_frameworks_variables() -> None:
         cwd=root, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     assert set(found) - {"logs/environment.py", "configs/variables.py"} == {"launch/env.py"}
+
+
+@pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
+def test_ranks_on_a_slow_link_share_a_network_of_their_own_and_end_as_any_others(tmp_path: Path) -> None:
+    code = PIDS + "(d/(r+'.net')).write_text(os.readlink('/proc/self/ns/net')); sys.exit(3 if r=='1' else 0)"
+    outcome = run_ranks_on_link([sys.executable, "-c", code, str(tmp_path)], 2, {}, bytes_per_s=1e8)
+    assert outcome.exit_status == 3
+    networks = {path.read_text() for path in tmp_path.glob("*.net")}
+    assert len(networks) == 1
+    assert str(Path("/proc/self/ns/net").readlink()) not in networks
+    assert _all_gone(tmp_path)
+
+
+@pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
+def test_a_signal_reaches_the_ranks_on_a_slow_link(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        _wait_for_pids(tmp_path, 2)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    words = [sys.executable, "-c", PIDS + "time.sleep(60)", str(tmp_path)]
+    outcome = run_ranks_on_link(words, 2, {}, bytes_per_s=1e8)
+    thread.join()
+    assert outcome.interrupted_by == signal.SIGTERM
+    assert _all_gone(tmp_path)

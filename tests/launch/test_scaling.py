@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, UserError
 from configs.load import ROOT
 from configs.scaling import ScalingStudy
 from configs.schema import Cluster, Recipe
@@ -185,9 +185,45 @@ def test_a_grid_that_cannot_run_is_refused_before_its_first_run(tmp_path: Path) 
         _study(tmp_path, STUDY.replace("ranks: [1]", "ranks: [1, 1]"))
 
 
+def test_cells_that_nobody_wants_are_left_out_and_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
+    text = STUDY.replace("batch: [16]", "batch: [16, 32]") + "leave_out: [{communication: [devices], batch: [32]}]\n"
+    assert [(cell.communication, cell.batch) for cell in _study(tmp_path, text).cells()] == [
+        ("none", 16), ("none", 32), ("devices", 16),
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match=r"^leave_out\.batch: got 64, allowed: 16, 32"):
+        _study(tmp_path, text.replace("[32]}]", "[64]}]"))
+
+
+def test_a_study_packs_its_own_data_sets_once_and_says_what_it_cannot_pack(tmp_path: Path) -> None:
+    text = STUDY + "prepare: {few: [generated, --train, 3, --eval, 2]}\n"
+    text = text.replace("set:", f"set:\n  cluster.paths.data: {tmp_path}")
+    ran = run_scaling(_study(tmp_path, text), tmp_path / "runs", tmp_path, dry=False, run=lambda *_: 143)
+    assert ran == 143
+    packed = (tmp_path / "few" / "manifest.json").stat()
+    run_scaling(_study(tmp_path, text), tmp_path / "runs", tmp_path, dry=False, run=lambda *_: 143)
+    assert (tmp_path / "few" / "manifest.json").stat() == packed
+    with pytest.raises(UserError, match="lost: the data set could not be packed"):
+        run_scaling(_study(tmp_path, text.replace("few: [gen", "lost: [gone/gen")), tmp_path / "runs", tmp_path,
+                    dry=False, run=_never)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "studies").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_study_that_we_ship_can_be_run(path: Path) -> None:
+    study = load_study(path.stem)
+    assert study.name == path.stem
+    if path.stem.endswith("-laptop"):
+        assert isinstance(study, ScalingStudy)
+        cells = list(study.cells())
+        assert {study.load(cell)[1].device for cell in cells} == {"cpu"}
+        # Real images, and something that no two cores can run, for the simulator.
+        assert {study.load(cell)[0].data.source for cell in cells} & {"idx", "table"}
+        assert max(cell.ranks for cell in cells) > 2
+
+
 def _wide(folder: Path) -> Path:
     """Write a cluster of sixteen ranks a node."""
     text = (ROOT / "configs" / "clusters" / "dgx-a100.yaml").read_text(encoding="utf-8")
     path = folder / "wide.yaml"
-    path.write_text(text.replace("ranks_per_node: 8", "ranks_per_node: 16"), encoding="utf-8")
+    lines = [line for line in text.splitlines() if "rank_cores" not in line]
+    path.write_text("\n".join(lines).replace("ranks_per_node: 8", "ranks_per_node: 16"), encoding="utf-8")
     return path

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launch.submit import main
+from launch.sweep import main as sweep
 from tests.launch.scheduled import ask, has_begun, ranks, scheduler, submit, summary, wait_until
 
 pytestmark = pytest.mark.slow
@@ -24,6 +25,25 @@ launcher: srun
 node: {cores: 1}
 scheduler: {kind: slurm, wall_time_s: 600, requeue: true}
 communication: {bucket_bytes: 262144}
+"""
+STUDY = """
+name: queued
+title: Queued
+purpose: Shows that a cell is a job.
+recipe: digits
+cluster: {cluster}
+set:
+  data: {{name: none, source: synthetic, train_samples: 64, eval_samples: 32, crop: {{kind: none}}}}
+  model: {{name: resnet8, num_classes: 10, image_size: 8}}
+  run: {{epochs: 2, target_top1: null, log_every_steps: 2}}
+  schedule: {{base_lr: 1, warmup_steps: 0, decay: {{name: polynomial}}}}
+repeats: 1
+warmup_steps: 2
+ranks: [2]
+batch: [8]
+network: {{resnet8: {{}}}}
+communication: {{allreduce: {{}}}}
+data: {{synthetic: {{}}}}
 """
 
 
@@ -60,6 +80,24 @@ def test_a_job_that_is_told_of_its_limit_is_queued_again_and_then_finishes(tmp_p
     assert log.count(f"job {job} of {folder} on node1 node2") == 2
     assert re.search(r"^rank 1 of 2 on node2 \(by Slurm\): local rank 0, cores 0, memory near", log, re.MULTILINE)
     assert "log check: passes" in log
+
+
+def test_a_cell_of_a_study_is_a_job_whose_row_the_next_sweep_finds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, study = tmp_path / "cluster.yaml", tmp_path / "study.yaml"
+    place.write_text(CLUSTER, encoding="utf-8")
+    study.write_text(STUDY.format(cluster=place), encoding="utf-8")
+    words = ["sweep", str(study), "--runs", str(tmp_path / "runs")]
+    folder = tmp_path / "runs" / "resnet8-allreduce-synthetic-b8-r2-1"
+    assert sweep(words) == 0
+    assert re.search(r"digits: job \d+, 2 ranks on 2 nodes", capsys.readouterr().out)
+    assert sweep(words) == 0  # hands nothing over again
+    wait_until((folder / "summary.json").exists, folder / "job.log")
+    assert sweep(words) == 0
+    rows = (tmp_path / "runs" / "queued.csv").read_text(encoding="utf-8").splitlines()
+    assert rows[1].startswith("resnet8,allreduce,synthetic,8,2,0,measured,success,")
+    assert len(list((tmp_path / "runs").glob("resnet8-*"))) == 2  # the run, and the mark of its job
 
 
 def test_what_sbatch_refuses_is_told_in_one_line_and_leaves_no_folder(

@@ -23,7 +23,6 @@ _TAIL_LINES = 12
 def run_ranks(
     module: str, arguments: Sequence[str], *,
     cluster: str = "laptop", overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None,
-    before: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """Run ``python -m module arguments`` once a rank, with what a run's ranks get, and wait for the end.
 
@@ -33,7 +32,6 @@ def run_ranks(
         cluster: A name in configs/clusters or a YAML file.
         overrides: ``cluster.key=value``.
         environment: Variables on top of this process's own.
-        before: Words before the launcher's command line, such as those of `train.bench.link.shaped`.
 
     Returns:
         What the ranks wrote, mixed as it came.
@@ -43,18 +41,16 @@ def run_ranks(
     """
     sets = [word for override in overrides for word in ("--set", override)]
     ranks = [sys.executable, "-I", "-u", "-m", module, *arguments]
-    return launch("launch.ranks", ["--cluster", cluster, *sets, "--", *ranks], environment, before)
+    return launch("launch.ranks", ["--cluster", cluster, *sets, "--", *ranks], environment)
 
 
-def launch(
-    module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None, before: Sequence[str] = ()
-) -> str:
+def launch(module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     """Run a program of ours as users do; gives its output.
 
     Raises:
         MeasurementFailed: Its exit status is not 0.
     """
-    return run([*before, sys.executable, "-I", "-m", module, *arguments], environment)
+    return run([sys.executable, "-I", "-m", module, *arguments], environment)
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:

@@ -12,7 +12,6 @@ from statistics import median
 from configs.errors import UserError
 from train.arch import build_network, gradient_bytes
 from train.bench.job import run_ranks
-from train.bench.link import can_shape, shaped
 from train.bench.measure import Figures, Report, Row, make_report, summarize
 from train.bench.programs.overlap import NONE, OVERLAPPED, SERIAL, Way
 from train.bench.samples import samples_of
@@ -59,11 +58,12 @@ class _Job:
                   f"batch.global_size={2 * options.batch}"]  # fmt: skip
         words = [word for override in (*recipe, *self.settings) for word in ("--set", override)]
         words += ["--rounds", str(options.rounds), "--steps", str(options.steps), *(way.name for way in ways)]
-        said = run_ranks(
-            "train.bench.programs.overlap", words, overrides=self.settings,
-            before=[] if self.bits_per_s is None else shaped(self.bits_per_s),
-        )  # fmt: skip
+        said = run_ranks("train.bench.programs.overlap", words, overrides=(*self.settings, *self._link))
         return {Way.parse(name): samples for name, samples in samples_of(said).items()}
+
+    @property
+    def _link(self) -> tuple[str, ...]:
+        return () if self.bits_per_s is None else (f"cluster.communication.link_bytes_per_s={self.bits_per_s / 8:g}",)
 
     @property
     def title(self) -> str:
@@ -75,11 +75,6 @@ class _Job:
 def measure(options: argparse.Namespace) -> Report:
     """See `Bench`."""
     links = [_bits_per_s(link) for link in options.links]
-    if links and not can_shape():
-        raise UserError(
-            "the loopback cannot be shaped here: it takes root or user namespaces, unshare, ip, tc, and a kernel with "
-            "token buckets (sch_tbf); give --links without a value to measure the loopback as it is"
-        )
     table = build_network(options.model, num_classes=1000, image_size=options.image_size)
     total_bytes = sum(gradient_bytes(table.parameters, 4))
     ways = (Way(NONE), Way(SERIAL, _BUCKETS[2]), Way(OVERLAPPED, _BUCKETS[1]))

@@ -129,6 +129,8 @@ def _scenario(
     machine = None
     if cluster.device == "cpu":
         ranks, description = cluster.world_size, here.load_description(_DESCRIPTION)
+        if cluster.communication.link_bytes_per_s is not None:
+            description["link_bytes_per_s"] = cluster.communication.link_bytes_per_s
         machine = here.machine_of_description(description, ranks)
         constants = here.on_cpu(calibration.constants, description, ranks, recipe.model.image_size)
         calibration = replace(calibration, constants=constants)

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launch.link import can_shape, shaped
 from train.bench.job import run_ranks
-from train.bench.link import can_shape, shaped
 from train.bench.overlap import _bits_per_s, _figures
 from train.bench.programs.overlap import NONE, OVERLAPPED, SERIAL, Way
 from train.bench.samples import samples_of
 
 SMALL = ["--set", "model.name=resnet8", "--set", "model.image_size=16", "--set", "batch.global_size=4"]
+
+LINK = "cluster.communication.link_bytes_per_s"
 
 TRANSFER = """
 import socket, threading, time
@@ -35,7 +37,7 @@ needs_link = pytest.mark.skipif(not can_shape(), reason="this kernel or user can
 
 @needs_link
 def test_a_shaped_link_lets_no_more_pass_than_it_may() -> None:
-    command = [*shaped(50e6), sys.executable, "-c", TRANSFER]
+    command = [*shaped(50e6 / 8), sys.executable, "-c", TRANSFER]
     took_s = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     # The bucket's own bytes pass at once, and one side may take the other's half of the rate.
     assert took_s > 8 * (4_000_000 - (128 << 10)) / 100e6
@@ -46,7 +48,7 @@ def test_two_ranks_tell_a_sample_a_round_of_every_way_over_a_shaped_link() -> No
     ways = [Way(NONE), Way(SERIAL, 1 << 18), Way(OVERLAPPED, 1 << 16), Way(OVERLAPPED, order="first"),
             Way(OVERLAPPED, wire="float16")]  # fmt: skip
     words = [*SMALL, "--rounds", "2", "--steps", "1", *(way.name for way in ways)]
-    said = samples_of(run_ranks("train.bench.programs.overlap", words, before=shaped(1e9)))
+    said = samples_of(run_ranks("train.bench.programs.overlap", words, overrides=[f"{LINK}=125e6"]))
     assert {Way.parse(name) for name in said} == set(ways)
     assert all(len(samples) == 2 and all(each["step_ms"] > 0 for each in samples) for samples in said.values())
 
