@@ -74,7 +74,7 @@ def _parser() -> Parser:
 def make_job(recipe: Recipe, cluster: Cluster, named: tuple[str, ...], folders: tuple[Path, ...]) -> JobSpec:
     """Describe the job of a recipe's runs in ``folders``, whose paths a container sees under the same names."""
     paths = cluster.paths.model_copy(
-        update={key: str(resolve_path(path)) for key, path in cluster.paths.model_dump().items()}
+        update={key: str(resolve_path(getattr(cluster.paths, key))) for key in ("data", "runs")}
     )
     cluster = cluster.model_copy(update={"paths": paths})
     in_pod = cluster.scheduler.kind == "kubernetes"
