@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from train.comm import Communicator, Connect, bring_up
 from train.devices import run_ranks_here
 from train.hyperparameters import logged_hyperparameters
 from train.identity import Identity
-from train.images import images_of
+from train.images import images_of, require_cold
 from train.init import checksum, initial_weights, require_equal
 from train.schedule import LrSchedule, resolve_schedule
 from train.spread import gather_ranks, slowest_rank
@@ -76,8 +76,8 @@ def _run_rank(
     schedule = resolve_schedule(recipe, plan)
     images = images_of(recipe, cluster, plan, identity)
     with ledger.phase("data set"):
-        images.prepare()
-    with opened_log(folder, recipe, cluster, identity) as log:
+        is_cold = images.prepare()
+    with closing(images), opened_log(folder, recipe, cluster, identity, is_cold=is_cold) as log:
         init_begin = time.monotonic()
         with ledger.phase("import of MXNet"):
             import_mxnet()
@@ -90,6 +90,7 @@ def _run_rank(
             model = build_model(recipe, cluster, plan, identity)
         with ledger.phase("wait for communicator"):
             communicator = pending.wait()
+        require_cold(communicator, is_cold=is_cold)
         with ledger.phase("warm-up"):
             _warm_up(recipe, cluster, plan, model, communicator)
         with ledger.phase("compare weights"):
@@ -116,12 +117,15 @@ def _run_rank(
 
 
 @contextmanager
-def opened_log(folder: Path, recipe: Recipe, cluster: Cluster, identity: Identity) -> Iterator[EventLog]:
-    """Open the MLPerf log on rank 0; the data set's pages, if it has any, were dropped before."""
+def opened_log(
+    folder: Path, recipe: Recipe, cluster: Cluster, identity: Identity, *, is_cold: bool
+) -> Iterator[EventLog]:
+    """Open the MLPerf log on rank 0; ``is_cold``: no page of the data set's images, if it has any, is in memory."""
     log: EventLog = MlperfLog(folder) if identity.rank == 0 else NullLog()
     try:
         log.submission(cluster.submission, recipe.mlperf)
-        log.cache_clear()
+        if is_cold:
+            log.cache_clear()
         log.init_start()
         log.seed(recipe.run.seed)
         yield log
