@@ -39,12 +39,12 @@ from logs.mlperf import RESULT_FILES
 from logs.parse import parse_log
 from logs.rcp import IMAGENET_SAMPLES, standing
 
-__all__ = ["REFUSED", "finish_run", "launch_run", "new_folder", "open_run", "record_environment", "shown"]
+__all__ = ["BUILT_IN", "REFUSED", "finish_run", "launch_run", "new_folder", "open_run", "record_environment", "shown"]
 
 REFUSED = 2
 """Exit status of ranks that refused to begin: config, data set or world do not fit."""
 
-_BUILT_IN = ("digits", "generated")
+BUILT_IN = ("digits", "generated")
 """Sources that need nothing from the user, so that the program packs them itself."""
 
 
@@ -87,7 +87,7 @@ def open_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
         UserError: The batch does not divide, the folder exists, data cannot be prepared.
     """
     plan_run(recipe, cluster.world_size)
-    if recipe.data.source in _BUILT_IN:
+    if recipe.data.source in BUILT_IN:
         _prepare(recipe, resolve_path(cluster.paths.data) / recipe.data.name)
     create(folder)
     (folder / CONFIG_FILE).write_text(dump(recipe, cluster), encoding="utf-8")

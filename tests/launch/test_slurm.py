@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from configs.load import ROOT
 from launch.submit import main
 from tests.launch.scheduled import ask, has_begun, ranks, scheduler, submit, summary, wait_until
 
@@ -60,6 +64,22 @@ def test_a_job_that_is_told_of_its_limit_is_queued_again_and_then_finishes(tmp_p
     assert log.count(f"job {job} of {folder} on node1 node2") == 2
     assert re.search(r"^rank 1 of 2 on node2 \(by Slurm\): local rank 0, cores 0, memory near", log, re.MULTILINE)
     assert "log check: passes" in log
+
+
+def test_the_doctor_looks_at_every_node_of_an_allocation(tmp_path: Path) -> None:
+    place = tmp_path / "cluster.yaml"
+    place.write_text(CLUSTER + f"paths: {{runs: {tmp_path}/runs}}\n", encoding="utf-8")
+    doctor = [sys.executable, "-I", "-m", "launch.doctor", "--json", "--cluster", str(place)]
+    command = ["salloc", "--nodes=2", "--ntasks=2", *doctor]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180)
+    document = json.loads(done.stdout)
+    assert done.returncode == 0, done.stdout
+    assert [rank["host"] for rank in document["ranks"]] == ["node1", "node2"]
+    words = {row["topic"]: row["words"] for row in document["findings"]}
+    assert words["ranks"] == "2 on 2 hosts"
+    assert words["versions"] == "the same on all 2 hosts"
+    assert words["clocks"].startswith("at most 0.")
+    assert words["allreduce"].startswith("32 MiB over 2 ranks by gloo: ")
 
 
 def test_what_sbatch_refuses_is_told_in_one_line_and_leaves_no_folder(
