@@ -81,7 +81,7 @@ TROUBLES = [
     (_set(4, "machine", "environment", "packages", "mxnet-cu112", to="1.9.0"), "FAIL",
      "versions (node2): mxnet-cu112 1.9.0, elsewhere 1.9.1; start all hosts from one folder or image"),
     (_set(4, "machine", "environment", "packages", "tqdm", to="4.67"), "WARN", "versions (node2): tqdm 4.67"),
-    (_set(0, "machine", "environment", "git", "commit", to="abd"), "FAIL", "versions (node0): commit abd"),
+    (_set(0, "machine", "environment", "git", "commit", to="def"), "FAIL", "versions (node0): commit def"),
     (_set(2, "machine", "memory_available_bytes", to=1e8), "FAIL", "memory (node1): 0.1 GB free, 0.6 GB needed"),
     (_set(2, "machine", "environment", "gpus", 0, "memory.total", to="8000 MiB"), "FAIL", "memory (node1): the plan"),
     (_set(2, "machine", "runs", "free_bytes", to=2e9), "WARN", "disk (node1): 2.0 GB free at /runs, 4.1 GB wanted"),
@@ -118,7 +118,8 @@ def test_a_trouble_is_the_only_one_found_and_names_its_host(
     (found, *others) = [finding for finding in _findings(ranks) if finding.level != "OK"]
     assert str(found).startswith(f"{level:<4}  {line}")
     # A rank that told nothing did not come back from the allreduce either; no driver has no version.
-    assert [each.topic for each in others] == {_lost: ["allreduce"], _no_driver: ["versions"]}.get(harm, [])
+    also: dict[Callable[[Ranks], None], list[str]] = {_lost: ["allreduce"], _no_driver: ["versions"]}
+    assert [each.topic for each in others] == also.get(harm, [])
 
 
 def test_ranks_that_hang_in_a_library_are_told_from_those_that_never_came() -> None:
