@@ -77,6 +77,11 @@ class Paths(Section):
 
     data: str = "runs/data"
     runs: str = "runs"
+    stage: str | None = Field(
+        None, min_length=1, description="A folder on each node's own disk that a run copies its data set to first; may "
+        "hold variables, as $SLURM_TMPDIR, and in a container has to be mounted for the copy to outlive it."
+    )  # fmt: skip
+    keep_stage: bool = Field(True, description="Leave that copy for the next run on the node.")
 
 
 class Submission(Section):

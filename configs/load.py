@@ -129,8 +129,8 @@ def resolve_path(path: str) -> Path:
 
 
 def with_resolved_paths(cluster: Cluster) -> Cluster:
-    """Give the cluster with its folders as absolute paths."""
-    paths = {key: str(resolve_path(path)) for key, path in cluster.paths.model_dump().items()}
+    """Give the cluster with its shared folders as absolute paths; ``stage`` is each node's own affair."""
+    paths = {key: str(resolve_path(getattr(cluster.paths, key))) for key in ("data", "runs")}
     return cluster.model_copy(update={"paths": cluster.paths.model_copy(update=paths)})
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
@@ -16,6 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from configs.errors import UserError
+from data.lock import locked
 from data.manifest import SPLITS, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
 from data.parallel import chunked, ordered_map
 from data.recordio import RecordWriter, pack_image
@@ -88,12 +87,12 @@ def _partial_folder(destination: Path) -> Iterator[Path]:
     parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{destination.name}.partial-"
     # The parent's lock keeps a sweep from taking a folder that is made but not yet locked.
-    with _locked(parent):
+    with locked(parent):
         _sweep(parent, prefix)
         partial = parent / f"{prefix}{secrets.token_hex(4)}"
         partial.mkdir()
         lock = contextlib.ExitStack()
-        lock.enter_context(_locked(partial))
+        lock.enter_context(locked(partial))
     with lock:
         try:
             yield partial
@@ -104,19 +103,8 @@ def _partial_folder(destination: Path) -> Iterator[Path]:
 def _sweep(parent: Path, prefix: str) -> None:
     """Remove the partial folders that no living process has locked."""
     for stale in [entry for entry in parent.iterdir() if entry.name.startswith(prefix)]:
-        with contextlib.suppress(BlockingIOError), _locked(stale, wait=False):
+        with contextlib.suppress(BlockingIOError), locked(stale, wait=False):
             shutil.rmtree(stale, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a folder's advisory lock, which ends with the process however that dies."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _pack(source: Source, name: SplitName, folder: Path, seed: int, workers: int) -> SplitManifest:

@@ -40,12 +40,14 @@ from logs.mlperf import RESULT_FILES
 from logs.parse import parse_log
 from logs.rcp import IMAGENET_SAMPLES, standing
 
-__all__ = ["REFUSED", "finish_run", "launch_run", "new_folder", "open_run", "pack", "record_environment", "shown"]
+__all__ = [
+    "BUILT_IN", "REFUSED", "finish_run", "launch_run", "new_folder", "open_run", "pack", "record_environment", "shown",
+]  # fmt: skip
 
 REFUSED = 2
 """Exit status of ranks that refused to begin: config, data set or world do not fit."""
 
-_BUILT_IN = ("digits", "generated")
+BUILT_IN = ("digits", "generated")
 """Sources that need nothing from the user, so that the program packs them itself."""
 
 
@@ -110,7 +112,7 @@ def open_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
 
 def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
     plan_run(recipe, cluster.world_size)
-    if recipe.data.source in _BUILT_IN:
+    if recipe.data.source in BUILT_IN:
         _prepare(recipe, resolve_path(cluster.paths.data) / recipe.data.name)
 
 

@@ -16,7 +16,10 @@ from configs.schema import Communication
 from train.identity import Identity
 from train.startup import Ledger
 
-__all__ = ["Communicator", "Connect", "HorovodCommunicator", "SingleProcess", "WorldMismatch", "bring_up", "connector"]
+__all__ = [
+    "Communicator", "Connect", "HorovodCommunicator", "SingleProcess", "WorldMismatch", "bring_up", "connector",
+    "horovod_features",
+]  # fmt: skip
 
 
 class WorldMismatch(RuntimeError):
@@ -167,6 +170,13 @@ def connector(communication: Communication) -> Connect:
     assert communication.kind != "devices"
     is_synchronous = communication.kind == "parameter_server"
     return lambda identity, ledger: _connect_servers(identity, ledger, is_synchronous=is_synchronous)
+
+
+def horovod_features() -> dict[str, bool]:
+    """Say what Horovod was built with; raises ImportError where it was not."""
+    import horovod.mxnet as hvd  # noqa: PLC0415 (imports MXNet)
+
+    return {"gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()), "nccl": bool(hvd.nccl_built())}
 
 
 def _connect_horovod(identity: Identity, ledger: Ledger) -> Communicator:

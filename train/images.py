@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from configs.errors import UserError
 from configs.load import resolve_path
 from configs.plan import RunPlan
 from configs.schema import Cluster, Recipe
-from data.cache import drop_pages
+from data.cache import clear_dataset
 from data.kept import KeptBatches
+from data.stage import Staged, stage
 from data.verify import check_dataset
+from train.comm import Communicator
 from train.identity import Identity
 
 if TYPE_CHECKING:
     from data.source import EvaluationSource, TrainingSource
 
-__all__ = ["Images", "PackedImages", "SyntheticImages", "images_of"]
+logger = logging.getLogger(__name__)
+
+__all__ = ["Images", "PackedImages", "SyntheticImages", "images_of", "local_folder", "require_cold"]
+
+
+class Prepared(NamedTuple):
+    """What is known of a data set that lies ready.
+
+    Attributes:
+        checksums: Of its records, which tell it from any other.
+        is_cold: As far as this rank looked, no image is left in memory.
+    """
+
+    checksums: dict[str, str]
+    is_cold: bool
 
 
 class Images(Protocol):
@@ -25,8 +45,8 @@ class Images(Protocol):
     def load(self) -> None:
         """Import what reads them; comes before Horovod is imported."""
 
-    def prepare(self) -> dict[str, str]:
-        """Check that they are there and, once a host, drop what memory holds of them; gives their checksums."""
+    def prepare(self) -> Prepared:
+        """Check that they are there, bring them here and, once a host, drop what memory holds of them."""
 
     def open_training(self, state: bytes = b"") -> TrainingSource:
         """Open this rank's stream of micro-batches, where one stood with this ``state``.
@@ -36,6 +56,9 @@ class Images(Protocol):
 
     def open_evaluation(self) -> EvaluationSource:
         """Open this rank's shard of the evaluation images."""
+
+    def close(self) -> None:
+        """Need them no longer; a copy on this host's disk that is not to be kept goes with its last user."""
 
 
 class _Placed:
@@ -59,6 +82,8 @@ class _Placed:
 class PackedImages(_Placed):
     """Images in RecordIO, read by DALI."""
 
+    _staged: Staged | None = None
+
     def load(self) -> None:
         """Import DALI.
 
@@ -68,19 +93,23 @@ class PackedImages(_Placed):
         """
         import data.pipeline  # noqa: F401, PLC0415 (slow)
 
-    def prepare(self) -> dict[str, str]:
+    def prepare(self) -> Prepared:
         """Check the data set against the recipe; the first rank of each host drops its pages from memory.
 
-        Returns:
-            What tells this data set from any other: the checksums of its records.
-
         Raises:
-            UserError: The data set is missing, damaged or another one.
+            UserError: The data set is missing, damaged or another one, or cannot be copied to this host.
         """
         manifest = check_dataset(self._folder, self._recipe.data, self._recipe.model.num_classes)
-        if self._identity.local_rank == 0:
-            drop_pages([path for path in sorted(self._folder.iterdir()) if path.is_file()])
-        return {"train.rec": manifest.train.rec_sha256, "eval.rec": manifest.eval.rec_sha256}
+        if self._cluster.paths.stage is not None:
+            self._staged = stage(self._folder, local_folder(self._cluster.paths.stage))
+            self._folder = self._staged.folder
+            if self._staged.copied_s is not None:
+                logger.info("data set copied to %s in %.1f s", self._folder, self._staged.copied_s)
+        left = clear_dataset(self._folder) if self._identity.local_rank == 0 else None
+        if left is not None:
+            logger.warning("%s: no cache_clear in the log, for its pages were not cleared: %s", self._folder, left)
+        checksums = {"train.rec": manifest.train.rec_sha256, "eval.rec": manifest.eval.rec_sha256}
+        return Prepared(checksums, is_cold=left is None)
 
     def open_training(self, state: bytes = b"") -> TrainingSource:
         """See `Images`."""
@@ -97,6 +126,11 @@ class PackedImages(_Placed):
 
         return open_evaluation(self._recipe, self._cluster.engine, self._folder, **self._place())
 
+    def close(self) -> None:
+        """See `Images`."""
+        if self._staged is not None:
+            self._staged.release(keep=self._cluster.paths.keep_stage)
+
 
 class SyntheticImages(_Placed):
     """Seeded images made in memory."""
@@ -104,9 +138,9 @@ class SyntheticImages(_Placed):
     def load(self) -> None:
         """Nothing but MXNet is needed."""
 
-    def prepare(self) -> dict[str, str]:
-        """Nothing lies on a disk, and all follows from the recipe."""
-        return {}
+    def prepare(self) -> Prepared:
+        """Nothing lies on a disk or in memory, and all follows from the recipe."""
+        return Prepared({}, is_cold=True)
 
     def open_training(self, state: bytes = b"") -> TrainingSource:
         """See `Images`."""
@@ -120,8 +154,40 @@ class SyntheticImages(_Placed):
 
         return open_synthetic_evaluation(self._recipe, self._cluster.engine, **self._place())
 
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def local_folder(path: str) -> Path:
+    """Find the folder of ``cluster.paths.stage`` on this host, whose variables may be the job's own.
+
+    Raises:
+        UserError: A variable is not set.
+    """
+    expanded = os.path.expandvars(path)
+    if "$" in expanded:
+        raise UserError(
+            f"cluster.paths.stage: {path} names a variable that is not set on this host; set it or the path"
+        )
+    return resolve_path(expanded)
+
 
 def images_of(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> Images:
     """Choose by the recipe's source."""
     kind = SyntheticImages if recipe.data.source == "synthetic" else PackedImages
     return kind(recipe, cluster, plan, identity)
+
+
+def require_cold(communicator: Communicator, *, is_cold: bool) -> None:
+    """Refuse a run whose log says that caches were cleared where some host's were not.
+
+    Raises:
+        UserError: On all ranks alike.
+    """
+    first, *others = communicator.gather("cleared caches", int(is_cold))
+    if first and not all(others):
+        ranks = ", ".join(str(rank) for rank, is_clear in enumerate(others, 1) if not is_clear)
+        raise UserError(
+            f"the log says cache_clear, but the hosts of ranks {ranks} hold images in memory; end what reads the data "
+            f"set there, or set cluster.paths.stage to a folder on their own disks"
+        )

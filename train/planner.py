@@ -184,8 +184,7 @@ def _log_keys(recipe: Recipe, cluster: Cluster, plan: RunPlan, schedule: LrSched
     """List the events of a run in their order; None where the value is the run's to give."""
     log = _Keys({})
     log.submission(cluster.submission, recipe.mlperf)
-    if recipe.data.source != "synthetic":
-        log.cache_clear()
+    log.cache_clear()
     log.init_start()
     log.seed(recipe.run.seed)
     log.hyperparameters(logged_hyperparameters(recipe, plan, schedule, recipe.optimizer))

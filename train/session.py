@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from train.devices import run_ranks_here
 from train.failure import record_failure
 from train.hyperparameters import logged_hyperparameters
 from train.identity import Identity
-from train.images import images_of
+from train.images import images_of, require_cold
 from train.init import checksum, require_equal
 from train.schedule import LrSchedule, resolve_schedule
 from train.signals import StopSignals
@@ -76,11 +76,14 @@ def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -
     plan = plan_run(recipe, identity.world_size)
     schedule = resolve_schedule(recipe, plan)
     images = images_of(recipe, cluster, plan, identity)
-    alive = Watchdog(cluster.communication.timeout_s, partial(record_failure, folder, identity))
     with ledger.phase("data set"):
-        whose = {**essence(recipe, cluster), "data set": images.prepare()}
+        checksums, is_cold = images.prepare()
+    # Not before: copying a data set takes as long as it takes.
+    alive = Watchdog(cluster.communication.timeout_s, partial(record_failure, folder, identity))
+    whose = {**essence(recipe, cluster), "data set": checksums}
     origin = Origin.of(origin_of(folder), whose, plan)
-    with opened_log(folder, recipe, cluster, identity, origin.resumed_from_step) as log:
+    goes_on_from = origin.resumed_from_step
+    with closing(images), opened_log(folder, recipe, cluster, identity, goes_on_from, is_cold=is_cold) as log:
         init_begin = time.monotonic()
         with ledger.phase("import of MXNet"):
             import_mxnet()
@@ -93,6 +96,7 @@ def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -
             model = build_model(recipe, cluster, plan, identity, origin.weights(identity.rank))
         with ledger.phase("wait for communicator"):
             communicator = pending.wait()
+        require_cold(communicator, is_cold=is_cold)
         with ledger.phase("warm-up"):
             _warm_up(recipe, cluster, plan, model, communicator)
             origin.put_back(model.optimizer.momenta)
@@ -131,15 +135,17 @@ def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -
 
 @contextmanager
 def opened_log(
-    folder: Path, recipe: Recipe, cluster: Cluster, identity: Identity, goes_on_from: int | None = None
+    folder: Path, recipe: Recipe, cluster: Cluster, identity: Identity, goes_on_from: int | None = None, *,
+    is_cold: bool,
 ) -> Iterator[EventLog]:  # fmt: skip
-    """Open the MLPerf log on rank 0; the data set's pages, if it has any, were dropped before."""
+    """Open the MLPerf log on rank 0; ``is_cold``: no page of the data set's images, if it has any, is in memory."""
     log: EventLog = MlperfLog(folder, goes_on=goes_on_from is not None) if identity.rank == 0 else NullLog()
     try:
         if goes_on_from is not None:
             log.resumed(goes_on_from)
         log.submission(cluster.submission, recipe.mlperf)
-        log.cache_clear()
+        if is_cold:
+            log.cache_clear()
         log.init_start()
         log.seed(recipe.run.seed)
         yield log

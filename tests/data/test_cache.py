@@ -5,12 +5,13 @@ from __future__ import annotations
 import mmap
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from data import cache
-from data.cache import drop_pages, resident_bytes
+from data.cache import clear_dataset, drop_pages, resident_bytes
 
 PAGES = 300
 
@@ -42,3 +43,30 @@ def test_an_empty_file_has_no_pages(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     drop_pages([tmp_path / "empty"])
     assert resident_bytes([tmp_path / "empty"]) == 0
+
+
+def test_a_data_set_counts_as_cleared_only_where_no_page_of_its_records_is_left(file: Path) -> None:
+    folder = file.parent
+    records, index = file.rename(folder / "train.rec"), folder / "train.idx"
+    index.write_text("0\t0\n")
+    assert clear_dataset(folder) is None
+    index.read_text()
+    assert clear_dataset(folder) is None
+    with records.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
+        assert mapping[0:1]
+        left = clear_dataset(folder)
+    assert left is not None
+    assert "another process reads them" in left
+    assert clear_dataset(folder) is None
+
+
+def test_files_that_live_in_memory_are_never_cleared() -> None:
+    shm = Path("/dev/shm")
+    if not shm.is_dir():
+        pytest.skip("no /dev/shm here")
+    with tempfile.TemporaryDirectory(dir=shm) as folder:
+        (Path(folder) / "train.rec").write_bytes(b"x" * 10)
+        assert (
+            clear_dataset(Path(folder)) == f"{mmap.PAGESIZE:,} bytes stay: another process reads them, or they lie "
+            "in memory as on a tmpfs"
+        )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from configs.load import ROOT
 from launch.submit import main
 from launch.sweep import main as sweep
 from tests.launch.scheduled import ask, has_begun, ranks, scheduler, submit, summary, wait_until
@@ -98,6 +102,24 @@ def test_a_cell_of_a_study_is_a_job_whose_row_the_next_sweep_finds(
     rows = (tmp_path / "runs" / "queued.csv").read_text(encoding="utf-8").splitlines()
     assert rows[1].startswith("resnet8,allreduce,synthetic,8,2,0,measured,success,")
     assert len(list((tmp_path / "runs").glob("resnet8-*"))) == 2  # the run, and the mark of its job
+
+
+def test_the_doctor_looks_at_every_node_of_an_allocation(tmp_path: Path) -> None:
+    place = tmp_path / "cluster.yaml"
+    # Not bound: the core 0 of both virtual nodes is the same one.
+    cluster = CLUSTER.replace("node: {cores: 1}\n", "") + f"paths: {{runs: {tmp_path}/runs}}\n"
+    place.write_text(cluster, encoding="utf-8")
+    doctor = [sys.executable, "-I", "-m", "launch.doctor", "--json", "--cluster", str(place)]
+    command = ["salloc", "--nodes=2", "--ntasks=2", *doctor]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180)
+    document = json.loads(done.stdout)
+    assert done.returncode == 0, done.stdout
+    assert [rank["host"] for rank in document["ranks"]] == ["node1", "node2"]
+    words = {row["topic"]: row["words"] for row in document["findings"]}
+    assert words["ranks"] == "2 on 2 hosts"
+    assert words["versions"] == "the same on all 2 hosts"
+    assert words["clocks"].startswith("at most 0.")
+    assert words["allreduce"].startswith("32 MiB over 2 ranks by gloo: ")
 
 
 def test_what_sbatch_refuses_is_told_in_one_line_and_leaves_no_folder(

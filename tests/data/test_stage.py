@@ -1,0 +1,135 @@
+"""A copy on the local disk is the source byte for byte, made once, gone on with after a kill, and never half."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import ROOT
+from data import stage as stage_module
+from data.prepare import prepare
+from data.sources import Settings, open_source
+from data.stage import stage
+from data.verify import verify_dataset
+
+PROGRAM = """
+import sys, time; from pathlib import Path; from data import stage
+stage._CHUNK_BYTES = 1000
+progress = stage.tqdm
+class slow(progress):
+    def update(self, n=1):
+        time.sleep(float(sys.argv[3]))
+stage.tqdm = slow
+staged = stage.stage(Path(sys.argv[1]), Path(sys.argv[2]))
+print(staged.folder, staged.copied_s is not None, flush=True)
+sys.stdin.read()
+staged.release(keep=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shared") / "set"
+    prepare(open_source("generated", Settings(train=12, eval=5, classes=3, quality=50)), folder)
+    return folder
+
+
+def _start(source: Path, disk: Path, *, chunk_s: float = 0.0) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM, str(source), str(disk), str(chunk_s)]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _told(process: subprocess.Popen[str]) -> tuple[Path, bool]:
+    assert process.stdout is not None
+    folder, copied = process.stdout.readline().split()
+    return Path(folder), copied == "True"
+
+
+def _half_copied(disk: Path) -> list[Path]:
+    return [path for path in disk.glob(".*.partial/train.rec") if path.stat().st_size > 10_000]
+
+
+def test_the_copy_is_sound_and_the_next_run_takes_it_as_it_is(packed: Path, tmp_path: Path) -> None:
+    first = stage(packed, tmp_path)
+    assert first.copied_s is not None
+    assert list(verify_dataset(first.folder)) == []
+    for file in packed.iterdir():
+        assert (first.folder / file.name).read_bytes() == file.read_bytes()
+    assert stage(packed, tmp_path).copied_s is None
+    assert list(tmp_path.iterdir()) == [first.folder]
+
+
+def test_of_two_processes_one_copies_and_the_last_to_go_removes(packed: Path, tmp_path: Path) -> None:
+    both = [_start(packed, tmp_path) for _ in range(2)]
+    folders, copied = zip(*(_told(process) for process in both), strict=True)
+    assert sorted(copied) == [False, True]
+    assert folders[0] == folders[1]
+    both[0].communicate()
+    assert list(verify_dataset(folders[0])) == []
+    both[1].communicate()
+    assert list(tmp_path.iterdir()) == []
+    assert [process.returncode for process in both] == [0, 0]
+
+
+def test_a_killed_copy_is_gone_on_with(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = _start(packed, tmp_path, chunk_s=0.002)
+    while not _half_copied(tmp_path):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (half,) = _half_copied(tmp_path)
+    begun = half.stat().st_size
+    assert begun < (packed / "train.rec").stat().st_size
+    inode = half.stat().st_ino
+    copy = stage(packed, tmp_path).folder
+    assert list(verify_dataset(copy)) == []
+    assert (copy / "train.rec").stat().st_ino == inode
+    assert list(tmp_path.iterdir()) == [copy]
+
+
+def test_what_a_dead_copy_left_damaged_is_copied_anew(packed: Path, tmp_path: Path) -> None:
+    copy = stage(packed, tmp_path).folder
+    partial = copy.rename(copy.with_name(f".{copy.name}.partial"))
+    with (partial / "train.rec").open("r+b") as file:
+        file.write(b"\0\0\0\0")
+    assert list(verify_dataset(stage(packed, tmp_path).folder)) == []
+
+
+def test_a_copy_that_was_cut_short_is_replaced(packed: Path, tmp_path: Path) -> None:
+    with (stage(packed, tmp_path).folder / "train.rec").open("r+b") as file:
+        file.truncate(1000)
+    again = stage(packed, tmp_path)
+    assert again.copied_s is not None
+    assert list(verify_dataset(again.folder)) == []
+
+
+def test_a_source_that_is_not_its_manifests_is_refused_and_never_gets_the_name(packed: Path, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(packed, tmp_path / "source"))
+    with (source / "eval.rec").open("r+b") as file:
+        file.seek(100)
+        file.write(b"damage")
+    with pytest.raises(UserError, match=r"eval\.rec: its sha256 is not the manifest's; \./run\.sh prepare --verify"):
+        stage(source, tmp_path / "disk")
+    assert [path.name[0] for path in (tmp_path / "disk").iterdir()] == ["."]
+
+
+def test_too_little_room_is_refused_before_anything_is_copied(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_module, "dataset_bytes", lambda _manifest: 10**18)
+    with pytest.raises(UserError, match=r"GB free, 1,000,000,000\.0 GB needed for a copy of .*; free some, set"):
+        stage(packed, tmp_path)
+    assert not list(tmp_path.rglob("*.rec"))
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"Not a directory; set cluster\.paths\.stage to a folder"):
+        stage(packed, tmp_path / "file" / "stage")
