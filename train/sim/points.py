@@ -21,6 +21,8 @@ _ONE_GROUP, _GRAPHS = 0.7, 1.0
 _NODES = (r"^(\d+)x(?=[A-Z])", r"_n(\d+)(?![0-9])", r"_(\d+)N(?![a-zA-Z0-9])", r"^(\d+)R\d", r"[_-]N(\d+)$")
 _FUSING_STACKS, _FUSED_TRAFFIC = ("xla", "synapse", "mindspore"), 0.5
 """Graph compilers that fuse batch norms into their neighbours, and what that leaves of their traffic (assumed)."""
+_WHOLE_PROGRAMS = ("xla", "synapse")
+"""Of these, the ones whose step is one program on the device; MindSpore hands the device kernel after kernel."""
 _MINDSPORE_GROUPS = (75, 86)
 """Tensors that MindSpore's ResNet-50 reduces together, last layer first (``all_reduce_fusion_config=[85, 160]``)."""
 _SHAMPOO_WORK = 0.26
@@ -75,15 +77,15 @@ class Point:
 
     @cached_property
     def software(self) -> Software:
-        """Rounds up to 0.6 reduced in groups as backward went, later ones and compilers once at its end."""
+        """Rounds up to 0.6 reduced in groups as backward went, later ones and whole programs once at its end."""
         mlperf_round, stack = _number(self.round, 3.0), _stack(self.submitter, self.accelerator)
-        compiles = stack in _FUSING_STACKS
+        is_program = stack in _WHOLE_PROGRAMS
         return Software(
-            bucket_bytes=(4 if mlperf_round < _ONE_GROUP and not compiles else 64) << 20,
+            bucket_bytes=(4 if mlperf_round < _ONE_GROUP and not is_program else 64) << 20,
             algorithm=self.known.algorithm,
             boundaries=self.known.boundaries or (_MINDSPORE_GROUPS if stack == "mindspore" else ()),
-            graphs=mlperf_round >= _GRAPHS or compiles,
-            norm_traffic=_FUSED_TRAFFIC if compiles else 1.0,
+            graphs=mlperf_round >= _GRAPHS or is_program,
+            norm_traffic=_FUSED_TRAFFIC if stack in _FUSING_STACKS else 1.0,
             optimizer_work=_SHAMPOO_WORK if "shampoo" in self.system.lower() else 0.0,
         )
 

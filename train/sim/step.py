@@ -179,7 +179,9 @@ class StepModel:
 
 
 def _negotiation(machine: Machine, constants: Constants, software: Software, busy_s: float) -> float:
-    return busy_s * constants.cycle_cpu_s / software.cycle_s if machine.ranks > 1 else 0.0
+    if machine.ranks == 1 or not constants.cycle_cpu_s:
+        return 0.0
+    return busy_s * constants.cycle_cpu_s / software.cycle_s
 
 
 def _plan(
