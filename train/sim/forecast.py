@@ -15,7 +15,7 @@ from train.sim.hardware import Machine, find_system, machine_of_cluster
 from train.sim.predict import log_factor
 from train.sim.run import DataSet, RunTime, run_time
 from train.sim.startup import Startup, predict_startup
-from train.sim.step import Software, Step, StepModel
+from train.sim.step import SUMS_APART, Software, Step, StepModel
 
 __all__ = ["Forecast", "Scenario", "as_recorded", "effects_of", "forecast", "make_scenario", "time_step"]
 
@@ -98,7 +98,8 @@ def make_scenario(
     return Scenario(
         recipe, where, plan.per_rank_batch_size, plan.accumulation_steps,
         Software(
-            reduction.bucket_bytes, _ALGORITHMS[reduction.allreduce], reduction.cycle_time_ms / 1e3, graphs=False
+            reduction.bucket_bytes, _ALGORITHMS[reduction.allreduce], reduction.cycle_time_ms / 1e3, graphs=False,
+            norm_traffic=SUMS_APART,
         ),
         mlperf_round or newest, len(plan.eval_epochs),
     )  # fmt: skip

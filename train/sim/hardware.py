@@ -60,6 +60,7 @@ class System:
     rack_ordered: bool = True
     algorithm: str = "auto"
     boundaries: tuple[int, ...] = ()
+    norm_traffic: float | None = None
 
 
 UNKNOWN = Accelerator("unknown", "unknown", 250e12, 20e12, 1300e9, 30e6, 100, 8, 40e9, "pcie", 4, 20e9, known=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from configs.errors import UserError
 from train.sim.hardware import Accelerator, Machine, System, find_accelerator, find_system
-from train.sim.step import Software
+from train.sim.step import SUMS_APART, Software
 
 __all__ = ["Point", "read_points"]
 
@@ -21,6 +21,10 @@ _ONE_GROUP, _GRAPHS = 0.7, 1.0
 _NODES = (r"^(\d+)x(?=[A-Z])", r"_n(\d+)(?![0-9])", r"_(\d+)N(?![a-zA-Z0-9])", r"^(\d+)R\d", r"[_-]N(\d+)$")
 _FUSING_STACKS, _FUSED_TRAFFIC = ("xla", "synapse", "mindspore"), 0.5
 """Graph compilers that fuse batch norms into their neighbours, and what that leaves of their traffic (assumed)."""
+_SUMS_APART_SINCE = 0.7
+"""Round since which NVIDIA's networks for several nodes are such; in 0.6 the one of DGX-2H was (families.yaml)."""
+_WHOLE_PROGRAMS = ("xla", "synapse")
+"""Of these, the ones whose step is one program on the device; MindSpore hands the device kernel after kernel."""
 _MINDSPORE_GROUPS = (75, 86)
 """Tensors that MindSpore's ResNet-50 reduces together, last layer first (``all_reduce_fusion_config=[85, 160]``)."""
 _SHAMPOO_WORK = 0.26
@@ -75,17 +79,23 @@ class Point:
 
     @cached_property
     def software(self) -> Software:
-        """Rounds up to 0.6 reduced in groups as backward went, later ones and compilers once at its end."""
+        """Rounds up to 0.6 reduced in groups as backward went, later ones and whole programs once at its end."""
         mlperf_round, stack = _number(self.round, 3.0), _stack(self.submitter, self.accelerator)
-        compiles = stack in _FUSING_STACKS
+        is_program = stack in _WHOLE_PROGRAMS
         return Software(
-            bucket_bytes=(4 if mlperf_round < _ONE_GROUP and not compiles else 64) << 20,
+            bucket_bytes=(4 if mlperf_round < _ONE_GROUP and not is_program else 64) << 20,
             algorithm=self.known.algorithm,
             boundaries=self.known.boundaries or (_MINDSPORE_GROUPS if stack == "mindspore" else ()),
-            graphs=mlperf_round >= _GRAPHS or compiles,
-            norm_traffic=_FUSED_TRAFFIC if compiles else 1.0,
+            graphs=mlperf_round >= _GRAPHS or is_program,
+            norm_traffic=self.known.norm_traffic or self._norm_traffic(stack, mlperf_round),
             optimizer_work=_SHAMPOO_WORK if "shampoo" in self.system.lower() else 0.0,
         )
+
+    def _norm_traffic(self, stack: str, mlperf_round: float) -> float:
+        if stack in _FUSING_STACKS:
+            return _FUSED_TRAFFIC
+        spans_nodes = self.ranks > self.machine.ranks_per_node
+        return SUMS_APART if not stack and spans_nodes and mlperf_round >= _SUMS_APART_SINCE else 1.0
 
 
 def _stack(submitter: str, kind: Accelerator) -> str:

@@ -13,7 +13,7 @@ from train.arch import build_network
 from train.sim.constants import Calibration, Constants
 from train.sim.convergence import epochs_to_target
 from train.sim.points import Point
-from train.sim.run import IMAGENET, evaluation_time, run_time
+from train.sim.run import IMAGENET, evaluation_time, evaluations_of, run_time
 from train.sim.step import Step, StepModel
 
 __all__ = ["PointForecast", "Predictor", "log_factor"]
@@ -82,7 +82,8 @@ class Predictor:
         epochs = epochs_to_target(point.ranks * point.batch, point.round)
         nodes = -(-point.ranks // point.machine.ranks_per_node)
         time = run_time(point.ranks * point.batch / step_s, epochs, nodes, mlperf_round=point.round)
-        return PointForecast(point, rate, rate * math.exp(-half), rate * math.exp(half), basis, epochs, time.total_s)
+        time_s = time.total_s + evaluations_of(epochs) * _switch_time(point)
+        return PointForecast(point, rate, rate * math.exp(-half), rate * math.exp(half), basis, epochs, time_s)
 
     def log_rates(self, points: Sequence[Point], constants: Constants, log_factors: Array) -> tuple[Array, Array]:
         """Give log images/s of each point, and the share of its step that a factor on compute time scales."""
@@ -104,8 +105,11 @@ def _rate(point: Point, step_s: float) -> float:
     if not point.includes_evaluation:
         return rate
     block = BLOCK_EPOCHS * IMAGENET.images
-    switch_s = _SWITCH_S if point.round in ("0.5", "0.6") else 0.0
-    return block / (block / rate + evaluation_time(rate, point.round) + switch_s)
+    return block / (block / rate + evaluation_time(rate, point.round) + _switch_time(point))
+
+
+def _switch_time(point: Point) -> float:
+    return _SWITCH_S if point.includes_evaluation and point.round in ("0.5", "0.6") else 0.0
 
 
 def log_factor(names: Sequence[str], effects: Mapping[str, float]) -> float:

@@ -13,7 +13,7 @@ from train.sim.points import Point
 from train.sim.predict import PointForecast
 from train.sim.startup import predict_startup
 from train.sim.topology import Topology
-from train.sim.worth import summarize
+from train.sim.worth import Errors, summarize
 
 __all__ = [
     "collective_rows",
@@ -200,14 +200,17 @@ def held_out_text(hidden: Sequence[HeldOut], coverage: float) -> str:
 
 def _errors_row(kind: str, product: str, hidden: Sequence[HeldOut]) -> list[object]:
     both = [one for one in hidden if one.affine_error is not None]
-    laws = [summarize(one.error for one in both), summarize(one.affine_error or 0.0 for one in both)] if both else []
-    errors = summarize(one.error for one in hidden)
-    far = sum(abs(one.error) > _FAR for one in hidden)
-    return [
-        kind, product, errors.points, f"{100 * errors.median:.1f}", f"{100 * errors.worst:.1f}", far, len(both),
-        *(f"{100 * law.median:.1f}" for law in laws), *[""] * (2 - len(laws)),
-    ]  # fmt: skip
+    laws = [_percent(one.error for one in both), _percent(one.affine_error or 0.0 for one in both)] if both else []
+    errors = _percent(one.error for one in hidden)
+    far = sum(abs(math.expm1(one.error)) > _FAR for one in hidden)
+    row = [kind, product, errors.points, f"{errors.median:.1f}", f"{errors.worst:.1f}", far, len(both)]
+    return [*row, *(f"{law.median:.1f}" for law in laws), *[""] * (2 - len(laws))]
 
 
-_FAR = math.log(1.2)
-"""Error that no prediction should exceed."""
+def _percent(errors: Iterable[float]) -> Errors:
+    """Sum up signed log errors as percent of what was measured."""
+    return summarize(100 * math.expm1(error) for error in errors)
+
+
+_FAR = 0.2
+"""Share of what was measured by which no prediction should be off."""

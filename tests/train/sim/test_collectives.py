@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +45,52 @@ def test_ranks_above_a_power_of_two_fold_with_two_whole_buffers(ranks: int) -> N
     power = 2 ** int(math.log2(ranks))
     expected = (2 * (power - 1) / power + 2) * 1e8 / CARDS
     assert allreduce("halving-doubling", flat(ranks), 1e8).time_s == pytest.approx(expected)
+
+
+def played_ring(parts: list[Any]) -> float:
+    """Send every message of a ring allreduce; leave the sums in ``parts`` and give the seconds of its steps."""
+    ranks, spent_s = len(parts), 0.0
+    for step in range(2 * (ranks - 1)):
+        sent = [((rank - step) % ranks, parts[rank][(rank - step) % ranks].copy()) for rank in range(ranks)]
+        for rank, (piece, values) in enumerate(sent):
+            there = parts[(rank + 1) % ranks]
+            # Half of the steps reduce; the second time round, sums replace what is there.
+            there[piece] = there[piece] + values if step < ranks - 1 else values
+        spent_s += max(values.nbytes for _, values in sent) / CARDS
+    return spent_s
+
+
+def played_halving_and_doubling(parts: list[Any]) -> float:
+    """The same for recursive halving and doubling over a power of two."""
+    ranks, spent_s = len(parts), 0.0
+    distances = [1 << power for power in range(ranks.bit_length() - 1)]
+    for is_reducing, distance in [(True, each) for each in distances] + [(False, each) for each in reversed(distances)]:
+        # A rank keeps the pieces whose number agrees with its own in every bit exchanged so far.
+        done = distance - 1 if is_reducing else 2 * distance - 1
+        sent = []
+        for rank in range(ranks):
+            mine = [piece for piece in range(ranks) if (piece ^ rank) & done == 0]
+            going = [piece for piece in mine if not is_reducing or (piece ^ rank) & distance]
+            sent.append({piece: parts[rank][piece].copy() for piece in going})
+        for rank, message in enumerate(sent):
+            for piece, values in message.items():
+                there = parts[rank ^ distance]
+                there[piece] = there[piece] + values if is_reducing else values
+        spent_s += max(sum(values.nbytes for values in message.values()) for message in sent) / CARDS
+    return spent_s
+
+
+@pytest.mark.parametrize(("name", "play"), [("ring", played_ring), ("halving-doubling", played_halving_and_doubling)])
+@pytest.mark.parametrize("ranks", [2, 4, 16])
+def test_messages_sent_one_by_one_sum_up_and_take_the_predicted_time(
+    name: str, play: Callable[[list[Any]], float], ranks: int
+) -> None:
+    values = np.random.default_rng(0).integers(0, 99, (ranks, ranks, 256)).astype(np.float64)
+    parts: list[Any] = [list(each) for each in values]
+    spent_s = play(parts)
+    for each in parts:
+        np.testing.assert_array_equal(np.array(each), values.sum(axis=0))
+    assert allreduce(name, flat(ranks), values[0].nbytes).time_s == pytest.approx(spent_s)
 
 
 def test_a_double_binary_tree_moves_the_buffer_twice_at_any_size() -> None:

@@ -95,6 +95,17 @@ def test_validation_counts_what_falls_inside_and_draws_it(tmp_path: Path, capsys
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_held_out_errors_are_summed_up_beside_the_affine_laws(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.csv"
+    text = answer(capsys, "--validate", str(EXCERPT), "--held-out", "larger", "--out", str(rows))
+    header, *table = (line.split() for line in text.splitlines())
+    assert header[:3] == ["hidden", "product", "points"]
+    assert table[-1][:2] == ["larger", "all"]
+    assert len(rows.read_text().splitlines()) == 1 + int(table[-1][2])
+
+
 def test_every_allreduce_is_compared_by_ranks_and_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(answer(capsys, *RECORD, "--collectives", "--json"))
     assert {"ring", "torus", "halving-doubling", "tree", "hierarchical", "switch", "ps:8"} <= rows[0].keys()

@@ -16,7 +16,7 @@ from configs.errors import UserError
 from train.sim.calibrate import fit
 from train.sim.constants import load_calibration
 from train.sim.hardware import find_accelerator
-from train.sim.heldout import affine_rate, quantile
+from train.sim.heldout import HeldOut, affine_rate, covered, hold_out, quantile
 from train.sim.points import Point, ranks_per_node, read_points
 from train.sim.predict import Predictor
 
@@ -131,6 +131,38 @@ def test_an_interval_is_the_conformal_quantile_of_held_out_errors() -> None:
     assert quantile([0.1, -0.4, 0.2, 0.3], 0.5) == 0.3
     assert quantile([0.01] * 99 + [0.5], 0.9) == 0.01
     assert quantile([0.2], 0.9) == 0.2
+
+
+def test_the_largest_systems_are_hidden_a_product_at_a_time_and_predicted() -> None:
+    points = [point for point in read_points(EXCERPT) if point.accelerator.chip in ("A100", "H100")]
+    told: list[str] = []
+    hidden = hold_out(points, PREDICTOR, told.append, ("largest",))
+    assert len(told) == len({one.fold for one in hidden}) == 4
+    for one in hidden:
+        like = [point for point in points if point.accelerator.name == one.fold]
+        assert one.point.ranks == max(point.ranks for point in like)
+    assert np.median([abs(one.error) for one in hidden]) < 0.1
+    assert max(abs(one.error) for one in hidden) < 0.2
+
+
+def test_coverage_is_counted_with_widths_that_the_fold_itself_had_no_part_in(tmp_path: Path) -> None:
+    point = one_point(tmp_path, n_acc="16", batch_per_acc="64")
+    calm = [HeldOut(point, "row", "calm", 0.01) for _ in range(9)]
+    wild = [HeldOut(point, "row", "wild", 0.5)]
+    assert covered(calm + wild, 0.9) == 0.9
+    assert covered(calm, 0.9) is None
+
+
+def test_a_costlier_optimizer_slows_a_step_by_what_its_authors_measured(tmp_path: Path) -> None:
+    systems = ("tpu-v4-256-JAX-Distributed-Shampoo", "tpu-v4-256-JAX")
+    rates = [
+        PREDICTOR.rate(
+            one_point(tmp_path, system=each, accelerator="TPU", n_acc="128", batch_per_acc="256"),
+            load_calibration().constants,
+        )
+        for each in systems
+    ]
+    assert rates[1] / rates[0] == pytest.approx(1.26, abs=0.03)
 
 
 def test_intervals_widen_from_seen_to_larger_to_unseen_systems() -> None:

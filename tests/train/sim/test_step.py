@@ -43,6 +43,30 @@ def test_a_convolution_takes_the_slower_of_arithmetic_and_traffic() -> None:
     assert kernel_times(forward, machine(1), 64, plain)[at] == pytest.approx(max(arithmetic, traffic))
 
 
+def test_a_cache_that_holds_a_tensor_spares_the_reading_and_none_spares_nothing() -> None:
+    forward, _ = tabulate(MODEL.network)
+    at = forward.names.index("stage1_block1_conv3_bn")
+    held = find_accelerator("L40S")
+    plain = Constants(memory_efficiency=1.0, cache_share=1.0, kernel_s=0.0)
+
+    def time_s(batch: int, cache: float) -> float:
+        where = Machine(replace(held, cache=cache), 1, 1, 1e9, 1, 1e9)
+        return float(kernel_times(forward, where, batch, plain)[at])
+
+    made = 256 * 56 * 56  # read and written once an image, two bytes each
+    assert time_s(8, 0.0) == pytest.approx(8 * 4 * made / held.memory)
+    assert time_s(8, 1e9) == pytest.approx(8 * 2 * made / held.memory)
+    assert time_s(64, held.cache) > 8 * time_s(8, held.cache)
+
+
+def test_a_thread_that_looks_for_gradients_takes_its_share_of_a_core() -> None:
+    on_cpu = SMOOTH.replaced(cycle_cpu_s=1e-4, decode_s=1e-4)
+    alone, looking = (MODEL.step(machine(2), 64, each, Software(cycle_s=1e-3)) for each in (SMOOTH, on_cpu))
+    assert looking.overhead_s == pytest.approx(0.1 * alone.total_s)
+    assert looking.input_s == pytest.approx(64e-4)
+    assert MODEL.step(machine(1), 64, on_cpu, Software(cycle_s=1e-3)).overhead_s == 0
+
+
 def test_one_rank_neither_communicates_nor_waits() -> None:
     step = MODEL.step(machine(1), 64, CONSTANTS, Software())
     assert step.reductions == ()
