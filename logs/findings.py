@@ -33,7 +33,7 @@ def _in_place_of_the_first(rows: Sequence[Row], axis: str) -> Iterator[str]:
         for key, group in grouped(rows, *(each for each in _AXES if each != axis)).items():
             shares = _ratios(group, axis, names[0], name)
             if shares:
-                told = ", ".join(f"{network} keeps {share:.0%}" for network, share in sorted(shares, key=_second))
+                told = ", ".join(f"{network} runs at {share:.0%}" for network, share in sorted(shares, key=_second))
                 yield f"{name} in place of {names[0]} ({_where(axis, key)}): {told} of its images/s."
 
 

@@ -22,7 +22,7 @@ def test_the_network_that_loses_most_is_named_first(percent: list[int]) -> None:
     rows = [_row("a", 100), _row("b", 50), _row("a", one, communication="slow"),
             _row("b", other / 2, communication="slow")]  # fmt: skip
     (said,) = (each for each in findings(rows) if "in place of" in each)
-    keeps = [f"a keeps {one}%", f"b keeps {other}%"]
+    keeps = [f"a runs at {one}%", f"b runs at {other}%"]
     order = keeps if one < other else keeps[::-1]
     assert said == f"slow in place of fast (d, batch 8 a rank, 2 ranks): {', '.join(order)} of its images/s."
 
