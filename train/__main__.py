@@ -40,13 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     die_with_parent()
 
     with ledger.phase("import of the program"):
-        from train.failure import is_second_hand, record_failure  # noqa: PLC0415 (signals are caught before any import)
+        from train.failure import record_failure  # noqa: PLC0415 (signals are caught before any import)
         from train.loop import RunStopped  # noqa: PLC0415
         from train.session import run  # noqa: PLC0415
 
     try:
         return run(folder, identity, ledger, signals)
     except UserError as error:
+        if signals.waits_for_step:  # The run had begun: the disk has become full, say.
+            _fail(folder, identity, error)
         if identity.local_rank == 0:
             sys.stderr.write(f"error: {error}\n")
         _end(2)
@@ -58,12 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         record_failure(folder, identity, stopped, stopped.exit_status)
         _end(stopped.exit_status)
     except Exception as error:  # The process boundary: nothing above could tell it better.
-        if is_second_hand(error):
-            logger.warning("ends, because another rank failed")
-        else:
-            logger.error("failed: %s", error, exc_info=logger.isEnabledFor(logging.DEBUG))
-        record_failure(folder, identity, error)
-        _end(1)
+        _fail(folder, identity, error)
+
+
+def _fail(folder: Path, identity: Identity, error: Exception) -> NoReturn:
+    from train.failure import is_second_hand, record_failure  # noqa: PLC0415 (as above)
+
+    if is_second_hand(error):
+        logger.warning("ends, because another rank failed")
+    else:
+        logger.error("failed: %s", error, exc_info=logger.isEnabledFor(logging.DEBUG))
+    record_failure(folder, identity, error)
+    _end(1)
 
 
 def _set_up_logging(identity: Identity) -> None:

@@ -29,19 +29,19 @@ class StopSignals:
     """Notes SIGTERM and SIGUSR1; SIGINT, and any of them before `wait_for_step`, raises `Stopped`."""
 
     def __init__(self) -> None:
-        self._can_wait = False
+        self.waits_for_step = False
         self.came: int | None = None
         for number in (signal.SIGINT, *_POLITE):
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.came = number
-        if not self._can_wait or number not in _POLITE:
+        if not self.waits_for_step or number not in _POLITE:
             raise Stopped(number)
 
     def wait_for_step(self) -> None:
         """From now on, let a polite signal wait: the loop asks `told_to_stop`."""
-        self._can_wait = True
+        self.waits_for_step = True
 
     def told_to_stop(self) -> bool:
         """Tell whether a polite signal came."""
