@@ -214,9 +214,9 @@ class Cluster(Section):
         if self.communication.allreduce == "torus" and self.communication.backend != "nccl":
             raise ConfigError("communication.allreduce", "torus", "flat or hierarchical without NCCL",
                               "set communication.backend: nccl")  # fmt: skip
-        if len(self.node.rank_cores) not in (0, self.ranks_per_node):
+        if 0 < len(self.node.rank_cores) < self.ranks_per_node:
             raise ConfigError("node.rank_cores", list(self.node.rank_cores),
-                              f"one word a rank of a node, ranks_per_node: {self.ranks_per_node}")  # fmt: skip
+                              f"a word a rank of a node, of which there are {self.ranks_per_node}, or none")  # fmt: skip
         kind = self.communication.kind
         if kind == "none" and self.world_size > 1:
             raise ConfigError("communication.kind", kind, f"for one rank, not {self.world_size}",

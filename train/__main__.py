@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Stopped as stopped:
         record_failure(folder, identity, stopped, stopped.exit_status)
         _end(stopped.exit_status)
-    except Exception as error:  # The process boundary: nothing above could tell it better.
+    except Exception as error:  # noqa: BLE001 (the process boundary: nothing above could tell it better)
         _fail(folder, identity, error)
 
 
