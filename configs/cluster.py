@@ -216,7 +216,7 @@ class Cluster(Section):
                               "set communication.backend: nccl")  # fmt: skip
         if 0 < len(self.node.rank_cores) < self.ranks_per_node:
             raise ConfigError("node.rank_cores", list(self.node.rank_cores),
-                              f"a word a rank of a node, of which there are {self.ranks_per_node}, or none")  # fmt: skip
+                              f"a word for each of a node's {self.ranks_per_node} ranks, or none")  # fmt: skip
         kind = self.communication.kind
         if kind == "none" and self.world_size > 1:
             raise ConfigError("communication.kind", kind, f"for one rank, not {self.world_size}",
