@@ -33,6 +33,8 @@ WORKDIR /opt/resnet-records
 COPY --from=build --chown=trainer:trainer /opt/resnet-records/.venv .venv
 COPY --chown=trainer:trainer . .
 USER 1000
+# No GPU is needed to see that all libraries but the driver's own came along.
+RUN .venv/bin/python -m launch.setup.libraries
 VOLUME ["/opt/resnet-records/runs"]
 HEALTHCHECK --interval=5m --timeout=30s CMD ["nvidia-smi", "--list-gpus"]
 ENTRYPOINT ["/opt/resnet-records/run.sh"]

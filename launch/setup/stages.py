@@ -15,6 +15,7 @@ from launch.setup.checks import GB
 from launch.setup.child import StageError, Stopwatch, run_logged
 from launch.setup.horovod import build_environment, check_build
 from launch.setup.layout import HOROVOD, LOCK, PROJECT, ROOT, VENV, VENV_PYTHON, Variant, locked, site_packages
+from launch.setup.libraries import link_nvidia_libraries, missing_libraries
 from launch.setup.state import LOCK_NAME, digest
 
 __all__ = ["Stage", "is_usable", "make_stages", "remove_half_installed"]
@@ -90,8 +91,8 @@ def _install_tools(watch: Stopwatch, lock: int) -> None:
 
 def _install_wheels(variant: Variant, watch: Stopwatch, lock: int) -> None:
     _pip(_project(variant), "wheels", watch, lock)
-    if variant == "gpu":
-        _link_nvidia_libraries()
+    if variant == "gpu" and not link_nvidia_libraries(site_packages()):
+        raise StageError("NVIDIA's CUDA libraries are not among the wheels: remove .venv, then ./run.sh setup --gpu")
 
 
 def _install_test_tools(watch: Stopwatch, lock: int) -> None:
@@ -104,6 +105,8 @@ def _build_horovod(variant: Variant, has_mpi: bool, watch: Stopwatch, lock: int)
     options = ["--no-cache-dir", "--no-build-isolation", "--no-deps", "--force-reinstall"]
     _pip(["install", "-v", *options, HOROVOD], "horovod-build", watch, lock, environment)
     check_build(environment, variant, has_mpi=has_mpi, log=_log("horovod-build"))
+    if missing := missing_libraries(site_packages()):
+        raise StageError(f"libraries are not found: {'; '.join(missing)}: install them, then ./run.sh setup again")
 
 
 def _project(extra: str) -> list[str]:
@@ -137,18 +140,6 @@ def remove_half_installed(folder: Path) -> None:
         is_unfinished = path.suffix == ".dist-info" and not (path / "INSTALLER").exists()
         if path.is_dir() and (is_unfinished or path.name.startswith("~")):
             shutil.rmtree(path)
-
-
-def _link_nvidia_libraries() -> None:
-    """Link NVIDIA's libraries beside libmxnet.so, which looks for them there and nowhere else."""
-    folder = site_packages() / "mxnet"
-    libraries = sorted(site_packages().glob("nvidia/*/lib/lib*.so*"))
-    if not libraries:
-        raise StageError("NVIDIA's CUDA libraries are not among the wheels: remove .venv, then ./run.sh setup --gpu")
-    for library in libraries:
-        link = folder / library.name
-        link.unlink(missing_ok=True)
-        link.symlink_to(os.path.relpath(library, folder))
 
 
 def _log(name: str) -> Path:

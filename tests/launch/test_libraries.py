@@ -1,0 +1,34 @@
+"""The check of linked libraries, on this environment's and on libraries made here."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from launch.setup.layout import site_packages
+from launch.setup.libraries import link_nvidia_libraries, missing_libraries
+
+
+def _compile(library: Path, *linked: Path) -> Path:
+    library.parent.mkdir(parents=True, exist_ok=True)
+    words = ["g++", "-shared", "-Wl,--no-as-needed,-rpath,$ORIGIN", f"-Wl,-soname,{library.name}"]
+    subprocess.run([*words, *map(str, linked), "-o", str(library)], check=True)
+    return library
+
+
+def test_this_environment_finds_all_that_it_links() -> None:
+    assert missing_libraries(site_packages()) == []
+
+
+def test_what_is_not_found_is_named_but_for_the_drivers_own(tmp_path: Path) -> None:
+    needed = _compile(tmp_path / "nvidia" / "fft" / "lib" / "libneeded.so.1")
+    driver = _compile(tmp_path / "driver" / "libcuda.so.1")
+    absent = _compile(tmp_path / "absent" / "libabsent.so.3")
+    horovod = tmp_path / "horovod" / "mxnet" / "mpi_lib.so"
+    _compile(tmp_path / "mxnet" / "libmxnet.so", needed, driver)
+    _compile(horovod, needed, absent)
+    assert missing_libraries(tmp_path) == [
+        "libmxnet.so: libneeded.so.1", "mpi_lib.so: libabsent.so.3", "mpi_lib.so: libneeded.so.1",
+    ]  # fmt: skip
+    assert link_nvidia_libraries(tmp_path)
+    assert missing_libraries(tmp_path) == ["mpi_lib.so: libabsent.so.3"]
