@@ -127,7 +127,7 @@ def _allreduce(subject: Subject) -> Finding:
     expected = _expected_bytes_per_s(cluster)
     if expected and slowest < _SLOW_SHARE * expected:
         return Finding("WARN", "allreduce", f"{words}, of {expected / 1e9:.0f} that the cluster file says",
-                       "NCCL_DEBUG=INFO shows which transport was taken")  # fmt: skip
+                       "see which transport was taken: NCCL_DEBUG=INFO")  # fmt: skip
     return Finding("OK", "allreduce", words)
 
 
