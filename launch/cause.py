@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from configs.errors import STOPPED_STATUS
 from configs.schema import Cluster
 from launch.local import Outcome
 from logs.folder import STARTUP_FILE
+from logs.metrics import METRICS_FILE
 
 __all__ = ["find_cause", "read_failures", "was_stopped"]
 
@@ -34,20 +35,22 @@ def find_cause(
         return {"message": "stopped by a signal" if outcome.interrupted_by else lost}
     if was_stopped(outcome, rows):
         return {"step": rows[0]["step"], "message": rows[0]["message"]}
-    first_hand = [row for row in rows if not row["second_hand"]]
-    if first_hand:
-        row = min(first_hand, key=lambda each: each["time"])
+    first_hand = [row for row in rows if not row["second_hand"] or "killed_by" in row]
+    row = min(first_hand, key=lambda each: each["time"], default=None)
+    if row and "killed_by" not in row:
         return {**row, "message": f"rank {row['rank']} on {row['host']} failed{_at(row['step'])}: {row['message']}"}
     told = {row["rank"]: row["step"] for row in rows}
-    step = min((step for step in told.values() if step is not None), default=None)
+    step, when = _when(folder, told.values())
     silent = [(rank, _how(status)) for rank, status in outcome.failed if rank not in told]
-    if not silent and told:
+    if row:
+        silent = [(row["rank"], row["message"])]
+    elif not silent and told:
         still = [rank for rank in range(cluster.world_size) if rank not in told]
         silent = [(rank, "stood still, without a word") for rank in still]
     if silent:
         rank, how = silent[0]
-        message = f"rank {rank} on {_host(folder, cluster, rank)} {how}{_at(step, ' or before')}"
-        return {"rank": rank, "step": step, "message": message}
+        host = row["host"] if row else _host(folder, cluster, rank)
+        return {"rank": rank, "step": step, "message": f"rank {rank} on {host} {how}{when}"}
     if told:
         row = min(rows, key=lambda each: each["time"])
         return {**row, "message": f"every rank waited for another{_at(step)}; rank {row['rank']}: {row['message']}"}
@@ -65,8 +68,23 @@ def was_stopped(outcome: Outcome, rows: Sequence[Mapping[str, Any]]) -> bool:
     return outcome.exit_status == STOPPED_STATUS or not all(row["second_hand"] for row in rows)
 
 
-def _at(step: int | None, more: str = "") -> str:
-    return "" if step is None else f" at{more} step {step}"
+def _when(folder: Path, told: Iterable[int | None]) -> tuple[int | None, str]:
+    """Give about the step at which a rank ended, and how to say it: by the other ranks, else by the run's metrics."""
+    step = min((step for step in told if step is not None), default=None)
+    if step is not None:
+        return step, f" at or before step {step}"
+    if not (folder / STARTUP_FILE).is_file():
+        return None, ""
+    try:
+        rows = (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()
+        step = int(json.loads(rows[-1])["step"])
+    except (OSError, ValueError, LookupError):
+        step = 0
+    return step, f" at or after step {step}"
+
+
+def _at(step: int | None) -> str:
+    return "" if step is None else f" at step {step}"
 
 
 def _how(status: int) -> str:

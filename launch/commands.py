@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from configs.errors import UserError
 from configs.load import ROOT
 from configs.schema import Cluster
 from launch.env import binding_environment
-from launch.local import Outcome, run_ranks, run_ranks_on_link
+from launch.local import Outcome, forwarded_signals, run_ranks, run_ranks_on_link
 from launch.rendezvous import serve_rendezvous
 
-__all__ = ["RANK_SCRIPT", "launcher_command", "meets_over_srun", "run_under"]
+__all__ = ["RANK_SCRIPT", "launcher_command", "meets_over_srun", "notice_of", "run_under"]
 
+_POLL_S = 0.05
 RANK_SCRIPT = "launch/rank.sh"
 """What starts a rank under any launcher but ours, in the program's folder."""
 
@@ -55,6 +60,11 @@ def launcher_command(cluster: Cluster, command: Sequence[str], variables: Mappin
     ]  # fmt: skip
 
 
+def notice_of(launcher: str) -> signal.Signals:
+    """Give the signal by which a launcher tells its ranks to save their work: most end them at a SIGTERM."""
+    return signal.SIGUSR1 if launcher in ("srun", "mpirun") else signal.SIGTERM
+
+
 def meets_over_srun(cluster: Cluster, variables: Mapping[str, str]) -> bool:
     """Tell whether ranks meet over Gloo with nobody but us to serve the rendezvous."""
     return cluster.launcher == "srun" and variables["HOROVOD_CONTROLLER"] == "gloo"
@@ -78,21 +88,41 @@ def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, 
             f"communication.kind: got {kind!r} under {cluster.launcher}, which starts neither servers nor devices; "
             f"set cluster.launcher=local on one machine, or cluster.communication.kind=horovod"
         )
-    if shutil.which(cluster.launcher) is None:
+    if cluster.launcher == "horovodrun" and cluster.num_nodes > 1 and "LSB_JOBID" not in os.environ:
+        raise UserError(
+            f"launcher: horovodrun would start all {cluster.world_size} ranks on this machine, since nobody tells it "
+            f"others; use ./run.sh submit --hosts A,B, or set cluster.num_nodes=1"
+        )
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    if shutil.which(cluster.launcher, path=path) is None:
         raise UserError(
             f"launcher: {cluster.launcher} is not on this machine; install it, or --set cluster.launcher=local on one "
             f"machine"
         )
     variables = {**variables, **binding_environment(cluster)}
     full = launcher_command(cluster, [str(ROOT / RANK_SCRIPT), *command], variables)
+    variables["PATH"] = path  # horovodrun lies beside this Python
     if not meets_over_srun(cluster, variables):
-        return _run(full, variables)
+        return _run(cluster.launcher, full, variables)
     with serve_rendezvous(cluster.num_nodes, cluster.ranks_per_node) as port:
-        return _run(full, {**variables, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)})
+        return _run(cluster.launcher, full, {**variables, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)})
 
 
-def _run(command: Sequence[str], variables: Mapping[str, str]) -> Outcome:
+def _run(launcher: str, command: Sequence[str], variables: Mapping[str, str]) -> Outcome:
+    """Run a launcher; what tells this process to stop is passed on as what that one hands to its ranks."""
     # mpirun refuses root otherwise; the others do not read them.
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
-    code = subprocess.run(command, env={**os.environ, **variables, **root}, check=False).returncode
-    return Outcome(128 - code if code < 0 else code)
+    with forwarded_signals() as signals:
+        process = subprocess.Popen(
+            command, env={**os.environ, **variables, **root}, stdin=subprocess.DEVNULL,
+            # A group of its own, so that Ctrl-C reaches it once, through us.
+            start_new_session=True,
+        )  # fmt: skip
+        told = None
+        while process.poll() is None:
+            if signals() not in (None, told):
+                told = signals()
+                process.send_signal(signal.SIGTERM if told == signal.SIGINT else notice_of(launcher))
+            time.sleep(_POLL_S)
+    status = 128 - process.returncode if process.returncode < 0 else process.returncode
+    return Outcome(status, interrupted_by=told if told == signal.SIGINT else None)

@@ -54,7 +54,11 @@ def end(folder: Path, status: int, *, was_told: bool) -> int:
         return STOPPED_STATUS
     if summary is None and status == REFUSED:
         return REFUSED
-    return finish_run(folder, recipe, cluster, Outcome(status))
+    try:
+        return finish_run(folder, recipe, cluster, Outcome(status))
+    except UserError as error:  # As in a run without a job: the ranks have run, so this is no refusal.
+        sys.stderr.write(f"error: {error}\n")
+        return 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

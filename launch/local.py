@@ -24,7 +24,7 @@ from launch.env import server_environment
 from launch.link import require_link, shaped
 from launch.rendezvous import serve_rendezvous
 
-__all__ = ["Outcome", "main", "run_ranks", "run_ranks_on_link"]
+__all__ = ["Outcome", "forwarded_signals", "main", "run_ranks", "run_ranks_on_link"]
 
 _POLL_S = 0.05
 GRACE_S = 10.0
@@ -70,7 +70,7 @@ def run_ranks(
         environment: Variables on top of this process's own.
         servers: Parameter servers to start beside the ranks, with their scheduler.
     """
-    with serve_rendezvous(1, num_ranks) as port, _forwarded_signals() as signals:
+    with serve_rendezvous(1, num_ranks) as port, forwarded_signals() as signals:
         base = {
             **os.environ,
             **environment,
@@ -108,7 +108,7 @@ def run_ranks_on_link(
     """
     require_link()
     inner = [sys.executable, "-I", "-m", "launch.local", "--servers", str(servers), str(num_ranks), *command]
-    with _forwarded_signals() as signals:
+    with forwarded_signals() as signals:
         launcher = subprocess.Popen(
             [*shaped(bytes_per_s), *inner], env={**os.environ, **environment}, start_new_session=True
         )
@@ -143,7 +143,7 @@ def _parameter_servers(
 
 
 @contextmanager
-def _forwarded_signals() -> Iterator[Callable[[], int | None]]:
+def forwarded_signals() -> Iterator[Callable[[], int | None]]:
     """Note signals instead of dying of them; gives a function that tells which came last."""
     received: list[int] = []
 

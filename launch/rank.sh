@@ -28,7 +28,8 @@ if [[ $by == Slurm && ${HOROVOD_CONTROLLER:-} == gloo ]]; then
   export HOROVOD_GLOO_RENDEZVOUS_ADDR=$SLURM_LAUNCH_NODE_IPADDR
 fi
 
-did="rank $rank of $size on ${SLURMD_NODENAME:-$(hostname)} (by $by): local rank $local_rank"
+host=${SLURMD_NODENAME:-$(hostname)}
+did="rank $rank of $size on $host (by $by): local rank $local_rank"
 binding=()
 read -ra cores <<<"${RANK_CORES:-}"
 if [[ ${#cores[@]} -eq 0 ]]; then
@@ -55,4 +56,7 @@ if [[ ${#hcas[@]} -gt 0 ]]; then
   did+=", MPI's adapter ${hcas[local_rank]}, NCCL's ${NCCL_IB_HCA:-all}"
 fi
 printf '%s\n' "$did" >&2
-exec "${binding[@]}" "$@"
+# A launcher that was killed takes its ranks with it.
+guard=()
+! command -v setpriv >/dev/null || guard=(setpriv --pdeathsig TERM)
+exec "${guard[@]}" "$(dirname -- "${BASH_SOURCE[0]}")/keep.sh" "$rank" "$host" "${binding[@]}" "$@"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.commands import launcher_command, meets_over_srun
+from launch.commands import launcher_command, meets_over_srun, notice_of
 from launch.jobspec import JobSpec
 
 __all__ = ["Dialect", "render_script"]
@@ -113,7 +113,7 @@ def _launcher(spec: JobSpec) -> list[str]:
 
 def _signals(spec: JobSpec, dialect: Dialect) -> list[str]:
     """Pass the scheduler's signals on as what the launcher hands to its ranks."""
-    passed = "USR1" if spec.cluster.launcher in ("srun", "mpirun") else "TERM"
+    passed = notice_of(spec.cluster.launcher).name.removeprefix("SIG")
     notice_s = spec.cluster.scheduler.notice_s
     near = "limit_is_near=1 " if _requeues(spec, dialect) else ""
     pass_on = f'signals=$((signals + 1)); kill -{passed} "$launched" 2>/dev/null || true'

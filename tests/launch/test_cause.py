@@ -23,6 +23,7 @@ def _row(rank: int, message: str, *, second_hand: bool, status: int = 1) -> dict
             "status": status, "time": float(rank)}  # fmt: skip
 
 
+KILLED = {**_row(1, "was killed by signal 9", second_hand=True, status=137), "step": None, "killed_by": 9}
 ECHO = _row(0, "Horovod has been shut down", second_hand=True)
 
 
@@ -34,6 +35,8 @@ ECHO = _row(0, "Horovod has been shut down", second_hand=True)
         ([ECHO], Outcome(1, ((0, 1),)), f"rank 1 on {HERE} stood still, without a word at or before step 7", 1),
         ([ECHO, _row(1, "waits", second_hand=True)], Outcome(1, ((0, 1), (1, 1))),
          "every rank waited for another at step 7; rank 0: Horovod has been shut down", 0),
+        ([ECHO, KILLED], Outcome(137), "rank 1 on node1 was killed by signal 9 at or before step 7", 1),
+        ([KILLED], Outcome(137), "rank 1 on node1 was killed by signal 9", 1),
         ([], Outcome(9), "the launcher ended with status 9", None),
     ],
 )  # fmt: skip
@@ -48,6 +51,15 @@ def test_a_silent_ranks_host_is_what_the_ranks_told_each_other(tmp_path: Path) -
     assert "rank 1 on an unknown host" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
     (tmp_path / "startup.json").write_text(json.dumps({"hosts": ["a", "b"]}), encoding="utf-8")
     assert "rank 1 on b" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
+
+
+def test_when_nobody_survived_to_say_the_step_the_metrics_do(tmp_path: Path) -> None:
+    (tmp_path / "startup.json").touch()
+    cause = find_cause(tmp_path, MPI, Outcome(137), [KILLED])
+    assert (cause["step"], cause["message"]) == (0, "rank 1 on node1 was killed by signal 9 at or after step 0")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 5}\n{"step": 9}\n', encoding="utf-8")
+    cause = find_cause(tmp_path, MPI, Outcome(137), [KILLED])
+    assert (cause["step"], cause["message"]) == (9, "rank 1 on node1 was killed by signal 9 at or after step 9")
 
 
 def test_a_run_was_stopped_only_if_nobody_failed() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,3 +92,30 @@ def test_a_rank_that_would_train_the_wrong_world_is_refused(variables: dict[str,
 def test_the_tables_come_from_the_cluster_file(cluster: str, overrides: list[str], tables: Any) -> None:
     found = binding_environment(load_cluster(cluster, overrides))
     assert {name: found[name] for name in ("RANK_CORES", "RANK_HCAS") if name in found} == tables
+
+
+def _keep(folder: Path, *command: str) -> list[str | Path]:
+    (folder / "config.yaml").touch()
+    return [ROOT / "launch" / "keep.sh", "3", "beta", *command, folder]
+
+
+def test_a_rank_that_a_signal_kills_is_named_in_the_run_s_folder(tmp_path: Path) -> None:
+    done = subprocess.run(_keep(tmp_path, "bash", "-c", "kill -9 $$"), check=False, capture_output=True)
+    assert done.returncode == 137
+    row = json.loads((tmp_path / "failure_3.json").read_text(encoding="utf-8"))
+    assert row | {"time": 0} == {
+        "rank": 3, "host": "beta", "step": None, "message": "was killed by signal 9", "killed_by": 9,
+        "second_hand": True, "status": 137, "time": 0,
+    }  # fmt: skip
+    assert abs(row["time"] - time.time()) < 60
+
+
+@pytest.mark.parametrize(("code", "status"), [("exit 75", 75), ("trap - USR1; kill -USR1 $$", 138)])
+def test_a_signal_is_passed_on_to_the_rank_which_has_the_last_word(tmp_path: Path, code: str, status: int) -> None:
+    script = f"trap '{code}' USR1; echo ready; while true; do sleep 0.05; done"
+    with subprocess.Popen(_keep(tmp_path, "bash", "-c", script), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGUSR1)
+    assert process.returncode == status
+    assert not (tmp_path / "failure_3.json").exists()

@@ -1,10 +1,11 @@
-"""Real Slurm jobs: two virtual nodes, a rank on each, over Gloo's rendezvous and without ssh or MPI."""
+"""Real Slurm jobs: two virtual nodes, a rank on each, over Gloo's rendezvous and without ssh, or over MPI."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -84,6 +85,26 @@ def test_a_job_that_is_told_of_its_limit_is_queued_again_and_goes_on_where_it_wa
     assert log.count(f"job {job} of {folder} on node1 node2") == 2
     assert re.search(r"^rank 1 of 2 on node2 \(by Slurm\): local rank 0, cores 0, memory near", log, re.MULTILINE)
     assert summary(folder)["resumed_from_step"] > 0
+
+
+@pytest.mark.parametrize("launcher", ["srun", "mpirun"])
+def test_ranks_of_a_job_meet_over_mpi(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("mpirun") is None or shutil.which("mpicxx") is None:
+        pytest.skip("Open MPI is not installed here (mpirun, mpicxx)")
+    # Virtual nodes are one host, and Open MPI's shared memory crashes between what it takes for two.
+    monkeypatch.setenv("OMPI_MCA_btl", "tcp,self")
+    monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "lo")
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")
+    folder = tmp_path / "run"
+    cluster = CLUSTER.replace("launcher: srun", f"launcher: {launcher}").replace("262144", "262144, backend: mpi")
+    job = submit(cluster, folder, overrides=["run.max_steps=2"])
+    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log")
+    log = (folder / "job.log").read_text(encoding="utf-8")
+    assert _state(job)[:2] == ("COMPLETED", "0:0"), log
+    assert (summary(folder)["status"], summary(folder)["world_size"]) == ("success", 2)
+    assert re.search(r"^rank 1 of 2 on node2 ", log, re.MULTILINE)
+    assert "HOROVOD_CONTROLLER=mpi" in log
 
 
 def test_a_cell_of_a_study_is_a_job_whose_row_the_next_sweep_finds(

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Runs one rank's command, passes signals on to it, and writes into the run's folder by which signal it was killed: the
+# rank cannot say so itself, and launchers say it each in their own words, or end everybody before anybody says a word.
+# usage: keep.sh RANK HOST COMMAND [ARGUMENT ...] RUN_FOLDER
+set -euo pipefail
+
+readonly rank=$1 host=$2 folder=${*: -1}
+shift 2
+
+signals=0
+for name in TERM USR1 INT; do
+  # shellcheck disable=SC2064
+  trap "signals=\$((signals + 1)); kill -$name \"\$child\" 2>/dev/null || true" "$name"
+done
+"$@" &
+readonly child=$!
+while true; do
+  before=$signals status=0
+  wait "$child" || status=$?
+  [[ $status -gt 128 && $signals -ne $before ]] || break
+done
+
+readonly said=$folder/failure_$rank.json
+if [[ $status -gt 128 && $signals -eq 0 && -f $folder/config.yaml && ! -e $said ]]; then
+  printf '{"rank": %d, "host": "%s", "step": null, "message": "was killed by signal %d", "killed_by": %d,
+ "second_hand": true, "status": %d, "time": %s}\n' \
+    "$rank" "$host" $((status - 128)) $((status - 128)) "$status" "${EPOCHREALTIME/,/.}" >"$said" || true
+fi
+exit "$status"

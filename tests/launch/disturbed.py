@@ -1,0 +1,206 @@
+"""Runs that are harmed on purpose: started by every launcher, watched until they are in a phase, and then disturbed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from configs.load import ROOT, load_both
+from launch.run import open_run
+from launch.submit import make_job, render
+from logs.checkpoints import CHECKPOINT_FOLDER, newest_whole
+from train.identity import read_identity
+
+FAULTS = {"kill -9": signal.SIGKILL, "kill -STOP": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}
+PHASES = ("start-up", "step", "evaluation", "checkpoint")
+FULL = "full disk"
+START_UP_S = 30
+"""After which a rank that stands still at start-up is noticed: imports alone may take a third of it."""
+
+_BEGIN = {"step": "epoch_start", "evaluation": "eval_start"}
+_GIVE_UP_S = 120
+
+_TINY = ["model.name=resnet8", "model.image_size=16", "run.eval_every_epochs=2", "run.log_every_steps=2",
+         "cluster.watchdog_s=10", "run.target_top1=null"]  # fmt: skip
+
+_BY_MPI = "cluster.communication.backend=mpi"
+_TWO_NODES = ["cluster.num_nodes=2", "cluster.ranks_per_node=1"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a run of two ranks is started.
+
+    Attributes:
+        launcher: What starts the ranks.
+        nodes: On how many machines, or what passes for them.
+        settings: Of the cluster file.
+        needs: The commands without which it cannot be tried.
+        in_slurm: Whether in an allocation of virtual nodes.
+        hosts: Machines that a job script without a scheduler is for.
+    """
+
+    launcher: str
+    nodes: int
+    settings: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    in_slurm: bool = False
+    hosts: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.launcher} {self.nodes}"
+
+
+WAYS = (
+    Way("local", 1),
+    Way("horovodrun", 1, ("cluster.launcher=horovodrun",)),
+    Way("horovodrun", 2, ("cluster.launcher=horovodrun", *_TWO_NODES), hosts=("localhost", "127.0.0.1")),
+    Way("mpirun", 1, ("cluster.launcher=mpirun", _BY_MPI), ("mpirun",)),
+    Way("mpirun", 2, ("cluster.launcher=mpirun", _BY_MPI, *_TWO_NODES), ("mpirun",), in_slurm=True),
+    Way("srun", 1, ("cluster.launcher=srun", _BY_MPI), ("mpirun",), in_slurm=True),
+    Way("srun", 2, ("cluster.launcher=srun", _BY_MPI, *_TWO_NODES), ("mpirun",), in_slurm=True),
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a disturbed run ended."""
+
+    status: int
+    seconds: float
+    summary: dict[str, object]
+    errors: str
+    last_event: str
+
+
+def disturb(way: Way, folder: Path, fault: str, phase: str) -> Ended:
+    """Start a run, wait for the phase, do it harm, and wait until nobody is left of it."""
+    never_ends = (fault, phase) != (FULL, "checkpoint")
+    overrides = [*_TINY, f"run.epochs={2000 if never_ends else 4}", *way.settings]
+    if phase == "checkpoint" and never_ends:
+        overrides.append("model.name=resnet56")  # 7 MB take long enough to be seen half written
+    if (fault, phase) == ("kill -STOP", "start-up"):
+        overrides.append(f"cluster.communication.timeout_s={START_UP_S}")
+    output = folder.parent.parent / "output"
+    with output.open("wb") as file:
+        launcher = subprocess.Popen(
+            _command(way, folder, overrides), cwd=ROOT, env=_environment(way), stdout=file, stderr=file
+        )
+    try:
+        if never_ends:
+            _wait_for(phase, folder, launcher)
+            _harm(fault, phase, folder)
+        begin = time.monotonic()
+        status = launcher.wait(timeout=_GIVE_UP_S)
+        while _processes(f"{folder}$") and time.monotonic() < begin + _GIVE_UP_S:
+            time.sleep(0.05)
+        seconds = time.monotonic() - begin
+        assert not _processes(f"{folder}$"), "somebody is left"
+    finally:
+        for pid in (launcher.pid, *_processes(f"{folder}$")):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    if never_ends and (folder / CHECKPOINT_FOLDER).exists():
+        assert newest_whole(folder)[1] == [], "a damaged checkpoint is left"
+    log, summary = folder / "result_0.txt", folder / "summary.json"
+    events = log.read_text(encoding="utf-8").splitlines() if log.exists() else [""]
+    told = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
+    printed = output.read_text(encoding="utf-8")
+    return Ended(status, seconds if never_ends else 0.0, told, printed, events[-1])
+
+
+def victim_of(phase: str) -> int:
+    """Give the rank to harm: 0 writes the checkpoints."""
+    return 0 if phase == "checkpoint" else 1
+
+
+def require(way: Way) -> None:
+    """Skip where the launcher is not installed."""
+    missing = [command for command in way.needs if shutil.which(command) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not installed here")
+
+
+def orphaned_segments() -> set[Path]:
+    """List the shared memory that no living process has mapped."""
+    used = ""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            used += maps.read_text(encoding="utf-8")
+    return {path for path in Path("/dev/shm").iterdir() if str(path) not in used}
+
+
+def _command(way: Way, folder: Path, overrides: list[str]) -> list[str]:
+    if way.hosts:
+        recipe, cluster = load_both("digits", "laptop", overrides)
+        spec = make_job(recipe, cluster, way.hosts, (folder,))
+        dialect, script = render(spec)
+        open_run(recipe, spec.cluster, folder)
+        (folder / dialect.script_name).write_text(script, encoding="utf-8")
+        return [*dialect.submit, str(folder / dialect.script_name)]
+    sets = [word for override in overrides for word in ("--set", override)]
+    allocation = ["salloc", f"--nodes={way.nodes}", "--ntasks=2", "--quiet"] if way.in_slurm else []
+    return [*allocation, sys.executable, "-I", "-m", "launch", "train", "digits", "--run-dir", str(folder), *sets]
+
+
+def _environment(way: Way) -> dict[str, str]:
+    # Virtual nodes are one host, and Open MPI's shared memory crashes between what it takes for two.
+    two_in_one = {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo"} if way.in_slurm else {}
+    return {**os.environ, **two_in_one}
+
+
+def _wait_for(phase: str, folder: Path, launcher: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _GIVE_UP_S
+    while launcher.poll() is None and time.monotonic() < deadline:
+        if _is_in(phase, folder) and _rank(folder, victim_of(phase)):
+            return
+        time.sleep(0.0005)
+    pytest.fail(f"the run was never seen in its {phase}: {(folder.parent.parent / 'output').read_text()}")
+
+
+def _is_in(phase: str, folder: Path) -> bool:
+    log = folder / "result_0.txt"
+    if phase == "checkpoint":
+        return any((folder / CHECKPOINT_FOLDER).glob(".step-*"))
+    text = log.read_text(encoding="utf-8") if log.exists() else ""
+    if phase == "start-up":
+        return '"init_start"' in text and '"init_stop"' not in text
+    return f'"{_BEGIN[phase]}"' in text.rpartition(":::MLLOG")[2]
+
+
+def _harm(fault: str, phase: str, folder: Path) -> None:
+    if fault == FULL:
+        with (folder.parent / "filler").open("wb", buffering=0) as filler:
+            for size in (1 << 16, 1 << 12, 1):
+                with contextlib.suppress(OSError):
+                    while True:
+                        filler.write(b"\0" * size)
+        return
+    victim = _rank(folder, victim_of(phase))
+    assert victim is not None
+    os.kill(victim, FAULTS[fault])
+
+
+def _rank(folder: Path, number: int) -> int | None:
+    """Find a rank's own process, which a launcher's and ``keep.sh``'s only carry in their command lines."""
+    for pid in _processes(rf"^[^ ]*python[^ ]* -I -u -m train {folder}$"):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/environ").read_text(encoding="utf-8").split("\0")
+            if read_identity(dict(word.split("=", 1) for word in words if "=" in word)).rank == number:
+                return pid
+    return None
+
+
+def _processes(pattern: str) -> list[int]:
+    found = subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]

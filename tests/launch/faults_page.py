@@ -1,0 +1,62 @@
+"""The page of outcomes, ``docs/faults.md``: a table a launcher, of which a part can be made anew."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.launch.disturbed import FAULTS, FULL, PHASES, WAYS, Ended, Way
+
+_HEAD = """# What goes wrong, and how a run ends
+
+Made by `./run.sh test tests/launch/test_faults.py --faults-table docs/faults.md`, which also judges each row: digits on
+two ranks, on one machine. A rank that stands still is noticed after 10 s (`watchdog_s`), at start-up after 30 s
+(`communication.timeout_s`): cluster settings. Signals go to rank 1, in a checkpoint to rank 0, which writes it. Nothing
+is left: no process, no damaged checkpoint, no shared memory. Times count from the fault until the last process is gone.
+"""
+_TITLES = {
+    "local 1": "Local launcher, one node",
+    "horovodrun 1": "horovodrun over Gloo, one node",
+    "horovodrun 2": "horovodrun over Gloo, two nodes: `localhost` and `127.0.0.1`, in a job script for a list of hosts",
+    "mpirun 1": "mpirun over MPI, one node",
+    "mpirun 2": "mpirun over MPI, two nodes: Slurm's virtual ones, where Open MPI starts its daemons by srun",
+    "srun 1": "srun over MPI (PMIx), one node",
+    "srun 2": "srun over MPI (PMIx), two virtual nodes",
+}
+_COLUMNS = "| fault | in | exit | after | what is said |\n| --- | --- | --- | --- | --- |"
+
+
+def write_page(path: Path, rows: Mapping[tuple[Way, str, str], Ended]) -> None:
+    """Write the page; what ``rows`` does not have stays as it is."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    before = {block.partition("\n")[0]: block for block in re.split(r"^## ", text, flags=re.MULTILINE)[1:]}
+    parts = [_HEAD]
+    for way in WAYS:
+        title = _TITLES[str(way)]
+        old = dict(re.findall(r"^(\| [^|]+ \| [^|]+) \|(.*)$", before.get(title, ""), re.MULTILINE))
+        lines = []
+        for fault in (*FAULTS, FULL):
+            for phase in PHASES:
+                key, ended = f"| {fault} | {phase}", rows.get((way, fault, phase))
+                cells = _row(ended) if ended else old.get(key, " | | not tried |")
+                lines.append(f"{key} |{cells}")
+        parts.append("\n".join([f"## {title}", "", _COLUMNS, *lines, ""]))
+    path.write_text("\n".join(parts), encoding="utf-8")
+
+
+def _row(ended: Ended) -> str:
+    said = ended.summary.get("failure") or next(
+        (line for line in ended.errors.splitlines() if "the disk is full" in line), ""
+    )
+    after = f"{ended.seconds:.0f} s" if ended.seconds else "goes on"
+    return f" {ended.status} | {after} | {_shortened(str(said))} |"
+
+
+def _shortened(text: str) -> str:
+    """Leave out the folders of this machine."""
+    words = [
+        Path(word.rstrip(":")).name + ":" * word.endswith(":") if "/tmp" in word else word for word in text.split()
+    ]
+    return " ".join(words).replace("|", "/").replace(os.uname().nodename, "HOST")
