@@ -45,8 +45,7 @@ def find_cause(
     if row:
         silent = [(row["rank"], row["message"])]
     elif not silent and told:
-        still = [rank for rank in range(cluster.world_size) if rank not in told]
-        silent = [(rank, "stood still, without a word") for rank in still]
+        silent = [(rank, "stood still, without a word") for rank in _still(cluster.world_size, rows)]
     if silent:
         rank, how = silent[0]
         host = row["host"] if row else _host(folder, cluster, rank)
@@ -66,6 +65,16 @@ def was_stopped(outcome: Outcome, rows: Sequence[Mapping[str, Any]]) -> bool:
     if not rows or not outcome.exit_status or any(row["status"] != STOPPED_STATUS for row in rows):
         return False
     return outcome.exit_status == STOPPED_STATUS or not all(row["second_hand"] for row in rows)
+
+
+def _still(world_size: int, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Give the ranks that left no word when others did; where all did, those that were not seen to wait for another.
+
+    A launcher that ends a frozen rank lets it go on for a moment, in which it may still say that it was told to end.
+    """
+    told = {row["rank"] for row in rows}
+    waited = {row["rank"] for row in rows if row.get("waited")}
+    return [rank for rank in range(world_size) if rank not in told] or sorted(told - waited if waited else [])
 
 
 def _when(folder: Path, told: Iterable[int | None]) -> tuple[int | None, str]:

@@ -27,7 +27,7 @@ from launch.rendezvous import serve_rendezvous
 __all__ = ["Outcome", "forwarded_signals", "main", "run_ranks", "run_ranks_on_link"]
 
 _POLL_S = 0.05
-GRACE_S = 10.0
+GRACE_S = 8.0
 """What the others get to end by themselves after one rank died: above Horovod's own notice, below 30 s in all."""
 
 KILL_S = 5.0

@@ -36,6 +36,7 @@ def record_failure(folder: Path, identity: Identity, error: BaseException, statu
         "step": getattr(error, "step", None),
         "message": " ".join(str(error).split())[:2000],
         "second_hand": is_second_hand(error),
+        "waited": isinstance(error, StoodStill) and error.waits,
         "status": status,
         "time": time.time(),
     }

@@ -23,6 +23,9 @@ _PR_SET_PDEATHSIG = 1
 _BACKSTOP_S = 5.0
 """What the watching thread gets before a timer of the C library's ends a process whose Python is stuck in a call."""
 
+_LAST_WORDS_S = 2.0
+"""What ranks that wait for another get to say so too: when the first of them ends, launchers end the others."""
+
 _WAITS = ("mxnet", "horovod")
 """Packages in whose calls a rank waits for the others, rather than being what they wait for."""
 
@@ -77,6 +80,7 @@ class Watchdog:
                 where, waits = _describe(sys._current_frames().get(self._watched))
                 self._report(StoodStill(self._timeout_s, self._step, where, waits=waits))
                 faulthandler.dump_traceback(all_threads=True)
+                time.sleep(_LAST_WORDS_S if waits else 0)
                 os._exit(1)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from tests.launch.disturbed import FAULTS, FULL, PHASES, WAYS, Ended, Way
+
+Cell = tuple[Way, str, str]
+"""Way, fault and phase."""
 
 _HEAD = """# What goes wrong, and how a run ends
 
@@ -28,9 +31,17 @@ _TITLES = {
 _COLUMNS = "| fault | in | exit | after | what is said |\n| --- | --- | --- | --- | --- |"
 
 
-def write_page(path: Path, rows: Mapping[tuple[Way, str, str], Ended]) -> None:
-    """Write the page; what ``rows`` does not have stays as it is."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
+def write_row(path: Path, cell: Cell, ended: Ended) -> None:
+    """Write a row of the page and leave the others; parts of it may be made side by side."""
+    with path.open("a+", encoding="utf-8") as page:
+        fcntl.flock(page, fcntl.LOCK_EX)
+        page.seek(0)
+        text = _page(page.read(), cell, ended)
+        page.truncate(0)
+        page.write(text)
+
+
+def _page(text: str, cell: Cell, ended: Ended) -> str:
     before = {block.partition("\n")[0]: block for block in re.split(r"^## ", text, flags=re.MULTILINE)[1:]}
     parts = [_HEAD]
     for way in WAYS:
@@ -39,11 +50,11 @@ def write_page(path: Path, rows: Mapping[tuple[Way, str, str], Ended]) -> None:
         lines = []
         for fault in (*FAULTS, FULL):
             for phase in PHASES:
-                key, ended = f"| {fault} | {phase}", rows.get((way, fault, phase))
-                cells = _row(ended) if ended else old.get(key, " | | not tried |")
+                key = f"| {fault} | {phase}"
+                cells = _row(ended) if cell == (way, fault, phase) else old.get(key, " | | not tried |")
                 lines.append(f"{key} |{cells}")
         parts.append("\n".join([f"## {title}", "", _COLUMNS, *lines, ""]))
-    path.write_text("\n".join(parts), encoding="utf-8")
+    return "\n".join(parts)
 
 
 def _row(ended: Ended) -> str:

@@ -23,6 +23,7 @@ def _row(rank: int, message: str, *, second_hand: bool, status: int = 1) -> dict
             "status": status, "time": float(rank)}  # fmt: skip
 
 
+WAITED = {**_row(0, "no progress for 10 s, standing in train/comm.py", second_hand=True), "waited": True}
 KILLED = {**_row(1, "was killed by signal 9", second_hand=True, status=137), "step": None, "killed_by": 9}
 ECHO = _row(0, "Horovod has been shut down", second_hand=True)
 
@@ -37,6 +38,8 @@ ECHO = _row(0, "Horovod has been shut down", second_hand=True)
          "every rank waited for another at step 7; rank 0: Horovod has been shut down", 0),
         ([ECHO, KILLED], Outcome(137), "rank 1 on node1 was killed by signal 9 at or before step 7", 1),
         ([KILLED], Outcome(137), "rank 1 on node1 was killed by signal 9", 1),
+        ([{**WAITED, "rank": 0}, _row(1, "stopped by SIGTERM", second_hand=True, status=75)], Outcome(1),
+         f"rank 1 on {HERE} stood still, without a word at or before step 7", 1),
         ([], Outcome(9), "the launcher ended with status 9", None),
     ],
 )  # fmt: skip

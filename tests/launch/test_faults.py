@@ -22,16 +22,13 @@ from tests.launch.disturbed import (
     START_UP_S,
     WAYS,
     Ended,
-    Way,
     disturb,
     orphaned_segments,
     require,
     victim_of,
 )
-from tests.launch.faults_page import write_page
+from tests.launch.faults_page import Cell, write_row
 from tests.launch.scheduled import scheduler
-
-Cell = tuple[Way, str, str]
 
 CELLS = [(way, fault, phase) for way in WAYS for fault in (*FAULTS, FULL) for phase in PHASES]
 _BY_NAME = {str(way): way for way in WAYS}
@@ -58,16 +55,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="module")
-def table(request: pytest.FixtureRequest) -> Iterator[dict[Cell, Ended]]:
-    """Gather the outcomes; write them if asked for."""
-    rows: dict[Cell, Ended] = {}
-    yield rows
-    path = request.config.getoption("--faults-table")
-    if path:
-        write_page(Path(path), rows)
-
-
-@pytest.fixture(scope="module")
 def slurm() -> Iterator[None]:
     with scheduler(
         "slurm",
@@ -79,7 +66,7 @@ def slurm() -> Iterator[None]:
 
 @pytest.mark.slow
 def test_a_fault_ends_the_run_in_time_by_name_and_leaves_nothing(
-    cell: Cell, tmp_path: Path, table: dict[Cell, Ended], request: pytest.FixtureRequest
+    cell: Cell, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     way, fault, phase = cell
     require(way)
@@ -95,7 +82,8 @@ def test_a_fault_ends_the_run_in_time_by_name_and_leaves_nothing(
     finally:
         if fault == FULL:
             subprocess.run(["umount", "--lazy", str(disk)], check=True)
-    table[cell] = ended
+    if page := request.config.getoption("--faults-table"):
+        write_row(Path(page), cell, ended)
     limit_s = LIMIT_S + (START_UP_S if (fault, phase) == ("kill -STOP", "start-up") else 0)
     assert ended.seconds < limit_s * _load_factor()
     _judge(fault, phase, ended)
