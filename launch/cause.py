@@ -101,10 +101,15 @@ def _how(status: int) -> str:
 
 
 def _host(folder: Path, cluster: Cluster, rank: int) -> str:
-    """Name a rank's host as the ranks told each other; before they had, only one machine is known."""
+    """Name a rank's host as the ranks told each other; before they had, as ``keep.sh`` did."""
     if cluster.launcher == "local":
         return socket.gethostname()
     try:
         return str(json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))["hosts"][rank])
+    except (OSError, ValueError, LookupError):
+        pass
+    try:
+        lines = (folder / "ranks.txt").read_text(encoding="utf-8").splitlines()
+        return dict(line.split(" ", 1) for line in lines)[str(rank)]
     except (OSError, ValueError, LookupError):
         return "an unknown host"

@@ -7,13 +7,17 @@ set -euo pipefail
 readonly rank=$1 host=$2 folder=${*: -1}
 shift 2
 
-signals=0
+# Until the ranks have met, nobody else knows where each of them is.
+[[ ! -f $folder/config.yaml ]] || printf '%d %s\n' "$rank" "$host" >>"$folder/ranks.txt" || true
+
+signals=0 child='' early=''
 for name in TERM USR1 INT; do
   # shellcheck disable=SC2064
-  trap "signals=\$((signals + 1)); kill -$name \"\$child\" 2>/dev/null || true" "$name"
+  trap "signals=\$((signals + 1)); [[ -n \$child ]] || early=$name; kill -$name \$child 2>/dev/null || true" "$name"
 done
 "$@" &
-readonly child=$!
+child=$!
+[[ -z $early ]] || kill -"$early" "$child" 2>/dev/null || true
 while true; do
   before=$signals status=0
   wait "$child" || status=$?

@@ -35,8 +35,9 @@ class StopSignals:
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        self.came = number
-        if not self.waits_for_step or number not in _POLITE:
+        # Launchers signal a rank and its whole group, so that one notice may come twice.
+        is_first, self.came = self.came is None, number
+        if number not in _POLITE or (is_first and not self.waits_for_step):
             raise Stopped(number)
 
     def wait_for_step(self) -> None:

@@ -33,9 +33,9 @@ _WAITS = ("mxnet", "horovod")
 class StoodStill(RuntimeError):
     """A rank made no progress; ``step`` is the last that it queued, ``waits`` whether it waited for the engine."""
 
-    def __init__(self, timeout_s: float, step: int | None, where: str, *, waits: bool) -> None:
+    def __init__(self, message: str, step: int | None, *, waits: bool) -> None:
         self.step, self.waits = step, waits
-        super().__init__(f"no progress for {timeout_s:g} s, standing in {where}")
+        super().__init__(message)
 
 
 class Watchdog:
@@ -75,10 +75,17 @@ class Watchdog:
         faulthandler.cancel_dump_traceback_later()
 
     def _watch(self) -> None:
+        seen = time.monotonic()
         while not self._rested.wait(min(1.0, self._timeout_s / 10)):
-            if time.monotonic() - self._last > self._timeout_s:
+            now = time.monotonic()
+            gap_s, seen = now - seen, now
+            if now - self._last > self._timeout_s:
                 where, waits = _describe(sys._current_frames().get(self._watched))
-                self._report(StoodStill(self._timeout_s, self._step, where, waits=waits))
+                message = f"no progress for {self._timeout_s:g} s, standing in {where}"
+                if gap_s > self._timeout_s / 2:
+                    # It was frozen, and is let go on for a moment to be ended: others wait for it.
+                    message, waits = f"stood still itself for {gap_s:.0f} s, in {where}", False
+                self._report(StoodStill(message, self._step, waits=waits))
                 faulthandler.dump_traceback(all_threads=True)
                 time.sleep(_LAST_WORDS_S if waits else 0)
                 os._exit(1)

@@ -52,6 +52,8 @@ def test_the_first_to_fail_is_named(
 
 def test_a_silent_ranks_host_is_what_the_ranks_told_each_other(tmp_path: Path) -> None:
     assert "rank 1 on an unknown host" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
+    (tmp_path / "ranks.txt").write_text("1 here\n0 there\n", encoding="utf-8")
+    assert "rank 1 on here" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
     (tmp_path / "startup.json").write_text(json.dumps({"hosts": ["a", "b"]}), encoding="utf-8")
     assert "rank 1 on b" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
 
