@@ -33,7 +33,7 @@ def find_cause(
     if outcome.interrupted_by or outcome.lost_server is not None:
         lost = f"a parameter server ended with status {outcome.lost_server} before the ranks did"
         return {"message": "stopped by a signal" if outcome.interrupted_by else lost}
-    if was_stopped(outcome, rows):
+    if was_stopped(outcome, rows, cluster.world_size):
         return {"step": rows[0]["step"], "message": rows[0]["message"]}
     first_hand = [row for row in rows if not row["second_hand"] or "killed_by" in row]
     row = min(first_hand, key=lambda each: each["time"], default=None)
@@ -56,15 +56,17 @@ def find_cause(
     return {"message": f"the launcher ended with status {outcome.exit_status}"}
 
 
-def was_stopped(outcome: Outcome, rows: Sequence[Mapping[str, Any]]) -> bool:
+def was_stopped(outcome: Outcome, rows: Sequence[Mapping[str, Any]], world_size: int) -> bool:
     """Tell whether a run was told to stop and nothing else went wrong.
 
-    That all ranks agreed to stop counts whatever status their launcher makes of it. Ranks that a signal ended before
-    they could agree may have been told so because another one died, and then the status is its.
+    That all ranks agreed to stop counts whatever status their launcher makes of it, and so does that each of them was
+    told. Some that a signal ended before they could agree may have been told so because another one died, and then the
+    status is its.
     """
     if not rows or not outcome.exit_status or any(row["status"] != STOPPED_STATUS for row in rows):
         return False
-    return outcome.exit_status == STOPPED_STATUS or not all(row["second_hand"] for row in rows)
+    has_agreed = not all(row["second_hand"] for row in rows)
+    return outcome.exit_status == STOPPED_STATUS or has_agreed or len(rows) == world_size
 
 
 def _still(world_size: int, rows: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -41,7 +41,8 @@ def monitored(folder: Path, *, has_gpu: bool) -> Iterator[None]:
 
 def _watch(path: Path, stop: threading.Event, has_gpu: bool) -> None:
     tree = _Tree()
-    with path.open("w", encoding="utf-8", buffering=1) as file:
+    # A full disk ends the samples; that it is full, the ranks say.
+    with suppress(OSError), path.open("w", encoding="utf-8", buffering=1) as file:
         while not stop.wait(EVERY_S):
             sample = tree.sample(has_gpu=has_gpu)
             file.write(json.dumps(asdict(sample)) + "\n")

@@ -160,7 +160,7 @@ def finish_run(folder: Path, recipe: Recipe, cluster: Cluster, outcome: Outcome)
     if outcome.interrupted_by:
         return 128 + outcome.interrupted_by
     if outcome.exit_status:
-        return STOPPED_STATUS if was_stopped(outcome, rows) else 1
+        return STOPPED_STATUS if was_stopped(outcome, rows, cluster.world_size) else 1
     # An attempt that goes on behind another's log cannot pass the check, and is none the worse for it.
     passed = verdicts[recipe.mlperf.ruleset].passed or summary.resumed_from_step is not None
     return 0 if summary.status == "success" and passed else 1

@@ -70,10 +70,11 @@ def test_when_nobody_survived_to_say_the_step_the_metrics_do(tmp_path: Path) -> 
 def test_a_run_was_stopped_only_if_nobody_failed() -> None:
     stopped = _row(0, "told to stop", second_hand=False, status=75)
     # horovodrun makes a 1 of any status.
-    assert was_stopped(Outcome(75), [stopped])
-    assert was_stopped(Outcome(1), [stopped])
-    assert not was_stopped(Outcome(1), [stopped, _row(1, "torn", second_hand=False)])
-    assert not was_stopped(Outcome(75), [])
+    assert was_stopped(Outcome(75), [stopped], 2)
+    assert was_stopped(Outcome(1), [stopped], 2)
+    assert not was_stopped(Outcome(1), [stopped, _row(1, "torn", second_hand=False)], 2)
+    assert not was_stopped(Outcome(75), [], 2)
     told_at_start_up = _row(0, "stopped by SIGTERM", second_hand=True, status=75)
-    assert was_stopped(Outcome(75), [told_at_start_up])
-    assert not was_stopped(Outcome(137, ((1, 137),)), [told_at_start_up])
+    assert was_stopped(Outcome(75), [told_at_start_up], 2)
+    assert was_stopped(Outcome(1), [told_at_start_up, {**told_at_start_up, "rank": 1}], 2)
+    assert not was_stopped(Outcome(137, ((1, 137),)), [told_at_start_up], 2)

@@ -34,9 +34,9 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180)
 
 
-def _stop(folder: Path, number: int, epoch: int) -> subprocess.CompletedProcess[str]:
+def _stop(folder: Path, number: int, epoch: int, overrides: list[str] = TINY) -> subprocess.CompletedProcess[str]:
     """Run until ``epoch`` begins, and tell the launcher to stop."""
-    command = _command(folder)
+    command = _command(folder, overrides=overrides)
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
         begin = json.dumps({"epoch_num": epoch})[1:-1]
         log = folder / "result_0.txt"
@@ -97,6 +97,27 @@ def test_two_rounds_of_stop_and_go_on_give_the_same_bits_as_one_go(tmp_path: Pat
     assert not json.loads((folder / "verdict.json").read_text(encoding="utf-8"))["4.0.0"]["passed"]
     record = parse_log(folder / "result_0.txt")
     assert (record.status, [each.epoch for each in record.evaluations]) == ("success", [2, 4])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changed",
+    [["optimizer={name: adam}", "schedule.base_lr=1e-3"], ["cluster.communication.kind=parameter_server"]],
+    ids=["adam", "parameter server"],
+)
+def test_under_another_optimizer_and_another_communication_it_is_the_same_bits_too(
+    tmp_path: Path, changed: list[str]
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    overrides = [*TINY, *changed]
+    for folder in (one, other):
+        if folder is other:
+            assert _stop(folder, signal.SIGTERM, 2, overrides).returncode == 75
+        done = _run(_command(folder, overrides=overrides))
+        assert done.returncode == 0, done.stderr
+    assert 0 < _summary(other)["resumed_from_step"] < _summary(one)["steps"]
+    assert _course(other) == _course(one)
+    assert _same_state(one, other)
 
 
 def _unfinish(folder: Path) -> None:
