@@ -134,12 +134,12 @@ def require(way: Way) -> None:
 
 
 def orphaned_segments() -> set[Path]:
-    """List the shared memory that no living process has mapped."""
+    """List the shared memory that no living process has mapped, but for semaphores, of which that cannot be seen."""
     found, used = set(Path("/dev/shm").iterdir()), ""
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
             used += maps.read_text(encoding="utf-8")
-    return {path for path in found if str(path) not in used and path.exists()}
+    return {path for path in found if str(path) not in used and path.exists() and not path.name.startswith("sem.")}
 
 
 def _command(way: Way, folder: Path, overrides: list[str]) -> list[str]:
