@@ -17,7 +17,12 @@ _HEAD = """# What goes wrong, and how a run ends
 Made by `./run.sh test tests/launch/test_faults.py --faults-table docs/faults.md`, which also judges each row: digits on
 two ranks, on one machine. A rank that stands still is noticed after 10 s (`watchdog_s`), at start-up after 30 s
 (`communication.timeout_s`): cluster settings. Signals go to rank 1, in a checkpoint to rank 0, which writes it. Nothing
-is left: no process, no damaged checkpoint, no shared memory. Times count from the fault until the last process is gone.
+is left: no process, no damaged checkpoint, no shared memory. Times count from the fault until the last process is gone,
+on a machine that may have had other work. Two nodes are what passes for them on one machine; ssh was not tried.
+
+75: told to stop, state kept if there was any. 2: refused before the run; horovodrun makes a 1 of it, as of any status.
+A rank that Open MPI or Slurm lets go on for a moment to end it says itself that it was frozen; of one that is killed as
+it stands, the others' silence tells.
 """
 _TITLES = {
     "local 1": "Local launcher, one node",

@@ -23,6 +23,7 @@ from tests.launch.disturbed import (
     START_UP_S,
     WAYS,
     Ended,
+    Way,
     disturb,
     orphaned_segments,
     require,
