@@ -19,6 +19,7 @@ from configs.load import ROOT, load_both
 from launch.run import open_run
 from launch.submit import make_job, render
 from logs.checkpoints import CHECKPOINT_FOLDER, newest_whole
+from tests.launch.scheduled import ranks
 from train.identity import read_identity
 
 FAULTS = {"kill -9": signal.SIGKILL, "kill -STOP": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}
@@ -195,8 +196,8 @@ def _harm(fault: str, phase: str, folder: Path) -> None:
 
 
 def _rank(folder: Path, number: int) -> int | None:
-    """Find a rank's own process, which a launcher's and ``keep.sh``'s only carry in their command lines."""
-    for pid in _processes(rf"^[^ ]*python[^ ]* -I -u -m train {folder}$"):
+    """Find a rank's own process."""
+    for pid in ranks(folder):
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/environ").read_text(encoding="utf-8").split("\0")
             if read_identity(dict(word.split("=", 1) for word in words if "=" in word)).rank == number:

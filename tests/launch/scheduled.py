@@ -77,8 +77,9 @@ def summary(folder: Path) -> Any:
 
 
 def ranks(folder: Path) -> list[int]:
-    """List the processes of the run in ``folder``, whoever started them."""
-    found = subprocess.run(["pgrep", "-f", f"m train {folder}$"], capture_output=True, text=True, check=False)
+    """List the ranks of the run in ``folder``, whoever started them; launchers carry a rank's command line too."""
+    pattern = rf"^[^ ]*python[^ ]* -I -u -m train {folder}$"
+    found = subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True, check=False)
     return [int(pid) for pid in found.stdout.split()]
 
 
