@@ -79,11 +79,11 @@ class Watchdog:
         while not self._rested.wait(min(1.0, self._timeout_s / 10)):
             now = time.monotonic()
             gap_s, seen = now - seen, now
-            if now - self._last > self._timeout_s:
+            if max(gap_s, now - self._last) > self._timeout_s:
                 where, waits = _describe(sys._current_frames().get(self._watched))
                 message = f"no progress for {self._timeout_s:g} s, standing in {where}"
                 if gap_s > self._timeout_s / 2:
-                    # It was frozen, and is let go on for a moment to be ended: others wait for it.
+                    # It was frozen, and is let go on for a moment to be ended: others gave up waiting for it.
                     message, waits = f"stood still itself for {gap_s:.0f} s, in {where}", False
                 self._report(StoodStill(message, self._step, waits=waits))
                 faulthandler.dump_traceback(all_threads=True)
