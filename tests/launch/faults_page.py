@@ -56,7 +56,7 @@ def _page(text: str, cell: Cell, ended: Ended) -> str:
         for fault in (*FAULTS, FULL):
             for phase in PHASES:
                 key = f"| {fault} | {phase}"
-                cells = _row(ended) if cell == (way, fault, phase) else old.get(key, " | | not tried |")
+                cells = _row(ended) if cell == (way, fault, phase) else old.get(key, " | | not tried yet |")
                 lines.append(f"{key} |{cells}")
         parts.append("\n".join([f"## {title}", "", _COLUMNS, *lines, ""]))
     return "\n".join(parts)
