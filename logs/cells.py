@@ -27,7 +27,7 @@ class Row:
 
     Attributes:
         basis: A prediction has no other figures than a rate and the time of an epoch.
-        status: failed: the run ended early, and its other figures are left out.
+        status: failed: the run ended early, and its other figures are left out; skipped: it cannot be run here.
         images_per_s: Over all ranks, warm-up steps and evaluations left out.
         efficiency: Rate a rank over that of the fewest ranks; a prediction's is over its own, never a measured one.
         first_epoch_s: The first epoch's wall time, evaluation left out; ``later_epoch_s`` the others' median.
@@ -38,6 +38,7 @@ class Row:
         peak_memory_bytes: The ranks' sum.
         busy_gpus: Mean utilisation, 0 to 1.
         loss: Mean training loss of the last interval.
+        note: Why it was skipped.
     """
 
     network: str
@@ -47,7 +48,7 @@ class Row:
     ranks: int
     repeat: int
     basis: Literal["measured", "predicted"]
-    status: Literal["success", "failed"] = "success"
+    status: Literal["success", "failed", "skipped"] = "success"
     images_per_s: float | None = None
     efficiency: float | None = None
     first_epoch_s: float | None = None
@@ -65,6 +66,7 @@ class Row:
     top1: float | None = None
     mean_auc: float | None = None
     folder: str = ""
+    note: str = ""
 
     @property
     def quality(self) -> float | None:

@@ -8,7 +8,7 @@ from statistics import median
 from logs.cells import Row
 from logs.scaling_figures import grouped
 
-__all__ = ["findings"]
+__all__ = ["findings", "ratios", "where"]
 
 _AXES = ("communication", "data", "batch", "ranks")
 
@@ -31,10 +31,10 @@ def _in_place_of_the_first(rows: Sequence[Row], axis: str) -> Iterator[str]:
     names = list(dict.fromkeys(getattr(row, axis) for row in rows))
     for name in names[1:]:
         for key, group in grouped(rows, *(each for each in _AXES if each != axis)).items():
-            shares = _ratios(group, axis, names[0], name)
+            shares = ratios(group, axis, names[0], name)
             if shares:
                 told = ", ".join(f"{network} runs at {share:.0%}" for network, share in sorted(shares, key=_second))
-                yield f"{name} in place of {names[0]} ({_where(axis, key)}): {told} of its images/s."
+                yield f"{name} in place of {names[0]} ({where(axis, key)}): {told} of its images/s."
 
 
 def _batches(rows: Sequence[Row]) -> Iterator[str]:
@@ -42,11 +42,11 @@ def _batches(rows: Sequence[Row]) -> Iterator[str]:
     for key, group in grouped(rows, "communication", "data", "ranks").items():
         batches = sorted({row.batch for row in group})
         ends = {min(row.ranks for row in rows), max(row.ranks for row in rows)}
-        gains = _ratios(group, "batch", batches[0], batches[-1])
+        gains = ratios(group, "batch", batches[0], batches[-1])
         if len(batches) > 1 and key[-1] in ends and gains:
             order = sorted(gains, key=_second, reverse=True)
             told = ", ".join(f"{network} {gain:.2f} times" for network, gain in order)
-            yield f"Batch {batches[-1]} in place of {batches[0]} ({_where('batch', key)}): {told} its images/s."
+            yield f"Batch {batches[-1]} in place of {batches[0]} ({where('batch', key)}): {told} its images/s."
 
 
 def _efficiencies(rows: Sequence[Row]) -> Iterator[str]:
@@ -61,7 +61,7 @@ def _efficiencies(rows: Sequence[Row]) -> Iterator[str]:
             for (network,), cell in grouped(group, "network").items()
         ]
         told = ", ".join(f"{network} {share:.0%}" for network, share in sorted(shares, key=_second))
-        yield f"On {most} ranks ({_where('ranks', key)}): {told} of the ideal speed."
+        yield f"On {most} ranks ({where('ranks', key)}): {told} of the ideal speed."
 
 
 def _quality(rows: Sequence[Row]) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _simulator(rows: Sequence[Row]) -> Iterator[str]:
         yield f"Where cells were measured, the simulator's images/s are {_range(errors)} times theirs."
 
 
-def _ratios(rows: Sequence[Row], axis: str, base: object, other: object) -> list[tuple[str, float]]:
+def ratios(rows: Sequence[Row], axis: str, base: object, other: object) -> list[tuple[str, float]]:
     """Give images/s at ``other`` over those at ``base``, of each network that has both."""
     found = []
     for (network,), group in grouped(rows, "network").items():
@@ -119,7 +119,7 @@ def _second(pair: tuple[str, float]) -> float:
     return pair[1]
 
 
-def _where(axis: str, key: Sequence[object]) -> str:
+def where(axis: str, key: Sequence[object]) -> str:
     """Name what the cells compared have in common."""
     return ", ".join(
         _told(name, value) for name, value in zip((each for each in _AXES if each != axis), key, strict=True)

@@ -7,11 +7,12 @@ from html import escape
 from pathlib import Path
 from statistics import median
 
-from configs.scaling import ScalingStudy
+from configs.scaling import Expectation, ScalingStudy
 from logs.cells import Row
 from logs.disk import write_text
+from logs.expectations import Comparison, compare, verdict
 from logs.findings import findings
-from logs.page import document, scrolled, section
+from logs.page import badge, document, scrolled, section
 from logs.scaling import with_efficiency
 from logs.scaling_figures import Figure, cell_figures, course_figures, grouped
 
@@ -22,6 +23,7 @@ _HEADS = (
     "Later epochs, s", "Wall, s", "CPU, s", "Cores busy", "Memory, MB", "Top-1 or AUC",
 )  # fmt: skip
 _NOTHING = "\u2013"
+_GOOD = {"holds": True, "does not hold": False}
 
 
 def write_scaling_page(study: ScalingStudy, rows: Sequence[Row], runs: Path, folder: Path) -> None:
@@ -44,6 +46,7 @@ def write_scaling_page(study: ScalingStudy, rows: Sequence[Row], runs: Path, fol
     ]
     said = "".join(f"<li>{escape(sentence)}</li>" for sentence in findings(complete))
     body = f"<h1>{escape(study.title)}</h1>{_lead(study, complete)}"
+    body += section("What it shows", _expected(study, complete)) if study.expects else ""
     body += (section("What the numbers say", f"<ul>{said}</ul>") if said else "") + "".join(sections)
     body += section("Cells", _table(complete))
     body += "".join(f"<p>{escape(part)}</p>" for part in study.notes.split("\n\n") if part.strip())
@@ -56,11 +59,40 @@ def _lead(study: ScalingStudy, rows: Sequence[Row]) -> str:
     failed = sum(row.status == "failed" for row in rows)
     told = f"<strong>{measured} runs</strong>, {study.repeats} of each cell, made by ./run.sh sweep {study.name}"
     told += f"; {failed} failed" if failed else ""
+    for (note,), skipped in grouped([row for row in rows if row.status == "skipped"], "note").items():
+        told += f"; {len(skipped)} {'cell was' if len(skipped) == 1 else 'cells were'} not run: {escape(note)}"
     told += ". Points are medians of the repeats; the table has lowest and highest."
     if any(row.basis == "predicted" for row in rows):
         told += " Hollow points on dotted lines were <strong>predicted by the simulator</strong>, and nothing "
         told += "measured is in them."
     return f'<p class="lead">{escape(study.purpose.strip())}</p><p class="lead">{told}</p>'
+
+
+def _expected(study: ScalingStudy, rows: Sequence[Row]) -> str:
+    """Judge what the study was made to show, with the numbers."""
+    found = [(each, compare(each, rows)) for each in study.expects]
+    held = sum(verdict(comparisons) == "holds" for _, comparisons in found)
+    told = f"Of {len(found)} expectations, <strong>{held} hold</strong> wherever they were measured. Numbers are "
+    told += "images/s over those of the value that another stands in place of: 0.50 is half as fast."
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("Expected", "Where", "Basis", "Images/s, relative", ""))
+    lines = "".join(_judged(each, comparisons) for each, comparisons in found)
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
+    return f"<p>{told}</p>{scrolled('Expectations', table)}"
+
+
+def _judged(expectation: Expectation, comparisons: Sequence[Comparison]) -> str:
+    words = verdict(comparisons)
+    first = f"<td>{escape(expectation.words)}<small>{badge(words, _GOOD.get(words))}</small></td>"
+    if not comparisons:
+        return f"<tr>{first}{f'<td>{_NOTHING}</td>' * 4}</tr>"
+    lines = []
+    for each in comparisons:
+        basis = "<mark>predicted</mark>" if each.basis == "predicted" else each.basis
+        speeds = ", ".join(f"{escape(network)} {speed:.2f}" for network, speed in each.speeds.items())
+        cells = (escape(each.where), basis, speeds, "as expected" if each.holds else "not as expected")
+        lines.append(f"<tr>{first}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+        first = "<td></td>"
+    return "".join(lines)
 
 
 def _charts(figures: Iterable[Figure]) -> str:
@@ -91,13 +123,13 @@ def _cells(rows: Sequence[Row]) -> Iterator[list[str]]:
     kept = [row for row in rows if row.status == "success"]
     for key, group in grouped(kept, "network", "communication", "data", "batch", "ranks", "basis").items():
         *axes, basis = key
-        badge = f'<span class="badge">{basis}</span><small>{len(group)} of them</small>'
+        mark = f"{badge(basis, None)}<small>{len(group)} of them</small>"
         if basis == "predicted":
-            badge = "<mark>predicted</mark>"
+            mark = "<mark>predicted</mark>"
         memory = [row.peak_memory_bytes / 1e6 for row in group if row.peak_memory_bytes is not None]
         yield [
             *(escape(str(value)) for value in axes),
-            badge,
+            mark,
             *(
                 _spread([getattr(row, name) for row in group], digits)
                 for name, digits in (
