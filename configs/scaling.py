@@ -59,7 +59,7 @@ class Expectation(Section):
         compared = f" more than {' and '.join(self.than)}" if self.than else ""
         value = f"batch {self.other}" if self.axis == "batch" else self.other
         base = f"batch {self.base}" if self.axis == "batch" else self.base
-        return f"{self.network} {self.effect}{compared} by {value} in place of {base}"
+        return f"{self.network} {self.effect}{compared} with {value} in place of {base}"
 
 
 class ScalingStudy(Section):

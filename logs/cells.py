@@ -35,6 +35,7 @@ class Row:
         cpu_s: The same time as CPU seconds, the ranks' sum, with the children that they waited for.
         slowest_cpu_s: Of the rank that used most.
         busy_cores: Mean over the samples of the whole run, start-up and server processes counted.
+        other_busy_cores: Mean over the same samples, of everything else on the machine.
         peak_memory_bytes: The ranks' sum.
         busy_gpus: Mean utilisation, 0 to 1.
         loss: Mean training loss of the last interval.
@@ -58,6 +59,7 @@ class Row:
     cpu_s: float | None = None
     slowest_cpu_s: float | None = None
     busy_cores: float | None = None
+    other_busy_cores: float | None = None
     peak_memory_bytes: int | None = None
     busy_gpus: float | None = None
     input_wait_fraction: float | None = None
@@ -107,6 +109,8 @@ def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) ->
         cpu_s=sum(cpu),
         slowest_cpu_s=max(cpu),
         busy_cores=statistics.fmean(each.busy_cores for each in samples) if samples else None,
+        other_busy_cores=max(0.0, statistics.fmean(each.machine_busy_cores - each.busy_cores for each in samples))
+        if samples else None,
         peak_memory_bytes=int(sum(usage["peak_memory_bytes"])),
         busy_gpus=statistics.fmean(shares) if shares else None,
         input_wait_fraction=summary.input_wait_fraction,

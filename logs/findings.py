@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import median
+from typing import Any
 
 from logs.cells import Row
-from logs.scaling_figures import grouped
+from logs.scaling_figures import grouped, ranks_in_words
 
 __all__ = ["findings", "ratios", "where"]
+
+_NOISE_CORES = 0.1
+"""What an idle machine's own services use at most."""
 
 _AXES = ("communication", "data", "batch", "ranks")
 
@@ -22,7 +26,8 @@ def findings(rows: Sequence[Row]) -> list[str]:
     known = [row for row in rows if row.basis == "measured" and row.images_per_s is not None]
     return [
         *_in_place_of_the_first(known, "communication"), *_in_place_of_the_first(known, "data"), *_batches(known),
-        *_efficiencies(known), *_quality(known), *_first_epochs(known), *_clocks(known), *_simulator(rows),
+        *_efficiencies(known), *_quality(known), *_first_epochs(known), *_clocks(known), *_others(known),
+        *_simulator(rows),
     ]  # fmt: skip
 
 
@@ -90,6 +95,13 @@ def _clocks(rows: Sequence[Row]) -> Iterator[str]:
         yield f"CPU seconds of all ranks are {_range(ratios)} times the wall's; a rate by the one is none by the other."
 
 
+def _others(rows: Sequence[Row]) -> Iterator[str]:
+    """Say so where the machine was not the study's alone."""
+    shares = [row.other_busy_cores for row in rows if row.other_busy_cores is not None]
+    if shares and median(shares) > _NOISE_CORES:
+        yield f"Other programs kept {_range(shares)} cores busy meanwhile: run it again on an idle machine."
+
+
 def _simulator(rows: Sequence[Row]) -> Iterator[str]:
     """Say how far predictions are off where cells were measured as well."""
     errors = []
@@ -126,9 +138,9 @@ def where(axis: str, key: Sequence[object]) -> str:
     )
 
 
-def _told(name: str, value: object) -> str:
+def _told(name: str, value: Any) -> str:
     if name == "ranks":
-        return f"{value} rank{'' if value == 1 else 's'}"
+        return ranks_in_words(value)
     return f"batch {value} a rank" if name == "batch" else str(value)
 
 

@@ -72,27 +72,25 @@ def _expected(study: ScalingStudy, rows: Sequence[Row]) -> str:
     """Judge what the study was made to show, with the numbers."""
     found = [(each, compare(each, rows)) for each in study.expects]
     held = sum(verdict(comparisons) == "holds" for _, comparisons in found)
-    told = f"Of {len(found)} expectations, <strong>{held} hold</strong> wherever they were measured. Numbers are "
-    told += "images/s over those of the value that another stands in place of: 0.50 is half as fast."
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("Expected", "Where", "Basis", "Images/s, relative", ""))
-    lines = "".join(_judged(each, comparisons) for each, comparisons in found)
-    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
-    return f"<p>{told}</p>{scrolled('Expectations', table)}"
+    told = (
+        f"<strong>{held} of {len(found)}</strong> expectations hold wherever they were measured. Numbers are images/s "
+    )
+    told += "over those of what another thing stands in place of: 0.50 is half as fast."
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("Where", "Images/s, relative", "As expected", "Basis"))
+    bodies = "".join(_judged(each, comparisons) for each, comparisons in found)
+    return f"<p>{told}</p>{scrolled('Expectations', f'<table><thead><tr>{heads}</tr></thead>{bodies}</table>')}"
 
 
 def _judged(expectation: Expectation, comparisons: Sequence[Comparison]) -> str:
     words = verdict(comparisons)
-    first = f"<td>{escape(expectation.words)}<small>{badge(words, _GOOD.get(words))}</small></td>"
-    if not comparisons:
-        return f"<tr>{first}{f'<td>{_NOTHING}</td>' * 4}</tr>"
-    lines = []
+    head = f"{escape(expectation.words)} {badge(words, _GOOD.get(words))}"
+    lines = [f'<tr><th scope="rowgroup" colspan="4">{head}</th></tr>']
     for each in comparisons:
-        basis = "<mark>predicted</mark>" if each.basis == "predicted" else each.basis
+        basis = "<mark>predicted</mark>" if each.basis == "predicted" else badge(each.basis, None)
         speeds = ", ".join(f"{escape(network)} {speed:.2f}" for network, speed in each.speeds.items())
-        cells = (escape(each.where), basis, speeds, "as expected" if each.holds else "not as expected")
-        lines.append(f"<tr>{first}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-        first = "<td></td>"
-    return "".join(lines)
+        cells = (escape(each.where), speeds, "yes" if each.holds else "no", basis)
+        lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    return f"<tbody>{''.join(lines)}</tbody>"
 
 
 def _charts(figures: Iterable[Figure]) -> str:
