@@ -51,3 +51,9 @@ def test_a_prediction_keeps_its_own_base_and_a_line_of_its_own() -> None:
         assert figure.drawing.count("predicted: ") == 3
     ideal = next(series for series in titles["Throughput"][0].series if series.style == "ideal")
     assert list(ideal.points) == [(1, 100), (64, 6400)]
+
+
+def test_efficiency_is_relative_to_the_median_of_the_repeats_of_the_best_way() -> None:
+    slow = [_row(1, rate, communication="slow", repeat=number) for number, rate in enumerate((10.0, 20.0, 900.0))]
+    fast = [_row(1, rate, communication="fast", repeat=number) for number, rate in enumerate((50.0, 100.0, 700.0))]
+    assert [row.efficiency for row in with_efficiency([*slow, *fast, _row(2, 150)])][3:] == [0.5, 1.0, 7.0, 0.75]
