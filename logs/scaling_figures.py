@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from logs.cells import Row
 from logs.figures import course
@@ -68,9 +68,15 @@ def _lines(
             style = "predicted" if basis == "predicted" else ""
             series.append(Series(told, names.index(str(name)), points, style))  # type: ignore[arg-type]
     series += extra
-    return Figure("", line_chart(title, _AXES[x], series), series)
+    places = [place for each in series for place, _ in each.points]
+    # Where ranks go far, what few of them do would be lost in the corner.
+    goes_far = x == "ranks" and max(places) >= _FAR * min(places)
+    drawing = line_chart(title, _AXES[x], series, doubling=_DOUBLING[title] if goes_far else "")
+    return Figure("", drawing, series)
 
 
+_FAR = 16
+_DOUBLING: dict[str, Literal["x", "xy"]] = {"Images/s": "xy", "Efficiency": "x"}
 _AXES = {"ranks": "ranks", "batch": "images a rank"}
 
 
