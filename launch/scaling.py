@@ -22,6 +22,7 @@ from launch.link import NO_LINK, can_shape
 from launch.run import pack
 from logs.cells import PREDICTION_FILE, Row, measured, predicted
 from logs.disk import explain_disk_errors, write_text
+from logs.expectations import compare, verdict
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
 from logs.scaling import write_scaling
 from logs.scaling_page import write_scaling_page
@@ -177,6 +178,9 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, dry: bool, run
             write_scaling(study, rows, output)
     if not dry:
         write_scaling_page(study, rows, runs, output)
+        for each in study.expects:
+            sys.stdout.write(f"{verdict(compare(each, rows))}: {each.words}\n")
+        sys.stdout.write(f"{output / study.name}.html\n")
     return int(failed)
 
 

@@ -195,7 +195,7 @@ def test_cells_that_nobody_wants_are_left_out_and_a_name_that_is_none_is_refused
 
 
 def test_cells_whose_link_cannot_be_shaped_are_predicted_and_the_page_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("launch.scaling.can_shape", lambda: False)
     slow = "slow: {cluster.communication.link_bytes_per_s: 1e8}}"
@@ -208,6 +208,8 @@ def test_cells_whose_link_cannot_be_shaped_are_predicted_and_the_page_says_why(
     page = (tmp_path / "tiny.html").read_text(encoding="utf-8")
     assert "1 cell was not run: the loopback cannot be shaped here" in page
     assert "not measured" in page
+    told = f"not measured: small loses with slow in place of none\n{tmp_path / 'tiny.html'}\n"
+    assert capsys.readouterr().out.endswith(told)
 
 
 def test_an_expectation_of_something_outside_the_grid_is_refused(tmp_path: Path) -> None:
