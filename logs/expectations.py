@@ -11,7 +11,10 @@ from logs.cells import Row
 from logs.findings import ratios, where
 from logs.scaling_figures import grouped
 
-__all__ = ["Comparison", "compare", "verdict"]
+__all__ = ["MARGIN", "Comparison", "compare", "verdict"]
+
+MARGIN = 0.03
+"""A smaller difference than this is left to noise."""
 
 _BASES: tuple[Literal["measured", "predicted"], ...] = ("measured", "predicted")
 
@@ -56,7 +59,9 @@ def _places(
 
 def _holds(expectation: Expectation, speeds: Mapping[str, float]) -> bool:
     own, others = speeds[expectation.network], [speeds[name] for name in expectation.than]
-    return own < min([1.0, *others]) if expectation.effect == "loses" else own > max([1.0, *others])
+    if expectation.effect == "loses":
+        return own < (1 - MARGIN) * min([1.0, *others])
+    return own > (1 + MARGIN) * max([1.0, *others])
 
 
 def verdict(comparisons: Sequence[Comparison]) -> Literal["holds", "holds in part", "does not hold", "not measured"]:

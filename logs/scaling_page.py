@@ -10,7 +10,7 @@ from statistics import median
 from configs.scaling import Expectation, ScalingStudy
 from logs.cells import Row
 from logs.disk import write_text
-from logs.expectations import Comparison, compare, verdict
+from logs.expectations import MARGIN, Comparison, compare, verdict
 from logs.findings import findings
 from logs.page import badge, document, scrolled, section
 from logs.scaling import with_efficiency
@@ -75,7 +75,8 @@ def _expected(study: ScalingStudy, rows: Sequence[Row]) -> str:
     told = (
         f"<strong>{held} of {len(found)}</strong> expectations hold wherever they were measured. Numbers are images/s "
     )
-    told += "over those of what another thing stands in place of: 0.50 is half as fast."
+    told += "over those of what another thing stands in place of: 0.50 is half as fast. "
+    told += f"Less than {MARGIN:.0%} between them is no difference."
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("Where", "Images/s, relative", "As expected", "Basis"))
     bodies = "".join(_judged(each, comparisons) for each, comparisons in found)
     return f"<p>{told}</p>{scrolled('Expectations', f'<table><thead><tr>{heads}</tr></thead>{bodies}</table>')}"

@@ -29,7 +29,7 @@ def test_the_network_named_must_lose_most_and_lose_at_all(percent: list[int], sc
     wide, deep, thin = percent
     rows = [*_pair("wide", 100, wide), *_pair("deep", 100 * scale, deep * scale), *_pair("thin", 100, thin)]
     (found,) = compare(SLOW, rows)
-    assert found.holds == (wide < 100 and wide < deep and wide < thin)
+    assert found.holds == (wide < 0.97 * min(100, deep, thin))
     assert list(found.speeds.values()) == pytest.approx(sorted(each / 100 for each in percent))
     assert found.where == "d, batch 8 a rank, 2 ranks"
     assert verdict([found]) == ("holds" if found.holds else "does not hold")
