@@ -1,4 +1,4 @@
-"""Start-up: quick imports of MXNet and DALI, and the ledger: which phase ran when, what ran side by side and saved."""
+"""Start-up: quick imports of MXNet and DALI, and the ledger: which phase ran when, what ran side by side."""
 
 from __future__ import annotations
 
