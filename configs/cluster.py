@@ -31,6 +31,9 @@ class Engine(Section):
     backward_bulk_nodes: int = Field(
         4, ge=1, le=999, description="Operators the engine runs as one; an allreduce waits for the end of its segment."
     )
+    forward_bulk_nodes: int = Field(
+        15, ge=1, le=999, description="The same in the forward pass: a segment waits for the weights of all its layers."
+    )
     run_ahead_steps: int = Field(2, ge=1, le=16, description="Steps that Python may queue before it waits.")
     timing: bool = Field(True, description="Measure input wait and exposed communication as the run goes.")
 
@@ -50,6 +53,10 @@ class Communication(Section):
         "flat", description="torus: reduce-scatter in the node, allreduce across nodes, all-gather in the node (NCCL)."
     )
     bucket_bytes: int = Field(4 << 20, ge=1, description="Cap of one fused reduction, last layer first.")
+    deferred_fraction: float = Field(
+        0.0, ge=0, le=0.5, description="Share of the gradients, of late layers, that travels under the next step's "
+        "forward; pays on a slow link. 0: none.",
+    )  # fmt: skip
     cycle_time_ms: float = Field(1.0, gt=0, le=1000, description="How often Horovod looks for ready tensors.")
     timeout_s: int = Field(300, ge=1, le=86_400, description="How long ranks wait for each other at start-up.")
     link_bytes_per_s: float | None = Field(

@@ -19,6 +19,7 @@ def rank_environment(cluster: Cluster) -> dict[str, str]:
         "OMP_NUM_THREADS": str(engine.threads),
         # An allreduce waits for the end of the engine segment that makes its gradient (docs: overlap).
         "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": str(engine.backward_bulk_nodes),
+        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": str(engine.forward_bulk_nodes),
         # The optimizer is ours; this only keeps MXNet from looking for a key-value store.
         "MXNET_UPDATE_ON_KVSTORE": "0",
         "HOROVOD_CYCLE_TIME": f"{communication.cycle_time_ms:g}",

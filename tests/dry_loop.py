@@ -20,6 +20,7 @@ from logs.environment import environment
 from logs.events import EventLog
 from logs.folder import CONFIG_FILE, Summary, write_json, write_summary
 from logs.metrics import METRICS_FILE, Metrics, MetricsWriter
+from train.buckets import BucketPlan
 from train.comm import SingleProcess
 from train.hyperparameters import logged_hyperparameters
 from train.identity import Identity
@@ -127,7 +128,7 @@ def dry_train(  # noqa: PLR0913
     run = Run(
         plan=plan, schedule=resolve_schedule(recipe, plan),
         step=Step(
-            blank, blank, SingleProcess(), [[1], [0]], plan.accumulation_steps, clock,
+            blank, blank, SingleProcess(), BucketPlan(((1,), (0,))), plan.accumulation_steps, clock,
             alive=lambda _: None, told_to_stop=lambda: blank.batches > stop_from,
         ),
         open_training=blank.open, evaluate=lambda: top1_score(round(next(answers) * total), total),

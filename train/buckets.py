@@ -1,13 +1,43 @@
-"""Which gradients travel together: a pure plan, last layer first. Imports nothing."""
+"""Which gradients travel together, and in which order: a pure plan. Imports nothing of the program."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
-__all__ = ["plan_buckets"]
+__all__ = ["BucketPlan", "plan_buckets", "plan_reductions"]
+
+Bucket = tuple[int, ...]
+
+_SENT_AT_ONCE = 0.2
+"""Share of the bytes, last layers first, that keeps the link busy while backward makes those that may wait."""
 
 
-def plan_buckets(sizes_bytes: Sequence[int], cap_bytes: int) -> tuple[tuple[int, ...], ...]:
+@dataclass(frozen=True)
+class BucketPlan:
+    """Buckets of gradients, by index, in the order in which they are handed over.
+
+    Attributes:
+        order: Every index once.
+        num_deferred: How many of the last buckets wait until all before them are back, and then for each other.
+    """
+
+    order: tuple[Bucket, ...]
+    num_deferred: int = 0
+
+    @property
+    def last_prompt(self) -> int:
+        """Number of the bucket for which the deferred ones wait: it holds the first layer, which is ready last."""
+        return len(self.order) - self.num_deferred - 1
+
+    @property
+    def deferred(self) -> frozenset[int]:
+        """Gradients that are back later than the others."""
+        return frozenset(index for bucket in self.order[self.last_prompt + 1 :] for index in bucket)
+
+
+def plan_buckets(sizes_bytes: Sequence[int], cap_bytes: int) -> tuple[Bucket, ...]:
     """Fuse gradients into buckets in the order in which backward makes them.
 
     Args:
@@ -27,3 +57,28 @@ def plan_buckets(sizes_bytes: Sequence[int], cap_bytes: int) -> tuple[tuple[int,
         buckets[-1].append(index)
         room -= sizes_bytes[index]
     return tuple(tuple(bucket) for bucket in buckets)
+
+
+def plan_reductions(sizes_bytes: Sequence[int], cap_bytes: int, deferred_fraction: float) -> BucketPlan:
+    """Order the buckets of `plan_buckets` so that the first layers' sums, which the next step needs first, come sooner.
+
+    On a slow link the first layers' gradients, made last, would stand behind all others, and the next forward behind
+    them. So some of the large late layers' gradients let them pass and travel under the next forward, which needs them
+    last; among themselves they go in the order in which it does (Jayarajan et al., arXiv:1905.03960, section 4; Peng
+    et al., SOSP 2019, doi:10.1145/3341301.3359642). A fixed order, since all ranks need the same.
+
+    Args:
+        sizes_bytes: As for `plan_buckets`.
+        cap_bytes: As for `plan_buckets`.
+        deferred_fraction: About this share of all bytes lets the first layers pass.
+    """
+    buckets = plan_buckets(sizes_bytes, cap_bytes)
+    total = sum(sizes_bytes)
+    before = [0, *accumulate(sum(sizes_bytes[index] for index in bucket) for bucket in buckets[:-1])]
+    start, stop = (
+        min(range(len(before)), key=lambda number: abs(before[number] - share * total))
+        for share in (_SENT_AT_ONCE, _SENT_AT_ONCE + deferred_fraction)
+    )
+    if not deferred_fraction or start >= stop:
+        return BucketPlan(buckets)
+    return BucketPlan((*buckets[:start], *buckets[stop:], *reversed(buckets[start:stop])), stop - start)

@@ -13,7 +13,7 @@ from configs.plan import RunPlan
 from configs.schema import Adam, Cluster, Recipe
 from data.shards import stream_seed
 from train.arch import Network, build_network
-from train.buckets import plan_buckets
+from train.buckets import BucketPlan, plan_reductions
 from train.identity import Identity
 from train.init import initial_weights
 
@@ -27,7 +27,7 @@ class Model:
     network: Any
     optimizer: Any
     weights: dict[str, np.ndarray]
-    buckets: tuple[tuple[int, ...], ...]
+    buckets: BucketPlan
     context: Any
 
 
@@ -62,14 +62,15 @@ def build_model(
     weights = _first_weights(recipe, cluster, table) if kept is None else dict(kept)
     network.load_weights(weights)
     arrays = {"weights": network.weights, "gradients": network.gradients, "masters": network.masters}
-    rescale, config = 1 / plan.global_batch_size, recipe.optimizer
+    rescale, config, communication = 1 / plan.global_batch_size, recipe.optimizer, cluster.communication
+    sizes = [gradient.size * np.dtype(gradient.dtype).itemsize for gradient in network.gradients]
+    buckets = plan_reductions(sizes, communication.bucket_bytes, communication.deferred_fraction)
     optimizer = (
         AdamOptimizer(config, table.parameters, rescale=rescale, **arrays)
         if isinstance(config, Adam)
-        else MomentumOptimizer(config, table.parameters, rescale=rescale, **arrays)
+        else MomentumOptimizer(config, table.parameters, rescale=rescale, late=buckets.deferred, **arrays)
     )
-    sizes = [gradient.size * np.dtype(gradient.dtype).itemsize for gradient in network.gradients]
-    return Model(network, optimizer, weights, plan_buckets(sizes, cluster.communication.bucket_bytes), context)
+    return Model(network, optimizer, weights, buckets, context)
 
 
 def _first_weights(recipe: Recipe, cluster: Cluster, table: Network) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ Float16 weights have float32 masters: norms, momentum and update are the masters
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ number by number: 54 of them, ResNet-50's weights, are more than a core can read
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Tensors whose rates are computed together; all with a trust ratio or none, gradients all of one type.
+    """Tensors whose rates are computed together: alike in trust ratio, type of gradients, and whether they are late.
 
     Each of its groups is updated by one operator call.
     """
@@ -57,13 +57,15 @@ class MomentumOptimizer:
         parameters: What each tensor is, in the order of the lists.
         weights: Arrays, updated in place.
         masters: Float32 twins of the weights, updated in place; none: the weights themselves.
+        late: Indices of gradients that are there later than the others, for which those need not wait.
         gradients: Sums over the global batch, in the type of the weights or in float32.
         rescale: Factor from sums to means, 1 / global batch size.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (a tensor has as many columns)
         self, config: Lars | Sgd, parameters: Sequence[Parameter], *,
         weights: Sequence[Any], gradients: Sequence[Any], rescale: float, masters: Sequence[Any] | None = None,
+        late: Collection[int] = (),
     ) -> None:  # fmt: skip
         self.config = config
         self._rescale = rescale
@@ -71,15 +73,11 @@ class MomentumOptimizer:
         self.momenta = [mx.nd.zeros_like(master) for master in masters]
         tensors = list(zip(parameters, weights, masters, gradients, self.momenta, strict=True))
         skips = config.skip_trust_ratio if isinstance(config, Lars) else ("weight", "gamma", "beta", "bias")
-        kinds = [(has_ratio, is_half) for has_ratio in (True, False) for is_half in (True, False)]
-        self._chunks = [
-            chunk
-            for has_ratio, is_half in kinds
-            for chunk in self._chunked(
-                [each for each in tensors if (each[0].kind not in skips, _is_half(each[3])) == (has_ratio, is_half)],
-                has_ratio,
-            )
-        ]
+        alike: dict[tuple[bool, bool, bool], list[tuple[Parameter, Any, Any, Any, Any]]] = {}
+        for number, each in enumerate(tensors):
+            key = (number in late, each[0].kind in skips, not _is_half(each[3]))
+            alike.setdefault(key, []).append(each)
+        self._chunks = [chunk for key in sorted(alike) for chunk in self._chunked(alike[key], not key[1])]
 
     def _chunked(self, tensors: Sequence[tuple[Parameter, Any, Any, Any, Any]], has_trust_ratio: bool) -> list[_Chunk]:
         chunks = []

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from configs.plan import BEGINNING, Position, RunPlan
 from data.source import TrainingSource
 from logs.mlperf import EventLog
+from train.buckets import BucketPlan
 from train.chance import Judge, never_stuck
 from train.checkpoint import Keeper, NoCheckpoints
 from train.comm import Communicator
@@ -87,7 +88,7 @@ class Step:
     network: Trainee
     optimizer: Optimizer
     communicator: Communicator
-    buckets: Sequence[Sequence[int]]
+    buckets: BucketPlan
     accumulation_steps: int
     clock: Clock
     alive: Callable[[int], object]
@@ -107,9 +108,13 @@ class Step:
             own = self.network.forward_backward(images, labels) + own
         self.clock.backward_queued(step, gradients)
         summed, stops = own.copy(), own.ones_like() if self.told_to_stop() else own.zeros_like()
-        for number, bucket in enumerate(self.buckets):
+        turn = own.zeros_like()
+        for number, bucket in enumerate(self.buckets.order):
             # Loss and wish to stop ride in the first bucket: global, and no message of their own.
             riders = [summed, stops] if number == 0 else []
+            if self.buckets.num_deferred and number >= self.buckets.last_prompt:
+                # Riding in all of these, it keeps them one after another: the engine sees that each changes it.
+                riders.append(turn)
             self.communicator.reduce(f"bucket_{number}", [*(gradients[i] for i in bucket), *riders], -number)
         self.optimizer.update(hyper)
         self.communicator.exchange()

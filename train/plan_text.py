@@ -93,6 +93,7 @@ def _network(document: Mapping[str, Any]) -> list[str]:
     ]
     lines += [
         f"  {_megabytes(bucket['bytes'])}  {bucket['tensors']:>3} tensors, {bucket['first']} to {bucket['last']}"
+        f"{', under the next forward' if bucket['is_deferred'] else ''}"
         for bucket in document["buckets"]
     ]
     return lines

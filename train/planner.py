@@ -20,11 +20,11 @@ from configs.errors import UserError
 from configs.load import load_both
 from configs.plan import RunPlan, plan_run
 from configs.rules import broken_rules
-from configs.schema import Cluster, Recipe
+from configs.schema import Cluster, Communication, Recipe
 from data.shards import shard_range
 from logs.events import EventLog, Kind
 from train.arch import Network, build_network, gradient_bytes
-from train.buckets import plan_buckets
+from train.buckets import plan_reductions
 from train.hyperparameters import logged_hyperparameters
 from train.memory import BYTES_PER_NUMBER, estimate_input, estimate_memory
 from train.plan_text import render
@@ -127,7 +127,7 @@ def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
         "tensors": len(sizes),
         "forward_macs_per_image": network.macs,
         "gradient_bytes": sum(sizes),
-        "buckets": _buckets(network, sizes, cluster.communication.bucket_bytes),
+        "buckets": _buckets(network, sizes, cluster.communication),
         "memory": asdict(estimate) | {
             "total_bytes": total, "available_bytes": per_rank, "fits": None if per_rank is None else total <= per_rank,
         },
@@ -135,15 +135,17 @@ def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _buckets(network: Network, sizes: Sequence[int], cap_bytes: int) -> list[dict[str, Any]]:
+def _buckets(network: Network, sizes: Sequence[int], communication: Communication) -> list[dict[str, Any]]:
+    plan = plan_reductions(sizes, communication.bucket_bytes, communication.deferred_fraction)
     return [
         {
             "tensors": len(bucket),
             "bytes": sum(sizes[index] for index in bucket),
             "first": network.parameters[bucket[0]].name,
             "last": network.parameters[bucket[-1]].name,
+            "is_deferred": number > plan.last_prompt,
         }
-        for bucket in plan_buckets(sizes, cap_bytes)
+        for number, bucket in enumerate(plan.order)
     ]
 
 

@@ -1,7 +1,8 @@
 """A clock for steps: images a second, waiting for input, communication that compute did not hide.
 
 It only looks: switching it off (`NoClock`) cannot change a weight. Most steps cost it two readings of the time; one
-step an interval is *sampled*, which means that the host waits for it.
+step an interval is *sampled*, which means that the host waits for it. The next step cannot hide anything of a sampled
+one: where the cluster file defers reductions to the next forward, exposed communication is an upper bound.
 """
 
 from __future__ import annotations

@@ -5,12 +5,13 @@ It pays for memory, kernels and connections outside the timed run, as the rules 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 
+from train.buckets import BucketPlan
 from train.comm import Communicator
 from train.loop import Optimizer
 from train.model import TrainedNetwork
@@ -21,7 +22,7 @@ __all__ = ["warm_up"]
 
 def warm_up(
     network: TrainedNetwork, optimizer: Optimizer, communicator: Communicator, *,
-    buckets: Sequence[Sequence[int]], images: Any, weights: Mapping[str, np.ndarray],
+    buckets: BucketPlan, images: Any, weights: Mapping[str, np.ndarray],
 ) -> None:  # fmt: skip
     """Run forward, backward, reduction, update and inference, then restore.
 
@@ -35,7 +36,7 @@ def warm_up(
     """
     labels = mx.nd.zeros((len(images), *network.label_shape), ctx=images.context)
     network.forward_backward(images, labels)
-    for number, bucket in enumerate(buckets):
+    for number, bucket in enumerate(buckets.order):
         communicator.reduce(f"warm_up_{number}", [network.gradients[index] for index in bucket])
     optimizer.update(HyperParameters(lr=0.0, momentum=0.0, weight_decay=0.0))
     network.predict(images).wait_to_read()

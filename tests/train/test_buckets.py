@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.arch import build_network, gradient_bytes
-from train.buckets import plan_buckets
+from train.buckets import plan_buckets, plan_reductions
 
 
 @given(st.lists(st.integers(1, 1000), max_size=60), st.integers(1, 3000))
@@ -28,6 +28,35 @@ def test_a_bucket_closes_only_when_the_next_gradient_does_not_fit(sizes: list[in
     buckets = plan_buckets(sizes, cap)
     for bucket, following in pairwise(buckets):
         assert sum(sizes[index] for index in bucket) + sizes[following[0]] > cap
+
+
+SIZES, SHARES = st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.floats(0, 0.5)
+
+
+@given(SIZES, st.integers(1, 3000), SHARES)
+def test_whatever_is_deferred_every_bucket_is_handed_over_once(sizes: list[int], cap: int, share: float) -> None:
+    plan = plan_reductions(sizes, cap, share)
+    assert sorted(plan.order) == sorted(plan_buckets(sizes, cap))
+    assert 0 <= plan.num_deferred < len(plan.order)
+
+
+@given(SIZES, st.integers(1, 3000), SHARES)
+def test_deferred_gradients_wait_for_the_first_layer_and_go_in_the_order_of_their_use(
+    sizes: list[int], cap: int, share: float
+) -> None:
+    plan = plan_reductions(sizes, cap, share)
+    assert 0 in plan.order[plan.last_prompt]
+    waiting = [min(bucket) for bucket in plan.order[plan.last_prompt + 1 :]]
+    assert waiting == sorted(waiting)
+    assert plan.deferred.isdisjoint(index for bucket in plan.order[: plan.last_prompt + 1] for index in bucket)
+
+
+def test_the_share_that_is_deferred_is_about_the_one_asked_for() -> None:
+    sizes = [10] * 100
+    plan = plan_reductions(sizes, 20, 0.3)
+    assert (plan.num_deferred, len(plan.deferred)) == (15, 30)
+    assert plan.deferred == frozenset(range(50, 80)), "after the last fifth, which goes at once"
+    assert plan_reductions(sizes, 20, 0.0).order == plan_buckets(sizes, 20)
 
 
 def test_resnet50_in_16_mb_portions_starts_with_the_classifier() -> None:

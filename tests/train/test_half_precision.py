@@ -12,6 +12,7 @@ from configs.load import load_cluster, load_recipe
 from configs.schema import Engine, Lars, Loss, Model
 from tests.oracles import LarsOracle
 from train.arch import build_network
+from train.buckets import BucketPlan
 from train.comm import SingleProcess
 from train.init import checksum, initial_weights
 from train.lars import MomentumOptimizer
@@ -21,6 +22,7 @@ from train.warmup import warm_up
 
 RECIPE, CLUSTER = load_recipe("abci-b86016"), load_cluster("abci-v100")
 TABLE = build_network("resnet50", num_classes=1000, image_size=224, input_channels=4)
+TWO = BucketPlan(((0,), (1,)))
 SMALL = Model(name="resnet8", num_classes=10, image_size=16, input_channels=4)
 HALF = Engine(precision="float16", layout="NHWC")
 RATES = [0.1, 0.2, 0.15]
@@ -155,7 +157,7 @@ def test_a_warm_up_in_float16_leaves_masters_weights_and_statistics_as_they_were
     )  # fmt: skip
     weights = initial_weights(network.network, SMALL, seed=1)
     before = [array.asnumpy() for array in (*network.weights, *network.statistics)]
-    warm_up(network, optimizer, SingleProcess(), buckets=[[0], [1]], images=mx.nd.zeros((8, 16, 16, 4), ctx=mx.gpu()),
+    warm_up(network, optimizer, SingleProcess(), buckets=TWO, images=mx.nd.zeros((8, 16, 16, 4), ctx=mx.gpu()),
             weights=weights)  # fmt: skip
     after = [array.asnumpy() for array in (*network.weights, *network.statistics)]
     assert all(one.tobytes() == other.tobytes() for one, other in zip(before, after, strict=True))

@@ -11,6 +11,7 @@ import pytest
 from configs.schema import Engine, Lars, Loss, Model
 from tests.oracles import smoothed_cross_entropy as expected_losses
 from train.arch import build_network
+from train.buckets import BucketPlan
 from train.comm import SingleProcess
 from train.init import checksum, initial_weights
 from train.lars import MomentumOptimizer
@@ -19,6 +20,7 @@ from train.model import TrainedNetwork
 from train.schedule import HyperParameters
 from train.warmup import warm_up
 
+TWO = BucketPlan(((0,), (1,)))
 SMALL = Model(name="resnet8", num_classes=10, image_size=16)
 
 
@@ -100,7 +102,7 @@ def test_a_warm_up_is_undone_bit_for_bit() -> None:
         )
         if warm:
             weights = initial_weights(network.network, SMALL, seed=1)
-            warm_up(network, optimizer, SingleProcess(), buckets=[[0], [1]], images=mx.nd.zeros((8, 3, 16, 16)),
+            warm_up(network, optimizer, SingleProcess(), buckets=TWO, images=mx.nd.zeros((8, 3, 16, 16)),
                     weights=weights)  # fmt: skip
         for seed in (1, 2, 3):
             network.forward_backward(*_batch(seed=seed))

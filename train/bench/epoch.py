@@ -19,7 +19,7 @@ from logs.metrics import NullMetrics
 from train.arch import build_network
 from train.bench.job import packed, run_ranks
 from train.bench.measure import Report, interleave, make_report
-from train.buckets import plan_buckets
+from train.buckets import plan_reductions
 from train.comm import SingleProcess
 from train.loop import Run, Step, train
 from train.metric import top1_score
@@ -148,7 +148,8 @@ def _python_step() -> dict[str, float]:
     plan = plan_run(recipe, 1)
     table = build_network("resnet50", num_classes=1000, image_size=224, input_channels=3)
     nothing = _Nothing(len(table.parameters))
-    buckets = plan_buckets([4 * each.size for each in table.parameters], cluster.communication.bucket_bytes)
+    sizes = [4 * each.size for each in table.parameters]
+    buckets = plan_reductions(sizes, cluster.communication.bucket_bytes, 0.0)
     clock = StepClock(cluster.engine.run_ahead_steps, recipe.run.log_every_steps)
     step = Step(nothing, nothing, SingleProcess(), buckets, plan.accumulation_steps, clock, alive=lambda _: None)
     progress = Progress(

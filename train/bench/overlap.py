@@ -24,6 +24,7 @@ PURPOSE = "a step without communication, with it after backward, and beside back
 
 _WARMUP = 1
 _BUCKETS = (256 << 10, 1 << 20, 4 << 20, 16 << 20, 1 << 30)
+_DEFERRED = (0.2, 0.3, 0.4)
 _BULKS = (2, 8, 15)
 _CYCLES_MS = (0.1, 5.0)
 
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image-size", metavar="PX", type=int, default=64)
     parser.add_argument("--batch", metavar="N", type=int, default=16, help="images a rank (default: %(default)s)")
     parser.add_argument("--rounds", metavar="N", type=int, default=4, help="rounds that count (default: %(default)s)")
-    parser.add_argument("--steps", metavar="N", type=int, default=2, help="steps of a sample (default: %(default)s)")
+    parser.add_argument("--steps", metavar="N", type=int, default=3, help="steps of a sample (default: %(default)s)")
     parser.add_argument(
         "--links", metavar="GBPS", nargs="*", default=["doubling", "1", "10"],
         help="Gb/s each way; doubling: at which communication after backward doubles the step (default: all three)",
@@ -77,13 +78,14 @@ def measure(options: argparse.Namespace) -> Report:
     links = [_bits_per_s(link) for link in options.links]
     table = build_network(options.model, num_classes=1000, image_size=options.image_size)
     total_bytes = sum(gradient_bytes(table.parameters, 4))
-    ways = (Way(NONE), Way(SERIAL, _BUCKETS[2]), Way(OVERLAPPED, _BUCKETS[1]))
+    plain = Way(OVERLAPPED, _BUCKETS[1])
+    ways = (Way(NONE), Way(SERIAL, _BUCKETS[2]), plain, replace(plain, deferred=_DEFERRED[1]))
     rows, alone_s = _measure(_Job(options), ways)
     for link in links:
         # In a ring of two, each rank sends all of the gradients once.
         job = _Job(options, link or 8 * total_bytes / alone_s)
         sweeps = link is None and not options.no_sweep
-        rows += _measure(job, (*ways, *_other_ways(ways[-1])) if sweeps else ways)[0]
+        rows += _measure(job, (*ways, *_other_ways(plain)) if sweeps else ways)[0]
         if sweeps:
             rows += [row for each in _other_settings(job) for row in _measure(each, ways)[0]]
     return make_report(rows, [
@@ -110,7 +112,8 @@ def _bits_per_s(link: str) -> float | None:
 def _other_ways(best: Way) -> list[Way]:
     """Vary one thing at a time."""
     sizes = [replace(best, bucket_bytes=size) for size in _BUCKETS if size != best.bucket_bytes]
-    return [*sizes, replace(best, order="first"), replace(best, wire="float16")]
+    shares = [replace(best, deferred=share) for share in (_DEFERRED[0], _DEFERRED[2])]
+    return [*sizes, *shares, replace(best, order="first"), replace(best, wire="float16")]
 
 
 def _other_settings(job: _Job) -> Iterator[_Job]:

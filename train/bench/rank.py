@@ -6,11 +6,13 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from configs.load import load_both
 from configs.plan import RunPlan, plan_run
 from configs.schema import Cluster, Recipe
 from data.source import Batch, TrainingSource
+from train.buckets import BucketPlan
 from train.build import Model, build_model
 from train.comm import Communicator, bring_up
 from train.identity import Identity, read_identity
@@ -55,11 +57,27 @@ class Rank:
         """Time an action and all that it queues: from when all ranks are here to when the slowest is done."""
         import mxnet as mx  # noqa: PLC0415 (slow)
 
-        mx.nd.waitall()
-        self.communicator.gather("begin", 0)
+        self._meet()
         begin = time.perf_counter()
         action()
         mx.nd.waitall()
+        return self._slowest_s(begin)
+
+    def time_between_s(self, steps: Callable[[int], Any], number: int) -> float:
+        """Time steps of `steps_of` amid others: from the loss of one to that of the ``number``-th after it."""
+        self._meet()
+        steps(1).wait_to_read()
+        begin = time.perf_counter()
+        steps(number).wait_to_read()
+        return self._slowest_s(begin)
+
+    def _meet(self) -> None:
+        import mxnet as mx  # noqa: PLC0415 (slow)
+
+        mx.nd.waitall()
+        self.communicator.gather("begin", 0)
+
+    def _slowest_s(self, begin: float) -> float:
         return max(self.communicator.gather("took", round(1e9 * (time.perf_counter() - begin)))) / 1e9
 
 
@@ -79,14 +97,16 @@ def open_rank(overrides: Sequence[str], recipe_name: str = "imagenet-smoke") -> 
 
 
 def steps_of(
-    rank: Rank, communicator: Communicator, buckets: Sequence[Sequence[int]], source: TrainingSource | None = None
-) -> Callable[[int], None]:
-    """Give a function that queues that many steps of a run's own kind, on the rank's batch or on a source's."""
+    rank: Rank, communicator: Communicator, buckets: BucketPlan, source: TrainingSource | None = None
+) -> Callable[[int], Any]:
+    """Give a function that queues that many steps of a run's own kind, on the rank's batch or on a source's.
+
+    It gives the last one's loss over all ranks, which comes back with the first of its gradients.
+    """
     model, run_ahead = rank.model, rank.cluster.engine.run_ahead_steps
     step = Step(model.network, model.optimizer, communicator, buckets, 1, NoClock(run_ahead), alive=lambda _: None)
 
-    def steps(number: int) -> None:
-        for _ in range(number):
-            step(0, source or rank, HYPER)
+    def steps(number: int) -> Any:
+        return [step(0, source or rank, HYPER).summed for _ in range(number)][-1]
 
     return steps

@@ -46,7 +46,7 @@ def test_a_shaped_link_lets_no_more_pass_than_it_may() -> None:
 @needs_link
 def test_two_ranks_tell_a_sample_a_round_of_every_way_over_a_shaped_link() -> None:
     ways = [Way(NONE), Way(SERIAL, 1 << 18), Way(OVERLAPPED, 1 << 16), Way(OVERLAPPED, order="first"),
-            Way(OVERLAPPED, wire="float16")]  # fmt: skip
+            Way(OVERLAPPED, wire="float16"), Way(OVERLAPPED, 1 << 14, deferred=0.3)]  # fmt: skip
     words = [*SMALL, "--rounds", "2", "--steps", "1", *(way.name for way in ways)]
     said = samples_of(run_ranks("train.bench.programs.overlap", words, overrides=[f"{LINK}=125e6"]))
     assert {Way.parse(name) for name in said} == set(ways)
@@ -55,7 +55,7 @@ def test_two_ranks_tell_a_sample_a_round_of_every_way_over_a_shaped_link() -> No
 
 @given(st.lists(st.integers(1, 1000), min_size=1), st.integers(1, 2000), st.sampled_from(["last", "first"]))
 def test_every_order_sends_every_gradient_once(sizes: list[int], cap: int, order: str) -> None:
-    buckets = Way(OVERLAPPED, cap, order)._buckets(sizes)
+    buckets = Way(OVERLAPPED, cap, order)._buckets(sizes).order
     sent = [index for bucket in buckets for index in bucket]
     assert sent == sorted(range(len(sizes)), reverse=order == "last")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from train.bench.rank import Rank, open_rank, steps_of
 from train.bench.samples import tell
-from train.buckets import plan_buckets
+from train.buckets import BucketPlan, plan_buckets, plan_reductions
 from train.comm import Communicator, SingleProcess
 
 __all__ = ["NONE", "OVERLAPPED", "SERIAL", "Way", "main"]
@@ -27,17 +27,19 @@ class Way:
         bucket_bytes: Cap of one reduction.
         order: Which bucket is handed over first: that of the ``last`` layer, or of the ``first``.
         wire: Type of the numbers sent.
+        deferred: Share of the bytes that lets the first layers' pass.
     """
 
     when: str
     bucket_bytes: int = 1 << 20
     order: str = "last"
     wire: str = "float32"
+    deferred: float = 0.0
 
     @property
     def name(self) -> str:
         """Write it as `parse` reads it."""
-        return ":".join([self.when, str(self.bucket_bytes), self.order, self.wire])
+        return ":".join([self.when, str(self.bucket_bytes), self.order, self.wire, f"{self.deferred:g}"])
 
     @property
     def title(self) -> str:
@@ -45,24 +47,26 @@ class Way:
         if self.when == NONE:
             return NONE
         order = "" if self.order == "last" else ", first layer first"
-        return f"{self.when} {self.bucket_bytes >> 10} KiB{order}{'' if self.wire == 'float32' else f', {self.wire}'}"
+        wire = "" if self.wire == "float32" else f", {self.wire}"
+        deferred = f", {self.deferred:.0%} deferred" if self.deferred else ""
+        return f"{self.when} {self.bucket_bytes >> 10} KiB{order}{wire}{deferred}"
 
     @classmethod
     def parse(cls, text: str) -> Way:
-        """Read ``when:bucket_bytes:order:wire``."""
-        when, bucket_bytes, order, wire = text.split(":")
-        return cls(when, int(bucket_bytes), order, wire)
+        """Read ``when:bucket_bytes:order:wire:deferred``."""
+        when, bucket_bytes, order, wire, deferred = text.split(":")
+        return cls(when, int(bucket_bytes), order, wire, float(deferred))
 
-    def steps(self, rank: Rank) -> Callable[[int], None]:
+    def steps(self, rank: Rank) -> Callable[[int], Any]:
         """Make steps whose gradients travel so."""
         buckets = self._buckets([array.size * array.dtype().itemsize for array in rank.model.network.gradients])
         return steps_of(rank, self._communicator(rank.communicator), buckets)
 
-    def _buckets(self, sizes: Sequence[int]) -> Sequence[Sequence[int]]:
+    def _buckets(self, sizes: Sequence[int]) -> BucketPlan:
         if self.order == "last":
-            return plan_buckets(sizes, self.bucket_bytes)
+            return plan_reductions(sizes, self.bucket_bytes, self.deferred)
         mirrored = plan_buckets(sizes[::-1], self.bucket_bytes)
-        return [[len(sizes) - 1 - index for index in bucket] for bucket in mirrored]
+        return BucketPlan(tuple(tuple(len(sizes) - 1 - index for index in bucket) for bucket in mirrored))
 
     def _communicator(self, real: Communicator) -> Communicator:
         if self.when == NONE:
@@ -105,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     samples: dict[Way, list[dict[str, float]]] = {way: [] for way in ways}
     for number in range(1 + options.rounds):
         for way, steps in ways.items():
-            step_ms = 1e3 * rank.time_s(lambda: steps(options.steps)) / options.steps  # noqa: B023 (called at once)
+            step_ms = 1e3 * rank.time_between_s(steps, options.steps) / options.steps
             if number:
                 samples[way].append({"step_ms": step_ms})
     for way, rounds in samples.items():
