@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -16,7 +16,7 @@ from configs.load import load_both, load_cluster
 from configs.schema import Cluster, Recipe
 from configs.section import Section
 
-__all__ = ["LeftOut", "ScalingCell", "ScalingStudy"]
+__all__ = ["Expectation", "LeftOut", "ScalingCell", "ScalingStudy"]
 
 Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)]
 Variants = Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
@@ -38,6 +38,28 @@ class LeftOut(Section):
     def names(self, cell: ScalingCell) -> bool:
         """Tell whether a cell is one of them."""
         return all(getattr(cell, axis) in values for axis, values in self if values)
+
+
+class Expectation(Section):
+    """A comparison that the study is made for: a network's images/s at one value of an axis over those at another.
+
+    It is judged by the numbers found, wherever both were, and the page says whether it holds.
+    """
+
+    axis: Literal["communication", "data", "batch"]
+    base: str | int = Field(description="The value that speeds are told relative to.")
+    other: str | int
+    effect: Literal["loses", "gains"]
+    network: str = Field(description="What loses, or gains.")
+    than: Names = Field((), description="The networks that lose, or gain, less; none: it loses, or gains, at all.")
+
+    @property
+    def words(self) -> str:
+        """Say it."""
+        compared = f" more than {' and '.join(self.than)}" if self.than else ""
+        value = f"batch {self.other}" if self.axis == "batch" else self.other
+        base = f"batch {self.base}" if self.axis == "batch" else self.base
+        return f"{self.network} {self.effect}{compared} with {value} in place of {base}"
 
 
 class ScalingStudy(Section):
@@ -66,6 +88,7 @@ class ScalingStudy(Section):
         default_factory=dict,
         description="Data sets to pack where they are missing: name -> what ./run.sh prepare takes.",
     )
+    expects: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
     times_ranks: dict[str, float] = Field(
         default_factory=dict, description="Keys whose value is this times the ranks: schedule.base_lr: 1e-4."
     )
@@ -86,6 +109,17 @@ class ScalingStudy(Section):
                     raise ConfigError(f"leave_out.{axis}", unknown[0], ", ".join(map(str, getattr(self, axis))))
             if not any(values for _, values in each):
                 raise ConfigError("leave_out", "{}", "at least one axis with its values")
+        return self
+
+    @model_validator(mode="after")
+    def _expectations_are_of_this_grid(self) -> ScalingStudy:
+        for each in self.expects:
+            for axis, value in (
+                *((each.axis, value) for value in (each.base, each.other)),
+                *(("network", name) for name in (each.network, *each.than)),
+            ):
+                if value not in getattr(self, axis):
+                    raise ConfigError(f"expects.{axis}", value, ", ".join(map(str, getattr(self, axis))))
         return self
 
     def cells(self) -> Iterator[ScalingCell]:

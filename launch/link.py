@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 
 from configs.errors import UserError
 
-__all__ = ["can_shape", "require_link", "shaped"]
+__all__ = ["NO_LINK", "can_shape", "require_link", "shaped"]
+
+NO_LINK = (
+    "the loopback cannot be shaped here: it takes root or user namespaces, unshare, ip, tc, and a kernel with token "
+    "buckets (sch_tbf)"
+)
 
 _BURST_BYTES = 128 << 10
 """What a token bucket lets pass at once: two of the loopback's largest packets."""
@@ -41,14 +47,12 @@ def require_link() -> None:
         UserError: It takes more than this machine or user has.
     """
     if not can_shape():
-        raise UserError(
-            "communication.link_bytes_per_s: the loopback cannot be shaped here: it takes root or user namespaces, "
-            "unshare, ip, tc, and a kernel with token buckets (sch_tbf); leave it out to take the loopback as it is"
-        )
+        raise UserError(f"communication.link_bytes_per_s: {NO_LINK}; leave it out to take the loopback as it is")
 
 
+@functools.cache
 def can_shape() -> bool:
-    """Try it."""
+    """Try it, once."""
     try:
         return subprocess.run([*shaped(1e8), "true"], capture_output=True, check=False).returncode == 0
     except FileNotFoundError:

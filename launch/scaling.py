@@ -18,9 +18,11 @@ from configs.errors import UserError
 from configs.load import ROOT, dump, load_run, resolve_path, with_resolved_paths
 from configs.scaling import ScalingCell, ScalingStudy
 from configs.schema import Cluster, Recipe
+from launch.link import NO_LINK, can_shape
 from launch.run import pack
 from logs.cells import PREDICTION_FILE, Row, measured, predicted
 from logs.disk import explain_disk_errors, write_text
+from logs.expectations import compare, verdict
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
 from logs.scaling import write_scaling
 from logs.scaling_page import write_scaling_page
@@ -157,7 +159,7 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, dry: bool, run
         _prepare(study)
     tasks: list[_Task] = [*_predictions(study, runs), *_measurements(study, runs, run)]
     known = [task.rows() for task in tasks]  # before the first run, so that a folder of another study is seen now
-    rows: list[Row] = []
+    rows = _skipped(study)
     failed = False
     for number, (task, before) in enumerate(zip(tasks, known, strict=True), start=1):
         found = before
@@ -176,7 +178,19 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, dry: bool, run
             write_scaling(study, rows, output)
     if not dry:
         write_scaling_page(study, rows, runs, output)
+        for each in study.expects:
+            sys.stdout.write(f"{verdict(compare(each, rows))}: {each.words}\n")
+        sys.stdout.write(f"{output / study.name}.html\n")
     return int(failed)
+
+
+def _skipped(study: ScalingStudy) -> list[Row]:
+    """Give the rows of the cells that this machine has the cores for, but not the link."""
+    place = study.place()
+    shaped = [cell for cell in study.cells() if _has_cores(cluster := study.load(cell)[1], place) and _shapes(cluster)]
+    if not shaped or can_shape():
+        return []
+    return [Row(*cell.axes, 0, "measured", "skipped", note=NO_LINK) for cell in shaped]
 
 
 def _prepare(study: ScalingStudy) -> None:
@@ -243,7 +257,16 @@ def _measurements(study: ScalingStudy, runs: Path, run: Runner) -> Iterator[_Mea
 
 
 def _fits(cluster: Cluster, place: Cluster) -> bool:
-    """Tell whether the machines that there are can run a cell: a core for each thread, or a GPU a rank."""
+    """Tell whether the machines that there are can run a cell."""
+    return _has_cores(cluster, place) and (not _shapes(cluster) or can_shape())
+
+
+def _shapes(cluster: Cluster) -> bool:
+    return cluster.communication.link_bytes_per_s is not None
+
+
+def _has_cores(cluster: Cluster, place: Cluster) -> bool:
+    """Tell whether there is a core for each thread, or a GPU a rank."""
     if place.device == "cpu" and place.launcher == "local":
         return cluster.world_size * cluster.engine.threads <= len(os.sched_getaffinity(0))
     is_ours = cluster.launcher == "local" and cluster.scheduler.kind == "none"

@@ -27,7 +27,7 @@ class Row:
 
     Attributes:
         basis: A prediction has no other figures than a rate and the time of an epoch.
-        status: failed: the run ended early, and its other figures are left out.
+        status: failed: the run ended early, and its other figures are left out; skipped: it cannot be run here.
         images_per_s: Over all ranks, warm-up steps and evaluations left out.
         efficiency: Rate a rank over that of the fewest ranks; a prediction's is over its own, never a measured one.
         first_epoch_s: The first epoch's wall time, evaluation left out; ``later_epoch_s`` the others' median.
@@ -35,9 +35,11 @@ class Row:
         cpu_s: The same time as CPU seconds, the ranks' sum, with the children that they waited for.
         slowest_cpu_s: Of the rank that used most.
         busy_cores: Mean over the samples of the whole run, start-up and server processes counted.
+        other_busy_cores: Mean over the same samples, of everything else on the machine.
         peak_memory_bytes: The ranks' sum.
         busy_gpus: Mean utilisation, 0 to 1.
         loss: Mean training loss of the last interval.
+        note: Why it was skipped.
     """
 
     network: str
@@ -47,7 +49,7 @@ class Row:
     ranks: int
     repeat: int
     basis: Literal["measured", "predicted"]
-    status: Literal["success", "failed"] = "success"
+    status: Literal["success", "failed", "skipped"] = "success"
     images_per_s: float | None = None
     efficiency: float | None = None
     first_epoch_s: float | None = None
@@ -57,6 +59,7 @@ class Row:
     cpu_s: float | None = None
     slowest_cpu_s: float | None = None
     busy_cores: float | None = None
+    other_busy_cores: float | None = None
     peak_memory_bytes: int | None = None
     busy_gpus: float | None = None
     input_wait_fraction: float | None = None
@@ -65,6 +68,7 @@ class Row:
     top1: float | None = None
     mean_auc: float | None = None
     folder: str = ""
+    note: str = ""
 
     @property
     def quality(self) -> float | None:
@@ -105,6 +109,8 @@ def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) ->
         cpu_s=sum(cpu),
         slowest_cpu_s=max(cpu),
         busy_cores=statistics.fmean(each.busy_cores for each in samples) if samples else None,
+        other_busy_cores=max(0.0, statistics.fmean(each.machine_busy_cores - each.busy_cores for each in samples))
+        if samples else None,
         peak_memory_bytes=int(sum(usage["peak_memory_bytes"])),
         busy_gpus=statistics.fmean(shares) if shares else None,
         input_wait_fraction=summary.input_wait_fraction,

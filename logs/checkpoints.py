@@ -13,12 +13,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from configs.errors import UserError
 from logs.disk import explain_disk_errors, write_text
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = [
     "CHECKPOINT_FOLDER", "ORIGIN_FILE", "Checkpoint", "DamagedCheckpoint", "list_checkpoints", "newest_whole",
@@ -54,6 +55,8 @@ def write(run_folder: Path, step: int, checkpoint: Checkpoint, *, keep: int) -> 
     Raises:
         UserError: The disk is full.
     """
+    import numpy as np  # noqa: PLC0415 (a launcher lists checkpoints, and need not wait for this)
+
     folder = run_folder / CHECKPOINT_FOLDER
     path = folder / f"step-{step:08d}.ckpt"
     half = path.with_name(f".{path.name}.{os.getpid()}")
@@ -85,6 +88,8 @@ def read(path: Path) -> Checkpoint:
     Raises:
         DamagedCheckpoint: It is not what `write` wrote.
     """
+    import numpy as np  # noqa: PLC0415 (as in write)
+
     content = _verified(path)
     with np.load(io.BytesIO(content), allow_pickle=False) as members:
         arrays = {name: members[name] for name in members.files}

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import median
+from typing import Any
 
 from logs.cells import Row
-from logs.scaling_figures import grouped
+from logs.scaling_figures import grouped, ranks_in_words
 
-__all__ = ["findings"]
+__all__ = ["findings", "ratios", "where"]
+
+_NOISE_CORES = 0.1
+"""What an idle machine's own services use at most."""
 
 _AXES = ("communication", "data", "batch", "ranks")
 
@@ -22,7 +26,8 @@ def findings(rows: Sequence[Row]) -> list[str]:
     known = [row for row in rows if row.basis == "measured" and row.images_per_s is not None]
     return [
         *_in_place_of_the_first(known, "communication"), *_in_place_of_the_first(known, "data"), *_batches(known),
-        *_efficiencies(known), *_quality(known), *_first_epochs(known), *_clocks(known), *_simulator(rows),
+        *_efficiencies(known), *_quality(known), *_first_epochs(known), *_clocks(known), *_others(known),
+        *_simulator(rows),
     ]  # fmt: skip
 
 
@@ -31,10 +36,10 @@ def _in_place_of_the_first(rows: Sequence[Row], axis: str) -> Iterator[str]:
     names = list(dict.fromkeys(getattr(row, axis) for row in rows))
     for name in names[1:]:
         for key, group in grouped(rows, *(each for each in _AXES if each != axis)).items():
-            shares = _ratios(group, axis, names[0], name)
+            shares = ratios(group, axis, names[0], name)
             if shares:
                 told = ", ".join(f"{network} runs at {share:.0%}" for network, share in sorted(shares, key=_second))
-                yield f"{name} in place of {names[0]} ({_where(axis, key)}): {told} of its images/s."
+                yield f"{name} in place of {names[0]} ({where(axis, key)}): {told} of its images/s."
 
 
 def _batches(rows: Sequence[Row]) -> Iterator[str]:
@@ -42,11 +47,11 @@ def _batches(rows: Sequence[Row]) -> Iterator[str]:
     for key, group in grouped(rows, "communication", "data", "ranks").items():
         batches = sorted({row.batch for row in group})
         ends = {min(row.ranks for row in rows), max(row.ranks for row in rows)}
-        gains = _ratios(group, "batch", batches[0], batches[-1])
+        gains = ratios(group, "batch", batches[0], batches[-1])
         if len(batches) > 1 and key[-1] in ends and gains:
             order = sorted(gains, key=_second, reverse=True)
             told = ", ".join(f"{network} {gain:.2f} times" for network, gain in order)
-            yield f"Batch {batches[-1]} in place of {batches[0]} ({_where('batch', key)}): {told} its images/s."
+            yield f"Batch {batches[-1]} in place of {batches[0]} ({where('batch', key)}): {told} its images/s."
 
 
 def _efficiencies(rows: Sequence[Row]) -> Iterator[str]:
@@ -61,7 +66,7 @@ def _efficiencies(rows: Sequence[Row]) -> Iterator[str]:
             for (network,), cell in grouped(group, "network").items()
         ]
         told = ", ".join(f"{network} {share:.0%}" for network, share in sorted(shares, key=_second))
-        yield f"On {most} ranks ({_where('ranks', key)}): {told} of the ideal speed."
+        yield f"On {most} ranks ({where('ranks', key)}): {told} of the ideal speed."
 
 
 def _quality(rows: Sequence[Row]) -> Iterator[str]:
@@ -90,6 +95,13 @@ def _clocks(rows: Sequence[Row]) -> Iterator[str]:
         yield f"CPU seconds of all ranks are {_range(ratios)} times the wall's; a rate by the one is none by the other."
 
 
+def _others(rows: Sequence[Row]) -> Iterator[str]:
+    """Say so where the machine was not the study's alone."""
+    shares = [row.other_busy_cores for row in rows if row.other_busy_cores is not None]
+    if shares and median(shares) > _NOISE_CORES:
+        yield f"Other programs kept {_range(shares)} cores busy meanwhile: run it again on an idle machine."
+
+
 def _simulator(rows: Sequence[Row]) -> Iterator[str]:
     """Say how far predictions are off where cells were measured as well."""
     errors = []
@@ -103,7 +115,7 @@ def _simulator(rows: Sequence[Row]) -> Iterator[str]:
         yield f"Where cells were measured, the simulator's images/s are {_range(errors)} times theirs."
 
 
-def _ratios(rows: Sequence[Row], axis: str, base: object, other: object) -> list[tuple[str, float]]:
+def ratios(rows: Sequence[Row], axis: str, base: object, other: object) -> list[tuple[str, float]]:
     """Give images/s at ``other`` over those at ``base``, of each network that has both."""
     found = []
     for (network,), group in grouped(rows, "network").items():
@@ -119,16 +131,16 @@ def _second(pair: tuple[str, float]) -> float:
     return pair[1]
 
 
-def _where(axis: str, key: Sequence[object]) -> str:
+def where(axis: str, key: Sequence[object]) -> str:
     """Name what the cells compared have in common."""
     return ", ".join(
         _told(name, value) for name, value in zip((each for each in _AXES if each != axis), key, strict=True)
     )
 
 
-def _told(name: str, value: object) -> str:
+def _told(name: str, value: Any) -> str:
     if name == "ranks":
-        return f"{value} rank{'' if value == 1 else 's'}"
+        return ranks_in_words(value)
     return f"batch {value} a rank" if name == "batch" else str(value)
 
 

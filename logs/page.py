@@ -14,7 +14,7 @@ from logs.explain import explain
 from logs.figures import figures
 from logs.subject import Subject
 
-__all__ = ["document", "render", "scrolled", "section"]
+__all__ = ["badge", "document", "render", "scrolled", "section"]
 
 _CSS = (Path(__file__).parent / "page.css").read_text
 _MANY_LINKS = 40
@@ -88,14 +88,14 @@ def _row(subject: Subject, number: int) -> str:
     accuracy = _NOTHING if record.final_accuracy is None else f"{record.final_accuracy:.4f}"
     goal = f"<small>target {subject.target:g}</small>" if subject.target is not None else ""
     verdicts = "<br>".join(
-        f"{_badge('passes' if each.passed else 'fails', each.passed)} {escape(each.ruleset)}"
+        f"{badge('passes' if each.passed else 'fails', each.passed)} {escape(each.ruleset)}"
         for each in subject.verdicts
     )
     status = subject.summary.get("status") or record.status or ("running" if record.began_s else "unknown")
     place = subject.standing
     convergence = "" if place.outcome == "no reference" else f"<small>reference: {place.outcome}</small>"
     cells = (
-        _badge(str(status), {"success": True, "aborted": False}.get(str(status))),
+        badge(str(status), {"success": True, "aborted": False}.get(str(status))),
         _seconds(record.time_to_train_s),
         _seconds(record.init_s),
         _number(record.epochs) + convergence,
@@ -199,7 +199,8 @@ def scrolled(name: str, table: str) -> str:
     return f'<div class="scroll" role="region" aria-label="{escape(name)}" tabindex="0">{table}</div>'
 
 
-def _badge(words: str, good: bool | None) -> str:
+def badge(words: str, good: bool | None) -> str:
+    """Give a word or two in a frame, green or red where ``good`` is known."""
     kind = {True: "good", False: "bad", None: "plain"}[good]
     return f'<span class="badge {kind}">{escape(words)}</span>'
 

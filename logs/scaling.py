@@ -7,10 +7,12 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from statistics import median
 
 from configs.scaling import ScalingStudy
 from logs.cells import Row
 from logs.disk import explain_disk_errors, write_text
+from logs.scaling_figures import grouped
 
 __all__ = ["with_efficiency", "write_scaling"]
 
@@ -33,21 +35,25 @@ def write_scaling(study: ScalingStudy, rows: Sequence[Row], folder: Path) -> Non
 def with_efficiency(rows: Iterable[Row]) -> list[Row]:
     """Fill in the measured rows' efficiency.
 
-    Its base is the best measured rate a rank, over the ways to communicate, at the fewest ranks that the same network,
-    data and batch were measured at.
+    Its base is the best rate a rank, over the ways to communicate, at the fewest ranks that the same network, data and
+    batch were measured at; a way's rate is the median of its repeats.
     """
     known = list(rows)
-    bases: dict[tuple[str, str, int], tuple[int, float]] = {}
-    for row in known:
-        if row.basis == "measured" and row.images_per_s is not None:
-            key = (row.network, row.data, row.batch)
-            best = bases.get(key, (row.ranks, 0.0))
-            if row.ranks <= best[0]:
-                rate = row.images_per_s / row.ranks
-                bases[key] = (row.ranks, max(rate, best[1]) if row.ranks == best[0] else rate)
+    measured = [row for row in known if row.basis == "measured" and row.images_per_s is not None]
+    bases = {key: _base(group) for key, group in grouped(measured, *_ALIKE).items()}
     return [
-        replace(row, efficiency=row.images_per_s / row.ranks / bases[row.network, row.data, row.batch][1])
+        replace(row, efficiency=row.images_per_s / row.ranks / bases[row.network, row.data, row.batch])
         if row.basis == "measured" and row.images_per_s is not None
         else row
         for row in known
     ]
+
+
+_ALIKE = ("network", "data", "batch")
+
+
+def _base(rows: Sequence[Row]) -> float:
+    """Give the rate a rank that is worth 1."""
+    fewest = min(row.ranks for row in rows)
+    ways = grouped([row for row in rows if row.ranks == fewest], "communication").values()
+    return max(median(row.images_per_s or 0.0 for row in way) for way in ways) / fewest

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from logs.cells import Row
 from logs.figures import course
@@ -14,7 +14,7 @@ from logs.subject import gather
 from logs.svg import Bar, Series, bar_chart, line_chart
 from logs.usage import Sample, read_samples
 
-__all__ = ["Figure", "cell_figures", "course_figures", "grouped"]
+__all__ = ["Figure", "cell_figures", "course_figures", "grouped", "ranks_in_words"]
 
 _Titled = tuple[str, list["Figure"]]
 
@@ -68,9 +68,15 @@ def _lines(
             style = "predicted" if basis == "predicted" else ""
             series.append(Series(told, names.index(str(name)), points, style))  # type: ignore[arg-type]
     series += extra
-    return Figure("", line_chart(title, _AXES[x], series), series)
+    places = [place for each in series for place, _ in each.points]
+    # Where ranks go far, what few of them do would be lost in the corner.
+    goes_far = x == "ranks" and max(places) >= _FAR * min(places)
+    drawing = line_chart(title, _AXES[x], series, doubling=_DOUBLING[title] if goes_far else "")
+    return Figure("", drawing, series)
 
 
+_FAR = 16
+_DOUBLING: dict[str, Literal["x", "xy"]] = {"Images/s": "xy", "Efficiency": "x"}
 _AXES = {"ranks": "ranks", "batch": "images a rank"}
 
 
@@ -120,6 +126,8 @@ def _epoch_time(rows: Sequence[Row]) -> Iterator[Figure]:
 
 def _speed_up_by_batch(rows: Sequence[Row]) -> Iterator[Figure]:
     for (way, data, ranks), group in grouped(rows, "communication", "data", "ranks").items():
+        if len({row.batch for row in group}) == 1:
+            continue
         base = {}
         for key, cell in grouped(group, "network", "basis").items():
             least = min(row.batch for row in cell)
@@ -128,13 +136,17 @@ def _speed_up_by_batch(rows: Sequence[Row]) -> Iterator[Figure]:
             "Speed-up", "batch", group, "network",
             lambda row, base=base: (row.images_per_s or 0.0) / base[row.network, row.basis],  # type: ignore[misc]
         )  # fmt: skip
-        yield replace(figure, caption=f"Images/s over that of the smallest batch: {way}, {data}, {ranks} ranks")
+        yield replace(
+            figure, caption=f"Images/s over that of the smallest batch: {way}, {data}, {ranks_in_words(ranks)}"
+        )
 
 
 def _data_kinds(rows: Sequence[Row]) -> Iterator[Figure]:
     measured = [row for row in rows if row.basis == "measured"]
     kinds = list(dict.fromkeys(row.data for row in measured))
     for (network, way), group in grouped(measured, "network", "communication").items():
+        if len({row.data for row in group}) == 1:
+            continue
         bars = []
         for (batch, ranks), cell in grouped(group, "batch", "ranks").items():
             for (data,), same in grouped(cell, "data").items():
@@ -144,13 +156,18 @@ def _data_kinds(rows: Sequence[Row]) -> Iterator[Figure]:
         yield Figure(f"Images/s by kind of data: {network}, {way}", bar_chart("Images/s", "images/s", bars), ())
 
 
+def ranks_in_words(count: int) -> str:
+    """Write the number of ranks."""
+    return "1 rank" if count == 1 else f"{count} ranks"
+
+
 def course_figures(rows: Sequence[Row], runs: Path) -> Iterator[_Titled]:
     """Give the sections whose charts follow a cell's first repeat through its run."""
     first = [row for row in rows if row.basis == "measured" and row.status == "success" and not row.repeat]
     courses: list[Figure] = []
     traces: list[Figure] = []
     for (network, data, batch), group in grouped(first, "network", "data", "batch").items():
-        names = [f"{row.communication}, {row.ranks} ranks" for row in group]
+        names = [f"{row.communication}, {ranks_in_words(row.ranks)}" for row in group]
         key = [Series(name, number, ()) for number, name in enumerate(names)]
         whose = f"{network}, {data}, batch {batch} a rank"
         subjects = [gather(runs / row.folder, name) for row, name in zip(group, names, strict=True)]

@@ -7,11 +7,12 @@ from html import escape
 from pathlib import Path
 from statistics import median
 
-from configs.scaling import ScalingStudy
+from configs.scaling import Expectation, ScalingStudy
 from logs.cells import Row
 from logs.disk import write_text
+from logs.expectations import MARGIN, Comparison, compare, verdict
 from logs.findings import findings
-from logs.page import document, scrolled, section
+from logs.page import badge, document, scrolled, section
 from logs.scaling import with_efficiency
 from logs.scaling_figures import Figure, cell_figures, course_figures, grouped
 
@@ -22,6 +23,7 @@ _HEADS = (
     "Later epochs, s", "Wall, s", "CPU, s", "Cores busy", "Memory, MB", "Top-1 or AUC",
 )  # fmt: skip
 _NOTHING = "\u2013"
+_GOOD = {"holds": True, "does not hold": False}
 
 
 def write_scaling_page(study: ScalingStudy, rows: Sequence[Row], runs: Path, folder: Path) -> None:
@@ -44,6 +46,7 @@ def write_scaling_page(study: ScalingStudy, rows: Sequence[Row], runs: Path, fol
     ]
     said = "".join(f"<li>{escape(sentence)}</li>" for sentence in findings(complete))
     body = f"<h1>{escape(study.title)}</h1>{_lead(study, complete)}"
+    body += section("What it shows", _expected(study, complete)) if study.expects else ""
     body += (section("What the numbers say", f"<ul>{said}</ul>") if said else "") + "".join(sections)
     body += section("Cells", _table(complete))
     body += "".join(f"<p>{escape(part)}</p>" for part in study.notes.split("\n\n") if part.strip())
@@ -56,11 +59,39 @@ def _lead(study: ScalingStudy, rows: Sequence[Row]) -> str:
     failed = sum(row.status == "failed" for row in rows)
     told = f"<strong>{measured} runs</strong>, {study.repeats} of each cell, made by ./run.sh sweep {study.name}"
     told += f"; {failed} failed" if failed else ""
+    for (note,), skipped in grouped([row for row in rows if row.status == "skipped"], "note").items():
+        told += f"; {len(skipped)} {'cell was' if len(skipped) == 1 else 'cells were'} not run: {escape(note)}"
     told += ". Points are medians of the repeats; the table has lowest and highest."
     if any(row.basis == "predicted" for row in rows):
         told += " Hollow points on dotted lines were <strong>predicted by the simulator</strong>, and nothing "
         told += "measured is in them."
     return f'<p class="lead">{escape(study.purpose.strip())}</p><p class="lead">{told}</p>'
+
+
+def _expected(study: ScalingStudy, rows: Sequence[Row]) -> str:
+    """Judge what the study was made to show, with the numbers."""
+    found = [(each, compare(each, rows)) for each in study.expects]
+    held = sum(verdict(comparisons) == "holds" for _, comparisons in found)
+    told = (
+        f"<strong>{held} of {len(found)}</strong> expectations hold wherever they were measured. Numbers are images/s "
+    )
+    told += "over those of what another thing stands in place of: 0.50 is half as fast. "
+    told += f"Less than {MARGIN:.0%} between them is no difference."
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("Where", "Images/s, relative", "As expected", "Basis"))
+    bodies = "".join(_judged(each, comparisons) for each, comparisons in found)
+    return f"<p>{told}</p>{scrolled('Expectations', f'<table><thead><tr>{heads}</tr></thead>{bodies}</table>')}"
+
+
+def _judged(expectation: Expectation, comparisons: Sequence[Comparison]) -> str:
+    words = verdict(comparisons)
+    head = f"{escape(expectation.words)} {badge(words, _GOOD.get(words))}"
+    lines = [f'<tr><th scope="rowgroup" colspan="4">{head}</th></tr>']
+    for each in comparisons:
+        basis = "<mark>predicted</mark>" if each.basis == "predicted" else badge(each.basis, None)
+        speeds = ", ".join(f"{escape(network)} {speed:.2f}" for network, speed in each.speeds.items())
+        cells = (escape(each.where), speeds, "yes" if each.holds else "no", basis)
+        lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    return f"<tbody>{''.join(lines)}</tbody>"
 
 
 def _charts(figures: Iterable[Figure]) -> str:
@@ -91,13 +122,13 @@ def _cells(rows: Sequence[Row]) -> Iterator[list[str]]:
     kept = [row for row in rows if row.status == "success"]
     for key, group in grouped(kept, "network", "communication", "data", "batch", "ranks", "basis").items():
         *axes, basis = key
-        badge = f'<span class="badge">{basis}</span><small>{len(group)} of them</small>'
+        mark = f"{badge(basis, None)}<small>{len(group)} of them</small>"
         if basis == "predicted":
-            badge = "<mark>predicted</mark>"
+            mark = "<mark>predicted</mark>"
         memory = [row.peak_memory_bytes / 1e6 for row in group if row.peak_memory_bytes is not None]
         yield [
             *(escape(str(value)) for value in axes),
-            badge,
+            mark,
             *(
                 _spread([getattr(row, name) for row in group], digits)
                 for name, digits in (

@@ -64,8 +64,9 @@ def ticks(low: float, high: float, count: int = 6, *, least: float = 0.0) -> lis
 
 
 def line_chart(
-    title: str, x_name: str, series: Sequence[Series], bands: Sequence[Band] = (), *, zero: bool = True
-) -> str:
+    title: str, x_name: str, series: Sequence[Series], bands: Sequence[Band] = (), *, zero: bool = True,
+    doubling: Literal["", "x", "xy"] = "",
+) -> str:  # fmt: skip
     """Draw lines over a common pair of axes; a value that is None, infinite or absurd leaves a gap.
 
     Args:
@@ -74,6 +75,7 @@ def line_chart(
         series: The lines.
         bands: References.
         zero: Begin the vertical axis at 0.
+        doubling: Axes on which equal steps double a value; all their values are above 0.
     """
     drawn = [(each, _segments(each.points)) for each in series]
     points = [point for _, segments in drawn for segment in segments for point in segment]
@@ -81,7 +83,7 @@ def line_chart(
         return ""
     xs = [x for x, _ in points] + [end for band in bands if band.axis == "x" for end in (band.low, band.high)]
     ys = [y for _, y in points] + [end for band in bands if band.axis == "y" for end in (band.low, band.high)]
-    plot = _Plot(_limits(xs, zero=True), _limits(ys, zero=zero))
+    plot = _Plot(_Axis.over(xs, zero=True, doubles="x" in doubling), _Axis.over(ys, zero=zero, doubles="y" in doubling))
     parts = [plot.axes(x_name), *(plot.band(band) for band in bands)]
     parts += [plot.line(each, segments) for each, segments in drawn]
     last = "; ".join(f"{each.name} ends at {_short(segments[-1][-1][1])}" for each, segments in drawn if segments)
@@ -131,27 +133,53 @@ def _shortened(label: str) -> str:
     return label if len(label) <= _LABEL_CHARACTERS else f"{label[: half - 1]}…{label[-half:]}"
 
 
+@dataclass(frozen=True)
+class _Axis:
+    low: float
+    high: float
+    doubles: bool
+
+    @classmethod
+    def over(cls, values: Sequence[float], *, zero: bool, doubles: bool) -> _Axis:
+        """Make room for all values."""
+        if doubles:
+            return cls(min(values) / 1.1, max(values) * 1.1, doubles=True)
+        return cls(*_limits(values, zero=zero), doubles=False)
+
+    def share(self, value: float) -> float:
+        """Give its place, 0 to 1."""
+        if self.doubles:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def ticks(self, least: float = 0.0) -> list[float]:
+        """Choose the numbers to write."""
+        if not self.doubles:
+            return ticks(self.low, self.high, least=least)
+        first, last = math.ceil(math.log2(self.low)), math.floor(math.log2(self.high))
+        return [2.0**power for power in range(first, last + 1, 1 + (last - first) // 8)]
+
+
 class _Plot:
     """The mapping from values to the picture, and what is drawn through it."""
 
-    def __init__(self, x_limits: Point, y_limits: Point) -> None:
-        self._x, self._y = x_limits, y_limits
+    def __init__(self, x: _Axis, y: _Axis) -> None:
+        self._x, self._y = x, y
 
     def at(self, x: float, y: float) -> Point:
         """Place a value."""
-        across = (x - self._x[0]) / (self._x[1] - self._x[0])
-        up = (y - self._y[0]) / (self._y[1] - self._y[0])
+        across, up = self._x.share(x), self._y.share(y)
         return _LEFT + across * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - up * (_HEIGHT - _TOP - _BOTTOM)
 
     def axes(self, x_name: str) -> str:
         """Draw grid, numbers and the name of the horizontal axis."""
         parts = []
-        for tick in ticks(*self._y):
-            _, y = self.at(self._x[0], tick)
+        for tick in self._y.ticks():
+            _, y = self.at(self._x.low, tick)
             parts.append(f'<path class="grid" d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}"/>')
             parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(tick)}</text>')
-        for tick in ticks(*self._x, least=1.0 if x_name == "epochs" else 0.0):
-            x, _ = self.at(tick, self._y[0])
+        for tick in self._x.ticks(least=1.0 if x_name == "epochs" else 0.0):
+            x, _ = self.at(tick, self._y.low)
             parts.append(f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 16}" text-anchor="middle">{_short(tick)}</text>')
         name = f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 5}" text-anchor="end" class="name">{escape(x_name)}</text>'
         return "".join([*parts, name])
@@ -159,8 +187,8 @@ class _Plot:
     def band(self, band: Band) -> str:
         """Draw a reference."""
         is_x = band.axis == "x"
-        x0, y0 = self.at(band.low, self._y[0]) if is_x else self.at(self._x[0], band.low)
-        x1, y1 = self.at(band.high, self._y[1]) if is_x else self.at(self._x[1], band.high)
+        x0, y0 = self.at(band.low, self._y.low) if is_x else self.at(self._x.low, band.low)
+        x1, y1 = self.at(band.high, self._y.high) if is_x else self.at(self._x.high, band.high)
         box = f'x="{x0:.1f}" y="{y1:.1f}" width="{max(x1 - x0, 1):.1f}" height="{max(y0 - y1, 1):.1f}"'
         near_end = x1 > _WIDTH / 2
         spot = (x0 - 4 if near_end else x1 + 4, y0 - 6) if is_x else (_LEFT + 4, y1 - 4)

@@ -18,6 +18,7 @@ from data.stage import Staged, stage
 from data.verify import check_dataset
 from train.comm import Communicator
 from train.identity import Identity
+from train.startup import dali_without_manual
 
 if TYPE_CHECKING:
     from data.source import EvaluationSource, TrainingSource
@@ -91,7 +92,8 @@ class PackedImages(_Placed):
         first exception inside DALI, a corrupt JPEG say, then ends the process with "free(): invalid size" instead
         of a message (Horovod 0.28.1, DALI 1.34.0).
         """
-        import data.pipeline  # noqa: F401, PLC0415 (slow)
+        with dali_without_manual():
+            import data.pipeline  # noqa: F401, PLC0415 (slow)
 
     def prepare(self) -> Prepared:
         """Check the data set against the recipe; the first rank of each host drops its pages from memory.

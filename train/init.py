@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -51,13 +51,16 @@ def _draw(parameter: Parameter, std: float, seed: int, is_last_gamma: bool) -> n
     return weights
 
 
-def checksum(weights: Mapping[str, np.ndarray]) -> int:
-    """Digest names and bytes of all weights, in the order given, to an unsigned 64-bit number."""
-    digest = hashlib.blake2b(digest_size=8)
-    for name, array in weights.items():
+def checksum(weights: Iterable[tuple[str, np.ndarray]]) -> int:
+    """Digest names and bytes of all weights, in the order given, to an unsigned 64-bit number.
+
+    Nobody forges weights, so SHA-1 will do: 1.7 GB/s where processors help with it, BLAKE2b 0.8 GB/s (an EPYC core).
+    """
+    digest = hashlib.sha1(usedforsecurity=False)
+    for name, array in weights:
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(array).data)
-    return int.from_bytes(digest.digest(), "little")
+    return int.from_bytes(digest.digest()[:8], "little")
 
 
 def require_equal(checksums: Sequence[int], when: str) -> None:

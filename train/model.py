@@ -11,7 +11,7 @@ sums over images, never means, which keeps them within float16's range without a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +154,12 @@ class TrainedNetwork:
 
     def read_weights(self) -> dict[str, np.ndarray]:
         """Copy every parameter in float32 to the host, in OIHW; waits for the engine."""
-        arrays = zip(self.parameters, self.masters, strict=True)
-        return {each.name: _from_layout(array.asnumpy(), self._layout) for each, array in arrays}
+        return dict(self.each_weight())
+
+    def each_weight(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Give what `read_weights` gives one by one, so that no more than one copy need exist at a time."""
+        for each, array in zip(self.parameters, self.masters, strict=True):
+            yield each.name, _from_layout(array.asnumpy(), self._layout)
 
 
 def logits_symbol(network: Network, model: Model, engine: Engine) -> Any:

@@ -168,7 +168,7 @@ def _warm_up(recipe: Recipe, cluster: Cluster, plan: RunPlan, model: Model, comm
 
 def _common_checksum(model: Model, communicator: Communicator, when: str) -> int:
     """Digest the weights and compare with the other ranks."""
-    own = checksum(model.network.read_weights())
+    own = checksum(model.network.each_weight())
     require_equal(communicator.gather(f"weights {when}", own), when)
     return own
 

@@ -194,6 +194,30 @@ def test_cells_that_nobody_wants_are_left_out_and_a_name_that_is_none_is_refused
         _study(tmp_path, text.replace("[32]}]", "[64]}]"))
 
 
+def test_cells_whose_link_cannot_be_shaped_are_predicted_and_the_page_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("launch.scaling.can_shape", lambda: False)
+    slow = "slow: {cluster.communication.link_bytes_per_s: 1e8}}"
+    text = STUDY.replace("devices: {cluster.communication.kind: devices}}", slow).replace("repeats: 2", "repeats: 1")
+    text += "expects: [{axis: communication, base: none, other: slow, effect: loses, network: small}]\n"
+    assert run_scaling(_study(tmp_path, text), tmp_path / "runs", tmp_path, dry=False, run=lambda *_: 1) == 1
+    rows = {(row["communication"], row["basis"]): row for row in _table(tmp_path, "tiny")}
+    assert set(rows) == {("none", "measured"), ("slow", "predicted"), ("slow", "measured")}
+    assert rows["slow", "measured"]["status"] == "skipped"
+    page = (tmp_path / "tiny.html").read_text(encoding="utf-8")
+    assert "1 cell was not run: the loopback cannot be shaped here" in page
+    assert "not measured" in page
+    told = f"not measured: small loses with slow in place of none\n{tmp_path / 'tiny.html'}\n"
+    assert capsys.readouterr().out.endswith(told)
+
+
+def test_an_expectation_of_something_outside_the_grid_is_refused(tmp_path: Path) -> None:
+    text = STUDY + "expects: [{axis: batch, base: 16, other: 32, effect: gains, network: small}]\n"
+    with pytest.raises(ConfigError, match=r"^expects\.batch: got 32, allowed: 16"):
+        _study(tmp_path, text)
+
+
 def test_a_study_packs_its_own_data_sets_once_and_says_what_it_cannot_pack(tmp_path: Path) -> None:
     text = STUDY + "prepare: {few: [generated, --train, 3, --eval, 2]}\n"
     text = text.replace("set:", f"set:\n  cluster.paths.data: {tmp_path}")

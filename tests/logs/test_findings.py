@@ -49,5 +49,11 @@ def test_accuracy_is_told_by_ranks_where_there_was_more_than_one_epoch(metric: s
     assert f"{name} of n (d, batch 8 a rank), by ranks: 0.750 on 1 (fast), 0.500 on 2 (fast)." in findings(rows)
 
 
+def test_a_machine_that_was_not_the_studys_alone_is_told() -> None:
+    told = "Other programs kept 0.50 (0.10 to 1.25) cores busy meanwhile: run it again on an idle machine."
+    assert told in findings([_row("n", 1, other_busy_cores=cores) for cores in (0.1, 0.5, 1.25)])
+    assert not any("Other programs" in each for each in findings([_row("n", 1, other_busy_cores=0.02)]))
+
+
 def test_nothing_measured_says_nothing() -> None:
     assert findings([_row("a", 100, basis="predicted"), _row("a", 10, basis="predicted", ranks=4)]) == []

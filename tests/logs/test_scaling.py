@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -51,3 +52,20 @@ def test_a_prediction_keeps_its_own_base_and_a_line_of_its_own() -> None:
         assert figure.drawing.count("predicted: ") == 3
     ideal = next(series for series in titles["Throughput"][0].series if series.style == "ideal")
     assert list(ideal.points) == [(1, 100), (64, 6400)]
+
+
+def test_efficiency_is_relative_to_the_median_of_the_repeats_of_the_best_way() -> None:
+    slow = [_row(1, rate, communication="slow", repeat=number) for number, rate in enumerate((10.0, 20.0, 900.0))]
+    fast = [_row(1, rate, communication="fast", repeat=number) for number, rate in enumerate((50.0, 100.0, 700.0))]
+    assert [row.efficiency for row in with_efficiency([*slow, *fast, _row(2, 150)])][3:] == [0.5, 1.0, 7.0, 0.75]
+
+
+def test_from_sixteen_times_the_ranks_on_axes_double_and_evenly_spaced_doublings_lie_on_a_line() -> None:
+    rows = [_row(count, 100.0 * count, basis="predicted", efficiency=1.0) for count in (1, 4, 16)]
+    (figure,) = dict(cell_figures(rows))["Throughput"]
+    spots = re.findall(r'cx="([0-9.]+)" cy="([0-9.]+)"', figure.drawing)
+    (x0, y0), (x1, y1), (x2, y2) = ((float(x), float(y)) for x, y in spots)
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
+    assert y1 - y0 == pytest.approx(y2 - y1, abs=0.2)
+    for ticked in (1, 2, 4, 8, 16):
+        assert f">{ticked}</text>" in figure.drawing

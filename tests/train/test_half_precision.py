@@ -65,15 +65,15 @@ def test_the_record_holds_161_tensors_whose_float32_masters_are_the_seeded_weigh
     network.load_weights(weights)
     assert len(network.weights) == 161
     assert {master.dtype for master in network.masters} == {np.float32}
-    assert checksum(network.read_weights()) == checksum(weights)
+    assert checksum(network.each_weight()) == checksum(weights.items())
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_both_layouts_and_precisions_begin_with_the_same_weights(precision: Literal["float32", "float16"]) -> None:
     engines = Engine(precision=precision, layout="NCHW"), Engine(precision=precision, layout="NHWC")
     networks = [_small(engine) for engine in engines]
-    first, second = (checksum(network.read_weights()) for network in networks)
-    assert first == second == checksum(initial_weights(networks[0].network, SMALL, seed=1))
+    first, second = (checksum(network.each_weight()) for network in networks)
+    assert first == second == checksum(initial_weights(networks[0].network, SMALL, seed=1).items())
     stored = [network.weights[0].asnumpy().astype(np.float32) for network in networks]
     np.testing.assert_array_equal(stored[0].transpose(0, 2, 3, 1), stored[1])
 
@@ -161,5 +161,5 @@ def test_a_warm_up_in_float16_leaves_masters_weights_and_statistics_as_they_were
             weights=weights)  # fmt: skip
     after = [array.asnumpy() for array in (*network.weights, *network.statistics)]
     assert all(one.tobytes() == other.tobytes() for one, other in zip(before, after, strict=True))
-    assert checksum(network.read_weights()) == checksum(weights)
+    assert checksum(network.each_weight()) == checksum(weights.items())
     assert not any(momentum.asnumpy().any() for momentum in optimizer.momenta)

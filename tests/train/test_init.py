@@ -33,7 +33,7 @@ def test_zero_gamma_blanks_only_the_last_of_each_block() -> None:
 def test_another_process_with_another_thread_count_draws_the_same_bits() -> None:
     code = (
         "from tests.train.test_init import MODEL, NETWORK; from train.init import checksum, initial_weights;"
-        "print(checksum(initial_weights(NETWORK, MODEL, seed=5)))"
+        "print(checksum(initial_weights(NETWORK, MODEL, seed=5).items()))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -42,21 +42,21 @@ def test_another_process_with_another_thread_count_draws_the_same_bits() -> None
         text=True,
         check=True,
     )
-    assert int(done.stdout) == checksum(initial_weights(NETWORK, MODEL, seed=5))
+    assert int(done.stdout) == checksum(initial_weights(NETWORK, MODEL, seed=5).items())
 
 
 def test_seeds_and_tensors_have_streams_of_their_own() -> None:
     one, two = (initial_weights(NETWORK, MODEL, seed) for seed in (1, 2))
-    assert checksum(one) != checksum(two)
+    assert checksum(one.items()) != checksum(two.items())
     same_shape = [one[f"stage1_block{block}_conv1_weight"] for block in (1, 2)]
     assert abs(np.corrcoef(same_shape[0].ravel(), same_shape[1].ravel())[0, 1]) < 0.1
 
 
 def test_the_checksum_notices_one_bit() -> None:
     weights = initial_weights(NETWORK, MODEL, seed=1)
-    before = checksum(weights)
+    before = checksum(weights.items())
     weights["classifier_bias"].view(np.uint32)[3] ^= 1
-    assert checksum(weights) != before
+    assert checksum(weights.items()) != before
 
 
 def test_ranks_that_differ_are_named() -> None:

@@ -76,7 +76,7 @@ def test_resnet50_holds_the_161_tensors_of_its_table() -> None:
 
 def test_weights_come_back_as_they_were_given() -> None:
     network = _network()
-    assert checksum(network.read_weights()) == checksum(initial_weights(network.network, SMALL, seed=1))
+    assert checksum(network.each_weight()) == checksum(initial_weights(network.network, SMALL, seed=1).items())
 
 
 def test_gradients_of_two_accumulated_halves_equal_their_sum() -> None:
@@ -107,6 +107,6 @@ def test_a_warm_up_is_undone_bit_for_bit() -> None:
         for seed in (1, 2, 3):
             network.forward_backward(*_batch(seed=seed))
             optimizer.update(HyperParameters(0.1, 0.9, 1e-4))
-        return checksum(network.read_weights()), b"".join(each.asnumpy().tobytes() for each in network.statistics)
+        return checksum(network.each_weight()), b"".join(each.asnumpy().tobytes() for each in network.statistics)
 
     assert first_steps(warm=True) == first_steps(warm=False)

@@ -243,14 +243,13 @@ def _write_held_out(path: Path, hidden: Sequence[HeldOut]) -> None:
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(
-                ["hidden", "round", "system", "accelerator", "n_acc", "batch_per_acc", "log_error", "affine"]
-            )
+            titles = ("log_error", "affine", "time")
+            writer.writerow(["hidden", "round", "system", "accelerator", "n_acc", "batch_per_acc", *titles])
             for one in hidden:
                 point = one.point
                 row = [one.kind, point.round, point.system, point.accelerator.name, point.ranks, point.batch]
-                law = "" if one.affine_error is None else f"{one.affine_error:.4f}"
-                writer.writerow([*row, f"{one.error:.4f}", law])
+                errors = (one.error, one.affine_error, one.time_error)
+                writer.writerow([*row, *("" if error is None else f"{error:.4f}" for error in errors)])
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --out") from None
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from train.sim.calibrate import fit
+from train.sim.constants import Calibration
 from train.sim.points import Point
 from train.sim.predict import Predictor
 
@@ -35,13 +36,17 @@ BASES = {"seen": ("campaign",), "larger": ("largest", "larger"), "unseen": ("fam
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A point predicted by a fit that had not seen it; errors are logarithms of predicted over measured images/s."""
+    """A point predicted by a fit that had not seen it.
+
+    Errors are logarithms of predicted over measured images/s; ``time_error`` is that of the time to train.
+    """
 
     point: Point
     kind: str
     fold: str
     error: float
     affine_error: float | None = None
+    time_error: float | None = None
 
 
 def hold_out(
@@ -68,8 +73,11 @@ def hold_out(
             for point in hidden:
                 law = affine_rate(point, kept) if kind in BASES["larger"] else None
                 affine_error = None if law is None else _error(law, point)
-                error = _error(predictor.rate(point, constants), point)
-                found.append(HeldOut(point, kind, fold, error, affine_error))
+                told = predictor.forecast(point, Calibration(constants))
+                error = _error(told.images_per_s, point)
+                time_s = point.measured_time_s
+                time_error = None if time_s is None else math.log(told.time_to_train_s / time_s)
+                found.append(HeldOut(point, kind, fold, error, affine_error, time_error))
     return found
 
 

@@ -189,8 +189,8 @@ def held_out_text(hidden: Sequence[HeldOut], coverage: float) -> str:
             products.setdefault(one.point.accelerator.name, []).append(one)
         rows += [_errors_row(kind, product, few) for product, few in products.items()]
         rows.append(_errors_row(kind, "all", every))
-    titles = ("hidden", "product", "points", "median %", "worst %", "above 20 %", "of these a line", "ours %", "line %")
-    lines = [table(rows, titles)]
+    errors = ("median %", "worst %", "above 20 %", "median time %")
+    lines = [table(rows, ("hidden", "product", "points", *errors, "of these a line", "ours %", "line %"))]
     for basis, kinds in BASES.items():
         share = covered([one for one in hidden if one.kind in kinds], coverage)
         if share is not None:
@@ -203,7 +203,9 @@ def _errors_row(kind: str, product: str, hidden: Sequence[HeldOut]) -> list[obje
     laws = [_percent(one.error for one in both), _percent(one.affine_error or 0.0 for one in both)] if both else []
     errors = _percent(one.error for one in hidden)
     far = sum(abs(math.expm1(one.error)) > _FAR for one in hidden)
-    row = [kind, product, errors.points, f"{errors.median:.1f}", f"{errors.worst:.1f}", far, len(both)]
+    times = [one.time_error for one in hidden if one.time_error is not None]
+    time = f"{_percent(times).median:.1f}" if times else ""
+    row = [kind, product, errors.points, f"{errors.median:.1f}", f"{errors.worst:.1f}", far, time, len(both)]
     return [*row, *(f"{law.median:.1f}" for law in laws), *[""] * (2 - len(laws))]
 
 

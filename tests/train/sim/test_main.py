@@ -95,7 +95,7 @@ def test_validation_counts_what_falls_inside_and_draws_it(tmp_path: Path, capsys
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_held_out_errors_are_summed_up_beside_the_affine_laws(
+def test_held_out_errors_of_rate_and_time_are_summed_up_beside_the_affine_laws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = tmp_path / "rows.csv"
@@ -104,6 +104,8 @@ def test_held_out_errors_are_summed_up_beside_the_affine_laws(
     assert header[:3] == ["hidden", "product", "points"]
     assert table[-1][:2] == ["larger", "all"]
     assert len(rows.read_text().splitlines()) == 1 + int(table[-1][2])
+    median_time_percent = float(table[-1][6])
+    assert 0 < median_time_percent <= 10
 
 
 def test_every_allreduce_is_compared_by_ranks_and_bytes(capsys: pytest.CaptureFixture[str]) -> None:

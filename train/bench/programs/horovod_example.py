@@ -1,9 +1,9 @@
 """One rank of ``bench peers``: what Horovod's own MXNet example for ImageNet does, in our words.
 
 *Source*: horovod 0.28.1, examples/mxnet/mxnet_imagenet_resnet50.py, with ``--use-rec --no-cuda`` and its defaults: the
-module interface, ``resnet50_v1`` (MXNet's model zoo has the GluonCV network of that name), ImageRecordIter with two
-threads and colour jitter, SGD of momentum 0.9 at 0.05 a rank with a polynomial decay, accuracy read every batch; or
-``--mode gluon``.
+module interface, ``resnet50_v1`` (MXNet's model zoo has the GluonCV network of that name) or another of the zoo's
+networks as its ``--model``, ImageRecordIter with two threads and colour jitter, SGD of momentum 0.9 at 0.05 a rank
+with a polynomial decay, accuracy read every batch; or ``--mode gluon``.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _EPOCH_IMAGES, _EPOCHS, _WARMUP_EPOCHS = 1281167, 90, 10
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, help="RecordIO files without their suffix")
+    parser.add_argument("--model", required=True, help="as MXNet's model zoo calls it")
     parser.add_argument("--image-size", type=int, required=True)
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--mode", choices=["module", "gluon"], default="module")
@@ -68,9 +69,9 @@ def _optimizer(options: argparse.Namespace, **rescale: float) -> Any:
     return mx.optimizer.create("sgd", wd=1e-4, momentum=0.9, lr_scheduler=rates, **rescale)
 
 
-def _network() -> tuple[Any, Any]:
+def _network(model: str) -> tuple[Any, Any]:
     weights = mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2)
-    return mx.gluon.model_zoo.vision.resnet50_v1(classes=_CLASSES, ctx=mx.cpu()), weights
+    return mx.gluon.model_zoo.vision.get_model(model, classes=_CLASSES, ctx=mx.cpu()), weights
 
 
 class _Stopwatch:
@@ -89,7 +90,7 @@ class _Stopwatch:
 
 
 def _train_module(options: argparse.Namespace, images: Any) -> float:
-    network, weights = _network()
+    network, weights = _network(options.model)
     module = mx.mod.Module(mx.sym.SoftmaxOutput(network(mx.sym.var("data")), name="softmax"), context=mx.cpu())
     module.bind(data_shapes=images.provide_data, label_shapes=images.provide_label)
     module.init_params(weights)
@@ -104,7 +105,7 @@ def _train_module(options: argparse.Namespace, images: Any) -> float:
 
 
 def _train_gluon(options: argparse.Namespace, images: Any) -> float:
-    network, weights = _network()
+    network, weights = _network(options.model)
     network.hybridize()
     network.initialize(weights, ctx=mx.cpu())
     parameters = network.collect_params()

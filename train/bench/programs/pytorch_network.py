@@ -1,0 +1,63 @@
+"""A network's table as a PyTorch module: the peer's network is ours by construction.
+
+Imports of ours only what needs nothing but the standard library, as `pytorch_peer` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from train.arch import Layer, Network
+
+__all__ = ["TableNetwork"]
+
+
+class TableNetwork(nn.Module):  # type: ignore[misc]
+    """The rows of `train.arch` in their order; so are the parameters, each bias behind its weight."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self._rows = network.layers
+        read = [name for row in self._rows for name in row.inputs]
+        # A ReLU may overwrite what nobody else reads, as people write it by hand.
+        alone = {name for name in read if read.count(name) == 1}
+        self.parts = nn.ModuleDict({row.name: _part(row, inplace=row.inputs[0] in alone) for row in self._rows})
+
+    def forward(self, images: Any) -> Any:
+        """Give logits of shape (batch, classes)."""
+        outputs = {"data": images}
+        for row in self._rows:
+            outputs[row.name] = self.parts[row.name](*(outputs[name] for name in row.inputs))
+        return outputs[self._rows[-1].name]
+
+
+def _part(row: Layer, *, inplace: bool) -> nn.Module:
+    """Make the module of one row; `train.model` makes the same operator of MXNet's."""
+    geometry = row.kernel, row.stride, row.padding
+    parts: dict[str, Callable[[], Any]] = {
+        "conv": lambda: nn.Conv2d(row.in_channels, row.out_channels, *geometry, bias=row.has_bias),
+        "bn": lambda: nn.BatchNorm2d(row.out_channels),
+        "relu": lambda: nn.ReLU(inplace=inplace),
+        "add": _Add,
+        "concat": _Concat,
+        "max_pool": lambda: nn.MaxPool2d(*geometry),
+        "avg_pool": lambda: nn.AvgPool2d(*geometry),
+        "global_pool": lambda: nn.AdaptiveAvgPool2d(1),
+        "dropout": lambda: nn.Dropout(row.rate),
+        "dense": lambda: nn.Sequential(nn.Flatten(), nn.Linear(row.in_channels * row.in_size**2, row.out_channels)),
+    }
+    return parts[row.kind]()
+
+
+class _Add(nn.Module):  # type: ignore[misc]
+    def forward(self, one: Any, other: Any) -> Any:
+        return one + other
+
+
+class _Concat(nn.Module):  # type: ignore[misc]
+    def forward(self, *inputs: Any) -> Any:
+        return torch.cat(inputs, dim=1)
