@@ -25,9 +25,16 @@ while true; do
 done
 
 readonly said=$folder/failure_$rank.json
-if [[ $status -gt 128 && $signals -eq 0 && -f $folder/config.yaml && ! -e $said ]]; then
-  printf '{"rank": %d, "host": "%s", "step": null, "message": "was killed by signal %d", "killed_by": %d,
- "second_hand": true, "status": %d, "time": %s}\n' \
-    "$rank" "$host" $((status - 128)) $((status - 128)) "$status" "${EPOCHREALTIME/,/.}" >"$said" || true
-fi
+note() { # message, status, more
+  [[ -f $folder/config.yaml && ! -e $said ]] || return 0
+  printf '{"rank": %d, "host": "%s", "step": null, "message": "%s", "second_hand": true, "status": %d,%s "time": %s}\n' \
+    "$rank" "$host" "$1" "$2" "${3:-}" "${EPOCHREALTIME/,/.}" >"$said" || true
+}
+case $status in
+  # Told to stop before it could listen: its interpreter was just starting.
+  138) note 'stopped by SIGUSR1' 75 && status=75 ;;
+  143) note 'stopped by SIGTERM' 75 && status=75 ;;
+  *) [[ $status -le 128 || $signals -ne 0 ]] ||
+    note "was killed by signal $((status - 128))" "$status" " \"killed_by\": $((status - 128))," ;;
+esac
 exit "$status"

@@ -110,12 +110,18 @@ def test_a_rank_that_a_signal_kills_is_named_in_the_run_s_folder(tmp_path: Path)
     assert abs(row["time"] - time.time()) < 60
 
 
-@pytest.mark.parametrize(("code", "status"), [("exit 75", 75), ("trap - USR1; kill -USR1 $$", 138)])
-def test_a_signal_is_passed_on_to_the_rank_which_has_the_last_word(tmp_path: Path, code: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "status", "said"),
+    [("exit 76", 76, None), ("trap - USR1; kill -USR1 $$", 75, "stopped by SIGUSR1"), ("kill -9 $$", 137, None)],
+)
+def test_a_signal_is_passed_on_to_the_rank_which_has_the_last_word(
+    tmp_path: Path, code: str, status: int, said: str | None
+) -> None:
     script = f"trap '{code}' USR1; echo ready; while true; do sleep 0.05; done"
     with subprocess.Popen(_keep(tmp_path, "bash", "-c", script), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGUSR1)
     assert process.returncode == status
-    assert not (tmp_path / "failure_3.json").exists()
+    note = tmp_path / "failure_3.json"
+    assert (json.loads(note.read_text(encoding="utf-8"))["message"] if note.exists() else None) == said
