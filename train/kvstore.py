@@ -24,6 +24,9 @@ __all__ = ["AsynchronousServer", "DeviceGroup", "Devices", "PeerFailed", "Synchr
 
 _SHIFTS = (0, 16, 32, 48)
 
+_FEW = 1024
+"""Numbers in an array that is sent by way of a buffer."""
+
 
 class PeerFailed(RuntimeError):
     """Another device of this process failed; it is no cause of its own."""
@@ -40,16 +43,26 @@ class SynchronousServer:
 
     def __init__(self, store: Any, rank: int, world_size: int) -> None:
         self._store, self._rank, self._world_size = store, rank, world_size
-        self._declared: set[str] = set()
+        self._sent: dict[str, list[Any]] = {}
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
-        """Push the arrays, pull their sums into them; the engine does both when they are ready."""
+        """Push the arrays, pull their sums into them; the engine does both when they are ready.
+
+        What is pushed under a name has to be the same array each time: only by that does the engine know that this push
+        comes after the last pull. Gradients are; small arrays, which may be made anew for each step, go by a buffer.
+        """
         keys = [f"{name}.{number}" for number in range(len(arrays))]
-        if name not in self._declared:
-            self._store.init(keys, list(arrays))
-            self._declared.add(name)
-        self._store.push(keys, list(arrays), priority=priority)
-        self._store.pull(keys, out=list(arrays), priority=priority)
+        if name not in self._sent:
+            self._sent[name] = [array.copy() if array.size <= _FEW else array for array in arrays]
+            self._store.init(keys, self._sent[name])
+        sent = self._sent[name]
+        apart = [pair for pair in zip(arrays, sent, strict=True) if pair[0] is not pair[1]]
+        for array, buffer in apart:
+            array.copyto(buffer)
+        self._store.push(keys, sent, priority=priority)
+        self._store.pull(keys, out=sent, priority=priority)
+        for array, buffer in apart:
+            buffer.copyto(array)
 
     def average(self, name: str, arrays: Sequence[Any]) -> None:
         """Sum, then divide."""

@@ -31,6 +31,10 @@ def main(identity, ledger, connect):
     arrays = [mx.nd.full((3,), rank + 1.0), mx.nd.full((2, 2), 10.0 * (rank + 1))]
     for _ in range(2):
         comm.reduce("sum", arrays)
+    made_anew = [mx.nd.full((1,), float(number)) for number in range(300)]
+    gradient = mx.nd.zeros((5000,))
+    for array in made_anew:
+        comm.reduce("with a rider", [gradient, array])
     means = [mx.nd.array([float(rank), 4.0])]
     comm.average("mean", means)
     comm.average("mean", means)
@@ -46,8 +50,11 @@ def main(identity, ledger, connect):
     weights += rank + 1.0
     comm.exchange()
     comm.exchange(settled=True)
-    np.savez(f"{sys.argv[2]}/{rank}.npz", a=arrays[0].asnumpy(), b=arrays[1].asnumpy(), mean=means[0].asnumpy(),
-             total=total, seen=np.array(seen, np.uint64), words=words, weights=weights.asnumpy())
+    np.savez(
+        f"{sys.argv[2]}/{rank}.npz", a=arrays[0].asnumpy(), b=arrays[1].asnumpy(), mean=means[0].asnumpy(),
+        anew=mx.nd.concat(*made_anew, dim=0).asnumpy(), total=total, seen=np.array(seen, np.uint64), words=words,
+        weights=weights.asnumpy(),
+    )
     comm.gather("over", 0)
     return 0
 
@@ -79,6 +86,7 @@ def test_two_ranks_sum_average_gather_and_notice_different_weights(tmp_path: Pat
             assert row["a"].tolist() == [6, 6, 6]
             assert row["b"].tolist() == [[60, 60], [60, 60]]
             assert row["weights"].tolist() == [2.0 + rank, 3.0 + rank]
+        assert row["anew"].tolist() == [2 * number for number in range(300)]
         assert row["mean"].tolist() == [0.5, 4]
         assert row["total"].tolist() == [1, 2**41 + 1]
         assert row["seen"].tolist() == [2**63, 2**63 + 1]
