@@ -34,6 +34,9 @@ class Engine(Section):
     forward_bulk_nodes: int = Field(
         15, ge=1, le=999, description="The same in the forward pass: a segment waits for the weights of all its layers."
     )
+    update_groups: int = Field(
+        1, ge=1, le=64, description="Groups of layers, last ones first, each updated as soon as its sums are back."
+    )
     run_ahead_steps: int = Field(2, ge=1, le=16, description="Steps that Python may queue before it waits.")
     timing: bool = Field(True, description="Measure input wait and exposed communication as the run goes.")
 

@@ -31,10 +31,17 @@ class BucketPlan:
         """Number of the bucket for which the deferred ones wait: it holds the first layer, which is ready last."""
         return len(self.order) - self.num_deferred - 1
 
-    @property
-    def deferred(self) -> frozenset[int]:
-        """Gradients that are back later than the others."""
-        return frozenset(index for bucket in self.order[self.last_prompt + 1 :] for index in bucket)
+    def arrivals(self, num_groups: int) -> tuple[int, ...]:
+        """Say with which others each gradient's sum comes back: its group, by index, from the first to arrive.
+
+        Args:
+            num_groups: About how many, alike in the number of buckets; deferred ones are never among others.
+        """
+        firsts = [number * num_groups // len(self.order) for number in range(self.last_prompt + 1)]
+        lasts = [num_groups + number * num_groups // len(self.order) for number in range(self.num_deferred)]
+        groups = {index: group for bucket, group in zip(self.order, firsts + lasts, strict=True) for index in bucket}
+        ranks = {group: rank for rank, group in enumerate(sorted(set(groups.values())))}
+        return tuple(ranks[groups[index]] for index in sorted(groups))
 
 
 def plan_buckets(sizes_bytes: Sequence[int], cap_bytes: int) -> tuple[Bucket, ...]:

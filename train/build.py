@@ -68,7 +68,9 @@ def build_model(
     optimizer = (
         AdamOptimizer(config, table.parameters, rescale=rescale, **arrays)
         if isinstance(config, Adam)
-        else MomentumOptimizer(config, table.parameters, rescale=rescale, late=buckets.deferred, **arrays)
+        else MomentumOptimizer(
+            config, table.parameters, rescale=rescale, arrivals=buckets.arrivals(cluster.engine.update_groups), **arrays
+        )
     )
     return Model(network, optimizer, weights, buckets, context)
 

@@ -11,7 +11,7 @@ Float16 weights have float32 masters: norms, momentum and update are the masters
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ number by number: 54 of them, ResNet-50's weights, are more than a core can read
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Tensors whose rates are computed together: alike in trust ratio, type of gradients, and whether they are late.
+    """Tensors whose rates are computed together: alike in arrival, trust ratio and type of gradients.
 
     Each of its groups is updated by one operator call.
     """
@@ -57,7 +57,8 @@ class MomentumOptimizer:
         parameters: What each tensor is, in the order of the lists.
         weights: Arrays, updated in place.
         masters: Float32 twins of the weights, updated in place; none: the weights themselves.
-        late: Indices of gradients that are there later than the others, for which those need not wait.
+        arrivals: Group of each tensor, 0 first: its gradients are there together, and updated without waiting for those
+            of later groups; none: all are one group.
         gradients: Sums over the global batch, in the type of the weights or in float32.
         rescale: Factor from sums to means, 1 / global batch size.
     """
@@ -65,7 +66,7 @@ class MomentumOptimizer:
     def __init__(  # noqa: PLR0913 (a tensor has as many columns)
         self, config: Lars | Sgd, parameters: Sequence[Parameter], *,
         weights: Sequence[Any], gradients: Sequence[Any], rescale: float, masters: Sequence[Any] | None = None,
-        late: Collection[int] = (),
+        arrivals: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         self.config = config
         self._rescale = rescale
@@ -73,9 +74,9 @@ class MomentumOptimizer:
         self.momenta = [mx.nd.zeros_like(master) for master in masters]
         tensors = list(zip(parameters, weights, masters, gradients, self.momenta, strict=True))
         skips = config.skip_trust_ratio if isinstance(config, Lars) else ("weight", "gamma", "beta", "bias")
-        alike: dict[tuple[bool, bool, bool], list[tuple[Parameter, Any, Any, Any, Any]]] = {}
-        for number, each in enumerate(tensors):
-            key = (number in late, each[0].kind in skips, not _is_half(each[3]))
+        alike: dict[tuple[int, bool, bool], list[tuple[Parameter, Any, Any, Any, Any]]] = {}
+        for group, each in zip(arrivals or [0] * len(tensors), tensors, strict=True):
+            key = (group, each[0].kind in skips, not _is_half(each[3]))
             alike.setdefault(key, []).append(each)
         self._chunks = [chunk for key in sorted(alike) for chunk in self._chunked(alike[key], not key[1])]
 

@@ -48,14 +48,28 @@ def test_deferred_gradients_wait_for_the_first_layer_and_go_in_the_order_of_thei
     assert 0 in plan.order[plan.last_prompt]
     waiting = [min(bucket) for bucket in plan.order[plan.last_prompt + 1 :]]
     assert waiting == sorted(waiting)
-    assert plan.deferred.isdisjoint(index for bucket in plan.order[: plan.last_prompt + 1] for index in bucket)
+
+
+@given(SIZES, st.integers(1, 3000), SHARES, st.integers(1, 64))
+def test_groups_of_arrival_follow_the_order_and_never_mix_deferred_ones_in(
+    sizes: list[int], cap: int, share: float, count: int
+) -> None:
+    plan = plan_reductions(sizes, cap, share)
+    arrivals = plan.arrivals(count)
+    groups = [{arrivals[index] for index in bucket} for bucket in plan.order]
+    assert all(len(each) == 1 for each in groups)
+    numbers = [each.pop() for each in groups]
+    assert numbers == sorted(numbers)
+    assert set(numbers) == set(range(numbers[-1] + 1))
+    assert set(numbers[: plan.last_prompt + 1]).isdisjoint(numbers[plan.last_prompt + 1 :])
 
 
 def test_the_share_that_is_deferred_is_about_the_one_asked_for() -> None:
     sizes = [10] * 100
     plan = plan_reductions(sizes, 20, 0.3)
-    assert (plan.num_deferred, len(plan.deferred)) == (15, 30)
-    assert plan.deferred == frozenset(range(50, 80)), "after the last fifth, which goes at once"
+    assert plan.num_deferred == 15
+    late = {index for index, group in enumerate(plan.arrivals(1)) if group}
+    assert late == set(range(50, 80)), "after the last fifth, which goes at once"
     assert plan_reductions(sizes, 20, 0.0).order == plan_buckets(sizes, 20)
 
 

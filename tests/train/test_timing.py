@@ -39,6 +39,7 @@ def test_without_timing_the_loss_is_the_same_bit_for_bit_and_the_figures_are_mis
 def test_gradients_that_travel_under_the_next_forward_change_no_bit(tmp_path: Path) -> None:
     small = "cluster.communication.bucket_bytes=65536"
     losses, prompt = _run(tmp_path / "prompt", small, "cluster.communication.deferred_fraction=0")
-    late_losses, late = _run(tmp_path / "late", small, "cluster.communication.deferred_fraction=0.4")
+    groups = "cluster.engine.update_groups=3"
+    late_losses, late = _run(tmp_path / "late", small, groups, "cluster.communication.deferred_fraction=0.4")
     assert late_losses == losses
     assert late.weights_checksum == prompt.weights_checksum

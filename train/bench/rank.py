@@ -61,15 +61,20 @@ class Rank:
         begin = time.perf_counter()
         action()
         mx.nd.waitall()
-        return self._slowest_s(begin)
+        return self._slowest_s(time.perf_counter() - begin)
 
     def time_between_s(self, steps: Callable[[int], Any], number: int) -> float:
         """Time steps of `steps_of` amid others: from the loss of one to that of the ``number``-th after it."""
+        import mxnet as mx  # noqa: PLC0415 (slow)
+
         self._meet()
         steps(1).wait_to_read()
         begin = time.perf_counter()
         steps(number).wait_to_read()
-        return self._slowest_s(begin)
+        seconds = time.perf_counter() - begin
+        # A process that ends while reductions are under way may never end.
+        mx.nd.waitall()
+        return self._slowest_s(seconds)
 
     def _meet(self) -> None:
         import mxnet as mx  # noqa: PLC0415 (slow)
@@ -77,8 +82,8 @@ class Rank:
         mx.nd.waitall()
         self.communicator.gather("begin", 0)
 
-    def _slowest_s(self, begin: float) -> float:
-        return max(self.communicator.gather("took", round(1e9 * (time.perf_counter() - begin)))) / 1e9
+    def _slowest_s(self, seconds: float) -> float:
+        return max(self.communicator.gather("took", round(1e9 * seconds))) / 1e9
 
 
 def open_rank(overrides: Sequence[str], recipe_name: str = "imagenet-smoke") -> Rank:
