@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image-size", metavar="PX", type=int, help="default: 64, or what the network is made for")
     parser.add_argument("--batch", metavar="N", type=int, default=16, help="images a rank (default: %(default)s)")
     parser.add_argument("--ranks", metavar="N", type=int, default=2, help="of one thread each (default: %(default)s)")
-    parser.add_argument("--rounds", metavar="N", type=int, help="starts of each (default: 4, from 128 px on 2)")
-    parser.add_argument("--steps", metavar="N", type=int, help="of each start (default: 8, from 128 px on 2)")
+    parser.add_argument("--rounds", metavar="N", type=int, help="starts of each (default: 2, from 128 px on 1)")
+    parser.add_argument("--steps", metavar="N", type=int, help="of each start (default: 8, from 128 px on 1)")
     parser.add_argument("--gluon", action="store_true", help="the example with --mode gluon, too")
     parser.add_argument("--install", action="store_true", help="first put PyTorch into .venv-peers, if it is not there")
 
@@ -190,7 +190,7 @@ def _contest(options: argparse.Namespace) -> _Contest:
         raise UserError(f"--model {options.model}: no such network; {nearest(options.model, NETWORKS)}")
     least, most = IMAGE_SIZES[options.model]
     size = min(max(_USUAL_SIZE, least), most) if options.image_size is None else options.image_size
-    steps = _positive("--steps", options.steps, 2 if size >= _LARGE else 8)
+    steps = _positive("--steps", options.steps, 1 if size >= _LARGE else 8)
     contest = _Contest(
         options.model, size, _positive("--batch", options.batch, 1), _positive("--ranks", options.ranks, 1), steps
     )
@@ -200,7 +200,7 @@ def _contest(options: argparse.Namespace) -> _Contest:
 
 
 def _rounds(options: argparse.Namespace, contest: _Contest) -> int:
-    return _positive("--rounds", options.rounds, 2 if contest.image_size >= _LARGE else 4)
+    return _positive("--rounds", options.rounds, 1 if contest.image_size >= _LARGE else 2)
 
 
 _USUAL_SIZE = 64
