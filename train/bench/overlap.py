@@ -24,7 +24,7 @@ PURPOSE = "a step without communication, with it after backward, and beside back
 
 _WARMUP = 1
 _BUCKETS = (256 << 10, 1 << 20, 4 << 20, 1 << 30)
-_DEFERRED = (0.2, 0.3, 0.4)
+_DEFERRED = 0.3
 _SETTINGS = ("engine.update_groups=1", "engine.backward_bulk_nodes=15", "communication.cycle_time_ms=5.0")
 """Fixed when a process starts; each in place of the laptop's."""
 
@@ -79,7 +79,7 @@ def measure(options: argparse.Namespace) -> Report:
     table = build_network(options.model, num_classes=1000, image_size=options.image_size)
     total_bytes = sum(gradient_bytes(table.parameters, 4))
     plain = Way(OVERLAPPED, _BUCKETS[1])
-    deferring = replace(plain, deferred=_DEFERRED[1])
+    deferring = replace(plain, deferred=_DEFERRED)
     ways = (Way(NONE), Way(SERIAL, _BUCKETS[2]), plain, deferring)
     rows, alone_s = _measure(_Job(options), ways[:3])
     for link in links:
@@ -88,7 +88,7 @@ def measure(options: argparse.Namespace) -> Report:
         sweeps = link is None and not options.no_sweep
         rows += _measure(job, (*ways, *_other_ways(plain, deferring)) if sweeps else ways)[0]
         if sweeps:
-            rows += [row for each in _other_settings(job) for row in _measure(each, ways)[0]]
+            rows += [row for each in _other_settings(job) for row in _measure(each, ways[:3])[0]]
     return make_report(rows, [
         f"two ranks of one thread; {options.model} at {options.image_size} px, batch {options.batch}, gradients of "
         f"{total_bytes / 1e6:.1f} MB",
@@ -113,8 +113,7 @@ def _bits_per_s(link: str) -> float | None:
 def _other_ways(plain: Way, deferring: Way) -> list[Way]:
     """Vary one thing at a time."""
     sizes = [replace(deferring, bucket_bytes=size) for size in _BUCKETS if size != plain.bucket_bytes]
-    shares = [replace(deferring, deferred=share) for share in _DEFERRED if share != deferring.deferred]
-    return [*sizes, *shares, replace(plain, order="first"), replace(deferring, wire="float16")]
+    return [*sizes, replace(plain, order="first"), replace(deferring, wire="float16")]
 
 
 def _other_settings(job: _Job) -> Iterator[_Job]:
