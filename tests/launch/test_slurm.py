@@ -75,6 +75,9 @@ def test_a_job_that_is_told_of_its_limit_is_queued_again_and_goes_on_where_it_wa
     wait_until(lambda: _state(job)[0] == "PENDING", folder / "job.log")
     assert _state(job)[2] == 1
     assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8")
+    # An attempt that starts while the one before is still ending is ended with it.
+    ending = ["pgrep", "-f", rf"slurmstepd: \[{job}\."]
+    wait_until(lambda: subprocess.run(ending, check=False).returncode != 0, folder / "job.log")
     ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # or Slurm waits for minutes
     # A job on its way back into the queue is COMPLETED for a moment, with 75.
     wait_until(lambda: _state(job) == ("COMPLETED", "0:0", 1), folder / "job.log")
