@@ -108,11 +108,11 @@ class Step:
             own = self.network.forward_backward(images, labels) + own
         self.clock.backward_queued(step, gradients)
         summed, stops = own.copy(), own.ones_like() if self.told_to_stop() else own.zeros_like()
-        turn = own.zeros_like()
+        turn = own.zeros_like() if self.buckets.num_deferred else None
         for number, bucket in enumerate(self.buckets.order):
             # Loss and wish to stop ride in the first bucket: global, and no message of their own.
             riders = [summed, stops] if number == 0 else []
-            if self.buckets.num_deferred and number >= self.buckets.last_prompt:
+            if turn is not None and number >= self.buckets.last_prompt:
                 # Riding in all of these, it keeps them one after another: the engine sees that each changes it.
                 riders.append(turn)
             self.communicator.reduce(f"bucket_{number}", [*(gradients[i] for i in bucket), *riders], -number)
