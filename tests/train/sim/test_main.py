@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -79,6 +82,16 @@ def test_a_trace_has_every_kernel_every_bucket_and_the_steps_length(
     assert sum(event["cat"] == "forward" for event in events) > 100
     end = max(event["ts"] + event["dur"] for event in events)
     assert end == pytest.approx(1e6 * found["step_s"], rel=1e-3)
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    command = [sys.executable, "-m", "train.sim", "simulate", "--points", str(EXCERPT), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as told:
+        assert told.stdout is not None
+        assert told.stderr is not None
+        told.stdout.close()
+        assert told.stderr.read() == b""
+    assert told.returncode == -signal.SIGPIPE
 
 
 def test_points_give_one_row_each_with_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> None:
