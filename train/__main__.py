@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from configs.errors import STOPPED_STATUS, UserError
 from train.identity import Identity, read_identity
-from train.signals import Stopped, StopSignals
+from train.signals import RunStopped, Stopped, StopSignals
 from train.startup import Ledger
 from train.watchdog import die_with_parent
 
@@ -30,21 +30,17 @@ _END_S = 10
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one rank; see the module for the exit status."""
     ledger = Ledger()
-    signals = StopSignals()
     parser = argparse.ArgumentParser(prog="python -m train", description="One rank of a run (see ./run.sh train).")
     parser.add_argument("run_folder", type=Path, help="folder that holds the run's config.yaml")
     folder: Path = parser.parse_args(arguments).run_folder
     faulthandler.enable()
     identity = read_identity(os.environ)
-    _set_up_logging(identity)
-    die_with_parent()
-
-    with ledger.phase("import of the program"):
-        from train.failure import record_failure  # noqa: PLC0415 (signals are caught before any import)
-        from train.loop import RunStopped  # noqa: PLC0415
-        from train.session import run  # noqa: PLC0415
-
+    signals = StopSignals()
     try:
+        _set_up_logging(identity)
+        die_with_parent()
+        with ledger.phase("import of the program"):
+            from train.session import run  # noqa: PLC0415 (signals are caught before any long import)
         return run(folder, identity, ledger, signals)
     except UserError as error:
         if signals.waits_for_step:  # The run had begun: the disk has become full, say.
@@ -54,24 +50,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _end(2)
     except RunStopped as stopped:
         if identity.rank == 0:
-            record_failure(folder, identity, stopped, STOPPED_STATUS)
+            _record(folder, identity, stopped, STOPPED_STATUS)
         _end(STOPPED_STATUS)
     except Stopped as stopped:
-        record_failure(folder, identity, stopped, stopped.exit_status)
+        _record(folder, identity, stopped, stopped.exit_status)
         _end(stopped.exit_status)
     except Exception as error:  # noqa: BLE001 (the process boundary: nothing above could tell it better)
         _fail(folder, identity, error)
 
 
 def _fail(folder: Path, identity: Identity, error: Exception) -> NoReturn:
-    from train.failure import is_second_hand, record_failure  # noqa: PLC0415 (as above)
+    from train.failure import is_second_hand  # noqa: PLC0415 (as above)
 
     if is_second_hand(error):
         logger.warning("ends, because another rank failed")
     else:
         logger.error("failed: %s", error, exc_info=logger.isEnabledFor(logging.DEBUG))
-    record_failure(folder, identity, error)
+    _record(folder, identity, error, 1)
     _end(1)
+
+
+def _record(folder: Path, identity: Identity, error: BaseException, status: int) -> None:
+    from train.failure import record_failure  # noqa: PLC0415 (as above)
+
+    record_failure(folder, identity, error, status)
 
 
 def _set_up_logging(identity: Identity) -> None:

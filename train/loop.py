@@ -18,17 +18,10 @@ from train.comm import Communicator
 from train.metric import Score
 from train.progress import LossNotFinite, LossWindow, Progress, StepArrays, StepLoss
 from train.schedule import HyperParameters, LrSchedule
+from train.signals import RunStopped
 from train.timing import Clock
 
-__all__ = ["Optimizer", "Result", "Run", "RunFailed", "RunStopped", "Step", "Trainee", "blocks", "train"]
-
-
-class RunStopped(Exception):
-    """The run was told to stop, and its state is safe: the same command goes on with it."""
-
-    def __init__(self, at: Position) -> None:
-        self.step = at.step
-        super().__init__(f"told to stop, state kept after step {at.step}; the same command goes on from there")
+__all__ = ["Optimizer", "Result", "Run", "RunFailed", "Step", "Trainee", "blocks", "train"]
 
 
 class RunFailed(RuntimeError):
@@ -235,7 +228,7 @@ def _report(
     if any(loss.ranks_stopping for loss in losses):
         progress.steps(_read(window, 0, run.step.communicator))
         run.checkpoints.stopped(source, at)
-        raise RunStopped(at)
+        raise RunStopped(at.step)
 
 
 def _read(window: LossWindow, keep: int, communicator: Communicator) -> list[StepLoss]:

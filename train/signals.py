@@ -10,7 +10,7 @@ from types import FrameType
 
 from configs.errors import STOPPED_STATUS
 
-__all__ = ["StopSignals", "Stopped"]
+__all__ = ["RunStopped", "StopSignals", "Stopped"]
 
 _POLITE = (signal.SIGTERM, signal.SIGUSR1)
 """Time limit and preemption: what schedulers send, themselves or as the job script passes it on."""
@@ -23,6 +23,14 @@ class Stopped(BaseException):
         self.number = number
         self.exit_status = STOPPED_STATUS if number in _POLITE else 128 + number
         super().__init__(f"stopped by {signal.Signals(number).name}")
+
+
+class RunStopped(Exception):
+    """The run was told to stop, and its state is safe: the same command goes on with it."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        super().__init__(f"told to stop, state kept after step {step}; the same command goes on from there")
 
 
 class StopSignals:

@@ -12,8 +12,9 @@ from logs.events import EventLog, Kind
 from logs.metrics import NullMetrics
 from tests.dry_loop import Blank, dry_train
 from train.checkpoint import NoCheckpoints
-from train.loop import Result, RunFailed, RunStopped, blocks
+from train.loop import Result, RunFailed, blocks
 from train.progress import LossNotFinite
+from train.signals import RunStopped
 
 
 class RememberingLog(EventLog):
