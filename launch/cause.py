@@ -37,10 +37,12 @@ def find_cause(
         return {"step": rows[0]["step"], "message": rows[0]["message"]}
     first_hand = [row for row in rows if not row["second_hand"] or "killed_by" in row]
     row = min(first_hand, key=lambda each: each["time"], default=None)
-    if row and "killed_by" not in row:
-        return {**row, "message": f"rank {row['rank']} on {row['host']} failed{_at(row['step'])}: {row['message']}"}
     told = {row["rank"]: row["step"] for row in rows}
     step, when = _when(folder, told.values())
+    if row and "killed_by" not in row:
+        if row["step"] is not None:
+            step, when = row["step"], _at(row["step"])
+        return {**row, "step": step, "message": f"rank {row['rank']} on {row['host']} failed{when}: {row['message']}"}
     silent = [(rank, _how(status)) for rank, status in outcome.failed if rank not in told]
     if row:
         silent = [(row["rank"], row["message"])]

@@ -32,6 +32,10 @@ ECHO = _row(0, "Horovod has been shut down", second_hand=True)
     ("rows", "outcome", "message", "rank"),
     [
         ([ECHO, _row(1, "torn", second_hand=False)], Outcome(1), "rank 1 on node1 failed at step 7: torn", 1),
+        ([ECHO, {**_row(1, "stood still itself", second_hand=False), "step": None}], Outcome(1),
+         "rank 1 on node1 failed at or before step 7: stood still itself", 1),
+        ([{**_row(1, "no such file", second_hand=False), "step": None}], Outcome(1),
+         "rank 1 on node1 failed: no such file", 1),
         ([ECHO], Outcome(137, ((1, 137),)), f"rank 1 on {HERE} was killed by signal 9 at or before step 7", 1),
         ([ECHO], Outcome(1, ((0, 1),)), f"rank 1 on {HERE} stood still, without a word at or before step 7", 1),
         ([ECHO, _row(1, "waits", second_hand=True)], Outcome(1, ((0, 1), (1, 1))),
