@@ -39,9 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _set_up_logging(identity)
         die_with_parent()
-        with ledger.phase("import of the program"):
-            from train.session import run  # noqa: PLC0415 (signals are caught before any long import)
-        return run(folder, identity, ledger, signals)
+        with signals.heeded():
+            with ledger.phase("import of the program"):
+                from train.session import run  # noqa: PLC0415 (signals are caught before any long import)
+            return run(folder, identity, ledger, signals)
     except UserError as error:
         if signals.waits_for_step:  # The run had begun: the disk has become full, say.
             _fail(folder, identity, error)

@@ -6,6 +6,8 @@ Handlers stand before MXNet is imported, which takes seconds: a signal then woul
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from configs.errors import STOPPED_STATUS
@@ -47,6 +49,19 @@ class StopSignals:
         is_first, self.came = self.came is None, number
         if number not in _POLITE or (is_first and not self.waits_for_step):
             raise Stopped(number)
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Raise `Stopped` for any error in the block once such a signal came.
+
+        C code makes errors of its own of what a handler raises: in an import by pybind11, DALI's, an ImportError.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self.came is None or self.waits_for_step:
+                raise
+            raise Stopped(self.came) from error
 
     def wait_for_step(self) -> None:
         """From now on, let a polite signal wait: the loop asks `told_to_stop`."""

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from configs.load import ROOT
 
 _TOLD_WHILE_IMPORTING = """
@@ -16,7 +18,10 @@ from importlib.abc import MetaPathFinder
 class Tell(MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == "train.build":
-            os.kill(os.getpid(), signal.SIGTERM)
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except BaseException as error:
+                raise {raised} from error
 
 sys.meta_path.insert(0, Tell())
 from train.__main__ import main
@@ -24,8 +29,9 @@ main(sys.argv[1:])
 """
 
 
-def test_a_rank_told_to_stop_while_it_imports_the_program_says_so(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _TOLD_WHILE_IMPORTING, str(tmp_path)]
+@pytest.mark.parametrize("raised", ["error", "ImportError('initialization failed')"], ids=["Python", "pybind11"])
+def test_a_rank_told_to_stop_while_it_imports_says_so(tmp_path: Path, raised: str) -> None:
+    command = [sys.executable, "-c", _TOLD_WHILE_IMPORTING.format(raised=raised), str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (75, "")
     row = json.loads((tmp_path / "failure_0.json").read_text())
