@@ -25,7 +25,7 @@ PURPOSE = "a step without communication, with it after backward, and beside back
 _WARMUP = 1
 _BUCKETS = (256 << 10, 1 << 20, 4 << 20, 1 << 30)
 _DEFERRED = 0.3
-_SETTINGS = ("engine.update_groups=1", "engine.backward_bulk_nodes=15", "communication.cycle_time_ms=5.0")
+_SETTINGS = ("engine.update_groups=1", "engine.backward_bulk_nodes=15")
 """Fixed when a process starts; each in place of the laptop's."""
 
 
