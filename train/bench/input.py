@@ -40,20 +40,22 @@ def measure(arguments: argparse.Namespace) -> Report:
         f"model.image_size={arguments.image_size}", "data.eval_resize=null", f"run.max_steps={arguments.steps}",
     ])  # fmt: skip
     folder = packed(recipe, cluster)
+    tell = logging.getLogger(__name__).info
+    training = []
+    # Runs come first: they drop the data set from memory, of which the readers keep what they have mapped.
+    for side in (64, 224):
+        tell(f"training at {side} px")
+        training += summarize(f"training, ResNet-50 at {side} px", [_training(recipe, cluster, side)])
     readers = {
         "DALI (ours)": read_by_dali(recipe, cluster, folder),
         "ImageRecordIter": read_by_mxnet(recipe, folder),
         "Pillow": read_by_pillow(recipe, folder),
     }
-    tell = logging.getLogger(__name__).info
     rows = interleave(
         {name: _timing(reader, arguments.batches) for name, reader in readers.items()},
         n=arguments.rounds, warmup=1, reference="ImageRecordIter", compared=["images_per_core_s"], tell=tell,
     )  # fmt: skip
-    for side in (64, 224):
-        tell(f"training at {side} px")
-        rows += summarize(f"training, ResNet-50 at {side} px", [_training(recipe, cluster, side)])
-    return make_report(rows, [
+    return make_report([*rows, *training], [
         f"{_TRAIN} generated JPEGs of about 500 x 400 px; random crop, resize to {arguments.image_size} px, flip, "
         f"normalise, batches of {BATCH_SIZE} in MXNet's memory; one worker thread",
         "images_per_core_s: over the processor time of all threads; images_per_s: over the time on the wall",
