@@ -34,8 +34,8 @@ class Evaluator:
     def __call__(self) -> Score:
         """Give the score over all ranks; waits for the result."""
         self._communicator.exchange(settled=True)
-        if self._network.statistics:
-            self._communicator.average("statistics", self._network.statistics)
+        if statistics := self._network.statistics:
+            self._communicator.average("statistics", statistics)
         metric = self._metric()
         for images, labels, num_valid in self._source.batches():
             metric.add(self._network.predict(images).as_in_context(labels.context), labels, num_valid)

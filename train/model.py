@@ -91,8 +91,18 @@ class TrainedNetwork:
 
     @property
     def statistics(self) -> Sequence[Array]:
-        """Batch-norm running means and variances, by layer."""
+        """Batch-norm running means and variances, by layer; waits for the last backward."""
+        self._settle()
         return list(self._statistics.values())
+
+    def _settle(self) -> None:
+        """Wait for the last backward, which moves the running statistics.
+
+        On a CPU, MXNet's batch norm moves them in its backward, where the engine does not see it: whoever reads or
+        writes them is not ordered behind it. Of the gradients, which the same operators make, the engine does know.
+        """
+        for gradient in self.gradients:
+            gradient.wait_to_read()
 
     def seed_dropout(self, seed: int) -> None:
         """Say what dropout draws from now on (31 bits); the same on any number of threads."""
@@ -145,11 +155,13 @@ class TrainedNetwork:
             mx.nd.array(_to_layout(weights[each.name], self._layout)).copyto(master)
             if weight is not master:
                 master.copyto(weight)
+        self._settle()
         for name, statistic in self._statistics.items():
             statistic[:] = weights.get(name, 1 if name.endswith("_moving_var") else 0)
 
     def read_statistics(self) -> dict[str, np.ndarray]:
-        """Copy the running statistics to the host, float32; waits for the engine."""
+        """Copy the running statistics to the host, float32; waits for the last backward."""
+        self._settle()
         return {name: statistic.asnumpy() for name, statistic in self._statistics.items()}
 
     def read_weights(self) -> dict[str, np.ndarray]:
