@@ -55,7 +55,8 @@ def end(folder: Path, status: int, *, was_told: bool) -> int:
     if summary is None and status == REFUSED:
         return REFUSED
     try:
-        return finish_run(folder, recipe, cluster, Outcome(status))
+        # A notice that came when all was done may have ended a launcher that was about to end.
+        return finish_run(folder, recipe, cluster, Outcome(0 if was_told else status))
     except UserError as error:  # As in a run without a job: the ranks have run, so this is no refusal.
         sys.stderr.write(f"error: {error}\n")
         return 1

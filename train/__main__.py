@@ -42,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with signals.heeded():
             with ledger.phase("import of the program"):
                 from train.session import run  # noqa: PLC0415 (signals are caught before any long import)
-            return run(folder, identity, ledger, signals)
+            status = run(folder, identity, ledger, signals)
+        signals.rest()
+        return status
     except UserError as error:
         if signals.waits_for_step:  # The run had begun: the disk has become full, say.
             _fail(folder, identity, error)

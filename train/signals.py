@@ -67,6 +67,14 @@ class StopSignals:
         """From now on, let a polite signal wait: the loop asks `told_to_stop`."""
         self.waits_for_step = True
 
+    def rest(self) -> None:
+        """Ignore polite signals from now on: the run is over, and the process may take a second to end.
+
+        Handlers of Python's own are gone before that second is: such a signal would then kill a rank that succeeded.
+        """
+        for number in _POLITE:
+            signal.signal(number, signal.SIG_IGN)
+
     def told_to_stop(self) -> bool:
         """Tell whether a polite signal came."""
         return self.came is not None

@@ -67,6 +67,13 @@ def test_a_run_that_is_over_stays_so_whatever_it_came_to(run: Path) -> None:
     assert end(run, 0, was_told=False) == 1
 
 
+@pytest.mark.parametrize(("was_told", "status"), [(True, 0), (False, 1)])
+def test_a_success_stays_one_where_a_late_notice_ended_the_launcher(run: Path, was_told: bool, status: int) -> None:
+    write_summary(run, Summary("digits", "success", resumed_from_step=3))
+    (run / "result_0.txt").touch()
+    assert end(run, 143, was_told=was_told) == status
+
+
 def test_a_failed_launcher_is_a_failed_run_and_a_run_that_never_began_is_no_success(run: Path) -> None:
     assert end(run, 0, was_told=False) == 1
     assert "status 0" in json.loads((run / "summary.json").read_text(encoding="utf-8"))["failure"]

@@ -36,3 +36,24 @@ def test_a_rank_told_to_stop_while_it_imports_says_so(tmp_path: Path, raised: st
     assert (done.returncode, done.stderr) == (75, "")
     row = json.loads((tmp_path / "failure_0.json").read_text())
     assert (row["message"], row["status"], row["second_hand"]) == ("stopped by SIGTERM", 75, True)
+
+
+_TOLD_AT_THE_END = """
+import os, subprocess, sys
+import train.session
+
+def run(folder, identity, ledger, signals):
+    signals.wait_for_step()
+    subprocess.Popen(["bash", "-c", f"while kill -TERM {os.getpid()} 2>/dev/null; do :; done"])
+    return 0
+
+train.session.run = run
+from train.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_rank_whose_run_is_over_ends_as_it_would_have_however_often_it_is_told_to_stop(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _TOLD_AT_THE_END, str(tmp_path)]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    assert list(tmp_path.iterdir()) == []
