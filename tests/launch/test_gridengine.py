@@ -41,11 +41,11 @@ def test_two_runs_in_one_job_have_a_seed_each_and_the_job_succeeds(tmp_path: Pat
 
 def test_a_job_near_its_limit_is_stopped_and_goes_on_where_it_was(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    overrides = ["run.target_top1=null", "cluster.scheduler.notice_s=592"]
+    overrides = ["run.max_steps=120", "cluster.scheduler.notice_s=590"]
     job = submit(CLUSTER, folder, overrides=overrides)
     wait_until(lambda: "exit_status  0 " in ask("qacct", "-j", job), folder / "job.log")
     found = summary(folder)
-    assert (found["status"], found["steps"]) == ("success", 225)
+    assert (found["status"], found["steps"]) == ("success", 120)
     assert 0 < found["resumed_from_step"] <= found["steps"]
     log = (folder / "job.log").read_text(encoding="utf-8")
     assert log.count(f"job {job} of {folder} on localhost") > 1
