@@ -58,11 +58,17 @@ def submit(cluster: str, folder: Path, *words: str, overrides: list[str]) -> str
 
 
 def wait_until(is_so: Callable[[], bool], log: Path) -> None:
-    """Wait for what a job does; fails with what it printed."""
+    """Wait for what a job does; fails with what it printed, and what its scheduler says."""
     give_up = time.monotonic() + _GIVE_UP_S
     while not is_so():
-        assert time.monotonic() < give_up, log.read_text(encoding="utf-8") if log.exists() else "no output"
+        assert time.monotonic() < give_up, _standing(log)
         time.sleep(0.1)
+
+
+def _standing(log: Path) -> str:
+    printed = log.read_text(encoding="utf-8") if log.exists() else "no output\n"
+    questions = (["scontrol", "show", "jobs"], ["scontrol", "show", "nodes"], ["qstat", "-f"])
+    return printed + "".join(ask(*words) for words in questions if shutil.which(words[0]))
 
 
 def has_begun(folder: Path) -> bool:
