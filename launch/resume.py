@@ -14,8 +14,8 @@ from configs.load import load_run
 from configs.same import essence, require_same
 from configs.schema import Cluster, Recipe
 from logs.checkpoints import newest_whole, set_origin
-from logs.compliance import VERDICT_FILE
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, create, read_summary
+from logs.judge.compliance import VERDICT_FILE
 
 __all__ = ["UNFINISHED_MARK", "beginning", "make_ready"]
 

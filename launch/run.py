@@ -22,7 +22,6 @@ from launch.env import rank_environment
 from launch.local import Outcome
 from launch.monitor import monitored
 from launch.resume import beginning
-from logs.compliance import Verdict, write_verdict
 from logs.disk import explain_disk_errors
 from logs.folder import (
     CONFIG_FILE,
@@ -36,9 +35,10 @@ from logs.folder import (
     write_json,
     write_summary,
 )
+from logs.judge.compliance import Verdict, write_verdict
+from logs.judge.rcp import IMAGENET_SAMPLES, standing
 from logs.mlperf import RESULT_FILES
-from logs.parse import parse_log
-from logs.rcp import IMAGENET_SAMPLES, standing
+from logs.read.parse import parse_log
 
 __all__ = [
     "BUILT_IN", "REFUSED", "finish_run", "launch_run", "new_folder", "open_run", "pack", "record_environment", "shown",

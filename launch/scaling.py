@@ -20,12 +20,12 @@ from configs.scaling import ScalingCell, ScalingStudy
 from configs.schema import Cluster, Recipe
 from launch.link import NO_LINK, can_shape
 from launch.run import pack
-from logs.cells import PREDICTION_FILE, Row, measured, predicted
 from logs.disk import explain_disk_errors, write_text
-from logs.expectations import compare, verdict
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
-from logs.scaling import write_scaling
-from logs.scaling_page import write_scaling_page
+from logs.study.cells import PREDICTION_FILE, Row, measured, predicted
+from logs.study.expectations import compare, verdict
+from logs.study.scaling_page import write_scaling_page
+from logs.study.scaling_table import write_scaling
 
 __all__ = ["Runner", "run_scaling"]
 

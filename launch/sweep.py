@@ -20,7 +20,7 @@ from launch.run import launch_run
 from launch.scaling import run_scaling
 from launch.submit import submit_run
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, Summary, read_summary
-from logs.study import Results, accuracy, best_cells, write_study
+from logs.study.accuracy import Results, accuracy, best_cells, write_study
 
 __all__ = ["main"]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from configs.errors import UserError
 from configs.load import ROOT
-from logs.compliance import find_logs, judge_all
-from logs.explain import explain
+from logs.judge.compliance import find_logs, judge_all
+from logs.judge.explain import explain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def check(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Write the page, or print the figures as JSON."""
-    from logs.report import figures_of, write_report  # noqa: PLC0415 (SciPy behind the references: half a second)
+    from logs.show.report import figures_of, write_report  # noqa: PLC0415 (SciPy behind the references: half a second)
 
     if options.json:
         print(json.dumps(figures_of(options.paths), indent=2, allow_nan=False))
@@ -60,10 +60,10 @@ def report(options: argparse.Namespace) -> int:
 
 def package(options: argparse.Namespace) -> int:
     """Write a submission tree and print what the official tools say of it, or make a reference set of own runs."""
-    from logs.package import package as write_package  # noqa: PLC0415
-    from logs.parse import parse_log  # noqa: PLC0415
-    from logs.rcp import custom_rcps  # noqa: PLC0415
-    from logs.system import read_fields  # noqa: PLC0415
+    from logs.judge.package import package as write_package  # noqa: PLC0415
+    from logs.judge.rcp import custom_rcps  # noqa: PLC0415
+    from logs.judge.system import read_fields  # noqa: PLC0415
+    from logs.read.parse import parse_log  # noqa: PLC0415
 
     if options.make_rcp:
         logs = [find_logs(run, "4.0.0")[0][0] for run in options.runs]
@@ -86,7 +86,7 @@ def package(options: argparse.Namespace) -> int:
 
 def watch(options: argparse.Namespace) -> int:
     """Show a running job's figures until it ends."""
-    from logs.watch import watch as follow  # noqa: PLC0415
+    from logs.show.watch import watch as follow  # noqa: PLC0415
 
     return follow(options.run_folder, sys.stdout, every_s=options.every, once=options.once)
 

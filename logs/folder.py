@@ -47,7 +47,7 @@ class Summary:
         failure: Why an aborted run ended.
         slowest_rank: The one that computes longest; None of a single rank, or where no step was measured.
         rank_excess: How much longer it computes than the median rank, as a share.
-        rcp: An ImageNet run that reached its target against the official reference, see `logs.rcp.Standing`.
+        rcp: An ImageNet run that reached its target against the official reference, see `logs.judge.rcp.Standing`.
         resumed_from_step: Where its last attempt went on; ``run_s`` and rates are that attempt's. None: in one go.
     """
 

@@ -238,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         environment = json.loads(options.environment) if options.environment else cluster.environment
         document = plan_document(recipe, cluster, environment)
         if options.plot:
-            from logs.plot import plot_learning_rate  # noqa: PLC0415 (matplotlib takes a second)
+            from logs.show.plot import plot_learning_rate  # noqa: PLC0415 (matplotlib takes a second)
 
             plot_learning_rate(options.plot, document["schedule"], f"{recipe.name}: learning rate")
     except UserError as error:

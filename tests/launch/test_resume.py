@@ -19,7 +19,7 @@ from configs.load import ROOT, load_run
 from launch.resume import beginning
 from logs.checkpoints import list_checkpoints, read
 from logs.metrics import read_metrics
-from logs.parse import parse_log
+from logs.read.parse import parse_log
 
 TINY = ["model.name=resnet8", "model.image_size=16", "run.epochs=4", "run.eval_every_epochs=2", "run.target_top1=null",
         "run.log_every_steps=3"]  # fmt: skip

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from configs.load import ROOT, dump, load_cluster, load_recipe
-from logs.compliance import Verdict
 from logs.disk import write_json
+from logs.judge.compliance import Verdict
 
 BEGIN_S = 1_790_000_000.0
 """In 2026: by its date, a `:::MLLOG` log of then is one of ruleset 4.0.0."""

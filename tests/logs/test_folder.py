@@ -9,7 +9,6 @@ import pytest
 
 from configs.errors import UserError
 from configs.load import dump, load_cluster, load_recipe
-from logs.compliance import judge_run
 from logs.folder import (
     Summary,
     close_aborted,
@@ -20,6 +19,7 @@ from logs.folder import (
     write_json,
     write_summary,
 )
+from logs.judge.compliance import judge_run
 from logs.mlperf import MlperfLog
 
 

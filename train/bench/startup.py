@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from configs.load import load_both
-from logs.lines import read_events
 from logs.mlperf import RESULT_FILES
+from logs.read.lines import read_events
 from train.bench.job import launch, packed, run
 from train.bench.measure import Report, interleave, make_report
 

@@ -1,0 +1,1 @@
+"""Judging logs and submissions by the rules, with the official tools."""

@@ -1,0 +1,203 @@
+"""The official compliance checker's verdict on a log. Runs it as the command it is; imports nothing of it.
+
+In a process of its own (0.14 s, two-core machine, 2026-11) because the checker configures the root logger and keeps its
+queue of rules in a module.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UserError, nearest
+from logs.disk import write_json
+from logs.mlperf import RESULT_FILES
+from logs.read.lines import find_ruleset
+
+__all__ = ["RULESETS", "VERDICT_FILE", "Verdict", "find_logs", "judge", "judge_all", "judge_run", "write_verdict"]
+
+RULESETS = ("0.6.0", "0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0")
+"""Those with rules for ResNet. The checker's own default is a later one, which ends in a traceback on such a log."""
+
+VERDICT_FILE = "verdict.json"
+
+_OLD, _NEW = "0.6.0", "4.0.0"
+_SEPARATOR = "\n" + "-" * 30 + "\n"
+_UNREADABLE_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the official checker says of one log under one ruleset.
+
+    Attributes:
+        messages: Its own words, one line each, without the context that it dumps; empty when ``passed``. Line numbers
+            are those of the file.
+    """
+
+    ruleset: str
+    passed: bool
+    messages: tuple[str, ...]
+
+
+def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
+    """Run the official checker on one log.
+
+    Args:
+        log: A log, in whatever dialect.
+        ruleset: One of `RULESETS`.
+        division: ``open`` or ``closed``; None takes the log's own.
+
+    Raises:
+        UserError: There is no such log, or no such ruleset for ResNet.
+    """
+    if ruleset not in RULESETS:
+        raise UserError(f"ruleset: got {ruleset!r}, allowed: {', '.join(RULESETS)}; {nearest(ruleset, RULESETS)}")
+    if not log.is_file():
+        raise UserError(f"{log}: no such log; give a run folder or a log file")
+    # The checker is started elsewhere, so that no file of the working folder can stand in for a module of its own.
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report"
+        judged = log.absolute() if division is None else _with_division(log, ruleset, division, Path(folder))
+        command = [sys.executable, "-m", "mlperf_logging.compliance_checker", "--usage", "training", "--quiet"]
+        command += ["--ruleset", ruleset, "--log_output", str(report), str(judged)]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+        words = report.read_text(encoding="utf-8", errors="replace") if report.is_file() else ""
+    if done.returncode == 0:
+        return Verdict(ruleset, passed=True, messages=())
+    messages = tuple(_shorten(words, _event_lines(log, ruleset, inserted=division is not None)))
+    crash = done.stderr.strip().splitlines()[-1:] or [f"the checker ended with status {done.returncode}"]
+    return Verdict(ruleset, passed=False, messages=messages or tuple(crash))
+
+
+def judge_all(pairs: Iterable[tuple[Path, str]], division: str | None = None) -> list[Verdict]:
+    """Judge several (log, ruleset) pairs, two at a time, in their order."""
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return list(pool.map(lambda pair: judge(pair[0], pair[1], division), pairs))
+
+
+def judge_run(run_folder: Path) -> dict[str, Verdict]:
+    """Judge the logs of a run folder, ruleset -> verdict; a log that is not there fails.
+
+    Raises:
+        UserError: It is not a folder.
+    """
+    if not run_folder.is_dir():
+        raise UserError(f"{run_folder}: no such run folder; give the folder that a run has written")
+    logs = {ruleset: run_folder / name for ruleset, name in RESULT_FILES.items()}
+    found = judge_all((log, ruleset) for ruleset, log in logs.items() if log.is_file())
+    verdicts = {verdict.ruleset: verdict for verdict in found}
+    return {
+        ruleset: verdicts.get(ruleset) or Verdict(ruleset, passed=False, messages=(f"no {log.name} was written",))
+        for ruleset, log in logs.items()
+    }
+
+
+def write_verdict(run_folder: Path) -> dict[str, Verdict]:
+    """Judge a run and keep the verdicts in its ``verdict.json``."""
+    verdicts = judge_run(run_folder)
+    write_json(run_folder / VERDICT_FILE, {ruleset: asdict(verdict) for ruleset, verdict in verdicts.items()})
+    return verdicts
+
+
+def find_logs(path: Path, ruleset: str | None = None) -> list[tuple[Path, str]]:
+    """List the logs that ``path`` means, each with the ruleset to judge it by.
+
+    Args:
+        path: A log, or a folder whose ``result_*.txt`` are meant.
+        ruleset: None takes the one in force when the log was written: 0.6.0 by its dialect, the others, which share
+            one, by date. Of a folder, only logs in the dialect of ``ruleset`` are judged.
+
+    Raises:
+        UserError: There is no such file or folder, or no log in the folder.
+    """
+    if path.is_file():
+        return [(path, ruleset or _own_ruleset(path))]
+    if not path.is_dir():
+        raise UserError(f"{path}: no such file or folder; give a run folder or a log")
+    found = [(log, _own_ruleset(log)) for log in sorted(path.glob("result_*.txt"))]
+    if ruleset:
+        found = [(log, ruleset) for log, own in found if (own == _OLD) == (ruleset == _OLD)]
+    if not found:
+        raise UserError(f"{path}: no result_*.txt for {ruleset or 'any ruleset'} in it; give a run folder or a log")
+    return found
+
+
+def _own_ruleset(log: Path) -> str:
+    """Name the ruleset of a log by its events; by its name if it has none."""
+    found = find_ruleset(log)
+    if found == "0.5.0":
+        remedy = "./run.sh report reads it"
+        raise UserError(f"{log}: is of round v0.5, for which the official checker has no rules; {remedy}")
+    return found or (_OLD if log.name.endswith(".mll.txt") else _NEW)
+
+
+def _with_division(log: Path, ruleset: str, division: str, folder: Path) -> Path:
+    """Copy a log into ``folder`` with its division replaced; what was there becomes an empty line."""
+    key, value = "submission_division", {"value": division, "metadata": {}}
+    line = f":::MLL 0 {key}: {json.dumps(value)}"
+    if ruleset != _OLD:
+        line = f":::MLLOG {json.dumps({'time_ms': 0, 'key': key, **value})}"
+    copy = folder / "log"
+    with log.open("rb") as source, copy.open("wb") as target:
+        target.write(f"{line}\n".encode())
+        target.writelines(b"\n" if b":::MLL" in each and key.encode() in each else each for each in source)
+    return copy
+
+
+def _event_lines(log: Path, ruleset: str, *, inserted: bool) -> list[int]:
+    """Give the 1-based line in the file of each event: the checker counts events, from 0."""
+    token = ":::MLL" if ruleset == _OLD else ":::MLLOG "
+    with log.open(encoding="latin-1") as file:
+        lines = enumerate(file, start=1)
+        own = (number for number, line in lines if token in line and not (inserted and "submission_division" in line))
+        return [*([0] if inserted else []), *own]
+
+
+def _shorten(report: str, event_lines: list[int]) -> Iterable[str]:
+    """Cut the checker's report into one line a complaint."""
+    report = re.sub(r"^INFO - .*\n", "", report, flags=re.MULTILINE)
+    report = re.sub(r"^(ERROR - FAILED|WARNING - +Found parsing errors:)\n", "", report, flags=re.MULTILINE)
+    parse_error = re.compile(r"^WARNING -   (.*)\nWARNING -    \^\^  (.*)\n", re.MULTILINE)
+    unreadable = parse_error.findall(report)
+    for text, reason in unreadable[:_UNREADABLE_SHOWN]:
+        yield f"cannot be read ({reason}): {text[:120]}"
+    if len(unreadable) > _UNREADABLE_SHOWN:
+        yield f"and {len(unreadable) - _UNREADABLE_SHOWN} more lines cannot be read"
+    for complaint in parse_error.sub("", report).removeprefix("WARNING -  ").split(_SEPARATOR):
+        if complaint.strip():
+            yield _shorten_complaint(complaint, event_lines)
+
+
+def _shorten_complaint(complaint: str, event_lines: list[int]) -> str:
+    head = re.match(r"CHECK for '(\w+)' failed in line (\d+):\n.*\nfailed test: (.*)\n", complaint)
+    if head:
+        key, index, test = head.groups()
+        got = _told(complaint.partition("current line[v]=")[2])
+        number = dict(enumerate(event_lines)).get(int(index), int(index) + 1)
+        return f"line {number}: CHECK for '{key}' failed: {test.strip()}; got {json.dumps(got)}"
+    words, _, context = complaint.partition("\ncurrent context[s]=")
+    if words.startswith("failed test:") and context:
+        words += f"; with {' '.join(context.split())}"
+    return " ".join(words.split())
+
+
+def _told(dumped: str) -> dict[str, Any]:
+    """Read value and metadata of the line that the checker dumped, which may lack either."""
+    try:
+        line = json.loads(dumped)
+    except ValueError:
+        line = None
+    if not isinstance(line, dict):
+        return {}
+    metadata = line.get("metadata")
+    shown = {"value": line.get("value"), **(metadata if isinstance(metadata, dict) else {})}
+    return {name: value for name, value in shown.items() if name not in ("file", "lineno")}

@@ -1,0 +1,268 @@
+"""Any MLPerf log, ours or other people's, of rounds v0.5 to v4.0, as one `RunRecord`. The only parser.
+
+Memory does not grow with the log: what is kept is bounded by epochs, evaluations and hyperparameters, each with a cap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from logs.read.evaluations import CAP, Evaluations
+from logs.read.lines import Event, read_events, ruleset_at, to_number
+from logs.read.record import Evaluation, RunRecord, Span, between, whole
+
+__all__ = ["parse_events", "parse_log"]
+
+_Status = Literal["success", "aborted"] | None
+
+_SETTINGS = ("opt_", "lars_", "sgd_", "model_bn_span", "gradient_accumulation", "label_smoothing", "eval_target")
+_LEAST_GLOBAL_BATCH = 512
+"""v0.5's input_batch_size is the global batch in some submitters' logs and one worker's (26 to 208) in others'."""
+
+
+def parse_log(path: Path) -> RunRecord:
+    """Read a log of any round.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    return parse_events(read_events(path), path)
+
+
+def parse_events(events: Iterable[Event | None], source: Path) -> RunRecord:
+    """Gather events into a record; None counts as unreadable."""
+    gathering = _Gathering()
+    for event in events:
+        gathering.feed(event)
+    return gathering.record(source)
+
+
+class _Gathering:
+    """What has been seen so far. Times are Unix seconds until `record` turns them into seconds since run_start."""
+
+    def __init__(self) -> None:
+        self.unreadable = 0
+        self.ruleset: str | None = None
+        self.first_s: float | None = None
+        self.points: dict[str, Any] = {}
+        self.seeds: list[int | str] = []
+        self.settings: dict[str, Any] = {}
+        self._handlers: dict[str, Callable[[Event], None]] = {
+            "init_start": self._init_start, "init_stop": self._once, "run_start": self._once, "run_stop": self._once,
+            "run_final": self._once, "epoch_start": self._start, "epoch_stop": self._stop, "block_start": self._start,
+            "block_stop": self._stop, "train_epoch": self._train_epoch, "eval_start": self._eval_start,
+            "eval_stop": self._eval_stop, "eval_accuracy": self._eval_accuracy, "tracked_stats": self._tracked,
+            "seed": self._seed, "run_set_random_seed": self._seed,
+        }  # fmt: skip
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget the course of a run: a log may hold one that was started again."""
+        self.at: dict[str, Event] = {}
+        self.init_starts, self.init_spread_s = 0, 0.0
+        self.last_s: float | None = None
+        self.spans: dict[str, dict[float, list[float]]] = {"epoch": {}, "block": {}}
+        self.counts: dict[float, float] = {}
+        self.evaluations = Evaluations()
+        self.throughputs: dict[float, float] = {}
+        self._open_epoch: float | None = None
+        self._is_resumed = False
+
+    def feed(self, event: Event | None) -> None:
+        """Take in the next event of the file."""
+        if event is None:
+            self.unreadable += 1
+            return
+        self.ruleset = self.ruleset or event.ruleset
+        if event.benchmark:
+            self.points.setdefault("submission_benchmark", event.benchmark)
+        if event.time_s is not None:
+            self.first_s = event.time_s if self.first_s is None else self.first_s
+        if event.key == "resumed_from_step":
+            # Ours: the attempt before was stopped, and what follows is the same run.
+            self.at.pop("run_stop", None)
+            self._is_resumed = True
+        elif event.key in self._handlers:
+            if not self._is_after_the_end(event):
+                self._handlers[event.key](event)
+                self.last_s = max(self.last_s or 0.0, event.time_s or 0.0) or None
+        elif len(self.settings) < CAP and event.key.startswith(_SETTINGS) and event.is_short:
+            self.settings[event.key] = event.value
+        elif event.key in _POINTS and event.is_short:
+            self.points[event.key] = event.value
+
+    def _is_after_the_end(self, event: Event) -> bool:
+        """Other ranks, or a second run in the same file, may go on after the first run_stop."""
+        return "run_stop" in self.at and self._came_later(event, "run_stop")
+
+    def _init_start(self, event: Event) -> None:
+        is_anew = "run_start" in self.at and "run_stop" not in self.at and not self._is_resumed
+        if is_anew and self._came_later(event, "run_start"):
+            self._begin()
+        self._once(event)
+        self.init_starts += 1
+        first = self._time("init_start")
+        self.init_spread_s = max(self.init_spread_s, between(first, event.time_s) or 0.0)
+
+    def _came_later(self, event: Event, key: str) -> bool:
+        then = self.at[key].time_s
+        return event.time_s is not None and then is not None and event.time_s > then
+
+    def _once(self, event: Event) -> None:
+        """Keep the first of what every rank may log."""
+        if event.key == "run_stop":
+            self._close_epoch(event.time_s)
+        self.at.setdefault(event.key, event)
+
+    def _seed(self, event: Event) -> None:
+        if isinstance(event.value, int | str) and event.value not in self.seeds and len(self.seeds) < CAP:
+            self.seeds.append(event.value)
+
+    def _start(self, event: Event) -> None:
+        kind, epoch = _kind_and_epoch(event)
+        if epoch is None or event.time_s is None or len(self.spans[kind]) >= CAP:
+            return
+        if kind == "block":
+            self.counts[epoch] = to_number(event.metadata.get("epoch_count")) or 1.0
+        self.spans[kind].setdefault(epoch, [event.time_s])
+
+    def _stop(self, event: Event) -> None:
+        kind, epoch = _kind_and_epoch(event)
+        span = self.spans[kind].get(epoch) if epoch is not None else None
+        if span and event.time_s is not None:
+            span[1:] = [max([event.time_s, *span[1:]])]
+
+    def _train_epoch(self, event: Event) -> None:
+        """v0.5 marks only where an epoch begins; the next, or an evaluation, ends it."""
+        self._close_epoch(event.time_s)
+        epoch = to_number(event.value)
+        if epoch is not None and event.time_s is not None and len(self.spans["epoch"]) < CAP:
+            self.spans["epoch"].setdefault(epoch, [event.time_s])
+            self._open_epoch = epoch
+
+    def _close_epoch(self, time_s: float | None) -> None:
+        span = self.spans["epoch"].get(self._open_epoch) if self._open_epoch is not None else None
+        if span and len(span) == 1 and time_s is not None:
+            span.append(time_s)
+        self._open_epoch = None
+
+    def _eval_start(self, event: Event) -> None:
+        self._close_epoch(event.time_s)
+        self.evaluations.start(event)
+
+    def _eval_stop(self, event: Event) -> None:
+        self.evaluations.stop(event)
+
+    def _eval_accuracy(self, event: Event) -> None:
+        self.evaluations.accuracy(event)
+
+    def _tracked(self, event: Event) -> None:
+        rate = to_number(event.value.get("throughput")) if isinstance(event.value, dict) else None
+        if rate is not None and len(self.throughputs) < CAP:
+            self.throughputs[len(self.throughputs) + 1.0 if event.epoch is None else event.epoch] = rate
+
+    def record(self, source: Path) -> RunRecord:
+        """Turn what was gathered into a record."""
+        start, stop = self._time("run_start"), self._time("run_stop")
+        if stop is None and "run_stop" not in self.at:
+            stop = self._time("run_final")
+        shift = 1 if self._counts_from_zero() else 0
+        evaluations = self.evaluations.since(start, shift)
+        ends = [value for value in (stop, self.last_s) if value is not None]
+        points = self.points
+        target = to_number(self.settings.get("eval_target"))
+        known = any(value is not None for value in (self.first_s, self.ruleset)) or bool(points or self.at)
+        return RunRecord(
+            source=source,
+            ruleset=(self.ruleset or ruleset_at(self.first_s)) if known else None,
+            submitter=_text(points.get("submission_org")),
+            benchmark=_text(points.get("submission_benchmark")),
+            division=_text(points.get("submission_division")),
+            platform=_text(points.get("submission_platform")),
+            status=self._status(evaluations, target),
+            global_batch_size=_integer(points, "global_batch_size") or self._old_batch(),
+            train_samples=_integer(points, "train_samples", "preproc_num_train_examples", "num_train_examples"),
+            eval_samples=_integer(points, "eval_samples", "preproc_num_eval_examples", "num_eval_examples"),
+            target=target,
+            seeds=tuple(self.seeds),
+            began_s=start,
+            init_starts=(self.init_starts, self.init_spread_s),
+            init_s=between(self._time("init_start"), self._time("init_stop")),
+            time_to_train_s=between(start, stop),
+            elapsed_s=between(start, max(ends, default=None)),
+            evaluations=evaluations,
+            epoch_spans=self._spans(start, shift),
+            throughputs=tuple((epoch + shift, rate) for epoch, rate in sorted(self.throughputs.items())),
+            settings=dict(sorted(self.settings.items())),
+            unreadable=self.unreadable,
+        )
+
+    def _time(self, key: str) -> float | None:
+        return self.at[key].time_s if key in self.at else None
+
+    def _old_batch(self) -> int | None:
+        size = _integer(self.points, "input_batch_size")
+        return size if size is not None and size >= _LEAST_GLOBAL_BATCH else None
+
+    def _counts_from_zero(self) -> bool:
+        """Tell by a log's own marks whether it calls its first epoch 0, as v0.5 allowed."""
+        if self.ruleset != "0.5.0":
+            return False
+        if self.spans["epoch"]:
+            return min(self.spans["epoch"]) == 0
+        # Without marks: eval_offset is the first epoch, from 0, that is evaluated.
+        return self.evaluations.first_epoch() == to_number(self.points.get("eval_offset"))
+
+    def _status(self, evaluations: tuple[Evaluation, ...], target: float | None) -> _Status:
+        stop = self.at.get("run_stop")
+        if stop is None:
+            return None
+        told = stop.metadata.get("status")
+        if told is None and isinstance(stop.value, dict):
+            told = stop.value.get("status", stop.value.get("success"))
+        if told is None:
+            reached = max((each.accuracy for each in evaluations if each.accuracy is not None), default=None)
+            return None if reached is None or target is None else "success" if reached >= target else "aborted"
+        return "success" if str(told).lower() in ("success", "true") else "aborted"
+
+    def _spans(self, start: float | None, shift: int) -> tuple[Span, ...]:
+        """List the epochs, or the blocks up to their evaluation."""
+        if start is None:
+            return ()
+        if any(len(span) > 1 for span in self.spans["epoch"].values()):
+            found = [(epoch + shift, span, 1.0) for epoch, span in self.spans["epoch"].items()]
+        else:
+            blocks = self.spans["block"].items()
+            found = [(epoch, self._without_evaluation(span), self.counts[epoch]) for epoch, span in blocks]
+        return tuple(
+            Span(whole(epoch), round(span[0] - start, 6), round(span[1] - start, 6), count)
+            for epoch, span, count in sorted(found)
+            if len(span) > 1 and span[1] >= span[0] >= start
+        )
+
+    def _without_evaluation(self, span: list[float]) -> list[float]:
+        inside = [at for at in self.evaluations.begins() if span[1:] and span[0] < at < span[1]]
+        return [span[0], min(inside)] if inside else span
+
+
+_POINTS = frozenset({
+    "submission_org", "submission_benchmark", "submission_division", "submission_platform", "global_batch_size",
+    "train_samples", "eval_samples", "preproc_num_train_examples", "preproc_num_eval_examples", "num_train_examples",
+    "num_eval_examples", "input_batch_size", "eval_offset",
+})  # fmt: skip
+
+
+def _kind_and_epoch(event: Event) -> tuple[str, float | None]:
+    kind = event.key.partition("_")[0]
+    return kind, event.epoch if kind == "epoch" else to_number(event.metadata.get("first_epoch_num"))
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _integer(points: dict[str, Any], *keys: str) -> int | None:
+    numbers = (to_number(points.get(key)) for key in keys)
+    return next((int(number) for number in numbers if number is not None), None)

@@ -1,0 +1,1 @@
+"""Showing runs to people: report pages, plots, the live terminal."""

@@ -1,0 +1,1 @@
+"""The tables, figures and pages of studies."""

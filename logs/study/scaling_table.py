@@ -1,0 +1,59 @@
+"""What a scaling study found: a CSV of every cell and repeat, and a page of figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from statistics import median
+
+from configs.scaling import ScalingStudy
+from logs.disk import explain_disk_errors, write_text
+from logs.study.cells import Row
+from logs.study.scaling_figures import grouped
+
+__all__ = ["with_efficiency", "write_scaling"]
+
+
+def write_scaling(study: ScalingStudy, rows: Sequence[Row], folder: Path) -> None:
+    """Write NAME.csv into ``folder``.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
+    with explain_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([field.name for field in fields(Row)])
+    writer.writerows(row.values() for row in with_efficiency(rows))
+    write_text(folder / f"{study.name}.csv", text.getvalue())
+
+
+def with_efficiency(rows: Iterable[Row]) -> list[Row]:
+    """Fill in the measured rows' efficiency.
+
+    Its base is the best rate a rank, over the ways to communicate, at the fewest ranks that the same network, data and
+    batch were measured at; a way's rate is the median of its repeats.
+    """
+    known = list(rows)
+    measured = [row for row in known if row.basis == "measured" and row.images_per_s is not None]
+    bases = {key: _base(group) for key, group in grouped(measured, *_ALIKE).items()}
+    return [
+        replace(row, efficiency=row.images_per_s / row.ranks / bases[row.network, row.data, row.batch])
+        if row.basis == "measured" and row.images_per_s is not None
+        else row
+        for row in known
+    ]
+
+
+_ALIKE = ("network", "data", "batch")
+
+
+def _base(rows: Sequence[Row]) -> float:
+    """Give the rate a rank that is worth 1."""
+    fewest = min(row.ranks for row in rows)
+    ways = grouped([row for row in rows if row.ranks == fewest], "communication").values()
+    return max(median(row.images_per_s or 0.0 for row in way) for way in ways) / fewest

@@ -1,0 +1,109 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logs.__main__ import main
+from logs.judge.compliance import judge
+from logs.judge.explain import explain
+from tests.logs import samples
+
+
+@pytest.mark.parametrize(
+    ("complaint", "words"),
+    [
+        ("Required EXACTLY_ONE occurrence of 'run_stop' but found 0", "run_stop is missing; let the run reach"),
+        (
+            "Required EXACTLY_ONE occurrence of 'seed' but found 2 with different values: [1, 2]",
+            "seed stands 2 times, with different values (1, 2), where one is allowed; log it once, from rank 0",
+        ),
+        (
+            "Required AT_LEAST_ONE occurrence of 'eval_stop' or 'block_stop'",
+            "eval_stop or block_stop is missing; log each evaluation once",
+        ),
+        (
+            "line 9: CHECK for 'lars_epsilon' failed: v['value'] == 0.0; got {\"value\": 1e-09}",
+            "line 9: lars_epsilon is 1e-09: it must be 0.0; set optimizer.epsilon to 0, or submit in the open division",
+        ),
+        (
+            "line 7: CHECK for 'run_stop' failed: s['run_started']  and not s['in_eval'] and ( v['metadata']['status']"
+            ' == \'success\' ); got {"value": null, "status": "aborted"}',
+            "line 7: run_stop is status aborted: it must come after run_start, and no evaluation may be open, and its "
+            "status must be success",
+        ),
+        ("Failed checks for eval_accuracy : v['value'] >= 0.7590 ", "no eval_accuracy passes: it must be at least"),
+        (
+            "Failed executing CHECK code: v['value'] > 0 triggered by line: :::MLL 1.0 model_bn_span: {\"value\": []}",
+            "model_bn_span has a value or metadata of the wrong form: it must be above 0; log model_bn_span once",
+        ),
+        ("TypeError: '>=' not supported", "the checker itself fell over a value of the wrong form in this log"),
+        ("No log lines detected", "there is no MLPerf event in this file"),
+        ("a new kind of complaint", "a new kind of complaint (the checker's own words"),
+    ],
+)  # fmt: skip
+def test_a_complaint_is_said_in_plain_words_with_its_remedy(complaint: str, words: str) -> None:
+    assert explain(complaint).startswith(words)
+
+
+@pytest.mark.parametrize("ruleset", ["0.6.0", "1.0.0", "4.0.0"])
+@pytest.mark.parametrize("fault", ["run_stop", "_size", "lars_", "submission_", "init_stop", "eval_accuracy"])
+def test_no_broken_rule_is_left_in_the_checkers_own_code(tmp_path: Path, ruleset: str, fault: str) -> None:
+    told = [each for each in samples.tell(division="closed") if fault not in each[1]]
+    log = tmp_path / "log.txt"
+    log.write_text((samples.mll if ruleset == "0.6.0" else samples.mllog)(told))
+    verdict = judge(log, ruleset)
+    assert not verdict.passed
+    for message in verdict.messages:
+        assert not any(word in explain(message) for word in ("s['", "v['", "the rule is", "own words")), message
+
+
+def test_check_finds_ruleset_and_division_in_the_log_or_takes_what_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.txt"
+    old = samples.tell(begin_s=1.622e9, best=0.5)
+    log.write_text(samples.mllog(old))
+    assert main(["check", str(log)]) == 0
+    assert capsys.readouterr().out.startswith("PASS  1.0.0")
+    assert main(["check", "--division", "closed", "--ruleset", "4.0.0", str(log)]) == 1
+    out = capsys.readouterr().out
+    assert "no eval_accuracy passes: it must be at least 0.7590, and it must be below 1.0; train longer" in out
+    log.write_text(samples.mllog([each for each in old if each[1] != "submission_division"]))
+    assert main(["check", str(log)]) == 1
+    assert "submission_division is missing; set mlperf.division" in capsys.readouterr().out
+    assert main(["check", "--division", "open", str(log)]) == 0
+
+
+def test_a_line_number_stays_that_of_the_file_when_the_division_is_asked_for(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    told: Any = [(at, k, 1e-9 if k == "lars_epsilon" else v, m) for at, k, v, m in samples.tell()]
+    log.write_text(samples.mllog(told))
+    line = next(n for n, text in enumerate(log.read_text().splitlines(), start=1) if "lars_epsilon" in text)
+    (message,) = judge(log, "4.0.0", "closed").messages
+    assert message.startswith(f"line {line}: CHECK for 'lars_epsilon'")
+
+
+def test_a_log_of_v05_and_a_damaged_one_are_answered_not_a_crash(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text(samples.mlp(samples.tell()))
+    assert main(["check", str(log)]) == 2
+    assert "is of round v0.5, for which the official checker has no rules" in capsys.readouterr().err
+    text = samples.mllog(samples.tell())
+    for damaged in (text[: len(text) // 2], text.replace('"time_ms": 1', '"time_ms": "x1'), text.replace("}", "")):
+        log.write_bytes(damaged.encode() + b"\xff\x00")
+        assert main(["check", str(log)]) == 1
+        assert "FAIL" in capsys.readouterr().out
+
+
+def test_a_broken_rule_on_a_line_without_metadata_is_answered_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "result_0.mll.txt"
+    told = samples.mll(samples.tell()).replace(
+        'global_batch_size: {"value": 3264, "metadata": {}}', 'global_batch_size: {"value": 0}'
+    )
+    log.write_text(told)
+    assert main(["check", str(log)]) == 1
+    assert "global_batch_size is 0: it must be above 0" in capsys.readouterr().out

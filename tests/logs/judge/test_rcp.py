@@ -1,0 +1,95 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs.errors import UserError
+from logs.judge.rcp import custom_rcps, reference_for, standing
+from logs.read.record import Evaluation, RunRecord
+
+
+def run(
+    epochs: float, batch: int = 3264, status: str = "success", samples: int = 1281167, top1: float = 0.76, seed: int = 1
+) -> RunRecord:
+    return RunRecord(
+        Path("made"), status=status, global_batch_size=batch, train_samples=samples,  # type: ignore[arg-type]
+        evaluations=(Evaluation(epochs, 1.0, top1, None),), seeds=(seed,),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("batch", "mean", "least", "how"),
+    [
+        (3264, 35.15, 34.31, "measured"),
+        (33280, 56.375, 55.84, "interpolated"),
+        (57344, 75.82, 75.07, "interpolated"),
+        (59904, 78.27, 77.52, "interpolated"),
+        (256, 35.0, 33.80, "smallest"),
+    ],
+)
+def test_references_are_those_of_the_official_tool(batch: int, mean: float, least: float, how: str) -> None:
+    found = reference_for(batch)
+    assert found is not None
+    assert (found.mean, found.least) == pytest.approx((mean, least), abs=0.006)
+    assert found.how == how
+
+
+@pytest.mark.parametrize(
+    ("epochs", "outcome", "normalisation"),
+    [(36, "normal", 1.0), (35, "faster", 35.1538 / 35), (34, "too fast", 1.0), (40, "slower", 1.0)],
+)
+def test_a_run_is_normal_faster_too_fast_or_slower(epochs: int, outcome: str, normalisation: float) -> None:
+    found = standing([run(epochs)])
+    assert found.outcome == outcome
+    assert found.normalisation == pytest.approx(normalisation, rel=1e-4)
+    assert found.words.startswith(outcome)
+
+
+def test_five_runs_are_judged_by_their_olympic_mean() -> None:
+    assert standing([run(epochs) for epochs in (30, 35, 36, 37, 90)]).epochs == 36
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        ([run(90, batch=86016)], "no reference reaches batch 86016: a closed submission fails as Missing RCP"),
+        ([run(12, batch=64, samples=1437)], "the reference runs are of ImageNet"),
+        ([run(36), run(36, status="aborted")], "1 of 2 runs did not reach the target"),
+        ([run(16, top1=0.749)], "the reference ends at 0.759, these runs ended below it"),
+        ([run(36), run(36, batch=4096)], "the logs do not agree on one global_batch_size"),
+    ],
+)
+def test_where_nothing_can_be_compared_it_says_why(runs: list[RunRecord], words: str) -> None:
+    found = standing(runs)
+    assert found.outcome == "no reference"
+    assert found.words.startswith(words)
+
+
+def test_ten_runs_of_ones_own_become_a_reference(tmp_path: Path) -> None:
+    path = tmp_path / "rcp.json"
+    epochs = (85, 86, 86, 86, 87, 86, 86, 85, 90, 86)
+    runs = [run(each, batch=86016, seed=seed) for seed, each in enumerate(epochs)]
+    custom_rcps(runs, path)
+    found = standing([run(86, batch=86016)], custom=path)
+    assert found.outcome == "normal"
+    assert found.reference is not None
+    assert found.reference.mean == pytest.approx(86.0, abs=0.01)
+    with pytest.raises(UserError, match="got 9, allowed: 10 or more"):
+        custom_rcps([run(86)] * 9, path)
+    with pytest.raises(UserError, match="did not reach its target"):
+        custom_rcps([*runs[:9], run(86, batch=86016, status="aborted", seed=9)], path)
+    with pytest.raises(UserError, match="got two of one seed"):
+        custom_rcps([*runs, runs[0]], path)
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    with pytest.raises(UserError, match="is no set of reference points"):
+        standing([run(86)], custom=tmp_path / "other.json")
+
+
+@settings(max_examples=30, deadline=None)
+@given(batch=st.integers(1632, 67840))
+def test_interpolation_stays_between_its_neighbours(batch: int) -> None:
+    found = reference_for(batch)
+    assert found is not None
+    assert 35.0 <= found.mean <= 85.85
+    assert found.mean - 4 < found.least < found.mean

@@ -1,0 +1,210 @@
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs.errors import UserError
+from logs.read.lines import parse_text, read_events
+from logs.read.parse import parse_events, parse_log
+from logs.read.record import RunRecord
+from logs.show.subject import Subject, summarise
+from tests.logs import samples
+
+DIALECTS = {"0.5.0": samples.mlp, "0.6.0": samples.mll, "4.0.0": samples.mllog}
+
+
+def parse(text: str) -> RunRecord:
+    lines = text.splitlines(keepends=True)
+    return parse_events((event for line in lines for event in parse_text(line)), Path("made.txt"))
+
+
+def figures(record: RunRecord) -> dict[str, Any]:
+    found = summarise(Subject("made", record.source, record.source, record))
+    json.dumps(found, allow_nan=False)
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    ruleset=st.sampled_from(sorted(DIALECTS)), blocks=st.integers(1, 6), every=st.integers(1, 4),
+    seconds=st.tuples(st.floats(0.1, 5000), st.floats(0.01, 100), st.floats(0, 1000)), batch=st.integers(512, 90_000),
+)  # fmt: skip
+def test_every_round_gives_the_times_and_epochs_that_were_run(
+    ruleset: str, blocks: int, every: int, seconds: tuple[float, float, float], batch: int
+) -> None:
+    epoch_s, eval_s, init_s = seconds
+    told = samples.tell(
+        epochs=blocks * every, every=every, epoch_s=epoch_s, eval_s=eval_s, init_s=init_s, batch=batch
+    )  # fmt: skip
+    record = parse(DIALECTS[ruleset](told))
+    assert record.time_to_train_s == pytest.approx(blocks * (every * epoch_s + eval_s), abs=0.002)
+    assert record.median_epoch_s == pytest.approx(epoch_s, abs=0.002)
+    assert record.images_per_s == pytest.approx(1281167 / epoch_s, rel=0.03)
+    assert [each.epoch for each in record.evaluations] == list(range(every, blocks * every + 1, every))
+    assert [each.seconds for each in record.evaluations] == pytest.approx([eval_s] * blocks, abs=0.002)
+    assert record.final_accuracy == pytest.approx(0.76)
+    found = figures(record)
+    assert (found["epochs"], found["evaluations"]) == (blocks * every, blocks)
+    assert (found["ruleset"], found["benchmark"], found["status"]) == (ruleset, "resnet", "success")
+    assert (found["global_batch_size"], found["seeds"]) == (batch, [17])
+    said = None if ruleset == "0.5.0" else "Anyone"
+    assert found["submitter"] == said
+    assert found["init_s"] == (None if said is None else pytest.approx(init_s, abs=0.002))
+
+
+@pytest.mark.parametrize(("day_s", "ruleset"), [(1.592e9, "0.7.0"), (1.683e9, "3.0.0"), (1.715e9, "4.0.0")])
+def test_the_rounds_that_share_a_dialect_are_told_by_their_date(day_s: float, ruleset: str) -> None:
+    assert parse(samples.mllog(samples.tell(begin_s=day_s))).ruleset == ruleset
+
+
+def test_blocks_without_epochs_and_names_with_time_0_are_understood() -> None:
+    # The form of the TPU submissions of v0.6 (blocks from 4, stops after the next start) and v1.0 (blocks from 0).
+    told = [each for each in samples.tell(epochs=12) if not each[1].startswith(("epoch", "eval_st"))]
+    told = [(0.0 if key.startswith("submission") else at, key, value, meta) for at, key, value, meta in told]
+    record = parse(samples.mllog(told).replace('"first_epoch_num": 1,', '"first_epoch_num": 0,'))
+    assert (record.submitter, record.epochs, record.evaluations[0].epoch) == ("Anyone", 12, 4)
+    assert record.ruleset == "4.0.0"
+    assert record.median_epoch_s == pytest.approx(41 / 4)
+    # Where the evaluation is marked, the block's time without it counts.
+    with_marks = [each for each in samples.tell(epochs=12) if not each[1].startswith("epoch")]
+    assert parse(samples.mllog(with_marks)).median_epoch_s == pytest.approx(10)
+
+
+@pytest.mark.parametrize(("first", "logged"), [(0, 7), (1, 8)])
+def test_v05_counts_epochs_from_0_or_1_and_we_from_1(first: int, logged: int) -> None:
+    text = samples.mlp(samples.tell(), first_epoch=first)
+    assert f'"epoch": {logged}}}' in text
+    assert parse(text).epochs == 8
+    # Marks that were all written at the end, in milliseconds, say nothing of an epoch's length.
+    late = [line for line in text.splitlines() if "train_epoch" not in line]
+    head = f":::MLPv0.5.0 resnet {samples.BEGIN_S + 102:.0f}"
+    late[-1:-1] = [f"{head}.00{i} (a:1) train_epoch: {i + first}" for i in range(8)]
+    assert (parse("\n".join(late)).epochs, parse("\n".join(late)).median_epoch_s) == (8, None)
+
+
+def test_v05_of_one_worker_says_no_global_batch() -> None:
+    assert parse(samples.mlp(samples.tell(batch=26))).global_batch_size is None
+
+
+def test_evaluations_before_run_start_are_warm_up() -> None:
+    told = samples.tell()
+    start = next(at for at, key, *_ in told if key == "run_start")
+    warm = [(start - 5, "eval_accuracy", 0.1, {"epoch_num": 3})]
+    assert len(parse(samples.mlp(warm + told)).evaluations) == 2
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data(), ranks=st.integers(2, 4))
+def test_interleaved_ranks_and_text_before_the_token_change_nothing(data: Any, ranks: int) -> None:
+    told = samples.tell()
+    plain, lines = samples.mllog(told), []
+    for rank in range(ranks):
+        shifted = [(at + 0.001 * rank, key, value, metadata) for at, key, value, metadata in told]
+        lines.append(samples.mllog(shifted).splitlines())
+    merged = []
+    for group in zip(*lines, strict=True):
+        merged += [f"[1,{index}]<stdout>: {line}" for index, line in data.draw(st.permutations(list(enumerate(group))))]
+    found, expected = figures(parse("\n".join(merged))), figures(parse(plain))
+    for key in ("epochs", "evaluations", "final_accuracy", "global_batch_size", "seeds", "status"):
+        assert found[key] == expected[key]
+    for key in ("time_to_train_s", "init_s", "median_epoch_s"):
+        assert found[key] == pytest.approx(expected[key], abs=0.01)
+
+
+def test_thousands_of_init_start_lines_count_from_the_first() -> None:
+    text = samples.mll(samples.tell())
+    line = next(each for each in text.splitlines() if "init_start" in each)
+    later = [line.replace(f"{samples.BEGIN_S:.3f}", f"{samples.BEGIN_S + i / 1000:.3f}") for i in range(2048)]
+    record = parse(text.replace(line, "\n".join(later)))
+    assert record.init_s == 20.0
+    assert record.init_starts == (2048, 2.047)
+
+
+def test_two_records_glued_together_are_two_and_a_broken_one_costs_only_itself() -> None:
+    text = samples.mllog(samples.tell())
+    assert figures(parse(text.replace("\n", ""))) == figures(parse(text))
+    whole, broken = text.splitlines(), ':::MLLOG {"namespace": "", "time_ms": 17'
+    record = parse("\n".join([*whole[:9], broken + whole[9], *whole[10:]]))
+    assert record.unreadable == 1
+    assert figures(record) == figures(parse(text)) | {"unreadable_records": 1}
+
+
+def test_a_run_that_never_stopped_has_no_time_to_train_but_its_course() -> None:
+    text = samples.mllog(samples.tell(epochs=12))
+    cut = text[: text.rindex('"key": "eval_start"')]
+    record = parse(cut)
+    assert (record.time_to_train_s, record.status, record.epochs) == (None, None, 8)
+    assert record.elapsed_s == pytest.approx(122)
+    assert record.unreadable == 1
+
+
+def test_an_accuracy_that_is_no_number_is_none_and_the_last_number_counts() -> None:
+    text = samples.mllog(samples.tell()).replace('"value": 0.76,', '"value": NaN,')
+    record = parse(text)
+    assert [each.accuracy for each in record.evaluations] == [0.38, None]
+    assert figures(record)["final_accuracy"] == 0.38
+
+
+def test_a_run_started_again_in_the_same_file_is_the_one_that_counts() -> None:
+    first = samples.mll(samples.tell(epoch_s=99, begin_s=samples.BEGIN_S - 9000))
+    died = first[: first.index("epoch_stop")].rpartition("\n")[0]
+    assert parse(died + "\n" + samples.mll(samples.tell())).time_to_train_s == 82
+    # What follows a finished run, another one or a slow rank, does not change it.
+    assert parse(samples.mll(samples.tell()) + samples.mll(samples.tell(begin_s=samples.BEGIN_S + 9e3))).epochs == 8
+
+
+PIECES = st.sampled_from([
+    ":::MLLOG ", ":::MLL ", ":::MLPv0.5.0 resnet ",
+    '{"key": "eval_accuracy", ', '"time_ms": 1e999', "1e400 ", "eval_accuracy: ",
+    '"metadata": {"epoch_num": "x"}}', "[" * 3000, "(a:1) ", "train_epoch: NaN", "\n", "\x00", "}", "9" * 5000,
+    "1790000000.5 ",     "run_start", "{}", ': {"value": null}', "block_start",
+    '"key": "tracked_stats", "value": 3}', "-inf ", "init_start",
+])  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(PIECES | st.text(max_size=20), max_size=25))
+def test_no_text_makes_the_parser_fall(pieces: list[str]) -> None:
+    figures(parse("".join(pieces)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), ruleset=st.sampled_from(sorted(DIALECTS)))
+def test_no_damage_to_a_log_makes_the_parser_fall(
+    tmp_path_factory: pytest.TempPathFactory, data: Any, ruleset: str
+) -> None:
+    content = bytearray(DIALECTS[ruleset](samples.tell()).encode())
+    for _ in range(data.draw(st.integers(1, 5))):
+        at = data.draw(st.integers(0, len(content)))
+        content[at : at + data.draw(st.integers(0, 200))] = data.draw(st.binary(max_size=8))
+    path = tmp_path_factory.mktemp("damaged") / "result_0.txt"
+    path.write_bytes(content)
+    figures(parse_log(path))
+
+
+def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "large.txt"
+    line = samples.mllog([(samples.BEGIN_S, "weights_initialization", None, {"tensor": "stage1_conv1_weight"})])
+    with path.open("w") as file:
+        file.write(samples.mllog(samples.tell()))
+        file.writelines([line * 500] * 40)
+        file.write("x" * 5_000_000)
+    parse_log(path)
+    tracemalloc.start()
+    record = parse_log(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert record.epochs == 8
+    assert peak < 4_500_000 < path.stat().st_size / 2
+
+
+def test_a_log_that_is_not_there_is_a_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none.txt: cannot be read \(No such file or directory\); give a run folder"):
+        parse_log(tmp_path / "none.txt")
+    (tmp_path / "empty").touch()
+    assert list(read_events(tmp_path / "empty")) == []
+    assert figures(parse_log(tmp_path / "empty"))["ruleset"] is None

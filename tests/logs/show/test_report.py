@@ -1,0 +1,222 @@
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logs.__main__ import main
+from logs.show.svg import Band, Series, line_chart, ticks
+from tests.logs import samples
+
+
+class Page(HTMLParser):
+    """A page's tags and words; complains of tags left open."""
+
+    void = frozenset({"meta", "br", "path", "rect", "circle"})
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, Any]]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+        assert not self._open
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.void or not self.get_starttag_text().endswith(("/>", "br>")):  # type: ignore[union-attr]
+            self._open += [] if tag == "meta" else [tag]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    def all(self, tag: str) -> list[dict[str, Any]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[str]:
+    return [str(samples.run_folder(tmp_path / f"run-{seed}", seed, epoch_s=9 + seed)) for seed in range(1, 6)]
+
+
+def test_the_page_of_several_runs_says_how_long_and_how_sure(
+    tmp_path: Path, runs: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "page" / "report.html"
+    assert main(["report", *runs, "--out", str(out)]) == 0
+    assert capsys.readouterr().out.strip() == str(out)
+    page = Page(out)
+    # 8 epochs of 10 to 14 s and two evaluations of 1 s
+    assert "98.00 s to train, median of 5 runs that reached the target out of 5; " in page.text
+    assert "spread 82.00 s to 114.00 s; olympic mean 98.00 s." in page.text
+    assert "1 setting not the same in all runs" in page.text
+    assert "recipe.run.seed" in page.text
+    captions = [page.text.find(words) for words in (
+        "Verdicts", "Accuracy by epoch", "Accuracy by time", "Training loss by epoch", "Learning rate", "Throughput",
+        "Where a step's time goes", "Evaluation time", "Start-up: run-1", "Time of a step by rank: run-1, rank 1",
+        "Configuration", "Files",
+    )]  # fmt: skip
+    assert captions == sorted(captions)
+    assert min(captions) > 0
+
+
+def test_the_slowest_rank_is_named_and_of_many_ranks_both_ends_are_drawn(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    assert main(["report", str(folder)]) == 0
+    text = Page(folder / "report.html").text
+    assert "by rank: rank 1 computes longest, 4.8% above the median" in text
+    samples.write_ranks(folder, [1.0 + 0.001 * rank for rank in range(2048)])
+    assert main(["report", str(folder)]) == 0
+    text = Page(folder / "report.html").text
+    assert "by rank: rank 2047 computes longest, 50.6% above the median; the 8 slowest and fastest of 2048" in text
+    assert "rank 2040: 3040.0 ms computing" in text
+    assert "rank 7: 1007.0 ms computing" in text
+    assert "rank 1000" not in text
+
+
+def test_the_page_needs_nothing_else_and_can_be_read_without_eyes_or_mouse(tmp_path: Path, runs: list[str]) -> None:
+    out = tmp_path / "report.html"
+    main(["report", *runs, "--out", str(out)])
+    page = Page(out)
+    assert not page.all("script") + page.all("link") + page.all("img")
+    assert not re.search(r"https?://|@import|url\(", out.read_text())
+    assert page.all("html")[0]["lang"] == "en"
+    assert all(svg.get("aria-label") or svg.get("aria-hidden") for svg in page.all("svg"))
+    assert all(region["tabindex"] == "0" and region["aria-label"] for region in page.all("div") if "role" in region)
+    links = [unquote(link["href"]) for link in page.all("a")]
+    assert "run-1/result_0.txt" in links
+    assert all((out.parent / link).is_file() for link in links)
+
+
+def test_one_run_has_its_page_in_its_folder_and_says_why_a_log_fails(runs: list[str]) -> None:
+    folder = Path(runs[0])
+    log = folder / "result_0.txt"
+    log.write_text("\n".join(line for line in log.read_text().splitlines() if "train_samples" not in line))
+    (folder / "verdict.json").unlink()
+    assert main(["report", runs[0]]) == 0
+    page = Page(folder / "report.html")
+    assert "fails 4.0.0" in page.text
+    assert "train_samples is missing; log train_samples" in page.text
+
+
+def test_foreign_logs_of_all_rounds_stand_side_by_side(tmp_path: Path) -> None:
+    told = samples.tell(epochs=36, batch=3264)
+    for name, write in (("result_0", samples.mlp), ("result_1", samples.mll), ("result_2", samples.mllog)):
+        (tmp_path / f"{name}.txt").write_text(write(told))
+    out = tmp_path / "report.html"
+    assert main(["report", str(tmp_path), "--out", str(out)]) == 0
+    page = Page(out)
+    assert "3 runs side by side" in page.text
+    assert "reference at batch 3264" in page.text
+    assert "Reference convergence: normal: 36 epochs" in page.text
+
+
+def test_json_gives_the_figures_of_each_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text(samples.mllog(samples.tell()))
+    (tmp_path / "b.txt").write_bytes(b"nothing\xff of the kind")
+    assert main(["report", "--json", str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first.items() >= {
+        "submitter": "Anyone", "benchmark": "resnet", "ruleset": "4.0.0", "global_batch_size": 3264, "epochs": 8,
+        "final_accuracy": 0.76, "init_s": 20.0, "time_to_train_s": 82.0, "median_epoch_s": 10.0, "evaluations": 2,
+        "images_per_s": 128116.7,
+    }.items()  # fmt: skip
+    assert {second[key] for key in first if key not in ("log", "seeds", "curve", "unreadable_records")} == {None}
+
+
+def test_markup_in_a_log_stays_text(tmp_path: Path) -> None:
+    log = tmp_path / "a.txt"
+    log.write_text(samples.mllog(samples.tell(org="<script>alert(1)</script>")))
+    main(["report", str(log), "--out", str(tmp_path / "r.html")])
+    page = Page(tmp_path / "r.html")
+    assert not page.all("script")
+    assert "<script>alert(1)</script>" in page.text
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["metrics.jsonl", "ranks.json", "startup.json", "summary.json", "config.yaml", "result_0.txt", "verdict.json"],
+)
+def test_a_damaged_file_costs_its_part_of_the_page_only(tmp_path: Path, name: str) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    for content in (
+        b"\xff\xfe{",
+        b"[1, 2]",
+        b'{"phases": [{"phase": 1}], "ranks": [1, {"rank": 1}], "4.0.0": {"passed": 1}}\n',
+        b"null\n",
+    ):
+        (folder / name).write_bytes(content)
+        assert main(["report", str(folder)]) == 0
+        assert "Configuration" in Page(folder / "report.html").text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["none"], "none: no such file or folder; give run folders or logs"),
+        (["."], r"\.: neither result_\*.txt nor config.yaml in it"),
+        (["log.txt", "--out", "."], r"--out: got \., which cannot be a file"),
+        (["log.txt", "--out", "log.txt/x.html"], "--out: got log.txt/x.html"),
+    ],
+)
+def test_report_with_a_wrong_argument_is_one_line_and_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, arguments: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.txt").touch()
+    assert main(["report", *arguments]) == 2
+    assert re.match(f"error: {words}", capsys.readouterr().err)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    points=st.lists(st.tuples(st.floats(-1e9, 1e9), st.none() | st.floats()), max_size=20),
+    low=st.floats(-1e6, 1e6), width=st.floats(0, 1e6),
+)  # fmt: skip
+def test_any_points_make_a_chart_within_its_frame(points: Any, low: float, width: float) -> None:
+    drawn = line_chart("y", "x", [Series("a & b", 0, points)], [Band("x", low, low + width, "band")])
+    numbers = [float(text) for text in re.findall(r'(?:cx|cy|x|y)="([-\d.a-z]+)"', drawn)]
+    assert all(-20 <= number <= 440 for number in numbers)
+    assert bool(drawn) == any(y is not None and abs(y) < 1e15 for _, y in points)
+
+
+@given(low=st.floats(-1e6, 1e6), span=st.floats(1e-6, 1e6))
+def test_ticks_are_few_round_and_within(low: float, span: float) -> None:
+    found = ticks(low, low + span)
+    slack = 1e-6 * (abs(low) + span)
+    assert len(found) <= 7
+    assert all(low - slack <= tick <= low + span + slack for tick in found)
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_a_browser_shows_the_page_on_a_phone_without_anything_beyond_its_edge(tmp_path: Path, runs: list[str]) -> None:
+    out = tmp_path / "report.html"
+    main(["report", *runs, "--out", str(out)])
+    probe = """<iframe id=f src=report.html style="width:390px;height:800px"></iframe><script>
+      onload = () => { const d = f.contentDocument; document.title = [d.documentElement.scrollWidth,
+      d.querySelectorAll('figure svg').length, getComputedStyle(d.body).fontSize].join(' ') }</script>"""
+    (tmp_path / "probe.html").write_text(f"<!doctype html>{probe}")
+    command = [
+        "chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--dump-dom",
+        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", (tmp_path / "probe.html").as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = re.search(r"<title>(\d+) (\d+) (\S+)</title>", done.stdout)
+    assert found, done.stdout
+    assert int(found[1]) <= 390
+    assert int(found[2]) >= 12
+    assert found[3] == "16px"

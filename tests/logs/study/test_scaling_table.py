@@ -1,0 +1,71 @@
+"""From rows to figures: what was predicted never meets what was measured, and rates combine as they should."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logs.study.cells import Row, steady_rate
+from logs.study.scaling_figures import cell_figures
+from logs.study.scaling_table import with_efficiency
+
+
+def _row(ranks: int, rate: float, **values: object) -> Row:
+    row = {"network": "n", "communication": "c", "data": "d", "batch": 8, "repeat": 0, "basis": "measured"} | values
+    return Row(ranks=ranks, images_per_s=rate, **row)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.floats(1, 1e6)), min_size=1), st.integers(0, 100))
+def test_a_steady_rate_is_images_by_time_of_the_intervals_after_the_warm_up(
+    intervals: list[tuple[int, float]], warmup: int
+) -> None:
+    batch, end, images, seconds = 32, 0, 0, 0.0
+    rows: list[dict[str, Any]] = []
+    for steps, rate in intervals:
+        if end >= warmup:
+            images, seconds = images + steps * batch, seconds + steps * batch / rate
+        end += steps
+        rows += [{"kind": "interval", "step": end - 1, "images_per_s": rate}, {"kind": "evaluation"}]
+    expected = pytest.approx(images / seconds) if images else None
+    assert steady_rate(rows, warmup) == expected
+
+
+def test_efficiency_counts_from_the_best_way_at_the_fewest_ranks() -> None:
+    rows = [_row(2, 300), _row(1, 100, communication="none"), _row(1, 80), _row(2, 100, network="other")]
+    assert [row.efficiency for row in with_efficiency(rows)] == [1.5, 1, 0.8, 1]
+
+
+def test_a_prediction_keeps_its_own_base_and_a_line_of_its_own() -> None:
+    told = [_row(count, 1000.0 * count, basis="predicted", efficiency=0.9) for count in (1, 2, 64)]
+    rows = with_efficiency([*told, _row(1, 100), _row(2, 150)])
+    assert [row.efficiency for row in rows] == [0.9, 0.9, 0.9, 1, 0.75]
+    titles = dict(cell_figures(rows))
+    for section in ("Throughput", "Efficiency"):
+        (figure,) = titles[section]
+        lines = {series.style: [x for x, _ in series.points] for series in figure.series}
+        assert lines == {"predicted": [1, 2, 64], "": [1, 2], "ideal": [1, 64]}
+        assert figure.drawing.count('class="line line0"') == 1 + 3  # the measured line, and the predicted one's dots
+        assert figure.drawing.count("predicted: ") == 3
+    ideal = next(series for series in titles["Throughput"][0].series if series.style == "ideal")
+    assert list(ideal.points) == [(1, 100), (64, 6400)]
+
+
+def test_efficiency_is_relative_to_the_median_of_the_repeats_of_the_best_way() -> None:
+    slow = [_row(1, rate, communication="slow", repeat=number) for number, rate in enumerate((10.0, 20.0, 900.0))]
+    fast = [_row(1, rate, communication="fast", repeat=number) for number, rate in enumerate((50.0, 100.0, 700.0))]
+    assert [row.efficiency for row in with_efficiency([*slow, *fast, _row(2, 150)])][3:] == [0.5, 1.0, 7.0, 0.75]
+
+
+def test_from_sixteen_times_the_ranks_on_axes_double_and_evenly_spaced_doublings_lie_on_a_line() -> None:
+    rows = [_row(count, 100.0 * count, basis="predicted", efficiency=1.0) for count in (1, 4, 16)]
+    (figure,) = dict(cell_figures(rows))["Throughput"]
+    spots = re.findall(r'cx="([0-9.]+)" cy="([0-9.]+)"', figure.drawing)
+    (x0, y0), (x1, y1), (x2, y2) = ((float(x), float(y)) for x, y in spots)
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
+    assert y1 - y0 == pytest.approx(y2 - y1, abs=0.2)
+    for ticked in (1, 2, 4, 8, 16):
+        assert f">{ticked}</text>" in figure.drawing
