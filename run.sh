@@ -17,7 +17,7 @@ readonly verbs=(
   "submit|launch.submit|render the job script of a recipe and hand it to the scheduler (--dry-run)"
   "export|train.export|a run's network as MXNet parameters and ONNX, evaluated again after loading"
   "doctor|launch.doctor|checks this node, or all of an allocation, before a run (--cluster C, --recipe R)"
-  "sweep|launch.sweep|a study: its runs, one after another and resumable, its table and plot"
+  "sweep|launch.study|a study: its runs, one after another and resumable, its table and plot"
   "simulate|train.sim|predicted time to train on a described machine"
   "bench|train.bench|one measured question: a table, and JSON rows (bench --help lists them)"
   "test|pytest|the test suite; arguments go to pytest"

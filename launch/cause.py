@@ -10,7 +10,7 @@ from typing import Any
 
 from configs.errors import STOPPED_STATUS
 from configs.schema import Cluster
-from launch.local import Outcome
+from launch.start.local import Outcome
 from logs.folder import STARTUP_FILE
 from logs.metrics import METRICS_FILE
 

@@ -17,11 +17,11 @@ from configs.load import ROOT, dump, resolve_path
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from launch.cause import find_cause, read_failures, was_stopped
-from launch.commands import run_under
 from launch.env import rank_environment
-from launch.local import Outcome
-from launch.monitor import monitored
 from launch.resume import beginning
+from launch.start.commands import run_under
+from launch.start.local import Outcome
+from launch.start.monitor import monitored
 from logs.disk import explain_disk_errors
 from logs.folder import (
     CONFIG_FILE,

@@ -17,7 +17,7 @@ import pytest
 
 from configs.load import ROOT, load_both
 from launch.run import open_run
-from launch.submit import make_job, render
+from launch.submit.__main__ import make_job, render
 from logs.checkpoints import CHECKPOINT_FOLDER, newest_whole
 from tests.launch.scheduled import ranks
 from train.identity import read_identity

@@ -7,8 +7,8 @@ from pathlib import Path
 from configs.load import load_cluster
 from configs.schema import Cluster
 from launch.env import binding_environment, rank_environment
-from launch.jobspec import IMAGE_PROGRAM, JobSpec, require_submittable
-from launch.submit import render
+from launch.submit.__main__ import render
+from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec, require_submittable
 
 GOLDEN = Path(__file__).parent / "golden"
 _SMALL = ["cluster.communication.backend=mpi", "cluster.scheduler.wall_time_s=3600", "cluster.launcher=mpirun"]

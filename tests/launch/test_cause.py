@@ -11,7 +11,7 @@ import pytest
 
 from configs.load import load_cluster
 from launch.cause import find_cause, was_stopped
-from launch.local import Outcome
+from launch.start.local import Outcome
 
 LOCAL = load_cluster("laptop")
 MPI = load_cluster("laptop", ["cluster.launcher=mpirun", "cluster.communication.backend=mpi"])

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from configs.load import ROOT, load_cluster, load_recipe
-from launch.local import Outcome
 from launch.run import finish_run
+from launch.start.local import Outcome
 from logs.metrics import read_metrics
 from tests.dry_loop import dry_run
 

@@ -11,9 +11,9 @@ import pytest
 
 from configs.load import load_cluster
 from configs.schema import Cluster
-from launch.commands import run_under
 from launch.env import rank_environment
-from launch.local import Outcome
+from launch.start.commands import run_under
+from launch.start.local import Outcome
 
 RANK = """
 import os, sys
@@ -115,7 +115,7 @@ def test_the_first_steps_gradients_are_the_same_however_ranks_communicate(tmp_pa
 
 
 def test_a_lost_parameter_server_ends_the_ranks_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.local.GRACE_S", 0.5)
+    monkeypatch.setattr("launch.start.local.GRACE_S", 0.5)
     # One rank kills: another could meet a process that is gone already.
     code = "import os,psutil,time\nfor each in psutil.Process(os.getppid()).children():\n"
     code += "    os.environ['HOROVOD_RANK'] == '0' and 'train.server' in each.cmdline() and each.kill()\ntime.sleep(60)"

@@ -11,7 +11,7 @@ import pytest
 
 from configs.load import load_cluster
 from launch.env import rank_environment
-from launch.local import run_ranks
+from launch.start.local import run_ranks
 
 # The record's batch, BN span, schedule, optimizer and loss; a network and images that take a core seconds, not hours.
 SMALL = ["model.name=resnet8", "model.image_size=8", "model.num_classes=10", "data.source=synthetic"]

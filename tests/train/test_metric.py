@@ -12,7 +12,7 @@ import pytest
 
 from configs.load import load_cluster
 from launch.env import rank_environment
-from launch.local import run_ranks
+from launch.start.local import run_ranks
 from train.comm import SingleProcess
 from train.metric import MeanAuc, Score, Top1
 

@@ -41,7 +41,7 @@ def run_ranks(
     """
     sets = [word for override in overrides for word in ("--set", override)]
     ranks = [sys.executable, "-I", "-u", "-m", module, *arguments]
-    return launch("launch.ranks", ["--cluster", cluster, *sets, "--", *ranks], environment)
+    return launch("launch.start.ranks", ["--cluster", cluster, *sets, "--", *ranks], environment)
 
 
 def launch(module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> str:

@@ -146,7 +146,9 @@ class _Contest:
                 "--channels", str(self._channels), "--batch-size", str(batch), "--meet", f"{folder}/ranks", *extra,
             ]  # fmt: skip
             program = [str(_python()), "-u", "-m", "train.bench.programs.pytorch_peer", *words]
-            return _only_sample(launch("launch.ranks", ["--set", f"cluster.ranks_per_node={ranks}", "--", *program]))
+            return _only_sample(
+                launch("launch.start.ranks", ["--set", f"cluster.ranks_per_node={ranks}", "--", *program])
+            )
 
 
 def measure(options: argparse.Namespace) -> Report:

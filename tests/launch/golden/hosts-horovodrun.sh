@@ -59,11 +59,11 @@ launch() {
 worst=0
 for run in "${runs[@]}"; do
   status=0
-  if [[ $signals -eq 0 ]] && "$python" -I -m launch.job begin "$run"; then
+  if [[ $signals -eq 0 ]] && "$python" -I -m launch.submit.job begin "$run"; then
     launch "$run"
   fi
   result=0
-  "$python" -I -m launch.job end "$run" --status "$status" --signals "$signals" || result=$?
+  "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" || result=$?
   # 75: stopped before its end, to be continued.
   if [[ $result -eq 75 ]]; then
     exit 75

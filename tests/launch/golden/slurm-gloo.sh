@@ -60,7 +60,7 @@ trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM
 # Starts the ranks of a run and waits for their end; a signal ends a wait, not the launcher.
 launch() {
   # Ranks over Gloo meet here; it ends with this script, whose pipe it reads.
-  coproc rendezvous { exec "$python" -I -m launch.rendezvous 2 2; }
+  coproc rendezvous { exec "$python" -I -m launch.start.rendezvous 2 2; }
   local server=$!
   read -r HOROVOD_GLOO_RENDEZVOUS_PORT <&"${rendezvous[0]}" || { status=1 && return; }
   export HOROVOD_GLOO_RENDEZVOUS_PORT
@@ -79,11 +79,11 @@ launch() {
 worst=0
 for run in "${runs[@]}"; do
   status=0
-  if [[ $signals -eq 0 ]] && "$python" -I -m launch.job begin "$run"; then
+  if [[ $signals -eq 0 ]] && "$python" -I -m launch.submit.job begin "$run"; then
     launch "$run"
   fi
   result=0
-  "$python" -I -m launch.job end "$run" --status "$status" --signals "$signals" || result=$?
+  "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" || result=$?
   # 75: stopped before its end, to be continued.
   if [[ $result -eq 75 ]]; then
     exit 75

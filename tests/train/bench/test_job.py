@@ -20,4 +20,4 @@ def test_a_failed_job_says_the_command_and_its_last_words() -> None:
 
 def test_a_program_that_refuses_is_a_failed_measurement() -> None:
     with pytest.raises(MeasurementFailed, match="COMMAND is missing"):
-        launch("launch.ranks", ["--cluster", "laptop"])
+        launch("launch.start.ranks", ["--cluster", "laptop"])

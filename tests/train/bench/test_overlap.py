@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.link import can_shape, shaped
+from launch.start.link import can_shape, shaped
 from train.bench.job import run_ranks
 from train.bench.overlap import _bits_per_s, _figures
 from train.bench.programs.overlap import NONE, OVERLAPPED, SERIAL, Way

@@ -1,0 +1,40 @@
+"""``python -m launch.start.ranks [--cluster C] [--set KEY=VALUE] -- COMMAND ...``: any command, once a rank.
+
+The ranks get what a run's ranks get, from the same launcher; for benches, which may not import `launch`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from configs.arguments import Parser
+from configs.errors import UserError
+from configs.load import load_cluster
+from launch.env import rank_environment
+from launch.start.commands import run_under
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command under the cluster's launcher; give its exit status, or 2 for wrong usage."""
+    parser = Parser(prog="python -m launch.start.ranks", description=__doc__)
+    parser.add_argument("--cluster", metavar="C", default="laptop", help="a name in configs/clusters or a YAML file")
+    parser.add_argument("--set", metavar="KEY=VALUE", dest="overrides", action="append", default=[])
+    parser.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER, help="what every rank runs")
+    try:
+        options = parser.parse_args(arguments)
+        command = options.command[1:] if options.command[:1] == ["--"] else options.command
+        if not command:
+            raise UserError("COMMAND is missing; give what every rank runs behind --")
+        cluster = load_cluster(options.cluster, options.overrides)
+        return run_under(cluster, command, rank_environment(cluster)).exit_status
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

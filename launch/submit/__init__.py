@@ -1,0 +1,1 @@
+"""./run.sh submit: job scripts for every scheduler, and what they ask around their ranks."""

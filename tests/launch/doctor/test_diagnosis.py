@@ -1,0 +1,132 @@
+"""Each trouble is found on the host that has it, and a sound cluster has none."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from configs.load import load_cluster
+from launch.doctor.diagnosis import judge
+from launch.doctor.finding import Finding, Subject
+
+Ranks = list[dict[str, Any]]
+CLUSTER = load_cluster("dgx-a100", ["cluster.ranks_per_node=2", "cluster.node.rank_cores=[]", "cluster.num_nodes=3"])
+PLAN = {"memory": {"total_bytes": 10e9}, "parameters": 25_557_032}
+
+
+def _machine() -> dict[str, Any]:
+    gpu = {"name": "A100", "driver_version": "470.57", "memory.total": "81251 MiB"}
+    environment = {"python": "3.11.7 (main)", "packages": {"mxnet-cu112": "1.9.1", "tqdm": "4.66"}, "gpus": [gpu] * 2,
+                   "git": {"commit": "abc", "diff_sha256": None}}  # fmt: skip
+    return {
+        "environment": environment, "memory_available_bytes": 900e9, "locked_memory_bytes": None,
+        "shm_free_bytes": 500e9, "runs": {"folder": "/runs", "free_bytes": 900e9, "is_writable": True}, "stage": None,
+        "interfaces": {"lo": "unknown", "eth0": "up"},
+        "adapters": {name: {"1": "4: ACTIVE, 200 Gb/sec (4X HDR)"} for name in CLUSTER.node.hcas},
+    }  # fmt: skip
+
+
+def _sound() -> Ranks:
+    ranks: Ranks = []
+    for rank in range(6):
+        row: dict[str, Any] = {
+            "rank": rank, "local_rank": rank % 2, "host": f"node{rank // 2}", "cores": list(range(128)),
+            "libraries": {"MXNet": {"has": {"gpus": 2, "CUDA": True}}, "DALI": {"has": None},
+                          "Horovod": {"has": {"gloo": True, "mpi": True, "nccl": True}}},
+            "allreduce": {"bytes": 32 << 20, "median_s": 0.001, "bus_bytes_per_s": 60e9, "is_right": True},
+            "clock_offsets_s": [0.001 * number for number in range(6)],
+        }  # fmt: skip
+        if rank % 2 == 0:
+            row["machine"] = _machine()
+            row["data"] = {"folder": "/data", "problem": None, "records": 7, "bytes": 150e9, "is_cache_told": True}
+        ranks.append(row)
+    return ranks
+
+
+def _findings(ranks: Ranks) -> list[Finding]:
+    return judge(Subject(CLUSTER, ranks, PLAN, packs_itself=False))
+
+
+def _lost(ranks: Ranks) -> None:
+    del ranks[3]
+
+
+def _no_driver(ranks: Ranks) -> None:
+    ranks[2]["machine"]["environment"]["gpus"] = None
+
+
+def _fails(ranks: Ranks) -> None:
+    ranks[1] |= {"failure": "Horovod has been shut down", "is_second_hand": True}
+    ranks[5] |= {"failure": "Connection refused", "is_second_hand": False}
+
+
+def _set(rank: int, *path: Any, to: Any) -> Callable[[Ranks], None]:
+    def apply(ranks: Ranks) -> None:
+        node: Any = ranks[rank]
+        for key in path[:-1]:
+            node = node[key]
+        node[path[-1]] = to
+
+    return apply
+
+
+TROUBLES = [
+    (_lost, "FAIL", "ranks: 1 of 6 told nothing: 3;"),
+    (_no_driver, "FAIL", "driver (node1): nvidia-smi finds none;"),
+    (_set(2, "libraries", "DALI", to={"problem": "no such library"}), "FAIL", "libraries (node1): DALI: no such"),
+    (_set(4, "libraries", "Horovod", "has", "nccl", to=False), "FAIL", "libraries (node2): Horovod was built without"),
+    (_set(4, "machine", "environment", "packages", "mxnet-cu112", to="1.9.0"), "FAIL",
+     "versions (node2): mxnet-cu112 1.9.0, elsewhere 1.9.1; start all hosts from one folder or image"),
+    (_set(4, "machine", "environment", "packages", "tqdm", to="4.67"), "WARN", "versions (node2): tqdm 4.67"),
+    (_set(0, "machine", "environment", "git", "commit", to="def"), "FAIL", "versions (node0): commit def"),
+    (_set(2, "machine", "memory_available_bytes", to=1e8), "FAIL", "memory (node1): 0.1 GB free, 0.6 GB needed"),
+    (_set(2, "machine", "environment", "gpus", 0, "memory.total", to="8000 MiB"), "FAIL", "memory (node1): the plan"),
+    (_set(2, "machine", "runs", "free_bytes", to=2e9), "WARN", "disk (node1): 2.0 GB free at /runs, 4.1 GB wanted"),
+    (_set(2, "machine", "runs", "is_writable", to=False), "FAIL", "disk (node1): /runs may not be written;"),
+    (_set(2, "machine", "shm_free_bytes", to=64 << 20), "WARN", "shared memory (node1): 0.1 GB free"),
+    (_set(4, "machine", "adapters", "mlx5_3", "1", to="1: DOWN, 10 Gb/sec"), "FAIL", "links (node2): mlx5_3 down;"),
+    (_set(4, "machine", "adapters", to={}), "FAIL", "links (node2): mlx5_0 missing, mlx5_1 missing"),
+    (_set(4, "machine", "locked_memory_bytes", to=65536), "WARN", "links (node2): adapters are up, locked memory"),
+    (_set(2, "data", "problem", to="train.rec: gone; run it"), "FAIL", "data (node1): train.rec: gone; run it"),
+    (_set(2, "data", "is_cache_told", to=False), "WARN", "data (node1): /data: 7 records"),
+    (_set(2, "machine", "stage", to={"folder": "/ssd", "free_bytes": 1e9, "is_writable": True}), "FAIL",
+     "stage (node1): 1.0 GB free at /ssd, the data set takes 150.0 GB;"),
+    (_set(0, "clock_offsets_s", 3, to=-2.5), "WARN", "clocks: node1 is 2.500 s behind node0; start chronyd"),
+    (_fails, "FAIL", "allreduce: rank 5 on node2: Connection refused;"),
+    (_set(5, "allreduce", "is_right", to=False), "FAIL", "allreduce: the sums are wrong;"),
+    (_set(5, "allreduce", "bus_bytes_per_s", to=1e9), "WARN", "allreduce: 32 MiB over 6 ranks by nccl: 1.00 GB/s"),
+]  # fmt: skip
+
+
+def test_a_sound_cluster_has_one_line_a_topic_and_no_trouble() -> None:
+    findings = _findings(_sound())
+    assert {finding.level for finding in findings} == {"OK"}
+    topics = [finding.topic for finding in findings]
+    assert topics == ["ranks", "driver", "libraries", "versions", "cores", "memory", "disk", "shared memory", "links",
+                      "data", "clocks", "allreduce"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("harm", "level", "line"), TROUBLES, ids=[line for _, _, line in TROUBLES])
+def test_a_trouble_is_the_only_one_found_and_names_its_host(
+    harm: Callable[[Ranks], None], level: str, line: str
+) -> None:
+    ranks = copy.deepcopy(_sound())
+    harm(ranks)
+    (found, *others) = [finding for finding in _findings(ranks) if finding.level != "OK"]
+    assert str(found).startswith(f"{level:<4}  {line}")
+    # A rank that told nothing did not come back from the allreduce either; no driver has no version.
+    also: dict[Callable[[Ranks], None], list[str]] = {_lost: ["allreduce"], _no_driver: ["versions"]}
+    assert [each.topic for each in others] == also.get(harm, [])
+
+
+def test_ranks_that_hang_in_a_library_are_told_from_those_that_never_came() -> None:
+    ranks = _sound()
+    for rank in ranks:
+        for key in ("libraries", "allreduce", "clock_offsets_s"):
+            rank.pop(key)
+    failed = [str(finding) for finding in _findings(ranks) if finding.level == "FAIL"]
+    assert failed[0].startswith("FAIL  libraries (node0, node1, node2): a rank ended or hung while it loaded them")
+    assert failed[1].startswith("FAIL  allreduce: 0 of 6 ranks came back from it")

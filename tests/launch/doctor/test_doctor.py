@@ -1,0 +1,102 @@
+"""The doctor's real ranks tell the truth of this machine; what is broken is one line with its remedy, and status 1."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.load import ROOT, load_cluster
+from launch.doctor.__main__ import main, within_reach
+from launch.setup.gpu import find_gpus
+
+
+def _doctor(tmp_path: Path, *words: str) -> tuple[int, dict[str, Any], str]:
+    sets = ["--set", f"cluster.paths.runs={tmp_path / 'runs'}"]
+    command = [sys.executable, "-I", "-m", "launch.doctor", "doctor", "--json", *words, *sets]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert list((tmp_path / "runs").iterdir()) == [], "what the ranks told is removed"
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def _levels(document: dict[str, Any]) -> dict[str, str]:
+    return {row["topic"]: row["level"] for row in document["findings"]}
+
+
+def _words(document: dict[str, Any], topic: str) -> str:
+    (row,) = [row for row in document["findings"] if row["topic"] == topic]
+    return f"{row['words']}; {row['remedy']}"
+
+
+@pytest.mark.slow
+def test_two_real_ranks_find_a_sound_machine_sound(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    pack = [sys.executable, "-m", "data", "prepare", "digits", str(data / "digits")]
+    subprocess.run(pack, cwd=ROOT, check=True, capture_output=True)
+    status, document, _ = _doctor(
+        tmp_path, "--recipe", "digits", "--set", f"cluster.paths.data={data}",
+        "--set", f"cluster.paths.stage={tmp_path}/stage",
+    )  # fmt: skip
+    levels = _levels(document)
+    assert (status, document["ok"], "FAIL" in levels.values()) == (0, True, False)
+    sound = ("ranks", "libraries", "versions", "memory", "disk", "data", "stage", "links", "clocks", "allreduce")
+    assert {topic: levels.get(topic) for topic in sound} == dict.fromkeys(sound, "OK")
+    assert "1,797 records" in _words(document, "data")
+    assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
+    for rank in document["ranks"]:
+        assert rank["allreduce"]["is_right"]
+        assert rank["allreduce"]["bus_bytes_per_s"] > 1e6
+        assert abs(rank["clock_offsets_s"][1]) < 0.5
+    assert document["ranks"][0]["cores"] == sorted(os.sched_getaffinity(0))
+
+
+@pytest.mark.slow
+def test_a_damaged_data_set_and_a_missing_gpu_fail_with_their_remedies(tmp_path: Path) -> None:
+    if find_gpus():
+        pytest.skip("there are GPUs here")
+    broken = tmp_path / "data" / "digits"
+    broken.mkdir(parents=True)
+    status, document, _ = _doctor(
+        tmp_path, "--recipe", "digits", "--set", f"cluster.paths.data={tmp_path}/data", "--set", "cluster.device=gpu",
+        "--set", "cluster.environment={HOROVOD_GLOO_IFACE: nowhere0}",
+    )  # fmt: skip
+    failed = {topic for topic, level in _levels(document).items() if level == "FAIL"}
+    assert (status, document["ok"]) == (1, False)
+    assert {"driver", "libraries", "data", "links", "allreduce"} <= failed
+    assert "./run.sh prepare digits" in _words(document, "data")
+    assert "./run.sh setup --gpu" in _words(document, "libraries")
+    assert "nowhere0 missing" in _words(document, "links")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--cluste", "laptop"], "did you mean '--cluster'?"),
+        (["--recipe", "digit"], "did you mean 'digits'?"),
+        (["--recipe", "digits", "--set", "batch.global_size=7"], "batch.global_size"),
+        (["--set", "cluster.paths.runs=/proc/none"], "/proc/none"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_status_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", *words]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.startswith("error: ")
+    assert told.count("\n") == 1
+
+
+def test_without_an_allocation_only_this_node_is_looked_at_by_our_own_launcher() -> None:
+    cluster = load_cluster("abci-v100")
+    here = within_reach(cluster, {})
+    assert (here.num_nodes, here.launcher, here.world_size) == (1, "local", 4)
+    assert within_reach(cluster, {"PE_HOSTFILE": "/hosts"}) is cluster
+    assert within_reach(load_cluster("dgx-a100"), {"PBS_NODEFILE": "/hosts"}).launcher == "local"
+    laptop = load_cluster("laptop")
+    assert within_reach(laptop, {}) is laptop

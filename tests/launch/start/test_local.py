@@ -1,0 +1,158 @@
+"""The local launcher starts every rank, and leaves none behind however they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import load_cluster
+from launch.start import local
+from launch.env import rank_environment
+from launch.start.commands import launcher_command, run_under
+from launch.start.link import can_shape
+from launch.start.local import run_ranks, run_ranks_on_link
+
+PIDS = "import os,pathlib,sys,time,signal; r=os.environ['HOROVOD_RANK']; d=pathlib.Path(sys.argv[1]);"
+PIDS += "(d/(r+'.pid')).write_text(str(os.getpid()));"
+
+
+def _ranks(folder: Path, code: str, num_ranks: int = 2) -> local.Outcome:
+    return run_ranks([sys.executable, "-c", PIDS + code, str(folder)], num_ranks, {})
+
+
+def _all_gone(folder: Path) -> bool:
+    return not any(Path(f"/proc/{path.read_text()}/stat").exists() for path in folder.glob("*.pid"))
+
+
+def _wait_for_pids(folder: Path, count: int) -> None:
+    while len([path for path in folder.glob("*.pid") if path.read_text()]) < count:
+        time.sleep(0.01)
+
+
+def test_every_rank_is_told_who_it_is(tmp_path: Path) -> None:
+    outcome = _ranks(
+        tmp_path, "(d/(r+'.env')).write_text(os.environ['HOROVOD_SIZE']+os.environ['HOROVOD_LOCAL_RANK'])", 3
+    )
+    assert outcome == local.Outcome(0)
+    assert [(tmp_path / f"{rank}.env").read_text() for rank in range(3)] == ["30", "31", "32"]
+
+
+def test_the_first_failing_rank_is_named_and_the_others_are_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "GRACE_S", 0.2)
+    outcome = _ranks(tmp_path, "sys.exit(7) if r=='1' else time.sleep(60)")
+    assert outcome == local.Outcome(7, ((1, 7),))
+    assert _all_gone(tmp_path)
+
+
+def test_a_killed_rank_gives_its_signal_as_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "GRACE_S", 0.2)
+    outcome = _ranks(tmp_path, "os.kill(os.getpid(), 9) if r=='0' else time.sleep(60)")
+    assert outcome == local.Outcome(128 + 9, ((0, 128 + 9),))
+    assert _all_gone(tmp_path)
+
+
+def test_a_rank_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "GRACE_S", 0.2)
+    monkeypatch.setattr(local, "KILL_S", 0.5)
+    _ranks(
+        tmp_path, "signal.signal(15, signal.SIG_IGN); sys.exit(3) if r=='1' else [time.sleep(0.1) for _ in range(600)]"
+    )
+    assert _all_gone(tmp_path)
+
+
+def test_ctrl_c_reaches_the_ranks_once_and_leaves_no_orphan(tmp_path: Path) -> None:
+    code = "signal.signal(15, lambda *a: sys.exit(0)); time.sleep(60)"
+
+    def interrupt() -> None:
+        _wait_for_pids(tmp_path, 2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    outcome = _ranks(tmp_path, code)
+    thread.join()
+    assert outcome == local.Outcome(130, interrupted_by=signal.SIGINT)
+    assert _all_gone(tmp_path)
+
+
+def test_what_a_rank_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "GRACE_S", 0.2)
+    code = (
+        "import subprocess; p=subprocess.Popen(['sleep','60']); (d/'child.pid').write_text(str(p.pid)); time.sleep(.1);"
+    )
+    code += "sys.exit(3) if r=='1' else time.sleep(60)"
+    _ranks(tmp_path, code)
+    assert _all_gone(tmp_path) or _zombies(tmp_path)
+
+
+def _zombies(folder: Path) -> bool:
+    """Tell whether what is left is dead and only not yet reaped (a container's init may not reap)."""
+    states = [Path(f"/proc/{path.read_text()}/stat") for path in folder.glob("*.pid")]
+    return all(path.read_text().rpartition(")")[2].split()[0] == "Z" for path in states if path.exists())
+
+
+def test_mpirun_and_srun_get_ranks_and_variables() -> None:
+    cluster = load_cluster("laptop", ["cluster.launcher=mpirun", "cluster.communication.backend=mpi"])
+    command = launcher_command(cluster, ["python", "x.py"], rank_environment(cluster))
+    assert command[:3] == ["mpirun", "-np", "2"]
+    assert "HOROVOD_CYCLE_TIME" in command
+    cluster = load_cluster(
+        "laptop", ["cluster.launcher=srun", "cluster.num_nodes=2", "cluster.communication.backend=mpi"]
+    )
+    command = launcher_command(cluster, ["python", "x.py"], rank_environment(cluster))
+    assert command == [
+        "srun", "-K1", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--distribution=block", "--cpu-bind=none",
+        "--mpi=pmix", "python", "x.py",
+    ]  # fmt: skip
+
+
+def test_other_launchers_refuse_what_they_cannot_start() -> None:
+    cluster = load_cluster("laptop", ["cluster.launcher=mpirun", "cluster.communication.kind=parameter_server"])
+    with pytest.raises(UserError, match=r"^communication\.kind: got 'parameter_server' under mpirun"):
+        run_under(cluster, ["true"], {})
+
+
+def test_no_module_but_one_sets_a_frameworks_variables() -> None:
+    root = Path(local.__file__).parents[2]
+    found = subprocess.run(
+        ["grep", "-rlE", "--include=*.py", r"\"(MXNET|NCCL|DMLC|HOROVOD_(CYCLE|FUSION|CONTROLLER))_",
+         "configs", "data", "logs", "train", "launch"],
+        cwd=root, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    assert set(found) - {"logs/environment.py", "configs/variables.py"} == {"launch/env.py"}
+
+
+@pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
+def test_ranks_on_a_slow_link_share_a_network_of_their_own_and_end_as_any_others(tmp_path: Path) -> None:
+    code = PIDS + "(d/(r+'.net')).write_text(os.readlink('/proc/self/ns/net')); sys.exit(3 if r=='1' else 0)"
+    outcome = run_ranks_on_link([sys.executable, "-c", code, str(tmp_path)], 2, {}, bytes_per_s=1e8)
+    assert outcome.exit_status == 3
+    networks = {path.read_text() for path in tmp_path.glob("*.net")}
+    assert len(networks) == 1
+    assert str(Path("/proc/self/ns/net").readlink()) not in networks
+    assert _all_gone(tmp_path)
+
+
+@pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
+def test_a_signal_reaches_the_ranks_on_a_slow_link(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        _wait_for_pids(tmp_path, 2)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    words = [sys.executable, "-c", PIDS + "time.sleep(60)", str(tmp_path)]
+    outcome = run_ranks_on_link(words, 2, {}, bytes_per_s=1e8)
+    thread.join()
+    assert outcome.interrupted_by == signal.SIGTERM
+    assert _all_gone(tmp_path)

@@ -1,0 +1,84 @@
+"""Around the ranks of a job: attempts, what is over, and what an end means."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from configs.load import dump, load_both
+from launch.submit.job import begin, end
+from logs.checkpoints import Checkpoint, origin_of, write
+from logs.folder import Summary, write_summary
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A submitted run's folder."""
+    (tmp_path / "config.yaml").write_text(dump(*load_both("digits", "laptop")), encoding="utf-8")
+    (tmp_path / "job.sh").touch()
+    return tmp_path
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_stopped_run_is_aborted_in_its_log_and_begun_again_with_the_attempt_set_aside(run: Path) -> None:
+    assert begin(run)
+    (run / "result_0.txt").write_text(":::MLLOG {}\n", encoding="utf-8")
+    assert end(run, 137, was_told=True) == 75
+    assert '"run_stop"' in (run / "result_0.txt").read_text(encoding="utf-8")
+    assert json.loads((run / "summary.json").read_text(encoding="utf-8"))["status"] == "aborted"
+    assert begin(run)
+    assert _names(run) == {"config.yaml", "job.sh", "environment.json", "attempt-1"}
+    assert {"result_0.txt", "summary.json"} <= _names(run / "attempt-1")
+
+
+def test_what_a_killed_job_left_is_closed_and_set_aside(run: Path) -> None:
+    assert begin(run)
+    (run / "result_0.txt").write_text(":::MLLOG {}\n", encoding="utf-8")
+    assert begin(run)
+    assert '"aborted"' in (run / "attempt-1" / "result_0.txt").read_text(encoding="utf-8")
+
+
+def test_with_checkpoints_the_next_attempt_finds_everything_but_the_end(run: Path) -> None:
+    write(run, 3, Checkpoint({}, {}), keep=1)
+    for name in ("result_0.txt", "metrics.jsonl", "failure_0.json"):
+        (run / name).touch()
+    assert end(run, 75, was_told=False) == 75
+    assert begin(run)
+    assert _names(run) == {
+        "config.yaml",
+        "job.sh",
+        "environment.json",
+        "checkpoints",
+        "goes-on-from",
+        "result_0.txt",
+        "metrics.jsonl",
+    }
+    assert origin_of(run) == run / "checkpoints" / "step-00000003.ckpt"
+
+
+def test_a_run_that_is_over_stays_so_whatever_it_came_to(run: Path) -> None:
+    write_summary(run, Summary("digits", "aborted", failure="loss not finite"))
+    assert not begin(run)
+    assert end(run, 0, was_told=False) == 1
+
+
+@pytest.mark.parametrize(("was_told", "status"), [(True, 0), (False, 1)])
+def test_a_success_stays_one_where_a_late_notice_ended_the_launcher(run: Path, was_told: bool, status: int) -> None:
+    write_summary(run, Summary("digits", "success", resumed_from_step=3))
+    (run / "result_0.txt").touch()
+    assert end(run, 143, was_told=was_told) == status
+
+
+def test_a_failed_launcher_is_a_failed_run_and_a_run_that_never_began_is_no_success(run: Path) -> None:
+    assert end(run, 0, was_told=False) == 1
+    assert "status 0" in json.loads((run / "summary.json").read_text(encoding="utf-8"))["failure"]
+
+
+def test_ranks_that_refused_keep_their_folder(run: Path) -> None:
+    assert end(run, 2, was_told=False) == 2
+    assert "summary.json" not in _names(run)

@@ -1,0 +1,139 @@
+"""Job scripts: their whole text, what shellcheck says of it, and that they run to the right exit status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from configs.load import load_cluster
+from configs.schema import Cluster
+from launch.submit.__main__ import render
+from tests.launch.golden_jobs import CASES, GOLDEN, golden_text, job
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_script_is_the_one_that_was_reviewed(name: str) -> None:
+    assert golden_text(name) == (GOLDEN / name).read_text(encoding="utf-8"), (
+        "if the change is meant: python -m tests.launch.golden_jobs, and review the difference"
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_script_is_shellcheck_clean(name: str) -> None:
+    text = golden_text(name)
+    if name.endswith(".yaml"):
+        launcher = yaml.safe_load(text)["spec"]["mpiReplicaSpecs"]["Launcher"]
+        text = launcher["template"]["spec"]["containers"][0]["command"][2]
+    shellcheck = Path(sys.executable).parent / "shellcheck"
+    done = subprocess.run([shellcheck, "-"], input=text, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+class _Job:
+    """A script on this machine whose Python, and so every launcher, is a stand-in that does as a table says.
+
+    The table's lines are a launch's seconds and exit status; the stand-in's ``end`` gives that status on.
+    """
+
+    def __init__(self, folder: Path, cluster: Cluster, table: list[str]) -> None:
+        self.folder = folder
+        runs = tuple(folder / f"run-{number}" for number in range(len(table)))
+        for run, line in zip(runs, table, strict=True):
+            run.mkdir()
+            (run / "table").write_text(line, encoding="utf-8")
+        python = folder / "python"
+        python.write_text(_STAND_IN, encoding="utf-8")
+        python.chmod(0o755)
+        (folder / "horovodrun").symlink_to(python)
+        (folder / "launch").mkdir()
+        (folder / "launch" / "rank.sh").write_text("", encoding="utf-8")
+        spec = replace(job(cluster, 1), run_folders=runs, program=folder, python=python)
+        self.script = folder / "job.sh"
+        self.script.write_text(render(spec)[1], encoding="utf-8")
+
+    def start(self, **variables: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(["bash", self.script], env={**os.environ, **variables}, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True)  # fmt: skip
+
+    def wait_for_launch(self, number: int = 0) -> None:
+        while not (self.folder / f"run-{number}" / "launched").exists():
+            time.sleep(0.01)
+
+
+_STAND_IN = """#!/usr/bin/env bash
+run=${!#}
+case "$*" in
+  *'launch.submit.job begin'*) [[ ! -e $run/over ]] ;;
+  *'launch.submit.job end'*) run=$5; echo "end $*"; [[ $9 -eq 0 ]] || exit 75; exit "$7" ;;
+  *)
+    trap 'kill $!; exit 75' TERM
+    read -r seconds status <"$run/table"
+    touch "$run/launched"
+    sleep "$seconds" & wait $!
+    exit "$status"
+    ;;
+esac
+"""
+
+
+def _cluster(*overrides: str) -> Cluster:
+    return load_cluster("laptop", ["cluster.num_nodes=2", "cluster.launcher=horovodrun", *overrides])
+
+
+@pytest.mark.parametrize(("table", "status"), [(["0 0", "0 0"], 0), (["0 0", "0 1", "0 0"], 1), (["0 137"], 137)])
+def test_the_exit_status_of_several_runs_is_their_worst(tmp_path: Path, table: list[str], status: int) -> None:
+    started = _Job(tmp_path, _cluster(), table).start()
+    output, _ = started.communicate(timeout=20)
+    assert started.returncode == status
+    assert output.count("launch.submit.job end") == len(table)
+
+
+def test_a_signal_reaches_the_launcher_ends_the_job_with_75_and_starts_no_further_run(tmp_path: Path) -> None:
+    job = _Job(tmp_path, _cluster(), ["30 0", "0 0"])
+    started = job.start()
+    job.wait_for_launch()
+    started.send_signal(signal.SIGTERM)
+    output, _ = started.communicate(timeout=10)
+    assert started.returncode == 75
+    assert "--status 75 --signals 1" in output
+    assert not (tmp_path / "run-1" / "launched").exists()
+
+
+def test_before_the_limit_the_script_tells_its_ranks_and_grid_engine_to_queue_it_again(tmp_path: Path) -> None:
+    limits = ["cluster.scheduler.wall_time_s=60", "cluster.scheduler.notice_s=59", "cluster.scheduler.requeue=true"]
+    hosts = tmp_path / "pe_hostfile"
+    hosts.write_text("one 2 main.q@one UNDEFINED\ntwo 2 main.q@two UNDEFINED\n", encoding="utf-8")
+    job = _Job(tmp_path, _cluster("cluster.scheduler.kind=gridengine", *limits), ["30 0"])
+    started = job.start(PE_HOSTFILE=str(hosts), JOB_ID="7")
+    output, _ = started.communicate(timeout=20)
+    assert started.returncode == 99
+    assert f"job 7 of {tmp_path}/run-0 on one two" in output
+
+
+def test_a_run_that_is_over_is_not_begun_again(tmp_path: Path) -> None:
+    job = _Job(tmp_path, _cluster(), ["0 1", "0 0"])
+    (tmp_path / "run-0" / "over").touch()
+    started = job.start()
+    started.communicate(timeout=10)
+    assert started.returncode == 0
+    assert [(tmp_path / f"run-{number}" / "launched").exists() for number in (0, 1)] == [False, True]
+
+
+def test_other_hosts_than_asked_for_are_refused(tmp_path: Path) -> None:
+    hosts = tmp_path / "nodes"
+    hosts.write_text("one\none\n", encoding="utf-8")
+    limit = "cluster.scheduler.wall_time_s=60", "cluster.scheduler.notice_s=0"
+    started = _Job(tmp_path, _cluster("cluster.scheduler.kind=gridengine", *limit), ["0 0"]).start(
+        SGE_JOB_HOSTLIST=str(hosts), JOB_ID="7"
+    )
+    output, _ = started.communicate(timeout=10)
+    assert started.returncode == 2
+    assert "error: got hosts one, the job is for 2 of them" in output

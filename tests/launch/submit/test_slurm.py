@@ -1,0 +1,185 @@
+"""Real Slurm jobs: two virtual nodes, a rank on each, over Gloo's rendezvous and without ssh, or over MPI."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from configs.load import ROOT
+from launch.study.__main__ import main as sweep
+from launch.submit.__main__ import main
+from tests.launch.scheduled import ask, has_begun, ranks, scheduler, submit, summary, wait_until
+
+pytestmark = pytest.mark.slow
+
+CLUSTER = """
+name: two-nodes
+num_nodes: 2
+ranks_per_node: 1
+launcher: srun
+node: {cores: 1}
+scheduler: {kind: slurm, wall_time_s: 600, requeue: true}
+communication: {bucket_bytes: 262144}
+"""
+STUDY = """
+name: queued
+title: Queued
+purpose: Shows that a cell is a job.
+recipe: digits
+cluster: {cluster}
+set:
+  data: {{name: none, source: synthetic, train_samples: 64, eval_samples: 32, crop: {{kind: none}}}}
+  model: {{name: resnet8, num_classes: 10, image_size: 8}}
+  run: {{epochs: 2, target_top1: null, log_every_steps: 2}}
+  schedule: {{base_lr: 1, warmup_steps: 0, decay: {{name: polynomial}}}}
+repeats: 1
+warmup_steps: 2
+ranks: [2]
+batch: [8]
+network: {{resnet8: {{}}}}
+communication: {{allreduce: {{}}}}
+data: {{synthetic: {{}}}}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slurm() -> Iterator[None]:
+    commands = ["sbatch", "srun", "scontrol", "slurmctld", "slurmd"]
+    with scheduler("slurm", commands, lambda folder: {"SLURM_CONF": str(folder / "slurm.conf")}):
+        yield
+
+
+def _state(job: str) -> tuple[str, str, int]:
+    """Give a job's state, exit status and restarts."""
+    text = ask("scontrol", "show", "job", job)
+    found = {key: re.search(rf"{key}=(\S+)", text) for key in ("JobState", "ExitCode", "Restarts")}
+    state, status, restarts = (match[1] if match else "" for match in found.values())
+    return state, status, int(restarts or 0)
+
+
+def _has_gone_on(job: str) -> bool:
+    """Tell whether a job that was queued again has succeeded; asks for it to start while it has not.
+
+    By itself Slurm waits for minutes; it may not take a new time for a job just queued, and holds one a node refused.
+    """
+    state, status, _ = _state(job)
+    if state == "PENDING":
+        ask("scontrol", "release", job)
+        ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+        time.sleep(2)
+    # On its way back into the queue it is COMPLETED for a moment, with 75.
+    return (state, status) == ("COMPLETED", "0:0")
+
+
+def test_a_job_that_is_told_of_its_limit_is_queued_again_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    job = submit(CLUSTER, folder, overrides=["run.max_steps=60"])
+    wait_until(lambda: has_begun(folder), folder / "job.log")
+    ask("scancel", "--signal=USR1", "--batch", job)
+    wait_until(lambda: _state(job)[0] == "PENDING", folder / "job.log")
+    assert _state(job)[2] == 1
+    assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8")
+    # An attempt that starts while the one before is still ending is ended with it.
+    ending = ["pgrep", "-f", rf"slurmstepd: \[{job}\."]
+    wait_until(lambda: subprocess.run(ending, check=False).returncode != 0, folder / "job.log")
+    wait_until(lambda: _has_gone_on(job), folder / "job.log")
+    assert {key: summary(folder)[key] for key in ("status", "steps", "world_size")} == {
+        "status": "success", "steps": 60, "world_size": 2,
+    }  # fmt: skip
+    log = (folder / "job.log").read_text(encoding="utf-8")
+    assert log.count(f"job {job} of {folder} on node1 node2") == 2
+    assert re.search(r"^rank 1 of 2 on node2 \(by Slurm\): local rank 0, cores 0, memory near", log, re.MULTILINE)
+    assert summary(folder)["resumed_from_step"] > 0
+
+
+@pytest.mark.parametrize("launcher", ["srun", "mpirun"])
+def test_ranks_of_a_job_meet_over_mpi(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("mpirun") is None or shutil.which("mpicxx") is None:
+        pytest.skip("Open MPI is not installed here (mpirun, mpicxx)")
+    # Virtual nodes are one host, and Open MPI's shared memory crashes between what it takes for two.
+    monkeypatch.setenv("OMPI_MCA_btl", "tcp,self")
+    monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "lo")
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")
+    folder = tmp_path / "run"
+    cluster = CLUSTER.replace("launcher: srun", f"launcher: {launcher}").replace("262144", "262144, backend: mpi")
+    job = submit(cluster, folder, overrides=["run.max_steps=2"])
+    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log")
+    log = (folder / "job.log").read_text(encoding="utf-8")
+    assert _state(job)[:2] == ("COMPLETED", "0:0"), log
+    assert (summary(folder)["status"], summary(folder)["world_size"]) == ("success", 2)
+    assert re.search(r"^rank 1 of 2 on node2 ", log, re.MULTILINE)
+    assert "HOROVOD_CONTROLLER=mpi" in log
+
+
+def test_a_cell_of_a_study_is_a_job_whose_row_the_next_sweep_finds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, study = tmp_path / "cluster.yaml", tmp_path / "study.yaml"
+    place.write_text(CLUSTER, encoding="utf-8")
+    study.write_text(STUDY.format(cluster=place), encoding="utf-8")
+    words = ["sweep", str(study), "--runs", str(tmp_path / "runs")]
+    folder = tmp_path / "runs" / "resnet8-allreduce-synthetic-b8-r2-1"
+    assert sweep(words) == 0
+    assert re.search(r"digits: job \d+, 2 ranks on 2 nodes", capsys.readouterr().out)
+    assert sweep(words) == 0  # hands nothing over again
+    wait_until((folder / "summary.json").exists, folder / "job.log")
+    assert sweep(words) == 0
+    rows = (tmp_path / "runs" / "queued.csv").read_text(encoding="utf-8").splitlines()
+    assert rows[1].startswith("resnet8,allreduce,synthetic,8,2,0,measured,success,")
+    assert len(list((tmp_path / "runs").glob("resnet8-*"))) == 2  # the run, and the mark of its job
+
+
+def test_the_doctor_looks_at_every_node_of_an_allocation(tmp_path: Path) -> None:
+    place = tmp_path / "cluster.yaml"
+    # Not bound: the core 0 of both virtual nodes is the same one.
+    cluster = CLUSTER.replace("node: {cores: 1}\n", "") + f"paths: {{runs: {tmp_path}/runs}}\n"
+    place.write_text(cluster, encoding="utf-8")
+    doctor = [sys.executable, "-I", "-m", "launch.doctor", "--json", "--cluster", str(place)]
+    command = ["salloc", "--nodes=2", "--ntasks=2", *doctor]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180)
+    document = json.loads(done.stdout)
+    assert done.returncode == 0, done.stdout
+    assert [rank["host"] for rank in document["ranks"]] == ["node1", "node2"]
+    words = {row["topic"]: row["words"] for row in document["findings"]}
+    assert words["ranks"] == "2 on 2 hosts"
+    assert words["versions"] == "the same on all 2 hosts"
+    assert words["clocks"].startswith("at most 0.")
+    assert words["allreduce"].startswith("32 MiB over 2 ranks by gloo: ")
+
+
+def test_what_sbatch_refuses_is_told_in_one_line_and_leaves_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "cluster.yaml"
+    place.write_text(CLUSTER.replace("kind: slurm", "kind: slurm, queue: nowhere"), encoding="utf-8")
+    assert main(["submit", "digits", "--cluster", str(place), "--run-dir", str(tmp_path / "run")]) == 2
+    assert "error: sbatch does not take the job: sbatch: error: invalid partition" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_rank_that_is_killed_fails_the_job_within_half_a_minute_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    job = submit(CLUSTER, folder, overrides=["run.max_steps=2000"])
+    wait_until(lambda: has_begun(folder), folder / "job.log")
+    begin = time.monotonic()
+    victim = next(
+        pid for pid in ranks(folder) if "\0HOROVOD_RANK=0\0" in Path(f"/proc/{pid}/environ").read_text(encoding="utf-8")
+    )
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: _state(job)[0] not in ("RUNNING", "COMPLETING"), folder / "job.log")
+    assert time.monotonic() - begin < 30
+    assert _state(job)[:2] == ("FAILED", "1:0")
+    assert summary(folder)["status"] == "aborted"
+    assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
+    assert not ranks(folder)

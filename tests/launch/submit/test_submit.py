@@ -1,0 +1,94 @@
+"""``./run.sh submit``: what it refuses, what it shows, and a job on a list of hosts."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from launch.submit.__main__ import main
+
+_SLURM = ["--set", "cluster.scheduler.kind=slurm"]
+_LIMIT = ["--set", "cluster.scheduler.wall_time_s=600"]
+_SRUN = ["--set", "cluster.launcher=srun"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "cluster laptop has no scheduler: set scheduler.kind in its file, give --hosts A,B, or train here"),
+        (_SLURM, "cluster.scheduler.wall_time_s: got None, allowed: seconds; a job needs a limit"),
+        ([*_SLURM, *_LIMIT, "--set", "cluster.launcher=horovodrun"],
+         "cluster.launcher: got 'horovodrun', allowed: srun or mpirun or local with scheduler slurm"),
+        ([*_SLURM, *_LIMIT, "--set", "cluster.launcher=mpirun"],
+         "cluster.communication.backend: got 'gloo', allowed: mpi or nccl under mpirun"),
+        ([*_SLURM, *_LIMIT, *_SRUN, "--set", "cluster.num_nodes=80", "--set", "batch.global_size=160"],
+         "cluster.communication.backend: got 'gloo', allowed: mpi or nccl for more than 128 ranks"),
+        ([*_SLURM, *_LIMIT, *_SRUN, "--set", "cluster.container.runtime=docker", "--set", "cluster.container.image=a"],
+         "cluster.container.runtime: got 'docker', allowed: none or apptainer or singularity or enroot"),
+        (["--hosts", "a,b", "--set", "cluster.launcher=horovodrun"], "--hosts: got 2 for num_nodes: 1"),
+        ([*_SLURM, *_LIMIT, *_SRUN, "--set", "cluster.ranks_per_node=3"], "batch.global_size: got 64, allowed: a"),
+        ([*_SLURM, *_LIMIT, *_SRUN, "--repeat", "0"], "--repeat: got 0, allowed: 1 or more"),
+        ([*_SLURM, *_LIMIT, "--set", "cluster.scheduler.notice_s=600"], "cluster.scheduler.notice_s: got 600, allowed"),
+        ([*_SLURM, "--set", "cluster.scheduler.resources=['rt_F={nodes}']"], "allowed: {num_nodes}, {ranks_per_node}"),
+        ([*_SLURM, *_LIMIT, "--set", "cluster.node.rank_cores=['0']"], "cluster.node.rank_cores: got ['0']"),
+    ],
+)  # fmt: skip
+def test_a_job_that_could_not_run_is_refused_in_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "digits", "--cluster", "laptop", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"error: {message}") or message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_a_dry_run_prints_script_and_command_and_makes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--run-dir", str(tmp_path / "run"), "--repeat", "3", "--dry-run"]
+    assert main(["submit", "digits", "--cluster", "laptop", *_SLURM, *_LIMIT, *_SRUN, *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "#!/usr/bin/env bash"
+    assert lines[-1] == f"# sbatch --parsable {tmp_path}/run-1/job.sh"
+    assert f"  {tmp_path}/run-3" in lines
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_scheduler_that_is_not_here_is_refused_before_a_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    words = ["--run-dir", str(tmp_path / "run")]
+    assert main(["submit", "digits", "--cluster", "laptop", *_SLURM, *_LIMIT, *_SRUN, *words]) == 2
+    assert capsys.readouterr().err.startswith("error: sbatch is not on this machine; submit where it is")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_list_of_hosts_runs_under_horovodrun(tmp_path: Path) -> None:
+    words = ["run.max_steps=2", "run.target_top1=null", "data.source=synthetic", "model.name=resnet8",
+             "cluster.launcher=horovodrun"]  # fmt: skip
+    sets = [word for each in words for word in ("--set", each)]
+    command = [
+        "submit",
+        "digits",
+        "--cluster",
+        "laptop",
+        "--hosts",
+        "localhost",
+        *sets,
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
+    assert main(command) == 0
+    log = tmp_path / "run" / "job.log"
+    give_up = time.monotonic() + 150
+    while not (tmp_path / "run" / "verdict.json").exists():
+        assert time.monotonic() < give_up, log.read_text(encoding="utf-8")
+        time.sleep(0.1)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
+    assert (summary["status"], summary["world_size"]) == ("success", 2)
+    assert "rank 1 of 2" in log.read_text(encoding="utf-8")
