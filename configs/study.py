@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, field_validator
 from configs.errors import ConfigError, nearest
 from configs.load import ROOT, load_both, parse_yaml
 from configs.plan import plan_run
-from configs.scaling import ScalingStudy
+from configs.scaling_study import ScalingStudy
 from configs.schema import Cluster, Recipe
 from configs.section import Section
 

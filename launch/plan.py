@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from configs.arguments import Parser
 from configs.errors import UserError
 from configs.load import load_both
-from launch.env import rank_environment
+from configs.rank_variables import rank_environment
 
 __all__ = ["main", "planner_command"]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Starts one rank: reads who it is from the launcher, tells Horovod over Gloo what srun does not, binds the rank to its
-# cores, memory, GPU and adapter, and says so in one line. The tables RANK_* are launch/env.py's, a word a local rank.
+# cores, memory, GPU and adapter, and says so in one line. The tables RANK_* are configs/rank_variables.py's, a word a local rank.
 # usage: rank.sh COMMAND [ARGUMENT ...]
 set -euo pipefail
 

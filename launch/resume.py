@@ -11,7 +11,7 @@ from pathlib import Path
 
 from configs.errors import UserError
 from configs.load import load_run
-from configs.same import essence, require_same
+from configs.resume_check import essence, require_same
 from configs.schema import Cluster, Recipe
 from logs.checkpoints import newest_whole, set_origin
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, create, read_summary

@@ -17,7 +17,7 @@ from configs.load import ROOT, dump, resolve_path
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from launch.cause import find_cause, read_failures, was_stopped
-from launch.env import rank_environment
+from configs.rank_variables import rank_environment
 from launch.resume import beginning
 from launch.start.commands import run_under
 from launch.start.local import Outcome

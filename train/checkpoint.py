@@ -17,7 +17,7 @@ import numpy as np
 
 from configs.errors import UserError
 from configs.plan import BEGINNING, Position, RunPlan
-from configs.same import require_same
+from configs.resume_check import require_same
 from data.source import TrainingSource
 from logs.checkpoints import Checkpoint, read, write
 from train.comm import Communicator

@@ -1,6 +1,6 @@
 """Who this process is: rank and size from the launcher's variables, before any communicator exists.
 
-The one place that *reads* the variables of horovodrun, Open MPI, PMIx and Slurm; `launch.env` is the one that sets
+The one place that *reads* the variables of horovodrun, Open MPI, PMIx and Slurm; `configs.rank_variables` is the one that sets
 ours. Imports nothing heavy, so a rank knows its name in microseconds.
 """
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from configs.load import load_run
 from configs.plan import Position, RunPlan, plan_run
-from configs.same import essence
+from configs.resume_check import essence
 from configs.schema import Cluster, Recipe
 from logs.checkpoints import origin_of
 from logs.folder import CONFIG_FILE, STARTUP_FILE, Summary, write_json, write_summary

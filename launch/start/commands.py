@@ -14,7 +14,7 @@ from pathlib import Path
 from configs.errors import UserError
 from configs.load import ROOT
 from configs.schema import Cluster
-from launch.env import binding_environment
+from configs.rank_variables import binding_environment
 from launch.start.local import Outcome, forwarded_signals, run_ranks, run_ranks_on_link
 from launch.start.rendezvous import serve_rendezvous
 

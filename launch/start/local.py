@@ -20,7 +20,7 @@ from functools import partial
 from types import FrameType
 
 from configs.errors import STOPPED_STATUS
-from launch.env import server_environment
+from configs.rank_variables import server_environment
 from launch.start.link import require_link, shaped
 from launch.start.rendezvous import serve_rendezvous
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from configs.arguments import Parser
 from configs.errors import UserError
 from configs.load import load_cluster
-from launch.env import rank_environment
+from configs.rank_variables import rank_environment
 from launch.start.commands import run_under
 
 __all__ = ["main"]

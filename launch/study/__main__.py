@@ -14,7 +14,7 @@ from pathlib import Path
 from configs.arguments import Parser
 from configs.errors import UserError
 from configs.load import load_run, resolve_path
-from configs.scaling import ScalingStudy
+from configs.scaling_study import ScalingStudy
 from configs.study import Cell, Study, load_study
 from launch.run import launch_run
 from launch.study.runner import run_scaling

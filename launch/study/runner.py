@@ -16,7 +16,7 @@ from pathlib import Path
 
 from configs.errors import UserError
 from configs.load import ROOT, dump, load_run, resolve_path, with_resolved_paths
-from configs.scaling import ScalingCell, ScalingStudy
+from configs.scaling_study import ScalingCell, ScalingStudy
 from configs.schema import Cluster, Recipe
 from launch.run import pack
 from launch.start.link import NO_LINK, can_shape

@@ -13,7 +13,7 @@ from pathlib import Path
 from configs.arguments import Parser
 from configs.errors import STOPPED_STATUS, UserError
 from configs.load import load_run
-from launch.env import rank_environment
+from configs.rank_variables import rank_environment
 from launch.resume import UNFINISHED_MARK, make_ready
 from launch.run import REFUSED, finish_run, record_environment, shown
 from launch.start.local import Outcome

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from configs.scaling import Expectation
+from configs.scaling_study import Expectation
 from logs.study.cells import Row
 from logs.study.findings import ratios, where
 from logs.study.scaling_figures import grouped

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from statistics import median
 
-from configs.scaling import Expectation, ScalingStudy
+from configs.scaling_study import Expectation, ScalingStudy
 from logs.disk import write_text
 from logs.show.page import badge, document, scrolled, section
 from logs.study.cells import Row

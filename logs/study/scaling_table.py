@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from statistics import median
 
-from configs.scaling import ScalingStudy
+from configs.scaling_study import ScalingStudy
 from logs.disk import explain_disk_errors, write_text
 from logs.study.cells import Row
 from logs.study.scaling_figures import grouped

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from configs.load import load_cluster
 from configs.schema import Cluster
-from launch.env import binding_environment, rank_environment
+from configs.rank_variables import binding_environment, rank_environment
 from launch.submit.__main__ import render
 from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec, require_submittable
 

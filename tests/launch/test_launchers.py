@@ -13,7 +13,7 @@ import pytest
 
 from configs.errors import STOPPED_STATUS, UserError
 from configs.load import ROOT, load_cluster
-from launch.env import rank_environment
+from configs.rank_variables import rank_environment
 from launch.start.commands import run_under
 from tests.launch.disturbed import WAYS, Way, require
 from tests.launch.scheduled import SHORT, has_begun, ranks, summary, wait_until

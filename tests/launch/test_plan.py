@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from configs.load import ROOT, load_cluster
-from launch.env import rank_environment
+from configs.rank_variables import rank_environment
 from launch.plan import main
 
 

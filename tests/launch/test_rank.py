@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from configs.load import ROOT, load_cluster
-from launch.env import binding_environment
+from configs.rank_variables import binding_environment
 
 _SLURM = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
           "SLURM_STEP_NUM_NODES": "2", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7", "SLURMD_NODENAME": "beta"}  # fmt: skip

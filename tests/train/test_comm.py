@@ -11,7 +11,7 @@ import pytest
 
 from configs.load import load_cluster
 from configs.schema import Cluster
-from launch.env import rank_environment
+from configs.rank_variables import rank_environment
 from launch.start.commands import run_under
 from launch.start.local import Outcome
 

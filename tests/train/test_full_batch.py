@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from configs.load import load_cluster
-from launch.env import rank_environment
+from configs.rank_variables import rank_environment
 from launch.start.local import run_ranks
 
 # The record's batch, BN span, schedule, optimizer and loss; a network and images that take a core seconds, not hours.

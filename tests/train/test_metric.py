@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from configs.load import load_cluster
-from launch.env import rank_environment
+from configs.rank_variables import rank_environment
 from launch.start.local import run_ranks
 from train.comm import SingleProcess
 from train.metric import MeanAuc, Score, Top1

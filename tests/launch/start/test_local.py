@@ -15,7 +15,7 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_cluster
 from launch.start import local
-from launch.env import rank_environment
+from configs.rank_variables import rank_environment
 from launch.start.commands import launcher_command, run_under
 from launch.start.link import can_shape
 from launch.start.local import run_ranks, run_ranks_on_link
@@ -129,7 +129,7 @@ def test_no_module_but_one_sets_a_frameworks_variables() -> None:
          "configs", "data", "logs", "train", "launch"],
         cwd=root, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
-    assert set(found) - {"logs/environment.py", "configs/variables.py"} == {"launch/env.py"}
+    assert set(found) - {"logs/environment.py", "configs/variables.py"} == {"configs/rank_variables.py"}
 
 
 @pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")

@@ -16,7 +16,7 @@ import pytest
 
 from configs.errors import ConfigError, UserError
 from configs.load import ROOT
-from configs.scaling import ScalingStudy
+from configs.scaling_study import ScalingStudy
 from configs.schema import Cluster, Recipe
 from configs.study import load_study
 from launch.study.runner import run_scaling

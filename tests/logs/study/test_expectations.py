@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.scaling import Expectation
+from configs.scaling_study import Expectation
 from logs.study.cells import Row
 from logs.study.expectations import compare, verdict
 
