@@ -16,7 +16,7 @@ from configs.arguments import Parser
 from configs.errors import UserError
 from data.manifest import load_manifest
 from data.prepare import prepare
-from data.sources import Settings, open_source
+from data.sources.catalogue import Settings, open_source
 from data.verify import verify_dataset
 
 _SHOWN_FINDINGS = 20

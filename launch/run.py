@@ -15,9 +15,9 @@ from pathlib import Path
 from configs.errors import STOPPED_STATUS, UserError
 from configs.load import ROOT, dump, resolve_path
 from configs.plan import plan_run
+from configs.rank_variables import rank_environment
 from configs.schema import Cluster, Recipe
 from launch.cause import find_cause, read_failures, was_stopped
-from configs.rank_variables import rank_environment
 from launch.resume import beginning
 from launch.start.commands import run_under
 from launch.start.local import Outcome

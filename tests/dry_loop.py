@@ -15,7 +15,7 @@ from typing import Any
 from configs.load import dump, load_cluster
 from configs.plan import RunPlan, plan_run
 from configs.schema import Recipe
-from data.source import Batch
+from data.input.batches import Batch
 from logs.environment import environment
 from logs.events import EventLog
 from logs.folder import CONFIG_FILE, Summary, write_json, write_summary

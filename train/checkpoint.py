@@ -18,7 +18,7 @@ import numpy as np
 from configs.errors import UserError
 from configs.plan import BEGINNING, Position, RunPlan
 from configs.resume_check import require_same
-from data.source import TrainingSource
+from data.input.batches import TrainingSource
 from logs.checkpoints import Checkpoint, read, write
 from train.comm import Communicator
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from data.source import EvaluationSource
+from data.input.batches import EvaluationSource
 from train.comm import Communicator
 from train.metric import Metric, Score
 from train.model import TrainedNetwork

@@ -13,7 +13,7 @@ from configs.load import resolve_path
 from configs.plan import RunPlan
 from configs.schema import Cluster, Recipe
 from data.cache import clear_dataset
-from data.kept import KeptBatches
+from data.input.kept_batches import KeptBatches
 from data.stage import Staged, stage
 from data.verify import check_dataset
 from train.comm import Communicator
@@ -21,7 +21,7 @@ from train.identity import Identity
 from train.startup import dali_without_manual
 
 if TYPE_CHECKING:
-    from data.source import EvaluationSource, TrainingSource
+    from data.input.batches import EvaluationSource, TrainingSource
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class PackedImages(_Placed):
         of a message (Horovod 0.28.1, DALI 1.34.0).
         """
         with dali_without_manual():
-            import data.pipeline  # noqa: F401, PLC0415 (slow)
+            import data.input.pipeline  # noqa: F401, PLC0415 (slow)
 
     def prepare(self) -> Prepared:
         """Check the data set against the recipe; the first rank of each host drops its pages from memory.
@@ -115,7 +115,7 @@ class PackedImages(_Placed):
 
     def open_training(self, state: bytes = b"") -> TrainingSource:
         """See `Images`."""
-        from data.pipeline import open_training  # noqa: PLC0415 (imports DALI)
+        from data.input.pipeline import open_training  # noqa: PLC0415 (imports DALI)
 
         open_stream = partial(open_training, self._recipe, self._cluster.engine, self._folder, **self._place())
         if not self._recipe.data.keep_batches:
@@ -124,7 +124,7 @@ class PackedImages(_Placed):
 
     def open_evaluation(self) -> EvaluationSource:
         """See `Images`."""
-        from data.pipeline import open_evaluation  # noqa: PLC0415
+        from data.input.pipeline import open_evaluation  # noqa: PLC0415
 
         return open_evaluation(self._recipe, self._cluster.engine, self._folder, **self._place())
 
@@ -146,13 +146,13 @@ class SyntheticImages(_Placed):
 
     def open_training(self, state: bytes = b"") -> TrainingSource:
         """See `Images`."""
-        from data.synthetic import open_synthetic_training  # noqa: PLC0415 (imports MXNet)
+        from data.input.synthetic import open_synthetic_training  # noqa: PLC0415 (imports MXNet)
 
         return open_synthetic_training(self._recipe, self._cluster.engine, state=state, **self._place())
 
     def open_evaluation(self) -> EvaluationSource:
         """See `Images`."""
-        from data.synthetic import open_synthetic_evaluation  # noqa: PLC0415
+        from data.input.synthetic import open_synthetic_evaluation  # noqa: PLC0415
 
         return open_synthetic_evaluation(self._recipe, self._cluster.engine, **self._place())
 

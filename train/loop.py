@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from configs.plan import BEGINNING, Position, RunPlan
-from data.source import TrainingSource
+from data.input.batches import TrainingSource
 from logs.mlperf import EventLog
 from train.buckets import BucketPlan
 from train.chance import Judge, never_stuck

@@ -19,7 +19,7 @@ _CUDA_BYTES = 3 << 29
 """Assumed for the CUDA context, cuDNN's workspace and NCCL's buffers: 1.5 GiB."""
 
 _GPU_DECODER_BYTES = 211_025_920
-"""Device memory that `data.pipeline` has nvJPEG set aside."""
+"""Device memory that `data.input.pipeline` has nvJPEG set aside."""
 
 _LIVE_GRADIENTS = 2
 """Activation gradients that backward holds at once, in units of the largest: one being read, one being made."""

@@ -108,7 +108,7 @@ def _load_mxnet() -> dict[str, Any]:
 
 
 def _load_dali() -> None:
-    import data.pipeline  # noqa: F401, PLC0415
+    import data.input.pipeline  # noqa: F401, PLC0415
 
 
 def _allreduce(communicator: Communicator, identity: Identity, cluster: Cluster) -> dict[str, Any] | None:

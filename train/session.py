@@ -41,7 +41,7 @@ from train.usage import Usage
 from train.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from data.source import EvaluationSource, TrainingSource
+    from data.input.batches import EvaluationSource, TrainingSource
     from train.loop import Result
     from train.timing import Clock
 

@@ -20,10 +20,10 @@ from typing import Any
 from configs.arguments import Parser
 from configs.errors import UserError
 from configs.load import ROOT, dump, load_both, resolve_path
+from configs.rank_variables import rank_environment
 from configs.schema import Cluster, Recipe
 from launch.doctor.diagnosis import judge
 from launch.doctor.finding import Finding, Subject
-from configs.rank_variables import rank_environment
 from launch.run import BUILT_IN, shown
 from launch.setup.stages import make_stages
 from launch.setup.state import State

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from configs.errors import UserError
 from configs.load import ROOT
-from configs.schema import Cluster
 from configs.rank_variables import binding_environment
+from configs.schema import Cluster
 from launch.start.local import Outcome, forwarded_signals, run_ranks, run_ranks_on_link
 from launch.start.rendezvous import serve_rendezvous
 

@@ -14,10 +14,10 @@ from configs.arguments import Parser
 from configs.errors import UserError
 from configs.load import ROOT, load_both, with_resolved_paths
 from configs.plan import plan_run
-from configs.schema import Cluster, Recipe
-from launch.submit import gridengine, hosts, kubernetes, lsf, pbs, slurm
 from configs.rank_variables import binding_environment, rank_environment
+from configs.schema import Cluster, Recipe
 from launch.run import new_folder, open_run, shown
+from launch.submit import gridengine, hosts, kubernetes, lsf, pbs, slurm
 from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec, require_submittable
 from launch.submit.script import Dialect
 from logs.disk import write_text

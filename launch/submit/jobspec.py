@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from configs.errors import ConfigError, UserError
-from configs.schema import Cluster
 from configs.rank_variables import rank_environment
+from configs.schema import Cluster
 from launch.start.commands import RANK_SCRIPT
 
 __all__ = ["IMAGE_PROGRAM", "JobSpec", "clock_time", "require_submittable"]

@@ -26,7 +26,7 @@ from data.__main__ import main
 from data.manifest import load_manifest
 from data.parallel import ordered_map
 from data.prepare import prepare
-from data.sources import Settings, open_source
+from data.sources.catalogue import Settings, open_source
 
 ENDLESS = ("generated", "--train", "1000000", "--workers", "2")
 

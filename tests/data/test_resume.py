@@ -11,10 +11,10 @@ from PIL import Image
 
 from configs.load import load_recipe
 from configs.schema import Engine, Recipe
-from data.pipeline import open_training
+from data.input.batches import TrainingSource
+from data.input.pipeline import open_training
+from data.input.synthetic import open_synthetic_training
 from data.recordio import RecordWriter, pack_image
-from data.source import TrainingSource
-from data.synthetic import open_synthetic_training
 
 SIDE, SAMPLES, BATCH, WORLD = 16, 53, 4, 2
 EPOCHS = (1, 8, 14, 21)

@@ -16,7 +16,7 @@ from data.__main__ import main
 from data.manifest import SplitManifest, load_manifest
 from data.prepare import prepare
 from data.recordio import RecordFile
-from data.sources import Settings, open_source
+from data.sources.catalogue import Settings, open_source
 from data.verify import check_dataset, check_files, verify_dataset
 
 LABEL, JPEG = 12, 32  # bytes from a record's beginning to its label and its image

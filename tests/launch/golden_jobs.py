@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from configs.load import load_cluster
-from configs.schema import Cluster
 from configs.rank_variables import binding_environment, rank_environment
+from configs.schema import Cluster
 from launch.submit.__main__ import render
 from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec, require_submittable
 

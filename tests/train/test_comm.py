@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from configs.load import load_cluster
-from configs.schema import Cluster
 from configs.rank_variables import rank_environment
+from configs.schema import Cluster
 from launch.start.commands import run_under
 from launch.start.local import Outcome
 

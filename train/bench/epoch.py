@@ -13,7 +13,7 @@ from typing import Any
 
 from configs.load import load_both
 from configs.plan import plan_run
-from data.source import Batch
+from data.input.batches import Batch
 from logs.events import NullLog
 from logs.metrics import NullMetrics
 from train.arch import build_network

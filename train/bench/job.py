@@ -11,7 +11,7 @@ from pathlib import Path
 from configs.load import ROOT, resolve_path
 from configs.schema import Cluster, Recipe
 from data.prepare import prepare
-from data.sources import Settings, open_source
+from data.sources.catalogue import Settings, open_source
 from train.bench.measure import MeasurementFailed
 
 __all__ = ["launch", "packed", "run", "run_ranks"]

@@ -11,7 +11,7 @@ from typing import Any
 from configs.load import load_both
 from configs.plan import RunPlan, plan_run
 from configs.schema import Cluster, Recipe
-from data.source import Batch, TrainingSource
+from data.input.batches import Batch, TrainingSource
 from train.buckets import BucketPlan
 from train.build import Model, build_model
 from train.comm import Communicator, bring_up

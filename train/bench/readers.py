@@ -22,7 +22,7 @@ _CROP_ATTEMPTS = 10
 
 def read_by_dali(recipe: Recipe, cluster: Cluster, folder: Path) -> Iterator[Any]:
     """Give batches of the pipeline that our runs use, without end."""
-    from data.pipeline import open_training  # noqa: PLC0415 (DALI, MXNet)
+    from data.input.pipeline import open_training  # noqa: PLC0415 (DALI, MXNet)
 
     source = open_training(recipe, cluster.engine, folder, batch_size=BATCH_SIZE, rank=0, world_size=1, device_id=None)
     source.begin_epoch(1)
@@ -54,7 +54,7 @@ def read_by_pillow(recipe: Recipe, folder: Path) -> Iterator[Any]:
     """Give batches as a loader in Python makes them, in this thread: decode, crop and resize, flip, normalise."""
     import mxnet as mx  # noqa: PLC0415
 
-    from data.stream import index_rows  # noqa: PLC0415 (imports MXNet)
+    from data.input.stream import index_rows  # noqa: PLC0415 (imports MXNet)
 
     crop, side = recipe.data.crop, recipe.model.image_size
     assert crop.kind == "resized"

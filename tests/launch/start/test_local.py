@@ -14,8 +14,8 @@ import pytest
 
 from configs.errors import UserError
 from configs.load import load_cluster
-from launch.start import local
 from configs.rank_variables import rank_environment
+from launch.start import local
 from launch.start.commands import launcher_command, run_under
 from launch.start.link import can_shape
 from launch.start.local import run_ranks, run_ranks_on_link

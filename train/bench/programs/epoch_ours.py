@@ -15,7 +15,7 @@ from typing import Any
 
 from configs.load import load_both
 from configs.plan import plan_run
-from data.source import Batch, TrainingSource
+from data.input.batches import Batch, TrainingSource
 from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import MlperfLog, NullLog
 from train.bench.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, Moments, gaps, mark

@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--warmup", type=int, required=True, help="steps before those that count")
     parser.add_argument("--steps", type=int, required=True)
     options = parser.parse_args(arguments)
-    import data.pipeline  # noqa: F401, PLC0415 (DALI before Horovod: see train.images)
+    import data.input.pipeline  # noqa: F401, PLC0415 (DALI before Horovod: see train.images)
     from train.images import images_of  # noqa: PLC0415
 
     rank = open_rank(options.overrides, "imagenet-b256")

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     with ledger.phase("imports"):
         if options.readers == "dali":
-            import data.pipeline  # noqa: F401, PLC0415 (DALI comes before Horovod, as `train.images` explains)
+            import data.input.pipeline  # noqa: F401, PLC0415 (DALI comes before Horovod, as `train.images` explains)
         import horovod.mxnet as hvd  # noqa: PLC0415
         import mxnet as mx  # noqa: PLC0415
     with ledger.phase("communicator"):
@@ -86,7 +86,7 @@ def _open_mxnet(options: argparse.Namespace, rank: int, world_size: int) -> list
 def _open_dali(options: argparse.Namespace, rank: int, world_size: int) -> list[Any]:
     """Open the pipelines of our own runs."""
     from configs.load import load_both  # noqa: PLC0415
-    from data.pipeline import open_evaluation, open_training  # noqa: PLC0415
+    from data.input.pipeline import open_evaluation, open_training  # noqa: PLC0415
 
     overrides = [f"model.image_size={options.image_size}", "data.eval_resize=null"]
     recipe, cluster = load_both(options.recipe, "laptop", overrides)

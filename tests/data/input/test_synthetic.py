@@ -9,7 +9,7 @@ import pytest
 
 from configs.load import load_recipe
 from configs.schema import Engine, Recipe
-from data.synthetic import open_synthetic_evaluation, open_synthetic_training
+from data.input.synthetic import open_synthetic_evaluation, open_synthetic_training
 
 Array = Any
 

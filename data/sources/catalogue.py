@@ -12,12 +12,12 @@ import numpy as np
 from PIL import Image
 
 from configs.errors import UserError, nearest
-from data.folders import open_folders, open_table
-from data.generated import draw_image
-from data.idx import Bytes, has_idx, read_idx_split
 from data.manifest import SourceKind
-from data.origin import DEFAULT_QUALITY, Settings, Source, SourceSplit, encode, fingerprint, resized
-from data.tables import find_table, read_table
+from data.sources.folders import open_folders, open_table
+from data.sources.generated import draw_image
+from data.sources.idx import Bytes, has_idx, read_idx_split
+from data.sources.image_source import DEFAULT_QUALITY, Settings, Source, SourceSplit, encode, fingerprint, resized
+from data.sources.tables import find_table, read_table
 
 __all__ = ["Settings", "Source", "SourceSplit", "open_source"]
 

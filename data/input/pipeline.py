@@ -14,9 +14,9 @@ from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
 
 from configs.schema import Engine, Recipe
+from data.input.batches import Batch, EvaluationBatch, EvaluationSource, TrainingSource
+from data.input.stream import READER, Reading, Stream, UndecodableError, index_rows
 from data.shards import shard_range, stream_seed
-from data.source import Batch, EvaluationBatch, EvaluationSource, TrainingSource
-from data.stream import READER, Reading, Stream, UndecodableError, index_rows
 
 __all__ = ["open_evaluation", "open_training"]
 

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from configs.errors import UserError
-from data.sources import Settings, open_source
+from data.sources.catalogue import Settings, open_source
 
 
 def jpeg(color: int) -> bytes:

@@ -16,11 +16,11 @@ from PIL import Image
 from configs.errors import UserError
 from configs.load import load_recipe
 from configs.schema import Engine, Recipe
-from data.pipeline import open_evaluation, open_training
+from data.input.batches import DataError
+from data.input.pipeline import open_evaluation, open_training
 from data.prepare import prepare
-from data.source import DataError
-from data.sources import Settings, open_source
-from data.tables import read_table
+from data.sources.catalogue import Settings, open_source
+from data.sources.tables import read_table
 from data.verify import check_dataset, verify_dataset
 
 TRAIN = {"a.png": ["Mass", "Edema"], "deep/b.jpg": ["No Finding"], "c.png": ["Nodule"], "d.png": ["Mass"]}

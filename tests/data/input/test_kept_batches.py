@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.kept import KeptBatches
-from data.source import Batch
+from data.input.batches import Batch
+from data.input.kept_batches import KeptBatches
 
 
 class Counting:

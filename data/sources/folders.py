@@ -10,8 +10,8 @@ from pathlib import Path
 from PIL import Image
 
 from configs.errors import UserError
-from data.origin import DEFAULT_QUALITY, Settings, Source, SourceSplit, encode, fingerprint, resized
-from data.tables import Table, find_table, read_table
+from data.sources.image_source import DEFAULT_QUALITY, Settings, Source, SourceSplit, encode, fingerprint, resized
+from data.sources.tables import Table, find_table, read_table
 
 __all__ = ["open_folders", "open_table"]
 

@@ -6,7 +6,7 @@ images cut and flipped as they were the first time.
 
 from __future__ import annotations
 
-from data.source import Batch, TrainingSource
+from data.input.batches import Batch, TrainingSource
 
 __all__ = ["KeptBatches"]
 

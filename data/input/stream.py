@@ -1,6 +1,6 @@
 """A running DALI pipeline as a stream of batches in MXNet's memory, and its errors in words.
 
-Knows what DALI's objects can do, yet imports nothing of it: pipelines come from `data.pipeline`.
+Knows what DALI's objects can do, yet imports nothing of it: pipelines come from `data.input.pipeline`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import mxnet as mx
 import numpy as np
 
 from configs.schema import Engine, Recipe
-from data.source import Batch, DataError
+from data.input.batches import Batch, DataError
 
 __all__ = ["READER", "Reading", "Stream", "UndecodableError", "index_rows"]
 

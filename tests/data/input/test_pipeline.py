@@ -16,10 +16,10 @@ from PIL import Image
 
 from configs.load import load_recipe
 from configs.schema import Engine, Recipe
-from data.pipeline import open_evaluation, open_training
+from data.input.batches import DataError, EvaluationSource, TrainingSource
+from data.input.pipeline import open_evaluation, open_training
 from data.recordio import RecordWriter, frame, pack_image
 from data.shards import shard_range
-from data.source import DataError, EvaluationSource, TrainingSource
 
 SIDE = 16
 Draw = Callable[[int], "np.ndarray[Any, Any]"]

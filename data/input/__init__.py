@@ -1,0 +1,1 @@
+"""What a rank reads while it trains: batches from DALI pipelines, from memory or made up."""
