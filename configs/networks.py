@@ -1,4 +1,4 @@
-"""The networks by name, and the images that each takes. Imports nothing of ours; the layers are `train.arch`'s."""
+"""The networks by name, and the images that each takes. The layers are in `train.networks.arch`."""
 
 from __future__ import annotations
 

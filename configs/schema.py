@@ -49,7 +49,7 @@ class Card(Section):
 
 
 class Model(Section):
-    """The network: a row of `train.arch` and what may vary in it."""
+    """The network: a row of `train.networks.arch` and what may vary in it."""
 
     name: Literal[NETWORKS]  # type: ignore[valid-type]
     num_classes: int = Field(ge=2, le=1_000_000)

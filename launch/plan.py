@@ -27,7 +27,7 @@ def planner_command(arguments: Sequence[str]) -> list[str]:
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     parser.add_argument("--plot")
     options, _ = parser.parse_known_args(arguments)
-    command = [sys.executable, "-m", "train.planner", *arguments]
+    command = [sys.executable, "-m", "train.plan.document", *arguments]
     if options.recipe is None:
         return command
     _, cluster = load_both(options.recipe, options.cluster, options.overrides)

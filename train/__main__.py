@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from configs.errors import STOPPED_STATUS, UserError
-from train.identity import Identity, read_identity
-from train.signals import RunStopped, Stopped, StopSignals
-from train.startup import Ledger
-from train.watchdog import die_with_parent
+from train.rank.identity import Identity, read_identity
+from train.rank.signals import RunStopped, Stopped, StopSignals
+from train.rank.startup import Ledger
+from train.rank.watchdog import die_with_parent
 
 logger = logging.getLogger("train")
 
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(folder: Path, identity: Identity, error: Exception) -> NoReturn:
-    from train.failure import is_second_hand  # noqa: PLC0415 (as above)
+    from train.rank.failure import is_second_hand  # noqa: PLC0415 (as above)
 
     if is_second_hand(error):
         logger.warning("ends, because another rank failed")
@@ -74,7 +74,7 @@ def _fail(folder: Path, identity: Identity, error: Exception) -> NoReturn:
 
 
 def _record(folder: Path, identity: Identity, error: BaseException, status: int) -> None:
-    from train.failure import record_failure  # noqa: PLC0415 (as above)
+    from train.rank.failure import record_failure  # noqa: PLC0415 (as above)
 
     record_failure(folder, identity, error, status)
 

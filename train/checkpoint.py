@@ -20,7 +20,7 @@ from configs.plan import BEGINNING, Position, RunPlan
 from configs.resume_check import require_same
 from data.input.batches import TrainingSource
 from logs.checkpoints import Checkpoint, read, write
-from train.comm import Communicator
+from train.comm.communicator import Communicator
 
 __all__ = ["CheckpointWriter", "Checkpoints", "Keeper", "NoCheckpoints", "NullWriter", "Origin", "weights_of"]
 

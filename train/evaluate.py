@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from data.input.batches import EvaluationSource
-from train.comm import Communicator
+from train.comm.communicator import Communicator
+from train.engine.mxnet.network import TrainedNetwork
 from train.metric import Metric, Score
-from train.model import TrainedNetwork
 
 __all__ = ["Evaluator"]
 

@@ -21,10 +21,10 @@ from configs.schema import Cluster, Recipe
 from logs.checkpoints import newest_whole, read
 from logs.folder import CONFIG_FILE, write_json
 from train.checkpoint import weights_of
-from train.comm import SingleProcess
-from train.identity import Identity
-from train.images import images_of
+from train.comm.communicator import SingleProcess
+from train.dataset import images_of
 from train.metric import Score, metric_of
+from train.rank.identity import Identity
 
 __all__ = ["evaluate", "export_network", "main"]
 
@@ -97,7 +97,7 @@ def export_network(
     import mxnet as mx  # noqa: PLC0415 (slow)
     import onnxruntime  # noqa: PLC0415
 
-    from train.build import build_model  # noqa: PLC0415
+    from train.engine.mxnet.build import build_model  # noqa: PLC0415
 
     plan = plan_run(recipe, cluster.world_size)
     network = build_model(recipe, cluster, plan, _ALONE, weights_of(read(checkpoint))).network

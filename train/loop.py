@@ -11,15 +11,15 @@ from typing import Any, Protocol
 from configs.plan import BEGINNING, Position, RunPlan
 from data.input.batches import TrainingSource
 from logs.mlperf import EventLog
-from train.buckets import BucketPlan
-from train.chance import Judge, never_stuck
 from train.checkpoint import Keeper, NoCheckpoints
-from train.comm import Communicator
+from train.comm.buckets import BucketPlan
+from train.comm.communicator import Communicator
+from train.measure.chance import Judge, never_stuck
+from train.measure.progress import LossNotFinite, LossWindow, Progress, StepArrays, StepLoss
+from train.measure.timing import Clock
 from train.metric import Score
-from train.progress import LossNotFinite, LossWindow, Progress, StepArrays, StepLoss
+from train.rank.signals import RunStopped
 from train.schedule import HyperParameters, LrSchedule
-from train.signals import RunStopped
-from train.timing import Clock
 
 __all__ = ["Optimizer", "Result", "Run", "RunFailed", "Step", "Trainee", "blocks", "train"]
 

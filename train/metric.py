@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from configs.schema import Loss
-from train.comm import Communicator
+from train.comm.communicator import Communicator
 
 __all__ = ["MeanAuc", "Metric", "Score", "Top1", "metric_of", "top1_score"]
 

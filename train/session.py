@@ -22,28 +22,28 @@ from logs.checkpoints import origin_of
 from logs.folder import CONFIG_FILE, STARTUP_FILE, Summary, write_json, write_summary
 from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog, NullLog
-from train.build import Model, build_model, dropout_seed
-from train.chance import judge_of
 from train.checkpoint import Checkpoints, CheckpointWriter, NullWriter, Origin
-from train.comm import Communicator, Connect, bring_up
-from train.devices import run_ranks_here
-from train.failure import record_failure
+from train.comm.communicator import Communicator, Connect, bring_up
+from train.comm.devices import run_ranks_here
+from train.dataset import images_of, require_cold
+from train.engine.init import checksum, require_equal
+from train.engine.mxnet.build import Model, build_model, dropout_seed
+from train.engine.mxnet.trace import Tracer, tracer_of
 from train.hyperparameters import logged_hyperparameters
-from train.identity import Identity
-from train.images import images_of, require_cold
-from train.init import checksum, require_equal
+from train.measure.chance import judge_of
+from train.measure.rank_times import gather_ranks, slowest_rank
+from train.measure.rank_usage import Usage
+from train.rank.failure import record_failure
+from train.rank.identity import Identity
+from train.rank.signals import StopSignals
+from train.rank.startup import Ledger, import_mxnet
+from train.rank.watchdog import Watchdog
 from train.schedule import LrSchedule, resolve_schedule
-from train.signals import StopSignals
-from train.spread import gather_ranks, slowest_rank
-from train.startup import Ledger, import_mxnet
-from train.trace import Tracer, tracer_of
-from train.usage import Usage
-from train.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from data.input.batches import EvaluationSource, TrainingSource
     from train.loop import Result
-    from train.timing import Clock
+    from train.measure.timing import Clock
 
 __all__ = ["opened_log", "run"]
 
@@ -196,9 +196,9 @@ class _Training:
         """Train; gives the result and the clock that watched."""
         from train.evaluate import Evaluator  # noqa: PLC0415 (MXNet)
         from train.loop import Run, Step, train  # noqa: PLC0415
+        from train.measure.progress import Progress  # noqa: PLC0415
+        from train.measure.timing import NoClock, StepClock  # noqa: PLC0415
         from train.metric import metric_of  # noqa: PLC0415
-        from train.progress import Progress  # noqa: PLC0415
-        from train.timing import NoClock, StepClock  # noqa: PLC0415
 
         engine, model, plan, goal = self.cluster.engine, self.model, self.plan, self.recipe.run
         ahead = engine.run_ahead_steps

@@ -11,10 +11,10 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from train.buckets import BucketPlan
-from train.comm import Communicator
+from train.comm.buckets import BucketPlan
+from train.comm.communicator import Communicator
+from train.engine.mxnet.network import TrainedNetwork
 from train.loop import Optimizer
-from train.model import TrainedNetwork
 from train.schedule import HyperParameters
 
 __all__ = ["warm_up"]

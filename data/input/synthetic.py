@@ -1,4 +1,4 @@
-"""Seeded images that touch no disk, by the protocols of `data.input.batches`: for tests, and to measure all but the input.
+"""Seeded images that touch no disk: for tests, and to measure all but the input.
 
 Each class has its own coarse pattern, under noise, so that a network learns them; several classes add up. A pool of
 images is made once; the image at position p of the endless global sequence is the pool's p modulo its length, so what

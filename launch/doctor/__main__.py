@@ -1,7 +1,7 @@
 """``./run.sh doctor``: looks at a node, or at all nodes of an allocation, before they are paid for in vain.
 
-Real ranks look, started as a run's are (`train.probe`), and `launch.doctor.diagnosis` judges. Exit status: 0, or 1
-where something FAILs, 2 for wrong arguments.
+Real ranks look, started as a run's are (`train.doctor.probe`), and `launch.doctor.diagnosis` judges.
+Exit status: 0, or 1 where something FAILs, 2 for wrong arguments.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _plan(options: Any) -> dict[str, Any]:
     """Ask the planner, which `launch` runs but never imports."""
     sets = [word for override in options.overrides for word in ("--set", override)]
     place = ["--cluster", options.cluster] if options.cluster else []
-    command = [sys.executable, "-I", "-m", "train.planner", options.recipe, *place, *sets, "--json"]
+    command = [sys.executable, "-I", "-m", "train.plan.document", options.recipe, *place, *sets, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(done.stderr.strip().removeprefix("error: "))
@@ -116,7 +116,7 @@ def _probe(
 ) -> tuple[list[dict[str, Any]], int | None]:
     """Let real ranks look; gives what each of them told, and the signal that stopped it, if one did."""
     (folder / CONFIG_FILE).write_text(dump(recipe, cluster), encoding="utf-8")
-    command = [sys.executable, "-I", "-u", "-m", "train.probe", str(folder), *(["--data"] if with_data else [])]
+    command = [sys.executable, "-I", "-u", "-m", "train.doctor.probe", str(folder), *(["--data"] if with_data else [])]
     outcome = run_under(cluster, command, rank_environment(cluster))
     told = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("rank_*.json")]
     return sorted(told, key=lambda row: row["rank"]), outcome.interrupted_by

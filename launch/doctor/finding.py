@@ -40,8 +40,8 @@ class Subject:
 
     Attributes:
         cluster: The place, as far as it was looked at.
-        ranks: What each rank that came back told, see `train.probe`.
-        plan: Of the recipe, see `train.planner`; None: no recipe was named.
+        ranks: What each rank that came back told, see `train.doctor.probe`.
+        plan: Of the recipe, see `train.plan.document`; None: no recipe was named.
         packs_itself: The recipe's data set is packed by the program where it is missing.
     """
 

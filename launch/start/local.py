@@ -130,7 +130,7 @@ def _parameter_servers(
         return
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    command = [sys.executable, "-I", "-m", "train.server"]
+    command = [sys.executable, "-I", "-m", "train.comm.server"]
     variables = partial(server_environment, port=port, workers=workers, servers=servers)
     roles = [variables("scheduler"), *[variables("server")] * servers]
     started = [subprocess.Popen(command, start_new_session=True, env={**base, **role}) for role in roles]

@@ -1,7 +1,7 @@
 """Where ranks over Gloo meet: Horovod's small HTTP key-value server, for ranks that no horovodrun started.
 
-``python -m launch.start.rendezvous NODES RANKS_PER_NODE`` prints its port and serves until its standard input closes, so
-it cannot outlive the job script that holds the other end. It is up before any rank: a rank tries for 1.5 s only.
+``python -m launch.start.rendezvous NODES RANKS_PER_NODE`` prints its port and serves until its standard input closes,
+so it cannot outlive the job script that holds the other end. It is up before any rank: a rank tries for 1.5 s only.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from launch.run import open_run
 from launch.submit.__main__ import make_job, render
 from logs.checkpoints import CHECKPOINT_FOLDER, newest_whole
 from tests.launch.scheduled import ranks
-from train.identity import read_identity
+from train.rank.identity import read_identity
 
 FAULTS = {"kill -9": signal.SIGKILL, "kill -STOP": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}
 PHASES = ("start-up", "step", "evaluation", "checkpoint")

@@ -23,7 +23,7 @@ def _row(rank: int, message: str, *, second_hand: bool, status: int = 1) -> dict
             "status": status, "time": float(rank)}  # fmt: skip
 
 
-WAITED = {**_row(0, "no progress for 10 s, standing in train/comm.py", second_hand=True), "waited": True}
+WAITED = {**_row(0, "no progress for 10 s, standing in train/comm/communicator.py", second_hand=True), "waited": True}
 KILLED = {**_row(1, "was killed by signal 9", second_hand=True, status=137), "step": None, "killed_by": 9}
 ECHO = _row(0, "Horovod has been shut down", second_hand=True)
 

@@ -17,8 +17,8 @@ from sklearn.datasets import load_digits
 from configs.load import ROOT
 from configs.schema import Model
 from logs.metrics import read_metrics
-from train.arch import build_network
-from train.init import initial_weights
+from train.engine.init import initial_weights
+from train.networks.arch import build_network
 
 LABELS = {"even": (0, 2, 4, 6, 8), "loop": (0, 6, 8, 9), "prime": (2, 3, 5, 7)}
 MODEL = "{name: resnet8, num_classes: 3, image_size: 16, input_channels: 1, parameters: start.params}"

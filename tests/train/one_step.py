@@ -16,15 +16,15 @@ import numpy as np
 from configs.load import load_both
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
-from train.build import build_model
-from train.comm import Connect, bring_up
-from train.devices import run_ranks_here
-from train.identity import Identity, read_identity
-from train.images import images_of
+from train.comm.communicator import Connect, bring_up
+from train.comm.devices import run_ranks_here
+from train.dataset import images_of
+from train.engine.mxnet.build import build_model
 from train.loop import Step
+from train.measure.timing import NoClock
+from train.rank.identity import Identity, read_identity
+from train.rank.startup import Ledger
 from train.schedule import resolve_schedule
-from train.startup import Ledger
-from train.timing import NoClock
 
 
 def main(file: Path, name: str, overrides: Sequence[str]) -> None:

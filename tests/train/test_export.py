@@ -12,9 +12,9 @@ import pytest
 
 from configs.load import ROOT, load_both
 from configs.plan import plan_run
+from train.dataset import images_of
 from train.export import export_network, on_cpu
-from train.identity import Identity
-from train.images import images_of
+from train.rank.identity import Identity
 
 SHORT = ["run.max_steps=60", "run.target_top1=null", "model.name=resnet8", "model.image_size=16"]
 

@@ -11,12 +11,12 @@ import pytest
 from configs.load import load_cluster, load_recipe
 from configs.schema import Engine, Lars, Loss, Model
 from tests.oracles import LarsOracle
-from train.arch import build_network
-from train.buckets import BucketPlan
-from train.comm import SingleProcess
-from train.init import checksum, initial_weights
-from train.lars import MomentumOptimizer
-from train.model import TrainedNetwork, logits_symbol
+from train.comm.buckets import BucketPlan
+from train.comm.communicator import SingleProcess
+from train.engine.init import checksum, initial_weights
+from train.engine.mxnet.lars import MomentumOptimizer
+from train.engine.mxnet.network import TrainedNetwork, logits_symbol
+from train.networks.arch import build_network
 from train.schedule import HyperParameters
 from train.warmup import warm_up
 

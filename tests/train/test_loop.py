@@ -13,8 +13,8 @@ from logs.metrics import NullMetrics
 from tests.dry_loop import Blank, dry_train
 from train.checkpoint import NoCheckpoints
 from train.loop import Result, RunFailed, blocks
-from train.progress import LossNotFinite
-from train.signals import RunStopped
+from train.measure.progress import LossNotFinite
+from train.rank.signals import RunStopped
 
 
 class RememberingLog(EventLog):

@@ -13,7 +13,7 @@ import pytest
 from configs.load import load_cluster
 from configs.rank_variables import rank_environment
 from launch.start.local import run_ranks
-from train.comm import SingleProcess
+from train.comm.communicator import SingleProcess
 from train.metric import MeanAuc, Score, Top1
 
 LOGITS = np.array([[9.0, -1.0], [8.0, 2.0], [7.0, 1.0], [6.0, 3.0], [5.0, 0.0]])
@@ -25,10 +25,10 @@ RANK = """
 import json, os, sys
 import mxnet as mx, numpy as np
 from tests.train.test_metric import LABELS, LOGITS
-from train.comm import bring_up
-from train.identity import read_identity
+from train.comm.communicator import bring_up
+from train.rank.identity import read_identity
 from train.metric import MeanAuc
-from train.startup import Ledger
+from train.rank.startup import Ledger
 
 identity = read_identity(os.environ)
 communicator = bring_up(identity, Ledger()).wait()

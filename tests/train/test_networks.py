@@ -11,13 +11,13 @@ import pytest
 from mxnet.gluon.model_zoo import vision
 
 from configs.schema import Engine, Loss, Model, Sgd
-from train.arch import Network, build_network
-from train.build import dropout_seed
-from train.init import initial_weights
-from train.lars import MomentumOptimizer
-from train.model import TrainedNetwork
+from train.engine.init import initial_weights
+from train.engine.mxnet.build import dropout_seed
+from train.engine.mxnet.lars import MomentumOptimizer
+from train.engine.mxnet.network import TrainedNetwork
+from train.engine.mxnet.parameters import load_parameters
+from train.networks.arch import Network, build_network
 from train.networks.table import Rows
-from train.parameters import load_parameters
 from train.schedule import HyperParameters
 
 SIZES = {"alexnet": 67, "googlenet": 32, "densenet121": 32, "mnist_small_cnn": 28, "mnist_large_cnn": 28}

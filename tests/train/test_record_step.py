@@ -12,8 +12,8 @@ from configs.load import load_recipe
 from configs.plan import plan_run
 from configs.schema import Lars
 from tests.oracles import record_lr, record_update
-from train.arch import Parameter
-from train.lars import MomentumOptimizer
+from train.engine.mxnet.lars import MomentumOptimizer
+from train.networks.arch import Parameter
 from train.schedule import resolve_schedule
 
 STEPS = 5

@@ -20,12 +20,12 @@ from train.bench.measure import MeasurementFailed, Report
 from train.sim.texts import table
 
 _BENCHES = {
-    "epoch": "train.bench.epoch",
-    "input": "train.bench.input",
-    "overlap": "train.bench.overlap",
-    "peers": "train.bench.peers",
-    "startup": "train.bench.startup",
-    "step": "train.bench.step",
+    "epoch": "train.bench.bench_epoch",
+    "input": "train.bench.bench_input",
+    "overlap": "train.bench.bench_overlap",
+    "peers": "train.bench.bench_peers",
+    "startup": "train.bench.bench_startup",
+    "step": "train.bench.bench_step",
 }
 """Name -> the module that measures it, by the protocol of `Bench`."""
 

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 
-from train.identity import Identity
+from train.rank.identity import Identity
 
 __all__ = ["samples_of", "tell"]
 

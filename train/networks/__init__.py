@@ -1,1 +1,1 @@
-"""The families of networks, each a function that writes its table. `train.arch` is their door. Pure."""
+"""The families of networks, each a function that writes its table. `train.networks.arch` is their door. Pure."""

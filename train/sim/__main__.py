@@ -17,13 +17,14 @@ from configs.arguments import Parser
 from configs.errors import ConfigError, UserError
 from configs.load import ROOT, load_both
 from configs.schema import Cluster, Recipe
-from train.sim import here
 from train.sim.constants import CONSTANTS, Calibration, load_calibration
+from train.sim.fit import this_machine
+from train.sim.fit.ablation import calibrate, errors_by_product, write_calibration
+from train.sim.fit.heldout import KINDS, HeldOut, hold_out
+from train.sim.fit.points import read_points
 from train.sim.forecast import Scenario, as_recorded, forecast, make_scenario
-from train.sim.heldout import KINDS, HeldOut, hold_out
-from train.sim.points import read_points
+from train.sim.grid import Limits, explain, optimize, parse_sweep, sweep
 from train.sim.predict import Predictor
-from train.sim.sweep import Limits, explain, optimize, parse_sweep, sweep
 from train.sim.texts import (
     collective_rows,
     forecast_row,
@@ -33,8 +34,7 @@ from train.sim.texts import (
     table,
     validation_text,
 )
-from train.sim.trace import step_trace, write_trace
-from train.sim.worth import calibrate, errors_by_product, write_calibration
+from train.sim.timeline import step_trace, write_trace
 
 _DESCRIPTION = ROOT / "runs" / "this-machine.yaml"
 _EXAMPLES = """\
@@ -129,11 +129,11 @@ def _scenario(
 ) -> tuple[Scenario, Calibration]:
     machine = None
     if cluster.device == "cpu":
-        ranks, description = cluster.world_size, here.load_description(_DESCRIPTION)
+        ranks, description = cluster.world_size, this_machine.load_description(_DESCRIPTION)
         if cluster.communication.link_bytes_per_s is not None:
             description["link_bytes_per_s"] = cluster.communication.link_bytes_per_s
-        machine = here.machine_of_description(description, ranks)
-        constants = here.on_cpu(calibration.constants, description, ranks, recipe.model.image_size)
+        machine = this_machine.machine_of_description(description, ranks)
+        constants = this_machine.on_cpu(calibration.constants, description, ranks, recipe.model.image_size)
         calibration = replace(calibration, constants=constants)
     scenario = make_scenario(recipe, cluster, calibration, machine=machine, mlperf_round=options.round)
     if not options.own_buckets:
@@ -260,7 +260,7 @@ def _tell(text: str) -> None:
 
 
 def _calibrate_here(out: Path) -> str:
-    found = here.describe()
+    found = this_machine.describe()
     text = "# Two ranks at once, one thread each; measured by ./run.sh simulate --calibrate-here\n"
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -8,14 +8,14 @@ from functools import lru_cache
 
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
-from train.arch import build_network
+from train.networks.arch import build_network
 from train.sim.constants import Calibration
 from train.sim.convergence import epochs_to_target
 from train.sim.hardware import Machine, find_system, machine_of_cluster
 from train.sim.predict import log_factor
-from train.sim.run import DataSet, RunTime, run_time
-from train.sim.startup import Startup, predict_startup
-from train.sim.step import SUMS_APART, Software, Step, StepModel
+from train.sim.startup_time import Startup, predict_startup
+from train.sim.step_time import SUMS_APART, Software, Step, StepModel
+from train.sim.time_to_train import DataSet, RunTime, run_time
 
 __all__ = ["Forecast", "Scenario", "as_recorded", "effects_of", "forecast", "make_scenario", "time_step"]
 

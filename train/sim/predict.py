@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from train.arch import build_network
+from train.networks.arch import build_network
 from train.sim.constants import Calibration, Constants
 from train.sim.convergence import epochs_to_target
-from train.sim.points import Point
-from train.sim.run import IMAGENET, evaluation_time, evaluations_of, run_time
-from train.sim.step import Step, StepModel
+from train.sim.fit.points import Point
+from train.sim.step_time import Step, StepModel
+from train.sim.time_to_train import IMAGENET, evaluation_time, evaluations_of, run_time
 
 __all__ = ["PointForecast", "Predictor", "log_factor"]
 

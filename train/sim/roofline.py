@@ -2,7 +2,7 @@
 
 A convolution's time is max(FLOPs / reached peak, bytes / reached bandwidth); other layers only move bytes. Two things
 cost more the smaller the batch: a launch a kernel, and the last wave of tiles, which on average leaves half of the
-multiprocessors idle once. Rows come from `train.arch`, so that what is simulated is what is trained.
+multiprocessors idle once. Rows come from `train.networks.arch`, so that what is simulated is what is trained.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from train.arch import Layer, Network
+from train.networks.arch import Layer, Network
 from train.sim.constants import Constants
 from train.sim.hardware import Machine
 

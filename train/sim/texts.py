@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from train.sim.collectives import ALGORITHMS, allreduce, best_algorithm
+from train.sim.fit.ablation import Errors, summarize
+from train.sim.fit.heldout import BASES, HeldOut, covered
+from train.sim.fit.points import Point
 from train.sim.forecast import Forecast
-from train.sim.heldout import BASES, HeldOut, covered
-from train.sim.points import Point
 from train.sim.predict import PointForecast
-from train.sim.startup import predict_startup
+from train.sim.startup_time import predict_startup
 from train.sim.topology import Topology
-from train.sim.worth import Errors, summarize
 
 __all__ = [
     "collective_rows",

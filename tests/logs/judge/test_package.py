@@ -48,7 +48,7 @@ def test_five_open_runs_make_a_tree_that_every_official_tool_accepts(
     assert sorted(path.name for path in (tree / "results" / "laptop" / "resnet").iterdir()) == [
         f"result_{number}.txt" for number in range(5)
     ]
-    assert (tree / "benchmarks/resnet/implementations/laptop/logs/compliance.py").is_file()
+    assert (tree / "benchmarks/resnet/implementations/laptop/logs/judge/compliance.py").is_file()
     description = json.loads((tree / "systems" / "laptop.json").read_text())
     assert list(description) == required_fields("4.0.0")
     assert (len(description), description["submitter"], description["framework"]) == (33, "Testers", "MXNet 1.9.1")

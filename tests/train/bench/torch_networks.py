@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from train.arch import build_network
 from train.bench.programs.pytorch_network import TableNetwork
+from train.networks.arch import build_network
 
 
 def main(folder: Path) -> None:

@@ -19,18 +19,18 @@ from data.input.batches import Batch, TrainingSource
 from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import MlperfLog, NullLog
 from train.bench.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, Moments, gaps, mark
-from train.build import build_model
-from train.comm import bring_up
-from train.failure import record_failure
-from train.identity import Identity, read_identity
-from train.images import images_of
+from train.comm.communicator import bring_up
+from train.dataset import images_of
+from train.engine.mxnet.build import build_model
 from train.loop import Run, Step, train
+from train.measure.progress import Progress, StepLoss
+from train.measure.timing import StepClock
 from train.metric import Top1
-from train.progress import Progress, StepLoss
+from train.rank.failure import record_failure
+from train.rank.identity import Identity, read_identity
+from train.rank.startup import Ledger, import_mxnet
+from train.rank.watchdog import Watchdog, die_with_parent
 from train.schedule import resolve_schedule
-from train.startup import Ledger, import_mxnet
-from train.timing import StepClock
-from train.watchdog import Watchdog, die_with_parent
 
 __all__ = ["main"]
 

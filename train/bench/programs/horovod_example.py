@@ -19,7 +19,7 @@ import horovod.mxnet as hvd
 import mxnet as mx
 
 from train.bench.samples import tell
-from train.identity import read_identity
+from train.rank.identity import read_identity
 
 __all__ = ["main"]
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from train.bench.rank import open_rank, steps_of
+from train.bench.bench_rank import open_rank, steps_of
 from train.bench.samples import tell
 
 __all__ = ["main"]
@@ -19,8 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--warmup", type=int, required=True, help="steps before those that count")
     parser.add_argument("--steps", type=int, required=True)
     options = parser.parse_args(arguments)
-    import data.input.pipeline  # noqa: F401, PLC0415 (DALI before Horovod: see train.images)
-    from train.images import images_of  # noqa: PLC0415
+    import data.input.pipeline  # noqa: F401, PLC0415 (DALI before Horovod: see train.dataset)
+    from train.dataset import images_of  # noqa: PLC0415
 
     rank = open_rank(options.overrides, "imagenet-b256")
     source = images_of(rank.recipe, rank.cluster, rank.plan, rank.identity).open_training()

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from train.arch import Layer, Network
+from train.networks.arch import Layer, Network
 
 __all__ = ["TableNetwork"]
 
 
 class TableNetwork(nn.Module):  # type: ignore[misc]
-    """The rows of `train.arch` in their order; so are the parameters, each bias behind its weight."""
+    """The rows of `train.networks.arch` in their order; so are the parameters, each bias behind its weight."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class TableNetwork(nn.Module):  # type: ignore[misc]
 
 
 def _part(row: Layer, *, inplace: bool) -> nn.Module:
-    """Make the module of one row; `train.model` makes the same operator of MXNet's."""
+    """Make the module of one row; `train.engine.mxnet.network` makes the same operator of MXNet's."""
     geometry = row.kernel, row.stride, row.padding
     parts: dict[str, Callable[[], Any]] = {
         "conv": lambda: nn.Conv2d(row.in_channels, row.out_channels, *geometry, bias=row.has_bias),

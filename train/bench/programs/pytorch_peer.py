@@ -24,10 +24,10 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 from data.recordio import RecordFile, unpack_image
-from train.arch import build_network
 from train.bench.programs.pytorch_network import TableNetwork
 from train.bench.samples import tell
-from train.identity import read_identity
+from train.networks.arch import build_network
+from train.rank.identity import read_identity
 
 __all__ = ["main"]
 

@@ -2,7 +2,7 @@
 
 *Source* of the order: Horovod 0.28.1, examples/mxnet/mxnet_imagenet_resnet50.py with Gluon: imports, ``hvd.init``,
 readers, network, random weights, broadcast, trainer. Then, as in our own runs, a warm-up step on blank images, and the
-moment at which a run would start. Run by `train.bench.startup`, once a rank.
+moment at which a run would start. Run by `train.bench.bench_startup`, once a rank.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from train.startup import Ledger
+from train.rank.startup import Ledger
 
 __all__ = ["main"]
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     with ledger.phase("imports"):
         if options.readers == "dali":
-            import data.input.pipeline  # noqa: F401, PLC0415 (DALI comes before Horovod, as `train.images` explains)
+            import data.input.pipeline  # noqa: F401, PLC0415 (DALI comes before Horovod, as `train.dataset` explains)
         import horovod.mxnet as hvd  # noqa: PLC0415
         import mxnet as mx  # noqa: PLC0415
     with ledger.phase("communicator"):

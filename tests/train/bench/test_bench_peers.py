@@ -1,0 +1,117 @@
+"""PyTorch is given the same network, and one command runs all that there is to compare with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from configs.load import ROOT
+from configs.networks import IMAGE_SIZES
+from configs.schema import Engine, Loss, Model
+from train.bench import bench_peers
+from train.bench.__main__ import main
+from train.engine.init import initial_weights
+from train.engine.mxnet.network import TrainedNetwork
+from train.networks.arch import build_network
+
+_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+_FAMILIES = (
+    "resnet8",
+    "resnet18",
+    "resnet50",
+    "alexnet",
+    "googlenet",
+    "densenet121",
+    "mnist_small_cnn",
+    "mnist_large_cnn",
+)
+needs_torch = pytest.mark.skipif(
+    not _PYTHON.exists(), reason="no PyTorch in .venv-peers: ./run.sh bench peers --install"
+)
+_TINY = ["--model", "mnist_small_cnn", "--batch", "2", "--rounds", "1", "--steps", "1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--model", "alexnett"], "--model alexnett: no such network; did you mean 'alexnet'?"),
+        (["--model", "alexnet", "--image-size", "32"], "model.image_size: got 32, allowed: "),
+        (["--batch", "0"], "--batch 0: a whole number above 0"),
+        (["--ranks", "-1"], "--ranks -1: a whole number above 0"),
+        (["--rounds", "0"], "--rounds 0: a whole number above 0"),
+    ],
+)
+def test_wrong_options_are_one_line_before_anything_is_installed_or_run(
+    words: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_peers, "_install", pytest.fail)
+    assert main(["bench", "peers", "--install", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {told}")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_without_pytorch_ours_is_measured_and_the_way_to_pytorch_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_peers, "_FOLDER", tmp_path / "none")
+    report = _report(tmp_path, "--ranks", "1")
+    assert _rates(report).keys() == {"ours"}
+    assert "without PyTorch; --install puts it into .venv-peers (1 GB)" in report["notes"]
+    assert "without Horovod's example: MXNet's model zoo has no mnist_small_cnn" in report["notes"]
+
+
+@pytest.mark.slow
+@needs_torch
+def test_pytorch_is_measured_in_three_ways_beside_ours(tmp_path: Path) -> None:
+    report = _report(tmp_path)
+    rates = _rates(report)
+    assert list(rates) == ["ours", "PyTorch DDP", "PyTorch DDP, channels last", "PyTorch DataParallel"]
+    assert min(rates.values()) > 0
+    assert any(note.startswith("DataParallel splits a batch over GPUs; without any") for note in report["notes"])
+
+
+@needs_torch
+def test_pytorch_computes_the_same_logits_from_the_same_parameters_of_every_family(tmp_path: Path) -> None:
+    expected = {name: _ask(name, tmp_path) for name in _FAMILIES}
+    program = [str(_PYTHON), "-m", "tests.train.bench.torch_networks", str(tmp_path)]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name, logits in expected.items():
+        theirs = np.load(tmp_path / f"{name}.npy")
+        np.testing.assert_allclose(theirs, logits, rtol=1e-3, atol=1e-4 * np.abs(logits).max(), err_msg=name)
+
+
+def _ask(name: str, folder: Path) -> Any:
+    """Write a network's parameters and some images; give our logits."""
+    least, most = IMAGE_SIZES[name]
+    model = Model(name=name, num_classes=10, image_size=min(max(32, least), most),
+                  input_channels=1 if name.startswith("mnist") else 3)  # fmt: skip
+    table = build_network(name, num_classes=10, image_size=model.image_size, input_channels=model.input_channels)
+    weights = initial_weights(table, model, seed=1)
+    shape = (2, model.input_channels, model.image_size, model.image_size)
+    images = np.random.default_rng(0).standard_normal(shape, np.float32)
+    numbered = {str(number): weights[each.name] for number, each in enumerate(table.parameters)}
+    np.savez(folder / f"{name}.npz", images=images, **numbered)
+    network = TrainedNetwork(
+        table, model=model, loss=Loss(), engine=Engine(layout="NCHW"), context=mx.cpu(), accumulate=False
+    )
+    network.load_weights(weights)
+    return network.predict(mx.nd.array(images)).asnumpy()
+
+
+def _report(folder: Path, *words: str) -> Any:
+    file = folder / "report.json"
+    assert main(["bench", "peers", *_TINY, *words, "--output", str(file)]) == 0
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _rates(report: Any) -> dict[str, float]:
+    return {row["alternative"]: row["median"] for row in report["rows"] if row["figure"] == "images_per_s"}

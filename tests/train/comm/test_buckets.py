@@ -1,0 +1,80 @@
+"""The bucket plan: every gradient once, last layer first, under the cap."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train.comm.buckets import plan_buckets, plan_reductions
+from train.networks.arch import build_network, gradient_bytes
+
+
+@given(st.lists(st.integers(1, 1000), max_size=60), st.integers(1, 3000))
+def test_buckets_hold_every_gradient_once_from_last_to_first(sizes: list[int], cap: int) -> None:
+    buckets = plan_buckets(sizes, cap)
+    assert [index for bucket in buckets for index in bucket] == list(reversed(range(len(sizes))))
+
+
+@given(st.lists(st.integers(1, 1000), max_size=60), st.integers(1, 3000))
+def test_only_a_single_larger_gradient_exceeds_the_cap(sizes: list[int], cap: int) -> None:
+    for bucket in plan_buckets(sizes, cap):
+        assert sum(sizes[index] for index in bucket) <= cap or len(bucket) == 1
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 3000))
+def test_a_bucket_closes_only_when_the_next_gradient_does_not_fit(sizes: list[int], cap: int) -> None:
+    buckets = plan_buckets(sizes, cap)
+    for bucket, following in pairwise(buckets):
+        assert sum(sizes[index] for index in bucket) + sizes[following[0]] > cap
+
+
+SIZES, SHARES = st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.floats(0, 0.5)
+
+
+@given(SIZES, st.integers(1, 3000), SHARES)
+def test_whatever_is_deferred_every_bucket_is_handed_over_once(sizes: list[int], cap: int, share: float) -> None:
+    plan = plan_reductions(sizes, cap, share)
+    assert sorted(plan.order) == sorted(plan_buckets(sizes, cap))
+    assert 0 <= plan.num_deferred < len(plan.order)
+
+
+@given(SIZES, st.integers(1, 3000), SHARES)
+def test_deferred_gradients_wait_for_the_first_layer_and_go_in_the_order_of_their_use(
+    sizes: list[int], cap: int, share: float
+) -> None:
+    plan = plan_reductions(sizes, cap, share)
+    assert 0 in plan.order[plan.last_prompt]
+    waiting = [min(bucket) for bucket in plan.order[plan.last_prompt + 1 :]]
+    assert waiting == sorted(waiting)
+
+
+@given(SIZES, st.integers(1, 3000), SHARES, st.integers(1, 64))
+def test_groups_of_arrival_follow_the_order_and_never_mix_deferred_ones_in(
+    sizes: list[int], cap: int, share: float, count: int
+) -> None:
+    plan = plan_reductions(sizes, cap, share)
+    arrivals = plan.arrivals(count)
+    groups = [{arrivals[index] for index in bucket} for bucket in plan.order]
+    assert all(len(each) == 1 for each in groups)
+    numbers = [each.pop() for each in groups]
+    assert numbers == sorted(numbers)
+    assert set(numbers) == set(range(numbers[-1] + 1))
+    assert set(numbers[: plan.last_prompt + 1]).isdisjoint(numbers[plan.last_prompt + 1 :])
+
+
+def test_the_share_that_is_deferred_is_about_the_one_asked_for() -> None:
+    sizes = [10] * 100
+    plan = plan_reductions(sizes, 20, 0.3)
+    assert plan.num_deferred == 15
+    late = {index for index, group in enumerate(plan.arrivals(1)) if group}
+    assert late == set(range(50, 80)), "after the last fifth, which goes at once"
+    assert plan_reductions(sizes, 20, 0.0).order == plan_buckets(sizes, 20)
+
+
+def test_resnet50_in_16_mb_portions_starts_with_the_classifier() -> None:
+    parameters = build_network("resnet50", num_classes=1000, image_size=224).parameters
+    buckets = plan_buckets(gradient_bytes(parameters, 2), 16 << 20)
+    assert [parameters[index].name for index in buckets[0][:2]] == ["classifier_bias", "classifier_weight"]
+    assert len(buckets) == 4

@@ -1,0 +1,124 @@
+"""Two real ranks by each way of communicating: sums, gathers, and the same first step."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.load import load_cluster
+from configs.rank_variables import rank_environment
+from configs.schema import Cluster
+from launch.start.commands import run_under
+from launch.start.local import Outcome
+
+RANK = """
+import os, sys
+import mxnet as mx, numpy as np
+from configs.load import load_cluster
+from train.comm.communicator import bring_up
+from train.comm.devices import run_ranks_here
+from train.rank.identity import read_identity
+from train.engine.init import WeightsDiffer, require_equal
+from train.rank.startup import Ledger
+
+def main(identity, ledger, connect):
+    comm = bring_up(identity, ledger, connect).wait()
+    rank = identity.rank
+    arrays = [mx.nd.full((3,), rank + 1.0), mx.nd.full((2, 2), 10.0 * (rank + 1))]
+    for _ in range(2):
+        comm.reduce("sum", arrays)
+    made_anew = [mx.nd.full((1,), float(number)) for number in range(300)]
+    gradient = mx.nd.zeros((5000,))
+    for array in made_anew:
+        comm.reduce("with a rider", [gradient, array])
+    means = [mx.nd.array([float(rank), 4.0])]
+    comm.average("mean", means)
+    comm.average("mean", means)
+    total = comm.sum_integers("count", [rank, 2**40 + rank])
+    seen = comm.gather("odd", 2**63 + rank)
+    try:
+        require_equal(comm.gather("weights", 7 + rank), "before the run")
+        words = "equal"
+    except WeightsDiffer as error:
+        words = str(error)
+    weights = mx.nd.array([1.0, 2.0])
+    comm.publish([weights])
+    weights += rank + 1.0
+    comm.exchange()
+    comm.exchange(settled=True)
+    np.savez(
+        f"{sys.argv[2]}/{rank}.npz", a=arrays[0].asnumpy(), b=arrays[1].asnumpy(), mean=means[0].asnumpy(),
+        anew=mx.nd.concat(*made_anew, dim=0).asnumpy(), total=total, seen=np.array(seen, np.uint64), words=words,
+        weights=weights.asnumpy(),
+    )
+    comm.gather("over", 0)
+    return 0
+
+cluster = load_cluster("laptop", [f"cluster.communication.kind={sys.argv[1]}"])
+sys.exit(run_ranks_here(cluster, read_identity(os.environ), Ledger(), main))
+"""
+SYNCHRONOUS = ("horovod", "parameter_server", "devices")
+
+
+def _cluster(kind: str, *overrides: str) -> Cluster:
+    return load_cluster("laptop", [f"cluster.communication.kind={kind}", *overrides])
+
+
+def _run(cluster: Cluster, *command: str) -> Outcome:
+    return run_under(cluster, [sys.executable, *command], rank_environment(cluster))
+
+
+@pytest.mark.parametrize("kind", [*SYNCHRONOUS, "parameter_server_async"])
+def test_two_ranks_sum_average_gather_and_notice_different_weights(tmp_path: Path, kind: str) -> None:
+    outcome = _run(_cluster(kind, "cluster.communication.servers=2"), "-c", RANK, kind, str(tmp_path))
+    assert outcome.exit_status == 0
+    for rank in range(2):
+        row = np.load(tmp_path / f"{rank}.npz")
+        if kind == "parameter_server_async":
+            # A rank takes its own for the sum; the server adds half of each rank's update to the weights it holds.
+            assert row["a"].tolist() == [4 * (rank + 1)] * 3
+            assert row["weights"].tolist() == [2.5, 3.5]
+        else:
+            assert row["a"].tolist() == [6, 6, 6]
+            assert row["b"].tolist() == [[60, 60], [60, 60]]
+            assert row["weights"].tolist() == [2.0 + rank, 3.0 + rank]
+        assert row["anew"].tolist() == [2 * number for number in range(300)]
+        assert row["mean"].tolist() == [0.5, 4]
+        assert row["total"].tolist() == [1, 2**41 + 1]
+        assert row["seen"].tolist() == [2**63, 2**63 + 1]
+        assert "before the run: the weights of rank 1" in str(row["words"])
+
+
+@pytest.mark.slow
+def test_the_first_steps_gradients_are_the_same_however_ranks_communicate(tmp_path: Path) -> None:
+    synthetic = "data={name: none, source: synthetic, train_samples: 256, eval_samples: 64, crop: {kind: none}}"
+    shrink = [synthetic, "model.image_size=8", "batch.global_size=32"]
+    found: dict[str, dict[str, Any]] = {}
+    for kind in (*SYNCHRONOUS, "none"):
+        overrides = [f"cluster.communication.kind={kind}"]
+        if kind == "none":  # one rank that takes both ranks' images one after the other
+            overrides += ["cluster.ranks_per_node=1", "batch.accumulation_steps=2"]
+        file = tmp_path / f"{kind}.npz"
+        cluster = load_cluster("laptop", overrides)
+        assert _run(cluster, "-m", "tests.train.one_step", str(file), "digits", *shrink, *overrides).exit_status == 0
+        found[kind] = dict(np.load(file.with_suffix(".gradients.npz")))
+    reference = found.pop("none")
+    assert len(reference) > 50
+    for kind, gradients in found.items():
+        for name, gradient in reference.items():
+            assert np.linalg.norm(gradient) > 0, name
+            assert np.linalg.norm(gradients[name] - gradient) <= 1e-5 * np.linalg.norm(gradient), (kind, name)
+
+
+def test_a_lost_parameter_server_ends_the_ranks_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.start.local.GRACE_S", 0.5)
+    # One rank kills: another could meet a process that is gone already.
+    code = "import os,psutil,time\nfor each in psutil.Process(os.getppid()).children():\n"
+    code += "    os.environ['HOROVOD_RANK'] == '0' and 'train.comm.server' in each.cmdline() and each.kill()"
+    code += "\ntime.sleep(60)"
+    outcome = _run(_cluster("parameter_server"), "-c", code)
+    assert (outcome.lost_server, outcome.exit_status) == (128 + 9, 128 + 9)

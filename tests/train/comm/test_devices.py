@@ -1,0 +1,41 @@
+"""Threads as ranks: a failing device ends the others, and its cause is what one gets to know."""
+
+from __future__ import annotations
+
+import pytest
+
+from configs.load import load_cluster
+from train.comm.communicator import Connect
+from train.comm.devices import run_ranks_here
+from train.rank.identity import Identity
+from train.rank.startup import Ledger
+
+ALONE = Identity(0, 1, 0, 1, "here", "Horovod")
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_a_failing_device_ends_the_others_and_names_the_cause(bad: int) -> None:
+    cluster = load_cluster("laptop", ["cluster.communication.kind=devices", "cluster.ranks_per_node=3"])
+
+    def main(identity: Identity, ledger: Ledger, connect: Connect) -> int:
+        communicator = connect(identity, ledger)
+        assert communicator.gather("ranks", identity.rank) == [0, 1, 2]
+        if identity.rank == bad:
+            raise OSError("record 7 is torn")
+        communicator.gather("never", 0)
+        return 0
+
+    with pytest.raises(OSError, match="record 7 is torn"):
+        run_ranks_here(cluster, ALONE, Ledger(), main)
+
+
+def test_each_device_is_a_rank_of_one_world() -> None:
+    cluster = load_cluster("laptop", ["cluster.communication.kind=devices"])
+    seen: list[tuple[int, int, int]] = []
+
+    def main(identity: Identity, ledger: Ledger, connect: Connect) -> int:
+        seen.append((identity.rank, identity.world_size, identity.local_rank))
+        return int(connect(identity, ledger).sum_integers("two", [1]) != [2])
+
+    assert run_ranks_here(cluster, ALONE, Ledger(), main) == 0
+    assert sorted(seen) == [(0, 2, 0), (1, 2, 1)]

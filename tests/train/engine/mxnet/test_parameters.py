@@ -1,0 +1,103 @@
+"""Starting from given parameters: by name, the classifier apart, everything else refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from configs.schema import Engine, Loss, Model
+from train.engine.init import initial_weights
+from train.engine.mxnet.network import TrainedNetwork
+from train.engine.mxnet.parameters import load_parameters
+from train.networks.arch import Network, build_network
+
+
+def _model(num_classes: int) -> tuple[Model, Network]:
+    model = Model(name="resnet8", num_classes=num_classes, image_size=16)
+    return model, build_network("resnet8", num_classes=num_classes, image_size=16)
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """Write parameters and statistics of a network of ten classes as MXNet does."""
+    model, table = _model(10)
+    weights = initial_weights(table, model, seed=5)
+    arrays: dict[str, Any] = {f"arg:{name}": mx.nd.array(weight) for name, weight in weights.items()}
+    random = np.random.default_rng(0)
+    for layer in table.layers:
+        if layer.kind == "bn":
+            for moment in ("mean", "var"):
+                arrays[f"aux:{layer.name}_moving_{moment}"] = mx.nd.array(random.random(layer.out_channels) + 0.5)
+    mx.nd.save(str(tmp_path / "ten.params"), arrays)
+    return tmp_path / "ten.params", arrays
+
+
+def test_all_but_another_classifier_comes_from_the_file(
+    trained: tuple[Path, dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    path, arrays = trained
+    model, table = _model(3)
+    drawn = initial_weights(table, model, seed=1)
+    with caplog.at_level(logging.INFO):
+        weights = load_parameters(path, table, drawn)
+    assert "; newly initialised: classifier_bias, classifier_weight" in caplog.text
+    network = TrainedNetwork(table, model=model, loss=Loss(), engine=Engine(), context=mx.cpu(), accumulate=False)
+    network.load_weights(weights)
+    for name, held in network.read_weights().items():
+        expected = drawn[name] if name.startswith("classifier") else arrays[f"arg:{name}"].asnumpy()
+        np.testing.assert_array_equal(held, expected, err_msg=name)
+    means = [array.asnumpy() for array in network.statistics]
+    given = [array.asnumpy() for name, array in arrays.items() if name.startswith("aux:")]
+    assert sorted(map(tuple, means)) == sorted(map(tuple, given))
+
+
+def test_the_same_classes_take_the_classifier_too(trained: tuple[Path, dict[str, Any]]) -> None:
+    path, arrays = trained
+    model, table = _model(10)
+    weights = load_parameters(path, table, initial_weights(table, model, seed=1))
+    np.testing.assert_array_equal(weights["classifier_weight"], arrays["arg:classifier_weight"].asnumpy())
+
+
+def _missing(path: Path) -> None:
+    path.unlink()
+
+
+def _torn(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def _nameless(path: Path) -> None:
+    mx.nd.save(str(path), [mx.nd.ones((2,))])
+
+
+def _other_network(path: Path) -> None:
+    mx.nd.save(str(path), {"stem_weight": mx.nd.ones((16, 1, 3, 3))})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_missing, "model.parameters: no file"),
+        (_torn, "is no file of MXNet parameters"),
+        (_nameless, "holds arrays without names"),
+        (
+            _other_network,
+            r"of resnet8: stem_weight \(16, 1, 3, 3\) \(wanted \(16, 3, 3, 3\)\), .* more",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_line(
+    trained: tuple[Path, dict[str, Any]], spoil: Callable[[Path], None], message: str
+) -> None:
+    spoil(trained[0])
+    model, table = _model(10)
+    with pytest.raises(UserError, match=message) as caught:
+        load_parameters(trained[0], table, initial_weights(table, model, seed=1))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,66 @@
+"""A traced run of two real ranks, read back as a viewer reads it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.load import ROOT
+from train.engine.mxnet.trace import NoTracer, Operator, chrome_trace, tracer_of
+
+SHORT = ["run.max_steps=6", "run.target_top1=null", "model.name=resnet8", "data.source=synthetic"]
+
+
+def _train(folder: Path, *extra: str) -> str:
+    sets = [word for override in SHORT for word in ("--set", override)]
+    command = [sys.executable, "-I", "-m", "launch", "train", "digits", "--run-dir", str(folder), *sets, *extra]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=180)
+    checksum: str = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["weights_checksum"]
+    return checksum
+
+
+def _bars(trace: Any, kind: str, rank: int) -> list[tuple[int, int]]:
+    bars = [each for each in trace["traceEvents"] if each["ph"] == "X" and (each["cat"], each["pid"]) == (kind, rank)]
+    return [(bar["ts"], bar["ts"] + bar["dur"]) for bar in bars]
+
+
+def test_a_trace_shows_ranks_computing_while_they_communicate_and_changes_no_weight(tmp_path: Path) -> None:
+    traced = _train(tmp_path / "traced", "--trace")
+    assert traced == _train(tmp_path / "plain")
+    assert [path.name for path in (tmp_path / "traced").glob("trace*")] == ["trace.json"]
+    assert not list((tmp_path / "plain").glob("trace*"))
+    trace = json.loads((tmp_path / "traced" / "trace.json").read_text(encoding="utf-8"))
+    names = {each["pid"]: each["args"]["name"] for each in trace["traceEvents"] if each["name"] == "process_name"}
+    assert names == {0: "rank 0", 1: "rank 1"}
+    for rank in names:
+        compute, communication = (_bars(trace, kind, rank) for kind in ("compute", "communication"))
+        assert any(begin < end_ and begin_ < end for begin, end in compute for begin_, end_ in communication)
+        # resnet8 has two buckets on the laptop; three steps were asked for.
+        assert len(communication) == 6
+
+
+def test_a_run_that_does_not_ask_and_the_2048th_rank_are_not_traced(tmp_path: Path) -> None:
+    assert isinstance(tracer_of(tmp_path, 0, 0, 100), NoTracer)
+    assert isinstance(tracer_of(tmp_path, 2047, 3, 100), NoTracer)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20), st.booleans()), min_size=1))
+def test_bars_of_one_lane_never_cross_and_none_is_lost(rows: list[tuple[int, int, bool]]) -> None:
+    operators = sorted(
+        (Operator("horovod_allreduce" if reduces else "sum", 1000 + begin, 1000 + begin + lasts)
+         for begin, lasts, reduces in rows), key=lambda each: each.begin_us,
+    )  # fmt: skip
+    events = [event for event in chrome_trace({3: operators})["traceEvents"] if event["ph"] == "X"]
+    assert len(events) == len(rows)
+    assert min(event["ts"] for event in events) == 0
+    for lane in {event["tid"] for event in events}:
+        own = [event for event in events if event["tid"] == lane]
+        assert len({event["cat"] for event in own}) == 1
+        assert all(first["ts"] + first["dur"] <= second["ts"] for first, second in pairwise(own))

@@ -1,0 +1,67 @@
+"""Seeded weights: the right distributions, the same everywhere, and a checksum that notices one bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from configs.schema import Model
+from train.engine.init import WeightsDiffer, checksum, initial_weights, require_equal
+from train.networks.arch import build_network
+
+MODEL = Model(name="resnet20", num_classes=10, image_size=32)
+NETWORK = build_network("resnet20", num_classes=10, image_size=32)
+
+
+def test_convolutions_are_fan_in_gaussian_and_the_classifier_narrow() -> None:
+    weights = initial_weights(NETWORK, MODEL, seed=1)
+    assert weights["stage3_block2_conv1_weight"].std() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.02)
+    assert weights["classifier_weight"].std() == pytest.approx(0.01, rel=0.1)
+    assert not weights["classifier_bias"].any()
+    assert (weights["stem_bn_gamma"] == 1).all()
+
+
+def test_zero_gamma_blanks_only_the_last_of_each_block() -> None:
+    weights = initial_weights(NETWORK, MODEL.model_copy(update={"zero_gamma": True}), seed=1)
+    blank = [name for name, array in weights.items() if name.endswith("gamma") and not array.any()]
+    assert blank == [f"stage{stage}_block{block}_conv2_bn_gamma" for stage in (1, 2, 3) for block in (1, 2, 3)]
+
+
+def test_another_process_with_another_thread_count_draws_the_same_bits() -> None:
+    code = (
+        "from tests.train.test_init import MODEL, NETWORK; from train.engine.init import checksum, initial_weights;"
+        "print(checksum(initial_weights(NETWORK, MODEL, seed=5).items()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "3"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(done.stdout) == checksum(initial_weights(NETWORK, MODEL, seed=5).items())
+
+
+def test_seeds_and_tensors_have_streams_of_their_own() -> None:
+    one, two = (initial_weights(NETWORK, MODEL, seed) for seed in (1, 2))
+    assert checksum(one.items()) != checksum(two.items())
+    same_shape = [one[f"stage1_block{block}_conv1_weight"] for block in (1, 2)]
+    assert abs(np.corrcoef(same_shape[0].ravel(), same_shape[1].ravel())[0, 1]) < 0.1
+
+
+def test_the_checksum_notices_one_bit() -> None:
+    weights = initial_weights(NETWORK, MODEL, seed=1)
+    before = checksum(weights.items())
+    weights["classifier_bias"].view(np.uint32)[3] ^= 1
+    assert checksum(weights.items()) != before
+
+
+def test_ranks_that_differ_are_named() -> None:
+    require_equal([7, 7, 7], "before the run")
+    with pytest.raises(
+        WeightsDiffer, match=r"before the run: the weights of rank 1, 3 .* differ from the other 3 of 5"
+    ):
+        require_equal([7, 9, 7, 8, 7], "before the run")

@@ -1,0 +1,31 @@
+"""Top-1 at chance ends a run, but not too early, and not by bad luck."""
+
+from __future__ import annotations
+
+from train.measure.chance import ChanceWatch
+from train.metric import top1_score
+
+
+def test_two_evaluations_at_chance_after_the_warm_up_end_it_with_the_step() -> None:
+    watch = ChanceWatch(num_classes=10, warmup_steps=40)
+    assert watch(19, top1_score(60, 600)) is None
+    assert watch(39, top1_score(60, 600)) is None, "still warming up"
+    assert watch(59, top1_score(60, 600)) is None, "one may be bad luck"
+    stuck = watch(79, top1_score(59, 600))
+    assert stuck is not None
+    assert "stuck at chance at step 79: top-1 0.0983 of 10 classes" in stuck
+
+
+def test_one_better_than_guessing_starts_the_count_anew() -> None:
+    watch = ChanceWatch(num_classes=10, warmup_steps=0)
+    # 600 guesses get 60 right, give or take 7.3.
+    assert [
+        watch(step, top1_score(correct, 600)) for step, correct in ((1, 82), (2, 83), (3, 82), (4, 83), (5, 60))
+    ] == [None] * 5
+    assert watch(6, top1_score(60, 600))
+
+
+def test_half_a_percent_of_a_thousand_classes_is_learning() -> None:
+    watch = ChanceWatch(num_classes=1000, warmup_steps=0)
+    assert not any(watch(step, top1_score(100, 50_000)) for step in range(5))
+    assert [bool(watch(step, top1_score(50, 50_000))) for step in range(2)] == [False, True]

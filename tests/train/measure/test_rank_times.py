@@ -1,0 +1,77 @@
+"""Each rank's times of a step: what the clock samples, what is gathered, who is named."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from train.comm.communicator import SingleProcess
+from train.measure.rank_times import gather_ranks, slowest_rank
+from train.measure.timing import StepClock, StepTimes
+
+
+class Array:
+    """Is there at a given time of a clock that only waiting moves on."""
+
+    def __init__(self, times: Times, ready_s: float) -> None:
+        self._times, self._ready_s = times, ready_s
+
+    def reshape(self, _shape: int) -> Array:
+        return Array(self._times, self._times.backward_s)
+
+    def __getitem__(self, _index: Any) -> Array:
+        return self
+
+    def copy(self) -> Array:
+        return self
+
+    def wait_to_read(self) -> None:
+        self._times.now_s = max(self._times.now_s, self._ready_s)
+
+
+class Times:
+    now_s = backward_s = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+
+def test_a_step_is_computing_then_waiting_and_evaluations_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = Times()
+    monkeypatch.setattr(time, "perf_counter", times.perf_counter)
+    clock = StepClock(run_ahead_steps=2, sample_every_steps=4)
+    clock.start()
+    step_ends_s = 0.0
+    for step in range(12):
+        # 30 ms until backward is over, 10 more until everyone's gradients are there.
+        times.backward_s, step_ends_s = step_ends_s + 0.030, step_ends_s + 0.040
+        gradients = [Array(times, step_ends_s)]
+        clock.backward_queued(step, gradients)
+        clock.step_queued(Array(times, step_ends_s), gradients)
+        if step == 6:
+            with clock.pause():
+                times.now_s = step_ends_s = times.now_s + 5.0
+    assert len(clock.samples) == 3
+    for sample in clock.samples:
+        assert (sample.compute_s, sample.comm_wait_s) == pytest.approx((0.030, 0.010), abs=1e-9)
+        assert sample.input_wait_s == 0
+
+
+def test_median_and_95th_percentile_are_gathered() -> None:
+    samples = [StepTimes(0.1 + 0.001 * number, 0.02, 0.0) for number in range(101)]
+    (row,) = gather_ranks(SingleProcess(), samples)
+    assert row == {
+        "rank": 0, "compute_median_s": 0.15, "compute_p95_s": 0.195, "comm_wait_median_s": 0.02,
+        "comm_wait_p95_s": 0.02, "input_wait_median_s": 0.0, "input_wait_p95_s": 0.0,
+    }  # fmt: skip
+    assert gather_ranks(SingleProcess(), []) == []
+
+
+def test_the_slowest_rank_is_the_one_that_computes_longest() -> None:
+    rows = [{"compute_median_s": seconds} for seconds in (0.10, 0.10, 0.13, 0.11)]
+    slowest, excess = slowest_rank(rows)
+    assert slowest == 2
+    assert excess == pytest.approx(0.13 / 0.105 - 1)
+    assert slowest_rank(rows[:1]) == slowest_rank([]) == (None, None)

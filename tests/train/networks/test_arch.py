@@ -1,0 +1,95 @@
+"""The architecture tables against published counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from configs.networks import IMAGE_SIZES
+from train.networks.arch import build_network
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "tensors", "gigamacs"),
+    [
+        ("resnet18", 11_689_512, 62, 1.814),
+        ("resnet34", 21_797_672, 110, 3.664),
+        ("resnet50", 25_557_032, 161, 4.089),
+        ("resnet101", 44_549_160, 314, 7.801),
+        ("resnet152", 60_192_808, 467, 11.514),
+    ],
+)
+def test_imagenet_networks_have_the_published_counts(name: str, parameters: int, tensors: int, gigamacs: float) -> None:
+    network = build_network(name, num_classes=1000, image_size=224)
+    assert network.num_parameters == parameters
+    assert len(network.parameters) == tensors
+    assert network.macs / 1e9 == pytest.approx(gigamacs, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "parameters", "tensors", "gigamacs"),
+    [
+        ("alexnet", 1000, 61_100_840, 16, 0.714),
+        ("googlenet", 1000, 6_998_552, 116, 1.583),
+        ("googlenet", 1001, 6_999_577, 116, 1.583),
+        ("densenet121", 1000, 7_978_856, 364, 2.834),
+        ("densenet121", 14, 6_968_206, 364, 2.833),
+    ],
+)
+def test_the_benchmarks_networks_have_the_published_counts(
+    name: str, classes: int, parameters: int, tensors: int, gigamacs: float
+) -> None:
+    network = build_network(name, num_classes=classes, image_size=224)
+    assert (network.num_parameters, len(network.parameters)) == (parameters, tensors)
+    assert network.macs / 1e9 == pytest.approx(gigamacs, abs=1e-3)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("mnist_small_cnn", 402_442), ("mnist_large_cnn", 4_104_202)])
+def test_the_mnist_networks_have_the_benchmarks_counts_on_one_channel(name: str, parameters: int) -> None:
+    assert build_network(name, num_classes=10, image_size=28, input_channels=1).num_parameters == parameters
+
+
+@pytest.mark.parametrize("name", IMAGE_SIZES)
+def test_every_network_can_be_built_at_its_smallest_image(name: str) -> None:
+    network = build_network(name, num_classes=10, image_size=IMAGE_SIZES[name][0])
+    assert network.layers[-1].parameters[0].shape[0] == 10
+    names = [layer.name for layer in network.layers]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", ["alexnet", "densenet121"])
+def test_one_pixel_less_leaves_nothing_to_pool(name: str) -> None:
+    with pytest.raises(AssertionError, match="nothing is left"):
+        build_network(name, num_classes=10, image_size=IMAGE_SIZES[name][0] - 1)
+
+
+def test_a_dense_layer_reads_every_pixel_of_every_channel() -> None:
+    layers = {layer.name: layer for layer in build_network("alexnet", num_classes=1000, image_size=224).layers}
+    assert layers["dense6"].parameters[0].shape == (4096, 256 * 6 * 6)
+    assert layers["dense6"].macs == 4096 * 256 * 6 * 6
+
+
+def test_a_concatenation_is_as_wide_as_its_inputs_together() -> None:
+    layers = {layer.name: layer for layer in build_network("googlenet", num_classes=1000, image_size=224).layers}
+    assert (layers["inception3a"].in_channels, layers["inception3a"].out_channels) == (256, 256)
+    assert layers["inception5b"].out_size == 7
+
+
+@pytest.mark.parametrize(("name", "depth"), [("resnet20", 20), ("resnet32", 32), ("resnet56", 56)])
+def test_small_networks_are_as_deep_as_their_name(name: str, depth: int) -> None:
+    layers = build_network(name, num_classes=10, image_size=32).layers
+    weighted = [layer for layer in layers if layer.kind in ("conv", "dense") and "projection" not in layer.name]
+    assert len(weighted) == depth
+
+
+def test_version_one_and_a_half_strides_in_the_3x3_convolution() -> None:
+    layers = {layer.name: layer for layer in build_network("resnet50", num_classes=1000, image_size=224).layers}
+    assert layers["stage2_block1_conv1"].stride == 1
+    assert layers["stage2_block1_conv2"].stride == 2
+    assert layers["stage2_block1_projection"].stride == 2
+    assert layers["stage4_block3_relu"].out_size == 7
+
+
+def test_a_fourth_input_channel_widens_only_the_stem() -> None:
+    three = build_network("resnet50", num_classes=1000, image_size=224)
+    four = build_network("resnet50", num_classes=1000, image_size=224, input_channels=4)
+    assert four.num_parameters - three.num_parameters == 64 * 7 * 7

@@ -1,0 +1,137 @@
+"""The plan says what a run would do, for people and for tools, in about a second and without MXNet."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.load import ROOT, load_both
+from train.networks.arch import build_network
+from train.plan.document import main, plan_document
+from train.plan.text import draw
+
+RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
+
+
+def _plan(recipe: str, *overrides: str, cluster: str = "laptop") -> dict[str, Any]:
+    return plan_document(*load_both(recipe, cluster, overrides), {})
+
+
+def test_the_record_on_its_own_cluster() -> None:
+    plan = _plan("abci-b86016", cluster="abci-v100")
+    rates = {row[0]: row[1] for row in plan["schedule"]}
+    published = {0: 0.02407, 269: 6.5, 539: 13, 540: 13, 700: 7.858, 930: 2.855, 1200: 0.2436, 1320: 0.0325}
+    assert {step: rates[step] for step in published} == pytest.approx(published, rel=2e-4)
+    assert (plan["world_size"], plan["per_rank_batch_size"], plan["accumulation_steps"]) == (2048, 42, 1)
+    assert (plan["steps_per_epoch"], plan["total_steps"]) == (15, 1340)
+    assert plan["eval_epochs"] == list(range(2, 91, 4))
+    assert (plan["parameters"], plan["tensors"]) == (25_557_032 + 64 * 49, 161)
+    assert sum(bucket["bytes"] for bucket in plan["buckets"]) == plan["gradient_bytes"]
+    assert plan["shards"]["eval"] == {
+        "samples": 50_000, "smallest": 24, "largest": 25, "seen_twice": 0, "never_seen": 0,
+    }  # fmt: skip
+    assert plan["memory"]["fits"]
+    assert plan["log_keys"]["lars_opt_end_learning_rate"] == 0.0325
+    assert plan["log_keys"]["eval_accuracy"] is None
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_can_be_planned_on_two_ranks(recipe: str) -> None:
+    plan = _plan(recipe)
+    assert plan["schedule"][-1][0] == plan["total_steps"] - 1
+    assert plan["shards"]["train"]["seen_twice"] == plan["shards"]["train"]["never_seen"] == 0
+    for verdict in plan["compliance"]["rulesets"].values():
+        assert verdict["closed_allowed"] or plan["compliance"]["division"] == "open"
+
+
+def test_a_closed_recipe_logs_what_the_official_checker_wants() -> None:
+    keys = _plan("nvidia-v06-n96")["log_keys"]
+    assert keys["lars_opt_base_learning_rate"] == 40.7
+    assert keys["lars_opt_end_learning_rate"] == 0.0001
+    assert keys["lars_opt_learning_rate_decay_steps"] == 1254
+
+
+def test_the_schedule_lists_the_landmarks() -> None:
+    plan = _plan("imagenet-b256", "batch.global_size=32")
+    assert len(plan["schedule"]) < 2000
+    assert {mark["step"] for mark in plan["landmarks"]} <= {row[0] for row in plan["schedule"]}
+
+
+def test_memory_that_a_device_lacks_is_said() -> None:
+    memory = _plan("mlperf-b67840", "cluster.num_nodes=5", cluster="abci-v100")["memory"]
+    assert memory["fits"] is False
+    assert memory["available_bytes"] == 16 << 30
+
+
+def test_memory_grows_with_the_micro_batch_by_its_activations_and_input_only() -> None:
+    small, large = (_plan("imagenet-b256", f"batch.global_size={size}")["memory"] for size in (64, 128))
+    for part in ("weights_bytes", "gradients_bytes", "optimizer_bytes", "libraries_bytes"):
+        assert small[part] == large[part]
+    assert large["activations_bytes"] == 2 * small["activations_bytes"]
+    numbers = build_network("resnet50", num_classes=1000, image_size=224).num_parameters
+    assert small["optimizer_bytes"] == 4 * numbers
+
+
+def test_the_drawn_curve_reaches_the_top_where_the_rate_does() -> None:
+    lines = draw([[step, float(min(step, 20 - step))] for step in range(21)])
+    top, bottom = lines[0], lines[9]
+    assert "#" in top[30:50]
+    assert "#" not in top[10:30]
+    assert bottom.count("#") > 60
+
+
+def test_the_command_prints_json_and_a_figure_without_importing_mxnet(tmp_path: Path) -> None:
+    picture = tmp_path / "rate.png"
+    code = (
+        "import sys; from train.plan.document import main; "
+        f"status = main(['digits', '--json', '--plot', {str(picture)!r}]); "
+        "assert 'mxnet' not in sys.modules; sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    plan = json.loads(done.stdout)
+    assert plan["recipe"] == "digits"
+    assert plan["command"] == "./run.sh train digits --cluster laptop"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_text_says_why_the_record_is_open(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["abci-b86016", "--cluster", "abci-v100"]) == 0
+    text = capsys.readouterr().out
+    assert "86,016 = 2,048 ranks x 42 images x 1 micro-batches" in text
+    assert "reference_convergence_point: batch.global_size is 86016, allowed: at most 67840 (4.0.0)" in text
+    assert max(map(len, text.splitlines())) <= 130
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["digits", "--cluser", "laptop"], "error: '--cluser' is not expected here; did you mean '--cluster'?"),
+        (["nosuch"], "error: recipe: got 'nosuch'"),
+        (["abci-b86016", "--set", "cluster.ranks_per_node=5"], "error: batch.global_size: got 86016, allowed: a "),
+        (["digits", "--plot", "/nonexistent/rate.png"], "error: /nonexistent/rate.png: cannot be written"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_line_and_status_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(message)
+    assert captured.err.count("\n") == 1
+    assert not captured.out
+
+
+def test_adam_is_planned_with_two_moments_and_logged_under_its_own_names() -> None:
+    plan, sgd = (_plan("chexnet", f"optimizer={{name: {name}, weight_decay: 0}}") for name in ("adam", "sgd"))
+    assert plan["parameters"] == 6_968_206
+    assert plan["memory"]["optimizer_bytes"] == 2 * sgd["memory"]["optimizer_bytes"] == 8 * 6_968_206
+    logged = {key: value for key, value in plan["log_keys"].items() if "adam" in str(key) or key.startswith("opt_")}
+    assert logged["opt_name"] == "adam"
+    assert (logged["opt_adam_beta_1"], logged["opt_adam_beta_2"], logged["opt_adam_epsilon"]) == (0.9, 0.999, 1e-8)
+    assert logged["opt_base_learning_rate"] == 4e-4
+    assert not any("momentum" in key for key in plan["log_keys"])

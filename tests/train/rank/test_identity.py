@@ -1,0 +1,38 @@
+"""Who a rank is, from each launcher's variables."""
+
+from __future__ import annotations
+
+import pytest
+
+from configs.errors import UserError
+from train.rank.identity import read_identity
+
+
+def test_a_process_that_nobody_started_is_alone() -> None:
+    identity = read_identity({})
+    assert (identity.rank, identity.world_size, identity.launcher) == (0, 1, "none")
+
+
+@pytest.mark.parametrize(
+    ("variables", "launcher"),
+    [
+        ({"HOROVOD_RANK": "5", "HOROVOD_SIZE": "8", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "4"}, "Horovod"),
+        ({"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+          "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, "Open MPI"),
+        ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "4"},
+         "Slurm"),
+    ],
+)  # fmt: skip
+def test_the_innermost_launcher_says_who_a_rank_is(variables: dict[str, str], launcher: str) -> None:
+    identity = read_identity(variables)
+    assert (identity.rank, identity.world_size, identity.local_rank, identity.local_size) == (5, 8, 1, 4)
+    assert identity.launcher == launcher
+
+
+def test_a_batch_shell_of_slurm_is_no_rank() -> None:
+    assert read_identity({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}).launcher == "none"
+
+
+def test_variables_that_contradict_themselves_are_refused() -> None:
+    with pytest.raises(UserError, match=r"Horovod says rank 8 of 8; start the run through ./run\.sh train"):
+        read_identity({"HOROVOD_RANK": "8", "HOROVOD_SIZE": "8"})

@@ -1,0 +1,173 @@
+"""Points: what a row is read as, how near predictions come, and that they never look at what was measured.
+
+``points.csv`` is an excerpt of results in mlcommons/training_results_v0.6 to v4.0 (ResNet-50; medians of epoch times).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from train.sim.constants import load_calibration
+from train.sim.fit.calibrate import fit
+from train.sim.fit.heldout import HeldOut, affine_rate, covered, hold_out, quantile
+from train.sim.fit.points import Point, ranks_per_node, read_points
+from train.sim.hardware import find_accelerator
+from train.sim.predict import Predictor
+
+EXCERPT = Path(__file__).with_name("points.csv")
+PREDICTOR = Predictor()
+IDENTITY = ("mlperf_round", "submitter", "system", "accelerator", "n_acc", "batch_per_acc", "how")
+
+
+def write(path: Path, rows: list[dict[str, str]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def one_point(folder: Path, **columns: str) -> Point:
+    return read_points(write(folder / "one.csv", [columns]))[0]
+
+
+def test_points_of_the_excerpt_are_predicted_within_the_promised_errors() -> None:
+    calibration = load_calibration()
+    points = read_points(EXCERPT)
+    errors, times = [], []
+    for point in points:
+        found = PREDICTOR.forecast(point, calibration)
+        assert found.low < found.images_per_s < found.high
+        errors.append(abs(found.images_per_s / (point.measured_images_per_s or 1) - 1))
+        times.append(abs(found.time_to_train_s / (point.measured_time_s or 1) - 1))
+    assert np.median(errors) <= 0.03
+    assert max(errors) <= 0.20
+    assert np.median(times) <= 0.05
+
+
+def test_predictions_do_not_change_when_the_measured_columns_are_gone(tmp_path: Path) -> None:
+    calibration = load_calibration()
+    with EXCERPT.open() as file:
+        bare = [{key: row[key] for key in IDENTITY} for row in csv.DictReader(file)]
+    blind = read_points(write(tmp_path / "bare.csv", bare))
+    for seen, unseen in zip(read_points(EXCERPT), blind, strict=True):
+        assert PREDICTOR.forecast(seen, calibration).row() == PREDICTOR.forecast(unseen, calibration).row()
+
+
+def test_the_record_is_predicted_though_no_point_of_its_machine_was_fitted(tmp_path: Path) -> None:
+    point = one_point(
+        tmp_path, mlperf_round="0.6", submitter="Fujitsu", system="abci_n512", accelerator="V100", n_acc="2048",
+        batch_per_acc="42",
+    )  # fmt: skip
+    found = PREDICTOR.forecast(point, load_calibration())
+    assert found.time_to_train_s == pytest.approx(70.4, rel=0.07)
+    assert found.images_per_s == pytest.approx(1_722_000, rel=0.07)
+    assert found.low <= 1_722_000 <= found.high
+
+
+def test_two_columns_are_enough_and_an_unknown_accelerator_gets_a_wide_interval(tmp_path: Path) -> None:
+    calibration = load_calibration()
+    unknown = PREDICTOR.forecast(one_point(tmp_path, n_acc="16", batch_per_acc="64"), calibration)
+    known = PREDICTOR.forecast(
+        one_point(tmp_path, n_acc="16", batch_per_acc="64", accelerator="NVIDIA H100-SXM5-80GB"), calibration
+    )
+    assert unknown.basis == "unseen"
+    assert unknown.high / unknown.low > known.high / known.low
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"n_acc": "0", "batch_per_acc": "8"},
+        {"n_acc": "8", "batch_per_acc": "many"},
+        {"n_acc": "1.5", "global_batch": "3"},
+    ],
+)
+def test_a_row_without_a_usable_count_or_batch_is_refused_with_its_number(
+    tmp_path: Path, columns: dict[str, str]
+) -> None:
+    with pytest.raises(UserError, match="row 2: got"):
+        one_point(tmp_path, **columns)
+
+
+@pytest.mark.parametrize(
+    ("system", "ranks", "accelerator", "node"),
+    [
+        ("8xXE8545x4A100-SXM-40GB", 32, "A100-SXM4-40GB", 4),
+        ("dgx1_n130_ngc19.05_mxnet", 1040, "V100-SXM2", 8),
+        ("dgx2h_n32_ngc19.05_mxnet", 512, "V100-SXM3-H", 16),
+        ("HPE-XL675d_A100-SXM-80GB_16N_mxnet", 128, "A100-SXM-80GB", 8),
+        ("2R5500G5-Intelx8A100-SXM-80GB", 16, "A100-SXM-80GB", 8),
+        ("ESC-N8-E11", 8, "NVIDIA H100-SXM5-80GB", 8),
+        ("G5500V7x10xA30", 10, "A30", 10),
+        ("something new", 4096, "NVIDIA H100-SXM5-80GB", 8),
+    ],
+)
+def test_nodes_are_counted_from_a_systems_name(system: str, ranks: int, accelerator: str, node: int) -> None:
+    assert ranks_per_node(system, ranks, find_accelerator(accelerator)) == node
+
+
+def test_a_fit_to_few_points_predicts_a_larger_system_better_than_the_affine_law() -> None:
+    points = [point for point in read_points(EXCERPT) if point.accelerator.chip in ("A100", "H100")]
+    small, large = ([each for each in points if (each.ranks > 16) == big] for big in (False, True))
+    constants = fit(small, PREDICTOR)
+    ours, affine = [], []
+    for point in large:
+        law = affine_rate(point, small)
+        if law is not None:
+            ours.append(abs(math.log(PREDICTOR.rate(point, constants) / (point.measured_images_per_s or 1))))
+            affine.append(abs(math.log(law / (point.measured_images_per_s or 1))))
+    assert len(ours) >= 3
+    assert np.median(ours) < np.median(affine)
+
+
+def test_an_interval_is_the_conformal_quantile_of_held_out_errors() -> None:
+    assert quantile([0.1, -0.4, 0.2, 0.3], 0.5) == 0.3
+    assert quantile([0.01] * 99 + [0.5], 0.9) == 0.01
+    assert quantile([0.2], 0.9) == 0.2
+
+
+def test_the_largest_systems_are_hidden_a_product_at_a_time_and_predicted() -> None:
+    points = [point for point in read_points(EXCERPT) if point.accelerator.chip in ("A100", "H100")]
+    told: list[str] = []
+    hidden = hold_out(points, PREDICTOR, told.append, ("largest",))
+    assert len(told) == len({one.fold for one in hidden}) == 4
+    for one in hidden:
+        like = [point for point in points if point.accelerator.name == one.fold]
+        assert one.point.ranks == max(point.ranks for point in like)
+    assert np.median([abs(one.error) for one in hidden]) < 0.1
+    assert max(abs(one.error) for one in hidden) < 0.2
+
+
+def test_coverage_is_counted_with_widths_that_the_fold_itself_had_no_part_in(tmp_path: Path) -> None:
+    point = one_point(tmp_path, n_acc="16", batch_per_acc="64")
+    calm = [HeldOut(point, "row", "calm", 0.01) for _ in range(9)]
+    wild = [HeldOut(point, "row", "wild", 0.5)]
+    assert covered(calm + wild, 0.9) == 0.9
+    assert covered(calm, 0.9) is None
+
+
+def test_a_costlier_optimizer_slows_a_step_by_what_its_authors_measured(tmp_path: Path) -> None:
+    systems = ("tpu-v4-256-JAX-Distributed-Shampoo", "tpu-v4-256-JAX")
+    rates = [
+        PREDICTOR.rate(
+            one_point(tmp_path, system=each, accelerator="TPU", n_acc="128", batch_per_acc="256"),
+            load_calibration().constants,
+        )
+        for each in systems
+    ]
+    assert rates[1] / rates[0] == pytest.approx(1.26, abs=0.03)
+
+
+def test_intervals_widen_from_seen_to_larger_to_unseen_systems() -> None:
+    calibration = load_calibration()
+    kinds = [calibration.interval("H100", 64), calibration.interval("H100", 4096), calibration.interval("H300", 8)]
+    assert [kind for kind, _ in kinds] == ["seen", "larger", "unseen"]
+    assert kinds[0][1] < kinds[1][1]
+    assert kinds[0][1] < kinds[2][1]

@@ -1,0 +1,126 @@
+"""One simulated step: its limits, its parts, its agreement with the recurrence of overlapped buckets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from train.networks.arch import build_network, gradient_bytes
+from train.sim.collectives import allreduce
+from train.sim.constants import Constants
+from train.sim.hardware import Machine, find_accelerator
+from train.sim.roofline import kernel_times, tabulate
+from train.sim.step_time import Software, StepModel
+
+MODEL = StepModel(build_network("resnet50", num_classes=1000, image_size=224))
+V100 = find_accelerator("V100-SXM2-16GB")
+CONSTANTS = Constants()
+SMOOTH = CONSTANTS.replaced(straggler=0.0, multinode_s=0.0)
+
+
+def machine(ranks: int, node: int = 8) -> Machine:
+    return Machine(V100, ranks, node, V100.link, V100.nics, V100.nic)
+
+
+def test_forward_and_backward_hold_the_networks_arithmetic() -> None:
+    forward, backward = tabulate(MODEL.network)
+    assert forward.flops.sum() == pytest.approx(2 * MODEL.network.macs)
+    first = MODEL.network.layers[0]
+    assert backward.flops.sum() == pytest.approx(4 * MODEL.network.macs - 2 * first.macs), "no gradient for images"
+
+
+def test_a_convolution_takes_the_slower_of_arithmetic_and_traffic() -> None:
+    forward, _ = tabulate(MODEL.network)
+    at = forward.names.index("stage4_block2_conv2")
+    layer = next(each for each in MODEL.network.layers if each.name == "stage4_block2_conv2")
+    plain = Constants(compute_efficiency=0.5, memory_efficiency=0.5, kernel_s=0.0, tail=0.0)
+    arithmetic = 64 * 2 * layer.macs / (0.5 * 125e12)
+    traffic = 2 * (64 * 2 * 512 * 49 + 512 * 512 * 9) / (0.5 * 900e9)
+    assert kernel_times(forward, machine(1), 64, plain)[at] == pytest.approx(max(arithmetic, traffic))
+
+
+def test_a_cache_that_holds_a_tensor_spares_the_reading_and_none_spares_nothing() -> None:
+    forward, _ = tabulate(MODEL.network)
+    at = forward.names.index("stage1_block1_conv3_bn")
+    held = find_accelerator("L40S")
+    plain = Constants(memory_efficiency=1.0, cache_share=1.0, kernel_s=0.0)
+
+    def time_s(batch: int, cache: float) -> float:
+        where = Machine(replace(held, cache=cache), 1, 1, 1e9, 1, 1e9)
+        return float(kernel_times(forward, where, batch, plain)[at])
+
+    made = 256 * 56 * 56  # read and written once an image, two bytes each
+    assert time_s(8, 0.0) == pytest.approx(8 * 4 * made / held.memory)
+    assert time_s(8, 1e9) == pytest.approx(8 * 2 * made / held.memory)
+    assert time_s(64, held.cache) > 8 * time_s(8, held.cache)
+
+
+def test_a_thread_that_looks_for_gradients_takes_its_share_of_a_core() -> None:
+    on_cpu = SMOOTH.replaced(cycle_cpu_s=1e-4, decode_s=1e-4)
+    alone, looking = (MODEL.step(machine(2), 64, each, Software(cycle_s=1e-3)) for each in (SMOOTH, on_cpu))
+    assert looking.overhead_s == pytest.approx(0.1 * alone.total_s)
+    assert looking.input_s == pytest.approx(64e-4)
+    assert MODEL.step(machine(1), 64, on_cpu, Software(cycle_s=1e-3)).overhead_s == 0
+
+
+def test_one_rank_neither_communicates_nor_waits() -> None:
+    step = MODEL.step(machine(1), 64, CONSTANTS, Software())
+    assert step.reductions == ()
+    assert step.total_s == pytest.approx(step.forward_s + step.backward_s + step.update_s)
+
+
+def test_buckets_follow_the_recurrence_of_a_single_stream() -> None:
+    software = Software(bucket_bytes=4 << 20, cycle_s=0.0, channels=0, algorithm="tree")
+    where = machine(512)
+    step = MODEL.step(where, 64, SMOOTH, software)
+    topology, end = where.topology(SMOOTH.network_efficiency), 0.0
+    for one in step.reductions:
+        start = max(one.ready_s, end)
+        end = start + allreduce("tree", topology, one.size_bytes).time_s
+        assert (one.start_s, one.end_s) == pytest.approx((start, end))
+    assert step.exposed_s == pytest.approx(max(0.0, end - step.compute_s))
+    assert sum(one.size_bytes for one in step.reductions) == sum(gradient_bytes(MODEL.network.parameters, 2))
+
+
+def test_the_records_buckets_have_the_published_sizes() -> None:
+    buckets = MODEL.buckets(Software(boundaries=(3, 21, 57, 80)), 2)
+    assert [round(one.size_bytes / 1e6) for one in buckets] == [4, 22, 20, 5]
+    with pytest.raises(AssertionError):
+        MODEL.buckets(Software(boundaries=(3, 21)), 2)
+
+
+def test_one_bucket_is_exposed_whole_and_many_hide_behind_backward() -> None:
+    whole, many = (MODEL.step(machine(512), 64, CONSTANTS, Software(bucket_bytes=size)) for size in (64 << 20, 4 << 20))
+    assert whole.exposed_s >= 0.99 * whole.communication_s
+    assert many.exposed_s < 0.3 * many.communication_s
+    assert many.contention_s > whole.contention_s == 0
+
+
+def test_an_infinitely_fast_network_leaves_only_latency() -> None:
+    fast = replace(machine(512), link_bytes_per_s=1e30, nic_bytes_per_s=1e30)
+    assert MODEL.step(fast, 64, SMOOTH, Software()).exposed_s < 1e-3
+
+
+def test_a_slow_input_is_waited_for_and_a_fast_one_is_not() -> None:
+    slow = MODEL.step(machine(8), 64, CONSTANTS, Software(images_per_s=100.0))
+    assert slow.total_s == pytest.approx(64 / 100)
+    assert MODEL.step(machine(8), 64, CONSTANTS, Software(images_per_s=1e6)).input_s == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 250), st.integers(2, 400))
+def test_larger_batches_take_longer_but_less_an_image_and_more_ranks_never_speed_a_step(batch: int, nodes: int) -> None:
+    one, two = (MODEL.step(machine(8), size, CONSTANTS, Software()).total_s for size in (batch, 2 * batch))
+    assert one < two < 2 * one
+    few, many = (MODEL.step(machine(8 * n), batch, CONSTANTS, Software()).total_s for n in (nodes, nodes + 1))
+    assert few <= many * (1 + 1e-9)
+
+
+def test_the_slowest_of_p_ranks_is_late_by_the_extreme_value_law() -> None:
+    constants = CONSTANTS.replaced(straggler=0.02)
+    step = MODEL.step(machine(1040), 52, constants, Software())
+    assert step.straggler_s == pytest.approx(0.02 * math.sqrt(2 * math.log(1040)) * step.compute_s)

@@ -1,0 +1,88 @@
+"""A whole run's arithmetic, epochs by batch, start-up, and this machine's description."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from train.sim.constants import Constants
+from train.sim.convergence import epochs_to_target
+from train.sim.fit.this_machine import describe, load_description, machine_of_description, on_cpu
+from train.sim.startup_time import predict_startup
+from train.sim.time_to_train import run_time
+
+
+@pytest.mark.parametrize(
+    ("batch", "epochs"), [(408, 35), (3264, 35), (4096, 40), (13056, 46), (32768, 56), (65536, 84), (86016, 90)]
+)
+def test_epochs_pass_through_the_reference_points(batch: int, epochs: int) -> None:
+    assert abs(epochs_to_target(batch) - epochs) <= 1
+
+
+def test_epochs_never_fall_with_the_batch_and_grow_beyond_the_last_point() -> None:
+    found = [epochs_to_target(batch) for batch in range(256, 200_000, 512)]
+    assert found == sorted(found)
+    assert epochs_to_target(172_032) > 105
+
+
+def test_earlier_rounds_needed_more_epochs() -> None:
+    assert epochs_to_target(1664, "0.6") == 60
+    assert epochs_to_target(54080, "0.6") == 86
+    assert epochs_to_target(1664, "4.0") == 35
+
+
+@pytest.mark.parametrize(
+    ("rate", "epochs", "nodes", "mlperf_round", "seconds"),
+    [
+        (1_722_000, 90, 512, "0.6", 70.4),
+        (1_144_921, 86, 130, "0.6", 101.4),
+        (167_670, 35, 8, "2.0", 270.2),
+        (318_223, 35, 8, "3.1", 149.7),
+    ],
+)
+def test_measured_rates_and_epochs_give_the_published_times(
+    rate: float, epochs: int, nodes: int, mlperf_round: str, seconds: float
+) -> None:
+    assert run_time(rate, epochs, nodes, mlperf_round=mlperf_round).total_s == pytest.approx(seconds, rel=0.04)
+
+
+def test_a_faster_machine_at_a_larger_batch_can_be_slower() -> None:
+    smaller = run_time(1e6, epochs_to_target(32768), 128).total_s
+    larger = run_time(1.4e6, epochs_to_target(65536), 256).total_s
+    assert larger > smaller
+
+
+def test_start_up_of_the_record_and_what_seeding_and_overlap_save() -> None:
+    best = predict_startup(2048)
+    assert best.total_s == pytest.approx(25.5 + 16.0, rel=0.1)
+    assert predict_startup(2048, overlapped=False).total_s == pytest.approx(best.total_s + best.pipeline_s)
+    assert predict_startup(2048, seeded=False).total_s > best.total_s + 3
+    assert predict_startup(1, seeded=False).weights_s == 0
+
+
+def test_a_description_that_is_missing_or_broken_says_how_to_measure_it(tmp_path: Path) -> None:
+    path = tmp_path / "here.yaml"
+    with pytest.raises(UserError, match="--calibrate-here"):
+        load_description(path)
+    path.write_text("flops: 1e10\n")
+    with pytest.raises(UserError, match="memory_bytes_per_s"):
+        load_description(path)
+    path.write_text("{flops: 1e10, memory_bytes_per_s: 1e10, link_bytes_per_s: 1e9}")
+    machine = machine_of_description(load_description(path), 2)
+    assert (machine.ranks, machine.bytes_per_number, machine.peak) == (2, 4, 1e10)
+
+
+def test_input_and_negotiation_cost_compute_only_where_cores_do_not_outnumber_ranks() -> None:
+    few, many = (on_cpu(Constants(), {"cores": cores}, 2, 224) for cores in (2.0, 4.0))
+    assert few.cycle_cpu_s > 0
+    assert few.decode_s == pytest.approx(1.65e-3, rel=0.05)
+    assert many.cycle_cpu_s == many.decode_s == 0
+
+
+def test_this_machine_is_measured_in_rates_above_zero() -> None:
+    found = describe(processes=1)
+    assert found["flops"] > 1e8
+    assert found["memory_bytes_per_s"] > 1e8
+    assert found["link_bytes_per_s"] > 1e6

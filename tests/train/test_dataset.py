@@ -1,0 +1,81 @@
+"""What the log says of caches is what was done, on every host; a copy on the local disk is read, and goes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import ROOT
+from train.comm.communicator import SingleProcess
+from train.dataset import local_folder, require_cold
+
+SHORT = ["run.max_steps=2", "run.target_top1=null", "model.name=resnet8"]
+
+
+@pytest.fixture(scope="module")
+def in_memory() -> Iterator[Path]:
+    """Pack the digits into a folder whose files are pages, which nobody can clear."""
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("no /dev/shm here")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        command = [sys.executable, "-m", "data", "prepare", "digits", f"{folder}/digits"]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        yield Path(folder)
+
+
+def _train(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    sets = [word for override in [*SHORT, *overrides] for word in ("--set", override)]
+    command = [sys.executable, "-m", "launch", "train", "digits", "--run-dir", str(folder), *sets]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180)
+
+
+@pytest.mark.slow
+def test_pages_that_cannot_be_dropped_leave_no_cache_clear_in_the_log(in_memory: Path, tmp_path: Path) -> None:
+    done = _train(tmp_path / "run", f"cluster.paths.data={in_memory}")
+    assert done.stderr.count("no cache_clear in the log, for its pages were not cleared") == 1
+    assert "cache_clear" not in (tmp_path / "run/result_0.txt").read_text(encoding="utf-8")
+    assert done.returncode == 1
+    assert "log check: fails" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_staged_copy_is_read_cleared_and_removed(
+    in_memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JOB_DISK", str(tmp_path / "disk"))
+    done = _train(
+        tmp_path / "run", f"cluster.paths.data={in_memory}", "cluster.paths.stage=$JOB_DISK/sets",
+        "cluster.paths.keep_stage=false",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert '"key": "cache_clear", "value": true' in (tmp_path / "run/result_0.txt").read_text(encoding="utf-8")
+    assert list((tmp_path / "disk/sets").iterdir()) == []
+
+
+def test_a_stage_whose_variable_is_not_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JOB_DISK", raising=False)
+    with pytest.raises(UserError, match=r"cluster\.paths\.stage: \$JOB_DISK/sets names a variable that is not set"):
+        local_folder("$JOB_DISK/sets")
+
+
+class _Hosts(SingleProcess):
+    """A world whose ranks say these values."""
+
+    def __init__(self, values: list[int]) -> None:
+        self._values = values
+
+    def gather(self, name: str, value: int) -> list[int]:
+        return self._values
+
+
+def test_a_log_that_would_say_too_much_is_refused_and_names_the_hosts() -> None:
+    for values in ([1], [0], [1, 1, 1], [0, 1, 0]):
+        require_cold(_Hosts(values), is_cold=True)
+    with pytest.raises(UserError, match=r"the log says cache_clear, but the hosts of ranks 1, 3 hold images in memory"):
+        require_cold(_Hosts([1, 0, 1, 0]), is_cold=True)

@@ -1,0 +1,166 @@
+"""What stands between steps, epochs and evaluations besides the engine's own work."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from configs.load import load_both
+from configs.plan import plan_run
+from data.input.batches import Batch
+from logs.events import NullLog
+from logs.metrics import NullMetrics
+from train.bench.launching import packed, run_ranks
+from train.bench.measure import Report, interleave, make_report
+from train.comm.buckets import plan_reductions
+from train.comm.communicator import SingleProcess
+from train.loop import Run, Step, train
+from train.measure.progress import Progress
+from train.measure.timing import StepClock
+from train.metric import top1_score
+from train.networks.arch import build_network
+from train.schedule import HyperParameters, resolve_schedule
+
+PURPOSE = "gaps between epochs and around an evaluation, its seconds, and Python's share of a step"
+
+_STEPS = 400
+_RECIPE = "digits"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """See `Bench`."""
+    parser.add_argument("--rounds", metavar="N", type=int, default=3, help="rounds that count (default: 3)")
+    parser.add_argument(
+        "--epochs", metavar="N", type=int, default=6, help="of a job; every other evaluates (default: 6)"
+    )
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """See `Bench`."""
+    recipe, cluster = load_both(_RECIPE, "laptop")
+    data = packed(recipe, cluster)
+    rows = interleave({"null network, tensors of ResNet-50": _python_step}, n=arguments.rounds, warmup=1)
+    with tempfile.TemporaryDirectory(prefix="bench-epoch-") as folder:
+        output = Path(folder) / "gaps.json"
+        rows += interleave(
+            {"ours": lambda: _ours(arguments, output), "textbook": lambda: _textbook(arguments, data, output)},
+            n=arguments.rounds, reference="textbook", compared=["between_epochs_ms"],
+            tell=logging.getLogger(__name__).info,
+        )  # fmt: skip
+    notes = [
+        "python_step_ms: the loop with all its parts on a network, an optimizer and arrays that do nothing",
+        "gaps: rank 0 of two, median of a job: from a step queued to the next one's batch; before an evaluation, from "
+        "the engine's last step; after it, to the next step's batch",
+        "ours: digits, 32 images a rank; textbook: the loop of Horovod's example on the same images, a small network",
+    ]
+    return make_report(rows, notes)
+
+
+def _ours(arguments: argparse.Namespace, output: Path) -> Mapping[str, float]:
+    sets = ["--set", f"run.epochs={arguments.epochs}", "--set", "run.eval_every_epochs=2"]
+    run_ranks("train.bench.programs.epoch_ours", [_RECIPE, *sets, "--output", str(output)])
+    return _read(output)
+
+
+def _textbook(arguments: argparse.Namespace, data: Path, output: Path) -> Mapping[str, float]:
+    shape = ["--image-size", "32", "--batch-size", "32", "--epochs", str(arguments.epochs), "--eval-every", "2"]
+    run_ranks("train.bench.programs.epoch_textbook", [str(data), *shape, "--output", str(output)])
+    return _read(output)
+
+
+def _read(output: Path) -> Mapping[str, float]:
+    figures: Mapping[str, float] = json.loads(output.read_text(encoding="utf-8"))
+    return figures
+
+
+class _None:
+    """No rank, where ranks are counted."""
+
+    def asscalar(self) -> float:
+        return 0.0
+
+
+class _Nothing:
+    """An array, a network, an optimizer and a source of images, each of which costs the time of a call."""
+
+    def __init__(self, num_tensors: int) -> None:
+        self.gradients: Sequence[Any] = [self] * num_tensors
+
+    def __add__(self, _other: object) -> _Nothing:
+        return self
+
+    def __getitem__(self, _index: object) -> _Nothing:
+        return self
+
+    def reshape(self, _shape: int) -> _Nothing:
+        return self
+
+    def copy(self) -> _Nothing:
+        return self
+
+    def wait_to_read(self) -> None:
+        """Nothing was queued."""
+
+    def zeros_like(self) -> _None:
+        return _None()
+
+    def asscalar(self) -> float:
+        return 1.0
+
+    def forward_backward(self, _images: Any, _labels: Any) -> _Nothing:
+        return self
+
+    def zero_gradients(self) -> None:
+        """There are none."""
+
+    def seed_dropout(self, seed: int) -> None:
+        """Nothing is dropped."""
+
+    def update(self, hyper: HyperParameters) -> None:
+        """Nothing is trained."""
+
+    def reset(self) -> None:
+        """Nothing was trained."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        """There is one epoch."""
+
+    def next_batch(self) -> Batch:
+        return Batch(self, self)
+
+    def state(self) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _python_step() -> dict[str, float]:
+    """Run the loop over nothing; give milliseconds a step."""
+    overrides = ["run.epochs=90", f"run.max_steps={_STEPS}", "run.target_top1=null"]
+    recipe, cluster = load_both("imagenet-b256", "laptop", overrides)
+    plan = plan_run(recipe, 1)
+    table = build_network("resnet50", num_classes=1000, image_size=224, input_channels=3)
+    nothing = _Nothing(len(table.parameters))
+    sizes = [4 * each.size for each in table.parameters]
+    buckets = plan_reductions(sizes, cluster.communication.bucket_bytes, 0.0)
+    clock = StepClock(cluster.engine.run_ahead_steps, recipe.run.log_every_steps)
+    step = Step(nothing, nothing, SingleProcess(), buckets, plan.accumulation_steps, clock, alive=lambda _: None)
+    progress = Progress(
+        NullMetrics(), clock, global_batch_size=plan.global_batch_size, total_steps=plan.total_steps,
+        every_steps=recipe.run.log_every_steps, visible=False,
+    )  # fmt: skip
+    run = Run(
+        plan=plan, schedule=resolve_schedule(recipe, plan), step=step, open_training=lambda: nothing,
+        evaluate=lambda: top1_score(1, 1), target_top1=None, log_every_steps=recipe.run.log_every_steps,
+        run_ahead_steps=cluster.engine.run_ahead_steps,
+    )  # fmt: skip
+    begin = time.perf_counter()
+    result = train(run, log=NullLog(), progress=progress)
+    return {"python_step_ms": 1e3 * (time.perf_counter() - begin) / result.steps}

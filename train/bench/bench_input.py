@@ -1,0 +1,93 @@
+"""Images a second from JPEG to batch: our DALI pipeline, MXNet's reader and Pillow, on the same records."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from configs.load import dump, load_both
+from configs.schema import Cluster, Recipe
+from logs.folder import read_summary
+from train.bench.launching import launch, packed
+from train.bench.measure import Report, interleave, make_report, summarize
+from train.bench.readers import BATCH_SIZE, read_by_dali, read_by_mxnet, read_by_pillow
+
+PURPOSE = "images a second of the input pipeline by core, against MXNet's reader and Pillow; its share of a step"
+
+_TRAIN, _EVAL = 192, 16
+_DRAINED_BATCHES = 8
+"""More than any of the readers holds ready; what was made before the clock started must not count."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """See `Bench`."""
+    parser.add_argument("--rounds", metavar="N", type=int, default=5, help="rounds that count (default: 5)")
+    parser.add_argument("--image-size", metavar="PX", type=int, default=224, help="of a crop (default: 224)")
+    parser.add_argument("--batches", metavar="N", type=int, default=24, help="batches of 16 a round (default: 24)")
+    parser.add_argument("--steps", metavar="N", type=int, default=16, help="of the training runs (default: 16)")
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """See `Bench`."""
+    recipe, cluster = load_both("imagenet-smoke", "laptop", [
+        "data.name=bench-input", f"data.train_samples={_TRAIN}", f"data.eval_samples={_EVAL}", "model.num_classes=10",
+        f"model.image_size={arguments.image_size}", "data.eval_resize=null", f"run.max_steps={arguments.steps}",
+    ])  # fmt: skip
+    folder = packed(recipe, cluster)
+    tell = logging.getLogger(__name__).info
+    training = []
+    # Runs come first: they drop the data set from memory, of which the readers keep what they have mapped.
+    for side in (64, 224):
+        tell(f"training at {side} px")
+        training += summarize(f"training, ResNet-50 at {side} px", [_training(recipe, cluster, side)])
+    readers = {
+        "DALI (ours)": read_by_dali(recipe, cluster, folder),
+        "ImageRecordIter": read_by_mxnet(recipe, folder),
+        "Pillow": read_by_pillow(recipe, folder),
+    }
+    rows = interleave(
+        {name: _timing(reader, arguments.batches) for name, reader in readers.items()},
+        n=arguments.rounds, warmup=1, reference="ImageRecordIter", compared=["images_per_core_s"], tell=tell,
+    )  # fmt: skip
+    return make_report([*rows, *training], [
+        f"{_TRAIN} generated JPEGs of about 500 x 400 px; random crop, resize to {arguments.image_size} px, flip, "
+        f"normalise, batches of {BATCH_SIZE} in MXNet's memory; one worker thread",
+        "images_per_core_s: over the processor time of all threads; images_per_s: over the time on the wall",
+        "training: real runs of two ranks; input_wait_fraction as in every run's summary.json",
+    ])  # fmt: skip
+
+
+def _timing(reader: Iterator[Any], batches: int) -> Callable[[], Mapping[str, float]]:
+    """Give a measurement of ``batches`` batches of an endless reader."""
+
+    def measure_once() -> Mapping[str, float]:
+        for images in itertools.islice(reader, _DRAINED_BATCHES):
+            images.wait_to_read()
+        begin, begin_cpu = time.perf_counter(), time.process_time()
+        count = 0
+        for images in itertools.islice(reader, batches):
+            images.wait_to_read()
+            count += images.shape[0]
+        seconds, cpu_s = time.perf_counter() - begin, time.process_time() - begin_cpu
+        return {"images_per_core_s": count / cpu_s, "images_per_s": count / seconds}
+
+    return measure_once
+
+
+def _training(recipe: Recipe, cluster: Cluster, image_size: int) -> Mapping[str, float]:
+    """Train on the same images, as users do; the run stops after ``run.max_steps``."""
+    shape = recipe.model.model_copy(update={"image_size": image_size})
+    with tempfile.TemporaryDirectory(prefix="bench-input-") as name:
+        config, folder = Path(name) / "config.yaml", Path(name) / "run"
+        config.write_text(dump(recipe.model_copy(update={"model": shape}), cluster), encoding="utf-8")
+        launch("launch", ["train", str(config), "--run-dir", str(folder)])
+        summary = read_summary(folder)
+    assert summary.images_per_s is not None
+    assert summary.input_wait_fraction is not None
+    return {"images_per_s": summary.images_per_s, "input_wait_fraction": summary.input_wait_fraction}

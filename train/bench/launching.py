@@ -1,0 +1,85 @@
+"""Real jobs of several ranks, started as users start them, and the images that they read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from configs.load import ROOT, resolve_path
+from configs.schema import Cluster, Recipe
+from data.prepare import prepare
+from data.sources.catalogue import Settings, open_source
+from train.bench.measure import MeasurementFailed
+
+__all__ = ["launch", "packed", "run", "run_ranks"]
+
+_TAIL_LINES = 12
+"""Of a failed job's output, for its message."""
+
+
+def run_ranks(
+    module: str, arguments: Sequence[str], *,
+    cluster: str = "laptop", overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None,
+) -> str:  # fmt: skip
+    """Run ``python -m module arguments`` once a rank, with what a run's ranks get, and wait for the end.
+
+    Args:
+        module: A program that reads rank and size by `train.rank.identity`.
+        arguments: Its command line.
+        cluster: A name in configs/clusters or a YAML file.
+        overrides: ``cluster.key=value``.
+        environment: Variables on top of this process's own.
+
+    Returns:
+        What the ranks wrote, mixed as it came.
+
+    Raises:
+        MeasurementFailed: A rank failed; the text holds its last words.
+    """
+    sets = [word for override in overrides for word in ("--set", override)]
+    ranks = [sys.executable, "-I", "-u", "-m", module, *arguments]
+    return launch("launch.start.ranks", ["--cluster", cluster, *sets, "--", *ranks], environment)
+
+
+def launch(module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Run a program of ours as users do; gives its output.
+
+    Raises:
+        MeasurementFailed: Its exit status is not 0.
+    """
+    return run([sys.executable, "-I", "-m", module, *arguments], environment)
+
+
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Run any program from our folder; gives its output.
+
+    Raises:
+        MeasurementFailed: Its exit status is not 0.
+    """
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **(environment or {})}, text=True, errors="replace",
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
+        raise MeasurementFailed(f"{' '.join(command)} ended with status {done.returncode}:\n{tail}")
+    return done.stdout
+
+
+def packed(recipe: Recipe, cluster: Cluster) -> Path:
+    """Give the folder of a recipe's built-in data set, packed if it is not there yet.
+
+    Raises:
+        UserError: It cannot be packed.
+    """
+    folder = resolve_path(cluster.paths.data) / recipe.data.name
+    if not (folder / "manifest.json").is_file():
+        counts = Settings()
+        if recipe.data.source == "generated":
+            data = recipe.data
+            counts = Settings(train=data.train_samples, eval=data.eval_samples, classes=recipe.model.num_classes)
+        prepare(open_source(recipe.data.source, counts), folder)
+    return folder

@@ -1,0 +1,70 @@
+"""One rank of ``bench step``: what a step's parts take, and what this machine could do at most."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from train.bench.bench_rank import HYPER, Rank, open_rank, steps_of
+from train.bench.samples import tell
+
+__all__ = ["main"]
+
+_SIDE = 1536
+"""Of the square matrices whose product measures the peak: 28 MB in all, 7 billion operations."""
+
+_PEAK_S = 0.5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Tell milliseconds of forward, backward and update, images/s of whole steps, and the peak's share."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--set", dest="overrides", action="append", default=[])
+    parser.add_argument("--seconds", type=float, required=True, help="to spend on samples, of which at least one")
+    options = parser.parse_args(arguments)
+    rank = open_rank(options.overrides)
+    model, batch = rank.model, rank.batch
+    steps = steps_of(rank, rank.communicator, model.buckets)
+    rank.time_s(lambda: steps(1))
+    flops = 2 * 3 * model.network.network.macs  # forward, and backward to inputs and to weights
+    samples = []
+    spent_s = 0.0
+    while spent_s < options.seconds:
+        losses: list[Any] = []
+        forward_s = rank.time_s(lambda: losses.append(model.network.forward(*batch)))  # noqa: B023 (called at once)
+        backward_s = rank.time_s(losses[0].backward)
+        update_s = rank.time_s(lambda: model.optimizer.update(HYPER))
+        step_s = rank.time_s(lambda: steps(2)) / 2
+        images_per_s = rank.plan.global_batch_size / step_s
+        samples.append({
+            "forward_ms": 1e3 * forward_s, "backward_ms": 1e3 * backward_s, "update_ms": 1e3 * update_s,
+            "step_ms": 1e3 * step_s, "images_per_s": images_per_s,
+            "gflop_per_s": flops * images_per_s / 1e9, "peak_fraction": flops * images_per_s / _peak(rank),
+        })  # fmt: skip
+        spent_s += forward_s + backward_s + update_s + 2 * step_s
+    tell(rank.identity, "step", samples)
+    return 0
+
+
+def _peak(rank: Rank) -> float:
+    """Give the operations a second of all ranks when each does nothing but oneDNN's matrix product."""
+    import mxnet as mx  # noqa: PLC0415 (slow)
+
+    left, right = (mx.nd.random.normal(shape=(_SIDE, _SIDE)) for _ in range(2))
+
+    def products(number: int) -> None:
+        for _ in range(number):
+            # Not mx.nd.dot, which is OpenBLAS's.
+            mx.nd.FullyConnected(left, right, no_bias=True, num_hidden=_SIDE).wait_to_read()
+
+    begin = time.perf_counter()
+    products(2)
+    number = max(rank.communicator.gather("peak", 1 + round(2 * _PEAK_S / (time.perf_counter() - begin))))
+    return rank.identity.world_size * number * 2 * _SIDE**3 / rank.time_s(lambda: products(number))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

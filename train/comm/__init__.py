@@ -1,0 +1,1 @@
+"""Exchanging gradients: communicators, buckets, the ranks of one process."""

@@ -1,0 +1,1 @@
+"""The home of MXNet: network, optimizers, parameters, trace."""

@@ -1,0 +1,145 @@
+"""LARS and momentum SGD on MXNet's fused multi-tensor operators, without one read back to the host.
+
+The stock ``mx.optimizer.LARS`` waits for norms on the host, forgets its skip list under ``gluon.Trainer`` and corrects
+the momentum of only the first aggregated chunk (measured against `tests/oracles.py`); none of that is here.
+
+*Source*: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6, with the trust ratio
+T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v. T is 1 where a norm is 0.
+
+Float16 weights have float32 masters: norms, momentum and update are the masters', and the weight is their copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+from configs.schema import Lars, Sgd
+from train.networks.arch import Parameter
+from train.schedule import HyperParameters
+
+__all__ = ["MomentumOptimizer"]
+
+_OPERATOR_LIMIT = 60
+"""Tensors that one fused operator takes (MXNet 1.9.1, multi_sgd: at most 60)."""
+
+_CPU_LIMIT, _LARGE = 4, 1 << 14
+"""How many large tensors (in numbers) one update takes on a CPU. The operator goes through all of its tensors at once,
+number by number: 54 of them, ResNet-50's weights, are more than a core can read in step (150 to 180 ms on an EPYC core,
+70 ms in fours of like size)."""
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Tensors whose rates are computed together: alike in arrival, trust ratio and type of gradients.
+
+    Each of its groups is updated by one operator call.
+    """
+
+    weights: list[Any]
+    masters: list[Any]
+    gradients: list[Any]
+    momenta: list[Any]
+    decay_mask: Any
+    has_trust_ratio: bool
+    groups: list[slice]
+
+
+class MomentumOptimizer:
+    """Update weights in place from summed gradients.
+
+    Args:
+        config: ``Lars`` or ``Sgd`` block of the recipe.
+        parameters: What each tensor is, in the order of the lists.
+        weights: Arrays, updated in place.
+        masters: Float32 twins of the weights, updated in place; none: the weights themselves.
+        arrivals: Group of each tensor, 0 first: its gradients are there together, and updated without waiting for those
+            of later groups; none: all are one group.
+        gradients: Sums over the global batch, in the type of the weights or in float32.
+        rescale: Factor from sums to means, 1 / global batch size.
+    """
+
+    def __init__(  # noqa: PLR0913 (a tensor has as many columns)
+        self, config: Lars | Sgd, parameters: Sequence[Parameter], *,
+        weights: Sequence[Any], gradients: Sequence[Any], rescale: float, masters: Sequence[Any] | None = None,
+        arrivals: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
+        self.config = config
+        self._rescale = rescale
+        masters = weights if masters is None else masters
+        self.momenta = [mx.nd.zeros_like(master) for master in masters]
+        tensors = list(zip(parameters, weights, masters, gradients, self.momenta, strict=True))
+        skips = config.skip_trust_ratio if isinstance(config, Lars) else ("weight", "gamma", "beta", "bias")
+        alike: dict[tuple[int, bool, bool], list[tuple[Parameter, Any, Any, Any, Any]]] = {}
+        for group, each in zip(arrivals or [0] * len(tensors), tensors, strict=True):
+            key = (group, each[0].kind in skips, not _is_half(each[3]))
+            alike.setdefault(key, []).append(each)
+        self._chunks = [chunk for key in sorted(alike) for chunk in self._chunked(alike[key], not key[1])]
+
+    def _chunked(self, tensors: Sequence[tuple[Parameter, Any, Any, Any, Any]], has_trust_ratio: bool) -> list[_Chunk]:
+        chunks = []
+        by_size = sorted(tensors, key=lambda each: -each[0].size)
+        for start in range(0, len(tensors), _OPERATOR_LIMIT):
+            part = by_size[start : start + _OPERATOR_LIMIT]
+            mask = [float(each[0].kind not in self.config.skip_weight_decay) for each in part]
+            _, weights, masters, gradients, momenta = (list(column) for column in zip(*part, strict=True))
+            decay_mask = mx.nd.array(mask, ctx=weights[0].context)
+            groups = _groups([each[0].size for each in part], is_cpu=weights[0].context.device_type == "cpu")
+            chunks.append(_Chunk(weights, masters, gradients, momenta, decay_mask, has_trust_ratio, groups))
+        return chunks
+
+    def update(self, hyper: HyperParameters) -> None:
+        """Apply one step; queues operators and returns at once."""
+        for chunk in self._chunks:
+            rates = mx.nd.full((len(chunk.weights),), hyper.lr, ctx=chunk.decay_mask.context)
+            if chunk.has_trust_ratio:
+                rates = self._trusted(chunk, rates, hyper.weight_decay)
+            self._apply(chunk, rates, chunk.decay_mask * hyper.weight_decay, hyper.momentum)
+
+    def _apply(self, chunk: _Chunk, rates: Any, decays: Any, momentum: float) -> None:
+        """Update a chunk, group by group; the operator for float16 gradients writes weights and masters at once."""
+        is_half = _is_half(chunk.gradients[0])
+        operator = mx.nd.preloaded_multi_mp_sgd_mom_update if is_half else mx.nd.preloaded_multi_sgd_mom_update
+        updated = chunk.weights if is_half else chunk.masters
+        columns = [updated, chunk.gradients, chunk.momenta, *([chunk.masters] if is_half else [])]
+        for group in chunk.groups:
+            rows = zip(*(column[group] for column in columns), strict=True)
+            operator(
+                *[array for row in rows for array in row], rates[group], decays[group], out=updated[group],
+                num_weights=len(updated[group]), momentum=momentum, rescale_grad=self._rescale,
+            )  # fmt: skip
+        if not is_half:
+            for weight, master in zip(chunk.weights, chunk.masters, strict=True):
+                if weight is not master:
+                    master.copyto(weight)
+
+    def _trusted(self, chunk: _Chunk, rates: Any, weight_decay: float) -> Any:
+        """Scale each tensor's rate by its trust ratio."""
+        assert isinstance(self.config, Lars)
+        own = self.config.trust_weight_decay
+        return mx.nd.multi_lars(
+            rates,
+            mx.nd.multi_sum_sq(*chunk.masters, num_arrays=len(chunk.masters)),
+            mx.nd.multi_sum_sq(*chunk.gradients, num_arrays=len(chunk.gradients)),
+            chunk.decay_mask * (weight_decay if own is None else own),
+            eta=self.config.trust_coefficient, eps=self.config.epsilon, rescale_grad=self._rescale,
+        )  # fmt: skip
+
+    def reset(self) -> None:
+        """Forget the momentum, as before the first step."""
+        mx.nd.reset_arrays(*self.momenta, num_arrays=len(self.momenta))
+
+
+def _groups(sizes: Sequence[int], *, is_cpu: bool) -> list[slice]:
+    """Cut tensors, the largest first, into the groups that one operator updates."""
+    num_large = sum(size >= _LARGE for size in sizes) if is_cpu else 0
+    starts = [*range(0, num_large, _CPU_LIMIT), *([num_large] if num_large < len(sizes) else [])]
+    return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(sizes)], strict=True)]
+
+
+def _is_half(array: Any) -> bool:
+    return bool(array.dtype == np.float16)

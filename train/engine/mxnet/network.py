@@ -1,0 +1,239 @@
+"""A table of `train.networks.arch` as an MXNet network with its loss. Knows no rank and no data.
+
+One symbol gives two blocks over the same parameters: images and labels to the loss of each image (training), and
+images to logits (evaluation). Both are hybridized with static shapes, so a step costs a few engine pushes.
+
+In float16, convolutions and the classifier compute with float16 weights, of which float32 masters are what is
+initialised, updated and digested; batch norm keeps float32 parameters, and logits and loss are float32. Gradients are
+sums over images, never means, which keeps them within float16's range without a loss scale.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+from configs.schema import Engine, Loss, Model
+from train.engine.mxnet.losses import losses_of
+from train.networks.arch import Layer, Network, Parameter
+
+__all__ = ["TrainedNetwork", "logits_symbol"]
+
+Array = Any
+"""An MXNet NDArray; MXNet carries no types."""
+
+
+class TrainedNetwork:
+    """The network as one rank holds it: parameters, gradients, batch-norm statistics.
+
+    Args:
+        network: The table.
+        model: Batch-norm constants.
+        loss: Kind and label smoothing.
+        engine: Precision, layout, and how many accumulated micro-batches may be queued.
+        context: MXNet device.
+        accumulate: Add each backward to the gradients instead of replacing them; sums are float32 in any precision.
+
+    Attributes:
+        weights: What the network computes with, in the order of ``parameters``.
+        masters: The same in float32; where a weight is float32 already, the very same array.
+        gradients: What backward leaves.
+        label_shape: Shape of one image's label.
+    """
+
+    def __init__(
+        self, network: Network, *, model: Model, loss: Loss, engine: Engine, context: Any, accumulate: bool
+    ) -> None:
+        self.network = network
+        self.label_shape = (network.num_classes,) if loss.kind == "sigmoid" else ()
+        self.parameters: tuple[Parameter, ...] = network.parameters
+        self._layout, self._run_ahead, self._context = engine.layout, engine.run_ahead_steps, context
+        self._has_dropout = any(layer.kind == "dropout" for layer in network.layers)
+        self._accumulate = accumulate
+        self._queued: deque[Any] = deque()
+        logits = logits_symbol(network, model, engine)
+        images, labels = mx.sym.Variable("data", dtype="float32"), mx.sym.Variable("label", dtype="float32")
+        losses = losses_of(mx.sym, logits, labels, network.num_classes, loss)
+        self._training = gluon.SymbolBlock(losses, [images, labels])
+        self._inference = gluon.SymbolBlock(logits, [images], params=self._training.collect_params())
+        self._held = {each.name: each for each in self._training.collect_params().values()}
+        self._allocate()
+
+    def _allocate(self) -> None:
+        shapes = {each.name: self._stored_shape(each) for each in self.parameters}
+        for name, held in self._held.items():
+            held.shape = shapes[name] if name in shapes else (self._channels(name),)
+            held.initialize(mx.init.Zero(), ctx=self._context)
+            if name in shapes:
+                held.grad_req = "add" if self._accumulate and not _is_half(held) else "write"
+        for block in (self._training, self._inference):
+            block.hybridize(static_alloc=True, static_shape=True)
+        self.weights = [self._held[each.name].data() for each in self.parameters]
+        self.masters = [weight.astype("float32", copy=False) for weight in self.weights]
+        own = [self._held[each.name].grad() for each in self.parameters]
+        # A float16 sum over many micro-batches would soon be too coarse for the next one to count.
+        self.gradients = [each.astype("float32", copy=False) for each in own] if self._accumulate else own
+        self._half_sums = [pair for pair in zip(self.gradients, own, strict=True) if pair[0] is not pair[1]]
+        self._statistics = {name: held.data() for name, held in self._held.items() if name not in shapes}
+
+    def _channels(self, statistic: str) -> int:
+        gamma = statistic.rsplit("_moving_", 1)[0] + "_gamma"
+        return next(each.shape[0] for each in self.parameters if each.name == gamma)
+
+    def _stored_shape(self, parameter: Parameter) -> tuple[int, ...]:
+        return _to_layout(np.empty(parameter.shape, np.bool_), self._layout).shape
+
+    @property
+    def statistics(self) -> Sequence[Array]:
+        """Batch-norm running means and variances, by layer; waits for the last backward."""
+        self._settle()
+        return list(self._statistics.values())
+
+    def _settle(self) -> None:
+        """Wait for the last backward, which moves the running statistics.
+
+        On a CPU, MXNet's batch norm moves them in its backward, where the engine does not see it: whoever reads or
+        writes them is not ordered behind it. Of the gradients, which the same operators make, the engine does know.
+        """
+        for gradient in self.gradients:
+            gradient.wait_to_read()
+
+    def seed_dropout(self, seed: int) -> None:
+        """Say what dropout draws from now on (31 bits); the same on any number of threads."""
+        if self._has_dropout:
+            mx.random.seed(seed, ctx=self._context)
+
+    def forward(self, images: Array, labels: Array) -> Array:
+        """Queue the losses of one micro-batch, shape (batch,), on which ``backward`` can be called."""
+        with autograd.record():
+            return self._training(images, labels)
+
+    def forward_backward(self, images: Array, labels: Array) -> Array:
+        """Run one micro-batch; gradients are sums over its images.
+
+        Returns:
+            Sum of the images' losses, shape (1,). Returns before the engine has computed anything, save where
+            accumulation has filled the queue: thousands of queued micro-batches would not fit into memory.
+        """
+        losses = self.forward(images.as_in_context(self._context), labels.as_in_context(self._context))
+        losses.backward()
+        for total, gradient in self._half_sums:
+            mx.nd.elemwise_add(total, gradient.astype("float32"), out=total)
+        loss = losses.sum()
+        if self._accumulate:
+            self._queued.append(loss)
+            if len(self._queued) > self._run_ahead:
+                self._queued.popleft().wait_to_read()
+        return loss
+
+    def predict(self, images: Array) -> Array:
+        """Give logits (batch, classes) in inference mode."""
+        return self._inference(images.as_in_context(self._context))
+
+    def export(self, prefix: Path) -> None:
+        """Write ``PREFIX-symbol.json`` and ``PREFIX-0000.params``, as MXNet's own loaders want; after a `predict`."""
+        self._inference.export(str(prefix))
+
+    def zero_gradients(self) -> None:
+        """Clear the gradients before a new sum over micro-batches."""
+        mx.nd.reset_arrays(*self.gradients, num_arrays=len(self.gradients))
+
+    def load_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Set every parameter from float32 arrays in OIHW, and the running statistics where ``weights`` has them.
+
+        Other statistics are set to mean 0, variance 1.
+        """
+        assert set(weights) - set(self._statistics) == {each.name for each in self.parameters}
+        for each, weight, master in zip(self.parameters, self.weights, self.masters, strict=True):
+            # An array made from NumPy's first: oneDNN may hold the old one in an order of its own.
+            mx.nd.array(_to_layout(weights[each.name], self._layout)).copyto(master)
+            if weight is not master:
+                master.copyto(weight)
+        self._settle()
+        for name, statistic in self._statistics.items():
+            statistic[:] = weights.get(name, 1 if name.endswith("_moving_var") else 0)
+
+    def read_statistics(self) -> dict[str, np.ndarray]:
+        """Copy the running statistics to the host, float32; waits for the last backward."""
+        self._settle()
+        return {name: statistic.asnumpy() for name, statistic in self._statistics.items()}
+
+    def read_weights(self) -> dict[str, np.ndarray]:
+        """Copy every parameter in float32 to the host, in OIHW; waits for the engine."""
+        return dict(self.each_weight())
+
+    def each_weight(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Give what `read_weights` gives one by one, so that no more than one copy need exist at a time."""
+        for each, array in zip(self.parameters, self.masters, strict=True):
+            yield each.name, _from_layout(array.asnumpy(), self._layout)
+
+
+def logits_symbol(network: Network, model: Model, engine: Engine) -> Any:
+    """Build the symbol from float32 images to float32 logits; in float16, what lies between infers its own types."""
+    half = engine.precision == "float16"
+    data = mx.sym.Variable("data", dtype="float32")
+    outputs = {"data": mx.sym.cast(data, "float16") if half else data}
+    for layer in network.layers:
+        inputs = [outputs[name] for name in layer.inputs]
+        outputs[layer.name] = _operator(layer, inputs, model, engine.layout)
+    last = outputs[network.layers[-1].name]
+    return mx.sym.cast(last, "float32") if half else last
+
+
+def _operator(layer: Layer, inputs: Sequence[Any], model: Model, layout: str) -> Any:  # noqa: PLR0911 (one a kind)
+    """Make the symbol of one row."""
+    geometry = {
+        "kernel": (layer.kernel, layer.kernel),
+        "stride": (layer.stride, layer.stride),
+        "pad": (layer.padding, layer.padding),
+        "layout": layout,
+    }
+    if layer.kind == "conv":
+        return mx.sym.Convolution(
+            inputs[0], num_filter=layer.out_channels, no_bias=not layer.has_bias, name=layer.name, **geometry
+        )
+    if layer.kind == "bn":
+        return mx.sym.BatchNorm(
+            inputs[0], eps=model.bn_epsilon, momentum=model.bn_momentum, fix_gamma=False,
+            axis=layout.index("C"), name=layer.name,
+        )  # fmt: skip
+    if layer.kind == "relu":
+        return mx.sym.Activation(inputs[0], act_type="relu", name=layer.name)
+    if layer.kind == "add":
+        return mx.sym.elemwise_add(inputs[0], inputs[1], name=layer.name)
+    if layer.kind == "concat":
+        return mx.sym.Concat(*inputs, dim=layout.index("C"), name=layer.name)
+    if layer.kind in ("max_pool", "avg_pool"):
+        return mx.sym.Pooling(inputs[0], pool_type=layer.kind.removesuffix("_pool"), name=layer.name, **geometry)
+    if layer.kind == "global_pool":
+        return mx.sym.Pooling(
+            inputs[0], pool_type="avg", global_pool=True, kernel=(1, 1), layout=layout, name=layer.name
+        )
+    if layer.kind == "dropout":
+        # cuDNN's keeps a generator of its own, which no seed reaches once it is made.
+        return mx.sym.Dropout(inputs[0], p=layer.rate, cudnn_off=True, name=layer.name)
+    assert layer.kind == "dense"
+    whole_channels = layer.in_size == 1 or layout == "NCHW"
+    flat = inputs[0] if whole_channels else mx.sym.transpose(inputs[0], axes=(0, 3, 1, 2))
+    # flatten is the default, but MXNet's ONNX export takes one that is not written for False.
+    return mx.sym.FullyConnected(flat, num_hidden=layer.out_channels, flatten=True, name=layer.name)
+
+
+def _is_half(parameter: Any) -> bool:
+    return bool(parameter.dtype == np.float16)
+
+
+def _to_layout(weight: np.ndarray, layout: str) -> np.ndarray:
+    """Turn OIHW into what a convolution of ``layout`` stores: OHWI for NHWC."""
+    return np.ascontiguousarray(weight.transpose(0, 2, 3, 1)) if layout == "NHWC" and weight.ndim == 4 else weight  # noqa: PLR2004
+
+
+def _from_layout(weight: np.ndarray, layout: str) -> np.ndarray:
+    """Turn a stored weight back into OIHW."""
+    return np.ascontiguousarray(weight.transpose(0, 3, 1, 2)) if layout == "NHWC" and weight.ndim == 4 else weight  # noqa: PLR2004

@@ -1,0 +1,1 @@
+"""Measuring a run while it trains: speed, waiting, the ranks' times, chance level."""

@@ -1,0 +1,159 @@
+"""What a run tells while it goes: losses read late, a metrics row and a line an interval, a progress bar."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from logs.metrics import Metrics
+from train.measure.timing import Clock
+from train.metric import Score
+
+__all__ = ["LossNotFinite", "LossWindow", "Progress", "StepArrays", "StepLoss"]
+
+logger = logging.getLogger(__name__)
+
+
+class LossNotFinite(RuntimeError):
+    """The loss of a step is infinite or not a number; ``step`` says which."""
+
+    def __init__(self, step: int, ranks: Sequence[int]) -> None:
+        self.step, self.ranks = step, tuple(ranks)
+        super().__init__(f"loss not finite at step {step}, first on rank {', '.join(map(str, self.ranks))}")
+
+
+class StepArrays(NamedTuple):
+    """What a queued step will tell, arrays of shape (1,): loss of this rank, of all ranks, ranks told to stop."""
+
+    own: Any
+    summed: Any
+    stops: Any
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """One step, read back: mean loss over the global batch, and whether this rank's own share of it was finite."""
+
+    step: int
+    epoch: int
+    lr: float
+    mean: float
+    own_is_finite: bool
+    ranks_stopping: int
+
+
+class LossWindow:
+    """Losses of queued steps, read only when their steps are surely over, so that no step waits for the host."""
+
+    def __init__(self, global_batch_size: int) -> None:
+        self._global_batch_size = global_batch_size
+        self._queued: deque[tuple[int, int, float, StepArrays]] = deque()
+
+    def push(self, step: int, epoch: int, lr: float, arrays: StepArrays) -> None:
+        """Keep what a step will tell."""
+        self._queued.append((step, epoch, lr, arrays))
+
+    def pop(self, keep: int) -> list[StepLoss]:
+        """Read all but the last ``keep`` steps."""
+        rows = []
+        while len(self._queued) > keep:
+            step, epoch, lr, arrays = self._queued.popleft()
+            mean = float(arrays.summed.asscalar()) / self._global_batch_size
+            fine = math.isfinite(mean) or math.isfinite(float(arrays.own.asscalar()))
+            rows.append(StepLoss(step, epoch, lr, mean, fine, int(arrays.stops.asscalar())))
+        return rows
+
+
+class Progress:
+    """Report a run's steps on one rank; quiet ranks pass a null metrics writer and ``visible=False``.
+
+    Args:
+        metrics: Takes a row an interval and one an evaluation.
+        clock: Read for rates and shares.
+        global_batch_size: Images a step.
+        total_steps: Length of the bar.
+        every_steps: Length of an interval.
+        visible: Show the bar and the lines.
+    """
+
+    def __init__(
+        self, metrics: Metrics, clock: Clock, *,
+        global_batch_size: int, total_steps: int, every_steps: int, visible: bool,
+    ) -> None:  # fmt: skip
+        self._metrics, self._clock = metrics, clock
+        self._global_batch_size, self._total_steps, self._every_steps = global_batch_size, total_steps, every_steps
+        self._visible = visible
+        self._score: Score | None = None
+        self._interval: list[StepLoss] = []
+        self._measured, self._rate = (0, 0.0), 0.0
+        self._bar = tqdm(total=total_steps, unit="step", disable=None if visible else True, leave=False)
+
+    def steps(self, losses: Sequence[StepLoss], *, is_last: bool = False) -> None:
+        """Take steps that were read back; report each interval that they complete, or ``is_last`` cuts short."""
+        self._measure()
+        for loss in losses:
+            self._interval.append(loss)
+            if (loss.step + 1) % self._every_steps == 0:
+                self._report()
+        if is_last and self._interval:
+            self._report()
+
+    def _measure(self) -> None:
+        """Measure images/s since the last time, if there was a step since."""
+        steps, seconds = self._clock.steps - self._measured[0], self._clock.stepping_s - self._measured[1]
+        if steps:
+            self._rate = steps * self._global_batch_size / seconds
+            self._measured = (self._clock.steps, self._clock.stepping_s)
+
+    def _report(self) -> None:
+        last, loss = self._interval[-1], sum(each.mean for each in self._interval) / len(self._interval)
+        self._interval = []
+        input_wait, exposed = self._clock.fractions()
+        self._metrics.row(
+            kind="interval", step=last.step, epoch=last.epoch, loss=loss, lr=last.lr, images_per_s=self._rate,
+            time=time.time(), input_wait_fraction=input_wait, comm_exposed_fraction=exposed,
+        )  # fmt: skip
+        self._bar.update(last.step + 1 - self._bar.n)
+        if not self._visible:
+            return
+        left = (self._total_steps - last.step - 1) * self._clock.stepping_s / self._clock.steps
+        score = "not evaluated yet" if self._score is None else self._score
+        self._say(
+            "epoch %d step %d/%d  %s images/s  loss %.4f  lr %.4g  %s  at most %s left",
+            last.epoch, last.step + 1, self._total_steps, _rounded(self._rate), loss, last.lr, score, _duration(left),
+        )  # fmt: skip
+
+    def evaluated(self, epoch: int, step: int, score: Score, seconds: float) -> None:
+        """Report an evaluation."""
+        self._score = score
+        self._metrics.row(kind="evaluation", step=step, epoch=epoch, **score.row, seconds=seconds, time=time.time())
+        self._metrics.flush()
+        if self._visible:
+            self._say("epoch %d  %s (%s) in %.2f s", epoch, score, score.basis, seconds)
+
+    def _say(self, text: str, *values: object) -> None:
+        self._bar.clear()
+        logger.info(text, *values)
+        self._bar.refresh()
+
+    def close(self) -> None:
+        """Take the bar away and write what is left."""
+        self._bar.close()
+        self._metrics.close()
+
+
+def _rounded(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"  # noqa: PLR2004
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"

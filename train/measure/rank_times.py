@@ -1,0 +1,53 @@
+"""How the ranks of a run differ: each one's times of a step, and who computes longest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from train.comm.communicator import Communicator
+from train.measure.timing import StepTimes
+
+__all__ = ["gather_ranks", "slowest_rank"]
+
+_QUANTILES: dict[str, Callable[[Sequence[float]], float]] = {
+    "median": median,
+    "p95": lambda values: float(np.percentile(values, 95)),
+}
+
+
+def gather_ranks(communicator: Communicator, samples: Sequence[StepTimes]) -> list[dict[str, Any]]:
+    """Collect median and 95th percentile of every rank's samples; a collective, for after the run.
+
+    Args:
+        communicator: Gathers whole microseconds.
+        samples: Of this rank; every rank has as many.
+
+    Returns:
+        A row a rank, ``{"rank": 0, "compute_median_s": ..., "compute_p95_s": ...}`` and so on for each of `StepTimes`;
+        none without samples.
+    """
+    times = [asdict(sample) for sample in samples]
+    names = times[0] if times else {}
+    columns = {
+        f"{name.removesuffix('_s')}_{quantile}_s": round(1e6 * of([each[name] for each in times]))
+        for name in names
+        for quantile, of in _QUANTILES.items()
+    }
+    gathered = {name: communicator.gather(f"spread of {name}", own) for name, own in columns.items()}
+    rows = zip(*gathered.values(), strict=True)
+    return [
+        {"rank": rank, **{n: us / 1e6 for n, us in zip(columns, row, strict=True)}} for rank, row in enumerate(rows)
+    ]
+
+
+def slowest_rank(ranks: Sequence[dict[str, Any]]) -> tuple[int | None, float | None]:
+    """Name the rank whose median step computes longest, and how much longer than the median rank's, as a share."""
+    times = [row["compute_median_s"] for row in ranks]
+    if len(times) < 2 or not median(times):  # noqa: PLR2004
+        return None, None
+    return times.index(max(times)), max(times) / median(times) - 1

@@ -1,0 +1,42 @@
+"""What a rank used of its machine while it trained: wall and CPU seconds apart, and memory."""
+
+from __future__ import annotations
+
+import resource
+import threading
+import time
+from pathlib import Path
+
+from logs.folder import write_json
+from logs.usage import USAGE_FILE
+from train.comm.communicator import Communicator
+
+__all__ = ["Usage"]
+
+_UNIT_BYTES = 1024
+"""Linux gives resident sizes in KiB."""
+
+
+class Usage:
+    """Counts from its making on; of several ranks in one process, the first counts for all."""
+
+    def __init__(self) -> None:
+        self._counts = threading.current_thread() is threading.main_thread()
+        self._begin = self._now()
+
+    def _now(self) -> tuple[float, float, float]:
+        """Give seconds of wall, of this process's CPU (all threads) and of its ended children's."""
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return time.perf_counter(), time.process_time(), children.ru_utime + children.ru_stime
+
+    def write(self, folder: Path, communicator: Communicator, *, is_writer: bool) -> None:
+        """Collect every rank's share; ``is_writer`` writes it into the run's folder."""
+        wall, own, children = (after - before for after, before in zip(self._now(), self._begin, strict=True))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT_BYTES
+        counted = int(self._counts)
+        microseconds = {"wall_s": wall, "cpu_s": own * counted, "children_cpu_s": children * counted}
+        rows = {key: communicator.gather(f"usage {key}", round(value * 1e6)) for key, value in microseconds.items()}
+        memory = communicator.gather("usage peak_memory_bytes", peak * counted)
+        if is_writer:
+            table = {key: [value / 1e6 for value in values] for key, values in rows.items()}
+            write_json(folder / USAGE_FILE, table | {"peak_memory_bytes": memory})

@@ -1,0 +1,1 @@
+"""./run.sh plan: everything a run would do, without doing it."""

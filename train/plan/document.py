@@ -1,0 +1,255 @@
+"""Everything that a run would do, without doing it: one document, for people and for tools.
+
+Imports no framework, so that it answers in a second anywhere. The ranks' environment is rendered by `launch`, which
+``train`` may not import: ``./run.sh plan`` (`launch.plan`) hands it in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from configs.arguments import Parser
+from configs.errors import UserError
+from configs.load import load_both
+from configs.plan import RunPlan, plan_run
+from configs.rules import broken_rules
+from configs.schema import Cluster, Communication, Recipe
+from data.shards import shard_range
+from logs.events import EventLog, Kind
+from train.comm.buckets import plan_reductions
+from train.hyperparameters import logged_hyperparameters
+from train.networks.arch import Network, build_network, gradient_bytes
+from train.plan.memory import BYTES_PER_NUMBER, estimate_input, estimate_memory
+from train.plan.text import render
+from train.schedule import LrSchedule, resolve_schedule
+
+__all__ = ["main", "plan_document"]
+
+_EVERY_STEP_UP_TO = 50_000
+"""Longer runs list a thousand steps besides the landmarks."""
+
+_RULESETS = ("0.6.0", "4.0.0")
+
+
+def plan_document(recipe: Recipe, cluster: Cluster, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Say what the run would do, in values that JSON can hold.
+
+    Args:
+        recipe: The maths.
+        cluster: The place.
+        environment: Variables that every rank would get.
+
+    Raises:
+        ConfigError: The recipe's arithmetic does not fit the cluster's world size.
+    """
+    plan = plan_run(recipe, cluster.world_size)
+    schedule = resolve_schedule(recipe, plan)
+    marks = _landmarks(plan)
+    return {
+        "recipe": recipe.name,
+        "card": recipe.card.model_dump(),
+        "cluster": cluster.name,
+        "world_size": plan.world_size,
+        "num_nodes": cluster.num_nodes,
+        "ranks_per_node": cluster.ranks_per_node,
+        **_arithmetic(plan),
+        "eval_epochs": list(plan.eval_epochs),
+        "schedule": _schedule(schedule, plan, marks),
+        "landmarks": [{"at": at, "step": step, **asdict(schedule.at(step))} for step, at in marks.items()],
+        **_tensors(recipe, cluster, plan),
+        "shards": _shards(recipe, plan),
+        "environment": dict(environment),
+        "log_keys": _log_keys(recipe, cluster, plan, schedule),
+        "compliance": _compliance(recipe),
+    }
+
+
+def _arithmetic(plan: RunPlan) -> dict[str, Any]:
+    real = [len(plan.epoch_steps(epoch)) for epoch in range(1, plan.last_epoch + 1)]
+    return {
+        "global_batch_size": plan.global_batch_size,
+        "per_rank_batch_size": plan.per_rank_batch_size,
+        "accumulation_steps": plan.accumulation_steps,
+        "epochs": plan.epochs,
+        "steps_per_epoch": plan.steps_per_epoch,
+        "steps_per_epoch_real": {"fewest": min(real), "most": max(real)},
+        "total_steps": plan.total_steps,
+        "total_steps_nominal": plan.epochs * plan.steps_per_epoch,
+        "warmup_steps": plan.warmup_steps,
+        "decay_steps": plan.decay_steps,
+    }
+
+
+def _landmarks(plan: RunPlan) -> dict[int, str]:
+    """Name the steps worth a look: first, end of the warm-up and its next, tenths of the decay, last."""
+    warm, decay = plan.warmup_steps, plan.decay_steps
+    named = {0: "first step"}
+    if warm:
+        named |= {(warm - 1) // 2: "half of the warm-up", warm - 1: "end of the warm-up", warm: "its next"}
+    named |= {warm + decay * tenth // 10: f"{tenth}/10 of the decay" for tenth in range(1, 11)}
+    named[plan.total_steps - 1] = "last step"
+    return {step: named[step] for step in sorted(named) if step < plan.total_steps}
+
+
+def _schedule(schedule: LrSchedule, plan: RunPlan, marks: Mapping[int, str]) -> list[list[float]]:
+    stride = 1 if plan.total_steps <= _EVERY_STEP_UP_TO else plan.total_steps // 1000
+    rows = []
+    for step in sorted({*range(0, plan.total_steps, stride), *marks}):
+        values = schedule.at(step)
+        rows.append([step, values.lr, values.momentum])
+    return rows
+
+
+def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
+    """Count parameters, gradients, fused reductions and memory."""
+    model, engine, on_gpu = recipe.model, cluster.engine, cluster.device == "gpu"
+    network = build_network(
+        model.name, num_classes=model.num_classes, image_size=model.image_size, input_channels=model.input_channels
+    )
+    # Sums over micro-batches are float32, see train.engine.mxnet.network.
+    wire = "float32" if plan.accumulation_steps > 1 else engine.precision
+    sizes = gradient_bytes(network.parameters, BYTES_PER_NUMBER[wire])
+    buffers = estimate_input(network, plan, engine, on_gpu=on_gpu)
+    moments = 2 if recipe.optimizer.name == "adam" else 1
+    estimate = estimate_memory(network, plan, engine, buffers, on_gpu=on_gpu, moments=moments)
+    available = cluster.node.gpu_memory_bytes if on_gpu else cluster.node.memory_bytes
+    per_rank = available if on_gpu or available is None else available // cluster.ranks_per_node
+    total = estimate.total_bytes
+    return {
+        "parameters": network.num_parameters,
+        "tensors": len(sizes),
+        "forward_macs_per_image": network.macs,
+        "gradient_bytes": sum(sizes),
+        "buckets": _buckets(network, sizes, cluster.communication),
+        "memory": asdict(estimate) | {
+            "total_bytes": total, "available_bytes": per_rank, "fits": None if per_rank is None else total <= per_rank,
+        },
+        "dali": asdict(buffers),
+    }  # fmt: skip
+
+
+def _buckets(network: Network, sizes: Sequence[int], communication: Communication) -> list[dict[str, Any]]:
+    plan = plan_reductions(sizes, communication.bucket_bytes, communication.deferred_fraction)
+    return [
+        {
+            "tensors": len(bucket),
+            "bytes": sum(sizes[index] for index in bucket),
+            "first": network.parameters[bucket[0]].name,
+            "last": network.parameters[bucket[-1]].name,
+            "is_deferred": number > plan.last_prompt,
+        }
+        for number, bucket in enumerate(plan.order)
+    ]
+
+
+def _shards(recipe: Recipe, plan: RunPlan) -> dict[str, Any]:
+    """Cut both sets as the readers do, and count the images that more than one rank, or none, would see."""
+    shards = {}
+    for name, samples in (("train", recipe.data.train_samples), ("eval", recipe.data.eval_samples)):
+        ranges = [shard_range(samples, rank, plan.world_size) for rank in range(plan.world_size)]
+        sizes = [len(each) for each in ranges]
+        shards[name] = {"samples": samples, "smallest": min(sizes), "largest": max(sizes), **_coverage(ranges, samples)}
+    return shards
+
+
+def _coverage(ranges: Sequence[range], samples: int) -> dict[str, int]:
+    """Count samples in more than one of the ranges, and in none."""
+    twice = never = end = 0
+    for each in sorted(ranges, key=lambda shard: (shard.start, shard.stop)):
+        never += max(0, each.start - end)
+        twice += max(0, min(end, each.stop) - each.start)
+        end = max(end, each.stop)
+    return {"seen_twice": twice, "never_seen": never + max(0, samples - end)}
+
+
+@dataclass
+class _Keys(EventLog):
+    """A log that only notes which keys it was given, with the values that are known before a run."""
+
+    values: dict[str, Any]
+
+    def emit(self, kind: Kind, key: str, value: Any = None, **metadata: Any) -> None:
+        self.values[key] = value
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _log_keys(recipe: Recipe, cluster: Cluster, plan: RunPlan, schedule: LrSchedule) -> dict[str, Any]:
+    """List the events of a run in their order; None where the value is the run's to give."""
+    log = _Keys({})
+    log.submission(cluster.submission, recipe.mlperf)
+    log.cache_clear()
+    log.init_start()
+    log.seed(recipe.run.seed)
+    log.hyperparameters(logged_hyperparameters(recipe, plan, schedule, recipe.optimizer))
+    log.init_stop()
+    log.run_start()
+    with log.block(1, 1):
+        with log.epoch(1):
+            pass
+        with log.evaluation(1):
+            pass
+    for key in ("eval_accuracy", "tracked_stats", "run_stop"):
+        log.emit("point", key)
+    return log.values
+
+
+def _compliance(recipe: Recipe) -> dict[str, Any]:
+    """Judge the recipe by the closed division's rules; what breaks none could be either."""
+    verdicts = {}
+    for ruleset in _RULESETS:
+        broken = [
+            {"rule": rule.name, "key": rule.key, "got": rule.value(recipe), "allowed": rule.allowed,
+             "source": rule.source}
+            for rule in broken_rules(recipe, ruleset)
+        ]  # fmt: skip
+        verdicts[ruleset] = {"closed_allowed": not broken, "broken_rules": broken}
+    return {"division": recipe.mlperf.division, "ruleset": recipe.mlperf.ruleset, "rulesets": verdicts}
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="./run.sh plan", description="Say everything that a run of RECIPE would do, without doing it.")
+    parser.add_argument("recipe", metavar="RECIPE", help="a name in configs/recipes, a YAML file, a run's config.yaml")
+    parser.add_argument("--cluster", metavar="C", help="a name in configs/clusters or a YAML file (default: laptop)")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", dest="overrides", action="append", default=[],
+        help="change a value of the recipe (run.epochs=3) or of the cluster (cluster.num_nodes=4); repeatable",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="the same, and the rate of every step, for tools")
+    parser.add_argument("--plot", metavar="FILE.png", type=Path, help="also draw the learning rate into a file")
+    parser.add_argument("--environment", metavar="JSON", help=argparse.SUPPRESS)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the plan; exit status 0, or 2 where recipe and cluster do not fit."""
+    try:
+        options = _parser().parse_args(arguments)
+        recipe, cluster = load_both(options.recipe, options.cluster, options.overrides)
+        environment = json.loads(options.environment) if options.environment else cluster.environment
+        document = plan_document(recipe, cluster, environment)
+        if options.plot:
+            from logs.show.plot import plot_learning_rate  # noqa: PLC0415 (matplotlib takes a second)
+
+            plot_learning_rate(options.plot, document["schedule"], f"{recipe.name}: learning rate")
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    changes = [word for override in options.overrides for word in ("--set", override)]
+    document["command"] = shlex.join(["./run.sh", "train", recipe.name, "--cluster", cluster.name, *changes])
+    sys.stdout.write(json.dumps(document) + "\n" if options.json else render(document))
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # "... --json | head" ends it, without a word
+    sys.exit(main())

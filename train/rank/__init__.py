@@ -1,0 +1,1 @@
+"""One process before any framework is imported: identity, signals, watchdog, failures, start-up."""

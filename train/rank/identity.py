@@ -1,0 +1,52 @@
+"""Who this process is: rank and size from the launcher's variables, before any communicator exists.
+
+The one place that *reads* the variables of horovodrun, Open MPI, PMIx and Slurm; `configs.rank_variables` is the
+one that sets ours. Imports nothing heavy, so a rank knows its name in microseconds.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from configs.errors import UserError
+
+__all__ = ["Identity", "read_identity"]
+
+_LAUNCHERS = (
+    ("Horovod", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One process of a run."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_size: int
+    host: str
+    launcher: str
+
+
+def read_identity(environment: Mapping[str, str]) -> Identity:
+    """Read rank and size; a process that no launcher started is rank 0 of 1.
+
+    Raises:
+        UserError: A launcher's variables contradict themselves.
+    """
+    host = environment.get("SLURMD_NODENAME") or socket.gethostname()
+    for launcher, rank_key, size_key, local_rank_key, local_size_key in _LAUNCHERS:
+        if rank_key in environment and size_key in environment:
+            rank, size = int(environment[rank_key]), int(environment[size_key])
+            local_rank = int(environment.get(local_rank_key, 0))
+            local_size = int(environment.get(local_size_key, 1))
+            if not 0 <= rank < size or local_rank < 0:
+                raise UserError(f"{launcher} says rank {rank} of {size}; start the run through ./run.sh train")
+            return Identity(rank, size, local_rank, max(local_size, local_rank + 1), host, launcher)
+    return Identity(0, 1, 0, 1, host, "none")

@@ -1,0 +1,1 @@
+"""Fitting the simulator to measured systems, and judging the fit."""
