@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from configs.errors import ConfigError
+from configs.registry import SCHEDULERS
 from configs.section import Section
 from configs.variables import require_known
 
@@ -17,6 +18,12 @@ __all__ = [
 ]  # fmt: skip
 
 Words = Annotated[tuple[str, ...], Field(strict=False)]
+
+if TYPE_CHECKING:
+    SchedulerKind = str
+else:
+    # A type checker cannot read names from a table, pydantic can.
+    SchedulerKind = Literal[tuple(SCHEDULERS)]
 
 
 class Engine(Section):
@@ -132,7 +139,7 @@ class Fabric(Section):
 class Scheduler(Section):
     """Who grants the machines; ``./run.sh submit`` renders the job script from it."""
 
-    kind: Literal["none", "slurm", "gridengine", "pbs", "lsf", "kubernetes"] = "none"
+    kind: SchedulerKind = "none"
     queue: str = Field("", description="Partition, queue or namespace.")
     account: str = Field("", description="Project or group that pays.")
     wall_time_s: int | None = Field(None, ge=60, description="Limit of the job.")

@@ -26,13 +26,17 @@ COMMUNICATORS: Mapping[str, str] = {
 """`communication.kind` -> module with a function ``connect(communication)``."""
 
 SCHEDULERS: Mapping[str, str] = {
+    "none": "launch.submit.hosts",
     "slurm": "launch.submit.slurm",
     "gridengine": "launch.submit.gridengine",
     "pbs": "launch.submit.pbs",
     "lsf": "launch.submit.lsf",
     "kubernetes": "launch.submit.kubernetes",
 }
-"""`scheduler.kind` -> module with the scheduler's description and its ``render`` function."""
+"""`scheduler.kind` -> module with the scheduler's description ``SCHEDULER`` and its ``render`` function.
+
+`none` stands for a list of machines that no scheduler grants (``./run.sh submit --hosts``).
+"""
 
 SOURCES: Mapping[str, str] = {
     "digits": "data.sources.digits",
