@@ -8,7 +8,7 @@ readonly root venv_python=$root/.venv/bin/python
 readonly verbs=(
   "setup|launch.setup|make the environment in .venv, or finish it (--cpu, --gpu)"
   "train|launch|run a recipe here to its accuracy target (without a verb: train digits)"
-  "plan|launch.plan|everything that run would do, without doing it (--json)"
+  "plan|train.plan|everything that run would do, without doing it (--json)"
   "prepare|data|pack images into RecordIO, or --verify a packed data set"
   "check|logs|the official MLPerf checker's verdict on a run"
   "report|logs|one page with the curves of one or several runs, ours or anybody's logs"

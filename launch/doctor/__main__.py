@@ -83,7 +83,7 @@ def _plan(options: Any) -> dict[str, Any]:
     """Ask the planner, which `launch` runs but never imports."""
     sets = [word for override in options.overrides for word in ("--set", override)]
     place = ["--cluster", options.cluster] if options.cluster else []
-    command = [sys.executable, "-I", "-m", "train.plan.document", options.recipe, *place, *sets, "--json"]
+    command = [sys.executable, "-I", "-m", "train.plan", "plan", options.recipe, *place, *sets, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(done.stderr.strip().removeprefix("error: "))

@@ -1,25 +1,16 @@
 """Everything that a run would do, without doing it: one document, for people and for tools.
 
-Imports no framework, so that it answers in a second anywhere. The ranks' environment is rendered by `launch`, which
-``train`` may not import: ``./run.sh plan`` (`launch.plan`) hands it in.
+Imports no framework, so that it answers in a second anywhere.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import shlex
-import signal
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from configs.arguments import Parser
-from configs.errors import UserError
-from configs.load import load_both
 from configs.plan import RunPlan, plan_run
+from configs.rank_variables import rank_environment
 from configs.rules import broken_rules
 from configs.schema import Cluster, Communication, Recipe
 from data.shards import shard_range
@@ -28,10 +19,9 @@ from train.comm.buckets import plan_reductions
 from train.hyperparameters import logged_hyperparameters
 from train.networks.arch import Network, build_network, gradient_bytes
 from train.plan.memory import BYTES_PER_NUMBER, estimate_input, estimate_memory
-from train.plan.text import render
 from train.schedule import LrSchedule, resolve_schedule
 
-__all__ = ["main", "plan_document"]
+__all__ = ["plan_document"]
 
 _EVERY_STEP_UP_TO = 50_000
 """Longer runs list a thousand steps besides the landmarks."""
@@ -39,13 +29,12 @@ _EVERY_STEP_UP_TO = 50_000
 _RULESETS = ("0.6.0", "4.0.0")
 
 
-def plan_document(recipe: Recipe, cluster: Cluster, environment: Mapping[str, str]) -> dict[str, Any]:
+def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
     """Say what the run would do, in values that JSON can hold.
 
     Args:
         recipe: The maths.
         cluster: The place.
-        environment: Variables that every rank would get.
 
     Raises:
         ConfigError: The recipe's arithmetic does not fit the cluster's world size.
@@ -66,7 +55,7 @@ def plan_document(recipe: Recipe, cluster: Cluster, environment: Mapping[str, st
         "landmarks": [{"at": at, "step": step, **asdict(schedule.at(step))} for step, at in marks.items()],
         **_tensors(recipe, cluster, plan),
         "shards": _shards(recipe, plan),
-        "environment": dict(environment),
+        "environment": rank_environment(cluster),
         "log_keys": _log_keys(recipe, cluster, plan, schedule),
         "compliance": _compliance(recipe),
     }
@@ -214,42 +203,3 @@ def _compliance(recipe: Recipe) -> dict[str, Any]:
         ]  # fmt: skip
         verdicts[ruleset] = {"closed_allowed": not broken, "broken_rules": broken}
     return {"division": recipe.mlperf.division, "ruleset": recipe.mlperf.ruleset, "rulesets": verdicts}
-
-
-def _parser() -> Parser:
-    parser = Parser(prog="./run.sh plan", description="Say everything that a run of RECIPE would do, without doing it.")
-    parser.add_argument("recipe", metavar="RECIPE", help="a name in configs/recipes, a YAML file, a run's config.yaml")
-    parser.add_argument("--cluster", metavar="C", help="a name in configs/clusters or a YAML file (default: laptop)")
-    parser.add_argument(
-        "--set", metavar="KEY=VALUE", dest="overrides", action="append", default=[],
-        help="change a value of the recipe (run.epochs=3) or of the cluster (cluster.num_nodes=4); repeatable",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="the same, and the rate of every step, for tools")
-    parser.add_argument("--plot", metavar="FILE.png", type=Path, help="also draw the learning rate into a file")
-    parser.add_argument("--environment", metavar="JSON", help=argparse.SUPPRESS)
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the plan; exit status 0, or 2 where recipe and cluster do not fit."""
-    try:
-        options = _parser().parse_args(arguments)
-        recipe, cluster = load_both(options.recipe, options.cluster, options.overrides)
-        environment = json.loads(options.environment) if options.environment else cluster.environment
-        document = plan_document(recipe, cluster, environment)
-        if options.plot:
-            from logs.show.plot import plot_learning_rate  # noqa: PLC0415 (matplotlib takes a second)
-
-            plot_learning_rate(options.plot, document["schedule"], f"{recipe.name}: learning rate")
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    changes = [word for override in options.overrides for word in ("--set", override)]
-    document["command"] = shlex.join(["./run.sh", "train", recipe.name, "--cluster", cluster.name, *changes])
-    sys.stdout.write(json.dumps(document) + "\n" if options.json else render(document))
-    return 0
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # "... --json | head" ends it, without a word
-    sys.exit(main())

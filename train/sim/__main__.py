@@ -169,7 +169,7 @@ def _many(scenario: Scenario, cluster: Cluster, calibration: Calibration, option
         changes = [parse_sweep(text) for text in options.sweep]
         rows = [values | forecast_row(one, options.price) for values, one in sweep(scenario, calibration, changes)]
     if options.plot:
-        from logs.show.plot import plot_sweep  # noqa: PLC0415 (matplotlib is slow to load)
+        from logs.show.plot import plot_sweep
 
         plot_sweep(options.plot, rows)
     if options.json:
@@ -185,7 +185,7 @@ def _collectives(scenario: Scenario, calibration: Calibration, options: argparse
     topologies = [machine.with_ranks(count).topology(constants.network_efficiency) for count in counts]
     rows = collective_rows(topologies, [float(1 << power) for power in range(10, 29, 3)])
     if options.plot:
-        from logs.show.plot import plot_collectives  # noqa: PLC0415 (matplotlib is slow to load)
+        from logs.show.plot import plot_collectives
 
         plot_collectives(options.plot, rows)
     if options.json:
@@ -215,7 +215,7 @@ def _validate(options: argparse.Namespace, calibration: Calibration) -> str:
         raise UserError(f"{path}: no row has img_per_s, nothing to compare with; use --points")
     pairs = [(point, predictor.forecast(point, calibration)) for point in points]
     if options.plot:
-        from logs.show.plot import plot_validation  # noqa: PLC0415 (matplotlib is slow to load)
+        from logs.show.plot import plot_validation
 
         rates = [(each.measured_images_per_s or 0.0, one.images_per_s, one.basis) for each, one in pairs]
         plot_validation(options.plot, rates)

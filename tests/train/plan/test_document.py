@@ -1,25 +1,21 @@
-"""The plan says what a run would do, for people and for tools, in about a second and without MXNet."""
+"""The document of a plan holds what the run would do: steps, rates, shards, memory, log keys and rules."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from configs.load import ROOT, load_both
 from train.networks.arch import build_network
-from train.plan.document import main, plan_document
+from train.plan.document import plan_document
 from train.plan.text import draw
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
 
 
 def _plan(recipe: str, *overrides: str, cluster: str = "laptop") -> dict[str, Any]:
-    return plan_document(*load_both(recipe, cluster, overrides), {})
+    return plan_document(*load_both(recipe, cluster, overrides))
 
 
 def test_the_record_on_its_own_cluster() -> None:
@@ -83,47 +79,6 @@ def test_the_drawn_curve_reaches_the_top_where_the_rate_does() -> None:
     assert "#" in top[30:50]
     assert "#" not in top[10:30]
     assert bottom.count("#") > 60
-
-
-def test_the_command_prints_json_and_a_figure_without_importing_mxnet(tmp_path: Path) -> None:
-    picture = tmp_path / "rate.png"
-    code = (
-        "import sys; from train.plan.document import main; "
-        f"status = main(['digits', '--json', '--plot', {str(picture)!r}]); "
-        "assert 'mxnet' not in sys.modules; sys.exit(status)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    plan = json.loads(done.stdout)
-    assert plan["recipe"] == "digits"
-    assert plan["command"] == "./run.sh train digits --cluster laptop"
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_text_says_why_the_record_is_open(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["abci-b86016", "--cluster", "abci-v100"]) == 0
-    text = capsys.readouterr().out
-    assert "86,016 = 2,048 ranks x 42 images x 1 micro-batches" in text
-    assert "reference_convergence_point: batch.global_size is 86016, allowed: at most 67840 (4.0.0)" in text
-    assert max(map(len, text.splitlines())) <= 130
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["digits", "--cluser", "laptop"], "error: '--cluser' is not expected here; did you mean '--cluster'?"),
-        (["nosuch"], "error: recipe: got 'nosuch'"),
-        (["abci-b86016", "--set", "cluster.ranks_per_node=5"], "error: batch.global_size: got 86016, allowed: a "),
-        (["digits", "--plot", "/nonexistent/rate.png"], "error: /nonexistent/rate.png: cannot be written"),
-    ],
-)
-def test_what_cannot_be_planned_is_one_line_and_status_2(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith(message)
-    assert captured.err.count("\n") == 1
-    assert not captured.out
 
 
 def test_adam_is_planned_with_two_moments_and_logged_under_its_own_names() -> None:

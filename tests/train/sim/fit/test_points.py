@@ -20,7 +20,7 @@ from train.sim.fit.points import Point, ranks_per_node, read_points
 from train.sim.hardware import find_accelerator
 from train.sim.predict import Predictor
 
-EXCERPT = Path(__file__).with_name("points.csv")
+EXCERPT = Path(__file__).parents[1] / "points.csv"
 PREDICTOR = Predictor()
 IDENTITY = ("mlperf_round", "submitter", "system", "accelerator", "n_acc", "batch_per_acc", "how")
 
