@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
 from configs.errors import ConfigError, UserError, nearest
 from configs.schema import Cluster, Recipe
+from configs.validate import validate
 
 __all__ = [
+    "FOLDERS",
     "ROOT",
     "dump",
     "load_both",
@@ -21,6 +22,7 @@ __all__ = [
     "load_recipe",
     "load_run",
     "parse_yaml",
+    "read_tree",
     "resolve_path",
     "with_resolved_paths",
 ]
@@ -28,7 +30,8 @@ __all__ = [
 ROOT = Path(__file__).resolve().parent.parent
 """The program's folder; relative paths in cluster files start here."""
 
-Schema = TypeVar("Schema", bound=BaseModel)
+FOLDERS = {"recipe": "recipes", "cluster": "clusters", "study": "studies"}
+"""Kind of file -> folder below configs that holds the shipped ones."""
 
 
 class _Yaml(yaml.SafeLoader):
@@ -88,20 +91,20 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         ConfigError: Unknown recipe or key, wrong type, value out of range.
         UserError: The file is not YAML.
     """
-    tree = _read("recipe", name)
+    tree = read_tree("recipe", name)
     for override in overrides:
         if not override.startswith("cluster."):
             _set(tree, override)
-    return _validate(Recipe, tree, "")
+    return validate(Recipe, tree)
 
 
 def load_cluster(name: str, overrides: Sequence[str] = ()) -> Cluster:
     """Load a cluster by name (``configs/clusters``) or path; overrides begin with ``cluster.``."""
-    tree = _read("cluster", name)
+    tree = read_tree("cluster", name)
     for override in overrides:
         if override.startswith("cluster."):
             _set(tree, override.removeprefix("cluster."))
-    return _validate(Cluster, tree, "cluster.")
+    return validate(Cluster, tree, "cluster.")
 
 
 def load_both(recipe: str, cluster: str | None, overrides: Sequence[str] = ()) -> tuple[Recipe, Cluster]:
@@ -134,21 +137,30 @@ def with_resolved_paths(cluster: Cluster) -> Cluster:
     return cluster.model_copy(update={"paths": cluster.paths.model_copy(update=paths)})
 
 
-def _read(kind: str, name: str) -> dict[str, Any]:
-    """Read the YAML tree of a recipe or a cluster, from its own file or from a run's config.yaml."""
-    folder = ROOT / "configs" / f"{kind}s"
+def read_tree(kind: str, name: str) -> dict[str, Any]:
+    """Return the unchecked content of a recipe, cluster or study file, or of the block of a run's config.yaml.
+
+    Args:
+        kind: A key of `FOLDERS`.
+        name: The name of a shipped file without its ending, or a path.
+
+    Raises:
+        ConfigError: There is no such file.
+        UserError: The file cannot be read, is not YAML, or is no block of keys.
+    """
+    folder = ROOT / "configs" / FOLDERS[kind]
     path = folder / f"{name}.yaml"
     if not path.is_file():
         path = Path(name)
     if not path.is_file():
         known = [entry.stem for entry in folder.glob("*.yaml")]
-        raise ConfigError(kind, name, f"a name in configs/{kind}s or a YAML file", nearest(name, known))
+        raise ConfigError(kind, name, f"a name in configs/{folder.name} or a YAML file", nearest(name, known))
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     tree = parse_yaml(text, str(path))
-    if isinstance(tree, dict) and "recipe" in tree and "cluster" in tree:
+    if isinstance(tree, dict) and {kind, "recipe", "cluster"} <= tree.keys():
         tree = tree[kind]
     if not isinstance(tree, dict):
         raise UserError(f"{path}: a {kind} is a block of keys, this is {type(tree).__name__}")
@@ -168,62 +180,3 @@ def _set(tree: dict[str, Any], override: str) -> None:
             raise ConfigError("--set", override, f"{part!r} is a value, not a block")
         node = child
     node[parts[-1]] = parse_yaml(text, f"--set {key}")
-
-
-def _validate(schema: type[Schema], tree: Mapping[str, Any], prefix: str) -> Schema:
-    try:
-        return schema.model_validate(tree)
-    except ValidationError as error:
-        raise _explain(schema, error.errors()[0], prefix, error.error_count()) from None
-
-
-def _explain(schema: type[BaseModel], problem: Any, prefix: str, count: int) -> ConfigError:
-    """Turn pydantic's first complaint into ours."""
-    location = [str(part) for part in problem["loc"] if part not in _TAGS]
-    key = prefix + ".".join(location)
-    kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
-    more = f"and {count - 1} more to mend" if count > 1 else ""
-    if kind == "value_error" and isinstance(context.get("error"), ConfigError):
-        inner = context["error"]
-        names = location if location and location[-1] == inner.key else [*location, inner.key]
-        return ConfigError(prefix + ".".join(names), inner.got, inner.allowed, inner.remedy)
-    if kind == "extra_forbidden":
-        known = _keys_at(schema, location[:-1])
-        return ConfigError(key, got, "no such key", nearest(location[-1], known))
-    if kind == "missing":
-        return ConfigError(key, None, "this key is required", "add it")
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        tags = [tag.strip("'\" ") for tag in str(context.get("expected_tags", "")).split(",") if tag.strip()]
-        tag = str(context.get("tag", ""))
-        allowed = "one of " + ", ".join(tags) if tags else "a block with a name"
-        return ConfigError(f"{key}.name", tag or None, allowed, nearest(tag, tags) if tag and tags else "")
-    message = re.sub(r"^(Input|Value) should be ", "", problem["msg"])
-    remedy = nearest(got, _literals(message)) if kind == "literal_error" and isinstance(got, str) else more
-    return ConfigError(key, got, message, remedy)
-
-
-_TAGS = frozenset({"adam", "lars", "sgd", "polynomial", "step", "cosine"})
-"""Discriminators, which pydantic puts into an error's path and a user never wrote."""
-
-
-def _literals(message: str) -> list[str]:
-    return re.findall(r"'([^']*)'", message)
-
-
-def _keys_at(schema: type[BaseModel], location: Iterable[str]) -> list[str]:
-    """List the keys allowed in the block at ``location``, following unions into all their members."""
-    schemas = [schema]
-    for part in location:
-        schemas = [
-            inner
-            for each in schemas
-            if part in each.model_fields
-            for inner in _models_in(each.model_fields[part].annotation)
-        ]
-    return sorted({name for each in schemas for name in each.model_fields})
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for inner in getattr(annotation, "__args__", ()) for model in _models_in(inner)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from configs.errors import ConfigError
 from configs.load import load_both, load_cluster
@@ -95,9 +95,9 @@ class ScalingStudy(Section):
 
     @field_validator("ranks", "batch")
     @classmethod
-    def _values_differ(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+    def _values_differ(cls, value: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
         if len(set(value)) < len(value):
-            raise ConfigError("axis", list(value), "numbers that differ")
+            raise ConfigError(str(info.field_name), list(value), "numbers that differ")
         return value
 
     @model_validator(mode="after")
@@ -189,7 +189,7 @@ def _seats(ranks: int, place: Cluster) -> dict[str, Any]:
         cores = {"cluster.node.rank_cores": place.node.rank_cores[:ranks]} if place.node.rank_cores else {}
         return {"cluster.num_nodes": 1, "cluster.ranks_per_node": ranks, **cores}
     if ranks % a_node:
-        raise ConfigError("ranks", ranks, f"up to {a_node}, or a multiple of them", "change it, or the cluster")
+        raise ConfigError("study.ranks", ranks, f"up to {a_node}, or a multiple of them", "change it, or the cluster")
     # More than one machine has no local launcher: such a cell is only ever predicted.
     beyond = {"cluster.launcher": "horovodrun"} if place.launcher == "local" else {}
     return {"cluster.num_nodes": ranks // a_node, "cluster.ranks_per_node": a_node, **beyond}

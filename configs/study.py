@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
-from configs.errors import ConfigError, nearest
-from configs.load import ROOT, load_both, parse_yaml
+from configs.errors import ConfigError
+from configs.load import load_both, read_tree
 from configs.plan import plan_run
 from configs.scaling_study import ScalingStudy
 from configs.schema import Cluster, Recipe
 from configs.section import Section
+from configs.validate import validate
 
 __all__ = ["Cell", "Curve", "Study", "load_study"]
 
-_Schema = TypeVar("_Schema", bound=Section)
 Values = Annotated[tuple[float, ...], Field(strict=False, min_length=1)]
 
 
@@ -89,40 +88,20 @@ class Cell:
 def load_study(name: str) -> Study | ScalingStudy:
     """Load a study by name (``configs/studies``) or path, and check that each of its cells can be run.
 
-    A file that names a ``swept`` key is a `Study`, any other a `ScalingStudy`.
+    The two kinds of study have different keys: the kind that knows more of the file's keys is meant.
 
     Raises:
         ConfigError: Unknown study or key, wrong type, value out of range, here or in a cell.
+        UserError: The file cannot be read or is not YAML.
     """
-    folder = ROOT / "configs" / "studies"
-    path = folder / f"{name}.yaml"
-    if not path.is_file():
-        path = Path(name)
-    if not path.is_file():
-        known = [entry.stem for entry in folder.glob("*.yaml")]
-        raise ConfigError("study", name, "a name in configs/studies or a YAML file", nearest(name, known))
-    tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-    if not isinstance(tree, Mapping):
-        raise ConfigError("study", str(path), "a block of keys")
-    if "swept" in tree:
-        study = _validate(Study, tree)
+    tree = read_tree("study", name)
+    if len(tree.keys() & Study.model_fields.keys()) > len(tree.keys() & ScalingStudy.model_fields.keys()):
+        study = validate(Study, tree, "study.")
         for cell in study.grid_cells():
             study.load(cell)
         return study
-    scaling = _validate(ScalingStudy, tree)
+    scaling = validate(ScalingStudy, tree, "study.")
     for point in scaling.cells():
         recipe, cluster = scaling.load(point)
         plan_run(recipe, cluster.world_size)
     return scaling
-
-
-def _validate(schema: type[_Schema], tree: Mapping[str, Any]) -> _Schema:
-    try:
-        return schema.model_validate(tree)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        cause = problem.get("ctx", {}).get("error")
-        if isinstance(cause, ConfigError):
-            raise cause from None
-        key = ".".join(str(part) for part in problem["loc"])
-        raise ConfigError(key, problem["input"], problem["msg"]) from None

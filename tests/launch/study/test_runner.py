@@ -179,9 +179,9 @@ def test_a_failed_cell_is_a_row_and_the_others_are_run(tmp_path: Path) -> None:
 def test_a_grid_that_cannot_run_is_refused_before_its_first_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^model\.name: "):
         _study(tmp_path, STUDY.replace("resnet8", "resnet9"))
-    with pytest.raises(ConfigError, match=r"^ranks: got 24, allowed: up to 16, or a multiple"):
+    with pytest.raises(ConfigError, match=r"^study\.ranks: got 24, allowed: up to 16, or a multiple"):
         _study(tmp_path, BEYOND.replace("[8, 32]", "[24]").replace("dgx-a100", str(_wide(tmp_path))))
-    with pytest.raises(ConfigError, match="numbers that differ"):
+    with pytest.raises(ConfigError, match=r"^study\.ranks: got \[1, 1\], allowed: numbers that differ"):
         _study(tmp_path, STUDY.replace("ranks: [1]", "ranks: [1, 1]"))
 
 
@@ -190,7 +190,7 @@ def test_cells_that_nobody_wants_are_left_out_and_a_name_that_is_none_is_refused
     assert [(cell.communication, cell.batch) for cell in _study(tmp_path, text).cells()] == [
         ("none", 16), ("none", 32), ("devices", 16),
     ]  # fmt: skip
-    with pytest.raises(ConfigError, match=r"^leave_out\.batch: got 64, allowed: 16, 32"):
+    with pytest.raises(ConfigError, match=r"^study\.leave_out\.batch: got 64, allowed: 16, 32"):
         _study(tmp_path, text.replace("[32]}]", "[64]}]"))
 
 
@@ -214,7 +214,7 @@ def test_cells_whose_link_cannot_be_shaped_are_predicted_and_the_page_says_why(
 
 def test_an_expectation_of_something_outside_the_grid_is_refused(tmp_path: Path) -> None:
     text = STUDY + "expects: [{axis: batch, base: 16, other: 32, effect: gains, network: small}]\n"
-    with pytest.raises(ConfigError, match=r"^expects\.batch: got 32, allowed: 16"):
+    with pytest.raises(ConfigError, match=r"^study\.expects\.batch: got 32, allowed: 16"):
         _study(tmp_path, text)
 
 
