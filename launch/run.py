@@ -15,6 +15,7 @@ from pathlib import Path
 from configs.errors import STOPPED_STATUS, UserError
 from configs.load import ROOT, dump, resolve_path
 from configs.plan import plan_run
+from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
 from configs.schema import Cluster, Recipe
 from launch.cause import find_cause, read_failures, was_stopped
@@ -87,8 +88,7 @@ def _start(folder: Path, recipe: Recipe, cluster: Cluster) -> Outcome:
     variables = rank_environment(cluster)
     record_environment(folder, variables)
     sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {shown(folder)}\n")
-    # -I: a train.py or a PYTHONPATH of the caller's must not come before ours; -u, since -I ignores the variable.
-    command = [sys.executable, "-I", "-u", "-m", "train", str(folder.absolute())]
+    command = command_of(Program.RANK, str(folder.absolute()))
     with monitored(folder, has_gpu=cluster.device == "gpu"):
         return run_under(cluster, command, variables)
 
@@ -144,7 +144,7 @@ def pack(words: Sequence[str]) -> None:
     Raises:
         UserError: It cannot be packed.
     """
-    if subprocess.run([sys.executable, "-m", "data", "prepare", *words], cwd=ROOT, check=False).returncode:
+    if subprocess.run(command_of(Program.PREPARE_VERB, "prepare", *words), cwd=ROOT, check=False).returncode:
         raise UserError(f"{words[1]}: the data set could not be packed (see above)")
 
 

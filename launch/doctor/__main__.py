@@ -20,6 +20,7 @@ from typing import Any
 from configs.arguments import Parser
 from configs.errors import UserError
 from configs.load import ROOT, dump, load_both, resolve_path
+from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
 from configs.schema import Cluster, Recipe
 from launch.doctor.diagnosis import judge
@@ -83,7 +84,7 @@ def _plan(options: Any) -> dict[str, Any]:
     """Ask the planner, which `launch` runs but never imports."""
     sets = [word for override in options.overrides for word in ("--set", override)]
     place = ["--cluster", options.cluster] if options.cluster else []
-    command = [sys.executable, "-I", "-m", "train.plan", "plan", options.recipe, *place, *sets, "--json"]
+    command = command_of(Program.PLAN_VERB, "plan", options.recipe, *place, *sets, "--json")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(done.stderr.strip().removeprefix("error: "))
@@ -116,7 +117,7 @@ def _probe(
 ) -> tuple[list[dict[str, Any]], int | None]:
     """Let real ranks look; gives what each of them told, and the signal that stopped it, if one did."""
     (folder / CONFIG_FILE).write_text(dump(recipe, cluster), encoding="utf-8")
-    command = [sys.executable, "-I", "-u", "-m", "train.doctor.probe", str(folder), *(["--data"] if with_data else [])]
+    command = command_of(Program.PROBE, str(folder), *(["--data"] if with_data else []))
     outcome = run_under(cluster, command, rank_environment(cluster))
     told = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("rank_*.json")]
     return sorted(told, key=lambda row: row["rank"]), outcome.interrupted_by

@@ -20,6 +20,7 @@ from functools import partial
 from types import FrameType
 
 from configs.errors import STOPPED_STATUS
+from configs.programs import Program, command_of
 from configs.rank_variables import server_environment
 from launch.start.link import require_link, shaped
 from launch.start.rendezvous import serve_rendezvous
@@ -107,7 +108,7 @@ def run_ranks_on_link(
         UserError: This machine cannot shape a loopback.
     """
     require_link()
-    inner = [sys.executable, "-I", "-m", "launch.start.local", "--servers", str(servers), str(num_ranks), *command]
+    inner = command_of(Program.LOCAL_LAUNCHER, "--servers", str(servers), str(num_ranks), *command)
     with forwarded_signals() as signals:
         launcher = subprocess.Popen(
             [*shaped(bytes_per_s), *inner], env={**os.environ, **environment}, start_new_session=True
@@ -130,7 +131,7 @@ def _parameter_servers(
         return
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    command = [sys.executable, "-I", "-m", "train.comm.server"]
+    command = command_of(Program.PARAMETER_SERVER)
     variables = partial(server_environment, port=port, workers=workers, servers=servers)
     roles = [variables("scheduler"), *[variables("server")] * servers]
     started = [subprocess.Popen(command, start_new_session=True, env={**base, **role}) for role in roles]

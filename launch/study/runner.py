@@ -16,6 +16,7 @@ from pathlib import Path
 
 from configs.errors import UserError
 from configs.load import ROOT, dump, load_run, resolve_path, with_resolved_paths
+from configs.programs import Program, command_of
 from configs.scaling_study import ScalingCell, ScalingStudy
 from configs.schema import Cluster, Recipe
 from launch.run import pack
@@ -33,7 +34,7 @@ Runner = Callable[[Recipe, Cluster, Path], int | None]
 """Runs a cell to its end and gives the exit status, 128 + n when a signal stopped it; None: a scheduler has it now."""
 
 _REFUSED, _SIGNALLED = 2, 128
-_SIMULATOR = [sys.executable, "-I", "-m", "train.sim", "simulate"]
+_SIMULATOR = command_of(Program.SIMULATE_VERB, "simulate")
 _DESCRIPTION = ROOT / "runs" / "this-machine.yaml"
 """Where the simulator looks for what it measured of this machine."""
 

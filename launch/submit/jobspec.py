@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from configs.errors import ConfigError, UserError
+from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
 from configs.schema import Cluster
 from launch.start.commands import RANK_SCRIPT
@@ -78,7 +79,7 @@ class JobSpec:
         else:
             program, python = IMAGE_PROGRAM, IMAGE_PROGRAM / ".venv/bin/python"
             enter = self._entering() if container.runtime in ("apptainer", "singularity") else []
-        return [*enter, str(program / RANK_SCRIPT), str(python), "-I", "-u", "-m", "train"]
+        return [*enter, str(program / RANK_SCRIPT), *command_of(Program.RANK, python=python)]
 
     @property
     def mounts(self) -> list[str]:

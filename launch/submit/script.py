@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from configs.programs import Program, command_of
 from launch.start.commands import launcher_command, meets_over_srun, notice_of
 from launch.submit.jobspec import JobSpec
 
@@ -92,7 +93,7 @@ def _launcher(spec: JobSpec) -> list[str]:
     """Name the launcher's words and a rank's."""
     cluster, lines = spec.cluster, []
     if cluster.launcher == "local":
-        words = [str(spec.python), "-I", "-m", "launch.start.local", str(cluster.world_size)]
+        words = command_of(Program.LOCAL_LAUNCHER, str(cluster.world_size), python=spec.python)
     else:
         words = launcher_command(cluster, [], spec.variables)
     quoted = [_quote(word) for word in words]
@@ -142,7 +143,7 @@ def _function(spec: JobSpec) -> list[str]:
     meets = meets_over_srun(spec.cluster, spec.variables)
     serving = [
         "  # Ranks over Gloo meet here; it ends with this script, whose pipe it reads.",
-        f"  coproc rendezvous {{ exec \"$python\" -I -m launch.start.rendezvous {nodes} {per_node}; }}",
+        f"  coproc rendezvous {{ exec \"$python\" -I -m {Program.RENDEZVOUS.value} {nodes} {per_node}; }}",
         "  local server=$!",
         "  read -r HOROVOD_GLOO_RENDEZVOUS_PORT <&\"${rendezvous[0]}\" || { status=1 && return; }",
         "  export HOROVOD_GLOO_RENDEZVOUS_PORT",
@@ -171,11 +172,11 @@ def _main(spec: JobSpec, dialect: Dialect) -> list[str]:
         "worst=0",
         'for run in "${runs[@]}"; do',
         "  status=0",
-        '  if [[ $signals -eq 0 ]] && "$python" -I -m launch.submit.job begin "$run"; then',
+        f'  if [[ $signals -eq 0 ]] && "$python" -I -m {Program.JOB.value} begin "$run"; then',
         '    launch "$run"',
         "  fi",
         "  result=0",
-        '  "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" || result=$?',
+        f'  "$python" -I -m {Program.JOB.value} end "$run" --status "$status" --signals "$signals" || result=$?',
         "  # 75: stopped before its end, to be continued.",
         "  if [[ $result -eq 75 ]]; then",
         *queue,

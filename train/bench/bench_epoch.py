@@ -13,6 +13,7 @@ from typing import Any
 
 from configs.load import load_both
 from configs.plan import plan_run
+from configs.programs import Program, command_of
 from data.input.batches import Batch
 from logs.events import NullLog
 from logs.metrics import NullMetrics
@@ -64,13 +65,13 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 def _ours(arguments: argparse.Namespace, output: Path) -> Mapping[str, float]:
     sets = ["--set", f"run.epochs={arguments.epochs}", "--set", "run.eval_every_epochs=2"]
-    run_ranks("train.bench.programs.epoch_ours", [_RECIPE, *sets, "--output", str(output)])
+    run_ranks(command_of(Program.EPOCH_OURS, _RECIPE, *sets, "--output", str(output)))
     return _read(output)
 
 
 def _textbook(arguments: argparse.Namespace, data: Path, output: Path) -> Mapping[str, float]:
     shape = ["--image-size", "32", "--batch-size", "32", "--epochs", str(arguments.epochs), "--eval-every", "2"]
-    run_ranks("train.bench.programs.epoch_textbook", [str(data), *shape, "--output", str(output)])
+    run_ranks(command_of(Program.EPOCH_TEXTBOOK, str(data), *shape, "--output", str(output)))
     return _read(output)
 
 

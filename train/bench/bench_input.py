@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from configs.load import dump, load_both
+from configs.programs import Program, command_of
 from configs.schema import Cluster, Recipe
 from logs.folder import read_summary
-from train.bench.launching import launch, packed
+from train.bench.launching import packed, run
 from train.bench.measure import Report, interleave, make_report, summarize
 from train.bench.readers import BATCH_SIZE, read_by_dali, read_by_mxnet, read_by_pillow
 
@@ -86,7 +87,7 @@ def _training(recipe: Recipe, cluster: Cluster, image_size: int) -> Mapping[str,
     with tempfile.TemporaryDirectory(prefix="bench-input-") as name:
         config, folder = Path(name) / "config.yaml", Path(name) / "run"
         config.write_text(dump(recipe.model_copy(update={"model": shape}), cluster), encoding="utf-8")
-        launch("launch", ["train", str(config), "--run-dir", str(folder)])
+        run(command_of(Program.TRAIN_VERB, "train", str(config), "--run-dir", str(folder)))
         summary = read_summary(folder)
     assert summary.images_per_s is not None
     assert summary.input_wait_fraction is not None

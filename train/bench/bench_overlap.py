@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from configs.errors import UserError
+from configs.programs import Program, command_of
 from train.bench.launching import run_ranks
 from train.bench.measure import Figures, Report, Row, make_report, summarize
 from train.bench.programs.overlap_ours import NONE, OVERLAPPED, SERIAL, Way
@@ -59,7 +60,7 @@ class _Job:
                   f"batch.global_size={2 * options.batch}"]  # fmt: skip
         words = [word for override in (*recipe, *self.settings) for word in ("--set", override)]
         words += ["--rounds", str(options.rounds), "--steps", str(options.steps), *(way.name for way in ways)]
-        said = run_ranks("train.bench.programs.overlap_ours", words, overrides=(*self.settings, *self._link))
+        said = run_ranks(command_of(Program.OVERLAP_OURS, *words), overrides=(*self.settings, *self._link))
         return {Way.parse(name): samples for name, samples in samples_of(said).items()}
 
     @property

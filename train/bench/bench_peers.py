@@ -15,7 +15,8 @@ from configs.errors import UserError, nearest
 from configs.load import ROOT, load_both
 from configs.networks import IMAGE_SIZES, NETWORKS
 from configs.plan import plan_run
-from train.bench.launching import launch, run, run_ranks
+from configs.programs import Program, command_of
+from train.bench.launching import run, run_ranks
 from train.bench.measure import Figures, Report, interleave, make_report
 from train.bench.samples import samples_of
 
@@ -118,18 +119,19 @@ class _Contest:
         """Pack the images, once."""
         if not (self.data / "manifest.json").is_file():
             counts = shlex.split(f"--train {self._images} --eval 2 --classes {self._classes}")
-            launch("data", ["prepare", "generated", str(self.data), *counts])
+            run(command_of(Program.PREPARE_VERB, "prepare", "generated", str(self.data), *counts))
 
     def ours(self) -> Figures:
         """Run this program."""
         words = [word for override in self._overrides for word in ("--set", override)]
-        return _only_sample(run_ranks("train.bench.programs.ours", [*words, *self._words], overrides=self._places))
+        command = command_of(Program.PEER_OURS, *words, *self._words)
+        return _only_sample(run_ranks(command, overrides=self._places))
 
     def horovod(self, mode: str) -> Figures:
         """Run Horovod's example."""
         words = [*self._peer_words, "--batch-size", str(self.batch), "--model", _ZOO[self.model], "--mode", mode]
         overrides = (*_LIBRARIES_OWN, *self._places)
-        return _only_sample(run_ranks("train.bench.programs.horovod_example", words, overrides=overrides))
+        return _only_sample(run_ranks(command_of(Program.HOROVOD_EXAMPLE, *words), overrides=overrides))
 
     def pytorch(self, *extra: str) -> Figures:
         """Run DistributedDataParallel."""
@@ -145,10 +147,9 @@ class _Contest:
                 *self._peer_words, "--model", self.model, "--classes", str(self._classes),
                 "--channels", str(self._channels), "--batch-size", str(batch), "--meet", f"{folder}/ranks", *extra,
             ]  # fmt: skip
-            program = [str(_python()), "-u", "-m", "train.bench.programs.pytorch_peer", *words]
-            return _only_sample(
-                launch("launch.start.ranks", ["--set", f"cluster.ranks_per_node={ranks}", "--", *program])
-            )
+            # This program is not installed in the peers' environment, so Python must look in the current folder.
+            program = command_of(Program.PYTORCH_PEER, *words, python=_python(), is_isolated=False)
+            return _only_sample(run_ranks(program, overrides=[f"cluster.ranks_per_node={ranks}"]))
 
 
 def measure(options: argparse.Namespace) -> Report:

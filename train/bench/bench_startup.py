@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from configs.load import load_both
+from configs.programs import Program, command_of
 from logs.mlperf import RESULT_FILES
 from logs.read.lines import read_events
-from train.bench.launching import launch, packed, run
+from train.bench.launching import packed, run
 from train.bench.measure import Report, interleave, make_report
 
 PURPOSE = "from the command to run_start, against imports, communicator, pipelines, weights by broadcast in turn"
@@ -64,7 +65,7 @@ def _ours(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
     }  # fmt: skip
     sets = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     begin = time.time()
-    launch("launch", ["train", _RECIPE, *sets, "--run-dir", str(folder)])
+    run(command_of(Program.TRAIN_VERB, "train", _RECIPE, *sets, "--run-dir", str(folder)))
     ledger = json.loads((folder / "startup.json").read_text(encoding="utf-8"))
     events = read_events(folder / RESULT_FILES["4.0.0"])
     run_start = next(event.time_s for event in events if event is not None and event.key == "run_start")
@@ -75,11 +76,11 @@ def _ours(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
 def _textbook(arguments: argparse.Namespace, readers: str, data: Path, output: Path) -> dict[str, float]:
     """Run `train.bench.programs.startup_textbook` by the launcher that its readers know."""
     horovodrun = Path(sys.executable).with_name("horovodrun")
-    rank = [
-        sys.executable, "-I", "-m", "train.bench.programs.startup_textbook", "--recipe", _RECIPE,
+    rank = command_of(
+        Program.STARTUP_TEXTBOOK, "--recipe", _RECIPE,
         "--readers", readers, "--data", str(data), "--output", str(output),
         "--image-size", str(arguments.image_size), "--batch-size", str(arguments.batch_size),
-    ]  # fmt: skip
+    )  # fmt: skip
     begin = time.time()
     run([str(horovodrun), "-np", str(arguments.ranks), "--gloo", *rank], {"OMP_NUM_THREADS": "1"})
     ledger = json.loads(output.read_text(encoding="utf-8"))

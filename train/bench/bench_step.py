@@ -8,6 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from configs.errors import UserError
+from configs.programs import Program, command_of
 from train.bench.launching import run_ranks
 from train.bench.measure import Figures, Report, make_report, summarize
 from train.bench.samples import samples_of
@@ -71,9 +72,9 @@ class _Case:
         ]  # fmt: skip
         words = [word for override in overrides for word in ("--set", override)]
         said = run_ranks(
-            "train.bench.programs.step_ours", [*words, "--seconds", str(seconds)],
+            command_of(Program.STEP_OURS, *words, "--seconds", str(seconds)),
             overrides=[override for override in overrides if override.startswith("cluster.")],
-        )  # fmt: skip
+        )
         return samples_of(said)["step"]
 
 

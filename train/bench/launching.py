@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from configs.load import ROOT, resolve_path
+from configs.programs import Program, command_of
 from configs.schema import Cluster, Recipe
 from data.prepare import prepare
 from data.sources.catalogue import Settings, open_source
 from train.bench.measure import MeasurementFailed
 
-__all__ = ["launch", "packed", "run", "run_ranks"]
+__all__ = ["packed", "run", "run_ranks"]
 
 _TAIL_LINES = 12
 """Of a failed job's output, for its message."""
 
 
 def run_ranks(
-    module: str, arguments: Sequence[str], *,
-    cluster: str = "laptop", overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None,
-) -> str:  # fmt: skip
-    """Run ``python -m module arguments`` once a rank, with what a run's ranks get, and wait for the end.
+    command: Sequence[str],
+    *,
+    cluster: str = "laptop",
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Run ``command`` once a rank, with what a run's ranks get, and wait for the end.
 
     Args:
-        module: A program that reads rank and size by `train.rank.identity`.
-        arguments: Its command line.
+        command: A program that reads rank and size by `train.rank.identity`; see `configs.programs.command_of`.
         cluster: A name in configs/clusters or a YAML file.
         overrides: ``cluster.key=value``.
         environment: Variables on top of this process's own.
@@ -40,17 +42,7 @@ def run_ranks(
         MeasurementFailed: A rank failed; the text holds its last words.
     """
     sets = [word for override in overrides for word in ("--set", override)]
-    ranks = [sys.executable, "-I", "-u", "-m", module, *arguments]
-    return launch("launch.start.ranks", ["--cluster", cluster, *sets, "--", *ranks], environment)
-
-
-def launch(module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Run a program of ours as users do; gives its output.
-
-    Raises:
-        MeasurementFailed: Its exit status is not 0.
-    """
-    return run([sys.executable, "-I", "-m", module, *arguments], environment)
+    return run(command_of(Program.RANKS_LAUNCHER, "--cluster", cluster, *sets, "--", *command), environment)
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:

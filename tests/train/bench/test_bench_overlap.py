@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs.programs import Program, command_of
 from launch.start.link import can_shape, shaped
 from train.bench.bench_overlap import _bits_per_s, _figures
 from train.bench.launching import run_ranks
@@ -48,7 +49,7 @@ def test_two_ranks_tell_a_sample_a_round_of_every_way_over_a_shaped_link() -> No
     ways = [Way(NONE), Way(SERIAL, 1 << 18), Way(OVERLAPPED, 1 << 16), Way(OVERLAPPED, order="first"),
             Way(OVERLAPPED, wire="float16"), Way(OVERLAPPED, 1 << 14, deferred=0.3)]  # fmt: skip
     words = [*SMALL, "--rounds", "2", "--steps", "1", *(way.name for way in ways)]
-    said = samples_of(run_ranks("train.bench.programs.overlap_ours", words, overrides=[f"{LINK}=125e6"]))
+    said = samples_of(run_ranks(command_of(Program.OVERLAP_OURS, *words), overrides=[f"{LINK}=125e6"]))
     assert {Way.parse(name) for name in said} == set(ways)
     assert all(len(samples) == 2 and all(each["step_ms"] > 0 for each in samples) for samples in said.values())
 

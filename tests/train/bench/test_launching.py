@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from train.bench.launching import launch, run_ranks
+from configs.programs import Program, command_of
+from train.bench.launching import run, run_ranks
 from train.bench.measure import MeasurementFailed
 
 
 def test_every_rank_runs_the_program_with_the_clusters_variables() -> None:
-    said = run_ranks("sysconfig", [], overrides=["cluster.ranks_per_node=3"], environment={"ONE": "1"})
+    said = run_ranks(
+        [sys.executable, "-m", "sysconfig"], overrides=["cluster.ranks_per_node=3"], environment={"ONE": "1"}
+    )
     assert said.count("Python version:") == 3
 
 
 def test_a_failed_job_says_the_command_and_its_last_words() -> None:
     with pytest.raises(MeasurementFailed, match=r"(?s)no.such.module.*No module named"):
-        run_ranks("no.such.module", [])
+        run_ranks([sys.executable, "-m", "no.such.module"])
 
 
 def test_a_program_that_refuses_is_a_failed_measurement() -> None:
     with pytest.raises(MeasurementFailed, match="COMMAND is missing"):
-        launch("launch.start.ranks", ["--cluster", "laptop"])
+        run(command_of(Program.RANKS_LAUNCHER, "--cluster", "laptop"))

@@ -1,0 +1,56 @@
+"""The modules that are started as processes of their own with ``python -m``, and the command line that starts each.
+
+A started module is a string, so import contracts cannot see the dependency. This table is the only place for such
+strings besides the table of verbs in ``run.sh``, and a test finds every module of both. Imports the standard library
+only.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum, unique
+from pathlib import Path
+
+__all__ = ["Program", "command_of"]
+
+
+@unique
+class Program(Enum):
+    """A started module: the member names the role, the value is the module."""
+
+    RANK = "train"
+    TRAIN_VERB = "launch"
+    PREPARE_VERB = "data"
+    PLAN_VERB = "train.plan"
+    SIMULATE_VERB = "train.sim"
+    PROBE = "train.doctor.probe"
+    PARAMETER_SERVER = "train.comm.server"
+    LOCAL_LAUNCHER = "launch.start.local"
+    RANKS_LAUNCHER = "launch.start.ranks"
+    RENDEZVOUS = "launch.start.rendezvous"
+    JOB = "launch.submit.job"
+    EPOCH_OURS = "train.bench.programs.epoch_ours"
+    EPOCH_TEXTBOOK = "train.bench.programs.epoch_textbook"
+    HOROVOD_EXAMPLE = "train.bench.programs.horovod_example"
+    OVERLAP_OURS = "train.bench.programs.overlap_ours"
+    PEER_OURS = "train.bench.programs.ours"
+    PYTORCH_PEER = "train.bench.programs.pytorch_peer"
+    STARTUP_TEXTBOOK = "train.bench.programs.startup_textbook"
+    STEP_OURS = "train.bench.programs.step_ours"
+
+
+def command_of(
+    program: Program, *arguments: str, python: Path | str = sys.executable, is_isolated: bool = True
+) -> list[str]:
+    """Return the command line that starts ``program``.
+
+    Args:
+        program: The module to start.
+        arguments: The module's own arguments.
+        python: The interpreter; by default the one that runs this process.
+        is_isolated: Whether Python ignores PYTHONPATH and the current folder (``-I``), in which a ``train.py`` of the
+            user's would be taken for ours. Only an interpreter that does not have this program installed needs False.
+    """
+    # -u, because -I ignores PYTHONUNBUFFERED, and the output of a process that is killed must not be lost.
+    flags = ["-I", "-u"] if is_isolated else ["-u"]
+    return [str(python), *flags, "-m", program.value, *arguments]

@@ -1,0 +1,47 @@
+"""The table of started modules is whole: every entry exists and can be started, and no other place starts a module."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs.load import ROOT
+from configs.programs import Program, command_of
+
+_PACKAGES = ("configs", "data", "launch", "logs", "train")
+
+
+@pytest.mark.parametrize("program", Program)
+def test_every_program_of_the_table_can_be_started(program: Program) -> None:
+    found = importlib.util.find_spec(program.value)
+    assert found is not None
+    assert found.origin is not None
+    file = Path(found.origin)
+    if file.name == "__init__.py":
+        assert file.with_name("__main__.py").is_file()
+    else:
+        assert '\nif __name__ == "__main__":\n' in file.read_text(encoding="utf-8")
+
+
+def test_no_other_place_starts_a_module_of_ours() -> None:
+    started = re.compile(rf'"-m",\s*f?"({"|".join(_PACKAGES)})\b|-I (-u )?-m ({"|".join(_PACKAGES)})\b')
+    sources = [path for package in _PACKAGES for path in (ROOT / package).rglob("*") if path.suffix in (".py", ".sh")]
+    assert len(sources) > 100
+    assert [str(path) for path in sources if started.search(path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize("name", ["run.sh", "Dockerfile", ".ci/run", ".ci/checks"])
+def test_every_module_that_a_script_starts_exists(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    modules = re.findall(r"-m ([a-z][\w.]*)", text) + re.findall(r'^  "[\w-]+\|([\w.]+)\|', text, re.MULTILINE)
+    assert modules or name.startswith(".ci")
+    assert [module for module in modules if importlib.util.find_spec(module) is None] == []
+
+
+def test_a_program_is_started_by_this_interpreter_and_away_from_the_users_files() -> None:
+    assert command_of(Program.RANK, "folder") == [sys.executable, "-I", "-u", "-m", "train", "folder"]
+    assert command_of(Program.RANK, python=Path("/python"), is_isolated=False) == ["/python", "-u", "-m", "train"]
