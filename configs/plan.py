@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from configs.errors import ConfigError
-from configs.schema import Recipe, StepDecay
+from configs.schema import Recipe
 
 __all__ = ["BEGINNING", "Position", "RunPlan", "plan_run"]
 
@@ -122,7 +122,7 @@ def _steps(samples: int, samples_per_step: int) -> int:
 
 def _durations(recipe: Recipe, samples_per_rank: int, samples_per_step: int) -> tuple[int, int]:
     """Give warm-up and decay in steps; a recipe's epochs are nominal ones."""
-    schedule, decay = recipe.schedule, recipe.schedule.decay
+    schedule = recipe.schedule
     warmup = schedule.warmup_steps
     if warmup is None:
         assert schedule.warmup_epochs is not None
@@ -132,7 +132,7 @@ def _durations(recipe: Recipe, samples_per_rank: int, samples_per_step: int) -> 
         raise ConfigError(
             "schedule.warmup", f"{warmup} steps", f"fewer than the run's {planned} steps", "shorten it or add epochs"
         )
-    return warmup, planned - warmup if isinstance(decay, StepDecay) or decay.steps is None else decay.steps
+    return warmup, schedule.decay.length(planned - warmup)
 
 
 def _cut(recipe: Recipe, world_size: int) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from configs.cluster import (
     Scheduler,
     Submission,
 )
+from configs.decays import Cosine, Decay, Polynomial, StepDecay
 from configs.errors import ConfigError
 from configs.networks import IMAGE_SIZES, NETWORKS, networks_for
 from configs.optimizers import Adam, Lars, Optimizer, Sgd
@@ -121,62 +122,18 @@ class Batch(Section):
     bn_span: int | None = Field(None, ge=1, description="Images a batch-norm sees at once, which is the micro-batch.")
 
 
-class Polynomial(Section):
-    """From the base rate B down to the end rate E: B s + E (1-s) with s = (1-x)^power, x from 0 to 1, clamped.
-
-    E is ``end_lr``, or ``end_lr_ratio`` of the base rate; 0 without either.
-    """
-
-    name: Literal["polynomial"]
-    power: float = Field(2.0, gt=0, le=10)
-    end_lr_ratio: float | None = Field(None, ge=0, le=1)
-    end_lr: float | None = Field(None, ge=0, le=1000)
-    steps: int | None = Field(None, ge=1, description="Length of the decay; none: from the warm-up to the last step.")
-    counts_from: Literal[0, 1] = Field(
-        0, description="Progress in steps of the first one after the warm-up: 0 has the base rate again, 1 less."
-    )
-
-    @model_validator(mode="after")
-    def _one_spelling_of_the_end(self) -> Polynomial:
-        if self.end_lr is not None and self.end_lr_ratio is not None:
-            got = {"end_lr": self.end_lr, "end_lr_ratio": self.end_lr_ratio}
-            raise ConfigError("end_lr", got, "one of end_lr and end_lr_ratio", "remove the other")
-        return self
-
-
-class StepDecay(Section):
-    """The rate times ``factor`` at each boundary, in epochs."""
-
-    name: Literal["step"]
-    boundaries: Annotated[tuple[float, ...], Field(strict=False, min_length=1)]
-    factor: float = Field(0.1, gt=0, lt=1)
-
-    @field_validator("boundaries")
-    @classmethod
-    def _boundaries_rise(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if list(value) != sorted(set(value)) or value[0] <= 0:
-            raise ConfigError("boundaries", list(value), "epochs above 0, rising")
-        return value
-
-
-class Cosine(Section):
-    """Half a cosine from the base rate to ``end_lr_ratio`` of it (Loshchilov and Hutter, arXiv:1608.03983)."""
-
-    name: Literal["cosine"]
-    end_lr_ratio: float = Field(0.0, ge=0, le=1)
-    steps: int | None = Field(None, ge=1)
-
-
 class Schedule(Section):
     """Linear warm-up to ``base_lr``, then a decay."""
 
-    base_lr: float = Field(gt=0, le=1000)
-    warmup_epochs: float | None = Field(None, ge=0)
-    warmup_steps: int | None = Field(None, ge=0)
-    weight_decay_lag_steps: Literal[0, 1] = Field(
-        0, description="Steps by which weight decay trails the rate's warm-up, see train.schedule."
+    base_lr: float = Field(gt=0, le=1000, description="Learning rate at the end of the warm-up.")
+    warmup_epochs: float | None = Field(
+        None, ge=0, description="Epochs in which the learning rate rises linearly to base_lr. Excludes warmup_steps."
     )
-    decay: Annotated[Polynomial | StepDecay | Cosine, Field(discriminator="name")]
+    warmup_steps: int | None = Field(None, ge=0, description="The same length in steps. Excludes warmup_epochs.")
+    weight_decay_lag_steps: Literal[0, 1] = Field(
+        0, description="Steps by which weight decay follows the warm-up of the learning rate; the 2019 record used 1."
+    )
+    decay: Decay = Field(description="How the learning rate falls after the warm-up.")
 
     @model_validator(mode="after")
     def _one_spelling_of_warmup(self) -> Schedule:
@@ -190,11 +147,7 @@ class Schedule(Section):
     @property
     def end_lr(self) -> float:
         """The learning rate when the decay is over."""
-        if isinstance(self.decay, StepDecay):
-            return float(self.base_lr * self.decay.factor ** len(self.decay.boundaries))
-        if isinstance(self.decay, Polynomial) and self.decay.end_lr is not None:
-            return self.decay.end_lr
-        return self.base_lr * (self.decay.end_lr_ratio or 0.0)
+        return self.decay.final_lr(self.base_lr)
 
 
 class Loss(Section):

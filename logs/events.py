@@ -7,83 +7,17 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 from configs.schema import Mlperf, Submission
 
-__all__ = ["EventLog", "HyperParameters", "Kind", "NullLog", "Status"]
+__all__ = ["EventLog", "Kind", "NullLog", "Status"]
 
 Kind = Literal["point", "start", "stop"]
 Status = Literal["success", "aborted"]
-
-
-@dataclass(frozen=True)
-class HyperParameters:
-    """What ran, read back from the optimizer and the pipelines. None: the run has no such thing, nothing is logged.
-
-    Attributes:
-        bn_span: Images that one batch-norm sees at once.
-        base_lr: Learning rate at the end of the warm-up; ``end_lr`` is that after the decay.
-        decay_steps: Steps from the end of the warm-up to ``end_lr``; None for a step decay.
-        power: Of a polynomial decay.
-        decay_boundary_epochs: Of a step decay, with ``decay_factor``.
-        momentum: For Adam, its beta_1; ``beta_2`` is Adam's alone.
-        epsilon: Of LARS, with ``trust_coefficient`` (eta), or of Adam.
-    """
-
-    global_batch_size: int
-    train_samples: int
-    eval_samples: int
-    gradient_accumulation_steps: int
-    bn_span: int
-    opt_name: Literal["lars", "sgd", "adam"]
-    base_lr: float
-    end_lr: float
-    warmup_epochs: float
-    warmup_steps: int
-    weight_decay: float
-    momentum: float
-    label_smoothing: float
-    decay_steps: int | None = None
-    power: float | None = None
-    decay_boundary_epochs: tuple[float, ...] | None = None
-    decay_factor: float | None = None
-    epsilon: float | None = None
-    trust_coefficient: float | None = None
-    beta_2: float | None = None
-
-    def events(self) -> dict[str, Any]:
-        """Give the events in ruleset 4.0.0's spelling, key -> value."""
-        is_adam = self.opt_name == "adam"
-        prefix = "opt" if is_adam else f"{self.opt_name}_opt"
-        warmup = "lars_opt" if self.opt_name == "lars" else "opt"
-        values = {
-            "global_batch_size": self.global_batch_size,
-            "train_samples": self.train_samples,
-            "eval_samples": self.eval_samples,
-            "gradient_accumulation_steps": self.gradient_accumulation_steps,
-            "model_bn_span": self.bn_span,
-            "opt_name": self.opt_name,
-            f"{prefix}_base_learning_rate": self.base_lr,
-            f"{prefix}_end_learning_rate": self.end_lr,
-            f"{warmup}_learning_rate_warmup_epochs": self.warmup_epochs,
-            "opt_learning_rate_warmup_steps": self.warmup_steps,
-            f"{prefix}_learning_rate_decay_steps": self.decay_steps,
-            f"{prefix}_learning_rate_decay_poly_power": self.power,
-            "opt_learning_rate_decay_boundary_epochs": self.decay_boundary_epochs,
-            "opt_learning_rate_decay_factor": self.decay_factor,
-            f"{prefix}_weight_decay": self.weight_decay,
-            "opt_adam_beta_1" if is_adam else f"{prefix}_momentum": self.momentum,
-            "opt_adam_beta_2": self.beta_2,
-            "opt_adam_epsilon" if is_adam else "lars_epsilon": self.epsilon,
-            "lars_opt_trust_coefficient": self.trust_coefficient,
-            "label_smoothing": self.label_smoothing,
-        }
-        return {key: value for key, value in values.items() if value is not None}
 
 
 class EventLog(ABC):
@@ -147,9 +81,13 @@ class EventLog(ABC):
         """Log the seed that every random stream of the run comes from."""
         self.emit("point", "seed", seed)
 
-    def hyperparameters(self, values: HyperParameters) -> None:
-        """Log what ran."""
-        for key, value in values.events().items():
+    def hyperparameters(self, values: Mapping[str, Any]) -> None:
+        """Log the hyperparameters of the optimizer and the pipelines that run.
+
+        Args:
+            values: Ruleset 4.0.0's key -> value, see `train.schedule.logged_hyperparameters`.
+        """
+        for key, value in values.items():
             self.emit("point", key, value)
 
     @contextmanager

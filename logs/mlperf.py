@@ -20,9 +20,9 @@ from typing import Any, TextIO
 from configs.load import ROOT
 from logs import events
 from logs.disk import explain_disk_errors
-from logs.events import EventLog, HyperParameters, Kind, NullLog
+from logs.events import EventLog, Kind, NullLog
 
-__all__ = ["RESULT_FILES", "EventLog", "HyperParameters", "MlperfLog", "NullLog", "close_log"]
+__all__ = ["RESULT_FILES", "EventLog", "MlperfLog", "NullLog", "close_log"]
 
 RESULT_FILES = {"4.0.0": "result_0.txt", "0.6.0": "result_0.mll.txt"}
 """Ruleset -> the file of a run folder that is written for it."""

@@ -22,13 +22,12 @@ from logs.folder import CONFIG_FILE, Summary, write_json, write_summary
 from logs.metrics import METRICS_FILE, Metrics, MetricsWriter
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
-from train.hyperparameters import logged_hyperparameters
 from train.loop import Result, Run, Step, train
 from train.measure.progress import Progress
 from train.measure.timing import StepClock
 from train.metric import top1_score
 from train.rank.identity import Identity
-from train.schedule import HyperParameters, resolve_schedule
+from train.schedule import HyperParameters, logged_hyperparameters, resolve_schedule
 from train.session import opened_log
 
 ORG = "rehearsal"

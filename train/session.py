@@ -29,7 +29,6 @@ from train.dataset import images_of, require_cold
 from train.engine.init import checksum, require_equal
 from train.engine.mxnet.build import Model, build_model, dropout_seed
 from train.engine.mxnet.trace import Tracer, tracer_of
-from train.hyperparameters import logged_hyperparameters
 from train.measure.chance import judge_of
 from train.measure.rank_times import gather_ranks, slowest_rank
 from train.measure.rank_usage import Usage
@@ -38,7 +37,7 @@ from train.rank.identity import Identity
 from train.rank.signals import StopSignals
 from train.rank.startup import Ledger, import_mxnet
 from train.rank.watchdog import Watchdog
-from train.schedule import LrSchedule, resolve_schedule
+from train.schedule import LrSchedule, logged_hyperparameters, resolve_schedule
 
 if TYPE_CHECKING:
     from data.input.batches import EvaluationSource, TrainingSource

@@ -16,10 +16,9 @@ from configs.schema import Cluster, Communication, Recipe
 from data.shards import shard_range
 from logs.events import EventLog, Kind
 from train.comm.buckets import plan_reductions
-from train.hyperparameters import logged_hyperparameters
 from train.networks.arch import Network, build_network, gradient_bytes
 from train.plan.memory import BYTES_PER_NUMBER, estimate_input, estimate_memory
-from train.schedule import LrSchedule, resolve_schedule
+from train.schedule import LrSchedule, logged_hyperparameters, resolve_schedule
 
 __all__ = ["plan_document"]
 
@@ -107,7 +106,7 @@ def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
     wire = "float32" if plan.accumulation_steps > 1 else engine.precision
     sizes = gradient_bytes(network.parameters, BYTES_PER_NUMBER[wire])
     buffers = estimate_input(network, plan, engine, on_gpu=on_gpu)
-    moments = 2 if recipe.optimizer.name == "adam" else 1
+    moments = recipe.optimizer.num_moments
     estimate = estimate_memory(network, plan, engine, buffers, on_gpu=on_gpu, moments=moments)
     available = cluster.node.gpu_memory_bytes if on_gpu else cluster.node.memory_bytes
     per_rank = available if on_gpu or available is None else available // cluster.ranks_per_node

@@ -1,7 +1,6 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,10 @@ def test_a_toy_run_passes_both_rulesets(tmp_path: Path, toy_run: Any, division: 
     values = getattr(toy_run, optimizer)
     if optimizer == "sgd" and division == "closed":
         # 4.0.0 wants a polynomial decay of SGD, 0.6.0 its boundaries.
-        values = replace(values, power=2, decay_steps=1600)
+        values = values | {
+            "sgd_opt_learning_rate_decay_poly_power": 2,
+            "sgd_opt_learning_rate_decay_steps": 1600,
+        }
     verdicts = write_verdict(toy_run.write(tmp_path, division=division, values=values))
     assert {ruleset: verdict.messages for ruleset, verdict in verdicts.items()} == {"4.0.0": (), "0.6.0": ()}
     assert all(verdict.passed for verdict in verdicts.values())
@@ -56,7 +58,12 @@ def test_a_toy_run_passes_both_rulesets(tmp_path: Path, toy_run: Any, division: 
 def test_an_open_run_with_the_records_own_hyperparameters_passes_and_a_closed_one_fails(
     tmp_path: Path, toy_run: Any
 ) -> None:
-    record = replace(toy_run.lars, global_batch_size=86016, power=2.2, end_lr=0.0325, epsilon=1e-9)
+    record = toy_run.lars | {
+        "global_batch_size": 86016,
+        "lars_opt_learning_rate_decay_poly_power": 2.2,
+        "lars_opt_end_learning_rate": 0.0325,
+        "lars_epsilon": 1e-9,
+    }
     verdicts = judge_run(toy_run.write(tmp_path / "open", division="open", values=record, top1=0.5))
     assert all(verdict.passed for verdict in verdicts.values())
     verdicts = judge_run(toy_run.write(tmp_path / "closed", values=record, top1=0.5))

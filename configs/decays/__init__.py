@@ -1,0 +1,19 @@
+"""The recipe's ``schedule.decay`` block: one file and one class for each decay of the learning rate.
+
+A new decay is registered by adding its class to `Decay`; docs/extending.md has a worked example.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from configs.decays.base import DecayBlock, DecayTiming
+from configs.decays.cosine import Cosine
+from configs.decays.polynomial import Polynomial
+from configs.decays.step import StepDecay
+
+__all__ = ["Cosine", "Decay", "DecayBlock", "DecayTiming", "Polynomial", "StepDecay"]
+
+Decay = Annotated[Polynomial | StepDecay | Cosine, Field(discriminator="name")]

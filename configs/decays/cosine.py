@@ -1,0 +1,28 @@
+"""Cosine decay of the learning rate."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import Field
+
+from configs.decays.base import DecayTiming, TimedDecay, between
+
+__all__ = ["Cosine"]
+
+
+class Cosine(TimedDecay):
+    """Half a cosine from the base rate to ``end_lr_ratio`` of it (Loshchilov and Hutter, arXiv:1608.03983)."""
+
+    name: Literal["cosine"] = Field(description="Chooses cosine decay.")
+    end_lr_ratio: float = Field(0.0, ge=0, le=1, description="Learning rate after the decay, as a share of base_lr.")
+
+    def final_lr(self, base_lr: float) -> float:
+        """See `DecayBlock`."""
+        return base_lr * self.end_lr_ratio
+
+    def lr(self, base_lr: float, step: int, timing: DecayTiming) -> float:
+        """See `DecayBlock`."""
+        share = 0.5 * (1 + math.cos(math.pi * timing.progress(step)))
+        return between(base_lr, self.final_lr(base_lr), share)

@@ -1,0 +1,19 @@
+"""The recipe's ``optimizer`` block: one file and one class for each optimizer.
+
+A new optimizer is registered by adding its class to `Optimizer`; docs/extending.md has a worked example.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from configs.optimizers.adam import Adam
+from configs.optimizers.base import HyperParameters, OptimizerBlock, ParameterKinds
+from configs.optimizers.lars import Lars
+from configs.optimizers.sgd import Sgd
+
+__all__ = ["Adam", "HyperParameters", "Lars", "Optimizer", "OptimizerBlock", "ParameterKinds", "Sgd"]
+
+Optimizer = Annotated[Lars | Sgd | Adam, Field(discriminator="name")]

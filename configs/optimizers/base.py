@@ -1,0 +1,90 @@
+"""What every optimizer's block of keys has, and what it says of itself. Imports no framework."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from configs.section import Section
+
+__all__ = ["HyperParameters", "OptimizerBlock", "ParameterKinds"]
+
+ParameterKind = Literal["weight", "gamma", "beta", "bias"]
+ParameterKinds = Annotated[tuple[ParameterKind, ...], Field(strict=False)]
+
+
+@dataclass(frozen=True)
+class HyperParameters:
+    """The values that an optimizer uses in the 0-based ``step``."""
+
+    lr: float
+    momentum: float
+    weight_decay: float
+    step: int = 0
+
+
+class OptimizerBlock(Section):
+    """The keys of an optimizer, what it logs, what memory it takes, and optionally its update rule.
+
+    A subclass adds ``name: Literal["..."]`` and its own keys. An engine may have a faster implementation of an
+    optimizer (`train.engine.mxnet.engine.FUSED`); an optimizer without one is run by `update_rule`.
+
+    Attributes:
+        num_moments: Float32 arrays of a parameter's shape that the optimizer keeps for each parameter.
+        log_prefix: Prefix of the optimizer's keys in the MLPerf log.
+        warmup_log_prefix: Prefix of the warm-up's key in the MLPerf log.
+        momentum_log_key: Key of ``momentum`` in the MLPerf log.
+    """
+
+    num_moments: ClassVar[int] = 1
+    log_prefix: ClassVar[str] = "opt"
+    warmup_log_prefix: ClassVar[str] = "opt"
+    momentum_log_key: ClassVar[str] = "opt_momentum"
+
+    momentum: float = Field(
+        0.9,
+        ge=0,
+        lt=1,
+        description="Share of the last update, or running mean, that is kept in each step; 0 keeps nothing.",
+    )
+    weight_decay: float = Field(
+        ge=0, lt=1, description="Factor of the weight that is added to the gradient (L2 regularisation); 0: none."
+    )
+    skip_weight_decay: ParameterKinds = Field(
+        ("gamma", "beta", "bias"),
+        description="Kinds of parameters without weight decay: batch-norm gamma and beta, biases, weights.",
+    )
+
+    def logged(self) -> dict[str, float]:
+        """Return the optimizer's own hyperparameters, MLPerf log key -> value, in the order in which they are logged.
+
+        Learning rates, weight decay and momentum are logged for every optimizer and are not repeated here.
+        """
+        return {}
+
+    def describe(self) -> str:
+        """Return the optimizer's line in ``./run.sh plan``: name and settings."""
+        words = [f"{key} {value:g}" for key, value in self.model_dump().items() if isinstance(value, float)]
+        return ", ".join([str(getattr(self, "name", "optimizer")), *words])
+
+    def update_rule(
+        self, weight: Any, gradient: Any, moments: Sequence[Any], values: HyperParameters
+    ) -> tuple[Any, Sequence[Any]]:
+        """Return the new weight and the new moments of one parameter tensor.
+
+        The rule is plain arithmetic (``+ - * / **``) on arrays, so that every engine can run it.
+
+        Args:
+            weight: Float32 array.
+            gradient: Float32 array of the same shape: the mean over the global batch.
+            moments: `num_moments` float32 arrays of the same shape, all 0 before the first step.
+            values: Learning rate, momentum and weight decay of this step; weight decay is 0 for a kind of parameter
+                that ``skip_weight_decay`` names.
+
+        Raises:
+            NotImplementedError: The optimizer relies on an implementation in the engine.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no update rule: the engine must implement it")

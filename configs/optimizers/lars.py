@@ -1,0 +1,41 @@
+"""LARS: keys and log entries. The engine implements the update."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from configs.optimizers.base import OptimizerBlock, ParameterKinds
+
+__all__ = ["Lars"]
+
+
+class Lars(OptimizerBlock):
+    """Layer-wise adaptive rate scaling (You, Gitman, Ginsburg, arXiv:1708.03888)."""
+
+    log_prefix: ClassVar[str] = "lars_opt"
+    warmup_log_prefix: ClassVar[str] = "lars_opt"
+    momentum_log_key: ClassVar[str] = "lars_opt_momentum"
+
+    name: Literal["lars"] = Field(description="Chooses LARS.")
+    trust_coefficient: float = Field(
+        0.001, gt=0, lt=1, description="Factor of every layer's trust ratio |w| / (|g| + decay |w|): eta of the paper."
+    )
+    epsilon: float = Field(
+        0.0, ge=0, lt=1, description="Added to the trust ratio's denominator; MLPerf's closed division demands 0."
+    )
+    trust_weight_decay: float | None = Field(
+        None,
+        ge=0,
+        lt=10,
+        description="Weight decay in the trust ratio's denominator. If null, optimizer.weight_decay.",
+    )
+    skip_trust_ratio: ParameterKinds = Field(
+        ("gamma", "beta", "bias"),
+        description="Kinds of parameters that take the plain learning rate, without a trust ratio.",
+    )
+
+    def logged(self) -> dict[str, float]:
+        """Return epsilon and trust coefficient."""
+        return {"lars_epsilon": self.epsilon, "lars_opt_trust_coefficient": self.trust_coefficient}

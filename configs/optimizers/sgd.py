@@ -1,0 +1,20 @@
+"""SGD with momentum: keys and log entries. The engine implements the update."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from configs.optimizers.base import OptimizerBlock
+
+__all__ = ["Sgd"]
+
+
+class Sgd(OptimizerBlock):
+    """SGD with momentum m, in the form v = m v - lr (g + wd w); w = w + v."""
+
+    log_prefix: ClassVar[str] = "sgd_opt"
+    momentum_log_key: ClassVar[str] = "sgd_opt_momentum"
+
+    name: Literal["sgd"] = Field(description="Chooses SGD with momentum.")
