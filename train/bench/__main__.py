@@ -17,7 +17,7 @@ from configs.errors import UserError, nearest
 from configs.load import ROOT
 from logs.disk import explain_disk_errors, write_json
 from train.bench.measure import MeasurementFailed, Report
-from train.sim.texts import table
+from train.sim.output.columns import table
 
 _BENCHES = {
     "epoch": "train.bench.bench_epoch",

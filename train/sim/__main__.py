@@ -19,22 +19,16 @@ from configs.load import ROOT, load_both
 from configs.schema import Cluster, Recipe
 from train.sim.constants import CONSTANTS, Calibration, load_calibration
 from train.sim.fit import this_machine
-from train.sim.fit.ablation import calibrate, errors_by_product, write_calibration
+from train.sim.fit.calibrate import calibrate, errors_by_product, write_calibration
 from train.sim.fit.heldout import KINDS, HeldOut, hold_out
+from train.sim.fit.point_forecast import Predictor
 from train.sim.fit.points import read_points
 from train.sim.forecast import Scenario, as_recorded, forecast, make_scenario
 from train.sim.grid import Limits, explain, optimize, parse_sweep, sweep
-from train.sim.predict import Predictor
-from train.sim.texts import (
-    collective_rows,
-    forecast_row,
-    forecast_text,
-    held_out_text,
-    startup_text,
-    table,
-    validation_text,
-)
-from train.sim.timeline import step_trace, write_trace
+from train.sim.output.columns import table
+from train.sim.output.comparison import held_out_text, validation_text
+from train.sim.output.forecast_text import collective_rows, forecast_row, forecast_text, startup_text
+from train.sim.output.timeline import step_trace, write_trace
 
 _DESCRIPTION = ROOT / "runs" / "this-machine.yaml"
 _EXAMPLES = """\

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from configs.load import parse_yaml
 
-__all__ = ["CONSTANTS", "Calibration", "Constants", "load_calibration"]
+__all__ = ["CONSTANTS", "Calibration", "Constants", "load_calibration", "log_factor"]
 
 CONSTANTS = Path(__file__).with_name("constants.yaml")
 
@@ -92,3 +93,20 @@ def load_calibration() -> Calibration:
     tree = parse_yaml(CONSTANTS.read_text(encoding="utf-8"), CONSTANTS.name)
     constants = Constants(**tree["fitted"], effects=tree["effects"])
     return Calibration(constants, tree["coverage"], tree["half_widths"], tree["largest"], tree["rounds"])
+
+
+def log_factor(names: Sequence[str], effects: Mapping[str, float]) -> float:
+    """Add up the effects that apply; a round without points takes that of the chip's nearest round."""
+    return sum(effects.get(name, 0.0) or _nearest_round(name, effects) for name in names)
+
+
+def _nearest_round(name: str, effects: Mapping[str, float]) -> float:
+    kind, _, rest = name.partition(":")
+    if kind not in ("round", "network") or name in effects:
+        return 0.0
+    chip, _, wanted = rest.partition("/")
+    known = [other for other in effects if other.startswith(f"{kind}:{chip}/")]
+    try:
+        return effects[min(known, key=lambda each: abs(float(each.rpartition("/")[2]) - float(wanted)))]
+    except ValueError:
+        return 0.0

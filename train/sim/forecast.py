@@ -9,10 +9,9 @@ from functools import lru_cache
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from train.networks.arch import build_network
-from train.sim.constants import Calibration
+from train.sim.constants import Calibration, log_factor
 from train.sim.convergence import epochs_to_target
 from train.sim.hardware import Machine, find_system, machine_of_cluster
-from train.sim.predict import log_factor
 from train.sim.startup_time import Startup, predict_startup
 from train.sim.step_time import SUMS_APART, Software, Step, StepModel
 from train.sim.time_to_train import DataSet, RunTime, run_time

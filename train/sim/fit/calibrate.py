@@ -1,101 +1,126 @@
-"""Fit the model's few constants, and the factors of each family, to measured points.
-
-Nine physical constants are shared by all hardware. What is left of a family is a factor on its compute time, the sum
-of small effects from coarse to fine (framework, chip, product, software round, a round's multi-node systems), each
-held to 1 by a prior as wide as such things are; so a family with one point moves little, and one without any gets the
-physics alone. A submitter's own factor is not among them: the points give it a spread of nothing.
-"""
+"""What the calibration is worth: residuals by family, held-out errors, intervals; and writing it all down."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import yaml
 
-from train.sim.constants import Constants
+from configs.errors import UserError
+from train.sim.constants import Calibration, Constants
+from train.sim.fit.heldout import BASES, KINDS, HeldOut, hold_out, quantile
+from train.sim.fit.point_forecast import Predictor
 from train.sim.fit.points import Point
-from train.sim.predict import Predictor
+from train.sim.fit.regression import PRIORS, fit
 
-__all__ = ["PRIORS", "SPREADS", "fit"]
+__all__ = ["Errors", "calibrate", "errors_by_product", "summarize", "write_calibration"]
 
-Array = npt.NDArray[np.float64]
-
-PRIORS = {
-    "compute_efficiency": (0.50, 0.20),
-    "memory_efficiency": (0.80, 0.15),
-    "cache_share": (0.5, 0.30),
-    "kernel_s": (4e-6, 0.25),
-    "launch_s": (10e-6, 0.40),
-    "tail": (0.5, 0.30),
-    "network_efficiency": (0.91, 0.05),
-    "straggler": (0.010, 0.35),
-    "multinode_s": (0.4e-3, 0.30),
-}
-"""Constant: its physically expected value, and the spread of its logarithm before any point was seen.
-
-The network's is NCCL's 43.5 of 48 GB/s over eight nodes of one rack (NVIDIA/nccl issue 319).
+_COVERAGE = 0.9
+_HEADER = """\
+# Written by `./run.sh simulate --calibrate CSV`; edit nothing here, calibrate again.
+#   expected: what physics says of each constant, with the spread of its logarithm; fitted: what the points say
+#   half_widths: of an interval in log images/s that holds `coverage` of held-out points; see docs/simulator.md
+#   held_out: errors of images/s on points that a fit had not seen; residuals: on those that it had, by product
+#   effects: logarithm of a factor on compute time, kept near 0 by a prior; all that is specific to a family
 """
-SPREADS = {"stack": 0.30, "chip": 0.05, "product": 0.05, "round": 0.05, "network": 0.05}
-"""Effect: standard deviation of the logarithm of its factor, before any point was seen. Near the maximum of the
-marginal likelihood of the public points (0.27, 0.05, 0.04, 0.04, 0.04), as is the noise."""
-_NOISE = 0.02
-"""Scale of what is left of a point when all effects are known."""
-_FREEDOM = 4
-"""Degrees of freedom of Student's t, in which that is distributed: a row that is far off counts little."""
 
 
-_ITERATIONS = 12
-_NUDGE, _LONGEST_STEP, _SETTLED = 1e-2, 0.5, 5e-3
-"""Logarithms: step of a difference quotient, bound on a change, and change below which a fit has converged."""
+@dataclass(frozen=True)
+class Errors:
+    """Relative errors of a set of points, as magnitudes of log ratios: how many, in the middle, at worst."""
+
+    points: int
+    median: float
+    worst: float
 
 
-def fit(points: Sequence[Point], predictor: Predictor) -> Constants:
-    """Fit constants and effects to the points that carry a measured rate, all at once.
+def summarize(errors: Iterable[float]) -> Errors:
+    """Sum up signed log errors; there must be one at least."""
+    sizes = np.abs(list(errors))
+    return Errors(len(sizes), round(float(np.median(sizes)), 4), round(float(sizes.max()), 4))
 
-    Gauss-Newton steps to the most probable values under the priors; weights of Student's t are renewed at each.
 
-    Args:
-        points: With ``measured_images_per_s``; others are left out.
-        predictor: Times a point under given constants.
+def errors_by_product(points: Sequence[Point], predictor: Predictor, constants: Constants) -> dict[str, list[float]]:
+    """Give each product's signed log errors, predicted over measured images/s."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for point in points:
+        if point.measured_images_per_s:
+            error = np.log(predictor.rate(point, constants) / point.measured_images_per_s)
+            found[point.accelerator.name].append(float(error))
+    return dict(sorted(found.items()))
+
+
+def calibrate(
+    points: Sequence[Point], predictor: Predictor, tell: Callable[[str], None]
+) -> tuple[Calibration, list[HeldOut]]:
+    """Fit to all points, hide some in turn to learn how far off one is, and set the intervals by that.
+
+    Raises:
+        UserError: Too few points to hide any.
     """
-    used = [point for point in points if point.measured_images_per_s]
-    names = sorted({name for point in used for name in point.effects})
-    position = {name: index for index, name in enumerate(names)}
-    touches = np.zeros((len(used), len(names)))
-    for row, point in enumerate(used):
-        touches[row, [position[name] for name in point.effects]] = 1.0
-    target = np.log([point.measured_images_per_s or 1.0 for point in used])
-    spreads = [spread for _, spread in PRIORS.values()] + [SPREADS[name.split(":")[0]] for name in names]
-    prior = np.diag(np.array(spreads) ** -2.0)
-    unknowns = np.zeros(len(spreads))
-    for _ in range(_ITERATIONS):
-        predicted, slopes = _linearize(used, predictor, unknowns, touches)
-        residual = target - predicted
-        weights = (_FREEDOM + 1) / (_FREEDOM + (residual / _NOISE) ** 2) / _NOISE**2
-        weighted = slopes * weights[:, None]
-        change = np.linalg.solve(slopes.T @ weighted + prior, weighted.T @ residual - prior @ unknowns)
-        unknowns += np.clip(change, -_LONGEST_STEP, _LONGEST_STEP)
-        if np.abs(change).max() < _SETTLED:
-            break
-    return _constants(unknowns).replaced(effects=dict(zip(names, unknowns[len(PRIORS) :].tolist(), strict=True)))
+    measured = [point for point in points if point.measured_images_per_s]
+    chips = {point.accelerator.chip for point in measured}
+    if len(measured) < 20 or len(chips) < 2:  # noqa: PLR2004
+        raise UserError(
+            f"calibration: got {len(measured)} measured points of {len(chips)} chips, needs 20 of 2; add rows"
+        )
+    constants = fit(measured, predictor)
+    tell("fitted to all points; now hiding some in turn")
+    hidden = hold_out(measured, predictor, tell)
+    widths = {basis: _width(hidden, kinds) for basis, kinds in BASES.items()}
+    largest: dict[str, int] = {}
+    rounds: dict[str, str] = {}
+    for point in measured:
+        chip = point.accelerator.chip
+        largest[chip] = max(largest.get(chip, 1), point.ranks)
+        rounds[chip] = max(rounds.get(chip, ""), point.round)
+    return Calibration(constants, _COVERAGE, widths, largest, rounds), hidden
 
 
-def _constants(unknowns: Array) -> Constants:
-    pairs = zip(PRIORS.items(), unknowns[: len(PRIORS)], strict=True)
-    return Constants().replaced(**{key: mean * math.exp(each) for (key, (mean, _)), each in pairs})
+def _width(hidden: Sequence[HeldOut], kinds: Sequence[str]) -> float:
+    errors = [one.error for one in hidden if one.kind in kinds] or [one.error for one in hidden]
+    return round(quantile(errors, _COVERAGE), 4)
 
 
-def _linearize(points: Sequence[Point], predictor: Predictor, unknowns: Array, touches: Array) -> tuple[Array, Array]:
-    """Give log images/s of each point and its slope in each unknown: constants' logarithms, then effects."""
-    log_factors = touches @ unknowns[len(PRIORS) :]
-    predicted, share = predictor.log_rates(points, _constants(unknowns), log_factors)
-    slopes = np.empty((len(points), len(unknowns)))
-    for index in range(len(PRIORS)):
-        moved = unknowns.copy()
-        moved[index] += _NUDGE
-        slopes[:, index] = (predictor.log_rates(points, _constants(moved), log_factors)[0] - predicted) / _NUDGE
-    # A factor of exp(e) on compute lowers the rate by share * e.
-    slopes[:, len(PRIORS) :] = -share[:, None] * touches
-    return predicted, slopes
+def write_calibration(
+    path: Path, calibration: Calibration, hidden: Sequence[HeldOut], residuals: dict[str, list[float]]
+) -> None:
+    """Write constants.yaml.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    constants = calibration.constants
+    tree: dict[str, Any] = {
+        "fitted": {name: float(f"{getattr(constants, name):.4g}") for name in PRIORS},
+        "expected": {name: {"value": mean, "log_spread": spread} for name, (mean, spread) in PRIORS.items()},
+        "coverage": calibration.coverage,
+        "half_widths": calibration.half_widths,
+        "held_out": _held_out(hidden),
+        "residuals": {name: vars(summarize(errors)) for name, errors in residuals.items()},
+        "largest": dict(sorted(calibration.largest.items())),
+        "rounds": dict(sorted(calibration.rounds.items())),
+        "effects": {name: round(value, 4) for name, value in sorted(constants.effects.items())},
+    }
+    try:
+        path.write_text(_HEADER + yaml.safe_dump(tree, sort_keys=False, width=120), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --out") from None
+
+
+def _held_out(hidden: Sequence[HeldOut]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for kind, meaning in KINDS.items():
+        rows = [one for one in hidden if one.kind == kind]
+        if rows:
+            found[meaning] = vars(summarize(one.error for one in rows))
+        law = [one for one in rows if one.affine_error is not None]
+        if law:
+            found[f"{meaning}: where a line can be drawn"] = vars(summarize(one.error for one in law))
+            found[f"{meaning}: that line"] = vars(summarize(one.affine_error or 0.0 for one in law))
+    return found

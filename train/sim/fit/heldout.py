@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from train.sim.constants import Calibration
-from train.sim.fit.calibrate import fit
+from train.sim.fit.point_forecast import Predictor
 from train.sim.fit.points import Point
-from train.sim.predict import Predictor
+from train.sim.fit.regression import fit
 
 __all__ = ["BASES", "KINDS", "HeldOut", "affine_rate", "covered", "hold_out", "quantile"]
 

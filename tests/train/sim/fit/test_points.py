@@ -14,11 +14,11 @@ import pytest
 
 from configs.errors import UserError
 from train.sim.constants import load_calibration
-from train.sim.fit.calibrate import fit
 from train.sim.fit.heldout import HeldOut, affine_rate, covered, hold_out, quantile
+from train.sim.fit.point_forecast import Predictor
 from train.sim.fit.points import Point, ranks_per_node, read_points
+from train.sim.fit.regression import fit
 from train.sim.hardware import find_accelerator
-from train.sim.predict import Predictor
 
 EXCERPT = Path(__file__).parents[1] / "points.csv"
 PREDICTOR = Predictor()

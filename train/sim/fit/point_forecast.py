@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from train.networks.arch import build_network
-from train.sim.constants import Calibration, Constants
+from train.sim.constants import Calibration, Constants, log_factor
 from train.sim.convergence import epochs_to_target
 from train.sim.fit.points import Point
 from train.sim.step_time import Step, StepModel
 from train.sim.time_to_train import IMAGENET, evaluation_time, evaluations_of, run_time
 
-__all__ = ["PointForecast", "Predictor", "log_factor"]
+__all__ = ["PointForecast", "Predictor"]
 
 Array = npt.NDArray[np.float64]
 BLOCK_EPOCHS = 4
@@ -110,20 +110,3 @@ def _rate(point: Point, step_s: float) -> float:
 
 def _switch_time(point: Point) -> float:
     return _SWITCH_S if point.includes_evaluation and point.round in ("0.5", "0.6") else 0.0
-
-
-def log_factor(names: Sequence[str], effects: Mapping[str, float]) -> float:
-    """Add up the effects that apply; a round without points takes that of the chip's nearest round."""
-    return sum(effects.get(name, 0.0) or _nearest_round(name, effects) for name in names)
-
-
-def _nearest_round(name: str, effects: Mapping[str, float]) -> float:
-    kind, _, rest = name.partition(":")
-    if kind not in ("round", "network") or name in effects:
-        return 0.0
-    chip, _, wanted = rest.partition("/")
-    known = [other for other in effects if other.startswith(f"{kind}:{chip}/")]
-    try:
-        return effects[min(known, key=lambda each: abs(float(each.rpartition("/")[2]) - float(wanted)))]
-    except ValueError:
-        return 0.0

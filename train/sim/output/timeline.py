@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from train.sim.constants import Calibration
+from train.sim.constants import Calibration, log_factor
 from train.sim.forecast import Scenario, effects_of, step_model, time_step
-from train.sim.predict import log_factor
 from train.sim.roofline import KernelTable
 
 __all__ = ["step_trace", "write_trace"]

@@ -1,0 +1,35 @@
+"""Rows as text in columns. Needs only the standard library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["table"]
+
+
+def table(rows: Sequence[Sequence[object]], titles: Sequence[str]) -> str:
+    """Lay rows out in columns, numbers to the right."""
+    cells = [list(titles), *([_cell(each) for each in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(titles))]
+    numbers = [all(_is_number(row[column]) for row in cells[1:]) for column in range(len(titles))]
+    return "\n".join(
+        "  ".join(
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(row, widths, numbers, strict=True)
+        ).rstrip()
+        for row in cells
+    )
+
+
+def _cell(value: object) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= _WHOLE else f"{value:,.4g}"
+
+
+_WHOLE = 1000
+"""From here on a number is shown without decimals."""
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(",", "").replace(".", "").replace("-", "").replace("+", "").replace("e", "").isdecimal()
