@@ -32,7 +32,8 @@ def test_zero_gamma_blanks_only_the_last_of_each_block() -> None:
 
 def test_another_process_with_another_thread_count_draws_the_same_bits() -> None:
     code = (
-        "from tests.train.test_init import MODEL, NETWORK; from train.engine.init import checksum, initial_weights;"
+        "from tests.train.engine.test_init import MODEL, NETWORK;"
+        "from train.engine.init import checksum, initial_weights;"
         "print(checksum(initial_weights(NETWORK, MODEL, seed=5).items()))"
     )
     done = subprocess.run(
