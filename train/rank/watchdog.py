@@ -29,6 +29,9 @@ _LAST_WORDS_S = 2.0
 _WAITS = ("mxnet", "horovod")
 """Packages in whose calls a rank waits for the others, rather than being what they wait for."""
 
+_MEETING_PLACE = "train/comm/"
+"""Our own modules in which a rank waits for the others."""
+
 
 class StoodStill(RuntimeError):
     """A rank made no progress; ``step`` is the last that it queued, ``waits`` whether it waited for the engine."""
@@ -96,10 +99,11 @@ def _describe(frame: FrameType | None) -> tuple[str, bool]:
     waits = False
     while frame is not None:
         path = frame.f_code.co_filename
-        waits = waits or any(f"/{package}/" in path for package in _WAITS)
         if path.startswith(f"{ROOT}{os.sep}") and "site-packages" not in path:
-            waits = waits or path.endswith(("comm.py", "kvstore.py"))
-            return f"{os.path.relpath(path, ROOT)}:{frame.f_lineno} ({frame.f_code.co_name})", waits
+            place = os.path.relpath(path, ROOT)
+            waits = waits or place.startswith(_MEETING_PLACE)
+            return f"{place}:{frame.f_lineno} ({frame.f_code.co_name})", waits
+        waits = waits or any(f"/{package}/" in path for package in _WAITS)
         frame = frame.f_back
     return "a place that is not known", waits
 

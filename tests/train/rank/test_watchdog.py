@@ -1,0 +1,97 @@
+"""A rank that stands still ends with status 1, and says truly where it stood and whether it waited for others."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from configs.load import ROOT
+
+# The code that stands still is compiled under the name of a file: the watchdog sees no more of a frame than that.
+# The process of each stack of files is a fork, which need not import anything.
+STANDS = """
+import json, os, pathlib, sys, time
+from train.rank.watchdog import Watchdog
+
+def stand_in(folder, paths):
+    def report(error):
+        (folder / "new").write_text(json.dumps([str(error), error.step, error.waits]))
+        (folder / "new").rename(folder / "report.json")
+
+    tell = Watchdog(1.0, report)
+    for step in range(3):
+        tell(step)
+    stand = lambda: time.sleep(20)
+    for path in reversed(paths):
+        names = {"call": stand}
+        exec(compile("def stand(): call()", path, "exec"), names)
+        stand = names["stand"]
+    stand()
+
+for number, paths in enumerate(json.loads(sys.argv[2])):
+    folder = pathlib.Path(sys.argv[1]) / str(number)
+    folder.mkdir()
+    if os.fork() == 0:
+        (folder / "pid").write_text(str(os.getpid()))
+        stand_in(folder, paths)
+for _ in json.loads(sys.argv[2]):
+    print(os.WEXITSTATUS(os.wait()[1]))
+"""
+
+THREADS = 3
+"""Of a process that is watched: its own, the watchdog's and that of the timer in the C library."""
+
+PLACES = {
+    "loop": ([f"{ROOT}/train/loop.py"], "train/loop.py:1 (stand)", False),
+    "our home of MXNet": ([f"{ROOT}/train/engine/mxnet/lars.py"], "train/engine/mxnet/lars.py:1 (stand)", False),
+    "communicator": ([f"{ROOT}/train/comm/communicator.py"], "train/comm/communicator.py:1 (stand)", True),
+    "key-value stores": ([f"{ROOT}/train/comm/kvstore.py"], "train/comm/kvstore.py:1 (stand)", True),
+    "MXNet": ([f"{ROOT}/train/loop.py", "/x/site-packages/mxnet/nd.py"], "train/loop.py:1 (stand)", True),
+    "Horovod": (
+        [f"{ROOT}/train/loop.py", f"{ROOT}/.venv/lib/site-packages/horovod/mxnet/mpi_ops.py"],
+        "train/loop.py:1 (stand)", True,
+    ),
+    "DALI": ([f"{ROOT}/data/input/stream.py", "/x/site-packages/nvidia/dali/pipeline.py"],
+             "data/input/stream.py:1 (stand)", False),
+}  # fmt: skip
+
+
+def _start(folder: Path, *stacks: Sequence[str]) -> subprocess.Popen[str]:
+    """Start a process for each stack of files, from the caller to the one that stands still."""
+    command = [sys.executable, "-c", STANDS, str(folder), json.dumps(stacks)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_rank_waits_for_others_only_in_a_library_call_or_where_ranks_meet(tmp_path: Path) -> None:
+    with _start(tmp_path, *(paths for paths, *_ in PLACES.values())) as processes:
+        statuses, stacks = processes.communicate(timeout=60)
+    assert statuses.split() == ["1"] * len(PLACES)
+    told = {
+        name: json.loads((tmp_path / str(number) / "report.json").read_text(encoding="utf-8"))
+        for number, name in enumerate(PLACES)
+    }
+    assert told == {
+        name: [f"no progress for 1 s, standing in {named}", 2, waits] for name, (_, named, waits) in PLACES.items()
+    }
+    assert f'File "{ROOT}/train/loop.py", line 1 in stand' in stacks, "the stacks of all threads"
+
+
+def test_a_rank_that_was_frozen_blames_itself(tmp_path: Path) -> None:
+    pid = tmp_path / "0" / "pid"
+    with _start(tmp_path, [f"{ROOT}/train/comm/communicator.py"]) as process:
+        while not (pid.is_file() and len(list(Path(f"/proc/{pid.read_text()}/task").iterdir())) == THREADS):
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.kill(int(pid.read_text()), signal.SIGSTOP)
+        time.sleep(2)
+        os.kill(int(pid.read_text()), signal.SIGCONT)
+        statuses, _ = process.communicate(timeout=60)
+    message, _, waits = json.loads((tmp_path / "0" / "report.json").read_text(encoding="utf-8"))
+    assert message.startswith("stood still itself for ")
+    assert (waits, statuses.split()) == (False, ["1"])
