@@ -29,16 +29,10 @@ from launch.run import BUILT_IN, shown
 from launch.setup.stages import make_stages
 from launch.setup.state import State
 from launch.start.commands import run_under
+from launch.submit.scheduler import all_schedulers
 from logs.folder import CONFIG_FILE
 
 __all__ = ["main", "within_reach"]
-
-_ALLOCATIONS = {
-    "srun": ("SLURM_JOB_ID",),
-    "mpirun": ("SLURM_JOB_ID", "PE_HOSTFILE", "PBS_NODEFILE", "LSB_JOBID"),
-    "horovodrun": ("LSB_JOBID",),
-}
-"""What says that a launcher finds granted hosts by itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -94,7 +88,8 @@ def _plan(options: Any) -> dict[str, Any]:
 
 def within_reach(cluster: Cluster, environment: Mapping[str, str]) -> Cluster:
     """Give the part of the cluster that a launcher reaches from here: all of it, or without an allocation this node."""
-    if cluster.launcher == "local" or any(name in environment for name in _ALLOCATIONS[cluster.launcher]):
+    finders = [scheduler for scheduler in all_schedulers() if cluster.launcher in scheduler.host_finders]
+    if cluster.launcher == "local" or any(scheduler.job_variable in environment for scheduler in finders):
         return cluster
     # Our own launcher starts no MPI: here its ranks meet over Gloo.
     backend = "gloo" if cluster.communication.backend == "mpi" else cluster.communication.backend
@@ -146,7 +141,8 @@ def _scope(cluster: Cluster, reach: Cluster) -> Finding:
         return Finding("OK", "launcher", f"{cluster.launcher}, as the cluster file says")
     missing = "" if shutil.which(cluster.launcher) else f"; {cluster.launcher} is not on this machine"
     words = f"no allocation, so only this machine was looked at, without {cluster.launcher}{missing}"
-    return Finding("WARN", "launcher", words, "run it again inside a job: salloc, qrsh, qsub -I, bsub -I")
+    commands = ", ".join(scheduler.interactive for scheduler in all_schedulers() if scheduler.interactive)
+    return Finding("WARN", "launcher", words, f"run it again inside a job: {commands}")
 
 
 def _image(cluster: Cluster) -> list[Finding]:

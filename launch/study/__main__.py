@@ -18,7 +18,7 @@ from configs.scaling_study import ScalingStudy
 from configs.study import Cell, Study, load_study
 from launch.run import launch_run
 from launch.study.runner import run_scaling
-from launch.submit.__main__ import submit_run
+from launch.submit.submission import submit_run
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, Summary, read_summary
 from logs.study.accuracy import Results, accuracy, best_cells, write_study
 

@@ -1,29 +1,34 @@
-"""Grid Engine: qsub, open (``-pe mpi 2``) or as ABCI has it (``rt_F=512``).
+"""Grid Engine: qsub, in the open version (``-pe mpi 2``) and in the version of ABCI (``rt_F=512``).
 
-The notice before the limit is the script's own: Grid Engine's ``s_rt`` sends SIGUSR1 to every process of the job's
-group, which ends whatever has no handler for it, horovodrun first.
+The script announces the time limit with a timer of its own. Grid Engine's ``s_rt`` would send SIGUSR1 to every process
+of the job's process group, which kills every process without a handler for SIGUSR1, first of all horovodrun.
 """
 
 from __future__ import annotations
 
 from launch.submit.jobspec import JobSpec, clock_time
-from launch.submit.script import Dialect, render_script
+from launch.submit.scheduler import JobScheduler
+from launch.submit.script import render_script
 
-__all__ = ["GRID_ENGINE", "render"]
+__all__ = ["SCHEDULER", "render"]
 
-GRID_ENGINE = Dialect(
-    # ABCI's sets the first, the open one only the second; both name a host a line first.
-    hosts="""awk '!seen[$1]++ { print $1 }' "${SGE_JOB_HOSTLIST:-${PE_HOSTFILE:?the job has no -pe}}\"""",
-    job_id='"$JOB_ID"',
-    submit=("qsub", "-terse"),
+SCHEDULER = JobScheduler(
+    submit="qsub -terse",
     watch="qstat -j {job}",
     cancel="qdel {job}",
-    again="exit 99",
+    interactive="qrsh",
+    # ABCI sets SGE_JOB_HOSTLIST, the open version sets only PE_HOSTFILE. Both begin each line with a host.
+    hosts="""awk '!seen[$1]++ { print $1 }' "${SGE_JOB_HOSTLIST:-${PE_HOSTFILE:?the job has no -pe}}\"""",
+    job_id='"$JOB_ID"',
+    job_variable="PE_HOSTFILE",
+    requeue="exit 99",
+    launchers=("mpirun", "horovodrun", "local"),
+    host_finders=("mpirun",),
 )
 
 
 def render(spec: JobSpec) -> str:
-    """Write the script for qsub; resources that begin with a dash are options, the others go to ``-l``."""
+    """Return the script for qsub; resources that begin with a dash are options, the others are ``-l`` requests."""
     scheduler = spec.cluster.scheduler
     options = [
         "-S /bin/bash",
@@ -38,4 +43,4 @@ def render(spec: JobSpec) -> str:
     if scheduler.account:
         options.append(f"-P {scheduler.account}")
     options += [word if word.startswith("-") else f"-l {word}" for word in spec.resources]
-    return render_script(spec, GRID_ENGINE, [f"#$ {option}" for option in options])
+    return render_script(spec, SCHEDULER, [f"#$ {option}" for option in options])

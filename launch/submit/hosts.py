@@ -1,26 +1,29 @@
-"""No scheduler: a list of machines, on which horovodrun or mpirun start ranks over ssh from this one."""
+"""No scheduler: ``submit --hosts A,B``, where horovodrun or mpirun starts ranks over ssh from this machine."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 from launch.submit.jobspec import JobSpec
-from launch.submit.script import Dialect, render_script
+from launch.submit.scheduler import JobScheduler
+from launch.submit.script import render_script
 
-__all__ = ["hosts_scheduler", "render"]
+__all__ = ["SCHEDULER", "render"]
 
-
-def hosts_scheduler(hosts: tuple[str, ...]) -> Dialect:
-    """Describe the machines as if a scheduler had granted them; the job's number is its process group."""
-    return Dialect(
-        hosts=f"printf '%s\\n' {shlex.join(hosts)}",
-        job_id="$$",
-        submit=("bash",),
-        watch="ps -g {job} -o pid,etime,args",
-        cancel="kill {job}",
-    )
+SCHEDULER = JobScheduler(
+    submit="bash",
+    # The id of the job is the process group of the script.
+    watch="ps -g {job} -o pid,etime,args",
+    cancel="kill {job}",
+    # `render` puts the names of the machines here.
+    hosts="",
+    job_id="$$",
+    launchers=("horovodrun", "mpirun"),
+    has_time_limit=False,
+)
 
 
 def render(spec: JobSpec) -> str:
-    """Write the script; it has no limit, and so no notice."""
-    return render_script(spec, hosts_scheduler(spec.hosts), [])
+    """Return the script for the machines of ``spec.hosts``."""
+    return render_script(spec, replace(SCHEDULER, hosts=f"printf '%s\\n' {shlex.join(spec.hosts)}"), [])

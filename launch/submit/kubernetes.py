@@ -1,6 +1,6 @@
-"""Kubernetes: an MPIJob of the MPI operator (kubeflow.org/v2beta1), whose launcher runs the same script.
+"""Kubernetes: an MPIJob of the MPI operator (kubeflow.org/v2beta1), whose launcher pod runs the job script.
 
-Workers are reached by ssh, so the image needs an sshd beside what the Dockerfile installs.
+The launcher reaches its workers by ssh, so the image needs an sshd beside what the Dockerfile installs.
 """
 
 from __future__ import annotations
@@ -9,20 +9,28 @@ from typing import Any
 
 import yaml
 
+from configs.errors import UserError
 from launch.submit.jobspec import JobSpec
-from launch.submit.script import Dialect, render_script
+from launch.submit.scheduler import JobScheduler
+from launch.submit.script import render_script
 
-__all__ = ["KUBERNETES", "render"]
+__all__ = ["SCHEDULER", "render"]
 
-KUBERNETES = Dialect(
-    hosts="awk '{ print $1 }' /etc/mpi/hostfile",
-    job_id='"$(hostname)"',
-    submit=("kubectl", "create", "-o", "name", "-f"),
+SCHEDULER = JobScheduler(
+    submit="kubectl create -o name -f",
     watch="kubectl get {job}",
     cancel="kubectl delete {job}",
-    output='exec > >(tee -a "$folder/job.log") 2>&1',
+    hosts="awk '{ print $1 }' /etc/mpi/hostfile",
+    job_id='"$(hostname)"',
+    redirection='exec > >(tee -a "$folder/job.log") 2>&1',
     script_name="job.yaml",
+    launchers=("mpirun",),
+    runtimes=("docker",),
+    runs_script_in_image=True,
 )
+
+_GRACE_S = 30
+"""Least time between SIGTERM and SIGKILL of a pod, which is also the default of Kubernetes."""
 
 
 class _Block(str):
@@ -30,7 +38,7 @@ class _Block(str):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes `_Block` literally, and lists within mappings indented."""
+    """Writes a `_Block` as a literal block, and indents lists within mappings."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -40,13 +48,17 @@ _Dumper.add_representer(_Block, lambda dumper, text: dumper.represent_scalar("ta
 
 
 def render(spec: JobSpec) -> str:
-    """Write the MPIJob.
+    """Return the MPIJob.
 
-    A stopped job is not begun again by itself: an MPIJob cannot tell it from a failed one. Creating it once more
-    continues it.
+    A stopped MPIJob does not start again by itself, because Kubernetes cannot tell it from a failed one. Creating the
+    same MPIJob once more continues the run.
+
+    Raises:
+        UserError: ``container.mounts`` shows the pods no claim for a folder that the run needs.
     """
+    _require_mounts(spec)
     cluster, scheduler = spec.cluster, spec.cluster.scheduler
-    script = _container(spec) | {"command": ["bash", "-c", _Block(render_script(spec, KUBERNETES, []))]}
+    script = _container(spec) | {"command": ["bash", "-c", _Block(render_script(spec, SCHEDULER, []))]}
     limits: dict[str, int | str] = {"nvidia.com/gpu": cluster.ranks_per_node} if cluster.device == "gpu" else {}
     for word in spec.resources:
         resource, _, amount = word.partition("=")
@@ -56,7 +68,7 @@ def render(spec: JobSpec) -> str:
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
         "metadata": {
-            # A name may not hold capitals, dots or underscores.
+            # Kubernetes allows no capitals, dots or underscores in a name.
             "generateName": spec.name.lower().replace(".", "-").replace("_", "-") + "-",
             **({"namespace": scheduler.queue} if scheduler.queue else {}),
         },
@@ -76,6 +88,20 @@ def render(spec: JobSpec) -> str:
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, width=120)
 
 
+def _require_mounts(spec: JobSpec) -> None:
+    """Raise UserError if a folder that the run needs is in none of the cluster file's mounts.
+
+    Other schedulers mount such a folder from the host; the folders of a pod's host hold nothing of ours.
+    """
+    missing = set(spec.mounts) - set(spec.cluster.container.mounts)
+    if missing:
+        path = min(missing).partition(":")[0]
+        raise UserError(
+            f"container.mounts: the pods cannot see {path}; add CLAIM:{path}, and mount the claim at the same path "
+            f"on this machine"
+        )
+
+
 def _container(spec: JobSpec) -> dict[str, Any]:
     mounts = [{"name": f"mount-{number}", "mountPath": pair.split(":")[1]} for number, pair in enumerate(spec.mounts)]
     return {"name": "training", "image": spec.cluster.container.image, "volumeMounts": mounts}
@@ -84,8 +110,8 @@ def _container(spec: JobSpec) -> dict[str, Any]:
 def _replicas(count: int, spec: JobSpec, container: dict[str, Any]) -> dict[str, Any]:
     pod = {
         "restartPolicy": "Never",
-        # From SIGTERM to SIGKILL: time to save the work.
-        "terminationGracePeriodSeconds": max(30, spec.cluster.scheduler.notice_s),
+        # The time from SIGTERM to SIGKILL, in which the ranks save their state.
+        "terminationGracePeriodSeconds": max(_GRACE_S, spec.cluster.scheduler.notice_s),
         "containers": [container],
         "volumes": [_volume(number, pair.partition(":")[0]) for number, pair in enumerate(spec.mounts)],
     }
@@ -93,8 +119,7 @@ def _replicas(count: int, spec: JobSpec, container: dict[str, Any]) -> dict[str,
 
 
 def _volume(number: int, source: str) -> dict[str, Any]:
-    """A path of the node's, or else the claim of that name."""
-    kind = (
-        {"hostPath": {"path": source}} if source.startswith("/") else {"persistentVolumeClaim": {"claimName": source}}
-    )
-    return {"name": f"mount-{number}", **kind}
+    """Return a volume: a path of the node if ``source`` is absolute, else the claim of that name."""
+    if source.startswith("/"):
+        return {"name": f"mount-{number}", "hostPath": {"path": source}}
+    return {"name": f"mount-{number}", "persistentVolumeClaim": {"claimName": source}}

@@ -3,42 +3,49 @@
 from __future__ import annotations
 
 from launch.submit.jobspec import JobSpec
-from launch.submit.script import Dialect, render_script
+from launch.submit.scheduler import JobScheduler
+from launch.submit.script import render_script
 
-__all__ = ["LSF", "render"]
+__all__ = ["SCHEDULER", "render"]
 
-_AGAIN = 76
-"""Exit status by which LSF queues a job again (``-Q``)."""
+_REQUEUE_STATUS = 76
+"""Exit status that makes LSF queue the job again (``bsub -Q``)."""
 
-LSF = Dialect(
-    hosts="""awk '!seen[$1]++ { print $1 }' "$LSB_DJOB_HOSTFILE\"""",
-    job_id='"$LSB_JOBID"',
-    submit=("bsub", "<"),
+SCHEDULER = JobScheduler(
+    submit="bsub <",
+    # Job <7> is submitted to queue <normal>.
+    id_in_output=r"<(\d+)>",
     watch="bjobs -l {job}",
     cancel="bkill {job}",
-    again=f"exit {_AGAIN}",
-    output='exec >>"$folder/job.log" 2>&1',
+    interactive="bsub -I",
+    hosts="""awk '!seen[$1]++ { print $1 }' "$LSB_DJOB_HOSTFILE\"""",
+    job_id='"$LSB_JOBID"',
+    job_variable="LSB_JOBID",
+    requeue=f"exit {_REQUEUE_STATUS}",
+    redirection='exec >>"$folder/job.log" 2>&1',
+    launchers=("mpirun", "horovodrun", "local"),
+    host_finders=("mpirun", "horovodrun"),
 )
 
 
 def render(spec: JobSpec) -> str:
-    """Write the script for bsub; resources that begin with a dash are options, the others go to ``-R``."""
+    """Return the script for bsub; resources that begin with a dash are options, the others are ``-R`` requests."""
     cluster, scheduler = spec.cluster, spec.cluster.scheduler
     options = [
         f"-J {spec.name}",
         f"-n {cluster.world_size}",
         f'-R "span[ptile={cluster.ranks_per_node}]"',
-        # In minutes, rounded up.
+        # -W takes minutes; the limit is rounded up.
         f"-W {-(-spec.wall_time_s // 60)}",
         f"-o {spec.folder / 'job.out'}",
     ]
     if cluster.device == "gpu":
         options.append(f'-gpu "num={cluster.ranks_per_node}/host"')
     if scheduler.requeue:
-        options += ["-r", f'-Q "{_AGAIN}"']
+        options += ["-r", f'-Q "{_REQUEUE_STATUS}"']
     if scheduler.queue:
         options.append(f"-q {scheduler.queue}")
     if scheduler.account:
         options.append(f"-P {scheduler.account}")
     options += [word if word.startswith("-") else f'-R "{word}"' for word in spec.resources]
-    return render_script(spec, LSF, [f"#BSUB {option}" for option in options])
+    return render_script(spec, SCHEDULER, [f"#BSUB {option}" for option in options])

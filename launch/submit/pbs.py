@@ -1,29 +1,34 @@
-"""PBS Professional and OpenPBS: qsub with one chunk a node."""
+"""PBS Professional and OpenPBS: qsub, with one chunk a node."""
 
 from __future__ import annotations
 
 from launch.submit.jobspec import JobSpec, clock_time
-from launch.submit.script import Dialect, render_script
+from launch.submit.scheduler import JobScheduler
+from launch.submit.script import render_script
 
-__all__ = ["PBS", "render"]
+__all__ = ["SCHEDULER", "render"]
 
 _NAME_CHARACTERS = 15
-"""What every PBS takes."""
+"""Longest job name that every PBS accepts."""
 
-PBS = Dialect(
-    hosts="""awk '!seen[$1]++ { print $1 }' "$PBS_NODEFILE\"""",
-    job_id='"$PBS_JOBID"',
-    submit=("qsub",),
+SCHEDULER = JobScheduler(
+    submit="qsub",
     watch="qstat -f {job}",
     cancel="qdel {job}",
-    # qrerun is for operators only, so the job hands in its successor.
-    again='qsub "$folder/job.sh"',
-    output='exec >>"$folder/job.log" 2>&1',
+    interactive="qsub -I",
+    hosts="""awk '!seen[$1]++ { print $1 }' "$PBS_NODEFILE\"""",
+    job_id='"$PBS_JOBID"',
+    job_variable="PBS_NODEFILE",
+    # qrerun is for operators only, so the job submits its own script again.
+    requeue='qsub "$folder/job.sh"',
+    redirection='exec >>"$folder/job.log" 2>&1',
+    launchers=("mpirun", "horovodrun", "local"),
+    host_finders=("mpirun",),
 )
 
 
 def render(spec: JobSpec) -> str:
-    """Write the script for qsub; resources that begin with a dash are options, the others join the chunk."""
+    """Return the script for qsub; resources that begin with a dash are options, the others go into the chunk."""
     cluster, scheduler = spec.cluster, spec.cluster.scheduler
     chunk = [str(cluster.num_nodes), f"mpiprocs={cluster.ranks_per_node}"]
     if cluster.node.cores:
@@ -44,4 +49,4 @@ def render(spec: JobSpec) -> str:
     if scheduler.account:
         options.append(f"-A {scheduler.account}")
     options += [word for word in spec.resources if word.startswith("-")]
-    return render_script(spec, PBS, [f"#PBS {option}" for option in options])
+    return render_script(spec, SCHEDULER, [f"#PBS {option}" for option in options])

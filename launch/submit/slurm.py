@@ -1,26 +1,33 @@
-"""Slurm: sbatch. It signals the script before the limit, queues jobs again, and gives hosts as a compressed list."""
+"""Slurm: sbatch."""
 
 from __future__ import annotations
 
 from launch.submit.jobspec import JobSpec, clock_time
-from launch.submit.script import Dialect, render_script
+from launch.submit.scheduler import ON_HOST, JobScheduler
+from launch.submit.script import render_script
 
-__all__ = ["SLURM", "render"]
+__all__ = ["SCHEDULER", "render"]
 
-SLURM = Dialect(
-    hosts='scontrol show hostnames "$SLURM_JOB_NODELIST"',
-    job_id='"$SLURM_JOB_ID"',
-    submit=("sbatch", "--parsable"),
+SCHEDULER = JobScheduler(
+    submit="sbatch --parsable",
     watch="squeue --jobs={job}",
     cancel="scancel {job}",
-    # Slurm ends the script soon after; had it ended by itself before, the job would be over instead.
-    again='{ scontrol requeue "$SLURM_JOB_ID" && sleep 60; }',
-    notifies=True,
+    interactive="salloc",
+    hosts='scontrol show hostnames "$SLURM_JOB_NODELIST"',
+    job_id='"$SLURM_JOB_ID"',
+    job_variable="SLURM_JOB_ID",
+    # Slurm ends the script soon after the requeue. If the script ended by itself first, the job would be complete.
+    requeue='{ scontrol requeue "$SLURM_JOB_ID" && sleep 60; }',
+    launchers=("srun", "mpirun", "local"),
+    host_finders=("srun", "mpirun"),
+    runtimes=(*ON_HOST, "enroot"),
+    sends_notice=True,
+    places_mpirun_ranks=True,
 )
 
 
 def render(spec: JobSpec) -> str:
-    """Write the script for sbatch."""
+    """Return the script for sbatch."""
     cluster, scheduler = spec.cluster, spec.cluster.scheduler
     options = [
         f"--job-name={spec.name}",
@@ -39,4 +46,4 @@ def render(spec: JobSpec) -> str:
         options.append(f"--partition={scheduler.queue}")
     if scheduler.account:
         options.append(f"--account={scheduler.account}")
-    return render_script(spec, SLURM, [f"#SBATCH {option}" for option in [*options, *spec.resources]])
+    return render_script(spec, SCHEDULER, [f"#SBATCH {option}" for option in [*options, *spec.resources]])

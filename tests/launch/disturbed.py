@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,8 @@ import pytest
 
 from configs.load import ROOT, load_both
 from launch.run import open_run
-from launch.submit.__main__ import make_job, render
+from launch.submit.scheduler import render, scheduler_of
+from launch.submit.submission import make_job, submit_command
 from logs.checkpoints import CHECKPOINT_FOLDER, newest_whole
 from tests.launch.scheduled import ranks
 from train.rank.identity import read_identity
@@ -147,10 +149,10 @@ def _command(way: Way, folder: Path, overrides: list[str]) -> list[str]:
     if way.hosts:
         recipe, cluster = load_both("digits", "laptop", overrides)
         spec = make_job(recipe, cluster, way.hosts, (folder,))
-        dialect, script = render(spec)
         open_run(recipe, spec.cluster, folder)
-        (folder / dialect.script_name).write_text(script, encoding="utf-8")
-        return [*dialect.submit, str(folder / dialect.script_name)]
+        script_name = scheduler_of(spec.cluster.scheduler.kind).script_name
+        (folder / script_name).write_text(render(spec), encoding="utf-8")
+        return shlex.split(submit_command(spec))
     sets = [word for override in overrides for word in ("--set", override)]
     allocation = ["salloc", f"--nodes={way.nodes}", "--ntasks=2", "--quiet"] if way.in_slurm else []
     return [*allocation, sys.executable, "-I", "-m", "launch", "train", "digits", "--run-dir", str(folder), *sets]

@@ -1,4 +1,4 @@
-"""The jobs whose scripts golden/ keeps: ``python -m tests.launch.golden_jobs`` writes them anew, to be reviewed."""
+"""The jobs whose scripts stand in golden/. ``python -m tests.launch.golden_jobs`` rewrites the scripts for review."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 from configs.load import load_cluster
 from configs.rank_variables import binding_environment, rank_environment
 from configs.schema import Cluster
-from launch.submit.__main__ import render
-from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec, require_submittable
+from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
+from launch.submit.requirements import require_submittable
+from launch.submit.scheduler import render, scheduler_of
 
 GOLDEN = Path(__file__).parent / "golden"
 _SMALL = ["cluster.communication.backend=mpi", "cluster.scheduler.wall_time_s=3600", "cluster.launcher=mpirun"]
@@ -36,23 +37,31 @@ CASES: dict[str, tuple[str, list[str], int]] = {
     "hosts-mpirun.sh": ("laptop", ["cluster.num_nodes=2", "cluster.launcher=mpirun",
                                    "cluster.communication.backend=mpi"], 1),
 }  # fmt: skip
-"""File, cluster, what is changed in it, number of runs."""
+"""File in golden/ -> cluster, changes to the cluster, number of runs."""
 
 
 def job(cluster: Cluster, runs: int) -> JobSpec:
-    """Describe a job on no machine in particular."""
+    """Return a job of ``runs`` runs whose paths do not depend on this machine."""
     hosts = ("alpha", "beta") if cluster.scheduler.kind == "none" else ()
     require_submittable(cluster, hosts)
     folders = tuple(Path(f"/shared/runs/digits-{number}") for number in range(1, runs + 1))
-    program = IMAGE_PROGRAM if cluster.scheduler.kind == "kubernetes" else Path("/shared/resnet-records")
-    variables = rank_environment(cluster) | binding_environment(cluster)
-    return JobSpec("digits", cluster, folders, program, program / ".venv/bin/python", variables, hosts)
+    is_in_image = scheduler_of(cluster.scheduler.kind).runs_script_in_image
+    program = IMAGE_PROGRAM if is_in_image else Path("/shared/resnet-records")
+    return JobSpec(
+        name="digits",
+        cluster=cluster,
+        run_folders=folders,
+        program=program,
+        python=program / ".venv/bin/python",
+        variables=rank_environment(cluster) | binding_environment(cluster),
+        hosts=hosts,
+    )
 
 
 def golden_text(name: str) -> str:
-    """Render one of the cases."""
+    """Return the job script of one of the cases."""
     cluster, overrides, runs = CASES[name]
-    return render(job(load_cluster(cluster, [*_SHARED, *overrides]), runs))[1]
+    return render(job(load_cluster(cluster, [*_SHARED, *overrides]), runs))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 
-# digits: 4 ranks on 2 nodes of laptop. Handed over by:
+# digits: 4 ranks on 2 nodes of laptop. Submitted by:
 # bash /shared/runs/digits-1/job.sh
 set -euo pipefail
 
@@ -23,7 +23,7 @@ export RANK_WORLD_SIZE=4
 
 mapfile -t hosts < <(printf '%s\n' alpha beta)
 if [[ ${#hosts[@]} -ne $num_hosts ]]; then
-  printf 'error: got hosts %s, the job is for %s of them\n' "${hosts[*]}" "$num_hosts" >&2
+  printf 'error: the job got %s hosts (%s) and needs %s\n' "${#hosts[@]}" "${hosts[*]}" "$num_hosts" >&2
   exit 2
 fi
 printf 'job %s of %s on %s\n' $$ "$folder" "${hosts[*]}"
@@ -43,12 +43,12 @@ readonly rank=(
   /shared/resnet-records/.venv/bin/python -I -u -m train
 )
 
-# SIGUSR1: the limit is near. SIGTERM: the job is stopped. The ranks save their work and end.
+# SIGUSR1 announces the time limit, SIGTERM stops the job. The ranks save their state and end.
 signals=0 launched=
 trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' USR1
 trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM
 
-# Starts the ranks of a run and waits for their end; a signal ends a wait, not the launcher.
+# Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.
 launch() {
   "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
   launched=$!
@@ -69,7 +69,7 @@ for run in "${runs[@]}"; do
   fi
   result=0
   "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" || result=$?
-  # 75: stopped before its end, to be continued.
+  # 75: the run was stopped before its end, and the next attempt of this job continues it.
   if [[ $result -eq 75 ]]; then
     exit 75
   fi

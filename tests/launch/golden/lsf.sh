@@ -8,7 +8,7 @@
 #BSUB -Q "76"
 #BSUB -q long
 
-# digits: 4 ranks on 2 nodes of laptop. Handed over by:
+# digits: 4 ranks on 2 nodes of laptop. Submitted by:
 # bsub < /shared/runs/digits-1/job.sh
 set -euo pipefail
 
@@ -32,7 +32,7 @@ export RANK_WORLD_SIZE=4
 
 mapfile -t hosts < <(awk '!seen[$1]++ { print $1 }' "$LSB_DJOB_HOSTFILE")
 if [[ ${#hosts[@]} -ne $num_hosts ]]; then
-  printf 'error: got hosts %s, the job is for %s of them\n' "${hosts[*]}" "$num_hosts" >&2
+  printf 'error: the job got %s hosts (%s) and needs %s\n' "${#hosts[@]}" "${hosts[*]}" "$num_hosts" >&2
   exit 2
 fi
 printf 'job %s of %s on %s\n' "$LSB_JOBID" "$folder" "${hosts[*]}"
@@ -52,7 +52,7 @@ readonly rank=(
   /shared/resnet-records/.venv/bin/python -I -u -m train
 )
 
-# SIGUSR1: the limit is near. SIGTERM: the job is stopped. The ranks save their work and end.
+# SIGUSR1 announces the time limit, SIGTERM stops the job. The ranks save their state and end.
 signals=0 limit_is_near=0 launched=
 trap 'limit_is_near=1 signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' USR1
 trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM
@@ -64,7 +64,7 @@ trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM
 readonly timer=$!
 trap 'kill "$timer" 2>/dev/null || true' EXIT
 
-# Starts the ranks of a run and waits for their end; a signal ends a wait, not the launcher.
+# Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.
 launch() {
   "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
   launched=$!
@@ -85,7 +85,7 @@ for run in "${runs[@]}"; do
   fi
   result=0
   "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" || result=$?
-  # 75: stopped before its end, to be continued.
+  # 75: the run was stopped before its end, and the next attempt of this job continues it.
   if [[ $result -eq 75 ]]; then
     [[ $limit_is_near -eq 0 ]] || exit 76
     exit 75

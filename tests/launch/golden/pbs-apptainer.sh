@@ -7,7 +7,7 @@
 #PBS -r y
 #PBS -l place=scatter
 
-# digits: 2048 ranks on 512 nodes of abci-v100. Handed over by:
+# digits: 2048 ranks on 512 nodes of abci-v100. Submitted by:
 # qsub /shared/runs/digits-1/job.sh
 set -euo pipefail
 
@@ -43,7 +43,7 @@ export RANK_WORLD_SIZE=2048
 
 mapfile -t hosts < <(awk '!seen[$1]++ { print $1 }' "$PBS_NODEFILE")
 if [[ ${#hosts[@]} -ne $num_hosts ]]; then
-  printf 'error: got hosts %s, the job is for %s of them\n' "${hosts[*]}" "$num_hosts" >&2
+  printf 'error: the job got %s hosts (%s) and needs %s\n' "${#hosts[@]}" "${hosts[*]}" "$num_hosts" >&2
   exit 2
 fi
 printf 'job %s of %s on %s\n' "$PBS_JOBID" "$folder" "${hosts[*]}"
@@ -68,7 +68,7 @@ readonly rank=(
   -u -m train
 )
 
-# SIGUSR1: the limit is near. SIGTERM: the job is stopped. The ranks save their work and end.
+# SIGUSR1 announces the time limit, SIGTERM stops the job. The ranks save their state and end.
 signals=0 limit_is_near=0 launched=
 trap 'limit_is_near=1 signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' USR1
 trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM
@@ -80,7 +80,7 @@ trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM
 readonly timer=$!
 trap 'kill "$timer" 2>/dev/null || true' EXIT
 
-# Starts the ranks of a run and waits for their end; a signal ends a wait, not the launcher.
+# Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.
 launch() {
   "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
   launched=$!
@@ -101,7 +101,7 @@ for run in "${runs[@]}"; do
   fi
   result=0
   "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" || result=$?
-  # 75: stopped before its end, to be continued.
+  # 75: the run was stopped before its end, and the next attempt of this job continues it.
   if [[ $result -eq 75 ]]; then
     [[ $limit_is_near -eq 0 ]] || qsub "$folder/job.sh"
     exit 75

@@ -9,7 +9,7 @@
 #SBATCH --signal=B:USR1@120
 #SBATCH --cpus-per-task=4
 
-# digits: 4 ranks on 2 nodes of laptop. Handed over by:
+# digits: 4 ranks on 2 nodes of laptop. Submitted by:
 # sbatch --parsable /shared/runs/digits-1/job.sh
 set -euo pipefail
 
@@ -37,7 +37,7 @@ export RANK_WORLD_SIZE=4
 
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 if [[ ${#hosts[@]} -ne $num_hosts ]]; then
-  printf 'error: got hosts %s, the job is for %s of them\n' "${hosts[*]}" "$num_hosts" >&2
+  printf 'error: the job got %s hosts (%s) and needs %s\n' "${#hosts[@]}" "${hosts[*]}" "$num_hosts" >&2
   exit 2
 fi
 printf 'job %s of %s on %s\n' "$SLURM_JOB_ID" "$folder" "${hosts[*]}"
@@ -52,14 +52,14 @@ readonly rank=(
   /shared/resnet-records/.venv/bin/python -I -u -m train
 )
 
-# SIGUSR1: the limit is near. SIGTERM: the job is stopped. The ranks save their work and end.
+# SIGUSR1 announces the time limit, SIGTERM stops the job. The ranks save their state and end.
 signals=0 launched=
 trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' USR1
 trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM
 
-# Starts the ranks of a run and waits for their end; a signal ends a wait, not the launcher.
+# Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.
 launch() {
-  # Ranks over Gloo meet here; it ends with this script, whose pipe it reads.
+  # The rendezvous server of ranks that communicate by Gloo. It ends when the pipe from this script closes.
   coproc rendezvous { exec "$python" -I -m launch.start.rendezvous 2 2; }
   local server=$!
   read -r HOROVOD_GLOO_RENDEZVOUS_PORT <&"${rendezvous[0]}" || { status=1 && return; }
@@ -84,7 +84,7 @@ for run in "${runs[@]}"; do
   fi
   result=0
   "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" || result=$?
-  # 75: stopped before its end, to be continued.
+  # 75: the run was stopped before its end, and the next attempt of this job continues it.
   if [[ $result -eq 75 ]]; then
     exit 75
   fi

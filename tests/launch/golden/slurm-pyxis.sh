@@ -13,7 +13,7 @@
 #SBATCH --gpus-per-node=8
 #SBATCH --exclusive
 
-# digits: 16 ranks on 2 nodes of dgx-a100. Handed over by:
+# digits: 16 ranks on 2 nodes of dgx-a100. Submitted by:
 # sbatch --parsable /shared/runs/digits-1/job.sh
 set -euo pipefail
 
@@ -44,7 +44,7 @@ export RANK_WORLD_SIZE=16
 
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 if [[ ${#hosts[@]} -ne $num_hosts ]]; then
-  printf 'error: got hosts %s, the job is for %s of them\n' "${hosts[*]}" "$num_hosts" >&2
+  printf 'error: the job got %s hosts (%s) and needs %s\n' "${#hosts[@]}" "${hosts[*]}" "$num_hosts" >&2
   exit 2
 fi
 printf 'job %s of %s on %s\n' "$SLURM_JOB_ID" "$folder" "${hosts[*]}"
@@ -61,12 +61,12 @@ readonly rank=(
   -u -m train
 )
 
-# SIGUSR1: the limit is near. SIGTERM: the job is stopped. The ranks save their work and end.
+# SIGUSR1 announces the time limit, SIGTERM stops the job. The ranks save their state and end.
 signals=0 limit_is_near=0 launched=
 trap 'limit_is_near=1 signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' USR1
 trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM
 
-# Starts the ranks of a run and waits for their end; a signal ends a wait, not the launcher.
+# Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.
 launch() {
   "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
   launched=$!
@@ -87,7 +87,7 @@ for run in "${runs[@]}"; do
   fi
   result=0
   "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" || result=$?
-  # 75: stopped before its end, to be continued.
+  # 75: the run was stopped before its end, and the next attempt of this job continues it.
   if [[ $result -eq 75 ]]; then
     [[ $limit_is_near -eq 0 ]] || { scontrol requeue "$SLURM_JOB_ID" && sleep 60; }
     exit 75

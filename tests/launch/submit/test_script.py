@@ -15,7 +15,7 @@ import yaml
 
 from configs.load import load_cluster
 from configs.schema import Cluster
-from launch.submit.__main__ import render
+from launch.submit.scheduler import render
 from tests.launch.golden_jobs import CASES, GOLDEN, golden_text, job
 
 
@@ -57,7 +57,7 @@ class _Job:
         (folder / "launch" / "rank.sh").write_text("", encoding="utf-8")
         spec = replace(job(cluster, 1), run_folders=runs, program=folder, python=python)
         self.script = folder / "job.sh"
-        self.script.write_text(render(spec)[1], encoding="utf-8")
+        self.script.write_text(render(spec), encoding="utf-8")
 
     def start(self, **variables: str) -> subprocess.Popen[str]:
         return subprocess.Popen(["bash", self.script], env={**os.environ, **variables}, stdout=subprocess.PIPE,
@@ -136,4 +136,4 @@ def test_other_hosts_than_asked_for_are_refused(tmp_path: Path) -> None:
     )
     output, _ = started.communicate(timeout=10)
     assert started.returncode == 2
-    assert "error: got hosts one, the job is for 2 of them" in output
+    assert "error: the job got 1 hosts (one) and needs 2" in output

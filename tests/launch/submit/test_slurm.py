@@ -164,7 +164,7 @@ def test_what_sbatch_refuses_is_told_in_one_line_and_leaves_no_folder(
     place = tmp_path / "cluster.yaml"
     place.write_text(CLUSTER.replace("kind: slurm", "kind: slurm, queue: nowhere"), encoding="utf-8")
     assert main(["submit", "digits", "--cluster", str(place), "--run-dir", str(tmp_path / "run")]) == 2
-    assert "error: sbatch does not take the job: sbatch: error: invalid partition" in capsys.readouterr().err
+    assert "error: sbatch refuses the job: sbatch: error: invalid partition" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

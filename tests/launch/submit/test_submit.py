@@ -19,7 +19,7 @@ _SRUN = ["--set", "cluster.launcher=srun"]
     ("words", "message"),
     [
         ([], "cluster laptop has no scheduler: set scheduler.kind in its file, give --hosts A,B, or train here"),
-        (_SLURM, "cluster.scheduler.wall_time_s: got None, allowed: seconds; a job needs a limit"),
+        (_SLURM, "cluster.scheduler.wall_time_s: got None, allowed: seconds; a job needs a time limit: add the key"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.launcher=horovodrun"],
          "cluster.launcher: got 'horovodrun', allowed: srun or mpirun or local with scheduler slurm"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.launcher=mpirun"],
@@ -28,7 +28,7 @@ _SRUN = ["--set", "cluster.launcher=srun"]
          "cluster.communication.backend: got 'gloo', allowed: mpi or nccl for more than 128 ranks"),
         ([*_SLURM, *_LIMIT, *_SRUN, "--set", "cluster.container.runtime=docker", "--set", "cluster.container.image=a"],
          "cluster.container.runtime: got 'docker', allowed: none or apptainer or singularity or enroot"),
-        (["--hosts", "a,b", "--set", "cluster.launcher=horovodrun"], "--hosts: got 2 for num_nodes: 1"),
+        (["--hosts", "a,b", "--set", "cluster.launcher=horovodrun"], "--hosts: got 2 hosts for num_nodes: 1"),
         ([*_SLURM, *_LIMIT, *_SRUN, "--set", "cluster.ranks_per_node=3"], "batch.global_size: got 64, allowed: a"),
         ([*_SLURM, *_LIMIT, *_SRUN, "--repeat", "0"], "--repeat: got 0, allowed: 1 or more"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.scheduler.notice_s=600"], "cluster.scheduler.notice_s: got 600, allowed"),
@@ -64,26 +64,15 @@ def test_a_scheduler_that_is_not_here_is_refused_before_a_folder_is_made(
     monkeypatch.setenv("PATH", str(tmp_path))
     words = ["--run-dir", str(tmp_path / "run")]
     assert main(["submit", "digits", "--cluster", "laptop", *_SLURM, *_LIMIT, *_SRUN, *words]) == 2
-    assert capsys.readouterr().err.startswith("error: sbatch is not on this machine; submit where it is")
+    assert capsys.readouterr().err.startswith("error: sbatch is not on this machine; submit from a machine that has it")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_list_of_hosts_runs_under_horovodrun(tmp_path: Path) -> None:
-    words = ["run.max_steps=2", "run.target_top1=null", "data.source=synthetic", "model.name=resnet8",
-             "cluster.launcher=horovodrun"]  # fmt: skip
-    sets = [word for each in words for word in ("--set", each)]
-    command = [
-        "submit",
-        "digits",
-        "--cluster",
-        "laptop",
-        "--hosts",
-        "localhost",
-        *sets,
-        "--run-dir",
-        str(tmp_path / "run"),
-    ]
-    assert main(command) == 0
+    short = ["run.max_steps=2", "run.target_top1=null", "data.source=synthetic", "model.name=resnet8"]
+    sets = [word for each in [*short, "cluster.launcher=horovodrun"] for word in ("--set", each)]
+    words = ["--hosts", "localhost", "--run-dir", str(tmp_path / "run")]
+    assert main(["submit", "digits", "--cluster", "laptop", *words, *sets]) == 0
     log = tmp_path / "run" / "job.log"
     give_up = time.monotonic() + 150
     while not (tmp_path / "run" / "verdict.json").exists():

@@ -1,0 +1,73 @@
+"""Which clusters a job can be submitted to: launcher, container and communication have to suit the scheduler."""
+
+from __future__ import annotations
+
+from configs.errors import ConfigError, UserError
+from configs.rank_variables import rank_environment
+from configs.schema import Cluster
+from launch.submit.scheduler import JobScheduler, scheduler_of
+
+__all__ = ["require_submittable"]
+
+_GLOO_RANKS = 128
+"""Gloo's rendezvous grows with the square of the ranks: minutes at this many, hours at a thousand (measured)."""
+
+
+def require_submittable(cluster: Cluster, hosts: tuple[str, ...]) -> None:
+    """Raise UserError if no job script could work on this cluster.
+
+    Args:
+        cluster: Where the job is to run.
+        hosts: The machines that ``--hosts`` names, empty without it.
+
+    Raises:
+        UserError: There is neither a scheduler nor a list of hosts, the job has no time limit, or the scheduler does
+            not go with the launcher, the container or the communication.
+    """
+    scheduler = scheduler_of(cluster.scheduler.kind)
+    _require_machines(cluster, hosts)
+    if scheduler.has_time_limit and cluster.scheduler.wall_time_s is None:
+        raise ConfigError("cluster.scheduler.wall_time_s", None, "seconds", "a job needs a time limit: add the key")
+    _require_launcher(cluster, scheduler)
+    _require_container(cluster, scheduler)
+
+
+def _require_machines(cluster: Cluster, hosts: tuple[str, ...]) -> None:
+    kind = cluster.scheduler.kind
+    if kind == "none" and not hosts:
+        raise UserError(
+            f"cluster {cluster.name} has no scheduler: set scheduler.kind in its file, give --hosts A,B, or train here "
+            f"with ./run.sh train"
+        )
+    if hosts and (kind != "none" or len(hosts) != cluster.num_nodes):
+        raise UserError(
+            f"--hosts: got {len(hosts)} hosts for num_nodes: {cluster.num_nodes} and scheduler.kind: {kind}, allowed: "
+            f"num_nodes hosts, with scheduler.kind: none"
+        )
+
+
+def _require_launcher(cluster: Cluster, scheduler: JobScheduler) -> None:
+    launcher, kind = cluster.launcher, cluster.scheduler.kind
+    if launcher not in scheduler.launchers:
+        raise ConfigError("cluster.launcher", launcher, f"{' or '.join(scheduler.launchers)} with scheduler {kind}")
+    meets_over_gloo = rank_environment(cluster)["HOROVOD_CONTROLLER"] == "gloo"
+    if launcher == "mpirun" and meets_over_gloo:
+        key, remedy = "cluster.communication.backend", "or set launcher: horovodrun"
+        raise ConfigError(key, "gloo", "mpi or nccl under mpirun", remedy)
+    if meets_over_gloo and cluster.world_size > _GLOO_RANKS:
+        raise ConfigError(
+            "cluster.communication.backend",
+            "gloo",
+            f"mpi or nccl for more than {_GLOO_RANKS} ranks",
+            "the time of Gloo's rendezvous grows with the square of the ranks; also set launcher: srun or mpirun",
+        )
+
+
+def _require_container(cluster: Cluster, scheduler: JobScheduler) -> None:
+    runtime, kind = cluster.container.runtime, cluster.scheduler.kind
+    if runtime not in scheduler.runtimes:
+        allowed = f"{' or '.join(scheduler.runtimes)} with scheduler {kind}"
+        raise ConfigError("cluster.container.runtime", runtime, allowed)
+    if runtime == "enroot" and cluster.launcher != "srun":
+        allowed = "srun with container.runtime: enroot, because pyxis adds containers to srun only"
+        raise ConfigError("cluster.launcher", cluster.launcher, allowed)

@@ -1,0 +1,126 @@
+"""From a recipe and a cluster to a submitted job: run folders, job script, and the command that submits it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from configs.errors import UserError
+from configs.load import ROOT, with_resolved_paths
+from configs.rank_variables import binding_environment, rank_environment
+from configs.schema import Cluster, Recipe
+from launch.run import open_run, shown
+from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
+from launch.submit.requirements import require_submittable
+from launch.submit.scheduler import JobScheduler, render, scheduler_of
+from logs.disk import write_text
+
+__all__ = ["make_job", "submit_command", "submit_job", "submit_run"]
+
+
+def make_job(recipe: Recipe, cluster: Cluster, hosts: tuple[str, ...], run_folders: tuple[Path, ...]) -> JobSpec:
+    """Return the description of a job that trains ``recipe`` once in each of the run folders.
+
+    Args:
+        recipe: What each run trains.
+        cluster: Where the job runs; relative paths in it become absolute.
+        hosts: The machines of a cluster without a scheduler, else empty.
+        run_folders: Absolute paths, which a container sees under the same names.
+    """
+    cluster = with_resolved_paths(cluster)
+    is_in_image = scheduler_of(cluster.scheduler.kind).runs_script_in_image
+    return JobSpec(
+        name=recipe.name,
+        cluster=cluster,
+        run_folders=run_folders,
+        program=IMAGE_PROGRAM if is_in_image else ROOT,
+        python=IMAGE_PROGRAM / ".venv/bin/python" if is_in_image else Path(sys.executable),
+        variables=rank_environment(cluster) | binding_environment(cluster),
+        hosts=hosts,
+    )
+
+
+def submit_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
+    """Submit one run as a job of its own, as the studies do with each cell of their grids.
+
+    Raises:
+        UserError: No job can be made of the run, or the scheduler refuses the job.
+    """
+    require_submittable(cluster, ())
+    submit_job(recipe, make_job(recipe, cluster, (), (folder.absolute(),)))
+
+
+def submit_job(recipe: Recipe, spec: JobSpec) -> None:
+    """Make the job's run folders, write the job script into each, submit it, and print how to watch and cancel the job.
+
+    Raises:
+        UserError: No job can be made of the run, or the scheduler refuses the job.
+    """
+    scheduler = scheduler_of(spec.cluster.scheduler.kind)
+    script = render(spec)
+    program = scheduler.submit.split()[0]
+    if shutil.which(program) is None:
+        raise UserError(f"{program} is not on this machine; submit from a machine that has it, or use --dry-run")
+    _make_folders(recipe, spec, script)
+    job_id = _start_on_hosts(spec) if spec.hosts else _submit(spec, scheduler)
+    sys.stdout.write(_summary(spec, scheduler, job_id))
+
+
+def submit_command(spec: JobSpec) -> str:
+    """Return the shell command that submits the job's script."""
+    scheduler = scheduler_of(spec.cluster.scheduler.kind)
+    return f"{scheduler.submit} {shlex.quote(str(spec.folder / scheduler.script_name))}"
+
+
+def _make_folders(recipe: Recipe, spec: JobSpec, script: str) -> None:
+    """Make the run folders, each with a seed of its own and a copy of the job script."""
+    script_name = scheduler_of(spec.cluster.scheduler.kind).script_name
+    for number, folder in enumerate(spec.run_folders):
+        run = recipe.run.model_copy(update={"seed": recipe.run.seed + number})
+        open_run(recipe.model_copy(update={"run": run}), spec.cluster, folder)
+        write_text(folder / script_name, script)
+
+
+def _start_on_hosts(spec: JobSpec) -> str:
+    """Start the script on this machine, in the background; return its process id."""
+    with spec.log.open("ab") as log:
+        process = subprocess.Popen(
+            shlex.split(submit_command(spec)),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    return str(process.pid)
+
+
+def _submit(spec: JobSpec, scheduler: JobScheduler) -> str:
+    """Submit the script and return the job's id.
+
+    Raises:
+        UserError: The scheduler refuses the job. The run folders are removed again.
+    """
+    done = subprocess.run(["bash", "-c", submit_command(spec)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        for folder in spec.run_folders:
+            shutil.rmtree(folder)
+        message = " ".join((done.stderr or done.stdout).split())
+        raise UserError(f"{scheduler.submit.split()[0]} refuses the job: {message}")
+    output = done.stdout.strip()
+    found = re.search(scheduler.id_in_output, output)
+    return found[1] if found else output
+
+
+def _summary(spec: JobSpec, scheduler: JobScheduler, job_id: str) -> str:
+    watch = f"{scheduler.watch.format(job=job_id)}; tail -f {shown(spec.log)}; ./run.sh watch {shown(spec.folder)}"
+    lines = [
+        f"{spec.name}: job {job_id}, {spec.cluster.world_size} ranks on {spec.cluster.num_nodes} nodes",
+        *(f"  {shown(folder)}" for folder in spec.run_folders),
+        f"  watch   {watch}",
+        f"  cancel  {scheduler.cancel.format(job=job_id)}",
+    ]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,46 @@
+"""Every scheduler of the registry has a complete module, and a cluster file may name it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from configs.load import load_cluster
+from configs.registry import SCHEDULERS, module_of
+from launch.submit.scheduler import JobScheduler, all_schedulers, scheduler_of
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_a_scheduler_of_the_registry_has_a_description_and_writes_scripts(kind: str) -> None:
+    module = module_of(SCHEDULERS, kind)
+    scheduler = scheduler_of(kind)
+    assert isinstance(scheduler, JobScheduler)
+    assert module.__all__ == ["SCHEDULER", "render"]
+    assert callable(module.render)
+    assert load_cluster("laptop", [f"cluster.scheduler.kind={kind}"]).scheduler.kind == kind
+    assert set(scheduler.host_finders) <= set(scheduler.launchers)
+    assert scheduler.watch.format(job="7") != scheduler.watch
+    assert scheduler.cancel.format(job="7") != scheduler.cancel
+
+
+@pytest.mark.parametrize(
+    ("kind", "output", "job_id"),
+    [
+        ("slurm", "7", "7"),
+        ("slurm", "7;cluster", "7"),
+        ("gridengine", "7", "7"),
+        ("pbs", "7.server", "7.server"),
+        ("lsf", "Job <7> is submitted to queue <normal>.", "7"),
+        ("kubernetes", "mpijob.kubeflow.org/digits-x7f2k", "mpijob.kubeflow.org/digits-x7f2k"),
+    ],
+)
+def test_the_job_id_is_found_in_what_the_submit_command_prints(kind: str, output: str, job_id: str) -> None:
+    found = re.search(scheduler_of(kind).id_in_output, output)
+    assert found is not None
+    assert found[1] == job_id
+
+
+def test_schedulers_can_be_told_apart_by_the_variables_of_their_jobs() -> None:
+    variables = [scheduler.job_variable for scheduler in all_schedulers() if scheduler.job_variable]
+    assert sorted(variables) == ["LSB_JOBID", "PBS_NODEFILE", "PE_HOSTFILE", "SLURM_JOB_ID"]
