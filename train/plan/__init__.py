@@ -1,1 +1,1 @@
-"""./run.sh plan: everything a run would do, without doing it."""
+"""``./run.sh plan``: everything that a run would do, without doing it."""

@@ -1,6 +1,6 @@
-"""Everything that a run would do, without doing it: one document, for people and for tools.
+"""The plan of a run as one document of plain values: the text and the JSON of ``./run.sh plan`` are made from it.
 
-Imports no framework, so that it answers in a second anywhere.
+Imports no framework, so that the plan is ready within a second on any machine.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from data.shards import shard_range
 from logs.events import EventLog, Kind
 from train.comm.buckets import plan_reductions
 from train.networks.arch import Network, build_network, gradient_bytes
-from train.plan.memory import BYTES_PER_NUMBER, estimate_input, estimate_memory
+from train.plan.memory import BYTES_PER_NUMBER, InputBuffers, estimate_input, estimate_memory
 from train.schedule import LrSchedule, logged_hyperparameters, resolve_schedule
 
 __all__ = ["plan_document"]
 
 _EVERY_STEP_UP_TO = 50_000
-"""Longer runs list a thousand steps besides the landmarks."""
+"""Steps up to which the schedule lists every step; a longer run lists about a thousand steps and the landmarks."""
 
 _RULESETS = ("0.6.0", "4.0.0")
 
 
 def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
-    """Say what the run would do, in values that JSON can hold.
+    """Return everything that the run would do, in values that JSON can hold.
 
     Args:
-        recipe: The maths.
-        cluster: The place.
+        recipe: What to train, and how.
+        cluster: The machine to train on.
 
     Raises:
-        ConfigError: The recipe's arithmetic does not fit the cluster's world size.
+        ConfigError: The recipe's global batch or durations do not fit the cluster's number of ranks.
     """
     plan = plan_run(recipe, cluster.world_size)
     schedule = resolve_schedule(recipe, plan)
@@ -50,6 +50,7 @@ def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         "ranks_per_node": cluster.ranks_per_node,
         **_arithmetic(plan),
         "eval_epochs": list(plan.eval_epochs),
+        "optimizer": recipe.optimizer.describe(),
         "schedule": _schedule(schedule, plan, marks),
         "landmarks": [{"at": at, "step": step, **asdict(schedule.at(step))} for step, at in marks.items()],
         **_tensors(recipe, cluster, plan),
@@ -61,14 +62,14 @@ def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
 
 
 def _arithmetic(plan: RunPlan) -> dict[str, Any]:
-    real = [len(plan.epoch_steps(epoch)) for epoch in range(1, plan.last_epoch + 1)]
+    steps_of_epochs = [len(plan.epoch_steps(epoch)) for epoch in range(1, plan.last_epoch + 1)]
     return {
         "global_batch_size": plan.global_batch_size,
         "per_rank_batch_size": plan.per_rank_batch_size,
         "accumulation_steps": plan.accumulation_steps,
         "epochs": plan.epochs,
         "steps_per_epoch": plan.steps_per_epoch,
-        "steps_per_epoch_real": {"fewest": min(real), "most": max(real)},
+        "steps_per_epoch_real": {"fewest": min(steps_of_epochs), "most": max(steps_of_epochs)},
         "total_steps": plan.total_steps,
         "total_steps_nominal": plan.epochs * plan.steps_per_epoch,
         "warmup_steps": plan.warmup_steps,
@@ -77,17 +78,22 @@ def _arithmetic(plan: RunPlan) -> dict[str, Any]:
 
 
 def _landmarks(plan: RunPlan) -> dict[int, str]:
-    """Name the steps worth a look: first, end of the warm-up and its next, tenths of the decay, last."""
+    """Return the steps that show the shape of the schedule, step -> name, in the order of the steps."""
     warm, decay = plan.warmup_steps, plan.decay_steps
     named = {0: "first step"}
     if warm:
-        named |= {(warm - 1) // 2: "half of the warm-up", warm - 1: "end of the warm-up", warm: "its next"}
+        named |= {
+            (warm - 1) // 2: "half of the warm-up",
+            warm - 1: "last step of the warm-up",
+            warm: "first step after the warm-up",
+        }
     named |= {warm + decay * tenth // 10: f"{tenth}/10 of the decay" for tenth in range(1, 11)}
     named[plan.total_steps - 1] = "last step"
     return {step: named[step] for step in sorted(named) if step < plan.total_steps}
 
 
 def _schedule(schedule: LrSchedule, plan: RunPlan, marks: Mapping[int, str]) -> list[list[float]]:
+    """Return rows of [step, learning rate, momentum]."""
     stride = 1 if plan.total_steps <= _EVERY_STEP_UP_TO else plan.total_steps // 1000
     rows = []
     for step in sorted({*range(0, plan.total_steps, stride), *marks}):
@@ -97,31 +103,44 @@ def _schedule(schedule: LrSchedule, plan: RunPlan, marks: Mapping[int, str]) -> 
 
 
 def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
-    """Count parameters, gradients, fused reductions and memory."""
-    model, engine, on_gpu = recipe.model, cluster.engine, cluster.device == "gpu"
+    """Return the counts of parameters and gradients, the fused reductions, and the memory of a rank."""
+    model, engine = recipe.model, cluster.engine
     network = build_network(
         model.name, num_classes=model.num_classes, image_size=model.image_size, input_channels=model.input_channels
     )
-    # Sums over micro-batches are float32, see train.engine.mxnet.network.
-    wire = "float32" if plan.accumulation_steps > 1 else engine.precision
-    sizes = gradient_bytes(network.parameters, BYTES_PER_NUMBER[wire])
-    buffers = estimate_input(network, plan, engine, on_gpu=on_gpu)
-    moments = recipe.optimizer.num_moments
-    estimate = estimate_memory(network, plan, engine, buffers, on_gpu=on_gpu, moments=moments)
-    available = cluster.node.gpu_memory_bytes if on_gpu else cluster.node.memory_bytes
-    per_rank = available if on_gpu or available is None else available // cluster.ranks_per_node
-    total = estimate.total_bytes
+    # The sum of a gradient over micro-batches is float32, see train.engine.mxnet.network.
+    precision = "float32" if plan.accumulation_steps > 1 else engine.precision
+    sizes = gradient_bytes(network.parameters, BYTES_PER_NUMBER[precision])
+    buffers = estimate_input(network, plan, engine, on_gpu=cluster.device == "gpu")
     return {
         "parameters": network.num_parameters,
         "tensors": len(sizes),
         "forward_macs_per_image": network.macs,
         "gradient_bytes": sum(sizes),
         "buckets": _buckets(network, sizes, cluster.communication),
-        "memory": asdict(estimate) | {
-            "total_bytes": total, "available_bytes": per_rank, "fits": None if per_rank is None else total <= per_rank,
-        },
+        "memory": _memory(recipe, cluster, plan, network, buffers),
         "dali": asdict(buffers),
-    }  # fmt: skip
+    }
+
+
+def _memory(
+    recipe: Recipe, cluster: Cluster, plan: RunPlan, network: Network, buffers: InputBuffers
+) -> dict[str, int | bool | None]:
+    """Return the estimated bytes of a rank by purpose, the bytes that it may use, and whether the estimate fits."""
+    on_gpu, node = cluster.device == "gpu", cluster.node
+    num_moments = recipe.optimizer.num_moments
+    estimate = estimate_memory(network, plan, cluster.engine, buffers, on_gpu=on_gpu, num_moments=num_moments)
+    if on_gpu:
+        available = node.gpu_memory_bytes
+    else:
+        available = None if node.memory_bytes is None else node.memory_bytes // cluster.ranks_per_node
+    total = estimate.total_bytes
+    return {
+        **asdict(estimate),
+        "total_bytes": total,
+        "available_bytes": available,
+        "fits": None if available is None else total <= available,
+    }
 
 
 def _buckets(network: Network, sizes: Sequence[int], communication: Communication) -> list[dict[str, Any]]:
@@ -139,7 +158,7 @@ def _buckets(network: Network, sizes: Sequence[int], communication: Communicatio
 
 
 def _shards(recipe: Recipe, plan: RunPlan) -> dict[str, Any]:
-    """Cut both sets as the readers do, and count the images that more than one rank, or none, would see."""
+    """Cut both image sets as the readers do, and count the images that several ranks would read, or none."""
     shards = {}
     for name, samples in (("train", recipe.data.train_samples), ("eval", recipe.data.eval_samples)):
         ranges = [shard_range(samples, rank, plan.world_size) for rank in range(plan.world_size)]
@@ -149,7 +168,7 @@ def _shards(recipe: Recipe, plan: RunPlan) -> dict[str, Any]:
 
 
 def _coverage(ranges: Sequence[range], samples: int) -> dict[str, int]:
-    """Count samples in more than one of the ranges, and in none."""
+    """Count the samples that lie in more than one of ``ranges``, and those that lie in none."""
     twice = never = end = 0
     for each in sorted(ranges, key=lambda shard: (shard.start, shard.stop)):
         never += max(0, each.start - end)
@@ -159,8 +178,8 @@ def _coverage(ranges: Sequence[range], samples: int) -> dict[str, int]:
 
 
 @dataclass
-class _Keys(EventLog):
-    """A log that only notes which keys it was given, with the values that are known before a run."""
+class _KeyCollector(EventLog):
+    """An event log that writes nothing and collects the logged keys, with each value that is known before a run."""
 
     values: dict[str, Any]
 
@@ -168,12 +187,12 @@ class _Keys(EventLog):
         self.values[key] = value
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 def _log_keys(recipe: Recipe, cluster: Cluster, plan: RunPlan, schedule: LrSchedule) -> dict[str, Any]:
-    """List the events of a run in their order; None where the value is the run's to give."""
-    log = _Keys({})
+    """Return the keys of a run's MLPerf log in their order, key -> value; None if only the run can know the value."""
+    log = _KeyCollector({})
     log.submission(cluster.submission, recipe.mlperf)
     log.cache_clear()
     log.init_start()
@@ -192,13 +211,21 @@ def _log_keys(recipe: Recipe, cluster: Cluster, plan: RunPlan, schedule: LrSched
 
 
 def _compliance(recipe: Recipe) -> dict[str, Any]:
-    """Judge the recipe by the closed division's rules; what breaks none could be either."""
+    """Return the rules of the closed division that the recipe breaks, by ruleset.
+
+    A recipe that breaks none may run in the closed or in the open division.
+    """
     verdicts = {}
     for ruleset in _RULESETS:
         broken = [
-            {"rule": rule.name, "key": rule.key, "got": rule.value(recipe), "allowed": rule.allowed,
-             "source": rule.source}
+            {
+                "rule": rule.name,
+                "key": rule.key,
+                "got": rule.value(recipe),
+                "allowed": rule.allowed,
+                "source": rule.source,
+            }
             for rule in broken_rules(recipe, ruleset)
-        ]  # fmt: skip
+        ]
         verdicts[ruleset] = {"closed_allowed": not broken, "broken_rules": broken}
     return {"division": recipe.mlperf.division, "ruleset": recipe.mlperf.ruleset, "rulesets": verdicts}

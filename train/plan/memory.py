@@ -1,33 +1,42 @@
-"""What a rank holds in its device's memory, estimated from the architecture table. Pure: imports no framework.
+"""The memory of a rank's device during training, estimated from the table of the network's layers.
 
-Nothing here was measured on a GPU; it is for telling 4 GB from 40 before a job waits in a queue.
+The estimate was never compared with a measurement on a GPU. Its purpose is to tell 4 GB from 40 GB before a job waits
+in a queue. Imports no framework.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from configs.plan import RunPlan
 from configs.schema import Engine
 from train.networks.arch import Layer, Network
 
-__all__ = ["InputBuffers", "MemoryEstimate", "estimate_input", "estimate_memory"]
+__all__ = ["BYTES_PER_NUMBER", "InputBuffers", "MemoryEstimate", "estimate_input", "estimate_memory"]
 
 BYTES_PER_NUMBER = {"float32": 4, "float16": 2}
 
 _CUDA_BYTES = 3 << 29
-"""Assumed for the CUDA context, cuDNN's workspace and NCCL's buffers: 1.5 GiB."""
+"""Assumed for the CUDA context, the workspace of cuDNN and the buffers of NCCL: 1.5 GiB."""
 
 _GPU_DECODER_BYTES = 211_025_920
-"""Device memory that `data.input.pipeline` has nvJPEG set aside."""
+"""Device memory that `data.input.pipeline` lets nvJPEG allocate in advance."""
 
 _LIVE_GRADIENTS = 2
-"""Activation gradients that backward holds at once, in units of the largest: one being read, one being made."""
+"""Gradients of activations that backward holds at once, counted as the largest: one is read, one is written."""
 
 
 @dataclass(frozen=True)
 class InputBuffers:
-    """What DALI holds for one rank: ``queued_bytes`` of batches made ahead, and the decoder's own on a GPU."""
+    """The memory of one rank's DALI pipeline.
+
+    Attributes:
+        threads: CPU threads of the pipeline.
+        prefetch_depth: Batches that the pipeline prepares in advance.
+        batch_bytes: Bytes of one batch.
+        queued_bytes: Bytes of all batches that are prepared in advance.
+        decoder_bytes: Bytes of the JPEG decoder on the GPU; 0 on a CPU.
+    """
 
     threads: int
     prefetch_depth: int
@@ -38,7 +47,7 @@ class InputBuffers:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of one rank, by what they hold."""
+    """Bytes of one rank, by purpose."""
 
     weights_bytes: int
     gradients_bytes: int
@@ -49,15 +58,12 @@ class MemoryEstimate:
 
     @property
     def total_bytes(self) -> int:
-        """All of them."""
-        return (
-            self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
-            + self.activations_bytes + self.input_bytes + self.libraries_bytes
-        )  # fmt: skip
+        """The sum over all purposes."""
+        return sum(astuple(self))
 
 
 def estimate_input(network: Network, plan: RunPlan, engine: Engine, *, on_gpu: bool) -> InputBuffers:
-    """Count the input's buffers: one micro-batch of decoded, cut, normalised images for each of the queue's places."""
+    """Return the buffers of the input: for each place of the queue, one micro-batch of cropped, normalised images."""
     numbers = plan.per_rank_batch_size * network.input_channels * network.image_size**2
     batch_bytes = numbers * BYTES_PER_NUMBER[engine.precision]
     return InputBuffers(
@@ -70,13 +76,21 @@ def estimate_input(network: Network, plan: RunPlan, engine: Engine, *, on_gpu: b
 
 
 def estimate_memory(
-    network: Network, plan: RunPlan, engine: Engine, buffers: InputBuffers, *, on_gpu: bool, moments: int
-) -> MemoryEstimate:  # fmt: skip
-    """Estimate a rank's memory in training.
+    network: Network, plan: RunPlan, engine: Engine, buffers: InputBuffers, *, on_gpu: bool, num_moments: int
+) -> MemoryEstimate:
+    """Estimate a rank's memory during training.
 
-    Backward needs the outputs of convolutions, ReLUs, pools and concatenations; batch norms and additions are
-    overwritten by the ReLU behind them. float16 keeps a float32 master copy of the weights; the ``moments`` that an
-    optimizer keeps of each weight are float32 always.
+    Backward needs the outputs of convolutions, ReLUs, pools and concatenations. The outputs of batch norms and
+    additions are not kept, because the ReLU behind them overwrites them. With float16, each weight also has a float32
+    master copy.
+
+    Args:
+        network: The layers.
+        plan: Gives the images of a micro-batch.
+        engine: Gives the precision.
+        buffers: Of `estimate_input`.
+        on_gpu: Whether the rank computes on a GPU.
+        num_moments: Numbers that the optimizer keeps for each weight, always in float32.
     """
     width = BYTES_PER_NUMBER[engine.precision]
     kept = [layer.output_elements for layer in network.layers if _is_kept(layer)]
@@ -85,7 +99,7 @@ def estimate_memory(
     return MemoryEstimate(
         weights_bytes=network.num_parameters * (width + master),
         gradients_bytes=network.num_parameters * width,
-        optimizer_bytes=network.num_parameters * 4 * moments,
+        optimizer_bytes=network.num_parameters * 4 * num_moments,
         activations_bytes=plan.per_rank_batch_size * live * width,
         input_bytes=buffers.queued_bytes + buffers.decoder_bytes,
         libraries_bytes=_CUDA_BYTES if on_gpu else 0,

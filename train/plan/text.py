@@ -1,4 +1,4 @@
-"""The plan's document as text for a terminal. Pure."""
+"""The document of a plan as text for a terminal. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 __all__ = ["draw", "render"]
 
 _WIDTH, _HEIGHT = 72, 10
-_FEW = 6
-"""Evaluations that a line lists in full."""
+_LISTED_EVALUATIONS = 6
+"""Evaluations up to which the line lists every epoch; of more it lists the first three and the last two."""
+_PURPOSES = ("weights", "gradients", "optimizer", "activations", "input", "libraries", "total")
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """Give the whole page, ended by a newline."""
+    """Return the whole text of `train.plan.document.plan_document`; it ends with a newline."""
     sections = {
         f"{document['recipe']} on {document['cluster']}": _head(document),
         "Learning rate": [*draw(document["schedule"]), "", *_landmarks(document["landmarks"])],
@@ -31,7 +32,7 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def draw(schedule: Sequence[Sequence[float]]) -> list[str]:
-    """Plot rows of [step, value, ...] as bars of ``#``, the highest one reaching the top."""
+    """Return a chart of rows [step, value, ...] as lines of ``#``; the highest bar reaches the top."""
     steps = [row[0] for row in schedule]
     last, top = steps[-1], max(row[1] for row in schedule)
     columns = [
@@ -52,14 +53,16 @@ def _head(document: Mapping[str, Any]) -> list[str]:
     spread = f"{real['fewest']} to {real['most']}" if real["fewest"] != real["most"] else f"{real['most']}"
     return [
         document["card"]["purpose"],
-        f"source    {document['card']['source']}",
-        f"expected  {document['card']['expected']}",
-        f"ranks     {document['world_size']:,} = {document['num_nodes']:,} nodes x {document['ranks_per_node']}",
-        f"batch     {document['global_batch_size']:,} = {document['world_size']:,} ranks"
+        f"source     {document['card']['source']}",
+        f"expected   {document['card']['expected']}",
+        f"ranks      {document['world_size']:,} = {document['num_nodes']:,} nodes x {document['ranks_per_node']}",
+        f"batch      {document['global_batch_size']:,} = {document['world_size']:,} ranks"
         f" x {document['per_rank_batch_size']} images x {document['accumulation_steps']} micro-batches",
-        f"epochs    {document['epochs']} of {document['steps_per_epoch']} steps, nominally"
-        f" {document['total_steps_nominal']:,}; really {spread} steps an epoch, {document['total_steps']:,} in all",
-        f"warm-up   {document['warmup_steps']:,} steps, then {document['decay_steps']:,} of decay",
+        f"epochs     {document['epochs']} of nominally {document['steps_per_epoch']} steps"
+        f" ({document['total_steps_nominal']:,} in all);"
+        f" the run takes {spread} steps an epoch, {document['total_steps']:,} in all",
+        f"optimizer  {document['optimizer']}",
+        f"warm-up    {document['warmup_steps']:,} steps, then {document['decay_steps']:,} steps of decay",
     ]
 
 
@@ -74,26 +77,26 @@ def _landmarks(landmarks: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _evaluation(epochs: Sequence[int]) -> str:
     words = [str(epoch) for epoch in epochs]
-    shown = words if len(words) <= _FEW else [*words[:3], "...", *words[-2:]]
-    return f"{len(epochs)} times at most, after epochs {', '.join(shown)}"
+    shown = words if len(words) <= _LISTED_EVALUATIONS else [*words[:3], "...", *words[-2:]]
+    return f"at most {len(epochs)} evaluations, after epochs {', '.join(shown)}"
 
 
 def _shard(name: str, shard: Mapping[str, int]) -> str:
     return (
         f"{name:<6}{shard['samples']:>10,} images, {shard['smallest']:,} to {shard['largest']:,} a rank;"
-        f" seen twice: {shard['seen_twice']}, never: {shard['never_seen']}"
+        f" read by several ranks: {shard['seen_twice']}, by none: {shard['never_seen']}"
     )
 
 
 def _network(document: Mapping[str, Any]) -> list[str]:
     lines = [
         f"{document['parameters']:,} parameters in {document['tensors']} tensors,"
-        f" {document['forward_macs_per_image'] / 1e9:.2f} G multiply-adds an image forward",
-        f"gradients {_megabytes(document['gradient_bytes']).strip()} in {len(document['buckets'])} reductions:",
+        f" {document['forward_macs_per_image'] / 1e9:.2f} G multiply-adds an image in forward",
+        f"gradients {_megabytes(document['gradient_bytes']).strip()} in {len(document['buckets'])} allreduces:",
     ]
     lines += [
         f"  {_megabytes(bucket['bytes'])}  {bucket['tensors']:>3} tensors, {bucket['first']} to {bucket['last']}"
-        f"{', under the next forward' if bucket['is_deferred'] else ''}"
+        f"{', during the next forward' if bucket['is_deferred'] else ''}"
         for bucket in document["buckets"]
     ]
     return lines
@@ -101,18 +104,20 @@ def _network(document: Mapping[str, Any]) -> list[str]:
 
 def _memory(document: Mapping[str, Any]) -> list[str]:
     memory, dali = document["memory"], document["dali"]
-    lines = [
-        f"{key.removesuffix('_bytes'):<12}{_megabytes(memory[key])}"
-        for key in ("weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes", "input_bytes",
-                    "libraries_bytes", "total_bytes")
-    ]  # fmt: skip
+    lines = [f"{purpose:<12}{_megabytes(memory[f'{purpose}_bytes'])}" for purpose in _PURPOSES]
     if memory["available_bytes"] is None:
-        lines.append("available   unknown: the cluster file does not say (node.memory_bytes, node.gpu_memory_bytes)")
+        lines.append(
+            "available   unknown: the cluster file has neither node.memory_bytes (CPU) nor node.gpu_memory_bytes (GPU)"
+        )
     else:
-        verdict = "fits" if memory["fits"] else "DOES NOT FIT: more ranks, or a smaller batch.bn_span with accumulation"
+        verdict = (
+            "fits"
+            if memory["fits"]
+            else "DOES NOT FIT: use more ranks, or accumulate smaller micro-batches (batch.bn_span)"
+        )
         lines.append(f"{'available':<12}{_megabytes(memory['available_bytes'])}: {verdict}")
     batch, decoder = (_megabytes(dali[key]).strip() for key in ("batch_bytes", "decoder_bytes"))
-    queue = f"{dali['threads']} threads, {dali['prefetch_depth']} batches of {batch} ahead"
+    queue = f"{dali['threads']} threads, {dali['prefetch_depth']} batches of {batch} in advance"
     return [*lines, f"DALI: {queue}, decoder {decoder}"]
 
 
@@ -121,7 +126,8 @@ def _compliance(compliance: Mapping[str, Any]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for ruleset, verdict in compliance["rulesets"].items():
         broken = verdict["broken_rules"]
-        lines.append(f"closed under {ruleset}: " + (f"no, {len(broken)} rules are broken" if broken else "possible"))
+        answer = f"not allowed, {len(broken)} rules are broken" if broken else "allowed"
+        lines.append(f"closed division under ruleset {ruleset}: {answer}")
         for rule in broken:
             words = f"{rule['rule']}: {rule['key']} is {rule['got']}, allowed: {rule['allowed']}"
             reasons.setdefault(words, []).append(ruleset)

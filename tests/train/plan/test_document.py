@@ -28,9 +28,8 @@ def test_the_record_on_its_own_cluster() -> None:
     assert plan["eval_epochs"] == list(range(2, 91, 4))
     assert (plan["parameters"], plan["tensors"]) == (25_557_032 + 64 * 49, 161)
     assert sum(bucket["bytes"] for bucket in plan["buckets"]) == plan["gradient_bytes"]
-    assert plan["shards"]["eval"] == {
-        "samples": 50_000, "smallest": 24, "largest": 25, "seen_twice": 0, "never_seen": 0,
-    }  # fmt: skip
+    shard = {"samples": 50_000, "smallest": 24, "largest": 25, "seen_twice": 0, "never_seen": 0}
+    assert plan["shards"]["eval"] == shard
     assert plan["memory"]["fits"]
     assert plan["log_keys"]["lars_opt_end_learning_rate"] == 0.0325
     assert plan["log_keys"]["eval_accuracy"] is None

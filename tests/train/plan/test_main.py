@@ -43,6 +43,7 @@ def test_the_text_says_why_the_record_is_open(capsys: pytest.CaptureFixture[str]
     text = capsys.readouterr().out
     assert "86,016 = 2,048 ranks x 42 images x 1 micro-batches" in text
     assert "reference_convergence_point: batch.global_size is 86016, allowed: at most 67840 (4.0.0)" in text
+    assert "optimizer  lars, momentum 0.96, weight_decay 5e-05, trust_coefficient 0.0025" in text
     assert max(map(len, text.splitlines())) <= 130
 
 
