@@ -1,0 +1,50 @@
+"""The examples of docs/extending.md, and a copy of the program to try them in."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from configs.load import ROOT
+
+PAGE = ROOT / "docs" / "extending.md"
+
+
+def code_blocks(section: str) -> list[tuple[str, str]]:
+    """Return the language and the text of each code block below the heading ``section`` of the page."""
+    found = re.search(rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    assert found is not None, f"docs/extending.md has no section {section!r}"
+    return re.findall(r"^```(\w+)\n(.*?)^```$", found[1], re.M | re.S)
+
+
+def copy_program(folder: Path) -> None:
+    """Copy the files of the program that git lists, as they are now, into ``folder``."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in listed.split("\0"):
+        if name and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+
+
+def add_example(folder: Path, section: str) -> list[Path]:
+    """Add a section's Python code blocks to the copy in ``folder``; return the files that they touch."""
+    touched = []
+    for language, text in code_blocks(section):
+        if language != "python":
+            continue
+        header, _, code = text.partition("\n")
+        name, _, line_above = header.removeprefix("# ").partition(", below: ")
+        path = folder / name
+        if line_above:
+            old = path.read_text(encoding="utf-8")
+            assert old.count(f"{line_above}\n") == 1, f"{name} has not exactly one line {line_above!r}"
+            code = old.replace(f"{line_above}\n", f"{line_above}\n{code}")
+        else:
+            assert not path.exists(), f"{name} exists already"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(code, encoding="utf-8")
+        touched.append(path)
+    return touched
