@@ -13,8 +13,19 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from types import ModuleType
+from typing import TYPE_CHECKING, Literal
 
-__all__ = ["COMMUNICATORS", "SCHEDULERS", "SOURCES", "module_of"]
+__all__ = [
+    "BUILT_IN_SOURCES",
+    "COMMUNICATORS",
+    "SCHEDULERS",
+    "SOURCES",
+    "SOURCES_WITH_LABEL_VECTORS",
+    "DataSource",
+    "PackedSource",
+    "module_of",
+    "packing_words",
+]
 
 COMMUNICATORS: Mapping[str, str] = {
     "horovod": "train.comm.horovod",
@@ -41,11 +52,50 @@ SCHEDULERS: Mapping[str, str] = {
 SOURCES: Mapping[str, str] = {
     "digits": "data.sources.digits",
     "idx": "data.sources.idx",
-    "folders": "data.sources.folders",
     "table": "data.sources.tables",
+    "folders": "data.sources.folders",
     "generated": "data.sources.generated",
 }
-"""`data.source` -> module that recognises and opens the source; synthetic images have none, they are never packed."""
+"""`data.source` -> module that recognises and opens the source (`data.sources.image_source.SourceModule`).
+
+Where two sources recognise a folder, the first of this table opens it: the images that tables name may lie in class
+folders. Synthetic images have no row, because they are never packed.
+"""
+
+BUILT_IN_SOURCES: Mapping[str, tuple[str, ...]] = {"digits": (), "generated": ("train", "eval", "classes")}
+"""Sources that need no files of the user -> the counts that `prepare` takes for them; the program packs them itself."""
+
+SOURCES_WITH_LABEL_VECTORS = frozenset({"table"})
+"""Sources whose images have any number of labels: a 0 or 1 for each class, which `loss.kind: sigmoid` is for."""
+
+if TYPE_CHECKING:
+    DataSource = str
+    PackedSource = str
+else:
+    # A type checker cannot read names from a table, pydantic can.
+    _ALL_SOURCES = (*SOURCES, "synthetic")
+    DataSource = Literal[_ALL_SOURCES]
+    PackedSource = Literal[tuple(SOURCES)]
+
+
+def packing_words(source: str, destination: str, *, train: int, eval: int, classes: int) -> list[str]:
+    """Return the arguments of ``./run.sh prepare`` that pack a data set of these counts from a source.
+
+    Args:
+        source: A key of `SOURCES`.
+        destination: Folder of the data set.
+        train: Training images that the recipe expects.
+        eval: Evaluation images that the recipe expects.
+        classes: Classes that the recipe expects.
+
+    Returns:
+        The words; FOLDER stands for the user's files, where the source is not built in.
+    """
+    if source not in BUILT_IN_SOURCES:
+        return ["FOLDER", destination]
+    counts = {"train": train, "eval": eval, "classes": classes}
+    options = [word for option in BUILT_IN_SOURCES[source] for word in (f"--{option}", str(counts[option]))]
+    return [source, destination, *options]
 
 
 def module_of(table: Mapping[str, str], name: str) -> ModuleType:

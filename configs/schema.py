@@ -25,6 +25,7 @@ from configs.decays import Cosine, Decay, Polynomial, StepDecay
 from configs.errors import ConfigError
 from configs.networks import IMAGE_SIZES, NETWORKS, networks_for
 from configs.optimizers import Adam, Lars, Optimizer, Sgd
+from configs.registry import SOURCES_WITH_LABEL_VECTORS, DataSource
 from configs.rules import require_allowed
 from configs.section import Section
 
@@ -87,9 +88,7 @@ class Data(Section):
     """The images: which set, how many, and what is done to each before the network sees it."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Folder below the cluster's data path.")
-    source: Literal["digits", "idx", "folders", "table", "generated", "synthetic"] = Field(
-        description="Where the records come from; synthetic images never touch a disk."
-    )
+    source: DataSource = Field(description="Where the records come from; synthetic images never touch a disk.")
     train_samples: int = Field(ge=1)
     eval_samples: int = Field(ge=1)
     crop: Crop = Crop()
@@ -221,10 +220,13 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _labels_fit_the_loss(self) -> Recipe:
         source, target = self.data.source, self.run.target_top1
-        if self.loss.kind == "softmax" and source == "table":
-            raise ConfigError("loss.kind", "softmax", "sigmoid for data.source: table, whose images have many labels")
-        if self.loss.kind == "sigmoid" and source not in ("table", "synthetic"):
-            raise ConfigError("data.source", source, "table or synthetic where loss.kind is sigmoid")
+        if self.loss.kind == "softmax" and source in SOURCES_WITH_LABEL_VECTORS:
+            raise ConfigError(
+                "loss.kind", "softmax", f"sigmoid for data.source: {source}, whose images have several labels"
+            )
+        if self.loss.kind == "sigmoid" and source not in (*SOURCES_WITH_LABEL_VECTORS, "synthetic"):
+            allowed = ", ".join(sorted(SOURCES_WITH_LABEL_VECTORS))
+            raise ConfigError("data.source", source, f"{allowed} or synthetic where loss.kind is sigmoid")
         if self.loss.kind == "sigmoid" and target is not None:
             raise ConfigError("run.target_top1", target, "null where loss.kind is sigmoid, which has no top-1")
         return self

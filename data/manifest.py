@@ -8,10 +8,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from configs.errors import UserError
+from configs.registry import SOURCES_WITH_LABEL_VECTORS, PackedSource
 
-__all__ = ["SPLITS", "Manifest", "SourceKind", "SourceManifest", "SplitManifest", "SplitName", "load_manifest"]
+__all__ = ["SPLITS", "Manifest", "SourceManifest", "SplitManifest", "SplitName", "load_manifest"]
 
-SourceKind = Literal["digits", "idx", "folders", "table", "generated"]
 SplitName = Literal["train", "eval"]
 SPLITS: tuple[SplitName, SplitName] = ("train", "eval")
 _NAME = "manifest.json"
@@ -24,7 +24,7 @@ class _Block(BaseModel):
 class SourceManifest(_Block):
     """What was packed; equal fingerprints mean the same images with the same settings."""
 
-    kind: SourceKind
+    kind: PackedSource
     description: str
     fingerprint: str
 
@@ -70,7 +70,7 @@ class Manifest(_Block):
     @property
     def has_label_vectors(self) -> bool:
         """Whether an image has a 0 or 1 for each class, instead of one class."""
-        return self.source.kind == "table"
+        return self.source.kind in SOURCES_WITH_LABEL_VECTORS
 
     def split(self, name: SplitName) -> SplitManifest:
         """Give the training or the evaluation part."""

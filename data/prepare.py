@@ -18,7 +18,7 @@ from data.lock import locked
 from data.manifest import SPLITS, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
 from data.parallel import chunked, ordered_map
 from data.recordio import RecordWriter, pack_image
-from data.sources.catalogue import Source, SourceSplit
+from data.sources.image_source import Source, SourceSplit
 from data.verify import check_files
 
 __all__ = ["Prepared", "prepare"]

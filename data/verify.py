@@ -15,10 +15,12 @@ from PIL import Image, UnidentifiedImageError
 from tqdm import tqdm
 
 from configs.errors import UserError
+from configs.registry import BUILT_IN_SOURCES, packing_words
 from configs.schema import Data
 from data.manifest import SPLITS, Manifest, SplitManifest, SplitName, load_manifest
 from data.parallel import chunked, ordered_map
 from data.recordio import MIN_RECORD_BYTES, RecordError, RecordFile, Span, unpack_image
+from data.sources.catalogue import layout_of
 
 __all__ = ["Finding", "check_dataset", "check_files", "verify_dataset"]
 
@@ -54,9 +56,10 @@ def check_dataset(folder: Path, data: Data, num_classes: int) -> Manifest:
     Raises:
         UserError: It is not; the text ends with the command that makes it.
     """
-    remedy = f"move it away and run {_command(folder, data, num_classes)}"
+    command = _packing_command(folder, data, num_classes)
+    remedy = f"move it away and run {command}"
     if not folder.exists():
-        raise UserError(f"{folder}: no such data set; run {_command(folder, data, num_classes)}")
+        raise UserError(f"{folder}: no such data set; run {command}")
     try:
         manifest = load_manifest(folder)
         check_files(folder, manifest)
@@ -85,15 +88,14 @@ def check_dataset(folder: Path, data: Data, num_classes: int) -> Manifest:
     return manifest
 
 
-def _command(folder: Path, data: Data, num_classes: int) -> str:
-    """Give the command that makes the data set a recipe asks for."""
+def _packing_command(folder: Path, data: Data, num_classes: int) -> str:
+    """Return the command that makes the data set of a recipe."""
     assert data.source != "synthetic"
-    needed = {"idx": "FOLDER_OF_IDX_FILES", "folders": "FOLDER_WITH_train_AND_val", "table": "FOLDER_OF_TABLES"}
-    source = needed.get(data.source, data.source)
-    command = f"./run.sh prepare {source} {shlex.quote(str(folder))}"
-    if data.source == "generated":
-        command += f" --train {data.train_samples} --eval {data.eval_samples} --classes {num_classes}"
-    return command
+    words = packing_words(
+        data.source, str(folder), train=data.train_samples, eval=data.eval_samples, classes=num_classes
+    )
+    command = f"./run.sh prepare {shlex.join(words)}"
+    return command if data.source in BUILT_IN_SOURCES else f"{command}, where FOLDER has {layout_of(data.source)}"
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:

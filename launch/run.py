@@ -17,6 +17,7 @@ from configs.load import ROOT, dump, resolve_path
 from configs.plan import plan_run
 from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
+from configs.registry import BUILT_IN_SOURCES, packing_words
 from configs.schema import Cluster, Recipe
 from launch.cause import find_cause, read_failures, was_stopped
 from launch.resume import beginning
@@ -42,14 +43,11 @@ from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 
 __all__ = [
-    "BUILT_IN", "REFUSED", "finish_run", "launch_run", "new_folder", "open_run", "pack", "record_environment", "shown",
+    "REFUSED", "finish_run", "launch_run", "new_folder", "open_run", "pack", "record_environment", "shown",
 ]  # fmt: skip
 
 REFUSED = 2
 """Exit status of ranks that refused to begin: config, data set or world do not fit."""
-
-BUILT_IN = ("digits", "generated")
-"""Sources that need nothing from the user, so that the program packs them itself."""
 
 
 def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, must_resume: bool = False) -> int:
@@ -112,7 +110,7 @@ def open_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
 
 def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
     plan_run(recipe, cluster.world_size)
-    if recipe.data.source in BUILT_IN:
+    if recipe.data.source in BUILT_IN_SOURCES:
         _prepare(recipe, resolve_path(cluster.paths.data) / recipe.data.name)
 
 
@@ -131,11 +129,10 @@ def _prepare(recipe: Recipe, destination: Path) -> None:
     """Pack a built-in data set where it is not packed yet."""
     if (destination / "manifest.json").is_file():
         return
-    words = [recipe.data.source, str(destination)]
-    if recipe.data.source == "generated":
-        words += ["--train", str(recipe.data.train_samples), "--eval", str(recipe.data.eval_samples)]
-        words += ["--classes", str(recipe.model.num_classes)]
-    pack(words)
+    data, classes = recipe.data, recipe.model.num_classes
+    pack(
+        packing_words(data.source, str(destination), train=data.train_samples, eval=data.eval_samples, classes=classes)
+    )
 
 
 def pack(words: Sequence[str]) -> None:

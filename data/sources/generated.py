@@ -1,15 +1,51 @@
-"""Images like photographs in size and weight, from random numbers."""
+"""generated: random images of about 500 x 400 px, as ImageNet's are, for trials.
+
+--train, --eval and --classes set how many there are (256, 64 and 10), --seed changes the images, --quality sets the
+JPEG quality.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from PIL import Image
 
-__all__ = ["draw_image"]
+from data.sources.image_source import DEFAULT_QUALITY, Settings, Source, SourceSplit, encode_jpeg, fingerprint
+
+__all__ = ["LAYOUT", "OPTIONS", "open_source", "recognises"]
+
+LAYOUT = "generated"
+OPTIONS = ("quality", "train", "eval", "classes")
 
 
-def draw_image(random: np.random.Generator) -> Image.Image:
-    """Draw noise whose power falls with frequency, as in photographs, about 500 x 400 px with a spread."""
+def recognises(name: str) -> bool:
+    """See `SourceModule`."""
+    return name == "generated"
+
+
+def open_source(name: str, settings: Settings) -> Source:
+    """See `SourceModule`."""
+    train, evaluation, classes = settings.train or 256, settings.eval or 64, settings.classes or 10
+    quality = settings.quality or DEFAULT_QUALITY
+    width = len(str(classes - 1))
+    return Source(
+        kind="generated",
+        description=f"generated images, seed {settings.seed}, JPEG quality {quality}",
+        fingerprint=fingerprint("generated", train, evaluation, classes, quality, settings.seed),
+        class_names=tuple(f"class{label:0{width}}" for label in range(classes)),
+        train=_split(train, classes, (settings.seed, 0), quality),
+        eval=_split(evaluation, classes, (settings.seed, 1), quality),
+    )
+
+
+def _split(count: int, classes: int, stream: tuple[int, int], quality: int) -> SourceSplit:
+    def jpeg(index: int) -> bytes:
+        return encode_jpeg(_draw_image(np.random.default_rng((*stream, index))), quality)
+
+    return SourceSplit([index % classes for index in range(count)], jpeg)
+
+
+def _draw_image(random: np.random.Generator) -> Image.Image:
+    """Return noise whose power falls with frequency, as in photographs, of about 500 x 400 px (deviation: 80 px)."""
     width, height = (int(np.clip(random.normal(mean, 80), 200, 1000)) for mean in (500, 400))
     total = np.full((height, width, 3), 128, np.float32)
     for cell, strength in ((128, 90), (32, 50), (8, 25), (3, 12)):

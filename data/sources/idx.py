@@ -1,6 +1,8 @@
-"""MNIST's IDX files, gzipped or not. *Source*: the format's description on the MNIST page.
+"""A folder of MNIST-style IDX files: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-..., also .gz.
 
-A big-endian word (0, 0, type, dimensions), a word for each dimension, the data.
+The grey images become RGB JPEGs; --size enlarges them, --quality sets the JPEG quality. --train N and --eval N take the
+first N images, and begin anew where there are fewer. --labels gives every image the labels that a table has for the
+class of the image; a recipe for that data set says data.source: table.
 """
 
 from __future__ import annotations
@@ -11,23 +13,89 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from configs.errors import UserError
+from data.sources.image_source import (
+    DEFAULT_QUALITY,
+    Pixels,
+    Settings,
+    Source,
+    SourceSplit,
+    array_split,
+    check_size,
+    fingerprint,
+    sha256_of,
+)
+from data.sources.tables import read_table
 
-__all__ = ["Bytes", "has_idx", "read_idx_split"]
+__all__ = ["LAYOUT", "OPTIONS", "open_source", "recognises"]
 
-Bytes = npt.NDArray[np.uint8]
+LAYOUT = "train-images-idx3-ubyte[.gz] and its three companions"
+OPTIONS = ("size", "quality", "train", "eval", "labels")
+
 _UNSIGNED_BYTES = 0x08
 
 
-def has_idx(folder: Path) -> bool:
-    """Tell whether a folder holds MNIST's training images."""
-    return _find(folder, "train-images", 3) is not None
+def recognises(name: str) -> bool:
+    """See `SourceModule`."""
+    return _find(Path(name), "train-images", 3) is not None
 
 
-def read_idx_split(folder: Path, stem: str) -> tuple[Bytes, Bytes]:
-    """Read images (N, H, W) and labels (N) of ``train`` or ``t10k``, both uint8.
+def open_source(name: str, settings: Settings) -> Source:
+    """See `SourceModule`."""
+    folder = Path(name)
+    arrays = {
+        split: _take_first(*_read_split(folder, stem), count)
+        for split, stem, count in (("train", "train", settings.train), ("eval", "t10k", settings.eval))
+    }
+    quality = settings.quality or DEFAULT_QUALITY
+    height, width = arrays["train"][0].shape[1:]
+    size = settings.size or min(height, width)
+    check_size(size, min(height, width))
+    digests = [sha256_of(array) for pair in arrays.values() for array in pair]
+    source = Source(
+        kind="idx",
+        description=f"IDX files {folder.resolve().name}, {size} px, JPEG quality {quality}",
+        fingerprint=fingerprint("idx", *digests, size, quality),
+        class_names=tuple(str(label) for label in range(1 + max(int(labels.max()) for _, labels in arrays.values()))),
+        **{split: array_split(*pair, size, quality) for split, pair in arrays.items()},
+    )
+    return source if settings.labels is None else _with_labels(source, folder, settings.labels)
+
+
+def _take_first(images: Pixels, labels: Pixels, count: int | None) -> tuple[Pixels, Pixels]:
+    """Return the first ``count`` images, beginning anew where there are fewer; if None, all of them once."""
+    taken = np.arange(len(labels) if count is None else count) % len(labels)
+    return images[taken], labels[taken]
+
+
+def _with_labels(source: Source, folder: Path, path: Path) -> Source:
+    """Return the same images, each with the labels that the table at ``path`` has for its class.
+
+    Raises:
+        UserError: The table cannot be read, or does not name exactly the classes of the source.
+    """
+    table, classes = read_table(path), source.class_names
+    if tuple(sorted(table)) != tuple(sorted(classes)):
+        raise UserError(f"{path}: names {', '.join(sorted(table))}, allowed: each of the classes {', '.join(classes)}")
+    names = tuple(sorted({label for labels in table.values() for label in labels}))
+    vectors = [tuple(int(name in table[each]) for name in names) for each in classes]
+
+    def relabelled(split: SourceSplit) -> SourceSplit:
+        return SourceSplit([vectors[label] for label in split.labels], split.jpeg)  # type: ignore[index]
+
+    return Source(
+        kind="table",
+        description=f"IDX files {folder.resolve().name} with the labels of {path.name}",
+        fingerprint=fingerprint("idx labels", source.fingerprint, names, vectors),
+        class_names=names,
+        train=relabelled(source.train),
+        eval=relabelled(source.eval),
+    )
+
+
+def _read_split(folder: Path, stem: str) -> tuple[Pixels, Pixels]:
+    """Return images [N, H, W] and labels [N] of ``train`` or ``t10k``, both uint8.
 
     Raises:
         UserError: A file is missing, truncated or of another kind, or the two do not match.
@@ -39,10 +107,18 @@ def read_idx_split(folder: Path, stem: str) -> tuple[Bytes, Bytes]:
     return images, labels
 
 
-def _read(folder: Path, stem: str, dimensions: int) -> Bytes:
+def _read(folder: Path, stem: str, dimensions: int) -> Pixels:
+    """Return the array of one file.
+
+    *Source*: the description of the format on the MNIST page. A file is a big-endian word (0, 0, type, dimensions), a
+    word for the length of each dimension, then the data.
+
+    Raises:
+        UserError: The file is missing, truncated or of another kind.
+    """
     path = _find(folder, stem, dimensions)
     if path is None:
-        raise UserError(f"{folder}: {stem}-idx{dimensions}-ubyte[.gz] is missing; four files make a set")
+        raise UserError(f"{folder}: {stem}-idx{dimensions}-ubyte[.gz] is missing; a set has four files")
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
@@ -59,10 +135,11 @@ def _read(folder: Path, stem: str, dimensions: int) -> Bytes:
     expected = int(np.prod(shape, dtype=np.int64))
     if len(raw) - header_bytes != expected:
         found_bytes = len(raw) - header_bytes
-        raise UserError(f"{path}: {found_bytes:,} bytes of data, its header says {expected:,}; fetch it again")
+        raise UserError(f"{path}: {found_bytes:,} bytes of data, the header says {expected:,}; fetch it again")
     return np.frombuffer(raw, np.uint8, offset=header_bytes).reshape(shape)
 
 
 def _find(folder: Path, stem: str, dimensions: int) -> Path | None:
+    """Return the file, spelt ``stem-idx`` or ``stem.idx``, plain or gzipped; None if there is none."""
     names = (f"{stem}{mark}idx{dimensions}-ubyte{suffix}" for suffix in ("", ".gz") for mark in "-.")
     return next((folder / name for name in names if (folder / name).is_file()), None)

@@ -1,48 +1,116 @@
-"""Tables of file -> labels, as CSV or JSON, for images that have any number of labels.
+"""A folder with the tables train.csv and val.csv (or .json), for images with any number of labels.
 
-CSV: a header, then a row for each file: its name, and its labels with ``|`` between them; further columns are passed
-over, so that the list of the NIH chest X-rays can be used as it is. JSON: an object of file -> list of labels.
-An empty cell, an empty list and ``No Finding`` mean no label.
+A CSV table has a header, then a row for each file: the name of the file, and the labels with | between them. Further
+columns are ignored, so that the list of the NIH chest X-rays can be used as it is. A JSON table is an object of file ->
+list of labels. An empty cell, an empty list and "No Finding" mean that the image has no label. The bytes of the files
+are kept, unless --size makes JPEGs of that shorter side; --quality sets the quality of these JPEGs.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
+from data.sources.image_source import (
+    DEFAULT_QUALITY,
+    Settings,
+    Source,
+    SourceSplit,
+    fingerprint,
+    name_some,
+    read_image,
+)
 
-__all__ = ["Table", "find_table", "read_table"]
+__all__ = ["LAYOUT", "OPTIONS", "LabelTable", "open_source", "read_table", "recognises"]
 
-Table = dict[str, tuple[str, ...]]
-"""File -> its labels, sorted; in the order of the table."""
+LAYOUT = "the tables train.csv and val.csv (or .json)"
+OPTIONS = ("size", "quality")
+
+LabelTable = dict[str, tuple[str, ...]]
+"""File -> the sorted labels of the file, in the order of the table."""
 
 _SUFFIXES = (".csv", ".json")
 _NO_LABEL = frozenset({"", "No Finding"})
+_FEWEST_CLASSES = 2
+_FEWEST_COLUMNS = 2
 
 
-def find_table(folder: Path, stem: str) -> Path | None:
-    """Find ``stem.csv`` or ``stem.json`` in a folder."""
+def recognises(name: str) -> bool:
+    """See `SourceModule`."""
+    return all(_find_table(Path(name), split) is not None for split in ("train", "val"))
+
+
+def open_source(name: str, settings: Settings) -> Source:
+    """See `SourceModule`; the classes are the sorted labels of the training table."""
+    folder = Path(name)
+    paths = {split: path for split in ("train", "val") if (path := _find_table(folder, split)) is not None}
+    tables = {split: read_table(path) for split, path in paths.items()}
+    names = _class_names(paths, tables)
+    quality = settings.quality or DEFAULT_QUALITY
+    if settings.quality is not None and settings.size is None:
+        raise UserError(f"--quality {settings.quality}: the images' own bytes are kept unless --size is given")
+    for split, table in tables.items():
+        missing = [file for file in table if not (folder / file).is_file()]
+        if missing:
+            raise UserError(
+                f"{paths[split]}: no such files in {folder}: {name_some(missing)}; files are relative to it"
+            )
+    form = "original bytes" if settings.size is None else f"{settings.size} px, JPEG quality {quality}"
+    sizes = [[(folder / file).stat().st_size for file in table] for table in tables.values()]
+    return Source(
+        kind="table",
+        description=f"tables of labels in {folder.resolve().name}, {form}",
+        fingerprint=fingerprint("table", names, [list(table.items()) for table in tables.values()], sizes, form),
+        class_names=names,
+        train=_split(folder, names, tables["train"], settings.size, quality),
+        eval=_split(folder, names, tables["val"], settings.size, quality),
+    )
+
+
+def _class_names(paths: dict[str, Path], tables: dict[str, LabelTable]) -> tuple[str, ...]:
+    """Return the sorted labels of the training table.
+
+    Raises:
+        UserError: There are fewer than two, or the evaluation table has others.
+    """
+    names = tuple(sorted({label for labels in tables["train"].values() for label in labels}))
+    unknown = sorted({label for labels in tables["val"].values() for label in labels} - set(names))
+    if unknown:
+        raise UserError(f"{paths['val']}: labels that {paths['train']} does not have: {name_some(unknown)}")
+    if len(names) < _FEWEST_CLASSES:
+        raise UserError(f"{paths['train']}: labels {list(names)}, allowed: at least two different ones")
+    return names
+
+
+def _split(folder: Path, names: Sequence[str], table: LabelTable, size: int | None, quality: int) -> SourceSplit:
+    files = list(table)
+    labels = [tuple(int(name in has) for name in names) for has in table.values()]
+    return SourceSplit(labels, lambda index: read_image(folder / files[index], size, quality))
+
+
+def _find_table(folder: Path, stem: str) -> Path | None:
     return next((path for suffix in _SUFFIXES if (path := folder / f"{stem}{suffix}").is_file()), None)
 
 
-def read_table(path: Path) -> Table:
-    """Read a table.
+def read_table(path: Path) -> LabelTable:
+    """Return the table of a CSV or JSON file.
 
     Raises:
-        UserError: It is not of the form above, names a file twice, or none.
+        UserError: The file is no such table, names a file twice, or names none.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             rows = _from_json(path, json.load(lines)) if path.suffix == ".json" else _from_csv(path, csv.reader(lines))
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read: {error}; a table of file -> labels is wanted") from None
-    table: Table = {}
+    table: LabelTable = {}
     for file, labels in rows:
         if file in table:
-            raise UserError(f"{path}: {file} stands in it twice; remove one row")
+            raise UserError(f"{path}: {file} is named twice; remove one row")
         table[file] = tuple(sorted({label.strip() for label in labels} - _NO_LABEL))
     if not table:
         raise UserError(f"{path}: names no file; at least one image is needed")
@@ -60,11 +128,11 @@ def _from_json(path: Path, tree: Any) -> list[tuple[str, list[str]]]:
 
 def _from_csv(path: Path, rows: Any) -> list[tuple[str, list[str]]]:
     header: list[str] = next(rows, [])
-    if len(header) < 2 or (path.parent / header[0]).is_file():  # noqa: PLR2004 (file, labels)
-        raise UserError(f"{path}: its first line is {','.join(header)!r}, allowed: a header, as file,labels")
+    if len(header) < _FEWEST_COLUMNS or (path.parent / header[0]).is_file():
+        raise UserError(f"{path}: the first line is {','.join(header)!r}, allowed: a header, as file,labels")
     pairs = []
     for row in rows:
-        if len(row) < 2:  # noqa: PLR2004
+        if len(row) < _FEWEST_COLUMNS:
             raise UserError(f"{path}: line {rows.line_num} is {','.join(row)!r}, allowed: file,label|label")
         pairs.append((row[0], row[1].split("|")))
     return pairs

@@ -22,10 +22,11 @@ from configs.errors import UserError
 from configs.load import ROOT, dump, load_both, resolve_path
 from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
+from configs.registry import BUILT_IN_SOURCES
 from configs.schema import Cluster, Recipe
 from launch.doctor.diagnosis import judge
 from launch.doctor.finding import Finding, Subject
-from launch.run import BUILT_IN, shown
+from launch.run import shown
 from launch.setup.stages import make_stages
 from launch.setup.state import State
 from launch.start.commands import run_under
@@ -53,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if stopped_by is not None:
         return 128 + stopped_by
-    findings = [*_findings_here(cluster, reach), *judge(Subject(reach, ranks, plan, recipe.data.source in BUILT_IN))]
+    is_built_in = recipe.data.source in BUILT_IN_SOURCES
+    findings = [*_findings_here(cluster, reach), *judge(Subject(reach, ranks, plan, is_built_in))]
     has_failed = any(finding.level == "FAIL" for finding in findings)
     if options.json:
         told = {"cluster": cluster.name, "recipe": options.recipe, "ok": not has_failed}

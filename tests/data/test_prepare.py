@@ -26,7 +26,8 @@ from data.__main__ import main
 from data.manifest import load_manifest
 from data.parallel import ordered_map
 from data.prepare import prepare
-from data.sources.catalogue import Settings, open_source
+from data.sources.catalogue import open_source
+from data.sources.image_source import Settings
 
 ENDLESS = ("generated", "--train", "1000000", "--workers", "2")
 
@@ -117,7 +118,7 @@ def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
         (("digits", "out", "--workers", "none"), "--workers: got 'none', allowed: whole numbers 1 to 1024"),
         (("digits", "out", "--train", "5"), "--train does not apply to digits, only to idx, generated; leave it out"),
         (("digits", "out", "--size", "8", "--verify", "x"), "--verify takes one folder"),
-        ((str(ROOT / "configs"), "out"), "neither train/<class>/"),
+        ((str(ROOT / "configs"), "out"), "nor train/<class>/*.jpg with val/<class>/*.jpg; give the folder"),
         (("--verify", "nowhere"), "nowhere/manifest.json: No such file or directory; this is no folder that"),
     ],
 )

@@ -15,7 +15,8 @@ from configs.errors import UserError
 from configs.load import ROOT
 from data import stage as stage_module
 from data.prepare import prepare
-from data.sources.catalogue import Settings, open_source
+from data.sources.catalogue import open_source
+from data.sources.image_source import Settings
 from data.stage import stage
 from data.verify import verify_dataset
 

@@ -16,7 +16,8 @@ from data.__main__ import main
 from data.manifest import SplitManifest, load_manifest
 from data.prepare import prepare
 from data.recordio import RecordFile
-from data.sources.catalogue import Settings, open_source
+from data.sources.catalogue import open_source
+from data.sources.image_source import Settings
 from data.verify import check_dataset, check_files, verify_dataset
 
 LABEL, JPEG = 12, 32  # bytes from a record's beginning to its label and its image
@@ -220,10 +221,11 @@ def test_the_check_before_a_run_refuses_files_that_do_not_fit(
 
 
 def test_a_missing_data_set_is_refused_with_the_command_that_makes_it(tmp_path: Path) -> None:
-    for source, command in (("digits", "digits"), ("idx", "FOLDER_OF_IDX_FILES")):
+    idx = "where FOLDER has train-images-idx3-ubyte[.gz] and its three companions"
+    for source, word, more in (("digits", "digits", ""), ("idx", "FOLDER", f", {idx}")):
         with pytest.raises(UserError) as caught:
             check_dataset(tmp_path / "no set", recipe_data(source=source), 3)
-        expected = f"{tmp_path / 'no set'}: no such data set; run ./run.sh prepare {command} '{tmp_path / 'no set'}'"
+        expected = f"{tmp_path / 'no set'}: no such data set; run ./run.sh prepare {word} '{tmp_path / 'no set'}'{more}"
         assert str(caught.value) == expected
 
 

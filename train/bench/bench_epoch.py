@@ -17,7 +17,7 @@ from configs.programs import Program, command_of
 from data.input.batches import Batch
 from logs.events import NullLog
 from logs.metrics import NullMetrics
-from train.bench.launching import packed, run_ranks
+from train.bench.launching import pack_dataset, run_ranks
 from train.bench.measure import Report, interleave, make_report
 from train.comm.buckets import plan_reductions
 from train.comm.communicator import SingleProcess
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(arguments: argparse.Namespace) -> Report:
     """See `Bench`."""
     recipe, cluster = load_both(_RECIPE, "laptop")
-    data = packed(recipe, cluster)
+    data = pack_dataset(recipe, cluster)
     rows = interleave({"null network, tensors of ResNet-50": _python_step}, n=arguments.rounds, warmup=1)
     with tempfile.TemporaryDirectory(prefix="bench-epoch-") as folder:
         output = Path(folder) / "gaps.json"

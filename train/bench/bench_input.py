@@ -15,7 +15,7 @@ from configs.load import dump, load_both
 from configs.programs import Program, command_of
 from configs.schema import Cluster, Recipe
 from logs.folder import read_summary
-from train.bench.launching import packed, run
+from train.bench.launching import pack_dataset, run
 from train.bench.measure import Report, interleave, make_report, summarize
 from train.bench.readers import BATCH_SIZE, read_by_dali, read_by_mxnet, read_by_pillow
 
@@ -40,7 +40,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         "data.name=bench-input", f"data.train_samples={_TRAIN}", f"data.eval_samples={_EVAL}", "model.num_classes=10",
         f"model.image_size={arguments.image_size}", "data.eval_resize=null", f"run.max_steps={arguments.steps}",
     ])  # fmt: skip
-    folder = packed(recipe, cluster)
+    folder = pack_dataset(recipe, cluster)
     tell = logging.getLogger(__name__).info
     training = []
     # Runs come first: they drop the data set from memory, of which the readers keep what they have mapped.

@@ -16,7 +16,7 @@ from configs.load import load_both
 from configs.programs import Program, command_of
 from logs.mlperf import RESULT_FILES
 from logs.read.lines import read_events
-from train.bench.launching import packed, run
+from train.bench.launching import pack_dataset, run
 from train.bench.measure import Report, interleave, make_report
 
 PURPOSE = "from the command to run_start, against imports, communicator, pipelines, weights by broadcast in turn"
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(arguments: argparse.Namespace) -> Report:
     """See `Bench`."""
     recipe, cluster = load_both(_RECIPE, "laptop")
-    data = packed(recipe, cluster)
+    data = pack_dataset(recipe, cluster)
     with tempfile.TemporaryDirectory(prefix="bench-startup-") as name:
         folder = Path(name)
         rows = interleave(

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from configs.load import ROOT, resolve_path
 from configs.programs import Program, command_of
+from configs.registry import packing_words
 from configs.schema import Cluster, Recipe
-from data.prepare import prepare
-from data.sources.catalogue import Settings, open_source
 from train.bench.measure import MeasurementFailed
 
-__all__ = ["packed", "run", "run_ranks"]
+__all__ = ["pack_dataset", "run", "run_ranks"]
 
 _TAIL_LINES = 12
 """Of a failed job's output, for its message."""
@@ -61,17 +60,17 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
     return done.stdout
 
 
-def packed(recipe: Recipe, cluster: Cluster) -> Path:
-    """Give the folder of a recipe's built-in data set, packed if it is not there yet.
+def pack_dataset(recipe: Recipe, cluster: Cluster) -> Path:
+    """Return the folder of a recipe's built-in data set; pack the data set first if it is not there yet.
 
     Raises:
-        UserError: It cannot be packed.
+        MeasurementFailed: The data set cannot be packed.
     """
-    folder = resolve_path(cluster.paths.data) / recipe.data.name
+    data, classes = recipe.data, recipe.model.num_classes
+    folder = resolve_path(cluster.paths.data) / data.name
     if not (folder / "manifest.json").is_file():
-        counts = Settings()
-        if recipe.data.source == "generated":
-            data = recipe.data
-            counts = Settings(train=data.train_samples, eval=data.eval_samples, classes=recipe.model.num_classes)
-        prepare(open_source(recipe.data.source, counts), folder)
+        words = packing_words(
+            data.source, str(folder), train=data.train_samples, eval=data.eval_samples, classes=classes
+        )
+        run(command_of(Program.PREPARE_VERB, "prepare", *words))
     return folder

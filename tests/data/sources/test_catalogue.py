@@ -1,168 +1,48 @@
-"""Every source gives its images and labels in order, and names what does not belong."""
+"""The source is found by name or by what a folder holds, and takes only its own options."""
 
 from __future__ import annotations
 
-import gzip
-import io
-import struct
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pytest
-from PIL import Image
 
 from configs.errors import UserError
-from data.sources.catalogue import Settings, open_source
+from configs.registry import BUILT_IN_SOURCES, SOURCES, module_of
+from data.sources.catalogue import open_source
+from data.sources.image_source import Settings, SourceModule
 
 
-def jpeg(color: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (12, 10), (color,) * 3).save(buffer, "JPEG")
-    return buffer.getvalue()
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_module_of_the_registry_fills_the_protocol(kind: str, tmp_path: Path) -> None:
+    module = module_of(SOURCES, kind)
+    members = ("LAYOUT", "OPTIONS", "open_source", "recognises")
+    assert set(members) <= {*SourceModule.__annotations__, *vars(SourceModule)}
+    assert all(hasattr(module, member) for member in members)
+    assert set(module.OPTIONS) < set(Settings.__dataclass_fields__)
+    assert module.recognises(kind) == (kind in BUILT_IN_SOURCES)
+    assert not module.recognises(str(tmp_path))
 
 
-@pytest.fixture
-def class_folders(tmp_path: Path) -> Path:
-    """Make two classes in the ImageNet layout."""
-    paths = ("train/n02/b.JPEG", "train/n02/a.jpg", "train/n01/c.jpeg", "val/n02/x.JPG", "val/n01/y.JPEG")
-    for number, path in enumerate(paths):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_bytes(jpeg(40 * number))
-    return tmp_path
+def test_counts_that_the_program_itself_asks_of_a_built_in_source_are_options_of_it() -> None:
+    assert all(set(counts) <= set(module_of(SOURCES, kind).OPTIONS) for kind, counts in BUILT_IN_SOURCES.items())
 
 
-def idx_files(root: Path, suffix: str = "") -> npt.NDArray[np.uint8]:
-    """Make the four files of a set of 6 + 4 images of 9 x 9 px, labels 0, 1, 2, 0 ...; give the images."""
-    images = np.random.default_rng(0).integers(0, 256, (10, 9, 9), np.uint8)
-    labels = np.arange(10, dtype=np.uint8) % 3
-    for stem, part in (("train", slice(6)), ("t10k", slice(6, 10))):
-        for kind, array in (("images-idx3", images[part]), ("labels-idx1", labels[part])):
-            raw = struct.pack(f">{1 + array.ndim}I", 0x800 | array.ndim, *array.shape) + array.tobytes()
-            path = root / f"{stem}-{kind}-ubyte{suffix}"
-            path.write_bytes(gzip.compress(raw) if suffix else raw)
-    return images
+def test_an_option_of_another_source_is_refused_with_the_sources_that_take_it() -> None:
+    with pytest.raises(UserError, match="--labels does not apply to digits, only to idx; leave it out"):
+        open_source("digits", Settings(labels=Path("labels.csv")))
 
 
-def decode(image: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(image))
-
-
-def test_class_folders_keep_their_bytes_and_sorted_classes(class_folders: Path) -> None:
-    (class_folders / "train/n01/link.jpg").symlink_to(class_folders / "train/n02/a.jpg")
-    source = open_source(str(class_folders), Settings())
-    assert (source.kind, source.class_names) == ("folders", ("n01", "n02"))
-    assert (source.train.labels, source.eval.labels) == ([0, 0, 1, 1], [0, 1])
-    paths = ("train/n01/c.jpeg", "train/n02/a.jpg", "train/n02/a.jpg", "train/n02/b.JPEG")
-    assert [source.train.jpeg(index) for index in range(4)] == [(class_folders / path).read_bytes() for path in paths]
-    assert source.eval.jpeg(1) == (class_folders / "val/n02/x.JPG").read_bytes()
-
-
-def flat_validation(root: Path) -> None:
-    (root / "val/ILSVRC2012_val_00000001.JPEG").write_bytes(jpeg(1))
-
-
-def foreign_files(root: Path) -> None:
-    for number in range(7):
-        (root / f"train/n01/{number}.png").write_bytes(b"")
-
-
-def strange_class(root: Path) -> None:
-    (root / "val/n03").mkdir()
-
-
-def broken_link(root: Path) -> None:
-    (root / "train/n02/z.jpg").symlink_to(root / "nowhere")
-
-
-def no_images(root: Path) -> None:
-    for path in root.glob("val/*/*"):
-        path.unlink()
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (flat_validation, "/val: files where class folders should be: ILSVRC2012_val_00000001.JPEG; sort them"),
-        (foreign_files, "n01/0.png, n01/1.png, n01/2.png, n01/3.png, n01/4.png and 2 more; convert or remove them"),
-        (strange_class, "/val: classes that train does not have: n03; rename or remove"),
-        (broken_link, "/train: not JPEG files (.jpg, .jpeg): n02/z.jpg; convert or remove them"),
-        (no_images, "/val: no image in any class folder"),
-    ],
-)
-def test_what_does_not_belong_in_class_folders_is_named(
-    class_folders: Path, spoil: Callable[[Path], None], message: str
-) -> None:
-    spoil(class_folders)
-    with pytest.raises(UserError) as caught:
-        open_source(str(class_folders), Settings())
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_idx_files_become_rgb_jpegs_of_their_own_size_or_larger(tmp_path: Path, suffix: str) -> None:
-    images = idx_files(tmp_path, suffix)
-    source = open_source(str(tmp_path), Settings())
-    assert (source.train.labels, source.eval.labels) == ([0, 1, 2, 0, 1, 2], [0, 1, 2, 0])
-    assert source.class_names == ("0", "1", "2")
-    image = decode(source.eval.jpeg(1))
-    assert (image.format, image.size, image.mode) == ("JPEG", (9, 9), "RGB")
-    assert np.abs(np.asarray(image.convert("L"), int) - images[7]).mean() < 8  # noise is JPEG's hardest case
-    larger = open_source(str(tmp_path), Settings(size=24))
-    assert decode(larger.train.jpeg(0)).size == (24, 24)
-    assert larger.fingerprint != source.fingerprint
-    with pytest.raises(UserError, match="--size 8: smaller than the images; at least 9 px"):
-        open_source(str(tmp_path), Settings(size=8))
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("t10k-labels-idx1-ubyte", None, "t10k-labels-idx1-ubyte[.gz] is missing"),
-        ("train-images-idx3-ubyte", b"\0\0\x08\x03" + struct.pack(">3I", 6, 9, 9) + b"x", "1 bytes of data"),
-        ("train-images-idx3-ubyte", b"\0\0\x08\x01" + bytes(12), "begins with 0x00000801, not 0x00000803"),
-        ("train-labels-idx1-ubyte", b"\0\0\x08\x01" + struct.pack(">I", 1) + b"x", "train has 6 images, 1 labels"),
-        ("t10k-images-idx3-ubyte", b"\0\0", "2 bytes are too few for an IDX header"),
-    ],
-)
-def test_broken_idx_files_are_named(tmp_path: Path, file: str, content: bytes | None, message: str) -> None:
-    idx_files(tmp_path)
-    (tmp_path / file).unlink()
-    if content is not None:
-        (tmp_path / file).write_bytes(content)
+def test_a_folder_of_no_known_layout_is_told_all_of_them(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         open_source(str(tmp_path), Settings())
-    assert message in str(caught.value)
+    layouts = [module_of(SOURCES, kind).LAYOUT for kind in SOURCES if kind not in BUILT_IN_SOURCES]
+    assert len(layouts) == 3
+    assert all(layout in str(caught.value) for layout in layouts)
 
 
-def test_idx_files_are_taken_in_part_and_gone_round(tmp_path: Path) -> None:
-    idx_files(tmp_path)
-    whole = open_source(str(tmp_path), Settings())
-    source = open_source(str(tmp_path), Settings(train=15, eval=2))
-    assert (source.train.labels, source.eval.labels) == ([0, 1, 2, 0, 1, 2] * 2 + [0, 1, 2], [0, 1])
-    assert [source.train.jpeg(index) for index in (1, 7)] == [whole.train.jpeg(1)] * 2
-    assert source.fingerprint != whole.fingerprint
-
-
-def test_a_table_gives_idx_images_the_labels_of_their_class(tmp_path: Path) -> None:
-    idx_files(tmp_path)
-    table = tmp_path / "labels.csv"
-    table.write_text("class,labels\n0,round\n1,\n2,long|round\n", encoding="utf-8")
-    source = open_source(str(tmp_path), Settings(labels=table))
-    assert (source.kind, source.class_names) == ("table", ("long", "round"))
-    assert source.eval.labels == [(0, 1), (0, 0), (1, 1), (0, 1)]
-    assert source.train.jpeg(3) == open_source(str(tmp_path), Settings()).train.jpeg(3)
-    table.write_text("class,labels\n0,round\n3,long\n", encoding="utf-8")
-    with pytest.raises(UserError, match="names 0, 3, allowed: each of the classes 0, 1, 2"):
-        open_source(str(tmp_path), Settings(labels=table))
-    with pytest.raises(UserError, match="--labels does not apply to digits, only to idx"):
-        open_source("digits", Settings(labels=table))
-
-
-def test_a_truncated_gzip_file_is_named(tmp_path: Path) -> None:
-    idx_files(tmp_path, ".gz")
-    path = tmp_path / "train-images-idx3-ubyte.gz"
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz: cannot be read: .*fetch it again"):
+def test_tables_win_over_the_class_folders_that_hold_their_images(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        (tmp_path / f"{split}.csv").write_text("file,labels\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"train\.csv: names no file"):
         open_source(str(tmp_path), Settings())

@@ -19,7 +19,8 @@ from configs.schema import Engine, Recipe
 from data.input.batches import DataError
 from data.input.pipeline import open_evaluation, open_training
 from data.prepare import prepare
-from data.sources.catalogue import Settings, open_source
+from data.sources.catalogue import open_source
+from data.sources.image_source import Settings
 from data.sources.tables import read_table
 from data.verify import check_dataset, verify_dataset
 
@@ -141,8 +142,8 @@ def _torn(root: Path) -> None:
     ("spoil", "message"),
     [
         (_no_file, "train.csv: no such files in"),
-        (_no_header, "train.csv: its first line is 'a.png,Mass|Edema,1', allowed: a header, as file,labels"),
-        (_twice, "train.csv: a.png stands in it twice; remove one row"),
+        (_no_header, "train.csv: the first line is 'a.png,Mass|Edema,1', allowed: a header, as file,labels"),
+        (_twice, "train.csv: a.png is named twice; remove one row"),
         (_one_column, "train.csv: line 6 is 'a.png', allowed: file,label|label"),
         (_stranger, "val.json: labels that"),
         (_not_a_list, "val.json: v.png: got 'Mass', allowed: a list of labels"),

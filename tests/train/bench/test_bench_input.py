@@ -10,7 +10,8 @@ import pytest
 
 from configs.load import load_both
 from data.prepare import prepare
-from data.sources.catalogue import Settings, open_source
+from data.sources.catalogue import open_source
+from data.sources.image_source import Settings
 from train.bench.readers import BATCH_SIZE, read_by_dali, read_by_mxnet, read_by_pillow
 
 

@@ -1,0 +1,81 @@
+"""Class folders: bytes are kept, labels follow the sorted names, and a file that does not belong is named."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from configs.errors import UserError
+from data.sources.catalogue import open_source
+from data.sources.image_source import Settings
+
+
+def jpeg(color: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (12, 10), (color,) * 3).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def class_folders(tmp_path: Path) -> Path:
+    """Make two classes in the ImageNet layout."""
+    paths = ("train/n02/b.JPEG", "train/n02/a.jpg", "train/n01/c.jpeg", "val/n02/x.JPG", "val/n01/y.JPEG")
+    for number, path in enumerate(paths):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(jpeg(40 * number))
+    return tmp_path
+
+
+def test_class_folders_keep_their_bytes_and_sorted_classes(class_folders: Path) -> None:
+    (class_folders / "train/n01/link.jpg").symlink_to(class_folders / "train/n02/a.jpg")
+    source = open_source(str(class_folders), Settings())
+    assert (source.kind, source.class_names) == ("folders", ("n01", "n02"))
+    assert (source.train.labels, source.eval.labels) == ([0, 0, 1, 1], [0, 1])
+    paths = ("train/n01/c.jpeg", "train/n02/a.jpg", "train/n02/a.jpg", "train/n02/b.JPEG")
+    assert [source.train.jpeg(index) for index in range(4)] == [(class_folders / path).read_bytes() for path in paths]
+    assert source.eval.jpeg(1) == (class_folders / "val/n02/x.JPG").read_bytes()
+
+
+def flat_validation(root: Path) -> None:
+    (root / "val/ILSVRC2012_val_00000001.JPEG").write_bytes(jpeg(1))
+
+
+def foreign_files(root: Path) -> None:
+    for number in range(7):
+        (root / f"train/n01/{number}.png").write_bytes(b"")
+
+
+def strange_class(root: Path) -> None:
+    (root / "val/n03").mkdir()
+
+
+def broken_link(root: Path) -> None:
+    (root / "train/n02/z.jpg").symlink_to(root / "nowhere")
+
+
+def no_images(root: Path) -> None:
+    for path in root.glob("val/*/*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (flat_validation, "/val: files where class folders should be: ILSVRC2012_val_00000001.JPEG; sort them"),
+        (foreign_files, "n01/0.png, n01/1.png, n01/2.png, n01/3.png, n01/4.png and 2 more; convert or remove them"),
+        (strange_class, "/val: classes that train does not have: n03; rename or remove"),
+        (broken_link, "/train: not JPEG files (.jpg, .jpeg): n02/z.jpg; convert or remove them"),
+        (no_images, "/val: no image in any class folder"),
+    ],
+)
+def test_what_does_not_belong_in_class_folders_is_named(
+    class_folders: Path, spoil: Callable[[Path], None], message: str
+) -> None:
+    spoil(class_folders)
+    with pytest.raises(UserError) as caught:
+        open_source(str(class_folders), Settings())
+    assert message in str(caught.value)

@@ -1,0 +1,99 @@
+"""IDX files: every image and label in order, and a damaged file is named."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from configs.errors import UserError
+from data.sources.catalogue import open_source
+from data.sources.image_source import Settings
+
+
+def idx_files(root: Path, suffix: str = "") -> npt.NDArray[np.uint8]:
+    """Make the four files of a set of 6 + 4 images of 9 x 9 px, labels 0, 1, 2, 0 ...; give the images."""
+    images = np.random.default_rng(0).integers(0, 256, (10, 9, 9), np.uint8)
+    labels = np.arange(10, dtype=np.uint8) % 3
+    for stem, part in (("train", slice(6)), ("t10k", slice(6, 10))):
+        for kind, array in (("images-idx3", images[part]), ("labels-idx1", labels[part])):
+            raw = struct.pack(f">{1 + array.ndim}I", 0x800 | array.ndim, *array.shape) + array.tobytes()
+            path = root / f"{stem}-{kind}-ubyte{suffix}"
+            path.write_bytes(gzip.compress(raw) if suffix else raw)
+    return images
+
+
+def decode(image: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(image))
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_idx_files_become_rgb_jpegs_of_their_own_size_or_larger(tmp_path: Path, suffix: str) -> None:
+    images = idx_files(tmp_path, suffix)
+    source = open_source(str(tmp_path), Settings())
+    assert (source.train.labels, source.eval.labels) == ([0, 1, 2, 0, 1, 2], [0, 1, 2, 0])
+    assert source.class_names == ("0", "1", "2")
+    image = decode(source.eval.jpeg(1))
+    assert (image.format, image.size, image.mode) == ("JPEG", (9, 9), "RGB")
+    assert np.abs(np.asarray(image.convert("L"), int) - images[7]).mean() < 8  # noise is JPEG's hardest case
+    larger = open_source(str(tmp_path), Settings(size=24))
+    assert decode(larger.train.jpeg(0)).size == (24, 24)
+    assert larger.fingerprint != source.fingerprint
+    with pytest.raises(UserError, match="--size 8: smaller than the images; allowed: at least 9 px"):
+        open_source(str(tmp_path), Settings(size=8))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("t10k-labels-idx1-ubyte", None, "t10k-labels-idx1-ubyte[.gz] is missing"),
+        ("train-images-idx3-ubyte", b"\0\0\x08\x03" + struct.pack(">3I", 6, 9, 9) + b"x", "1 bytes of data"),
+        ("train-images-idx3-ubyte", b"\0\0\x08\x01" + bytes(12), "begins with 0x00000801, not 0x00000803"),
+        ("train-labels-idx1-ubyte", b"\0\0\x08\x01" + struct.pack(">I", 1) + b"x", "train has 6 images, 1 labels"),
+        ("t10k-images-idx3-ubyte", b"\0\0", "2 bytes are too few for an IDX header"),
+    ],
+)
+def test_broken_idx_files_are_named(tmp_path: Path, file: str, content: bytes | None, message: str) -> None:
+    idx_files(tmp_path)
+    (tmp_path / file).unlink()
+    if content is not None:
+        (tmp_path / file).write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        open_source(str(tmp_path), Settings())
+    assert message in str(caught.value)
+
+
+def test_idx_files_are_taken_in_part_and_gone_round(tmp_path: Path) -> None:
+    idx_files(tmp_path)
+    whole = open_source(str(tmp_path), Settings())
+    source = open_source(str(tmp_path), Settings(train=15, eval=2))
+    assert (source.train.labels, source.eval.labels) == ([0, 1, 2, 0, 1, 2] * 2 + [0, 1, 2], [0, 1])
+    assert [source.train.jpeg(index) for index in (1, 7)] == [whole.train.jpeg(1)] * 2
+    assert source.fingerprint != whole.fingerprint
+
+
+def test_a_table_gives_idx_images_the_labels_of_their_class(tmp_path: Path) -> None:
+    idx_files(tmp_path)
+    table = tmp_path / "labels.csv"
+    table.write_text("class,labels\n0,round\n1,\n2,long|round\n", encoding="utf-8")
+    source = open_source(str(tmp_path), Settings(labels=table))
+    assert (source.kind, source.class_names) == ("table", ("long", "round"))
+    assert source.eval.labels == [(0, 1), (0, 0), (1, 1), (0, 1)]
+    assert source.train.jpeg(3) == open_source(str(tmp_path), Settings()).train.jpeg(3)
+    table.write_text("class,labels\n0,round\n3,long\n", encoding="utf-8")
+    with pytest.raises(UserError, match="names 0, 3, allowed: each of the classes 0, 1, 2"):
+        open_source(str(tmp_path), Settings(labels=table))
+
+
+def test_a_truncated_gzip_file_is_named(tmp_path: Path) -> None:
+    idx_files(tmp_path, ".gz")
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz: cannot be read: .*fetch it again"):
+        open_source(str(tmp_path), Settings())
