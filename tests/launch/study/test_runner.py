@@ -1,253 +1,106 @@
-"""A grid from its file to its table: real runs, interleaved, and a sweep that is killed and goes on."""
+"""The runner of studies, with tasks that are numbers: what it starts, keeps, records and returns."""
 
 from __future__ import annotations
 
-import csv
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from configs.errors import ConfigError, UserError
-from configs.load import ROOT
-from configs.scaling_study import ScalingStudy
-from configs.schema import Cluster, Recipe
-from configs.study import load_study
-from launch.study.runner import run_scaling
-
-STUDY = """
-name: tiny
-title: Tiny
-purpose: Shows that grids work.
-notes: No more is known.
-recipe: digits
-set:
-  data: {name: none, source: synthetic, train_samples: 256, eval_samples: 64, crop: {kind: none}}
-  model: {name: resnet8, num_classes: 10, image_size: 8}
-  run: {epochs: 3, target_top1: null, log_every_steps: 4}
-  schedule: {base_lr: 1, warmup_steps: 0, decay: {name: polynomial}}
-repeats: 2
-warmup_steps: 4
-ranks: [1]
-batch: [16]
-network: {small: {}}
-communication: {none: {cluster.communication.kind: none}, devices: {cluster.communication.kind: devices}}
-data: {synthetic: {}}
-"""
-BEYOND = """
-name: beyond
-title: Beyond
-purpose: Shows that predictions work.
-recipe: imagenet-b256
-cluster: dgx-a100
-repeats: 1
-ranks: [8, 32]
-batch: [64]
-network: {resnet50: {}, resnet18: {model.name: resnet18}}
-communication: {allreduce: {}, server: {cluster.communication.kind: parameter_server}}
-data: {synthetic: {}}
-times_ranks: {schedule.base_lr: 0.01}
-"""
+from launch.study.runner import StudyTask, run_study
 
 
-def _study(folder: Path, text: str = STUDY) -> ScalingStudy:
-    path = folder / "study.yaml"
-    path.write_text(text, encoding="utf-8")
-    study = load_study(str(path))
-    assert isinstance(study, ScalingStudy)
-    return study
+@dataclass
+class _Number:
+    """A task that ends with a status, after which it has a result or none."""
+
+    value: int
+    status: int | None = 0
+    is_done: bool = False
+    can_go_on: bool = True
+
+    @property
+    def folder(self) -> Path:
+        return Path(f"/runs/{self.value}")
+
+    def read(self) -> int | None:
+        return self.value if self.is_done else None
+
+    def start(self) -> int | None:
+        assert not self.is_done, "a finished task must not run again"
+        self.is_done = self.status == 0
+        return self.status
+
+    def describe(self, result: int | None) -> str:
+        return "to run" if result is None else str(result)
+
+    def failure(self) -> int | None:
+        return -self.value if self.can_go_on else None
 
 
-def _sweep(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "launch.study",
-        "sweep",
-        str(folder / "study.yaml"),
-        "--runs",
-        str(folder / "runs"),
-    ]
-    return subprocess.Popen([*command, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@dataclass
+class _Numbers:
+    """Two stages, of which the second depends on the results of the first."""
+
+    first: list[_Number]
+    results: list[int] = field(default_factory=list)
+    saved: list[int] = field(default_factory=list)
+    is_finished: bool = False
+
+    def stages(self) -> Iterator[Sequence[StudyTask[int]]]:
+        yield self.first
+        yield [_Number(10 * sum(self.results))]
+
+    def record(self, result: int) -> None:
+        self.results.append(result)
+
+    def save(self) -> None:
+        self.saved.append(len(self.results))
+
+    def finish(self) -> None:
+        self.is_finished = True
 
 
-def _table(folder: Path, name: str) -> list[dict[str, str]]:
-    with (folder / f"{name}.csv").open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+def test_finished_tasks_are_kept_and_a_later_stage_sees_the_results_of_the_earlier_one() -> None:
+    study = _Numbers([_Number(1, is_done=True), _Number(2)])
+    assert run_study(study, is_dry_run=False) == 0
+    assert (study.results, study.saved, study.is_finished) == ([1, 2, 30], [1, 2, 3], True)
 
 
-@pytest.mark.slow
-def test_a_killed_sweep_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
-    _study(tmp_path, STUDY.replace("repeats: 2", "repeats: 1"))
-    runs = tmp_path / "runs"
-    first, second = (runs / f"small-{way}-synthetic-b16-r1-1" for way in ("none", "devices"))
-    killed = _sweep(tmp_path)
-    while not (second / "config.yaml").exists():
-        assert killed.poll() is None
-        time.sleep(0.01)
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.communicate()
-    kept = (first / "summary.json").stat()
-    assert not (second / "summary.json").exists()
-
-    again = _sweep(tmp_path)
-    told, errors = again.communicate(timeout=300)
-    assert again.returncode == 0, errors
-    assert told.count("to run") == 1
-    assert (first / "summary.json").stat() == kept
-    rows = _table(runs, "tiny")
-    assert [row["communication"] for row in rows] == ["none", "devices"]
-    for row in rows:
-        assert (row["basis"], row["status"]) == ("measured", "success")
-        numbers = {
-            key: float(row[key]) for key in ("images_per_s", "first_epoch_s", "later_epoch_s", "wall_s", "cpu_s")
-        }
-        assert min(numbers.values()) > 0
-        assert numbers["cpu_s"] < (os.cpu_count() or 1) * numbers["wall_s"] * 1.05
-        assert int(row["peak_memory_bytes"]) > 50e6
-    assert max(float(row["efficiency"]) for row in rows) == pytest.approx(1, abs=1e-5)
-    page = (runs / "tiny.html").read_text(encoding="utf-8")
-    assert "predicted" not in page.partition("</style>")[2]
-    assert "Utilisation" in page
-    assert "No more is known." in page
-
-
-def test_cells_beyond_the_machine_are_predicted_and_marked_as_such(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_dry_run_lists_every_task_records_what_is_known_and_writes_nothing(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked: list[tuple[str, int, float]] = []
-
-    def queue(recipe: Recipe, cluster: Cluster, _folder: Path) -> None:
-        asked.append((recipe.model.name, cluster.world_size, recipe.schedule.base_lr))
-
-    study = _study(tmp_path, BEYOND)
-    assert run_scaling(study, tmp_path / "runs", tmp_path, dry=False, run=queue) == 0
-    assert run_scaling(study, tmp_path / "runs", tmp_path, dry=False, run=queue) == 0
-    # Handed to the scheduler once, and only what it can start: no launcher but our own starts parameter servers.
-    assert asked == [("resnet50", 8, 0.08), ("resnet18", 8, 0.08)]
-    assert capsys.readouterr().out.count("waits in the scheduler's queue") == 2
-    rows = _table(tmp_path, "beyond")
-    assert {row["basis"] for row in rows} == {"predicted"}
-    rates = {(row["network"], row["communication"], row["ranks"]): float(row["images_per_s"]) for row in rows}
-    assert len(rates) == 8
-    assert rates["resnet50", "allreduce", "32"] > 3 * rates["resnet50", "allreduce", "8"]
-    assert rates["resnet50", "server", "32"] < rates["resnet50", "allreduce", "32"]
-    page = (tmp_path / "beyond.html").read_text(encoding="utf-8")
-    assert page.count("<mark>predicted</mark>") == 8
-
-
-def test_a_dry_run_lists_every_repeat_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cores = len(os.sched_getaffinity(0))
-    study = _study(tmp_path, STUDY.replace("ranks: [1]", f"ranks: [1, {cores + 1}]"))
-    assert run_scaling(study, tmp_path / "runs", tmp_path, dry=True, run=_never) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert len(told) == 5
-    assert f"small-devices-synthetic-b16-r{cores + 1}-predicted" in told[0]
-    # Round robin: each cell once before any cell twice.
-    assert [line.split()[1] for line in told[1:]] == [
-        f"small-{way}-synthetic-b16-r1-{repeat}" for repeat in (1, 2) for way in ("none", "devices")
+    study = _Numbers([_Number(1, is_done=True), _Number(2)])
+    assert run_study(study, is_dry_run=True) == 0
+    assert (study.results, study.saved, study.is_finished) == ([1], [], False)
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["1/2", "1", "1"],
+        ["2/2", "2", "to", "run"],
+        ["1/1", "10", "to", "run"],
     ]
-    assert [path.name for path in tmp_path.iterdir()] == ["study.yaml"]
 
 
-def _never(*_arguments: Any) -> int:
-    raise AssertionError
+def test_a_task_that_failed_is_recorded_as_such_and_the_others_are_run() -> None:
+    study = _Numbers([_Number(1, status=1), _Number(2)])
+    assert run_study(study, is_dry_run=False) == 1
+    assert (study.results, study.is_finished) == ([-1, 2, 10], True)
 
 
-def test_a_failed_cell_is_a_row_and_the_others_are_run(tmp_path: Path) -> None:
-    seen: list[str] = []
-
-    def fail(_recipe: Recipe, _cluster: Cluster, folder: Path) -> int:
-        seen.append(folder.name)
-        folder.mkdir(parents=True)
-        (folder / "summary.json").write_text(json.dumps({"recipe": "digits", "status": "aborted"}))
-        return 1
-
-    assert run_scaling(_study(tmp_path), tmp_path / "runs", tmp_path, dry=False, run=fail) == 1
-    assert len(seen) == 4
-    rows = _table(tmp_path, "tiny")
-    assert [(row["status"], row["images_per_s"]) for row in rows] == [("failed", "")] * 4
-    assert "4 failed" in (tmp_path / "tiny.html").read_text(encoding="utf-8")
-
-
-def test_a_grid_that_cannot_run_is_refused_before_its_first_run(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^model\.name: "):
-        _study(tmp_path, STUDY.replace("resnet8", "resnet9"))
-    with pytest.raises(ConfigError, match=r"^study\.ranks: got 24, allowed: up to 16, or a multiple"):
-        _study(tmp_path, BEYOND.replace("[8, 32]", "[24]").replace("dgx-a100", str(_wide(tmp_path))))
-    with pytest.raises(ConfigError, match=r"^study\.ranks: got \[1, 1\], allowed: numbers that differ"):
-        _study(tmp_path, STUDY.replace("ranks: [1]", "ranks: [1, 1]"))
-
-
-def test_cells_that_nobody_wants_are_left_out_and_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
-    text = STUDY.replace("batch: [16]", "batch: [16, 32]") + "leave_out: [{communication: [devices], batch: [32]}]\n"
-    assert [(cell.communication, cell.batch) for cell in _study(tmp_path, text).cells()] == [
-        ("none", 16), ("none", 32), ("devices", 16),
-    ]  # fmt: skip
-    with pytest.raises(ConfigError, match=r"^study\.leave_out\.batch: got 64, allowed: 16, 32"):
-        _study(tmp_path, text.replace("[32]}]", "[64]}]"))
-
-
-def test_cells_whose_link_cannot_be_shaped_are_predicted_and_the_page_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("status", "can_go_on", "returned"), [(143, True, 143), (1, False, 1), (0, False, 1), (3, False, 3)]
+)
+def test_a_signal_or_a_failure_that_the_study_needs_the_result_of_ends_the_study(
+    status: int, can_go_on: bool, returned: int
 ) -> None:
-    monkeypatch.setattr("launch.study.runner.can_shape", lambda: False)
-    slow = "slow: {cluster.communication.link_bytes_per_s: 1e8}}"
-    text = STUDY.replace("devices: {cluster.communication.kind: devices}}", slow).replace("repeats: 2", "repeats: 1")
-    text += "expects: [{axis: communication, base: none, other: slow, effect: loses, network: small}]\n"
-    assert run_scaling(_study(tmp_path, text), tmp_path / "runs", tmp_path, dry=False, run=lambda *_: 1) == 1
-    rows = {(row["communication"], row["basis"]): row for row in _table(tmp_path, "tiny")}
-    assert set(rows) == {("none", "measured"), ("slow", "predicted"), ("slow", "measured")}
-    assert rows["slow", "measured"]["status"] == "skipped"
-    page = (tmp_path / "tiny.html").read_text(encoding="utf-8")
-    assert "1 cell was not run: the loopback cannot be shaped here" in page
-    assert "not measured" in page
-    told = f"not measured: small loses with slow in place of none\n{tmp_path / 'tiny.html'}\n"
-    assert capsys.readouterr().out.endswith(told)
+    stopping = _Number(2, status=status, can_go_on=can_go_on)
+    stopping.read = lambda: None  # type: ignore[method-assign]
+    study = _Numbers([_Number(1), stopping, _Number(3)])
+    assert run_study(study, is_dry_run=False) == returned
+    assert (study.results, study.is_finished) == ([1], False)
 
 
-def test_an_expectation_of_something_outside_the_grid_is_refused(tmp_path: Path) -> None:
-    text = STUDY + "expects: [{axis: batch, base: 16, other: 32, effect: gains, network: small}]\n"
-    with pytest.raises(ConfigError, match=r"^study\.expects\.batch: got 32, allowed: 16"):
-        _study(tmp_path, text)
-
-
-def test_a_study_packs_its_own_data_sets_once_and_says_what_it_cannot_pack(tmp_path: Path) -> None:
-    text = STUDY + "prepare: {few: [generated, --train, 3, --eval, 2]}\n"
-    text = text.replace("set:", f"set:\n  cluster.paths.data: {tmp_path}")
-    ran = run_scaling(_study(tmp_path, text), tmp_path / "runs", tmp_path, dry=False, run=lambda *_: 143)
-    assert ran == 143
-    packed = (tmp_path / "few" / "manifest.json").stat()
-    run_scaling(_study(tmp_path, text), tmp_path / "runs", tmp_path, dry=False, run=lambda *_: 143)
-    assert (tmp_path / "few" / "manifest.json").stat() == packed
-    with pytest.raises(UserError, match="lost: the data set could not be packed"):
-        run_scaling(_study(tmp_path, text.replace("few: [gen", "lost: [gone/gen")), tmp_path / "runs", tmp_path,
-                    dry=False, run=_never)  # fmt: skip
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "studies").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_study_that_we_ship_can_be_run(path: Path) -> None:
-    study = load_study(path.stem)
-    assert study.name == path.stem
-    if path.stem.endswith("-laptop"):
-        assert isinstance(study, ScalingStudy)
-        cells = list(study.cells())
-        assert {study.load(cell)[1].device for cell in cells} == {"cpu"}
-        # Real images, and something that no two cores can run, for the simulator.
-        assert {study.load(cell)[0].data.source for cell in cells} & {"idx", "table"}
-        assert max(cell.ranks for cell in cells) > 2
-
-
-def _wide(folder: Path) -> Path:
-    """Write a cluster of sixteen ranks a node."""
-    text = (ROOT / "configs" / "clusters" / "dgx-a100.yaml").read_text(encoding="utf-8")
-    path = folder / "wide.yaml"
-    lines = [line for line in text.splitlines() if "rank_cores" not in line]
-    path.write_text("\n".join(lines).replace("ranks_per_node: 8", "ranks_per_node: 16"), encoding="utf-8")
-    return path
+def test_a_task_in_a_schedulers_queue_is_neither_a_result_nor_a_failure() -> None:
+    study = _Numbers([_Number(1, status=None), _Number(2)])
+    assert run_study(study, is_dry_run=False) == 0
+    assert study.results == [2, 20]

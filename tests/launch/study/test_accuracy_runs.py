@@ -13,6 +13,8 @@ import pytest
 from configs.errors import ConfigError
 from configs.load import ROOT, dump
 from configs.study import Study, load_study
+from launch.study.accuracy_runs import DIVERGED
+from train.measure.progress import LossNotFinite
 
 STUDY = """
 name: tiny
@@ -84,7 +86,11 @@ def test_a_folder_with_other_settings_is_refused_not_mixed_in(tmp_path: Path) ->
     _write(tmp_path, STUDY.replace("epochs: 1", "epochs: 2"))
     done = _sweep(tmp_path, "--dry-run")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {folder}: ran with other settings")
+    assert done.stderr.startswith(f"error: {folder}: holds a run with other settings")
+
+
+def test_a_run_that_diverged_is_known_by_the_words_of_its_failure() -> None:
+    assert DIVERGED in str(LossNotFinite(7, ranks=[0]))
 
 
 def test_a_study_that_cannot_run_is_refused_before_its_first_run(tmp_path: Path) -> None:

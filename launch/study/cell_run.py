@@ -1,0 +1,106 @@
+"""A run of a study, in a folder of its own: an ordinary run that counts from the moment when its summary is there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from configs.errors import UserError
+from configs.load import load_run, with_resolved_paths
+from configs.schema import Cluster, Recipe
+from launch.run import REFUSED
+from logs.disk import explain_disk_errors
+from logs.folder import CONFIG_FILE, SUMMARY_FILE, Summary, read_summary
+
+__all__ = ["CellRun", "RunStarter", "require_same_settings"]
+
+RunStarter = Callable[[Recipe, Cluster, Path], int | None]
+"""Runs a recipe on a cluster in a folder. Returns the exit status, 128 + n if signal n stopped the run, or None if the
+run waits in a scheduler's queue."""
+
+
+@dataclass(frozen=True)
+class CellRun:
+    """One run of a study.
+
+    Attributes:
+        recipe: What the run trains.
+        cluster: Where it runs.
+        folder: The folder of the run.
+        starter: What runs it.
+    """
+
+    recipe: Recipe
+    cluster: Cluster
+    folder: Path
+    starter: RunStarter
+
+    @property
+    def ticket(self) -> Path:
+        """The mark of a run in a scheduler's queue. The mark lies beside the folder, which the job must find empty."""
+        return self.folder.with_name(f"{self.folder.name}.submitted")
+
+    @property
+    def has_summary(self) -> bool:
+        """Whether a run in the folder has ended, in whatever way."""
+        return (self.folder / SUMMARY_FILE).is_file()
+
+    def summary(self) -> Summary | None:
+        """Return the summary of the run in the folder, or None if no run has ended there.
+
+        Raises:
+            UserError: The folder holds a run with other settings.
+        """
+        holds_this_run = require_same_settings(self.folder, self.recipe, self.cluster)
+        return read_summary(self.folder) if holds_this_run and self.has_summary else None
+
+    def start(self) -> int | None:
+        """Run the recipe; return the exit status, or None if the run waits in a scheduler's queue.
+
+        Raises:
+            UserError: The run was refused before it began.
+        """
+        if self.ticket.exists():
+            # A job that ended without success is submitted again only on request: after the ticket was removed.
+            return 1 if self.has_summary else None
+        if self.folder.exists():
+            shutil.rmtree(self.folder)  # The rest of an earlier attempt at the same run, which did not come to its end.
+        status = self.starter(self.recipe, self.cluster, self.folder)
+        if status is None:
+            with explain_disk_errors(self.ticket):
+                self.ticket.parent.mkdir(parents=True, exist_ok=True)
+                self.ticket.touch()
+        if status == REFUSED:
+            raise UserError(
+                f"{self.folder.name}: the run was refused (see above); correct the study, finished runs are kept"
+            )
+        return status
+
+    def state(self) -> str:
+        """Return in a few words what is to be done about a run without a result."""
+        if not self.ticket.exists():
+            return "to run"
+        return (
+            f"failed; remove {self.ticket.name} to try again" if self.has_summary else "waits in the scheduler's queue"
+        )
+
+
+def require_same_settings(folder: Path, recipe: Recipe, cluster: Cluster) -> bool:
+    """Return whether ``folder`` holds a run, and raise if that run has other settings.
+
+    Raises:
+        UserError: The folder holds a run of another recipe, or on another cluster.
+    """
+    config = folder / CONFIG_FILE
+    if not config.is_file():
+        return False
+    ran, place = load_run(config)
+    # A job's config has absolute paths where the study has relative ones.
+    if (ran, with_resolved_paths(place)) != (recipe, with_resolved_paths(cluster)):
+        raise UserError(
+            f"{folder}: holds a run with other settings than the study has now; remove the folder, or give another "
+            f"--runs"
+        )
+    return True
