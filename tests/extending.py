@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
 from configs.load import ROOT
@@ -48,3 +50,16 @@ def add_example(folder: Path, section: str) -> list[Path]:
         path.write_text(code, encoding="utf-8")
         touched.append(path)
     return touched
+
+
+def make_environment(folder: Path) -> Path:
+    """Return the Python of a new environment in which the copy in ``folder`` is installed, with our own packages.
+
+    Ranks run isolated (``-I``), so that a working directory or PYTHONPATH would not make them import the copy.
+    """
+    environment = folder / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    python = environment / "bin" / "python"
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "program.pth").write_text(f"{folder}\n{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    return python
