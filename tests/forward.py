@@ -18,7 +18,7 @@ Array = np.ndarray
 def convolve(x: Array, weight: Array, *, stride: int = 1, padding: int = 0) -> Array:
     """Correlate images (N, C, H, W) with filters (O, C, K, K)."""
     windows = _windows(np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding))), weight.shape[-1], stride)
-    return np.einsum("nchwij,ocij->nohw", windows, weight.astype(np.float64), optimize=True)
+    return np.asarray(np.einsum("nchwij,ocij->nohw", windows, weight.astype(np.float64), optimize=True))
 
 
 def max_pool(x: Array, kernel: int, stride: int, padding: int) -> Array:
@@ -33,8 +33,9 @@ def relu(x: Array) -> Array:
 
 
 def _windows(x: Array, kernel: int, stride: int) -> Array:
-    every = np.lib.stride_tricks.sliding_window_view(x, (kernel, kernel), axis=(2, 3))
-    return every[:, :, ::stride, ::stride]
+    rows = np.lib.stride_tricks.sliding_window_view(x, kernel, axis=2)
+    every = np.lib.stride_tricks.sliding_window_view(rows, kernel, axis=3)
+    return np.asarray(every[:, :, ::stride, ::stride])
 
 
 @dataclass
@@ -66,7 +67,7 @@ class Forward:
         else:
             mean, variance = self[f"{name}_bn_moving_mean"], self[f"{name}_bn_moving_var"]
         scale = self[f"{name}_bn_gamma"] / np.sqrt(variance + self.epsilon)
-        return x * _channels(scale) + _channels(self[f"{name}_bn_beta"] - mean * scale)
+        return np.asarray(x * _channels(scale) + _channels(self[f"{name}_bn_beta"] - mean * scale))
 
     def conv_relu(self, x: Array, name: str, *, stride: int = 1, padding: int = 0) -> Array:
         """Convolve with a bias, then ReLU."""

@@ -182,7 +182,7 @@ def test_accumulation_is_logged_and_leaves_the_rest_as_it_is(tmp_path: Path) -> 
 
 
 def test_what_is_logged_follows_the_recipes_keys(tmp_path: Path) -> None:
-    changes = {
+    changes: dict[str, dict[str, Any]] = {
         "batch.global_size=96": {"global_batch_size": 96, "model_bn_span": 48, "opt_learning_rate_warmup_steps": 26,
                                  "lars_opt_learning_rate_decay_steps": 124},
         "optimizer.momentum=0.7": {"lars_opt_momentum": 0.7},
