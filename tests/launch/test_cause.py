@@ -45,6 +45,16 @@ ECHO = _row(0, "Horovod has been shut down", second_hand=True)
         ([{**WAITED, "rank": 0}, _row(1, "stopped by SIGTERM", second_hand=True, status=75)], Outcome(1),
          f"rank 1 on {HERE} stood still, without a word at or before step 7", 1),
         ([], Outcome(9), "the launcher ended with status 9", None),
+        # Two ranks fail by themselves: whose clock is earlier is named, wherever it stands in the list.
+        ([_row(0, "torn", second_hand=False), _row(1, "no such file", second_hand=False)], Outcome(1),
+         "rank 0 on node0 failed at step 7: torn", 0),
+        ([{**_row(0, "torn", second_hand=False), "time": 5.0}, _row(1, "no such file", second_hand=False)],
+         Outcome(1, ((0, 1), (1, 1))), "rank 1 on node1 failed at step 7: no such file", 1),
+        ([{**_row(0, "torn", second_hand=False), "time": 5.0}, {**KILLED, "time": 4.0}], Outcome(137),
+         "rank 1 on node1 was killed by signal 9 at or before step 7", 1),
+        ([{**_row(0, "torn", second_hand=False), "time": 3.0}, {**KILLED, "time": 4.0}], Outcome(137),
+         "rank 0 on node0 failed at step 7: torn", 0),
+        ([], Outcome(1, ((1, 137), (0, 1))), f"rank 1 on {HERE} was killed by signal 9", 1),
     ],
 )  # fmt: skip
 def test_the_first_to_fail_is_named(

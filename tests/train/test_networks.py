@@ -80,13 +80,36 @@ def test_logits_equal_those_of_the_model_zoo_with_the_zoos_parameters(name: str,
     zoo.initialize(mx.init.MSRAPrelu())
     images = _images(model, 2)
     zoo(images)
-    for each in zoo.collect_params(".*running_.*|.*bias").values():
-        each.set_data(mx.nd.random.uniform(0.5, 1.5, each.shape))
+    _fill(zoo)
+    theirs = zoo(images).asnumpy()
     zoo.save_parameters(str(tmp_path / "zoo.params"))
     network = TrainedNetwork(table, model=model, loss=Loss(), engine=Engine(), context=mx.cpu(), accumulate=False)
     network.load_weights(load_parameters(tmp_path / "zoo.params", table, {}))
-    expected = zoo(images).asnumpy()
-    np.testing.assert_allclose(network.predict(images).asnumpy(), expected, rtol=1e-4, atol=1e-4 * expected.std())
+    np.testing.assert_allclose(network.predict(images).asnumpy(), theirs, rtol=1e-4, atol=1e-4 * theirs.std())
+    _require_that_it_says_something(zoo, images, theirs)
+
+
+def _fill(zoo: Any) -> None:
+    """Draw what the zoo leaves at 0 or 1 so that the signal lives: means near 0, scales near 1."""
+    mx.random.seed(6)
+    for name, each in zoo.collect_params().items():
+        if name.endswith(("running_var", "gamma")):
+            each.set_data(mx.nd.random.uniform(0.5, 1.5, each.shape))
+        elif name.endswith(("running_mean", "beta", "bias")):
+            each.set_data(mx.nd.random.normal(0, 0.2, each.shape))
+
+
+def _require_that_it_says_something(zoo: Any, images: Any, logits: np.ndarray) -> None:
+    """See that logits are not the classifier's bias, differ between images, and follow the weights of early layers."""
+    parameters = zoo.collect_params()
+    bias = next(each for name, each in reversed(parameters.items()) if name.endswith("bias")).data().asnumpy()
+    assert np.abs(logits - bias).mean() > 0.1 * logits.std()
+    assert np.abs(logits[0] - logits[1]).max() > 0.01 * logits.std(), "a hundred times what is forgiven"
+    weights = [each for name, each in parameters.items() if name.endswith("weight")]
+    for weight in weights[: -1 : max(1, len(weights) // 4)]:
+        weight.set_data(2 * weight.data())
+        assert np.abs(zoo(images).asnumpy() - logits).max() > 0.01 * logits.std(), weight.name
+        weight.set_data(weight.data() / 2)
 
 
 def test_a_dense_layer_over_an_image_means_the_same_in_both_layouts() -> None:
