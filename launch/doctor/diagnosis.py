@@ -1,4 +1,4 @@
-"""What ``./run.sh doctor`` makes of what its ranks saw: findings, each on one line with its remedy. Pure."""
+"""The checks of ``./run.sh doctor`` over all ranks, and the order of all checks. Pure."""
 
 from __future__ import annotations
 
@@ -7,132 +7,149 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from configs.schema import Cluster
-from launch.doctor.finding import Facts, Finding, Level, Subject
+from launch.doctor.check_result import CheckResult, Facts, Level, ProbeReport
 from launch.doctor.machine_checks import HARDWARE_CHECKS, SOFTWARE_CHECKS
 
 __all__ = ["judge"]
 
 _DECISIVE = ("python", "mxnet", "mxnet-cu112", "horovod", "numpy", "nvidia-dali-cuda110", "driver", "commit")
-"""What must be the same everywhere; other packages only should."""
+"""Versions that must be the same on all hosts; other packages only should be."""
 
 _CLOCK_WARN_S, _CLOCK_FAIL_S = 0.5, 60.0
 _SLOW_SHARE = 0.1
-"""Of what the cluster file says of the links: less points to the wrong transport, more may be latency."""
+"""Least share of the cluster file's bandwidth. Less points to the wrong transport; more may be due to latency."""
 
 _SHOWN_RANKS = 8
 
 
-def judge(subject: Subject) -> list[Finding]:
-    """Judge all of it, in the order in which things have to be mended."""
-    found = [_present(subject)]
-    if subject.machines:
-        found += [*_merged(subject, SOFTWARE_CHECKS), *_versions(subject), *_merged(subject, HARDWARE_CHECKS)]
-        found += [_clocks(subject), _allreduce(subject)]
-    return found
+def judge(report: ProbeReport) -> list[CheckResult]:
+    """Return the results of all checks, in the order in which a user has to solve the problems."""
+    results = [_presence(report)]
+    if report.machines:
+        results += _on_each_machine(report, SOFTWARE_CHECKS)
+        results += _versions(report)
+        results += _on_each_machine(report, HARDWARE_CHECKS)
+        results += [_clocks(report), _allreduce(report)]
+    return results
 
 
-def _merged(
-    subject: Subject, checks: Iterable[Callable[[Subject, Facts], Finding | None]]
-) -> list[Finding]:  # fmt: skip
-    """Make one line of what is fine everywhere, and one of each trouble with the hosts that have it."""
-    findings = []
+def _on_each_machine(
+    report: ProbeReport, checks: Iterable[Callable[[ProbeReport, Facts], CheckResult | None]]
+) -> list[CheckResult]:
+    """Return one result for a check that is OK on all machines, else one for each problem, with its hosts."""
+    results = []
     for check in checks:
-        hosts: dict[Finding, list[str]] = defaultdict(list)
-        for machine in subject.machines:
-            finding = check(subject, machine)
-            if finding is not None:
-                hosts[finding].append(machine["host"])
-        fine = [finding for finding in hosts if finding.level == "OK"]
+        hosts: dict[CheckResult, list[str]] = defaultdict(list)
+        for machine in report.machines:
+            result = check(report, machine)
+            if result is not None:
+                hosts[result].append(machine["host"])
+        fine = [result for result in hosts if result.level == "OK"]
         if fine and len(fine) == len(hosts):
-            findings.append(fine[0] if len(fine) == 1 else replace(fine[0], words=f"{fine[0].words}, others likewise"))
-        findings += [replace(each, hosts=tuple(names)) for each, names in hosts.items() if each.level != "OK"]
-    return findings
+            results.append(fine[0] if len(fine) == 1 else replace(fine[0], words=f"{fine[0].words}; others similar"))
+        results += [replace(result, hosts=tuple(names)) for result, names in hosts.items() if result.level != "OK"]
+    return results
 
 
-def _present(subject: Subject) -> Finding:
-    size, came = subject.cluster.world_size, {rank["rank"] for rank in subject.ranks}
-    hosts = {machine["host"] for machine in subject.machines}
-    silent = [str(rank) for rank in range(size) if rank not in came]
-    if silent:
-        first = ", ".join(silent[:_SHOWN_RANKS]) + (" ..." if len(silent) > _SHOWN_RANKS else "")
-        remedy = "see the launcher's words above; paths.runs must be on a disk that all hosts share"
-        return Finding("FAIL", "ranks", f"{len(silent)} of {size} told nothing: {first}", remedy)
-    if len(hosts) != subject.cluster.num_nodes:
-        words = f"{size} ranks on {len(hosts)} hosts, the cluster file says {subject.cluster.num_nodes}"
-        return Finding("WARN", "ranks", words, "ask the scheduler for ranks_per_node tasks a node")
-    return Finding("OK", "ranks", f"{size} on {len(hosts)} host{'s' if len(hosts) > 1 else ''}")
+def _presence(report: ProbeReport) -> CheckResult:
+    """Check that all ranks reported, from as many hosts as the cluster file has nodes."""
+    size, reported = report.cluster.world_size, {rank["rank"] for rank in report.ranks}
+    hosts = {machine["host"] for machine in report.machines}
+    missing = [str(rank) for rank in range(size) if rank not in reported]
+    if missing:
+        first = ", ".join(missing[:_SHOWN_RANKS]) + (" ..." if len(missing) > _SHOWN_RANKS else "")
+        remedy = "see the launcher's output above; paths.runs must be on a disk that all hosts share"
+        return CheckResult("FAIL", "ranks", f"{len(missing)} of {size} did not report: {first}", remedy)
+    if len(hosts) != report.cluster.num_nodes:
+        words = f"{size} ranks on {len(hosts)} hosts, the cluster file has num_nodes: {report.cluster.num_nodes}"
+        return CheckResult("WARN", "ranks", words, "ask the scheduler for ranks_per_node tasks a node")
+    return CheckResult("OK", "ranks", f"{size} on {len(hosts)} host{'s' if len(hosts) > 1 else ''}")
 
 
-def _versions(subject: Subject) -> list[Finding]:
-    """Compare every host with the most usual one."""
-    rows = {machine["host"]: _versions_of(machine["machine"]["environment"]) for machine in subject.machines}
+def _versions(report: ProbeReport) -> list[CheckResult]:
+    """Compare the versions on every host with the most frequent ones."""
+    rows = {machine["host"]: _versions_of(machine["machine"]["environment"]) for machine in report.machines}
     if len(rows) == 1:
         (row,) = rows.values()
         named = ", ".join(f"{name} {row[name]}" for name in _DECISIVE[:-1] if name in row)
-        return [Finding("OK", "versions", f"{named} (one host, nothing to compare with)")]
-    findings = []
+        return [CheckResult("OK", "versions", f"{named} (one host, nothing to compare with)")]
+    results = []
     for name in sorted(set().union(*rows.values())):
         values = {host: row.get(name, "none") for host, row in rows.items()}
         usual, _ = Counter(values.values()).most_common(1)[0]
         for value in sorted(set(values.values()) - {usual}):
             hosts = tuple(host for host, each in values.items() if each == value)
             level: Level = "FAIL" if name in _DECISIVE else "WARN"
-            remedy = "start all hosts from one folder or image"
-            findings.append(Finding(level, "versions", f"{name} {value}, elsewhere {usual}", remedy, hosts))
-    return findings or [Finding("OK", "versions", f"the same on all {len(rows)} hosts")]
+            remedy = "start the program of all hosts from one folder or image"
+            results.append(CheckResult(level, "versions", f"{name} {value}, elsewhere {usual}", remedy, hosts))
+    return results or [CheckResult("OK", "versions", f"the same on all {len(rows)} hosts")]
 
 
 def _versions_of(environment: Facts) -> dict[str, str]:
     gpus, git = environment["gpus"] or [{}], environment["git"] or {}
-    own = {"python": environment["python"].split()[0], "driver": gpus[0].get("driver_version"),
-           "commit": git.get("commit"), "changes": git.get("diff_sha256")}  # fmt: skip
+    own = {
+        "python": environment["python"].split()[0],
+        "driver": gpus[0].get("driver_version"),
+        "commit": git.get("commit"),
+        "changes": git.get("diff_sha256"),
+    }
     return {**environment["packages"], **{name: value for name, value in own.items() if value}}
 
 
-def _clocks(subject: Subject) -> Finding:
-    told = [rank["clock_offsets_s"] for rank in subject.ranks if "clock_offsets_s" in rank]
-    if not told:
-        return Finding("WARN", "clocks", "not compared, since the ranks did not meet", "mend the allreduce first")
-    if len(subject.machines) == 1:
-        return Finding("OK", "clocks", "one host, nothing to compare with")
-    hosts = {rank["rank"]: rank["host"] for rank in subject.ranks}
-    rank, offset = max(enumerate(told[0]), key=lambda row: abs(row[1]))
+def _clocks(report: ProbeReport) -> CheckResult:
+    """Check how far the clocks of the hosts are apart."""
+    offsets = [rank["clock_offsets_s"] for rank in report.ranks if "clock_offsets_s" in rank]
+    if not offsets:
+        words = "not compared, because the ranks did not connect to each other"
+        return CheckResult("WARN", "clocks", words, "solve the problem of the allreduce first")
+    if len(report.machines) == 1:
+        return CheckResult("OK", "clocks", "one host, nothing to compare with")
+    hosts = {rank["rank"]: rank["host"] for rank in report.ranks}
+    rank, offset = max(enumerate(offsets[0]), key=lambda row: abs(row[1]))
     words = f"{hosts.get(rank)} is {abs(offset):.3f} s {'ahead of' if offset > 0 else 'behind'} {hosts.get(0)}"
     if abs(offset) < _CLOCK_WARN_S:
-        return Finding("OK", "clocks", f"at most {abs(offset):.3f} s apart")
-    return Finding("FAIL" if abs(offset) > _CLOCK_FAIL_S else "WARN", "clocks", words, "start chronyd or ntpd there")
+        return CheckResult("OK", "clocks", f"at most {abs(offset):.3f} s apart")
+    level: Level = "FAIL" if abs(offset) > _CLOCK_FAIL_S else "WARN"
+    return CheckResult(level, "clocks", words, "start chronyd or ntpd on that host")
 
 
-def _allreduce(subject: Subject) -> Finding:
-    cluster = subject.cluster
-    failed = sorted(
-        (rank for rank in subject.ranks if "failure" in rank), key=lambda rank: bool(rank["is_second_hand"])
-    )
+def _allreduce(report: ProbeReport) -> CheckResult:
+    """Check that an allreduce over all ranks ends, has the right sums, and is not much too slow."""
+    cluster = report.cluster
+    failed = [rank for rank in report.ranks if "failure" in rank]
     if failed:
-        first = f"rank {failed[0]['rank']} on {failed[0]['host']}: {failed[0]['failure']}"
-        return Finding("FAIL", "allreduce", first, "mend what is above; NCCL_DEBUG=INFO tells more of NCCL")
-    told = [rank["allreduce"] for rank in subject.ranks if "allreduce" in rank]
-    if len(told) < cluster.world_size:
-        return Finding("FAIL", "allreduce", f"{len(told)} of {cluster.world_size} ranks came back from it",
-                       "look for a firewall between hosts, at HOROVOD_GLOO_IFACE and NCCL_SOCKET_IFNAME")  # fmt: skip
-    if told[0] is None:
-        return Finding("OK", "allreduce", "one rank, nothing to reduce")
-    if not all(row["is_right"] for row in told):
-        return Finding(
-            "FAIL", "allreduce", "the sums are wrong", "do not train on this; find the host by halving nodes"
-        )
-    slowest = min(row["bus_bytes_per_s"] for row in told)
+        # A rank whose failure is not a consequence of another rank's failure comes first.
+        first = min(failed, key=lambda rank: bool(rank["is_second_hand"]))
+        words = f"rank {first['rank']} on {first['host']}: {first['failure']}"
+        remedy = "solve the problems above first; with NCCL_DEBUG=INFO, NCCL logs what it does"
+        return CheckResult("FAIL", "allreduce", words, remedy)
+    rows = [rank["allreduce"] for rank in report.ranks if "allreduce" in rank]
+    if len(rows) < cluster.world_size:
+        words = f"{len(rows)} of {cluster.world_size} ranks came to its end"
+        remedy = "look for a firewall between the hosts, and check HOROVOD_GLOO_IFACE and NCCL_SOCKET_IFNAME"
+        return CheckResult("FAIL", "allreduce", words, remedy)
+    if rows[0] is None:
+        return CheckResult("OK", "allreduce", "one rank, nothing to reduce")
+    if not all(row["is_right"] for row in rows):
+        remedy = "do not train on this cluster; find the faulty host by halving the nodes"
+        return CheckResult("FAIL", "allreduce", "the sums are wrong", remedy)
+    return _bandwidth(cluster, rows[0]["bytes"], min(row["bus_bytes_per_s"] for row in rows))
+
+
+def _bandwidth(cluster: Cluster, size_bytes: int, slowest_bytes_per_s: float) -> CheckResult:
+    """Compare the slowest rank's bandwidth in an allreduce with the cluster file."""
     by = cluster.communication.backend if cluster.communication.kind == "horovod" else cluster.communication.kind
-    words = f"{told[0]['bytes'] >> 20} MiB over {cluster.world_size} ranks by {by}: {slowest / 1e9:.2f} GB/s on the bus"
+    rate = f"{slowest_bytes_per_s / 1e9:.2f} GB/s on the bus"
+    words = f"{size_bytes >> 20} MiB over {cluster.world_size} ranks by {by}: {rate}"
     expected = _expected_bytes_per_s(cluster)
-    if expected and slowest < _SLOW_SHARE * expected:
-        return Finding("WARN", "allreduce", f"{words}, of {expected / 1e9:.0f} that the cluster file says",
-                       "see which transport was taken: NCCL_DEBUG=INFO")  # fmt: skip
-    return Finding("OK", "allreduce", words)
+    if expected and slowest_bytes_per_s < _SLOW_SHARE * expected:
+        words = f"{words}, the cluster file has {expected / 1e9:.0f} GB/s"
+        return CheckResult("WARN", "allreduce", words, "NCCL_DEBUG=INFO shows which transport NCCL chose")
+    return CheckResult("OK", "allreduce", words)
 
 
 def _expected_bytes_per_s(cluster: Cluster) -> float | None:
-    """Give what one rank could move: over all cards of its node, or to the GPUs beside it."""
+    """Return the bandwidth of one rank: over all network cards of its node, or to the GPUs of the same node."""
     node = cluster.node
     if cluster.num_nodes > 1:
         return node.nics * node.nic_bytes_per_s if node.nic_bytes_per_s else None

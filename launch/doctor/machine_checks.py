@@ -1,162 +1,171 @@
-"""What ``./run.sh doctor`` makes of one machine, as its first rank saw it. Pure."""
+"""The checks of ``./run.sh doctor`` on one machine, by the facts that the machine's first rank reported. Pure."""
 
 from __future__ import annotations
 
-from launch.doctor.finding import Facts, Finding, Level, Subject
+from launch.doctor.check_result import CheckResult, Facts, Level, ProbeReport
 
 __all__ = ["HARDWARE_CHECKS", "SOFTWARE_CHECKS"]
 
 _PROCESS_BYTES = 300_000_000
-"""A rank's interpreter and libraries, beside what the plan counts: two ranks of ResNet-8 on CPU wheels had 578 MB."""
+"""Memory of a rank's interpreter and libraries, which the plan leaves out. Two ranks of ResNet-8 on the CPU packages
+used 578 MB."""
 
 _SHM_BYTES = 64 << 20
-"""Shared memory that a rank may want for NCCL or MPI; containers often have 64 MB in all."""
+"""Shared memory of one rank for NCCL or MPI. Containers often have 64 MB in all."""
 
 _RUN_BYTES = 1_000_000_000
-"""Disk for logs, metrics and traces of a run."""
+"""Disk space for the logs, metrics and traces of a run."""
 
 
-def _drivers(subject: Subject, machine: Facts) -> Finding | None:
-    if subject.cluster.device == "cpu":
+def _drivers(report: ProbeReport, machine: Facts) -> CheckResult | None:
+    if report.cluster.device == "cpu":
         return None
     gpus = machine["machine"]["environment"]["gpus"]
     if not gpus:
-        return Finding("FAIL", "driver", "nvidia-smi finds none", "install NVIDIA's driver, or ask for nodes with GPUs")
-    wanted = subject.cluster.ranks_per_node
+        remedy = "install NVIDIA's driver, or ask for nodes with GPUs"
+        return CheckResult("FAIL", "driver", "nvidia-smi finds no GPU", remedy)
+    wanted = report.cluster.ranks_per_node
     if len(gpus) < wanted:
-        return Finding("FAIL", "driver", f"{len(gpus)} GPUs for {wanted} ranks a node", "ask for whole nodes")
-    return Finding("OK", "driver", f"{gpus[0]['driver_version']}, {len(gpus)} {gpus[0]['name']}")
+        return CheckResult("FAIL", "driver", f"{len(gpus)} GPUs for {wanted} ranks a node", "ask for whole nodes")
+    return CheckResult("OK", "driver", f"{gpus[0]['driver_version']}, {len(gpus)} {gpus[0]['name']}")
 
 
-def _libraries(subject: Subject, machine: Facts) -> Finding:
-    told, cluster = machine.get("libraries"), subject.cluster
-    if told is None:
-        return Finding("FAIL", "libraries", "a rank ended or hung while it loaded them", "./run.sh setup; see above")
-    broken = [f"{name}: {row['problem']}" for name, row in told.items() if "problem" in row]
+def _libraries(report: ProbeReport, machine: Facts) -> CheckResult:
+    libraries, cluster = machine.get("libraries"), report.cluster
+    if libraries is None:
+        remedy = "./run.sh setup; see the output above"
+        return CheckResult("FAIL", "libraries", "a rank ended or hung while it loaded the libraries", remedy)
+    broken = [f"{name}: {row['problem']}" for name, row in libraries.items() if "problem" in row]
     if broken:
-        return Finding("FAIL", "libraries", "; ".join(broken), "./run.sh setup")
-    mxnet, horovod = told["MXNet"]["has"], told.get("Horovod", {}).get("has", {})
+        return CheckResult("FAIL", "libraries", "; ".join(broken), "./run.sh setup")
+    mxnet, horovod = libraries["MXNet"]["has"], libraries.get("Horovod", {}).get("has", {})
     if cluster.device == "gpu" and not mxnet.get("CUDA"):
-        return Finding("FAIL", "libraries", "this MXNet knows no GPU", "./run.sh setup --gpu")
+        return CheckResult("FAIL", "libraries", "this MXNet was built without CUDA", "./run.sh setup --gpu")
     if cluster.device == "gpu" and mxnet["gpus"] < cluster.ranks_per_node:
-        return Finding("FAIL", "libraries", f"MXNet sees {mxnet['gpus']} GPUs", "check CUDA_VISIBLE_DEVICES")
+        words = f"MXNet sees {mxnet['gpus']} GPUs for {cluster.ranks_per_node} ranks a node"
+        return CheckResult("FAIL", "libraries", words, "check CUDA_VISIBLE_DEVICES")
     backend = cluster.communication.backend
     if horovod and not horovod[backend]:
-        return Finding("FAIL", "libraries", f"Horovod was built without {backend}",
-                       "./run.sh setup where mpicxx is found, or with --gpu for NCCL")  # fmt: skip
-    has = ", ".join(key for key, value in {**mxnet, **horovod}.items() if value and key != "gpus")
-    return Finding("OK", "libraries", f"{', '.join(told)} load; with {has}")
+        remedy = "./run.sh setup on a machine that has mpicxx, or with --gpu for NCCL"
+        return CheckResult("FAIL", "libraries", f"Horovod was built without {backend}", remedy)
+    features = ", ".join(key for key, value in {**mxnet, **horovod}.items() if value and key != "gpus")
+    return CheckResult("OK", "libraries", f"{', '.join(libraries)} load; with {features}")
 
 
-def _cores(subject: Subject, machine: Facts) -> Finding:
-    cluster = subject.cluster
-    ours = [set(rank["cores"]) for rank in subject.ranks if rank["host"] == machine["host"]]
+def _cores(report: ProbeReport, machine: Facts) -> CheckResult:
+    cluster = report.cluster
+    ours = [set(rank["cores"]) for rank in report.ranks if rank["host"] == machine["host"]]
     granted, threads = len(set().union(*ours)), cluster.ranks_per_node * cluster.engine.threads
     remedy = "ask the scheduler for whole nodes, or set cluster.node.cores and engine.threads to what is granted"
     if cluster.node.cores and granted < cluster.node.cores:
-        return Finding("WARN", "cores", f"{granted} granted, node.cores: {cluster.node.cores}", remedy)
-    if granted < threads:
-        return Finding("WARN", "cores", f"{granted} granted for {threads} threads of operators", remedy)
-    return Finding("OK", "cores", f"{granted} granted for {threads} threads of operators")
+        return CheckResult("WARN", "cores", f"{granted} granted, node.cores: {cluster.node.cores}", remedy)
+    level: Level = "WARN" if granted < threads else "OK"
+    words = f"{granted} granted for {threads} operator threads"
+    return CheckResult(level, "cores", words, remedy if level == "WARN" else "")
 
 
-def _memory(subject: Subject, machine: Facts) -> Finding:
-    cluster, free = subject.cluster, machine["machine"]["memory_available_bytes"]
-    if subject.plan is None:
-        return Finding("WARN", "memory", f"{_gb(free)} free, not held against a plan", "name a --recipe")
-    planned = subject.plan["memory"]["total_bytes"]
+def _memory(report: ProbeReport, machine: Facts) -> CheckResult:
+    cluster, free = report.cluster, machine["machine"]["memory_available_bytes"]
+    if report.plan is None:
+        words = f"{_gb(free)} free, not compared with a plan"
+        return CheckResult("WARN", "memory", words, "name a recipe with --recipe")
+    planned = report.plan["memory"]["total_bytes"]
     on_gpu = cluster.device == "gpu"
     gpus = machine["machine"]["environment"]["gpus"] or []
     smallest = min((int(gpu["memory.total"].split()[0]) << 20 for gpu in gpus), default=None) if on_gpu else None
     if smallest is not None and planned > smallest:
-        return Finding("FAIL", "memory", f"the plan takes {_gb(planned)} of a GPU's {_gb(smallest)}",
-                       "lower batch.global_size or raise batch.accumulation_steps")  # fmt: skip
+        words = f"the plan needs {_gb(planned)} and a GPU has {_gb(smallest)}"
+        return CheckResult("FAIL", "memory", words, "lower batch.global_size or raise batch.accumulation_steps")
     needed = cluster.ranks_per_node * (_PROCESS_BYTES + (0 if on_gpu else planned))
     if free is not None and needed > free:
-        return Finding("FAIL", "memory", f"{_gb(free)} free, {_gb(needed)} needed for {cluster.ranks_per_node} ranks",
-                       "end other programs, lower the batch, or take fewer ranks a node")  # fmt: skip
-    return Finding("OK", "memory", f"{_gb(free)} free, about {_gb(needed)} needed")
+        words = f"{_gb(free)} free, {_gb(needed)} needed for {cluster.ranks_per_node} ranks"
+        return CheckResult("FAIL", "memory", words, "end other programs, lower the batch, or start fewer ranks a node")
+    return CheckResult("OK", "memory", f"{_gb(free)} free, about {_gb(needed)} needed")
 
 
-def _disk(subject: Subject, machine: Facts) -> Finding:
+def _disk(report: ProbeReport, machine: Facts) -> CheckResult:
     runs = machine["machine"]["runs"]
-    # Weights, masters and momentum of a few checkpoints.
-    needed = _RUN_BYTES + 10 * 12 * (subject.plan["parameters"] if subject.plan else 0)
+    # A checkpoint has 12 bytes a parameter (weights, master weights, momentum). There is room for ten of them.
+    needed = _RUN_BYTES + 10 * 12 * (report.plan["parameters"] if report.plan else 0)
     if not runs["is_writable"]:
-        return Finding(
-            "FAIL", "disk", f"{runs['folder']} may not be written", "set cluster.paths.runs to a folder of yours"
-        )
-    words = f"{_gb(runs['free_bytes'])} free at {runs['folder']}, {_gb(needed)} wanted for a run"
+        words = f"{runs['folder']} is not writable"
+        return CheckResult("FAIL", "disk", words, "set cluster.paths.runs to a folder that you may write to")
+    words = f"{_gb(runs['free_bytes'])} free at {runs['folder']}, {_gb(needed)} needed for a run"
     if runs["free_bytes"] < needed:
         level: Level = "FAIL" if runs["free_bytes"] < needed / 10 else "WARN"
-        return Finding(level, "disk", words, "free some, or set cluster.paths.runs to another disk")
-    return Finding("OK", "disk", words)
+        return CheckResult(level, "disk", words, "free some space, or set cluster.paths.runs to another disk")
+    return CheckResult("OK", "disk", words)
 
 
-def _shared_memory(subject: Subject, machine: Facts) -> Finding:
-    free, needed = machine["machine"]["shm_free_bytes"], subject.cluster.ranks_per_node * _SHM_BYTES
+def _shared_memory(report: ProbeReport, machine: Facts) -> CheckResult:
+    free, needed = machine["machine"]["shm_free_bytes"], report.cluster.ranks_per_node * _SHM_BYTES
     if free is None or free < needed:
-        words = f"{_gb(free)} free at /dev/shm, {_gb(needed)} wanted"
-        return Finding("WARN", "shared memory", words, "give the container more: --shm-size, --ipc=host")
-    return Finding("OK", "shared memory", f"{_gb(free)} free at /dev/shm")
+        words = f"{_gb(free)} free at /dev/shm, {_gb(needed)} needed"
+        return CheckResult("WARN", "shared memory", words, "give the container more: --shm-size, --ipc=host")
+    return CheckResult("OK", "shared memory", f"{_gb(free)} free at /dev/shm")
 
 
-def _links(subject: Subject, machine: Facts) -> Finding:
-    cluster, facts = subject.cluster, machine["machine"]
+def _links(report: ProbeReport, machine: Facts) -> CheckResult:
+    """Check the network interfaces and the InfiniBand adapters."""
+    cluster, facts = report.cluster, machine["machine"]
     up = sorted(name for name, state in facts["interfaces"].items() if state == "up")
     down = [name for name in cluster.node.hcas if "ACTIVE" not in str(facts["adapters"].get(name))]
-    named = cluster.environment.get("HOROVOD_GLOO_IFACE")
-    if named and named not in {*up, "lo"}:
-        down.append(named)
+    gloo_interface = cluster.environment.get("HOROVOD_GLOO_IFACE")
+    if gloo_interface and gloo_interface not in {*up, "lo"}:
+        down.append(gloo_interface)
     if down:
-        states = ", ".join(f"{name} {'down' if _is_there(name, facts) else 'missing'}" for name in down)
-        return Finding("FAIL", "links", states, "ibstat and ip link tell more; mend node.hcas or have the node drained")
+        states = ", ".join(f"{name} {'down' if _exists(name, facts) else 'missing'}" for name in down)
+        remedy = "see ibstat and ip link; correct node.hcas, or have the node taken out of service"
+        return CheckResult("FAIL", "links", states, remedy)
     if cluster.node.hcas and facts["locked_memory_bytes"] is not None:
-        words = f"adapters are up, locked memory is limited to {_gb(facts['locked_memory_bytes'])}"
-        return Finding(
-            "WARN", "links", words, "InfiniBand needs ulimit -l unlimited: in limits.conf, or the scheduler's"
-        )
+        words = f"adapters are up, but locked memory is limited to {_gb(facts['locked_memory_bytes'])}"
+        remedy = "InfiniBand needs ulimit -l unlimited: in limits.conf, or in the scheduler's configuration"
+        return CheckResult("WARN", "links", words, remedy)
     if cluster.num_nodes > 1 and not up and not cluster.node.hcas:
-        return Finding("FAIL", "links", "no network interface is up", "ip link tells more")
+        return CheckResult("FAIL", "links", "no network interface is up", "see ip link")
     if cluster.node.hcas:
-        return Finding("OK", "links", f"{', '.join(cluster.node.hcas)} active")
-    return Finding("OK", "links", f"{', '.join(up) or 'only lo'} up; the cluster file names no adapters")
+        return CheckResult("OK", "links", f"{', '.join(cluster.node.hcas)} active")
+    words = f"{', '.join(up) or 'only lo'} up; the cluster file names no InfiniBand adapters"
+    return CheckResult("OK", "links", words)
 
 
-def _is_there(name: str, facts: Facts) -> bool:
+def _exists(name: str, facts: Facts) -> bool:
+    """Return whether the machine has an adapter or an interface of that name."""
     return name in facts["adapters"] or name in facts["interfaces"]
 
 
-def _data(subject: Subject, machine: Facts) -> Finding:
+def _data(report: ProbeReport, machine: Facts) -> CheckResult:
     data = machine["data"]
     if data is None:
-        return Finding("WARN", "data", "not looked at", "name a --recipe")
+        return CheckResult("WARN", "data", "not checked", "name a recipe with --recipe")
     if data["folder"] is None:
-        return Finding("OK", "data", "generated in memory, nothing to read")
-    if data["problem"] and subject.packs_itself and not data["exists"]:
-        return Finding("OK", "data", f"{data['folder']} is not there yet; the first run packs it")
+        return CheckResult("OK", "data", "generated in memory, nothing to read")
+    if data["problem"] and report.is_packed_on_demand and not data["exists"]:
+        return CheckResult("OK", "data", f"{data['folder']} does not exist yet; the first run packs it")
     if data["problem"]:
-        return Finding("FAIL", "data", data["problem"])
-    words = f"{data['folder']}: {data['records']:,} records, sizes and index as its manifest says, both ends read"
-    if not data["is_cache_told"] and subject.cluster.paths.stage is None:
-        words += "; the kernel tells only its owner what memory holds of it, so the log will lack cache_clear"
-        return Finding("WARN", "data", words, "set cluster.paths.stage to a local disk, or own the files")
-    return Finding("OK", "data", words)
+        return CheckResult("FAIL", "data", data["problem"])
+    words = f"{data['folder']}: {data['records']:,} records; sizes and index as in the manifest, both ends readable"
+    if not data["is_cache_told"] and report.cluster.paths.stage is None:
+        words += "; the kernel tells only the owner of the files what it caches of them, so the log gets no cache_clear"
+        return CheckResult("WARN", "data", words, "set cluster.paths.stage to a local disk, or own the files")
+    return CheckResult("OK", "data", words)
 
 
-def _stage(subject: Subject, machine: Facts) -> Finding | None:
+def _stage(report: ProbeReport, machine: Facts) -> CheckResult | None:
+    """Check the local disk that the data set is copied to, if the cluster file names one."""
     stage, data = machine["machine"]["stage"], machine["data"]
     if stage is None:
         return None
     if "problem" in stage:
-        return Finding("FAIL", "stage", stage["problem"])
+        return CheckResult("FAIL", "stage", stage["problem"])
     if not stage["is_writable"]:
-        return Finding("FAIL", "stage", f"{stage['folder']} may not be written", "set cluster.paths.stage elsewhere")
+        words = f"{stage['folder']} is not writable"
+        return CheckResult("FAIL", "stage", words, "set cluster.paths.stage to a folder that you may write to")
     needed = (data or {}).get("bytes", 0)
-    words = f"{_gb(stage['free_bytes'])} free at {stage['folder']}, the data set takes {_gb(needed)}"
+    words = f"{_gb(stage['free_bytes'])} free at {stage['folder']}, the data set needs {_gb(needed)}"
     if stage["free_bytes"] < needed:
-        return Finding("FAIL", "stage", words, "free some, or set cluster.paths.stage: null")
-    return Finding("OK", "stage", words)
+        return CheckResult("FAIL", "stage", words, "free some space, or set cluster.paths.stage: null")
+    return CheckResult("OK", "stage", words)
 
 
 def _gb(size: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Each trouble is found on the host that has it, and a sound cluster has none."""
+"""Every problem is found, on the host that has it, and a sound cluster has none."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from configs.load import load_cluster
+from launch.doctor.check_result import CheckResult, ProbeReport
 from launch.doctor.diagnosis import judge
-from launch.doctor.finding import Finding, Subject
 
 Ranks = list[dict[str, Any]]
 CLUSTER = load_cluster("dgx-a100", ["cluster.ranks_per_node=2", "cluster.node.rank_cores=[]", "cluster.num_nodes=3"])
@@ -46,8 +46,8 @@ def _sound() -> Ranks:
     return ranks
 
 
-def _findings(ranks: Ranks) -> list[Finding]:
-    return judge(Subject(CLUSTER, ranks, PLAN, packs_itself=False))
+def _check(ranks: Ranks) -> list[CheckResult]:
+    return judge(ProbeReport(CLUSTER, ranks, PLAN, is_packed_on_demand=False))
 
 
 def _lost(ranks: Ranks) -> None:
@@ -74,26 +74,26 @@ def _set(rank: int, *path: Any, to: Any) -> Callable[[Ranks], None]:
 
 
 TROUBLES = [
-    (_lost, "FAIL", "ranks: 1 of 6 told nothing: 3;"),
-    (_no_driver, "FAIL", "driver (node1): nvidia-smi finds none;"),
+    (_lost, "FAIL", "ranks: 1 of 6 did not report: 3;"),
+    (_no_driver, "FAIL", "driver (node1): nvidia-smi finds no GPU;"),
     (_set(2, "libraries", "DALI", to={"problem": "no such library"}), "FAIL", "libraries (node1): DALI: no such"),
     (_set(4, "libraries", "Horovod", "has", "nccl", to=False), "FAIL", "libraries (node2): Horovod was built without"),
     (_set(4, "machine", "environment", "packages", "mxnet-cu112", to="1.9.0"), "FAIL",
-     "versions (node2): mxnet-cu112 1.9.0, elsewhere 1.9.1; start all hosts from one folder or image"),
+     "versions (node2): mxnet-cu112 1.9.0, elsewhere 1.9.1; start the program of all hosts from one folder or image"),
     (_set(4, "machine", "environment", "packages", "tqdm", to="4.67"), "WARN", "versions (node2): tqdm 4.67"),
     (_set(0, "machine", "environment", "git", "commit", to="def"), "FAIL", "versions (node0): commit def"),
     (_set(2, "machine", "memory_available_bytes", to=1e8), "FAIL", "memory (node1): 0.1 GB free, 0.6 GB needed"),
     (_set(2, "machine", "environment", "gpus", 0, "memory.total", to="8000 MiB"), "FAIL", "memory (node1): the plan"),
-    (_set(2, "machine", "runs", "free_bytes", to=2e9), "WARN", "disk (node1): 2.0 GB free at /runs, 4.1 GB wanted"),
-    (_set(2, "machine", "runs", "is_writable", to=False), "FAIL", "disk (node1): /runs may not be written;"),
+    (_set(2, "machine", "runs", "free_bytes", to=2e9), "WARN", "disk (node1): 2.0 GB free at /runs, 4.1 GB needed"),
+    (_set(2, "machine", "runs", "is_writable", to=False), "FAIL", "disk (node1): /runs is not writable;"),
     (_set(2, "machine", "shm_free_bytes", to=64 << 20), "WARN", "shared memory (node1): 0.1 GB free"),
     (_set(4, "machine", "adapters", "mlx5_3", "1", to="1: DOWN, 10 Gb/sec"), "FAIL", "links (node2): mlx5_3 down;"),
     (_set(4, "machine", "adapters", to={}), "FAIL", "links (node2): mlx5_0 missing, mlx5_1 missing"),
-    (_set(4, "machine", "locked_memory_bytes", to=65536), "WARN", "links (node2): adapters are up, locked memory"),
+    (_set(4, "machine", "locked_memory_bytes", to=65536), "WARN", "links (node2): adapters are up, but locked memory"),
     (_set(2, "data", "problem", to="train.rec: gone; run it"), "FAIL", "data (node1): train.rec: gone; run it"),
     (_set(2, "data", "is_cache_told", to=False), "WARN", "data (node1): /data: 7 records"),
     (_set(2, "machine", "stage", to={"folder": "/ssd", "free_bytes": 1e9, "is_writable": True}), "FAIL",
-     "stage (node1): 1.0 GB free at /ssd, the data set takes 150.0 GB;"),
+     "stage (node1): 1.0 GB free at /ssd, the data set needs 150.0 GB;"),
     (_set(0, "clock_offsets_s", 3, to=-2.5), "WARN", "clocks: node1 is 2.500 s behind node0; start chronyd"),
     (_fails, "FAIL", "allreduce: rank 5 on node2: Connection refused;"),
     (_set(5, "allreduce", "is_right", to=False), "FAIL", "allreduce: the sums are wrong;"),
@@ -102,9 +102,9 @@ TROUBLES = [
 
 
 def test_a_sound_cluster_has_one_line_a_topic_and_no_trouble() -> None:
-    findings = _findings(_sound())
-    assert {finding.level for finding in findings} == {"OK"}
-    topics = [finding.topic for finding in findings]
+    results = _check(_sound())
+    assert {result.level for result in results} == {"OK"}
+    topics = [result.topic for result in results]
     assert topics == ["ranks", "driver", "libraries", "versions", "cores", "memory", "disk", "shared memory", "links",
                       "data", "clocks", "allreduce"]  # fmt: skip
 
@@ -115,18 +115,20 @@ def test_a_trouble_is_the_only_one_found_and_names_its_host(
 ) -> None:
     ranks = copy.deepcopy(_sound())
     harm(ranks)
-    (found, *others) = [finding for finding in _findings(ranks) if finding.level != "OK"]
+    (found, *others) = [result for result in _check(ranks) if result.level != "OK"]
     assert str(found).startswith(f"{level:<4}  {line}")
-    # A rank that told nothing did not come back from the allreduce either; no driver has no version.
+    # A rank without a report has no allreduce either, and a host without a driver has no version of it.
     also: dict[Callable[[Ranks], None], list[str]] = {_lost: ["allreduce"], _no_driver: ["versions"]}
     assert [each.topic for each in others] == also.get(harm, [])
 
 
-def test_ranks_that_hang_in_a_library_are_told_from_those_that_never_came() -> None:
+def test_ranks_that_hang_in_a_library_are_told_from_ranks_that_never_started() -> None:
     ranks = _sound()
     for rank in ranks:
         for key in ("libraries", "allreduce", "clock_offsets_s"):
             rank.pop(key)
-    failed = [str(finding) for finding in _findings(ranks) if finding.level == "FAIL"]
-    assert failed[0].startswith("FAIL  libraries (node0, node1, node2): a rank ended or hung while it loaded them")
-    assert failed[1].startswith("FAIL  allreduce: 0 of 6 ranks came back from it")
+    failed = [str(result) for result in _check(ranks) if result.level == "FAIL"]
+    assert failed[0].startswith(
+        "FAIL  libraries (node0, node1, node2): a rank ended or hung while it loaded the libraries"
+    )
+    assert failed[1].startswith("FAIL  allreduce: 0 of 6 ranks came to its end")

@@ -1,4 +1,4 @@
-"""The doctor's real ranks tell the truth of this machine; what is broken is one line with its remedy, and status 1."""
+"""The doctor's real ranks report the truth about this machine; a problem is one line with a remedy, and status 1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from configs.load import ROOT, load_cluster
-from launch.doctor.__main__ import main, within_reach
+from launch.doctor.__main__ import main
+from launch.doctor.examination import reachable_part
 from launch.setup.gpu import find_gpus
 
 
@@ -20,7 +21,7 @@ def _doctor(tmp_path: Path, *words: str) -> tuple[int, dict[str, Any], str]:
     sets = ["--set", f"cluster.paths.runs={tmp_path / 'runs'}"]
     command = [sys.executable, "-I", "-m", "launch.doctor", "doctor", "--json", *words, *sets]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    assert list((tmp_path / "runs").iterdir()) == [], "what the ranks told is removed"
+    assert list((tmp_path / "runs").iterdir()) == [], "the reports of the ranks are removed"
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
@@ -92,11 +93,11 @@ def test_wrong_arguments_are_one_line_and_status_2(
     assert told.count("\n") == 1
 
 
-def test_without_an_allocation_only_this_node_is_looked_at_by_our_own_launcher() -> None:
+def test_outside_a_job_only_this_node_is_checked_by_the_local_launcher() -> None:
     cluster = load_cluster("abci-v100")
-    here = within_reach(cluster, {})
+    here = reachable_part(cluster, {})
     assert (here.num_nodes, here.launcher, here.world_size) == (1, "local", 4)
-    assert within_reach(cluster, {"PE_HOSTFILE": "/hosts"}) is cluster
-    assert within_reach(load_cluster("dgx-a100"), {"PBS_NODEFILE": "/hosts"}).launcher == "local"
+    assert reachable_part(cluster, {"PE_HOSTFILE": "/hosts"}) is cluster
+    assert reachable_part(load_cluster("dgx-a100"), {"PBS_NODEFILE": "/hosts"}).launcher == "local"
     laptop = load_cluster("laptop")
-    assert within_reach(laptop, {}) is laptop
+    assert reachable_part(laptop, {}) is laptop
