@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,24 @@ def _all_gone(folder: Path) -> bool:
     return not any(Path(f"/proc/{path.read_text()}/stat").exists() for path in folder.glob("*.pid"))
 
 
-def _wait_for_pids(folder: Path, count: int) -> None:
-    while len([path for path in folder.glob("*.pid") if path.read_text()]) < count:
-        time.sleep(0.01)
+@contextmanager
+def _signalled(number: int, folder: Path, count: int) -> Iterator[None]:
+    """Send this process a signal as soon as ``count`` ranks run; the wait ends with the block, in which they do."""
+    over = threading.Event()
+
+    def send() -> None:
+        while not over.wait(0.01):
+            if len([path for path in folder.glob("*.pid") if path.read_text()]) == count:
+                os.kill(os.getpid(), number)
+                return
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_every_rank_is_told_who_it_is(tmp_path: Path) -> None:
@@ -72,15 +88,8 @@ def test_a_rank_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pyte
 
 def test_ctrl_c_reaches_the_ranks_once_and_leaves_no_orphan(tmp_path: Path) -> None:
     code = "signal.signal(15, lambda *a: sys.exit(0)); time.sleep(60)"
-
-    def interrupt() -> None:
-        _wait_for_pids(tmp_path, 2)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    outcome = _ranks(tmp_path, code)
-    thread.join()
+    with _signalled(signal.SIGINT, tmp_path, 2):
+        outcome = _ranks(tmp_path, code)
     assert outcome == local.Outcome(130, interrupted_by=signal.SIGINT)
     assert _all_gone(tmp_path)
 
@@ -145,14 +154,8 @@ def test_ranks_on_a_slow_link_share_a_network_of_their_own_and_end_as_any_others
 
 @pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
 def test_a_signal_reaches_the_ranks_on_a_slow_link(tmp_path: Path) -> None:
-    def interrupt() -> None:
-        _wait_for_pids(tmp_path, 2)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
     words = [sys.executable, "-c", PIDS + "time.sleep(60)", str(tmp_path)]
-    outcome = run_ranks_on_link(words, 2, {}, bytes_per_s=1e8)
-    thread.join()
+    with _signalled(signal.SIGTERM, tmp_path, 2):
+        outcome = run_ranks_on_link(words, 2, {}, bytes_per_s=1e8)
     assert outcome.interrupted_by == signal.SIGTERM
     assert _all_gone(tmp_path)

@@ -63,8 +63,10 @@ class _Job:
         return subprocess.Popen(["bash", self.script], env={**os.environ, **variables}, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True)  # fmt: skip
 
-    def wait_for_launch(self, number: int = 0) -> None:
+    def wait_for_launch(self, script: subprocess.Popen[str], number: int = 0) -> None:
+        """Wait until the script has started a launcher; fails when the script ends before."""
         while not (self.folder / f"run-{number}" / "launched").exists():
+            assert script.poll() is None, script.communicate()[0]
             time.sleep(0.01)
 
 
@@ -99,7 +101,7 @@ def test_the_exit_status_of_several_runs_is_their_worst(tmp_path: Path, table: l
 def test_a_signal_reaches_the_launcher_ends_the_job_with_75_and_starts_no_further_run(tmp_path: Path) -> None:
     job = _Job(tmp_path, _cluster(), ["30 0", "0 0"])
     started = job.start()
-    job.wait_for_launch()
+    job.wait_for_launch(started)
     started.send_signal(signal.SIGTERM)
     output, _ = started.communicate(timeout=10)
     assert started.returncode == 75
