@@ -1,12 +1,41 @@
-"""What all tests share: no test for a GPU where MXNet can use none; Ctrl-C as on a terminal."""
+"""What all tests share: which of them run where and with which marks, and Ctrl-C as on a terminal."""
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from launch.setup.gpu import find_gpus
+
+pytest_plugins = ["tests.limits"]
+
+NUM_WORKERS = 2
+FEW_FILES = 15
+"""So many files are tested in one process: a second one takes about five seconds to collect its tests."""
+
+_NOT_QUICK = ("gpu", "ranks", "scheduler", "slow")
+_LONGEST_FIRST = ("scheduler", "slow", "ranks")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Run all tests, or a large folder of them, in two processes, unless the command line says how."""
+    option = config.option
+    if not hasattr(option, "numprocesses") or "PYTEST_XDIST_WORKER" in os.environ:
+        return  # there is no xdist, or this is one of its workers
+    one_only = option.tx or option.usepdb or option.collectonly or option.keyword or option.capture == "no"
+    if option.numprocesses is None and not one_only and _num_files(config.args) > FEW_FILES:
+        option.numprocesses = NUM_WORKERS
+    if option.numprocesses and option.dist == "no":
+        option.dist = "loadgroup"
+
+
+def _num_files(arguments: list[str]) -> int:
+    """Count the test files in the folders among the arguments."""
+    return sum(len(list(Path(word).rglob("test_*.py"))) for word in arguments)
 
 
 def pytest_configure() -> None:
@@ -15,11 +44,27 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not any(gpu.is_supported for gpu in find_gpus()):
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="no GPU here that MXNet 1.9.1 has kernels for"))
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in _NOT_QUICK):
+            item.add_marker(pytest.mark.quick)
+    if hasattr(config, "workerinput"):
+        items.sort(key=_turn)  # stable, so that the tests of a module stay together
+
+
+def _turn(item: pytest.Item) -> int:
+    """Return when a test's turn comes where two processes share the tests: long ones at the end would leave one idle.
+
+    All tests of a group go to one process, from the place of the first on.
+    """
+    return next(
+        (turn for turn, name in enumerate(_LONGEST_FIRST) if item.get_closest_marker(name)), len(_LONGEST_FIRST)
+    )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -181,6 +181,7 @@ def group_is_gone(group: int) -> bool:
     return False
 
 
+@pytest.mark.ranks
 def test_ctrl_c_leaves_no_file_and_no_process(tmp_path: Path) -> None:
     process = start_packing(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
@@ -191,6 +192,7 @@ def test_ctrl_c_leaves_no_file_and_no_process(tmp_path: Path) -> None:
     wait_for(lambda: group_is_gone(process.pid))
 
 
+@pytest.mark.ranks
 def test_a_killed_run_leaves_no_final_name_and_no_process_and_the_next_run_sweeps_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,6 +205,7 @@ def test_a_killed_run_leaves_no_final_name_and_no_process_and_the_next_run_sweep
     assert left_in(tmp_path) == ["out"]
 
 
+@pytest.mark.ranks
 def test_a_living_run_is_not_swept_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     process = start_packing(tmp_path)
     try:

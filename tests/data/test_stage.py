@@ -67,6 +67,7 @@ def test_the_copy_is_sound_and_the_next_run_takes_it_as_it_is(packed: Path, tmp_
     assert list(tmp_path.iterdir()) == [first.folder]
 
 
+@pytest.mark.ranks
 def test_of_two_processes_one_copies_and_the_last_to_go_removes(packed: Path, tmp_path: Path) -> None:
     both = [_start(packed, tmp_path) for _ in range(2)]
     folders, copied = zip(*(_told(process) for process in both), strict=True)
@@ -79,6 +80,7 @@ def test_of_two_processes_one_copies_and_the_last_to_go_removes(packed: Path, tm
     assert [process.returncode for process in both] == [0, 0]
 
 
+@pytest.mark.ranks
 def test_a_killed_copy_is_gone_on_with(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = _start(packed, tmp_path, chunk_s=0.002)
     while not _half_copied(tmp_path):

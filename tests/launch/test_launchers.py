@@ -36,6 +36,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", OTHERS, ids=str)
+@pytest.mark.ranks
 def test_every_launcher_s_two_ranks_come_to_the_same_weights(way: Way, local: Any, tmp_path: Path) -> None:
     require(way)
     done = subprocess.run(_command(way, tmp_path / "run", "run.max_steps=3"), cwd=ROOT, capture_output=True, text=True,
@@ -49,6 +50,7 @@ def test_every_launcher_s_two_ranks_come_to_the_same_weights(way: Way, local: An
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", OTHERS, ids=str)
+@pytest.mark.ranks
 def test_told_to_stop_ranks_keep_their_state_under_every_launcher(way: Way, tmp_path: Path) -> None:
     require(way)
     folder = tmp_path / "run"

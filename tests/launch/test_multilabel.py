@@ -49,6 +49,7 @@ def _write_parameters(path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.ranks
 def test_two_ranks_learn_several_labels_an_image_from_a_table(tmp_path: Path) -> None:
     source, data = tmp_path / "in", tmp_path / "data"
     source.mkdir()

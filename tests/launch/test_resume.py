@@ -21,6 +21,8 @@ from logs.checkpoints import list_checkpoints, read
 from logs.metrics import read_metrics
 from logs.read.parse import parse_log
 
+pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("resume")]
+
 TINY = ["model.name=resnet8", "model.image_size=16", "run.epochs=4", "run.eval_every_epochs=2", "run.target_top1=null",
         "run.log_every_steps=3"]  # fmt: skip
 

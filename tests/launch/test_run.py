@@ -21,6 +21,8 @@ from launch.start.local import Outcome
 from logs.metrics import read_metrics
 from tests.dry_loop import dry_run
 
+pytestmark = pytest.mark.ranks
+
 SHORT = ["run.max_steps=8", "run.target_top1=null", "run.log_every_steps=2", "model.name=resnet8"]
 
 

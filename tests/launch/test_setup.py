@@ -183,6 +183,7 @@ def test_output_goes_to_the_log_and_a_failure_names_cause_and_log(
     assert capsys.readouterr().err == "setup: a stage ..."
 
 
+@pytest.mark.ranks
 def test_a_stopped_set_up_leaves_no_process_behind(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; "

@@ -36,6 +36,7 @@ def _train(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.ranks
 def test_pages_that_cannot_be_dropped_leave_no_cache_clear_in_the_log(in_memory: Path, tmp_path: Path) -> None:
     done = _train(tmp_path / "run", f"cluster.paths.data={in_memory}")
     assert done.stderr.count("no cache_clear in the log, for its pages were not cleared") == 1
@@ -45,6 +46,7 @@ def test_pages_that_cannot_be_dropped_leave_no_cache_clear_in_the_log(in_memory:
 
 
 @pytest.mark.slow
+@pytest.mark.ranks
 def test_a_staged_copy_is_read_cleared_and_removed(
     in_memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

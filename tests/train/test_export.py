@@ -16,6 +16,8 @@ from train.dataset import images_of
 from train.export import export_network, on_cpu
 from train.rank.identity import Identity
 
+pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("export")]
+
 SHORT = ["run.max_steps=60", "run.target_top1=null", "model.name=resnet8", "model.image_size=16"]
 
 

@@ -26,6 +26,7 @@ def _step(folder: Path, ranks: int, overrides: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.ranks
 def test_one_step_of_86016_images_is_the_same_on_one_rank_and_on_two(tmp_path: Path) -> None:
     one, two = (_step(tmp_path, ranks, SMALL) for ranks in (1, 2))
     assert (one.pop("accumulation_steps"), two.pop("accumulation_steps")) == (2048, 1024)

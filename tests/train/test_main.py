@@ -29,6 +29,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("raised", ["error", "ImportError('initialization failed')"], ids=["Python", "pybind11"])
 def test_a_rank_told_to_stop_while_it_imports_says_so(tmp_path: Path, raised: str) -> None:
     command = [sys.executable, "-c", _TOLD_WHILE_IMPORTING.format(raised=raised), str(tmp_path)]
@@ -53,6 +54,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.ranks
 def test_a_rank_whose_run_is_over_ends_as_it_would_have_however_often_it_is_told_to_stop(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _TOLD_AT_THE_END, str(tmp_path)]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0

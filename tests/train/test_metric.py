@@ -55,6 +55,7 @@ def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:
     assert str(score) == "mean ROC-AUC 0.9167"
 
 
+@pytest.mark.ranks
 def test_ranks_with_shards_of_any_size_agree_on_the_score_of_the_whole(tmp_path: Path) -> None:
     outcome = run_ranks([sys.executable, "-c", RANK, str(tmp_path)], 3, rank_environment(load_cluster("laptop")))
     assert outcome.exit_status == 0

@@ -35,6 +35,7 @@ def _words(document: dict[str, Any], topic: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.ranks
 def test_two_real_ranks_find_a_sound_machine_sound(tmp_path: Path) -> None:
     data = tmp_path / "data"
     pack = [sys.executable, "-m", "data", "prepare", "digits", str(data / "digits")]
@@ -57,6 +58,7 @@ def test_two_real_ranks_find_a_sound_machine_sound(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.ranks
 def test_a_damaged_data_set_and_a_missing_gpu_fail_with_their_remedies(tmp_path: Path) -> None:
     if find_gpus():
         pytest.skip("there are GPUs here")

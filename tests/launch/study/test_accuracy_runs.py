@@ -48,6 +48,7 @@ def _sweep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.ranks
 def test_a_sweep_runs_what_is_missing_and_reports_the_best_of_each_point(tmp_path: Path) -> None:
     _write(tmp_path)
     planned = _sweep(tmp_path, "--dry-run")
@@ -75,6 +76,7 @@ def test_a_sweep_runs_what_is_missing_and_reports_the_best_of_each_point(tmp_pat
     assert (tmp_path / "runs" / "tiny.md").read_text(encoding="utf-8") == page
 
 
+@pytest.mark.ranks
 def test_a_folder_with_other_settings_is_refused_not_mixed_in(tmp_path: Path) -> None:
     _write(tmp_path)
     study = load_study(str(tmp_path / "tiny.yaml"))

@@ -83,6 +83,7 @@ def _table(folder: Path, name: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.ranks
 def test_a_killed_sweep_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
     _study(tmp_path, STUDY.replace("repeats: 2", "repeats: 1"))
     runs = tmp_path / "runs"
@@ -118,6 +119,7 @@ def test_a_killed_sweep_loses_nothing_and_repeats_nothing(tmp_path: Path) -> Non
     assert "No more is known." in page
 
 
+@pytest.mark.ranks
 def test_cells_beyond_the_machine_are_predicted_and_marked_as_such(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,6 +196,7 @@ def test_cells_that_nobody_wants_are_left_out_and_a_name_that_is_none_is_refused
         _study(tmp_path, text.replace("[32]}]", "[64]}]"))
 
 
+@pytest.mark.ranks
 def test_cells_whose_link_cannot_be_shaped_are_predicted_and_the_page_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -218,6 +221,7 @@ def test_an_expectation_of_something_outside_the_grid_is_refused(tmp_path: Path)
         _study(tmp_path, text)
 
 
+@pytest.mark.ranks
 def test_a_study_packs_its_own_data_sets_once_and_says_what_it_cannot_pack(tmp_path: Path) -> None:
     text = STUDY + "prepare: {few: [generated, --train, 3, --eval, 2]}\n"
     text = text.replace("set:", f"set:\n  cluster.paths.data: {tmp_path}")

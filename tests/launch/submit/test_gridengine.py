@@ -9,7 +9,7 @@ import pytest
 
 from tests.launch.scheduled import ask, scheduler, submit, summary, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.scheduler, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("scheduler")]
 
 CLUSTER = """
 name: one-node

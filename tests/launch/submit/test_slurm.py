@@ -20,7 +20,7 @@ from launch.study.__main__ import main as sweep
 from launch.submit.__main__ import main
 from tests.launch.scheduled import ask, has_begun, ranks, scheduler, submit, summary, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.scheduler, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("scheduler")]
 
 CLUSTER = """
 name: two-nodes

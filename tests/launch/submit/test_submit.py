@@ -68,6 +68,7 @@ def test_a_scheduler_that_is_not_here_is_refused_before_a_folder_is_made(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.ranks
 def test_a_list_of_hosts_runs_under_horovodrun(tmp_path: Path) -> None:
     short = ["run.max_steps=2", "run.target_top1=null", "data.source=synthetic", "model.name=resnet8"]
     sets = [word for each in [*short, "cluster.launcher=horovodrun"] for word in ("--set", each)]

@@ -32,6 +32,7 @@ def outcomes(text: str) -> dict[str, str]:
 
 
 @in_checkout
+@pytest.mark.ranks
 def test_five_open_runs_make_a_tree_that_every_official_tool_accepts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,6 +58,7 @@ def test_five_open_runs_make_a_tree_that_every_official_tool_accepts(
 
 
 @in_checkout
+@pytest.mark.ranks
 def test_five_full_size_closed_runs_pass_every_official_tool(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,6 +75,7 @@ def test_five_full_size_closed_runs_pass_every_official_tool(
 
 
 @in_checkout
+@pytest.mark.ranks
 def test_closed_runs_of_one_seed_and_without_reference_fail_and_each_tool_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +89,7 @@ def test_closed_runs_of_one_seed_and_without_reference_fail_and_each_tool_says_w
 
 
 @in_checkout
+@pytest.mark.ranks
 def test_a_batch_beyond_the_references_passes_with_ten_other_runs_of_ones_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,6 +45,7 @@ def test_a_shaped_link_lets_no_more_pass_than_it_may() -> None:
 
 
 @needs_link
+@pytest.mark.ranks
 def test_two_ranks_tell_a_sample_a_round_of_every_way_over_a_shaped_link() -> None:
     ways = [Way(NONE), Way(SERIAL, 1 << 18), Way(OVERLAPPED, 1 << 16), Way(OVERLAPPED, order="first"),
             Way(OVERLAPPED, wire="float16"), Way(OVERLAPPED, 1 << 14, deferred=0.3)]  # fmt: skip

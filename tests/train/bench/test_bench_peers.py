@@ -58,6 +58,7 @@ def test_wrong_options_are_one_line_before_anything_is_installed_or_run(
 
 
 @pytest.mark.slow
+@pytest.mark.ranks
 def test_without_pytorch_ours_is_measured_and_the_way_to_pytorch_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +71,7 @@ def test_without_pytorch_ours_is_measured_and_the_way_to_pytorch_is_told(
 
 @pytest.mark.slow
 @needs_torch
+@pytest.mark.ranks
 def test_pytorch_is_measured_in_three_ways_beside_ours(tmp_path: Path) -> None:
     report = _report(tmp_path)
     rates = _rates(report)
@@ -79,6 +81,7 @@ def test_pytorch_is_measured_in_three_ways_beside_ours(tmp_path: Path) -> None:
 
 
 @needs_torch
+@pytest.mark.ranks
 def test_pytorch_computes_the_same_logits_from_the_same_parameters_of_every_family(tmp_path: Path) -> None:
     expected = {name: _ask(name, tmp_path) for name in _FAMILIES}
     program = [str(_PYTHON), "-m", "tests.train.bench.torch_networks", str(tmp_path)]

@@ -13,6 +13,7 @@ from train.bench.launching import pack_dataset
 
 
 @pytest.mark.slow
+@pytest.mark.ranks
 def test_both_orders_start_a_rank_and_their_phases_lie_within_its_time(tmp_path: Path) -> None:
     small = argparse.Namespace(image_size=32, batch_size=1, ranks=1)
     ours = _ours(small, tmp_path / "run")

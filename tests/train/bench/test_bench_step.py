@@ -7,6 +7,7 @@ import pytest
 from train.bench.bench_step import _Case
 
 
+@pytest.mark.ranks
 def test_two_ranks_tell_every_part_of_a_step() -> None:
     (sample, *_) = _Case("resnet8", 16, 2, ranks=2, threads=1).run(seconds=0.01)
     assert set(sample) == {"forward_ms", "backward_ms", "update_ms", "step_ms", "images_per_s", "gflop_per_s",

@@ -11,6 +11,7 @@ from train.bench.launching import run, run_ranks
 from train.bench.measure import MeasurementFailed
 
 
+@pytest.mark.ranks
 def test_every_rank_runs_the_program_with_the_clusters_variables() -> None:
     said = run_ranks(
         [sys.executable, "-m", "sysconfig"], overrides=["cluster.ranks_per_node=3"], environment={"ONE": "1"}
@@ -18,6 +19,7 @@ def test_every_rank_runs_the_program_with_the_clusters_variables() -> None:
     assert said.count("Python version:") == 3
 
 
+@pytest.mark.ranks
 def test_a_failed_job_says_the_command_and_its_last_words() -> None:
     with pytest.raises(MeasurementFailed, match=r"(?s)no.such.module.*No module named"):
         run_ranks([sys.executable, "-m", "no.such.module"])

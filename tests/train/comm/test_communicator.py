@@ -25,6 +25,8 @@ from train.rank.identity import read_identity
 from train.engine.init import WeightsDiffer, require_equal
 from train.rank.startup import Ledger
 
+pytestmark = pytest.mark.ranks
+
 def main(identity, ledger, connect):
     comm = bring_up(identity, ledger, connect).wait()
     rank = identity.rank

@@ -10,6 +10,8 @@ from launch.__main__ import main
 from logs.folder import Summary, read_summary
 from logs.metrics import METRICS_FILE, read_metrics
 
+pytestmark = pytest.mark.ranks
+
 
 def _run(folder: Path, *settings: str) -> tuple[list[float], Summary]:
     """Train a few steps, every other of them sampled by the clock; give the losses and the summary."""

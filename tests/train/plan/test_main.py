@@ -24,6 +24,7 @@ def test_an_unknown_cluster_is_refused_before_anything_is_planned(capsys: pytest
     assert "did you mean 'abci-v100'?" in capsys.readouterr().err
 
 
+@pytest.mark.ranks
 def test_the_command_prints_json_and_a_figure_without_importing_mxnet(tmp_path: Path) -> None:
     picture = tmp_path / "rate.png"
     code = (

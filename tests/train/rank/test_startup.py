@@ -49,6 +49,7 @@ def test_the_ledger_starts_when_the_kernel_started_the_process() -> None:
     assert 0 < process_age_s() < 3600
 
 
+@pytest.mark.ranks
 def test_mxnet_is_imported_without_what_it_only_takes_along_and_others_may_import_that_later() -> None:
     program = (
         "import sys; from train.rank.startup import import_mxnet; import_mxnet();"
@@ -71,6 +72,7 @@ for module in (mx.nd, mx.sym, mx.nd._internal, mx.sym.contrib, mx.np, mx.npx):
 """
 
 
+@pytest.mark.ranks
 def test_operators_made_at_their_first_call_are_those_that_a_plain_import_makes() -> None:
     programs = _OPERATORS, f"from train.rank.startup import import_mxnet; import_mxnet(){_OPERATORS}"
     running = [subprocess.Popen([sys.executable, "-c", each], stdout=subprocess.PIPE, text=True) for each in programs]
@@ -90,6 +92,7 @@ print(sorted(name for name in dir(fn) if not name.startswith("_")))
 """
 
 
+@pytest.mark.ranks
 def test_dali_without_its_manual_computes_the_same() -> None:
     imported = "from train.rank.startup import dali_without_manual\nwith dali_without_manual(): import nvidia.dali.fn"
     after = "assert not nvidia.dali.fn.resize.__doc__"

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ def _bars(trace: Any, kind: str, rank: int) -> list[tuple[int, int]]:
     return [(bar["ts"], bar["ts"] + bar["dur"]) for bar in bars]
 
 
+@pytest.mark.ranks
 def test_a_trace_shows_ranks_computing_while_they_communicate_and_changes_no_weight(tmp_path: Path) -> None:
     traced = _train(tmp_path / "traced", "--trace")
     assert traced == _train(tmp_path / "plain")
