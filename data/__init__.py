@@ -1,4 +1,4 @@
-"""Images on their way to the network: packing and verifying RecordIO, shards, pipelines.
+"""Images from their source to a rank's batches: packing, verification, copying to local disks, shards and pipelines.
 
-``python -m data prepare`` is the command behind ``./run.sh prepare``.
+``python -m data prepare`` is the command behind ``./run.sh prepare``. Imports `configs`, but nothing else of ours.
 """

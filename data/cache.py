@@ -1,6 +1,6 @@
-"""Drop files from the page cache and see that they are gone, so that MLPerf's ``cache_clear`` event is true.
+"""Drop files from the page cache and check that they are gone, so that MLPerf's ``cache_clear`` event is true.
 
-Linux only; needs no root. Imports nothing of ours.
+Works on Linux only, without root. Imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ __all__ = ["clear_dataset", "drop_pages", "resident_bytes"]
 
 _WINDOW_BYTES = 1 << 30
 _TRIES, _PAUSE_S = 10, 0.1
-"""A page that another run is just reading stays; a moment later it can be dropped."""
+"""A page that another run reads at this moment cannot be dropped; a little later it can."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 def clear_dataset(folder: Path) -> str | None:
-    """Drop a packed data set from memory; give why its images are not known to be gone, None when they are.
+    """Drop a packed data set from the page cache.
 
-    The index and the manifest count for nothing: every rank reads them at its start.
+    The index and the manifest may stay in the cache, because every rank reads them when it starts.
+
+    Returns:
+        None if the cache holds no image any more; otherwise the reason why that is not known or not so.
     """
     left: int | None = 0
     for _ in range(_TRIES):
@@ -37,15 +40,15 @@ def clear_dataset(folder: Path) -> str | None:
             break
         time.sleep(_PAUSE_S)
     if left is None:
-        return "the kernel tells only their owner what it holds of these files"
-    return f"{left:,} bytes stay: another process reads them, or they lie in memory as on a tmpfs" if left else None
+        return "the kernel tells only the owner of these files how much of them it caches"
+    return f"{left:,} bytes stay cached: another process reads them, or the folder is a tmpfs" if left else None
 
 
 def drop_pages(paths: Iterable[Path]) -> None:
-    """Write back what is dirty in these files and ask the kernel to forget their pages.
+    """Write dirty pages of these files to the disk, and ask the kernel to drop all their pages from the cache.
 
-    Pages that some process has mapped stay, and so do all pages of a tmpfs, whose files live nowhere else: ask
-    `resident_bytes` afterwards.
+    The kernel keeps pages that a process has mapped, and all pages of a tmpfs, because the files of a tmpfs exist in
+    memory only. `resident_bytes` tells afterwards how much stayed.
 
     Raises:
         OSError: A file cannot be opened.
@@ -60,10 +63,11 @@ def drop_pages(paths: Iterable[Path]) -> None:
 
 
 def resident_bytes(paths: Iterable[Path]) -> int | None:
-    """Count the bytes of these files that the page cache holds, in whole pages.
+    """Return how many bytes of these files the page cache holds, counted in whole pages.
 
     Returns:
-        The count, or None where the kernel does not say: since 5.0 it tells only who owns the file or may write it.
+        The number; None if the kernel does not tell. Since Linux 5.0 it tells only a user who owns the file or may
+        write to it.
 
     Raises:
         OSError: A file cannot be opened.
@@ -80,13 +84,13 @@ def resident_bytes(paths: Iterable[Path]) -> int | None:
 
 
 def _resident_pages(descriptor: int, begin: int, length: int) -> int:
-    # A private writable mapping is never written; ctypes gives no address of a read-only one.
+    # The mapping is private and writable, but never written: ctypes cannot take the address of a read-only mapping.
     with mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY, offset=begin) as mapping:
         vector = np.zeros(-(-length // mmap.PAGESIZE), np.uint8)
         anchor = ctypes.c_char.from_buffer(mapping)
         failed = _libc.mincore(ctypes.addressof(anchor), length, vector.ctypes.data)
-        del anchor  # the mapping cannot be closed while it is pointed into
+        del anchor  # a mapping cannot be closed while a ctypes object points into it
     if failed:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    # The other bits of a byte are reserved.
+    # Only the lowest bit of each byte tells whether the page is cached; the others are reserved.
     return int(np.count_nonzero(vector & 1))

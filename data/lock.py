@@ -1,4 +1,7 @@
-"""Advisory locks on folders, which end with the process however that dies. Imports nothing of ours."""
+"""Advisory locks on folders, which the kernel releases when the process ends, even if it is killed.
+
+Imports nothing of ours.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,15 @@ __all__ = ["locked"]
 
 @contextmanager
 def locked(folder: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-    """Hold a folder's lock while the block runs, alone or with other ``shared`` holders.
+    """Hold the lock of a folder while the block runs.
+
+    Args:
+        folder: An existing folder.
+        shared: Whether other processes may hold the lock as ``shared`` at the same time.
+        wait: Whether to wait until the lock is free.
 
     Raises:
-        BlockingIOError: Somebody else holds it, and ``wait`` is false.
+        BlockingIOError: Another process holds the lock, and ``wait`` is false.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:

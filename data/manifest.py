@@ -1,4 +1,4 @@
-"""``manifest.json``: what a prepared data set holds, where it came from, and the checksums of its files."""
+"""``manifest.json``: the contents of a packed data set, the source of the images, and the checksums of the files."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ SPLITS: tuple[SplitName, SplitName] = ("train", "eval")
 _NAME = "manifest.json"
 
 
-class _Block(BaseModel):
+class _ManifestBlock(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class SourceManifest(_Block):
-    """What was packed; equal fingerprints mean the same images with the same settings."""
+class SourceManifest(_ManifestBlock):
+    """The source that was packed; equal fingerprints mean the same images, packed with the same settings."""
 
     kind: PackedSource
     description: str
     fingerprint: str
 
 
-class SplitManifest(_Block):
-    """One ``.rec`` file and its index; ``class_counts`` are the images that have each class."""
+class SplitManifest(_ManifestBlock):
+    """One ``.rec`` file and its index; ``class_counts`` says how many images have each class."""
 
     records: int = Field(ge=1)
     rec_bytes: int = Field(ge=1)
@@ -40,8 +40,8 @@ class SplitManifest(_Block):
     class_counts: tuple[int, ...]
 
 
-class Manifest(_Block):
-    """The whole data set. ``seed`` gave the training records' order (and the generated images)."""
+class Manifest(_ManifestBlock):
+    """The whole data set. ``seed`` decides the order of the training records, and the pixels of generated images."""
 
     format_version: Literal[1]
     source: SourceManifest
@@ -53,8 +53,9 @@ class Manifest(_Block):
     @model_validator(mode="after")
     def _classes_agree(self) -> Manifest:
         for name in SPLITS:
-            if len(self.split(name).class_counts) != len(self.class_names):
-                raise ValueError(f"{name} counts {len(self.split(name).class_counts)} classes, class_names differ")
+            counted, named = len(self.split(name).class_counts), len(self.class_names)
+            if counted != named:
+                raise ValueError(f"{name} class_counts has {counted} classes, class_names {named}")
         return self
 
     @model_validator(mode="after")
@@ -69,29 +70,29 @@ class Manifest(_Block):
 
     @property
     def has_label_vectors(self) -> bool:
-        """Whether an image has a 0 or 1 for each class, instead of one class."""
+        """Whether the label of an image is a 0 or 1 for each class, instead of one class."""
         return self.source.kind in SOURCES_WITH_LABEL_VECTORS
 
     def split(self, name: SplitName) -> SplitManifest:
-        """Give the training or the evaluation part."""
+        """Return the training or the evaluation split."""
         return self.train if name == "train" else self.eval
 
     def save(self, folder: Path) -> None:
-        """Write ``manifest.json`` into a data set's folder."""
+        """Write ``manifest.json`` into the folder of a data set."""
         (folder / _NAME).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a data set's folder.
+    """Read the manifest of a data set.
 
     Raises:
-        UserError: There is none, or it is damaged.
+        UserError: The folder has no manifest, or the manifest is damaged.
     """
     path = folder / _NAME
     try:
         return Manifest.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; this is no folder that ./run.sh prepare made") from None
+        raise UserError(f"{path}: {error.strerror}; ./run.sh prepare did not make this folder") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"

@@ -1,4 +1,4 @@
-"""A map over processes for packing and verifying: ordered, bounded in memory, no orphans."""
+"""A parallel map for packing and verifying. It keeps the order, limits the memory, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _work: Callable[[Any], Any] | None = None
-"""A worker's function: it travels by fork, not by pickle, so that it may hold a whole source."""
+"""The function of this worker process. A fork inherits it without pickling, so that it may refer to a whole source."""
 
 
 def chunked(items: Iterable[Task], size: int) -> Iterator[Sequence[Task]]:
-    """Cut ``items`` into lists of ``size``; the last may be shorter."""
+    """Yield the items in lists of ``size``; the last list may be shorter."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
@@ -34,19 +34,19 @@ def chunked(items: Iterable[Task], size: int) -> Iterator[Sequence[Task]]:
 def ordered_map(
     function: Callable[[Task], Result], tasks: Iterable[Task], *, workers: int
 ) -> Generator[Result, None, None]:
-    """Give ``function(task)`` for each task, in order, computed by forked processes.
+    """Yield ``function(task)`` for each task in order, computed by forked processes.
 
-    No more than a few tasks a worker are under way or waiting to be taken, so a slow taker (a full write queue) holds
-    the workers back; the pools of the standard library would pile results up in memory. Close the generator (see
-    `contextlib.closing`) to stop the workers early.
+    About 2 tasks a worker, and not more, are unfinished or have a result that the caller has not taken. So a slow
+    caller (a full write queue) slows the workers down; the pools of the standard library would pile up results in
+    memory instead. To stop the workers early, close the generator (see `contextlib.closing`).
 
     Args:
-        function: Any callable; it is inherited by fork.
-        tasks: Small picklable values, drawn as they are needed.
-        workers: Processes, 1 or more; 1 works in this process.
+        function: Any callable; the forks inherit it.
+        tasks: Small picklable values, taken from the iterable as they are needed.
+        workers: Number of processes, 1 or more; with 1, the tasks run in this process.
 
     Raises:
-        UserError: A worker died. What ``function`` raises comes through as it is.
+        UserError: A worker process was killed. An exception of ``function`` is raised unchanged.
     """
     if workers == 1:
         yield from map(function, tasks)
@@ -61,21 +61,21 @@ def ordered_map(
         while pending:
             yield pending.popleft().result()
     except BrokenProcessPool:
-        raise UserError("a worker process was killed, perhaps for want of memory; try fewer with --workers") from None
+        raise UserError("a worker process was killed, perhaps because memory ran out; set fewer --workers") from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _start(function: Callable[[Any], Any]) -> None:
-    """Make a fresh fork a worker: Ctrl-C is its parent's affair, and it ends when its parent does."""
-    global _work  # noqa: PLW0603 (set once a process)
+    """Prepare a forked worker: it ignores Ctrl-C, which the parent handles, and ends when the parent ends."""
+    global _work  # noqa: PLW0603 (set once in each process)
     _work = function
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """After kill -9 of the parent a worker would wait for tasks for ever."""
+    """End this worker when the parent has ended: after kill -9 of the parent it would wait for tasks for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -1,4 +1,4 @@
-"""Pack a source into a data set folder: all of it under the final name, or nothing."""
+"""Pack a source into the folder of a data set. The folder gets its name only when everything is packed."""
 
 from __future__ import annotations
 
@@ -21,32 +21,38 @@ from data.recordio import RecordWriter, pack_image
 from data.sources.image_source import Source, SourceSplit
 from data.verify import check_files
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["PrepareResult", "prepare"]
 
 _IMAGES_PER_TASK = 16
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """The outcome: the data set's manifest, and whether it was already there."""
+class PrepareResult:
+    """The manifest of the data set, and whether the data set was there already."""
 
     manifest: Manifest
     was_up_to_date: bool
 
 
-def prepare(source: Source, destination: Path, *, seed: int = 1, workers: int = 1) -> Prepared:
-    """Pack ``source`` into the folder ``destination``.
+def prepare(source: Source, destination: Path, *, seed: int = 1, workers: int = 1) -> PrepareResult:
+    """Pack a source of images.
 
-    The bytes do not depend on ``workers``. Training records are shuffled once by ``seed``; evaluation records keep the
-    source's order. Work goes on in a hidden folder beside the destination, which takes the final name at the end;
-    what dead runs left there is removed.
+    Training records are shuffled once; evaluation records keep the order of the source. The records are written into a
+    hidden folder beside the destination, which gets the final name at the end. Hidden folders of processes that died
+    are removed.
+
+    Args:
+        source: The images.
+        destination: Folder of the data set. If it holds this source already, nothing is done.
+        seed: Seed of the order of the training records.
+        workers: Number of processes that encode; the packed bytes do not depend on it.
 
     Raises:
         UserError: The destination holds something else, the disk is full, or an image cannot be read.
     """
     wanted = SourceManifest(kind=source.kind, description=source.description, fingerprint=source.fingerprint)
     if destination.exists():
-        return Prepared(_load_same(destination, wanted, seed), was_up_to_date=True)
+        return PrepareResult(_load_same(destination, wanted, seed), was_up_to_date=True)
     try:
         with _partial_folder(destination) as partial:
             splits = {name: _pack(source, name, partial, seed, workers) for name in SPLITS}
@@ -55,20 +61,24 @@ def prepare(source: Source, destination: Path, *, seed: int = 1, workers: int = 
             partial.rename(destination)
     except OSError as error:
         raise UserError(_explain(error, destination)) from None
-    return Prepared(manifest, was_up_to_date=False)
+    return PrepareResult(manifest, was_up_to_date=False)
 
 
 def _load_same(destination: Path, wanted: SourceManifest, seed: int) -> Manifest:
-    """Give the manifest of what is there already, if that is what is wanted."""
+    """Return the manifest of a destination that exists.
+
+    Raises:
+        UserError: The destination is not a complete data set, or was packed from another source or with another seed.
+    """
     remedy = "move it away or name another folder"
     try:
         found = load_manifest(destination)
         check_files(destination, found)
     except UserError as error:
-        raise UserError(f"{destination} exists and is no complete data set ({error}); {remedy}") from None
+        raise UserError(f"{destination} exists and is not a complete data set ({error}); {remedy}") from None
     if (found.source, found.seed) != (wanted, seed):
         content = f"{found.source.description}; training order of seed {found.seed}"
-        raise UserError(f"{destination} exists and holds other data or an older state ({content}); {remedy}")
+        raise UserError(f"{destination} exists and holds another or an older data set ({content}); {remedy}")
     return found
 
 
@@ -76,19 +86,19 @@ def _explain(error: OSError, destination: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{destination}: the disk is full; nothing was left behind; free space or name a folder on another disk"
     if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-        return f"{destination}: was made by somebody else in the meantime; nothing was changed; try again"
+        return f"{destination}: another process made it in the meantime; nothing was changed; try again"
     return f"{destination}: cannot be written: {error.strerror}; name another folder"
 
 
 @contextlib.contextmanager
 def _partial_folder(destination: Path) -> Iterator[Path]:
-    """Make a hidden folder beside the destination, locked while this process lives; removed unless renamed."""
+    """Yield a locked hidden folder beside the destination, which is removed at the end if it was not renamed."""
     parent = destination.parent
     parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{destination.name}.partial-"
-    # The parent's lock keeps a sweep from taking a folder that is made but not yet locked.
+    # Under the lock of the parent, no other process can remove this folder between mkdir and its own lock.
     with locked(parent):
-        _sweep(parent, prefix)
+        _remove_abandoned(parent, prefix)
         partial = parent / f"{prefix}{secrets.token_hex(4)}"
         partial.mkdir()
         lock = contextlib.ExitStack()
@@ -100,15 +110,15 @@ def _partial_folder(destination: Path) -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def _sweep(parent: Path, prefix: str) -> None:
-    """Remove the partial folders that no living process has locked."""
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    """Remove the partial folders of processes that have ended; a live process holds a lock on its own."""
     for stale in [entry for entry in parent.iterdir() if entry.name.startswith(prefix)]:
         with contextlib.suppress(BlockingIOError), locked(stale, wait=False):
             shutil.rmtree(stale, ignore_errors=True)
 
 
 def _pack(source: Source, name: SplitName, folder: Path, seed: int, workers: int) -> SplitManifest:
-    """Write one split's records and index."""
+    """Write the records and the index of one split."""
     split: SourceSplit = source.train if name == "train" else source.eval
     count = len(split.labels)
     order = np.random.default_rng(seed).permutation(count).tolist() if name == "train" else range(count)
@@ -137,6 +147,6 @@ def _pack(source: Source, name: SplitName, folder: Path, seed: int, workers: int
 
 
 def _class_counts(split: SourceSplit, num_classes: int) -> tuple[int, ...]:
-    """Count the images that have each class."""
+    """Return how many images have each class."""
     labels = np.asarray(split.labels)
     return tuple((np.bincount(labels, minlength=num_classes) if labels.ndim == 1 else labels.sum(axis=0)).tolist())

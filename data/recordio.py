@@ -1,12 +1,14 @@
-"""The RecordIO format of dmlc and MXNet, in pure Python: write, read by offset, scan past damage.
+"""The RecordIO format of dmlc and MXNet, in pure Python: write records, read one by offset, scan past damaged ones.
 
-MXNet's own reader needs a second to import and aborts the process at the first damaged byte; packing workers need
-the former, `data.verify` cannot live with the latter. Imports nothing of ours.
+MXNet's own reader takes a second to import, which is too long for packing workers, and aborts the process at the first
+damaged byte, which `data.verify` cannot use. Imports nothing of ours.
 
-A record is the magic number, a word of 3 flag bits and 29 length bits, the payload, zeros up to a multiple of 4.
-Where the payload holds the magic number at a multiple of 4, the record is cut there into parts and the magic number
-left out, so that aligned magic numbers mark beginnings and nothing else. Flag 0: whole; 1, 2, 3: first, middle and
-last part. *Source*: dmlc-core ``src/recordio.cc``; image header: MXNet ``python/mxnet/recordio.py``.
+A record is the magic number, a word of 3 flag bits and 29 length bits, the payload, and zeros up to a multiple of 4.
+If the payload contains the magic number at an offset that is a multiple of 4, the record is split there into parts, and
+this magic number is left out. So an aligned magic number always marks the beginning of a part. The flag is 0 for a
+whole record, and 1, 2 or 3 for the first, a middle or the last part of one.
+
+*Source*: dmlc-core ``src/recordio.cc``; image header: MXNet ``python/mxnet/recordio.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ __all__ = [
     "RecordError",
     "RecordFile",
     "RecordWriter",
-    "Span",
+    "ScannedRecord",
     "WrittenFile",
     "frame",
     "pack_image",
@@ -41,15 +43,21 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _WRITE_BUFFER_BYTES = 1 << 20
 
 MIN_RECORD_BYTES = _PREFIX.size + _IMAGE_HEADER.size
-"""The least that an image record takes in a file."""
+"""Size of the smallest image record in a file."""
 
 
 class RecordError(ValueError):
-    """Bytes that are no record."""
+    """The bytes at an offset are not a valid record."""
 
 
 class ImageRecord(NamedTuple):
-    """An image and its labels, as in a record's payload."""
+    """The content of a payload.
+
+    Attributes:
+        labels: One label, or a 0 or 1 for each class.
+        number: The index of the image in its source.
+        image: The encoded image.
+    """
 
     labels: tuple[float, ...]
     number: int
@@ -57,11 +65,11 @@ class ImageRecord(NamedTuple):
 
 
 def pack_image(label: int | Sequence[int], number: int, image: bytes) -> bytes:
-    """Put MXNet's image header before an encoded image.
+    """Return the payload of an image: MXNet's image header, then the encoded image.
 
     Args:
-        label: Class, 0 or more; the format keeps it as a float32, exact up to 2**24. Or several numbers of the kind.
-        number: The header's ``id``; here the image's place in its source.
+        label: The class, 0 to 2**24, up to which the float32 of the format is exact; or a 0 or 1 for each class.
+        number: The ``id`` of the header; here the index of the image in its source.
         image: Encoded image (JPEG).
     """
     if isinstance(label, int):
@@ -71,10 +79,10 @@ def pack_image(label: int | Sequence[int], number: int, image: bytes) -> bytes:
 
 
 def unpack_image(payload: bytes) -> ImageRecord:
-    """Take a payload apart again.
+    """Return the content of a payload that `pack_image` made.
 
     Raises:
-        RecordError: It is shorter than an image header, or than the labels that this promises.
+        RecordError: The payload is shorter than an image header, or than the labels that the header announces.
     """
     if len(payload) < _IMAGE_HEADER.size:
         raise RecordError(f"{len(payload)} bytes are too few for an image header")
@@ -88,7 +96,11 @@ def unpack_image(payload: bytes) -> ImageRecord:
 
 
 def frame(payload: bytes) -> bytes:
-    """Give the bytes that a payload takes in a file: magic numbers, lengths, parts, padding."""
+    """Return a payload as a file holds it: with magic numbers, lengths and padding, split into parts if necessary.
+
+    Raises:
+        RecordError: The payload is too long for the 29 bits of the length.
+    """
     if len(payload) >> _LENGTH_BITS:
         raise RecordError(f"{len(payload):,} bytes are too many for a record (below {1 << _LENGTH_BITS:,})")
     pieces: list[bytes] = []
@@ -106,6 +118,7 @@ def _prefix(flag: int, length: int) -> bytes:
 
 
 def _aligned_magics(data: bytes | mmap.mmap, start: int = 0) -> Iterator[int]:
+    """Yield every multiple of 4, from ``start`` on, at which the magic number stands."""
     place = data.find(MAGIC, start)
     while place >= 0:
         if place % 4 == 0:
@@ -115,14 +128,14 @@ def _aligned_magics(data: bytes | mmap.mmap, start: int = 0) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """What a finished file holds."""
+    """Length and checksum of a finished file."""
 
     size_bytes: int
     sha256: str
 
 
 class _HashedFile:
-    """A new file that knows its length and checksum without being read again."""
+    """A new file that computes its length and checksum while it is written."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb", buffering=_WRITE_BUFFER_BYTES)
@@ -144,13 +157,14 @@ class _HashedFile:
 
 
 class RecordWriter:
-    """Write records one after the other, and beside them the index: a line ``key<tab>offset`` each, keys from 0.
+    """A context manager that writes a file of records, and beside it the index.
 
-    A context manager. The files count once `finish` has put them on the disk.
+    The index has a line ``key<tab>offset`` for each record; keys count from 0. The files are complete only after
+    `finish` has written them to the disk.
     """
 
     def __init__(self, rec: Path, idx: Path) -> None:
-        """Make both files; their names must be free."""
+        """Create both files, or raise FileExistsError."""
         self.records = 0
         self._rec, self._idx = _HashedFile(rec), _HashedFile(idx)
 
@@ -161,22 +175,30 @@ class RecordWriter:
         self.records += 1
 
     def finish(self) -> tuple[WrittenFile, WrittenFile]:
-        """Flush to the disk; give the records' and the index's length and checksum."""
+        """Write both files to the disk, and return what the file of records and the index hold."""
         return self._rec.sync(), self._idx.sync()
 
     def __enter__(self) -> RecordWriter:
-        """Give the writer itself."""
+        """Return the writer itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close both files; what cannot be flushed now (a full disk) was never finished."""
+        """Close both files. Errors are ignored: what cannot be written now was not finished, so it does not count."""
         for file in (self._rec, self._idx):
             with contextlib.suppress(OSError):
                 file.close()
 
 
-class Span(NamedTuple):
-    """Where a scan found a record, or something that should be one."""
+class ScannedRecord(NamedTuple):
+    """A record that a scan found, or damaged bytes where a record should be.
+
+    Attributes:
+        number: Counts the records and the damaged places from 0.
+        offset: First byte in the file.
+        end: First byte after it.
+        payload: The payload; empty if the record is damaged.
+        problem: What is damaged; None if the record is sound.
+    """
 
     number: int
     offset: int
@@ -186,50 +208,50 @@ class Span(NamedTuple):
 
 
 class RecordFile:
-    """A file of records, mapped into memory; a context manager."""
+    """A context manager that reads a file of records, which it maps into memory."""
 
     def __init__(self, path: Path) -> None:
         """Open the file, or raise OSError."""
         with path.open("rb") as file:
             self.size_bytes = os.fstat(file.fileno()).st_size
-            # An empty file cannot be mapped.
+            # The kernel refuses to map an empty file.
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size_bytes else None
 
     def __enter__(self) -> RecordFile:
-        """Give the file itself."""
+        """Return the file itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Unmap it."""
+        """Unmap the file."""
         if self._data is not None:
             self._data.close()
 
     def bytes_at(self, begin: int, end: int) -> bytes:
-        """Give the raw bytes from ``begin`` up to ``end``."""
+        """Return the raw bytes from ``begin`` up to, but without, ``end``."""
         return b"" if self._data is None else self._data[begin:end]
 
     def read(self, offset: int) -> bytes:
-        """Give the payload of the record at a byte offset.
+        """Return the payload of the record at a byte offset.
 
         Raises:
-            RecordError: No whole record begins there.
+            RecordError: No sound record begins there.
         """
         return self._parse(offset)[0]
 
-    def scan(self) -> Iterator[Span]:
-        """Walk over all records in order; a damaged one is reported and the walk goes on at the next beginning."""
+    def scan(self) -> Iterator[ScannedRecord]:
+        """Yield all records in order; after a damaged one, continue at the next offset where a record begins."""
         number = offset = 0
         while offset < self.size_bytes:
             try:
                 payload, end = self._parse(offset)
-                yield Span(number, offset, end, payload, None)
+                yield ScannedRecord(number, offset, end, payload, None)
             except RecordError as error:
                 end = self._next_beginning(offset + 1)
-                yield Span(number, offset, end, b"", str(error))
+                yield ScannedRecord(number, offset, end, b"", str(error))
             number, offset = number + 1, end
 
     def _parse(self, offset: int) -> tuple[bytes, int]:
-        """Give a record's payload and the offset behind it."""
+        """Return the payload of the record at ``offset``, and the offset after the record."""
         parts: list[bytes] = []
         place, flag = offset, _FIRST
         while flag in (_FIRST, _MIDDLE):
@@ -237,7 +259,9 @@ class RecordFile:
             begin = place + _PREFIX.size
             place = begin + length + -length % 4
             if place > self.size_bytes:
-                raise RecordError(f"truncated: {length:,} bytes promised, {self.size_bytes - begin:,} left in the file")
+                raise RecordError(
+                    f"truncated: its length is {length:,} bytes, the file has {self.size_bytes - begin:,} more"
+                )
             part = self.bytes_at(begin, begin + length)
             if next(_aligned_magics(part), None) is not None:
                 raise RecordError(f"damaged: its length of {length:,} bytes runs into the next record")
@@ -245,7 +269,7 @@ class RecordFile:
         return MAGIC.join(parts), place
 
     def _parse_prefix(self, place: int, *, is_first: bool) -> tuple[int, int]:
-        """Give flag and length of the part at ``place``."""
+        """Return flag and length of the part at ``place``."""
         prefix = self.bytes_at(place, place + _PREFIX.size)
         if len(prefix) < _PREFIX.size:
             raise RecordError("truncated: the file ends within its first 8 bytes")
@@ -258,7 +282,7 @@ class RecordFile:
         return flag, length
 
     def _next_beginning(self, start: int) -> int:
-        """Find the next aligned magic number that can open a record; the file's end if there is none."""
+        """Return the next offset where a whole record or a first part begins; the end of the file if there is none."""
         assert self._data is not None
         for place in _aligned_magics(self._data, start):
             word = self.bytes_at(place + len(MAGIC), place + _PREFIX.size)

@@ -1,4 +1,4 @@
-"""Which sample belongs to which rank, and which random numbers: pure integers, imports nothing of ours."""
+"""The samples and the random seeds of each rank, as pure integer arithmetic. Imports nothing of ours."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["shard_range", "stream_seed"]
 
 
 def shard_range(num_samples: int, rank: int, world_size: int) -> range:
-    """Give the samples of one rank; over all ranks each sample appears exactly once.
+    """Return the range of samples of one rank; each sample belongs to exactly one rank.
 
-    It is the rule of DALI's readers (tested against them), so counts made here agree with what a rank reads. With
-    more ranks than samples some ranges are empty.
+    This is the rule of DALI's readers (a test compares them), so that counts made here agree with what a rank reads.
+    If there are more ranks than samples, some ranges are empty.
     """
     assert 0 <= rank < world_size
     assert num_samples >= 0
@@ -19,14 +19,15 @@ def shard_range(num_samples: int, rank: int, world_size: int) -> range:
 
 
 def stream_seed(seed: int, stream: str, rank: int) -> int:
-    """Derive the seed of one rank's stream of random numbers, 63 bits, the same on every machine and Python.
+    """Return the 63-bit seed of one rank's stream of random numbers, the same on every machine and Python.
 
-    Ranks of one stream differ in the low 32 bits already: DALI 1.34 drops the others (tested), and hashing the rank
-    into 32 bits would make two of a few thousand ranks equal in one run of a thousand.
+    The seeds of two ranks of one stream always differ in the low 32 bits, because DALI 1.34 drops the high bits
+    (tested). The rank is added, not hashed: hashed into 32 bits, the seeds of two of a few thousand ranks would be
+    equal in about one run of a thousand.
 
     Args:
-        seed: The run's seed.
-        stream: What the numbers are for, for example ``"train"``.
+        seed: Seed of the run.
+        stream: The purpose of the numbers, for example ``"train"``.
         rank: 0 or more, below 2**32.
     """
     assert 0 <= rank < 1 << 32

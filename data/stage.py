@@ -1,7 +1,8 @@
-"""Copy a packed data set from a shared folder to this machine's own disk: once, by whichever of its ranks comes first.
+"""Copy a packed data set from a shared folder to the local disk of this host: once, by the rank that comes first.
 
-The copy's name holds a digest of the manifest, so that another state of the data set is another copy. It takes that
-name when its checksums are the manifest's; what a dead process left of it is gone on with.
+The name of the copy contains a digest of the manifest, so that another version of the data set is another copy. The
+copy gets that name only after its checksums agree with the manifest. A process that died in the middle leaves a
+partial copy, which the next one completes.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True)
 class Staged:
-    """A copy on this machine's disk, in use by this process until `release`.
+    """A copy on the local disk, which this process uses until `release`.
 
     Attributes:
         folder: The copy.
-        copied_s: What copying it took; None where it was there.
+        copied_s: Seconds that copying took; None if the copy was there already.
     """
 
     folder: Path
@@ -43,7 +44,7 @@ class Staged:
     _use: ExitStack
 
     def release(self, *, keep: bool) -> None:
-        """Use it no longer; unless it is to be kept, the last of its users on this machine removes it."""
+        """Stop using the copy. If not ``keep``, the last process of this host that uses it removes it."""
         self._use.close()
         if keep:
             return
@@ -52,15 +53,21 @@ class Staged:
 
 
 def dataset_bytes(manifest: Manifest) -> int:
-    """Count what records and indexes take on a disk."""
+    """Return how many bytes the records and the indexes take on a disk."""
     return sum(manifest.split(name).rec_bytes + manifest.split(name).idx_bytes for name in SPLITS)
 
 
 def stage(source: Path, disk: Path) -> Staged:
-    """Give a copy of the data set ``source`` below the folder ``disk``; whoever else wants it meanwhile waits.
+    """Return the local copy of a data set, and make the copy first if it is not there.
+
+    While one process copies, all other processes of this host that want a copy on the same disk wait.
+
+    Args:
+        source: Folder of the packed data set.
+        disk: Folder on the local disk, below which the copy lies; made if it is missing.
 
     Raises:
-        UserError: There is too little room, the folder may not be written, or the source is not what its manifest says.
+        UserError: The disk has too little space or may not be written, or the source differs from the manifest.
     """
     manifest = load_manifest(source)
     digest = hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()[:12]
@@ -79,15 +86,17 @@ def stage(source: Path, disk: Path) -> Staged:
 
 @contextmanager
 def _explained(disk: Path) -> Iterator[None]:
-    """Turn what a disk may refuse into one line."""
+    """Turn an error of the disk into a UserError of one line."""
     try:
         yield
     except BlockingIOError:
-        raise UserError(f"{disk}: a damaged copy of the data set is in use; end the other job, remove it") from None
+        raise UserError(
+            f"{disk}: another job uses a damaged copy of the data set; end that job, remove the copy"
+        ) from None
     except OSError as error:
         if error.errno in _FULL:
             raise UserError(
-                f"{disk}: the disk is full; free some of it, or set cluster.paths.stage elsewhere"
+                f"{disk}: the disk is full; free some space, or set cluster.paths.stage to another disk"
             ) from None
         raise UserError(
             f"{error.filename or disk}: {error.strerror}; set cluster.paths.stage to a folder on a local disk that you "
@@ -96,7 +105,7 @@ def _explained(disk: Path) -> Iterator[None]:
 
 
 def _is_whole(copy: Path, manifest: Manifest) -> bool:
-    """Tell whether the copy is there, its sizes right; a damaged one is removed."""
+    """Return whether the copy is there with the right file sizes; remove a damaged copy."""
     if not copy.exists():
         return False
     try:
@@ -109,7 +118,7 @@ def _is_whole(copy: Path, manifest: Manifest) -> bool:
 
 
 def _copy_dataset(source: Path, manifest: Manifest, copy: Path) -> None:
-    """Copy into a hidden folder beside the copy's place, checked, then move it there."""
+    """Copy into a hidden folder beside the final one, check the copy, then give it the final name."""
     partial = copy.with_name(f".{copy.name}.partial")
     partial.mkdir(exist_ok=True)
     total = dataset_bytes(manifest)
@@ -118,7 +127,7 @@ def _copy_dataset(source: Path, manifest: Manifest, copy: Path) -> None:
     if free < needed:
         raise UserError(
             f"{copy.parent}: {free / 1e9:,.1f} GB free, {needed / 1e9:,.1f} GB needed for a copy of {source}; free "
-            f"some, set cluster.paths.stage to another disk, or to null to read the shared folder"
+            f"some space, set cluster.paths.stage to another disk, or to null to read the shared folder"
         )
     with tqdm(total=total, desc=f"staging {source.name}", unit="B", unit_scale=True, disable=None) as progress:
         for name in SPLITS:
@@ -130,10 +139,10 @@ def _copy_dataset(source: Path, manifest: Manifest, copy: Path) -> None:
 
 
 def _copy_file(source: Path, copy: Path, sha256: str, advance: Callable[[int], object]) -> None:
-    """Copy what is missing; begin anew where what was there proves wrong.
+    """Append what a partial copy lacks; if the checksum is wrong after that, copy the whole file again.
 
     Raises:
-        UserError: The source is not what the manifest says.
+        UserError: The checksum of the source differs from the manifest.
     """
     was_begun = copy.exists()
     if _append(source, copy, advance) == sha256:
@@ -142,13 +151,13 @@ def _copy_file(source: Path, copy: Path, sha256: str, advance: Callable[[int], o
     if not was_begun:
         folder = source.parent
         raise UserError(
-            f"{source}: its sha256 is not the manifest's; ./run.sh prepare --verify {folder} says what is wrong"
+            f"{source}: sha256 differs from the manifest; ./run.sh prepare --verify {folder} says what is wrong"
         )
     _copy_file(source, copy, sha256, advance)
 
 
 def _append(source: Path, copy: Path, advance: Callable[[int], object]) -> str:
-    """Copy what lies behind the end of ``copy``; give the whole copy's digest."""
+    """Append to ``copy`` the bytes that it lacks, and return the sha256 of the whole copy."""
     digest = hashlib.sha256()
     with source.open("rb") as reader, copy.open("a+b") as writer:
         writer.seek(0)

@@ -1,4 +1,4 @@
-"""Is a data set what its manifest says? A check in milliseconds before a run, and one of every byte and pixel."""
+"""Compare a data set with its manifest: in milliseconds before a run, or by reading every byte and every pixel."""
 
 from __future__ import annotations
 
@@ -19,19 +19,26 @@ from configs.registry import BUILT_IN_SOURCES, packing_words
 from configs.schema import Data
 from data.manifest import SPLITS, Manifest, SplitManifest, SplitName, load_manifest
 from data.parallel import chunked, ordered_map
-from data.recordio import MIN_RECORD_BYTES, RecordError, RecordFile, Span, unpack_image
+from data.recordio import MIN_RECORD_BYTES, RecordError, RecordFile, ScannedRecord, unpack_image
 from data.sources.catalogue import layout_of
 
-__all__ = ["Finding", "check_dataset", "check_files", "verify_dataset"]
+__all__ = ["DatasetFinding", "check_dataset", "check_files", "verify_dataset"]
 
 _IMAGES_PER_TASK = 64
 _BROKEN_IMAGE = (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError)
-"""What Pillow raises on bytes that are no image."""
+"""The exceptions that Pillow raises on bytes that are not an image."""
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing wrong: the file, and where known the record's number and byte offset."""
+class DatasetFinding:
+    """A difference between a data set and its manifest, or damage.
+
+    Attributes:
+        file: Name of the file.
+        problem: What is wrong.
+        record: Number of the record, counted from 0; None if unknown.
+        offset: Byte offset of the record; None if unknown.
+    """
 
     file: str
     problem: str
@@ -39,22 +46,25 @@ class Finding:
     offset: int | None = None
 
     def __str__(self) -> str:
-        """Put it on one line."""
+        """Return the finding as one line."""
         where = "" if self.record is None else f" record {self.record}"
         where += "" if self.offset is None else f" at byte {self.offset}"
         return f"{self.file}{where}: {self.problem}"
 
 
 def check_dataset(folder: Path, data: Data, num_classes: int) -> Manifest:
-    """Check before a run, in milliseconds, that ``folder`` is there, whole in size, and what the recipe means.
+    """Check before a run that a data set is there, has the right file sizes, and fits the recipe. Takes milliseconds.
 
     Args:
-        folder: The data set's folder.
-        data: The recipe's data block; not a synthetic one.
-        num_classes: Outputs of the network.
+        folder: Folder of the data set.
+        data: The data block of the recipe; its source is not synthetic.
+        num_classes: Number of outputs of the network.
+
+    Returns:
+        The manifest of the data set.
 
     Raises:
-        UserError: It is not; the text ends with the command that makes it.
+        UserError: The check failed; the text ends with the command that makes the data set.
     """
     command = _packing_command(folder, data, num_classes)
     remedy = f"move it away and run {command}"
@@ -67,7 +77,7 @@ def check_dataset(folder: Path, data: Data, num_classes: int) -> Manifest:
         raise UserError(f"{error}; {remedy}") from None
     if manifest.source.kind != data.source:
         raise UserError(
-            f"{folder}: packed from {manifest.source.kind}, the recipe says data.source: {data.source}; "
+            f"{folder}: was packed from {manifest.source.kind}, the recipe says data.source: {data.source}; "
             f"set cluster.paths.data to another folder, or {remedy}"
         )
     for key, wanted, found in (
@@ -99,36 +109,33 @@ def _packing_command(folder: Path, data: Data, num_classes: int) -> str:
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """Check that all files are there, as long as the manifest says, and that the index fits.
-
-    Raises:
-        UserError: They are not.
-    """
+    """Raise UserError if a file is missing, has another length than the manifest says, or the index does not fit."""
     for name in SPLITS:
         problem = _quick_problem(folder, name, manifest.split(name))
         if problem is not None:
             raise UserError(f"{folder}: {problem}")
 
 
-def _quick_problem(folder: Path, name: SplitName, split: SplitManifest) -> Finding | None:
+def _quick_problem(folder: Path, name: SplitName, split: SplitManifest) -> DatasetFinding | None:
+    """Return what a look at the file lengths and the index finds wrong in a split; None if nothing."""
     for file, wanted in ((f"{name}.rec", split.rec_bytes), (f"{name}.idx", split.idx_bytes)):
         try:
             found = (folder / file).stat().st_size
         except OSError as error:
-            return Finding(file, error.strerror or str(error))
+            return DatasetFinding(file, error.strerror or str(error))
         if found != wanted:
-            return Finding(file, f"{found:,} bytes long, the manifest says {wanted:,}")
+            return DatasetFinding(file, f"is {found:,} bytes long, the manifest says {wanted:,}")
     index = (folder / f"{name}.idx").read_bytes()
     lines = index.count(b"\n")
     if lines != split.records:
-        return Finding(f"{name}.idx", f"{lines:,} lines, the manifest says {split.records:,} records")
+        return DatasetFinding(f"{name}.idx", f"has {lines:,} lines, the manifest says {split.records:,} records")
     last = index[index.rfind(b"\n", 0, -1) + 1 :]
     try:
         _, offset = _parse_line(last)
     except ValueError:
-        return Finding(f"{name}.idx", f"its last line is not key<tab>offset: {last[:40]!r}")
+        return DatasetFinding(f"{name}.idx", f"the last line is not key<tab>offset: {last[:40]!r}")
     if offset + MIN_RECORD_BYTES > split.rec_bytes:
-        return Finding(f"{name}.idx", "points behind the end of the records", split.records - 1, offset)
+        return DatasetFinding(f"{name}.idx", "points behind the last record", split.records - 1, offset)
     return None
 
 
@@ -139,18 +146,22 @@ def _parse_line(line: bytes) -> tuple[int, int]:
     return int(key), int(offset)
 
 
-def verify_dataset(folder: Path, *, workers: int = 1) -> Iterator[Finding]:
-    """Read every byte and decode every image; give what is wrong as it is found.
+def verify_dataset(folder: Path, *, workers: int = 1) -> Iterator[DatasetFinding]:
+    """Read every byte, decode every image, and yield each finding as soon as it is made.
+
+    Args:
+        folder: Folder of the data set.
+        workers: Number of processes that decode.
 
     Raises:
-        UserError: The manifest is missing or damaged, so nothing can be said.
+        UserError: The manifest is missing or damaged, so that there is nothing to compare with.
     """
     manifest = load_manifest(folder)
     for name in SPLITS:
         yield from _verify_split(folder, name, manifest, workers)
 
 
-def _verify_split(folder: Path, name: SplitName, manifest: Manifest, workers: int) -> Iterator[Finding]:
+def _verify_split(folder: Path, name: SplitName, manifest: Manifest, workers: int) -> Iterator[DatasetFinding]:
     quick = _quick_problem(folder, name, manifest.split(name))
     if quick is not None:
         yield quick
@@ -160,25 +171,24 @@ def _verify_split(folder: Path, name: SplitName, manifest: Manifest, workers: in
             index = (folder / f"{name}.idx").read_bytes()
         except OSError as error:
             if quick is None:
-                yield Finding(Path(error.filename).name, error.strerror or str(error))
+                yield DatasetFinding(Path(error.filename).name, error.strerror or str(error))
             return
         audit = _Audit(name, manifest)
         progress = stack.enter_context(
             tqdm(total=records.size_bytes, desc=f"verifying {name}", unit="B", unit_scale=True, disable=None)
         )
-        whole = audit.structure(records, progress.update)
-        tasks = chunked(whole, _IMAGES_PER_TASK)
+        tasks = chunked(audit.sound_records(records, progress.update), _IMAGES_PER_TASK)
         decoded = stack.enter_context(contextlib.closing(ordered_map(_decoder(records, name), tasks, workers=workers)))
         for findings in decoded:
-            yield from audit.take()
+            yield from audit.take_findings()
             yield from findings
         yield from audit.finish(index)
 
 
-def _decoder(records: RecordFile, name: SplitName) -> Callable[[Sequence[tuple[int, int]]], list[Finding]]:
-    """Make the workers' function: (number, offset) of records to what is wrong with their images."""
+def _decoder(records: RecordFile, name: SplitName) -> Callable[[Sequence[tuple[int, int]]], list[DatasetFinding]]:
+    """Return the function of the workers, which decodes the images of records, given as (number, offset)."""
 
-    def decode(places: Sequence[tuple[int, int]]) -> list[Finding]:
+    def decode(places: Sequence[tuple[int, int]]) -> list[DatasetFinding]:
         findings = []
         for number, offset in places:
             image = unpack_image(records.read(offset)).image
@@ -187,14 +197,14 @@ def _decoder(records: RecordFile, name: SplitName) -> Callable[[Sequence[tuple[i
                     opened.load()
             except _BROKEN_IMAGE as error:
                 reason = "not an image" if isinstance(error, UnidentifiedImageError) else str(error)
-                findings.append(Finding(f"{name}.rec", f"the image cannot be decoded: {reason}", number, offset))
+                findings.append(DatasetFinding(f"{name}.rec", f"the image cannot be decoded: {reason}", number, offset))
         return findings
 
     return decode
 
 
 class _Audit:
-    """What one pass over a split's bytes gathers: findings, class counts, offsets, checksum."""
+    """Findings, class counts, offsets and checksum, gathered in one pass over the records of a split."""
 
     def __init__(self, name: SplitName, manifest: Manifest) -> None:
         self._rec, self._idx = f"{name}.rec", f"{name}.idx"
@@ -203,36 +213,41 @@ class _Audit:
         self._has_vectors = manifest.has_label_vectors
         self._offsets: list[int] = []
         self._hash = hashlib.sha256()
-        self._found: list[Finding] = []
+        self._found: list[DatasetFinding] = []
         self._damaged = False
 
-    def take(self) -> list[Finding]:
-        """Hand over what was found since the last call."""
+    def take_findings(self) -> list[DatasetFinding]:
+        """Return the findings since the last call."""
         found, self._found = self._found, []
         return found
 
-    def structure(self, records: RecordFile, advance: Callable[[int], object]) -> Iterator[tuple[int, int]]:
-        """Scan the file; give number and byte offset of each record whose image is worth decoding."""
-        for span in records.scan():
-            self._hash.update(records.bytes_at(span.offset, span.end))
-            self._offsets.append(span.offset)
-            advance(span.end - span.offset)
-            problem = span.problem or self._label_problem(span)
+    def sound_records(self, records: RecordFile, advance: Callable[[int], object]) -> Iterator[tuple[int, int]]:
+        """Scan the file, and yield number and byte offset of each record whose image can be decoded.
+
+        Args:
+            records: The file.
+            advance: Called with the number of bytes scanned since the last call.
+        """
+        for record in records.scan():
+            self._hash.update(records.bytes_at(record.offset, record.end))
+            self._offsets.append(record.offset)
+            advance(record.end - record.offset)
+            problem = record.problem or self._label_problem(record)
             if problem is None:
-                yield span.number, span.offset
+                yield record.number, record.offset
             else:
                 self._damaged = True
-                self._found.append(Finding(self._rec, problem, span.number, span.offset))
+                self._found.append(DatasetFinding(self._rec, problem, record.number, record.offset))
 
-    def _label_problem(self, span: Span) -> str | None:
-        """Count the label; say what is wrong with the header."""
+    def _label_problem(self, record: ScannedRecord) -> str | None:
+        """Count the labels of a record, and return what is wrong with the image header; None if nothing."""
         try:
-            labels = unpack_image(span.payload).labels
+            labels = unpack_image(record.payload).labels
         except RecordError as error:
             return str(error)
         wanted = len(self._counts) if self._has_vectors else 1
         if len(labels) != wanted:
-            return f"it holds {len(labels)} labels where {'one is' if wanted == 1 else f'{wanted} are'} expected"
+            return f"has {len(labels)} labels, allowed: {wanted}"
         if self._has_vectors:
             return self._vector_problem(labels)
         (label,) = labels
@@ -242,31 +257,31 @@ class _Audit:
         return None
 
     def _vector_problem(self, labels: Sequence[float]) -> str | None:
-        """Count the classes that an image has; say which label says neither yes nor no."""
+        """Count the classes of an image, and return which label is neither 0 nor 1; None if all are."""
         for index, label in enumerate(labels):
             if label not in (0, 1):
                 return f"label {label:g} of class {index} is neither 0 nor 1"
         self._counts = [count + int(label) for count, label in zip(self._counts, labels, strict=True)]
         return None
 
-    def finish(self, index: bytes) -> list[Finding]:
-        """Compare the whole with the index and the manifest; give all that is left."""
+    def finish(self, index: bytes) -> list[DatasetFinding]:
+        """Compare the whole file with the index and the manifest, and return the remaining findings."""
         self._compare_index(index)
         for file, digest, wanted in (
             (self._rec, self._hash.hexdigest(), self._split.rec_sha256),
             (self._idx, hashlib.sha256(index).hexdigest(), self._split.idx_sha256),
         ):
             if digest != wanted:
-                self._found.append(Finding(file, f"sha256 is {digest}, the manifest says {wanted}"))
+                self._found.append(DatasetFinding(file, f"sha256 is {digest}, the manifest says {wanted}"))
         if len(self._offsets) != self._split.records:
-            found = f"{len(self._offsets):,} records, the manifest says {self._split.records:,}"
-            self._found.append(Finding(self._rec, found))
+            found = f"has {len(self._offsets):,} records, the manifest says {self._split.records:,}"
+            self._found.append(DatasetFinding(self._rec, found))
         elif not self._damaged:
             for label, (count, expected) in enumerate(zip(self._counts, self._split.class_counts, strict=True)):
                 if count != expected:
-                    found = f"{count:,} records of class {label}, the manifest says {expected:,}"
-                    self._found.append(Finding(self._rec, found))
-        return self.take()
+                    found = f"has {count:,} records of class {label}, the manifest says {expected:,}"
+                    self._found.append(DatasetFinding(self._rec, found))
+        return self.take_findings()
 
     def _compare_index(self, index: bytes) -> None:
         lines = index.splitlines()
@@ -275,14 +290,18 @@ class _Audit:
             try:
                 key, offset = _parse_line(line)
             except ValueError:
-                self._found.append(Finding(self._idx, f"line is not key<tab>offset: {line[:40]!r}", number))
+                self._found.append(DatasetFinding(self._idx, f"line is not key<tab>offset: {line[:40]!r}", number))
                 continue
             if key != number:
-                self._found.append(Finding(self._idx, f"key {key} stands where {number} is due", number, offset))
+                self._found.append(DatasetFinding(self._idx, f"key is {key}, allowed: {number}", number, offset))
             if offset not in begins:
-                self._found.append(Finding(self._idx, "points where no record begins", number, offset))
+                self._found.append(
+                    DatasetFinding(self._idx, "points to an offset where no record begins", number, offset)
+                )
             elif len(lines) == len(self._offsets) and offset != self._offsets[number]:
                 problem = f"points to another record, not to byte {self._offsets[number]}"
-                self._found.append(Finding(self._idx, problem, number, offset))
+                self._found.append(DatasetFinding(self._idx, problem, number, offset))
         if len(lines) != len(self._offsets):
-            self._found.append(Finding(self._idx, f"{len(lines):,} lines for {len(self._offsets):,} records"))
+            self._found.append(
+                DatasetFinding(self._idx, f"has {len(lines):,} lines for {len(self._offsets):,} records")
+            )

@@ -15,7 +15,7 @@ from typing import Any
 from configs.load import dump, load_cluster
 from configs.plan import RunPlan, plan_run
 from configs.schema import Recipe
-from data.input.batches import Batch
+from data.input.batches import TrainingBatch
 from logs.environment import environment
 from logs.events import EventLog
 from logs.folder import CONFIG_FILE, Summary, write_json, write_summary
@@ -81,11 +81,11 @@ class Blank:
     def begin_epoch(self, epoch: int) -> None:
         self.epochs.append(epoch)
 
-    def next_batch(self) -> Batch:
+    def next_batch(self) -> TrainingBatch:
         if self.batches == self.fails_at:
             raise OSError("record 7 is torn")
         self.batches += 1
-        return Batch(None, None)
+        return TrainingBatch(None, None)
 
     def state(self) -> bytes:
         return b""

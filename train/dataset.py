@@ -120,7 +120,7 @@ class PackedImages(_Placed):
         open_stream = partial(open_training, self._recipe, self._cluster.engine, self._folder, **self._place())
         if not self._recipe.data.keep_batches:
             return open_stream(state=state)
-        return KeptBatches(open_stream(), self._batches_per_epoch, given=int(state or 0))
+        return KeptBatches(open_stream(), self._batches_per_epoch, batches_given=int(state or 0))
 
     def open_evaluation(self) -> EvaluationSource:
         """See `Images`."""

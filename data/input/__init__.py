@@ -1,1 +1,1 @@
-"""What a rank reads while it trains: batches from DALI pipelines, from memory or made up."""
+"""Batches for one rank: from packed images through DALI, or from synthetic images in memory."""

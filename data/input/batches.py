@@ -1,22 +1,24 @@
-"""What the training side sees of its images, real or synthetic. Imports nothing of ours and no framework."""
+"""The interface between training and images, packed or synthetic. Imports nothing of ours and no framework."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["Batch", "DataError", "EvaluationBatch", "EvaluationSource", "TrainingSource"]
+__all__ = ["DataError", "EvaluationBatch", "EvaluationSource", "TrainingBatch", "TrainingSource"]
 
 
 class DataError(RuntimeError):
-    """A data set that proved unusable while it was read; one line that names the file and, if known, the record."""
+    """A data set cannot be used; the text is one line that names the file and, if known, the record."""
 
 
-class Batch(NamedTuple):
-    """One rank's micro-batch, on the rank's device, its own memory: nothing overwrites it later.
+class TrainingBatch(NamedTuple):
+    """One rank's micro-batch, in memory of its own on the rank's device; nothing overwrites it later.
 
-    ``images`` is a float32 NDArray [B, C, H, W] (or [B, H, W, C], as ``engine.layout`` says), ``labels`` a float32
-    NDArray [B] of whole numbers in [0, num_classes), or [B, num_classes] of 0 and 1 where images have many labels.
+    Attributes:
+        images: NDArray of float32 [B, C, H, W], or [B, H, W, C] if ``engine.layout`` is NHWC.
+        labels: NDArray of float32: [B] whole numbers from 0 to num_classes - 1, or [B, num_classes] zeros and ones if
+            images have several labels.
     """
 
     images: Any
@@ -24,7 +26,7 @@ class Batch(NamedTuple):
 
 
 class EvaluationBatch(NamedTuple):
-    """A `Batch` of which only the first ``num_valid`` samples count (1 to B); the others pad it."""
+    """A `TrainingBatch` of which only the first ``num_valid`` samples count, 1 to B; the others fill the batch."""
 
     images: Any
     labels: Any
@@ -32,34 +34,34 @@ class EvaluationBatch(NamedTuple):
 
 
 class TrainingSource(Protocol):
-    """An endless stream of full batches; what an epoch leaves over is carried into the next."""
+    """An endless stream of full batches; the samples that an epoch leaves over come first in the next epoch."""
 
     def begin_epoch(self, epoch: int) -> None:
-        """Say that 1-based ``epoch`` begins. No byte of a record is read before the first call."""
+        """Begin ``epoch``, counted from 1. No byte of a record is read before the first call."""
 
-    def next_batch(self) -> Batch:
-        """Give the next micro-batch of exactly the per-rank batch size.
+    def next_batch(self) -> TrainingBatch:
+        """Return the next micro-batch; it has exactly the per-rank batch size.
 
         Raises:
             DataError: A record cannot be used.
         """
 
     def state(self) -> bytes:
-        """Say where the stream stands, after the last batch given: opened with it, another one goes on there."""
+        """Return the position after the last batch returned; a stream that is opened with it continues there."""
 
     def close(self) -> None:
-        """Free threads and memory; the source is of no use afterwards."""
+        """Free threads and memory; the source cannot be used afterwards."""
 
 
 class EvaluationSource(Protocol):
-    """This rank's shard of the evaluation images, any number of times."""
+    """This rank's shard of the evaluation images, which can be read any number of times."""
 
     def batches(self) -> Iterator[EvaluationBatch]:
-        """Pass over the shard once; no batch at all if the shard is empty.
+        """Yield the batches of one pass over the shard; none if the shard is empty.
 
         Raises:
             DataError: A record cannot be used.
         """
 
     def close(self) -> None:
-        """Free threads and memory; the source is of no use afterwards."""
+        """Free threads and memory; the source cannot be used afterwards."""

@@ -1,45 +1,45 @@
-"""A training source that reads its images once: what an epoch gave is kept, and given again in every later one.
+"""A training source that reads its images once, keeps the batches of the first epoch, and repeats them in later epochs.
 
-It is what ``tf.data``'s ``cache()`` after augmentation does: later epochs cost no disk and no decoding, and see the
-images cut and flipped as they were the first time.
+It does what ``cache()`` after augmentation does in ``tf.data``: later epochs read no disk and decode nothing, and get
+the images as they were cut and flipped in the first epoch.
 """
 
 from __future__ import annotations
 
-from data.input.batches import Batch, TrainingSource
+from data.input.batches import TrainingBatch, TrainingSource
 
 __all__ = ["KeptBatches"]
 
 
 class KeptBatches:
-    """A `TrainingSource` around another, which is closed once an epoch of batches is in memory.
+    """A `TrainingSource` around another one, which is closed as soon as one epoch of batches is in memory.
 
     Args:
-        source: Reads.
+        source: Reads the batches.
         num_batches: Micro-batches of an epoch on this rank, rounded up.
-        given: Batches that another one gave, where this one goes on; they are read again.
+        batches_given: Number of batches that the interrupted run had used; this source reads them again.
     """
 
-    def __init__(self, source: TrainingSource, num_batches: int, given: int = 0) -> None:
+    def __init__(self, source: TrainingSource, num_batches: int, batches_given: int = 0) -> None:
         self._source, self._num_batches = source, num_batches
-        self._kept: list[Batch] = []
-        self._given = given
+        self._kept: list[TrainingBatch] = []
+        self._batches_given = batches_given
 
     def begin_epoch(self, epoch: int) -> None:
         """See `TrainingSource`."""
         assert epoch >= 1
         if len(self._kept) < self._num_batches:
-            # All that is kept is of the first epoch, whichever this one goes on in.
+            # The kept batches are those of the first epoch, even if a resumed run continues in a later one.
             self._source.begin_epoch(1)
-        while len(self._kept) < min(self._given, self._num_batches):
+        while len(self._kept) < min(self._batches_given, self._num_batches):
             self._read()
 
-    def next_batch(self) -> Batch:
+    def next_batch(self) -> TrainingBatch:
         """See `TrainingSource`."""
         if len(self._kept) < self._num_batches:
             self._read()
-        self._given += 1
-        return self._kept[(self._given - 1) % self._num_batches]
+        self._batches_given += 1
+        return self._kept[(self._batches_given - 1) % self._num_batches]
 
     def _read(self) -> None:
         self._kept.append(self._source.next_batch())
@@ -48,7 +48,7 @@ class KeptBatches:
 
     def state(self) -> bytes:
         """See `TrainingSource`."""
-        return str(self._given).encode()
+        return str(self._batches_given).encode()
 
     def close(self) -> None:
         """See `TrainingSource`."""

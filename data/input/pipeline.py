@@ -14,7 +14,7 @@ from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
 
 from configs.schema import Engine, Recipe
-from data.input.batches import Batch, EvaluationBatch, EvaluationSource, TrainingSource
+from data.input.batches import EvaluationBatch, EvaluationSource, TrainingBatch, TrainingSource
 from data.input.stream import READER, Reading, Stream, UndecodableError, index_rows
 from data.shards import shard_range, stream_seed
 
@@ -117,7 +117,7 @@ class _Training:
             self._samples_given = self._opened_at = 0
         self._stream.start()
 
-    def next_batch(self) -> Batch:
+    def next_batch(self) -> TrainingBatch:
         while True:
             try:
                 batch = self._stream.next()

@@ -16,7 +16,7 @@ import mxnet as mx
 import numpy as np
 
 from configs.schema import Engine, Recipe
-from data.input.batches import Batch, DataError
+from data.input.batches import DataError, TrainingBatch
 
 __all__ = ["READER", "Reading", "Stream", "UndecodableError", "index_rows"]
 
@@ -108,7 +108,7 @@ class Stream:
         self._call(self._pipeline.schedule_run)
         self._is_running = True
 
-    def next(self) -> Batch:
+    def next(self) -> TrainingBatch:
         """Give the next batch, and let DALI begin another.
 
         Raises:
@@ -118,7 +118,7 @@ class Stream:
         images, labels, sources = self._call(self._pipeline.share_outputs)
         self._untouched = None
         self._check_labels(labels.as_array(), sources)
-        batch = Batch(_copy(images.as_tensor(), self._context), self._labels(labels.as_tensor()))
+        batch = TrainingBatch(_copy(images.as_tensor(), self._context), self._labels(labels.as_tensor()))
         self._pipeline.release_outputs()
         self._call(self._pipeline.schedule_run)
         return batch

@@ -15,7 +15,7 @@ import mxnet as mx
 import numpy as np
 
 from configs.schema import Engine, Recipe
-from data.input.batches import Batch, EvaluationBatch, EvaluationSource, TrainingSource
+from data.input.batches import EvaluationBatch, EvaluationSource, TrainingBatch, TrainingSource
 from data.shards import shard_range, stream_seed
 
 __all__ = ["open_synthetic_evaluation", "open_synthetic_training"]
@@ -68,7 +68,7 @@ class _Training:
     def begin_epoch(self, epoch: int) -> None:
         assert epoch >= 1
 
-    def next_batch(self) -> Batch:
+    def next_batch(self) -> TrainingBatch:
         start = self._block * self._batch_size
         self._block += self._world_size
         return self._pool.take(np.arange(start, start + self._batch_size))
@@ -107,10 +107,10 @@ class _Pool:
         self._size = len(labels)
         self._images, self._labels = mx.nd.array(images, ctx=context), mx.nd.array(labels, ctx=context)
 
-    def take(self, positions: Any) -> Batch:
+    def take(self, positions: Any) -> TrainingBatch:
         """Gather the images at these positions; queued in the engine, nothing waits."""
         rows = mx.nd.array(positions % self._size, dtype="int32").as_in_context(self._images.context)
-        return Batch(mx.nd.take(self._images, rows), mx.nd.take(self._labels, rows))
+        return TrainingBatch(mx.nd.take(self._images, rows), mx.nd.take(self._labels, rows))
 
 
 def _draw(recipe: Recipe, split: str, num_samples: int) -> tuple[Any, Any]:

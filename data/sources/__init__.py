@@ -1,1 +1,1 @@
-"""Where images come from before they are packed."""
+"""Sources of images, which ``./run.sh prepare`` packs: one module each, registered in `configs.registry.SOURCES`."""

@@ -66,7 +66,5 @@ def test_files_that_live_in_memory_are_never_cleared() -> None:
         pytest.skip("no /dev/shm here")
     with tempfile.TemporaryDirectory(dir=shm) as folder:
         (Path(folder) / "train.rec").write_bytes(b"x" * 10)
-        assert (
-            clear_dataset(Path(folder)) == f"{mmap.PAGESIZE:,} bytes stay: another process reads them, or they lie "
-            "in memory as on a tmpfs"
-        )
+        reason = "another process reads them, or the folder is a tmpfs"
+        assert clear_dataset(Path(folder)) == f"{mmap.PAGESIZE:,} bytes stay cached: {reason}"

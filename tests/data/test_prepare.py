@@ -97,7 +97,7 @@ def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
     Image.new("RGB", (9, 9)).save(tmp_path / "in/train/n01/new.jpg")
     status, _, error = run(capsys, tmp_path / "in", out)
     assert (status, error.count("\n")) == (2, 1)
-    assert f"{out} exists and holds other data" in error
+    assert f"{out} exists and holds another or an older data set" in error
     assert "move it away or name another folder" in error
     (tmp_path / "in/train/n01/new.jpg").write_bytes(b"")
     status, _, error = run(capsys, tmp_path / "in", tmp_path / "other", "--workers", 2)
@@ -105,7 +105,7 @@ def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
     assert "n01/new.jpg: cannot be packed: neither a JPEG nor a PNG image; repair or remove it" in error
     assert left_in(tmp_path) == ["in", "out"]
     (out / "eval.idx").unlink()
-    assert "is no complete data set" in run(capsys, tmp_path / "in", out)[2]
+    assert "is not a complete data set" in run(capsys, tmp_path / "in", out)[2]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
         (("digits", "out", "--train", "5"), "--train does not apply to digits, only to idx, generated; leave it out"),
         (("digits", "out", "--size", "8", "--verify", "x"), "--verify takes one folder"),
         ((str(ROOT / "configs"), "out"), "nor train/<class>/*.jpg with val/<class>/*.jpg; give the folder"),
-        (("--verify", "nowhere"), "nowhere/manifest.json: No such file or directory; this is no folder that"),
+        (("--verify", "nowhere"), "nowhere/manifest.json: No such file or directory; ./run.sh prepare did not"),
     ],
 )
 def test_a_wrong_argument_is_one_line_with_the_remedy(
@@ -221,7 +221,7 @@ def test_a_worker_that_is_killed_is_a_clear_error() -> None:
     def die(_: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(UserError, match=r"a worker process was killed.*fewer with --workers"):
+    with pytest.raises(UserError, match=r"a worker process was killed.*fewer --workers"):
         list(ordered_map(die, range(3), workers=2))
 
 

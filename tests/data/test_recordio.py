@@ -89,7 +89,7 @@ def test_the_image_header_is_that_of_mxnet() -> None:
         (28, b"XXXX", "no magic number"),
         (32, (40).to_bytes(4, "little"), "length of 40 bytes runs into the next record"),
         (32, (3 << 29 | 20).to_bytes(4, "little"), "part flag 3 is out of order"),
-        (32, (4000).to_bytes(4, "little"), "truncated: 4,000 bytes promised, 48 left"),
+        (32, (4000).to_bytes(4, "little"), "truncated: its length is 4,000 bytes, the file has 48 more"),
     ],
 )
 def test_a_scan_names_the_damaged_record_and_goes_on_behind_it(

@@ -118,7 +118,7 @@ def test_a_source_that_is_not_its_manifests_is_refused_and_never_gets_the_name(p
     with (source / "eval.rec").open("r+b") as file:
         file.seek(100)
         file.write(b"damage")
-    with pytest.raises(UserError, match=r"eval\.rec: its sha256 is not the manifest's; \./run\.sh prepare --verify"):
+    with pytest.raises(UserError, match=r"eval\.rec: sha256 differs from the manifest; \./run\.sh prepare --verify"):
         stage(source, tmp_path / "disk")
     assert [path.name[0] for path in (tmp_path / "disk").iterdir()] == ["."]
 
@@ -127,7 +127,7 @@ def test_too_little_room_is_refused_before_anything_is_copied(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage_module, "dataset_bytes", lambda _manifest: 10**18)
-    with pytest.raises(UserError, match=r"GB free, 1,000,000,000\.0 GB needed for a copy of .*; free some, set"):
+    with pytest.raises(UserError, match=r"GB free, 1,000,000,000\.0 GB needed for a copy of .*; free some space, set"):
         stage(packed, tmp_path)
     assert not list(tmp_path.rglob("*.rec"))
 

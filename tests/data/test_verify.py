@@ -63,7 +63,7 @@ def test_sound_data_has_no_finding(dataset: Path, capsys: pytest.CaptureFixture[
         (LABEL, struct.pack("<f", -1), "label -1 is outside the classes 0 to 2"),
         (LABEL, struct.pack("<f", 0.5), "label 0.5 is outside the classes 0 to 2"),
         (LABEL, struct.pack("<f", float("nan")), "label nan is outside the classes 0 to 2"),
-        (LABEL - 4, struct.pack("<I", 2), "it holds 2 labels where one is expected"),
+        (LABEL - 4, struct.pack("<I", 2), "has 2 labels, allowed: 1"),
         (0, b"XXXX", "damaged: no magic number here"),
         (JPEG, b"not a JPEG", "the image cannot be decoded: not an image"),
     ],
@@ -109,8 +109,8 @@ def change_line(folder: Path, number: int, line: str) -> None:
     ("line", "problem"),
     [
         ("5\t{offset_6}", "train.idx record 5 at byte {offset_6}: points to another record, not to byte {offset_5}"),
-        ("5\t4", "train.idx record 5 at byte 4: points where no record begins"),
-        ("9\t{offset_5}", "train.idx record 5 at byte {offset_5}: key 9 stands where 5 is due"),
+        ("5\t4", "train.idx record 5 at byte 4: points to an offset where no record begins"),
+        ("9\t{offset_5}", "train.idx record 5 at byte {offset_5}: key is 9, allowed: 5"),
         ("5 {offset_5}", "train.idx record 5: line is not key<tab>offset: "),
     ],
 )
@@ -125,7 +125,7 @@ def test_an_index_that_disagrees_is_named_by_line(dataset: Path, line: str, prob
 def test_an_index_with_a_line_too_few_is_named(dataset: Path) -> None:
     lines = (dataset / "train.idx").read_text().splitlines()
     (dataset / "train.idx").write_text("\n".join(lines[:-1]) + "\n")
-    assert "train.idx: 29 lines for 30 records" in found_in(dataset)
+    assert "train.idx: has 29 lines for 30 records" in found_in(dataset)
 
 
 def test_a_manifest_of_other_counts_is_named(dataset: Path) -> None:
@@ -133,8 +133,8 @@ def test_a_manifest_of_other_counts_is_named(dataset: Path) -> None:
     other = manifest.train.model_copy(update={"class_counts": (11, 9, 10)})
     manifest.model_copy(update={"train": other}).save(dataset)
     assert found_in(dataset) == [
-        "train.rec: 10 records of class 0, the manifest says 11",
-        "train.rec: 10 records of class 1, the manifest says 9",
+        "train.rec: has 10 records of class 0, the manifest says 11",
+        "train.rec: has 10 records of class 1, the manifest says 9",
     ]
 
 
@@ -203,10 +203,10 @@ def join_lines(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (cut_records, "train.rec: 1,000 bytes long, the manifest says "),
+        (cut_records, "train.rec: is 1,000 bytes long, the manifest says "),
         (lose_index, "eval.idx: No such file or directory"),
-        (lengthen_last_offset, "points behind the end of the records"),
-        (join_lines, "train.idx: 29 lines, the manifest says 30 records"),
+        (lengthen_last_offset, "points behind the last record"),
+        (join_lines, "train.idx: has 29 lines, the manifest says 30 records"),
     ],
 )
 def test_the_check_before_a_run_refuses_files_that_do_not_fit(

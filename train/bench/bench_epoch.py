@@ -14,7 +14,7 @@ from typing import Any
 from configs.load import load_both
 from configs.plan import plan_run
 from configs.programs import Program, command_of
-from data.input.batches import Batch
+from data.input.batches import TrainingBatch
 from logs.events import NullLog
 from logs.metrics import NullMetrics
 from train.bench.launching import pack_dataset, run_ranks
@@ -132,8 +132,8 @@ class _Nothing:
     def begin_epoch(self, epoch: int) -> None:
         """There is one epoch."""
 
-    def next_batch(self) -> Batch:
-        return Batch(self, self)
+    def next_batch(self) -> TrainingBatch:
+        return TrainingBatch(self, self)
 
     def state(self) -> bytes:
         return b""

@@ -11,7 +11,7 @@ from typing import Any
 from configs.load import load_both
 from configs.plan import RunPlan, plan_run
 from configs.schema import Cluster, Recipe
-from data.input.batches import Batch, TrainingSource
+from data.input.batches import TrainingBatch, TrainingSource
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import Communicator, bring_up
 from train.engine.mxnet.build import Model, build_model
@@ -37,12 +37,12 @@ class Rank:
     plan: RunPlan
     communicator: Communicator
     model: Model
-    batch: Batch
+    batch: TrainingBatch
 
     def begin_epoch(self, epoch: int) -> None:
         """See `TrainingSource`."""
 
-    def next_batch(self) -> Batch:
+    def next_batch(self) -> TrainingBatch:
         """Give the batch."""
         return self.batch
 
@@ -98,7 +98,7 @@ def open_rank(overrides: Sequence[str], recipe_name: str = "imagenet-smoke") -> 
     size = (plan.per_rank_batch_size, recipe.model.input_channels, recipe.model.image_size, recipe.model.image_size)
     images = mx.nd.random.normal(shape=size, ctx=model.context)
     labels = mx.nd.arange(size[0], ctx=model.context) % recipe.model.num_classes
-    return Rank(identity, recipe, cluster, plan, communicator, model, Batch(images, labels))
+    return Rank(identity, recipe, cluster, plan, communicator, model, TrainingBatch(images, labels))
 
 
 def steps_of(

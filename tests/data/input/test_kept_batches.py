@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.input.batches import Batch
+from data.input.batches import TrainingBatch
 from data.input.kept_batches import KeptBatches
 
 
@@ -19,11 +19,11 @@ class Counting:
         assert not self.is_closed
         self.epochs.append(epoch)
 
-    def next_batch(self) -> Batch:
+    def next_batch(self) -> TrainingBatch:
         assert not self.is_closed
         assert len(self.epochs) > 1
         self.given += 1
-        return Batch(self.given, None)
+        return TrainingBatch(self.given, None)
 
     def state(self) -> bytes:
         raise AssertionError("what was kept is read again")
@@ -62,5 +62,6 @@ def test_another_goes_on_with_the_batches_that_the_first_would_have_given(
     first = KeptBatches(Counting(), size)
     take(first, range(before))
     again = Counting()
-    assert take(KeptBatches(again, size, given=int(first.state())), range(before, before + after)) == expected[before:]
+    resumed = KeptBatches(again, size, batches_given=int(first.state()))
+    assert take(resumed, range(before, before + after)) == expected[before:]
     assert set(again.epochs) == {0, 1}

@@ -15,7 +15,7 @@ from typing import Any
 
 from configs.load import load_both
 from configs.plan import plan_run
-from data.input.batches import Batch, TrainingSource
+from data.input.batches import TrainingBatch, TrainingSource
 from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import MlperfLog, NullLog
 from train.bench.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, Moments, gaps, mark
@@ -126,7 +126,7 @@ class _MarkingSource:
         mark(self._moments, EPOCH)
         self._source.begin_epoch(epoch)
 
-    def next_batch(self) -> Batch:
+    def next_batch(self) -> TrainingBatch:
         return self._source.next_batch()
 
     def state(self) -> bytes:
