@@ -1,7 +1,7 @@
-"""What a job script asks of this program around its ranks: make a run's folder ready, and tell how the run ended.
+"""The two commands that a job script calls around the ranks: prepare a run's folder, and close the run.
 
-A job may be stopped before its end and begun again, with the same folders. A run that is over has a summary; one that
-was stopped has a file ``unfinished`` beside it.
+A job may be stopped before its end and start again with the same folders. The folder of a run that has ended holds a
+summary. The folder of a run that was stopped also holds a file ``unfinished``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,18 @@ __all__ = ["begin", "end", "main"]
 
 
 def begin(folder: Path) -> bool:
-    """Make the folder ready for an attempt; gives False, and says so, where the run is over."""
+    """Prepare the folder for an attempt at the run.
+
+    Returns:
+        False if the run has ended in an earlier attempt, so that there is nothing to start.
+
+    Raises:
+        UserError: The folder is damaged.
+    """
     recipe, cluster = load_run(folder / CONFIG_FILE)
     mark = folder / UNFINISHED_MARK
     if (folder / SUMMARY_FILE).is_file() and not mark.is_file():
-        sys.stderr.write(f"{shown(folder)}: was over in an earlier attempt of this job\n")
+        sys.stderr.write(f"{shown(folder)}: the run ended in an earlier attempt of this job\n")
         return False
     make_ready(folder)
     mark.unlink(missing_ok=True)
@@ -36,34 +43,37 @@ def begin(folder: Path) -> bool:
     return True
 
 
-def end(folder: Path, status: int, *, was_told: bool) -> int:
-    """Close, judge and report the run; give 0, 1 for a failed one, 2 for a refused one, 75 for one to be continued.
+def end(folder: Path, status: int, *, was_signalled: bool) -> int:
+    """Close the run: complete its log, judge it, and report it.
 
     Args:
-        folder: The run's.
-        status: The launcher's exit status; several launchers turn the ranks' 75 into their own.
-        was_told: The job was signalled to stop.
+        folder: The run folder.
+        status: The launcher's exit status. Several launchers replace the ranks' 75 by a status of their own.
+        was_signalled: Whether the job got a signal to stop.
+
+    Returns:
+        0; 1 for a run that failed; 2 for ranks that refused to start; 75 for a run that was stopped and can continue.
     """
     recipe, cluster = load_run(folder / CONFIG_FILE)
     summary = read_summary(folder) if (folder / SUMMARY_FILE).is_file() else None
     is_success = summary is not None and summary.status == "success"
-    if not is_success and (was_told or status == STOPPED_STATUS):
+    if not is_success and (was_signalled or status == STOPPED_STATUS):
         (folder / UNFINISHED_MARK).touch()
         close_aborted(folder, "stopped before its end; the same job continues it")
-        sys.stderr.write(f"{shown(folder)}: stopped before its end\n")
+        sys.stderr.write(f"{shown(folder)}: the run was stopped before its end\n")
         return STOPPED_STATUS
     if summary is None and status == REFUSED:
         return REFUSED
     try:
-        # A notice that came when all was done may have ended a launcher that was about to end.
-        return finish_run(folder, recipe, cluster, Outcome(0 if was_told else status))
-    except UserError as error:  # As in a run without a job: the ranks have run, so this is no refusal.
+        # A signal after the last step may have killed a launcher whose ranks had already succeeded.
+        return finish_run(folder, recipe, cluster, Outcome(0 if was_signalled else status))
+    except UserError as error:  # The ranks have run, so the status must not be the one of a refusal.
         sys.stderr.write(f"error: {error}\n")
         return 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do one of the steps; gives its exit status."""
+    """Run one of the two commands and return its exit status; ``begin`` returns 1 if there is nothing to start."""
     parser = Parser(prog="python -m launch.submit.job", description=__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
     for name in ("begin", "end"):
@@ -76,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(arguments)
         if options.step == "begin":
             return 0 if begin(options.folder) else 1
-        return end(options.folder, options.status, was_told=options.signals > 0)
+        return end(options.folder, options.status, was_signalled=options.signals > 0)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

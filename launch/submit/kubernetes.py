@@ -33,18 +33,20 @@ _GRACE_S = 30
 """Least time between SIGTERM and SIGKILL of a pod, which is also the default of Kubernetes."""
 
 
-class _Block(str):
+class _LiteralText(str):
     """A text that YAML writes line by line."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes a `_Block` as a literal block, and indents lists within mappings."""
+    """Writes a `_LiteralText` as a literal block, and indents lists within mappings."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
 
 
-_Dumper.add_representer(_Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"))
+_Dumper.add_representer(
+    _LiteralText, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
+)
 
 
 def render(spec: JobSpec) -> str:
@@ -58,7 +60,7 @@ def render(spec: JobSpec) -> str:
     """
     _require_mounts(spec)
     cluster, scheduler = spec.cluster, spec.cluster.scheduler
-    script = _container(spec) | {"command": ["bash", "-c", _Block(render_script(spec, SCHEDULER, []))]}
+    script = _container(spec) | {"command": ["bash", "-c", _LiteralText(render_script(spec, SCHEDULER, []))]}
     limits: dict[str, int | str] = {"nvidia.com/gpu": cluster.ranks_per_node} if cluster.device == "gpu" else {}
     for word in spec.resources:
         resource, _, amount = word.partition("=")

@@ -40,10 +40,8 @@ def test_two_real_ranks_find_a_sound_machine_sound(tmp_path: Path) -> None:
     data = tmp_path / "data"
     pack = [sys.executable, "-m", "data", "prepare", "digits", str(data / "digits")]
     subprocess.run(pack, cwd=ROOT, check=True, capture_output=True)
-    status, document, _ = _doctor(
-        tmp_path, "--recipe", "digits", "--set", f"cluster.paths.data={data}",
-        "--set", f"cluster.paths.stage={tmp_path}/stage",
-    )  # fmt: skip
+    folders = ["--set", f"cluster.paths.data={data}", "--set", f"cluster.paths.stage={tmp_path}/stage"]
+    status, document, _ = _doctor(tmp_path, "--recipe", "digits", *folders)
     levels = _levels(document)
     assert (status, document["ok"], "FAIL" in levels.values()) == (0, True, False)
     sound = ("ranks", "libraries", "versions", "memory", "disk", "data", "stage", "links", "clocks", "allreduce")
@@ -64,10 +62,9 @@ def test_a_damaged_data_set_and_a_missing_gpu_fail_with_their_remedies(tmp_path:
         pytest.skip("there are GPUs here")
     broken = tmp_path / "data" / "digits"
     broken.mkdir(parents=True)
-    status, document, _ = _doctor(
-        tmp_path, "--recipe", "digits", "--set", f"cluster.paths.data={tmp_path}/data", "--set", "cluster.device=gpu",
-        "--set", "cluster.environment={HOROVOD_GLOO_IFACE: nowhere0}",
-    )  # fmt: skip
+    place = [f"paths.data={tmp_path}/data", "device=gpu", "environment={HOROVOD_GLOO_IFACE: nowhere0}"]
+    sets = [word for each in place for word in ("--set", f"cluster.{each}")]
+    status, document, _ = _doctor(tmp_path, "--recipe", "digits", *sets)
     failed = {topic for topic, level in _levels(document).items() if level == "FAIL"}
     assert (status, document["ok"]) == (1, False)
     assert {"driver", "libraries", "data", "links", "allreduce"} <= failed

@@ -1,4 +1,4 @@
-"""A study from its file to its page: real runs, chosen values, and a sweep that goes on where it was stopped."""
+"""An accuracy study from its file to its page: real runs, chosen values, and a sweep that continues where it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A grid from its file to its table: real runs, interleaved, and a sweep that is killed and goes on."""
+"""A scaling study from its file to its table: real runs, interleaved, and a sweep that is killed and continues."""
 
 from __future__ import annotations
 
@@ -65,16 +65,9 @@ def _study(folder: Path, text: str = STUDY) -> ScalingStudy:
 
 
 def _sweep(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "launch.study",
-        "sweep",
-        str(folder / "study.yaml"),
-        "--runs",
-        str(folder / "runs"),
-    ]
-    return subprocess.Popen([*command, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    study = ["sweep", str(folder / "study.yaml"), "--runs", str(folder / "runs")]
+    command = [sys.executable, "-m", "launch.study", *study, *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def _table(folder: Path, name: str) -> list[dict[str, str]]:
@@ -131,7 +124,7 @@ def test_cells_beyond_the_machine_are_predicted_and_marked_as_such(
     study = _study(tmp_path, BEYOND)
     assert run_scaling(study, tmp_path / "runs", tmp_path, is_dry_run=False, starter=queue) == 0
     assert run_scaling(study, tmp_path / "runs", tmp_path, is_dry_run=False, starter=queue) == 0
-    # Handed to the scheduler once, and only what it can start: no launcher but our own starts parameter servers.
+    # Each cell is submitted once, but no cell with parameter servers, which only the local launcher starts.
     assert asked == [("resnet50", 8, 0.08), ("resnet18", 8, 0.08)]
     assert capsys.readouterr().out.count("waits in the scheduler's queue") == 2
     rows = _table(tmp_path, "beyond")
@@ -151,7 +144,7 @@ def test_a_dry_run_lists_every_repeat_and_starts_nothing(tmp_path: Path, capsys:
     told = capsys.readouterr().out.splitlines()
     assert len(told) == 5
     assert f"small-devices-synthetic-b16-r{cores + 1}-predicted" in told[0]
-    # Round robin: each cell once before any cell twice.
+    # Every cell runs once before any cell runs twice.
     assert [line.split()[1] for line in told[1:]] == [
         f"small-{way}-synthetic-b16-r1-{repeat}" for repeat in (1, 2) for way in ("none", "devices")
     ]
@@ -189,9 +182,8 @@ def test_a_grid_that_cannot_run_is_refused_before_its_first_run(tmp_path: Path) 
 
 def test_cells_that_nobody_wants_are_left_out_and_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
     text = STUDY.replace("batch: [16]", "batch: [16, 32]") + "leave_out: [{communication: [devices], batch: [32]}]\n"
-    assert [(cell.communication, cell.batch) for cell in _study(tmp_path, text).cells()] == [
-        ("none", 16), ("none", 32), ("devices", 16),
-    ]  # fmt: skip
+    cells = [(cell.communication, cell.batch) for cell in _study(tmp_path, text).cells()]
+    assert cells == [("none", 16), ("none", 32), ("devices", 16)]
     with pytest.raises(ConfigError, match=r"^study\.leave_out\.batch: got 64, allowed: 16, 32"):
         _study(tmp_path, text.replace("[32]}]", "[64]}]"))
 
@@ -230,9 +222,9 @@ def test_a_study_packs_its_own_data_sets_once_and_says_what_it_cannot_pack(tmp_p
     packed = (tmp_path / "few" / "manifest.json").stat()
     run_scaling(_study(tmp_path, text), tmp_path / "runs", tmp_path, is_dry_run=False, starter=lambda *_: 143)
     assert (tmp_path / "few" / "manifest.json").stat() == packed
+    lost = _study(tmp_path, text.replace("few: [gen", "lost: [gone/gen"))
     with pytest.raises(UserError, match="lost: the data set could not be packed"):
-        run_scaling(_study(tmp_path, text.replace("few: [gen", "lost: [gone/gen")), tmp_path / "runs", tmp_path,
-                    is_dry_run=False, starter=_never)  # fmt: skip
+        run_scaling(lost, tmp_path / "runs", tmp_path, is_dry_run=False, starter=_never)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "studies").glob("*.yaml")), ids=lambda path: path.stem)
@@ -243,13 +235,13 @@ def test_every_study_that_we_ship_can_be_run(path: Path) -> None:
         assert isinstance(study, ScalingStudy)
         cells = list(study.cells())
         assert {study.load(cell)[1].device for cell in cells} == {"cpu"}
-        # Real images, and something that no two cores can run, for the simulator.
+        # The studies have real images, and cells that two cores cannot run, which the simulator predicts.
         assert {study.load(cell)[0].data.source for cell in cells} & {"idx", "table"}
         assert max(cell.ranks for cell in cells) > 2
 
 
 def _wide(folder: Path) -> Path:
-    """Write a cluster of sixteen ranks a node."""
+    """Write a cluster file with sixteen ranks a node."""
     text = (ROOT / "configs" / "clusters" / "dgx-a100.yaml").read_text(encoding="utf-8")
     path = folder / "wide.yaml"
     lines = [line for line in text.splitlines() if "rank_cores" not in line]

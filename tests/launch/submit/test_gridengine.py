@@ -29,7 +29,7 @@ def grid_engine() -> Iterator[None]:
         yield
 
 
-def test_two_runs_in_one_job_have_a_seed_each_and_the_job_succeeds(tmp_path: Path) -> None:
+def test_two_runs_in_one_job_have_different_seeds_and_the_job_succeeds(tmp_path: Path) -> None:
     job = submit(CLUSTER, tmp_path / "run", "--repeat", "2", overrides=["run.max_steps=2"])
     log = tmp_path / "run-1" / "job.log"
     wait_until(lambda: "exit_status" in ask("qacct", "-j", job), log)
@@ -39,7 +39,7 @@ def test_two_runs_in_one_job_have_a_seed_each_and_the_job_succeeds(tmp_path: Pat
     assert f"job {job} of {tmp_path}/run-1 on localhost" in log.read_text(encoding="utf-8")
 
 
-def test_a_job_near_its_limit_is_stopped_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_job_near_its_limit_is_stopped_and_continues_where_it_was(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     overrides = ["run.max_steps=120", "cluster.scheduler.notice_s=590"]
     job = submit(CLUSTER, folder, overrides=overrides)

@@ -1,4 +1,4 @@
-"""Job scripts: their whole text, what shellcheck says of it, and that they run to the right exit status."""
+"""Job scripts: their whole text, that shellcheck accepts them, and that they end with the right exit status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.launch.golden_jobs import CASES, GOLDEN, golden_text, job
 @pytest.mark.parametrize("name", CASES)
 def test_the_script_is_the_one_that_was_reviewed(name: str) -> None:
     assert golden_text(name) == (GOLDEN / name).read_text(encoding="utf-8"), (
-        "if the change is meant: python -m tests.launch.golden_jobs, and review the difference"
+        "if the change is intended: run python -m tests.launch.golden_jobs, and review the difference"
     )
 
 
@@ -37,10 +37,11 @@ def test_the_script_is_shellcheck_clean(name: str) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-class _Job:
-    """A script on this machine whose Python, and so every launcher, is a stand-in that does as a table says.
+class _StandInJob:
+    """A job script on this machine, in which a stand-in replaces Python and therefore every launcher.
 
-    The table's lines are a launch's seconds and exit status; the stand-in's ``end`` gives that status on.
+    Each line of ``table`` is for one run: the seconds until the launcher ends, and its exit status, which the stand-in
+    for ``job end`` returns.
     """
 
     def __init__(self, folder: Path, cluster: Cluster, table: list[str]) -> None:
@@ -60,8 +61,13 @@ class _Job:
         self.script.write_text(render(spec), encoding="utf-8")
 
     def start(self, **variables: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(["bash", self.script], env={**os.environ, **variables}, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True)  # fmt: skip
+        return subprocess.Popen(
+            ["bash", self.script],
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
     def wait_for_launch(self, script: subprocess.Popen[str], number: int = 0) -> None:
         """Wait until the script has started a launcher; fails when the script ends before."""
@@ -92,14 +98,14 @@ def _cluster(*overrides: str) -> Cluster:
 
 @pytest.mark.parametrize(("table", "status"), [(["0 0", "0 0"], 0), (["0 0", "0 1", "0 0"], 1), (["0 137"], 137)])
 def test_the_exit_status_of_several_runs_is_their_worst(tmp_path: Path, table: list[str], status: int) -> None:
-    started = _Job(tmp_path, _cluster(), table).start()
+    started = _StandInJob(tmp_path, _cluster(), table).start()
     output, _ = started.communicate(timeout=20)
     assert started.returncode == status
     assert output.count("launch.submit.job end") == len(table)
 
 
-def test_a_signal_reaches_the_launcher_ends_the_job_with_75_and_starts_no_further_run(tmp_path: Path) -> None:
-    job = _Job(tmp_path, _cluster(), ["30 0", "0 0"])
+def test_a_signal_reaches_the_launcher_and_the_job_ends_with_75_without_a_further_run(tmp_path: Path) -> None:
+    job = _StandInJob(tmp_path, _cluster(), ["30 0", "0 0"])
     started = job.start()
     job.wait_for_launch(started)
     started.send_signal(signal.SIGTERM)
@@ -109,19 +115,21 @@ def test_a_signal_reaches_the_launcher_ends_the_job_with_75_and_starts_no_furthe
     assert not (tmp_path / "run-1" / "launched").exists()
 
 
-def test_before_the_limit_the_script_tells_its_ranks_and_grid_engine_to_queue_it_again(tmp_path: Path) -> None:
+def test_before_the_limit_the_script_signals_its_ranks_and_asks_grid_engine_to_queue_the_job_again(
+    tmp_path: Path,
+) -> None:
     limits = ["cluster.scheduler.wall_time_s=60", "cluster.scheduler.notice_s=59", "cluster.scheduler.requeue=true"]
     hosts = tmp_path / "pe_hostfile"
     hosts.write_text("one 2 main.q@one UNDEFINED\ntwo 2 main.q@two UNDEFINED\n", encoding="utf-8")
-    job = _Job(tmp_path, _cluster("cluster.scheduler.kind=gridengine", *limits), ["30 0"])
+    job = _StandInJob(tmp_path, _cluster("cluster.scheduler.kind=gridengine", *limits), ["30 0"])
     started = job.start(PE_HOSTFILE=str(hosts), JOB_ID="7")
     output, _ = started.communicate(timeout=20)
     assert started.returncode == 99
     assert f"job 7 of {tmp_path}/run-0 on one two" in output
 
 
-def test_a_run_that_is_over_is_not_begun_again(tmp_path: Path) -> None:
-    job = _Job(tmp_path, _cluster(), ["0 1", "0 0"])
+def test_a_run_that_has_ended_is_not_started_again(tmp_path: Path) -> None:
+    job = _StandInJob(tmp_path, _cluster(), ["0 1", "0 0"])
     (tmp_path / "run-0" / "over").touch()
     started = job.start()
     started.communicate(timeout=10)
@@ -133,7 +141,7 @@ def test_other_hosts_than_asked_for_are_refused(tmp_path: Path) -> None:
     hosts = tmp_path / "nodes"
     hosts.write_text("one\none\n", encoding="utf-8")
     limit = "cluster.scheduler.wall_time_s=60", "cluster.scheduler.notice_s=0"
-    started = _Job(tmp_path, _cluster("cluster.scheduler.kind=gridengine", *limit), ["0 0"]).start(
+    started = _StandInJob(tmp_path, _cluster("cluster.scheduler.kind=gridengine", *limit), ["0 0"]).start(
         SGE_JOB_HOSTLIST=str(hosts), JOB_ID="7"
     )
     output, _ = started.communicate(timeout=10)

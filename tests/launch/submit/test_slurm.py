@@ -1,4 +1,4 @@
-"""Real Slurm jobs: two virtual nodes, a rank on each, over Gloo's rendezvous and without ssh, or over MPI."""
+"""Real Slurm jobs on two virtual nodes with a rank each, by Gloo's rendezvous without ssh, or by MPI."""
 
 from __future__ import annotations
 
@@ -60,28 +60,29 @@ def slurm() -> Iterator[None]:
 
 
 def _state(job: str) -> tuple[str, str, int]:
-    """Give a job's state, exit status and restarts."""
+    """Return a job's state, exit status and number of restarts."""
     text = ask("scontrol", "show", "job", job)
     found = {key: re.search(rf"{key}=(\S+)", text) for key in ("JobState", "ExitCode", "Restarts")}
     state, status, restarts = (match[1] if match else "" for match in found.values())
     return state, status, int(restarts or 0)
 
 
-def _has_gone_on(job: str) -> bool:
-    """Tell whether a job that was queued again has succeeded; asks for it to start while it has not.
+def _has_continued(job: str) -> bool:
+    """Return whether a job that was queued again has succeeded; while the job is pending, ask Slurm to start it.
 
-    By itself Slurm waits for minutes; it may not take a new time for a job just queued, and holds one a node refused.
+    By itself Slurm waits for minutes before it starts a requeued job. It may refuse a new start time for a job that was
+    just queued, and it holds a job that a node refused.
     """
     state, status, _ = _state(job)
     if state == "PENDING":
         ask("scontrol", "release", job)
         ask("scontrol", "update", f"JobId={job}", "StartTime=now")
         time.sleep(2)
-    # On its way back into the queue it is COMPLETED for a moment, with 75.
+    # On the way back into the queue, the job is COMPLETED for a moment, with exit status 75.
     return (state, status) == ("COMPLETED", "0:0")
 
 
-def test_a_job_that_is_told_of_its_limit_is_queued_again_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_job_near_its_limit_is_queued_again_and_continues_where_it_was(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     job = submit(CLUSTER, folder, overrides=["run.max_steps=60"])
     wait_until(lambda: has_begun(folder), folder / "job.log")
@@ -89,13 +90,12 @@ def test_a_job_that_is_told_of_its_limit_is_queued_again_and_goes_on_where_it_wa
     wait_until(lambda: _state(job)[0] == "PENDING", folder / "job.log")
     assert _state(job)[2] == 1
     assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8")
-    # An attempt that starts while the one before is still ending is ended with it.
+    # Slurm would end the next attempt together with the rest of this one, so this one has to be gone first.
     ending = ["pgrep", "-f", rf"slurmstepd: \[{job}\."]
     wait_until(lambda: subprocess.run(ending, check=False).returncode != 0, folder / "job.log")
-    wait_until(lambda: _has_gone_on(job), folder / "job.log")
-    assert {key: summary(folder)[key] for key in ("status", "steps", "world_size")} == {
-        "status": "success", "steps": 60, "world_size": 2,
-    }  # fmt: skip
+    wait_until(lambda: _has_continued(job), folder / "job.log")
+    found = summary(folder)
+    assert (found["status"], found["steps"], found["world_size"]) == ("success", 60, 2)
     log = (folder / "job.log").read_text(encoding="utf-8")
     assert log.count(f"job {job} of {folder} on node1 node2") == 2
     assert re.search(r"^rank 1 of 2 on node2 \(by Slurm\): local rank 0, cores 0, memory near", log, re.MULTILINE)
@@ -106,7 +106,7 @@ def test_a_job_that_is_told_of_its_limit_is_queued_again_and_goes_on_where_it_wa
 def test_ranks_of_a_job_meet_over_mpi(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("mpirun") is None or shutil.which("mpicxx") is None:
         pytest.skip("Open MPI is not installed here (mpirun, mpicxx)")
-    # Virtual nodes are one host, and Open MPI's shared memory crashes between what it takes for two.
+    # The virtual nodes are one host. Open MPI takes them for two, and its shared memory crashes between them.
     monkeypatch.setenv("OMPI_MCA_btl", "tcp,self")
     monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "lo")
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
@@ -132,17 +132,17 @@ def test_a_cell_of_a_study_is_a_job_whose_row_the_next_sweep_finds(
     folder = tmp_path / "runs" / "resnet8-allreduce-synthetic-b8-r2-1"
     assert sweep(words) == 0
     assert re.search(r"digits: job \d+, 2 ranks on 2 nodes", capsys.readouterr().out)
-    assert sweep(words) == 0  # hands nothing over again
+    assert sweep(words) == 0  # submits nothing again
     wait_until((folder / "summary.json").exists, folder / "job.log")
     assert sweep(words) == 0
     rows = (tmp_path / "runs" / "queued.csv").read_text(encoding="utf-8").splitlines()
     assert rows[1].startswith("resnet8,allreduce,synthetic,8,2,0,measured,success,")
-    assert len(list((tmp_path / "runs").glob("resnet8-*"))) == 2  # the run, and the mark of its job
+    assert len(list((tmp_path / "runs").glob("resnet8-*"))) == 2  # the run, and the ticket of its job
 
 
-def test_the_doctor_looks_at_every_node_of_an_allocation(tmp_path: Path) -> None:
+def test_the_doctor_checks_every_node_of_a_job(tmp_path: Path) -> None:
     place = tmp_path / "cluster.yaml"
-    # Not bound: the core 0 of both virtual nodes is the same one.
+    # The ranks are not bound to cores, because core 0 of both virtual nodes is the same core.
     cluster = CLUSTER.replace("node: {cores: 1}\n", "") + f"paths: {{runs: {tmp_path}/runs}}\n"
     place.write_text(cluster, encoding="utf-8")
     doctor = [sys.executable, "-I", "-m", "launch.doctor", "--json", "--cluster", str(place)]
@@ -158,7 +158,7 @@ def test_the_doctor_looks_at_every_node_of_an_allocation(tmp_path: Path) -> None
     assert words["allreduce"].startswith("32 MiB over 2 ranks by gloo: ")
 
 
-def test_what_sbatch_refuses_is_told_in_one_line_and_leaves_no_folder(
+def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_no_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "cluster.yaml"

@@ -1,4 +1,4 @@
-"""``./run.sh submit``: what it refuses, what it shows, and a job on a list of hosts."""
+"""``./run.sh submit``: wrong commands, the dry run, and a job on a list of hosts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SRUN = ["--set", "cluster.launcher=srun"]
         ([*_SLURM, *_LIMIT, "--set", "cluster.node.rank_cores=['0']"], "cluster.node.rank_cores: got ['0']"),
     ],
 )  # fmt: skip
-def test_a_job_that_could_not_run_is_refused_in_one_line(
+def test_a_job_that_cannot_run_is_refused_in_one_line(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", "digits", "--cluster", "laptop", *words]) == 2
