@@ -1,4 +1,4 @@
-"""What a report draws: subjects to charts. A chart without data is left out."""
+"""The charts of a report, from the runs that it shows. A chart without data is left out."""
 
 from __future__ import annotations
 
@@ -7,110 +7,112 @@ from statistics import median
 from typing import Any
 
 from logs.read.lines import to_number
+from logs.show.chart import Band, Bar, BarChart, Captioned, LineChart, Series, Stretch
 from logs.show.subject import Subject
-from logs.show.svg import Band, Bar, Series, bar_chart, line_chart
 
 __all__ = ["course", "figures"]
 
-_Points = list[tuple[float, float | None]]
+_Point = tuple[float, float | None]
+_Sample = tuple[Any, Any, Any]
+"""(epoch, seconds since run_start, value), as a log has them: anything may be missing or of a wrong type."""
+
 _SHARES = ("computing", "waiting for communication", "waiting for input")
-_KEY = ("computing", "communication", "input")
+_SHARE_NAMES = ("computing", "communication", "input")
 _RANKS_AT_AN_END = 8
-"""Of more than twice as many ranks, only so many at either end are drawn."""
+"""Of more than twice as many ranks, only the slowest and the fastest so many are drawn."""
 
 
-def figures(subjects: Sequence[Subject]) -> Iterator[tuple[str, str]]:
-    """Give (caption, SVG) for everything the subjects have data of."""
-    for caption, drawn in _all(subjects):
-        if drawn:
-            yield caption, drawn
+def figures(subjects: Sequence[Subject]) -> Iterator[Captioned]:
+    """Yield every chart that the runs have data for."""
+    return (figure for figure in _all(subjects) if figure.chart.has_data)
 
 
-def course(subjects: Sequence[Subject]) -> Iterator[tuple[str, str]]:
-    """Give (caption, SVG) of accuracy and loss, by epoch and by time."""
-    references, targets = _references(subjects), _targets(subjects)
-    by_epoch = [_Series(subject, _at_epoch) for subject in subjects]
-    by_second = [_Series(subject, _at_second) for subject in subjects]
-    yield "Accuracy by epoch", _lines("Top-1 accuracy", "epochs", by_epoch, _accuracy, [*targets, *references])
-    yield "Accuracy by time", _lines("Top-1 accuracy", "seconds since run_start", by_second, _accuracy, targets)
-    yield "Training loss by epoch", _lines("Loss", "epochs", by_epoch, _row("loss"))
-    yield "Training loss by time", _lines("Loss", "seconds since run_start", by_second, _row("loss"))
+def course(subjects: Sequence[Subject]) -> Iterator[Captioned]:
+    """Yield the charts of accuracy and loss, by epoch and by time, that the runs have data for."""
+    return (figure for figure in _course(subjects) if figure.chart.has_data)
 
 
-def _all(subjects: Sequence[Subject]) -> Iterator[tuple[str, str]]:
-    yield from course(subjects)
-    by_epoch = [_Series(subject, _at_epoch) for subject in subjects]
-    yield "Learning rate", _lines("Learning rate", "epochs", by_epoch, _row("lr"))
-    yield "Throughput, images/s", _lines("Training images a second", "epochs", by_epoch, _throughput)
-    yield "Where a step's time goes", bar_chart("Shares of a step's time", "% of the time", _shares(subjects), _KEY)
-    yield "Evaluation time, s", _lines("Seconds of an evaluation", "epochs", by_epoch, _evaluation_s)
+def _all(subjects: Sequence[Subject]) -> Iterator[Captioned]:
+    yield from _course(subjects)
+    yield Captioned("Learning rate", _by_epoch("Learning rate", subjects, _metric("lr")))
+    yield Captioned("Throughput, images/s", _by_epoch("Training images a second", subjects, _throughput))
+    shares = BarChart("Shares of a step's time", "% of the time", _shares(subjects), _SHARE_NAMES)
+    yield Captioned("Where a step's time goes", shares)
+    yield Captioned("Evaluation time, s", _by_epoch("Seconds of an evaluation", subjects, _evaluation_s))
     for subject in subjects:
-        whose = f": {subject.name}" if len(subjects) > 1 else ""
         threads = list(dict.fromkeys(str(phase["thread"]) for phase in subject.startup))
-        rows = _ledger(subject, threads)
-        yield f"Start-up{whose}", bar_chart("Start-up phases", "seconds since the process began", rows, threads)
+        phases = BarChart("Start-up phases", "seconds since the process began", _startup(subject, threads), threads)
+        yield Captioned(f"Start-up: {subject.name}" if len(subjects) > 1 else "Start-up", phases)
     for subject in subjects:
-        whose = f"{subject.name}, " if len(subjects) > 1 else ""
-        chart = bar_chart("Time of a step by rank", "ms of a median step", _ranks(subject), _KEY)
-        yield f"Time of a step by rank: {whose}{_slowest(subject)}", chart
+        name = f"{subject.name}, " if len(subjects) > 1 else ""
+        ranks = BarChart("Time of a step by rank", "ms of a median step", _ranks(subject), _SHARE_NAMES)
+        yield Captioned(f"Time of a step by rank: {name}{_slowest(subject)}", ranks)
 
 
-class _Series:
-    """A subject and the horizontal position of its things: what `_at_epoch` or `_at_second` gives."""
-
-    def __init__(self, subject: Subject, position: Callable[[Subject, Any, Any], float | None]) -> None:
-        self.subject, self._position = subject, position
-
-    def points(self, things: Sequence[tuple[Any, Any, Any]]) -> _Points:
-        """Place (epoch, seconds since run_start, value) triples."""
-        placed = ((self._position(self.subject, epoch, second), to_number(value)) for epoch, second, value in things)
-        return [(x, y) for x, y in placed if x is not None]
+def _course(subjects: Sequence[Subject]) -> Iterator[Captioned]:
+    targets = _targets(subjects)
+    bands = [*targets, *_references(subjects)]
+    yield Captioned("Accuracy by epoch", _by_epoch("Top-1 accuracy", subjects, _accuracy, bands))
+    yield Captioned("Accuracy by time", _by_time("Top-1 accuracy", subjects, _accuracy, targets))
+    yield Captioned("Training loss by epoch", _by_epoch("Loss", subjects, _metric("loss")))
+    yield Captioned("Training loss by time", _by_time("Loss", subjects, _metric("loss")))
 
 
-def _at_epoch(_: Subject, epoch: Any, __: Any) -> float | None:
-    return to_number(epoch)
+def _by_epoch(
+    title: str, subjects: Sequence[Subject], samples: Callable[[Subject], list[_Sample]], bands: Sequence[Band] = ()
+) -> LineChart:
+    placed = [[(epoch, value) for epoch, _, value in samples(subject)] for subject in subjects]
+    return LineChart(title, "epochs", _series(subjects, placed), bands)
 
 
-def _at_second(_: Subject, __: Any, second: Any) -> float | None:
-    return to_number(second)
+def _by_time(
+    title: str, subjects: Sequence[Subject], samples: Callable[[Subject], list[_Sample]], bands: Sequence[Band] = ()
+) -> LineChart:
+    placed = [[(second, value) for _, second, value in samples(subject)] for subject in subjects]
+    return LineChart(title, "seconds since run_start", _series(subjects, placed), bands)
 
 
-def _lines(
-    title: str, x_name: str, placed: Sequence[_Series], things: Callable[[Subject], Any], bands: Sequence[Band] = ()
-) -> str:
-    series = [Series(each.subject.name, index, each.points(things(each.subject))) for index, each in enumerate(placed)]
-    return line_chart(title, x_name, series, bands)
+def _series(subjects: Sequence[Subject], placed: Sequence[Sequence[tuple[Any, Any]]]) -> list[Series]:
+    """Return a series for each run; points whose place is no number are left out."""
+    found = []
+    for number, (subject, pairs) in enumerate(zip(subjects, placed, strict=True)):
+        points = [(to_number(x), to_number(y)) for x, y in pairs]
+        found.append(Series(subject.name, number, [(x, y) for x, y in points if x is not None]))
+    return found
 
 
-def _accuracy(subject: Subject) -> list[tuple[Any, Any, Any]]:
+def _accuracy(subject: Subject) -> list[_Sample]:
     return [(each.epoch, each.at_s, each.accuracy) for each in subject.record.evaluations]
 
 
-def _evaluation_s(subject: Subject) -> list[tuple[Any, Any, Any]]:
+def _evaluation_s(subject: Subject) -> list[_Sample]:
     return [(each.epoch, each.at_s, each.seconds) for each in subject.record.evaluations if each.seconds is not None]
 
 
-def _row(key: str) -> Callable[[Subject], list[tuple[Any, Any, Any]]]:
-    """Take ``key`` of the metrics' rows, placed by images seen, not by the epoch's number, which stands still."""
+def _metric(key: str) -> Callable[[Subject], list[_Sample]]:
+    """Return a function that reads ``key`` from the rows of the metrics.
 
-    def things(subject: Subject) -> list[tuple[Any, Any, Any]]:
+    A row is placed by the images seen, because the row's epoch is a whole number and stands still within an epoch.
+    """
+
+    def samples(subject: Subject) -> list[_Sample]:
         record = subject.record
-        size, samples, began = record.global_batch_size, record.train_samples, record.began_s
-        placed = []
+        size, images, began = record.global_batch_size, record.train_samples, record.began_s
+        found: list[_Sample] = []
         for row in subject.intervals:
             step, when = to_number(row.get("step")), to_number(row.get("time"))
-            epoch = (step + 1) * size / samples if step is not None and size and samples else row.get("epoch")
-            placed.append((epoch, when - began if when is not None and began is not None else None, row.get(key)))
-        return placed
+            epoch = (step + 1) * size / images if step is not None and size and images else row.get("epoch")
+            found.append((epoch, when - began if when is not None and began is not None else None, row.get(key)))
+        return found
 
-    return things
+    return samples
 
 
-def _throughput(subject: Subject) -> list[tuple[Any, Any, Any]]:
-    """Take the metrics' rates, else those of the log's epochs, else those that the log tells."""
+def _throughput(subject: Subject) -> list[_Sample]:
+    """Return images/s from the metrics, else from the log's epochs, else as the log itself states them."""
     record = subject.record
     if subject.intervals:
-        return _row("images_per_s")(subject)
+        return _metric("images_per_s")(subject)
     if record.median_epoch_s is not None and record.train_samples:
         spans = [span for span in record.epoch_spans if span.end_s > span.begin_s]
         rates = [record.train_samples * span.epochs / (span.end_s - span.begin_s) for span in spans]
@@ -119,8 +121,8 @@ def _throughput(subject: Subject) -> list[tuple[Any, Any, Any]]:
 
 
 def _references(subjects: Sequence[Subject]) -> list[Band]:
-    """Mark where the reference converges, once for each batch size."""
-    found = {place.reference for place in (subject.standing for subject in subjects) if place.reference}
+    """Return where the official reference converges, once for each batch size."""
+    found = {standing.reference for standing in (subject.standing for subject in subjects) if standing.reference}
     return [
         Band("x", each.least, each.mean + 2 * each.deviation, f"reference at batch {each.batch_size}")
         for each in sorted(found, key=lambda each: each.batch_size)
@@ -133,7 +135,7 @@ def _targets(subjects: Sequence[Subject]) -> list[Band]:
 
 
 def _shares(subjects: Sequence[Subject]) -> list[Bar]:
-    """Cut a step into what is left over, what communication showed, and what input was waited for."""
+    """Return a bar for each run: the share of a step that computes, communicates unhidden, and waits for input."""
     bars = []
     for subject in subjects:
         source = subject.summary if subject.summary.get("input_wait_fraction") is not None else {}
@@ -141,45 +143,47 @@ def _shares(subjects: Sequence[Subject]) -> list[Bar]:
         waiting, exposed = (to_number(source.get(key)) for key in ("input_wait_fraction", "comm_exposed_fraction"))
         if waiting is None or exposed is None:
             continue
-        stretches, begin = [], 0.0
-        for number, share in enumerate((max(1 - waiting - exposed, 0.0), exposed, waiting)):
-            words = f"{subject.name}: {share:.1%} {_SHARES[number]}"
-            stretches.append((begin, begin + 100 * share, number, words))
-            begin += 100 * share
-        bars.append(Bar(subject.name, stretches))
+        shares = (max(1 - waiting - exposed, 0.0), exposed, waiting)
+        words = [f"{subject.name}: {share:.1%} {_SHARES[number]}" for number, share in enumerate(shares)]
+        bars.append(Bar(subject.name, _end_to_end([100 * share for share in shares], words)))
     return bars
 
 
-def _ledger(subject: Subject, threads: Sequence[str]) -> list[Bar]:
-    """Draw the start-up's phases, a colour a thread."""
+def _end_to_end(lengths: Sequence[float], words: Sequence[str]) -> list[Stretch]:
+    """Return stretches of these lengths, each beginning where the one before ends."""
+    stretches, begin = [], 0.0
+    for number, (length, text) in enumerate(zip(lengths, words, strict=True)):
+        stretches.append(Stretch(begin, begin + length, number, text))
+        begin += length
+    return stretches
+
+
+def _startup(subject: Subject, threads: Sequence[str]) -> list[Bar]:
+    """Return a bar for each phase of the start-up, with a colour for each thread."""
     bars = []
     for phase in subject.startup:
         begin, end, thread = float(phase["begin_s"]), float(phase["end_s"]), str(phase["thread"])
         words = f"{phase['phase']} ({thread}): {end - begin:.2f} s from {begin:.2f} s"
-        bars.append(Bar(str(phase["phase"]), [(begin, end, threads.index(thread), words)]))
+        bars.append(Bar(str(phase["phase"]), [Stretch(begin, end, threads.index(thread), words)]))
     return bars
 
 
 def _ranks(subject: Subject) -> list[Bar]:
-    """Draw where a step's time goes on each rank, the slowest first; of many ranks the slowest and the fastest."""
+    """Return a bar for each rank, the slowest rank first: where the time of a step goes."""
     rows = sorted(subject.ranks, key=lambda row: -float(row["compute_median_s"]))
     if len(rows) > 2 * _RANKS_AT_AN_END:
         rows = [*rows[:_RANKS_AT_AN_END], *rows[-_RANKS_AT_AN_END:]]
     bars = []
     for row in rows:
-        stretches, begin = [], 0.0
-        for number, key in enumerate(("compute_median_s", "comm_wait_median_s", "input_wait_median_s")):
-            length = 1e3 * float(row[key])
-            words = f"rank {row['rank']}: {length:.1f} ms {_SHARES[number]}"
-            words += f", 95th percentile {1e3 * float(row['compute_p95_s']):.1f} ms" if number == 0 else ""
-            stretches.append((begin, begin + length, number, words))
-            begin += length
-        bars.append(Bar(f"rank {row['rank']}", stretches))
+        times = [1e3 * float(row[key]) for key in ("compute_median_s", "comm_wait_median_s", "input_wait_median_s")]
+        words = [f"rank {row['rank']}: {time:.1f} ms {_SHARES[number]}" for number, time in enumerate(times)]
+        words[0] += f", 95th percentile {1e3 * float(row['compute_p95_s']):.1f} ms"
+        bars.append(Bar(f"rank {row['rank']}", _end_to_end(times, words)))
     return bars if len(bars) > 1 else []
 
 
 def _slowest(subject: Subject) -> str:
-    """Name the rank that computes longest."""
+    """Return a sentence that names the rank whose computing takes longest."""
     times = {str(row["rank"]): float(row["compute_median_s"]) for row in subject.ranks}
     usual = median(times.values()) if times else 0.0
     if not usual:

@@ -11,13 +11,15 @@ from typing import Any
 from urllib.parse import quote
 
 from logs.judge.explain import explain
+from logs.show.chart import BarChart, Captioned, Series, Stretch
 from logs.show.figures import figures
 from logs.show.subject import Subject
 
-__all__ = ["badge", "document", "render", "scrolled", "section"]
+__all__ = ["badge", "charts", "document", "render", "scrolled", "section"]
 
-_CSS = (Path(__file__).parent / "page.css").read_text
+_CSS_FILES = ("colours.css", "page.css")
 _MANY_LINKS = 40
+_MANY_NAMES = 8
 _HEADS = ("Run", "Outcome", "Time to train", "Initialisation", "Epochs", "Accuracy", "Batch", "Images/s", "Log check")
 _NOTHING = "\u2013"
 
@@ -27,7 +29,7 @@ def render(subjects: Sequence[Subject], destination: Path) -> str:
     names = ", ".join(subject.name for subject in subjects[:3]) + (" …" if len(subjects) > 3 else "")  # noqa: PLR2004
     sections = [
         section("Verdicts", _verdicts(subjects)),
-        section("Course", _charts(subjects)),
+        section("Course", _course(subjects)),
         section("Configuration", _configuration(subjects)),
         section("Files", _files(subjects, destination)),
     ]
@@ -37,11 +39,12 @@ def render(subjects: Sequence[Subject], destination: Path) -> str:
 
 def document(title: str, body: str) -> str:
     """Put ``body`` into a page that opens from disk and loads nothing."""
+    css = "".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in _CSS_FILES)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(title)}</title><style>{_CSS(encoding='utf-8')}</style></head>"
+        f"<title>{escape(title)}</title><style>{css}</style></head>"
         f"<body><main>{body}</main></body></html>\n"
     )
 
@@ -82,9 +85,9 @@ def _verdicts(subjects: Sequence[Subject]) -> str:
 def _row(subject: Subject, number: int) -> str:
     record = subject.record
     who = " · ".join(text for text in (record.submitter, record.platform) if text)
-    line = f'<path class="line line{number % 6}" d="M1 4H23"/>'
-    swatch = f'<svg class="swatch" viewBox="0 0 24 8" aria-hidden="true">{line}</svg>'
-    name = f'{swatch}<span class="run">{escape(subject.name)}</span><small>{escape(who)}</small>'
+    name = (
+        f'{_swatch(Series("", number, ()))}<span class="run">{escape(subject.name)}</span><small>{escape(who)}</small>'
+    )
     accuracy = _NOTHING if record.final_accuracy is None else f"{record.final_accuracy:.4f}"
     goal = f"<small>target {subject.target:g}</small>" if subject.target is not None else ""
     verdicts = "<br>".join(
@@ -130,11 +133,43 @@ def _notes(subject: Subject, *, alone: bool) -> str:
     return f"<details{opened}><summary>{escape(subject.name)}: notes</summary><ul>{items}</ul></details>"
 
 
-def _charts(subjects: Sequence[Subject]) -> str:
-    drawn = "".join(
-        f"<figure>{chart}<figcaption>{escape(caption)}</figcaption></figure>" for caption, chart in figures(subjects)
+def _course(subjects: Sequence[Subject]) -> str:
+    return charts(list(figures(subjects))) or "<p>The logs tell no course of the runs.</p>"
+
+
+def charts(figures: Sequence[Captioned]) -> str:
+    """Return the charts, each with its caption and legend; nothing if there is none."""
+    from logs.show.drawing import to_svg  # noqa: PLC0415 (matplotlib takes a second to import)
+
+    drawn = (
+        f"<figure>{to_svg(each.chart)}{_legend(each)}<figcaption>{escape(each.caption)}</figcaption></figure>"
+        for each in figures
     )
-    return f'<div class="charts">{drawn}</div>' if drawn else "<p>The logs tell no course of the runs.</p>"
+    return f'<div class="charts">{"".join(drawn)}</div>' if figures else ""
+
+
+def _legend(figure: Captioned) -> str:
+    """Return the names of a chart's lines or colours, beside a sample of each."""
+    chart = figure.chart
+    if isinstance(chart, BarChart):
+        colours = [Stretch(0, 0, number, "").colour for number in range(len(chart.names))]
+        dots = [f'<i class="dot" style="background:var({colour})"></i>' for colour in colours]
+        samples = list(zip(dots, chart.names, strict=True))
+    else:
+        samples = [(_swatch(series), series.name) for series in chart.series]
+    items = " ".join(f"<span>{sample}{escape(name)}</span>" for sample, name in samples)
+    if len(samples) <= _MANY_NAMES:
+        return f'<p class="key">{items}</p>' if len(samples) > 1 else ""
+    return f'<details class="key"><summary>{len(samples)} lines</summary>{items}</details>'
+
+
+def _swatch(series: Series) -> str:
+    """Return a sample of a series' line, with a hollow dot where nothing was measured."""
+    dashes = " ".join(f"{length:g}" for length in series.dashes) or "none"
+    line = f'<path style="stroke-dasharray:{dashes}" d="M1 4H23"/>'
+    dot = '<circle cx="12" cy="4" r="2.4"/>' if series.style == "predicted" else ""
+    stroke = f'style="stroke:var({series.colour})"'
+    return f'<svg class="swatch" viewBox="0 0 24 8" aria-hidden="true" {stroke}>{line}{dot}</svg>'
 
 
 def _configuration(subjects: Sequence[Subject]) -> str:

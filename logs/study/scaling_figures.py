@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
+from logs.show.chart import Bar, BarChart, Captioned, LineChart, Scale, Series, Stretch
 from logs.show.figures import course
 from logs.show.subject import gather
-from logs.show.svg import Bar, Series, bar_chart, line_chart
 from logs.study.cells import Row
 from logs.usage import Sample, read_samples
 
-__all__ = ["Figure", "cell_figures", "course_figures", "grouped", "ranks_in_words"]
+__all__ = ["cell_figures", "course_figures", "grouped", "ranks_in_words"]
 
-_Titled = tuple[str, list["Figure"]]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A chart, and the series that its key names."""
-
-    caption: str
-    drawing: str
-    series: Sequence[Series]
+_Titled = tuple[str, list[Captioned]]
 
 
 def grouped(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
@@ -53,7 +44,7 @@ def cell_figures(rows: Sequence[Row]) -> Iterator[_Titled]:
 def _lines(
     title: str, x: str, rows: Sequence[Row], label: str, value: Callable[[Row], float | None],
     extra: Sequence[Series] = (),
-) -> Figure:  # fmt: skip
+) -> LineChart:  # fmt: skip
     """Draw medians of ``value`` over the column ``x``, a line for each ``label`` and basis."""
     names = list(dict.fromkeys(str(getattr(row, label)) for row in rows))
     series = []
@@ -65,26 +56,25 @@ def _lines(
                 points.append((float(place), median(values)))
         if points:
             told = f"{name}, predicted" if basis == "predicted" else str(name)
-            style = "predicted" if basis == "predicted" else ""
-            series.append(Series(told, names.index(str(name)), points, style))  # type: ignore[arg-type]
+            series.append(Series(told, names.index(str(name)), points, basis))
     series += extra
     places = [place for each in series for place, _ in each.points]
     # Where ranks go far, what few of them do would be lost in the corner.
     goes_far = x == "ranks" and max(places) >= _FAR * min(places)
-    drawing = line_chart(title, _AXES[x], series, doubling=_DOUBLING[title] if goes_far else "")
-    return Figure("", drawing, series)
+    x_scale, y_scale = _SCALES[title] if goes_far else ("linear", "linear")
+    return LineChart(title, _AXES[x], series, x_scale=x_scale, y_scale=y_scale)
 
 
 _FAR = 16
-_DOUBLING: dict[str, Literal["x", "xy"]] = {"Images/s": "xy", "Efficiency": "x"}
+_SCALES: dict[str, tuple[Scale, Scale]] = {"Images/s": ("log2", "log2"), "Efficiency": ("log2", "linear")}
 _AXES = {"ranks": "ranks", "batch": "images a rank"}
 
 
-def _throughput(rows: Sequence[Row]) -> Iterator[Figure]:
+def _throughput(rows: Sequence[Row]) -> Iterator[Captioned]:
     for (network, data, batch), group in grouped(rows, "network", "data", "batch").items():
         ideal = _ideal(group)
-        figure = _lines("Images/s", "ranks", group, "communication", lambda row: row.images_per_s, ideal)
-        yield replace(figure, caption=f"Images/s: {network}, {data}, batch {batch} a rank")
+        chart = _lines("Images/s", "ranks", group, "communication", lambda row: row.images_per_s, ideal)
+        yield Captioned(f"Images/s: {network}, {data}, batch {batch} a rank", chart)
 
 
 def _ideal(rows: Sequence[Row]) -> list[Series]:
@@ -98,15 +88,15 @@ def _ideal(rows: Sequence[Row]) -> list[Series]:
     return [Series("ideal", 5, [(count, count * a_rank) for count in (1.0, float(last))], "ideal")]
 
 
-def _efficiency(rows: Sequence[Row]) -> Iterator[Figure]:
+def _efficiency(rows: Sequence[Row]) -> Iterator[Captioned]:
     for (way, data, batch), group in grouped(rows, "communication", "data", "batch").items():
         last = float(max(row.ranks for row in group))
         ideal = [Series("ideal", 5, [(1.0, 1.0), (last, 1.0)], "ideal")]
-        figure = _lines("Efficiency", "ranks", group, "network", lambda row: row.efficiency, ideal)
-        yield replace(figure, caption=f"Efficiency: {way}, {data}, batch {batch} a rank")
+        chart = _lines("Efficiency", "ranks", group, "network", lambda row: row.efficiency, ideal)
+        yield Captioned(f"Efficiency: {way}, {data}, batch {batch} a rank", chart)
 
 
-def _epoch_time(rows: Sequence[Row]) -> Iterator[Figure]:
+def _epoch_time(rows: Sequence[Row]) -> Iterator[Captioned]:
     """Show the first epoch and the later ones, by name apart."""
     for (network, data), group in grouped([row for row in rows if row.first_epoch_s], "network", "data").items():
         bars = []
@@ -119,12 +109,12 @@ def _epoch_time(rows: Sequence[Row]) -> Iterator[Figure]:
                 known = [value for value in values if value is not None]
                 if known:
                     label = f"{way} b{batch} x{ranks} {words.split()[0]}"
-                    bars.append(Bar(label, [(0.0, median(known), number, f"{label}: {median(known):.2f} s")]))
-        drawing = bar_chart("Seconds an epoch, first and later", "s", bars)
-        yield Figure(f"Seconds an epoch: {network}, {data}", drawing, ())
+                    bars.append(Bar(label, [Stretch(0.0, median(known), number, f"{label}: {median(known):.2f} s")]))
+        chart = BarChart("Seconds an epoch, first and later", "s", bars, ("first epoch", "later epochs"))
+        yield Captioned(f"Seconds an epoch: {network}, {data}", chart)
 
 
-def _speed_up_by_batch(rows: Sequence[Row]) -> Iterator[Figure]:
+def _speed_up_by_batch(rows: Sequence[Row]) -> Iterator[Captioned]:
     for (way, data, ranks), group in grouped(rows, "communication", "data", "ranks").items():
         if len({row.batch for row in group}) == 1:
             continue
@@ -132,16 +122,14 @@ def _speed_up_by_batch(rows: Sequence[Row]) -> Iterator[Figure]:
         for key, cell in grouped(group, "network", "basis").items():
             least = min(row.batch for row in cell)
             base[key] = median(row.images_per_s or 0.0 for row in cell if row.batch == least)
-        figure = _lines(
+        chart = _lines(
             "Speed-up", "batch", group, "network",
             lambda row, base=base: (row.images_per_s or 0.0) / base[row.network, row.basis],  # type: ignore[misc]
         )  # fmt: skip
-        yield replace(
-            figure, caption=f"Images/s over that of the smallest batch: {way}, {data}, {ranks_in_words(ranks)}"
-        )
+        yield Captioned(f"Images/s over that of the smallest batch: {way}, {data}, {ranks_in_words(ranks)}", chart)
 
 
-def _data_kinds(rows: Sequence[Row]) -> Iterator[Figure]:
+def _data_kinds(rows: Sequence[Row]) -> Iterator[Captioned]:
     measured = [row for row in rows if row.basis == "measured"]
     kinds = list(dict.fromkeys(row.data for row in measured))
     for (network, way), group in grouped(measured, "network", "communication").items():
@@ -152,8 +140,8 @@ def _data_kinds(rows: Sequence[Row]) -> Iterator[Figure]:
             for (data,), same in grouped(cell, "data").items():
                 rate = median(row.images_per_s or 0.0 for row in same)
                 label = f"b{batch} x{ranks} {data}"
-                bars.append(Bar(label, [(0.0, rate, kinds.index(data), f"{label}: {rate:,.1f} images/s")]))
-        yield Figure(f"Images/s by kind of data: {network}, {way}", bar_chart("Images/s", "images/s", bars), ())
+                bars.append(Bar(label, [Stretch(0.0, rate, kinds.index(data), f"{label}: {rate:,.1f} images/s")]))
+        yield Captioned(f"Images/s by kind of data: {network}, {way}", BarChart("Images/s", "images/s", bars, kinds))
 
 
 def ranks_in_words(count: int) -> str:
@@ -164,21 +152,20 @@ def ranks_in_words(count: int) -> str:
 def course_figures(rows: Sequence[Row], runs: Path) -> Iterator[_Titled]:
     """Give the sections whose charts follow a cell's first repeat through its run."""
     first = [row for row in rows if row.basis == "measured" and row.status == "success" and not row.repeat]
-    courses: list[Figure] = []
-    traces: list[Figure] = []
+    courses: list[Captioned] = []
+    traces: list[Captioned] = []
     for (network, data, batch), group in grouped(first, "network", "data", "batch").items():
         names = [f"{row.communication}, {ranks_in_words(row.ranks)}" for row in group]
-        key = [Series(name, number, ()) for number, name in enumerate(names)]
         whose = f"{network}, {data}, batch {batch} a rank"
         subjects = [gather(runs / row.folder, name) for row, name in zip(group, names, strict=True)]
-        courses += [Figure(f"{caption}: {whose}", drawing, key) for caption, drawing in course(subjects)]
+        courses += [replace(figure, caption=f"{figure.caption}: {whose}") for figure in course(subjects)]
         samples = {name: read_samples(runs / row.folder) for row, name in zip(group, names, strict=True)}
         traces += [replace(figure, caption=f"{figure.caption}: {whose}") for figure in _traces(samples)]
     yield "Loss and accuracy", courses
     yield "Utilisation", traces
 
 
-def _traces(samples: dict[str, list[Sample]]) -> Iterator[Figure]:
+def _traces(samples: dict[str, list[Sample]]) -> Iterator[Captioned]:
     kinds: dict[str, Callable[[Sample], float | None]] = {
         "Cores busy with the run": lambda each: each.busy_cores,
         "Cores busy on the machine": lambda each: each.machine_busy_cores,
@@ -190,6 +177,6 @@ def _traces(samples: dict[str, list[Sample]]) -> Iterator[Figure]:
             Series(name, number, [(each.time - rows[0].time, value(each)) for each in rows])
             for number, (name, rows) in enumerate(samples.items())
         ]
-        drawing = line_chart(caption, "seconds since the run was launched", series)
-        if drawing:
-            yield Figure(caption, drawing, series)
+        chart = LineChart(caption, "seconds since the run was launched", series)
+        if chart.has_data:
+            yield Captioned(caption, chart)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from statistics import median
 
 from configs.scaling_study import Expectation, ScalingStudy
 from logs.disk import write_text
-from logs.show.page import badge, document, scrolled, section
+from logs.show.page import badge, charts, document, scrolled, section
 from logs.study.cells import Row
 from logs.study.expectations import MARGIN, Comparison, compare, verdict
 from logs.study.findings import findings
-from logs.study.scaling_figures import Figure, cell_figures, course_figures, grouped
+from logs.study.scaling_figures import cell_figures, course_figures, grouped
 from logs.study.scaling_table import with_efficiency
 
 __all__ = ["write_scaling_page"]
@@ -40,7 +40,7 @@ def write_scaling_page(study: ScalingStudy, rows: Sequence[Row], runs: Path, fol
     """
     complete = with_efficiency(rows)
     sections = [
-        section(title, _charts(figures))
+        section(title, charts(figures))
         for title, figures in (*cell_figures(complete), *course_figures(complete, runs))
         if figures
     ]
@@ -92,23 +92,6 @@ def _judged(expectation: Expectation, comparisons: Sequence[Comparison]) -> str:
         cells = (escape(each.where), speeds, "yes" if each.holds else "no", basis)
         lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     return f"<tbody>{''.join(lines)}</tbody>"
-
-
-def _charts(figures: Iterable[Figure]) -> str:
-    drawn = (
-        f"<figure>{figure.drawing}{_key(figure)}<figcaption>{escape(figure.caption)}</figcaption></figure>"
-        for figure in figures
-    )
-    return f'<div class="charts">{"".join(drawn)}</div>'
-
-
-def _key(figure: Figure) -> str:
-    words = []
-    for series in figure.series:
-        line = f'<path class="line line{series.number % 6} {series.style}" d="M1 4H23"/>'
-        swatch = f'<svg class="swatch" viewBox="0 0 24 8" aria-hidden="true">{line}</svg>'
-        words.append(f"<span>{swatch}{escape(series.name)}</span> ")
-    return f'<p class="key">{"".join(words)}</p>' if words else ""
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -8,11 +8,8 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from logs.__main__ import main
-from logs.show.svg import Band, Series, line_chart, ticks
 from tests.logs import samples
 
 
@@ -180,26 +177,6 @@ def test_report_with_a_wrong_argument_is_one_line_and_status_2(
     Path("log.txt").touch()
     assert main(["report", *arguments]) == 2
     assert re.match(f"error: {words}", capsys.readouterr().err)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    points=st.lists(st.tuples(st.floats(-1e9, 1e9), st.none() | st.floats()), max_size=20),
-    low=st.floats(-1e6, 1e6), width=st.floats(0, 1e6),
-)  # fmt: skip
-def test_any_points_make_a_chart_within_its_frame(points: Any, low: float, width: float) -> None:
-    drawn = line_chart("y", "x", [Series("a & b", 0, points)], [Band("x", low, low + width, "band")])
-    numbers = [float(text) for text in re.findall(r'(?:cx|cy|x|y)="([-\d.a-z]+)"', drawn)]
-    assert all(-20 <= number <= 440 for number in numbers)
-    assert bool(drawn) == any(y is not None and abs(y) < 1e15 for _, y in points)
-
-
-@given(low=st.floats(-1e6, 1e6), span=st.floats(1e-6, 1e6))
-def test_ticks_are_few_round_and_within(low: float, span: float) -> None:
-    found = ticks(low, low + span)
-    slack = 1e-6 * (abs(low) + span)
-    assert len(found) <= 7
-    assert all(low - slack <= tick <= low + span + slack for tick in found)
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")

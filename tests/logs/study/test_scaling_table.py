@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logs.show.chart import LineChart
+from logs.show.drawing import to_svg
 from logs.study.cells import Row, steady_rate
 from logs.study.scaling_figures import cell_figures
 from logs.study.scaling_table import with_efficiency
@@ -46,11 +48,13 @@ def test_a_prediction_keeps_its_own_base_and_a_line_of_its_own() -> None:
     titles = dict(cell_figures(rows))
     for section in ("Throughput", "Efficiency"):
         (figure,) = titles[section]
-        lines = {series.style: [x for x, _ in series.points] for series in figure.series}
-        assert lines == {"predicted": [1, 2, 64], "": [1, 2], "ideal": [1, 64]}
-        assert figure.drawing.count('class="line line0"') == 1 + 3  # the measured line, and the predicted one's dots
-        assert figure.drawing.count("predicted: ") == 3
-    ideal = next(series for series in titles["Throughput"][0].series if series.style == "ideal")
+        assert isinstance(figure.chart, LineChart)
+        lines = {series.style: [x for x, _ in series.points] for series in figure.chart.series}
+        assert lines == {"predicted": [1, 2, 64], "measured": [1, 2], "ideal": [1, 64]}
+        assert to_svg(figure.chart).count("predicted: ") == 3
+    chart = titles["Throughput"][0].chart
+    assert isinstance(chart, LineChart)
+    ideal = next(series for series in chart.series if series.style == "ideal")
     assert list(ideal.points) == [(1, 100), (64, 6400)]
 
 
@@ -63,9 +67,10 @@ def test_efficiency_is_relative_to_the_median_of_the_repeats_of_the_best_way() -
 def test_from_sixteen_times_the_ranks_on_axes_double_and_evenly_spaced_doublings_lie_on_a_line() -> None:
     rows = [_row(count, 100.0 * count, basis="predicted", efficiency=1.0) for count in (1, 4, 16)]
     (figure,) = dict(cell_figures(rows))["Throughput"]
-    spots = re.findall(r'cx="([0-9.]+)" cy="([0-9.]+)"', figure.drawing)
+    drawing = to_svg(figure.chart)
+    spots = re.findall(r'cx="([0-9.]+)" cy="([0-9.]+)"', drawing)
     (x0, y0), (x1, y1), (x2, y2) = ((float(x), float(y)) for x, y in spots)
     assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
     assert y1 - y0 == pytest.approx(y2 - y1, abs=0.2)
     for ticked in (1, 2, 4, 8, 16):
-        assert f">{ticked}</text>" in figure.drawing
+        assert f">{ticked}</text>" in drawing

@@ -1,0 +1,194 @@
+"""Charts as data: lines, bars and their names. `logs.show.drawing` draws them.
+
+This file imports no plotting library, because matplotlib takes a second to import: figures are built, and tested,
+without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Band", "Bar", "BarChart", "Captioned", "Chart", "LineChart", "Scale", "Series", "Stretch", "in_short"]
+
+_COLOURS = 6
+"""`colours.css` has as many colours for series: ``--c0`` to ``--c5``."""
+
+_DASHES: tuple[tuple[float, ...], ...] = ((), (7, 3), (2, 2.5), (9, 3, 2, 3), (4, 2), (12, 4))
+_DASHES_PREDICTED = (1.0, 4.0)
+_MAX_POINTS = 300
+_MAX_DOTS = 40
+_MAX_VALUE = 1e15
+"""A diverged loss above this value counts as infinite: drawn to scale, it would flatten all other values."""
+
+Scale = Literal["linear", "log2", "log10"]
+Style = Literal["measured", "predicted", "ideal", "scatter"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a chart, or one kind of dots.
+
+    Attributes:
+        name: The name in the legend.
+        number: Colour and dash pattern; 36 numbers look different from each other.
+        points: (x, y) pairs; a y that is None leaves a gap.
+        style: ``predicted`` is dotted with hollow dots, ``ideal`` a thin grey line, ``scatter`` dots without a line.
+        spread: (lowest, highest) y at each point, drawn as a shaded area. If empty, none is drawn.
+    """
+
+    name: str
+    number: int
+    points: Sequence[tuple[float, float | None]]
+    style: Style = "measured"
+    spread: Sequence[tuple[float, float]] = ()
+
+    @property
+    def colour(self) -> str:
+        """The name of the series' colour in `colours.css`."""
+        return "--soft" if self.style == "ideal" else _colour(self.number)
+
+    @property
+    def dashes(self) -> tuple[float, ...]:
+        """Lengths of dashes and gaps in pixels; empty for a solid line."""
+        if self.style == "predicted":
+            return _DASHES_PREDICTED
+        if self.style == "ideal":
+            return ()
+        return _DASHES[(self.number + self.number // _COLOURS) % len(_DASHES)]
+
+    @property
+    def drawable(self) -> list[tuple[float, float]]:
+        """The points to draw: at most about 300 of a line, NaN in place of a y that cannot be drawn."""
+        stride = 1 if self.style == "scatter" else max(1, math.ceil(len(self.points) / _MAX_POINTS))
+        last = len(self.points) - 1
+        kept = [point for index, point in enumerate(self.points) if index % stride == 0 or index == last]
+        return [(x, y) if _is_drawable(y) else (x, math.nan) for x, y in kept if _is_drawable(x)]  # type: ignore[misc]
+
+    @property
+    def has_dots(self) -> bool:
+        """Whether each point is marked: where points are few, a dot shows where a measurement was."""
+        if self.style in ("ideal", "scatter"):
+            return self.style == "scatter"
+        return sum(not math.isnan(y) for _, y in self.drawable) <= _MAX_DOTS
+
+
+@dataclass(frozen=True)
+class Band:
+    """A named range of an axis, ``x`` or ``y``; a line where ``low`` equals ``high``."""
+
+    axis: Literal["x", "y"]
+    low: float
+    high: float
+    name: str
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A coloured part of a bar from ``begin`` to ``end``; ``number`` is the colour, ``words`` the tooltip."""
+
+    begin: float
+    end: float
+    number: int
+    words: str
+
+    @property
+    def colour(self) -> str:
+        """The name of the stretch's colour in `colours.css`."""
+        return _colour(self.number)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One row of a bar chart."""
+
+    label: str
+    stretches: Sequence[Stretch]
+
+
+@dataclass(frozen=True)
+class LineChart:
+    """Lines over a common pair of axes.
+
+    Attributes:
+        title: What the vertical axis shows; readers who cannot see the chart hear the title too.
+        x_name: Name of the horizontal axis.
+        bands: Marked ranges of an axis.
+        x_scale: ``log2`` and ``log10`` need values above 0; ``log2`` puts the ticks at powers of two.
+        y_from_zero: The vertical axis begins at 0 where no value is below 0.
+        x_ticks: Values to mark on the horizontal axis. If empty, round numbers are chosen.
+        heading: Text above the chart in an image file.
+    """
+
+    title: str
+    x_name: str
+    series: Sequence[Series]
+    bands: Sequence[Band] = ()
+    x_scale: Scale = "linear"
+    y_scale: Scale = "linear"
+    y_from_zero: bool = True
+    x_ticks: Sequence[float] = ()
+    heading: str = ""
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there is at least one point to draw."""
+        return any(not math.isnan(y) for each in self.series for _, y in each.drawable)
+
+    @property
+    def description(self) -> str:
+        """The chart in a sentence, for readers who cannot see it."""
+        ends = {each.name: [y for _, y in each.drawable if not math.isnan(y)] for each in self.series}
+        told = "; ".join(f"{name} ends at {in_short(ys[-1])}" for name, ys in ends.items() if ys)
+        return f"{self.title} over {self.x_name}. {told}."
+
+
+@dataclass(frozen=True)
+class BarChart:
+    """Rows of horizontal stretches over one axis that begins at 0; ``names`` are those of the colours, from 0 on."""
+
+    title: str
+    x_name: str
+    bars: Sequence[Bar]
+    names: Sequence[str] = ()
+
+    @property
+    def has_data(self) -> bool:
+        """Whether any stretch has a length."""
+        return any(stretch.end > 0 for bar in self.bars for stretch in bar.stretches)
+
+    @property
+    def description(self) -> str:
+        """The chart in a sentence, for readers who cannot see it."""
+        told = "; ".join(stretch.words for bar in self.bars for stretch in bar.stretches)
+        return f"{self.title}: {told}."
+
+
+Chart = LineChart | BarChart
+
+
+@dataclass(frozen=True)
+class Captioned:
+    """A chart of a page with the caption above it."""
+
+    caption: str
+    chart: Chart
+
+
+def in_short(number: float) -> str:
+    """Return a number in a few characters, as 12.3k for 12300."""
+    if abs(number) >= 1e6:  # noqa: PLR2004
+        return f"{number / 1e6:.3g}M"
+    if abs(number) >= 1e4:  # noqa: PLR2004
+        return f"{number / 1e3:.3g}k"
+    return f"{number:.4g}"
+
+
+def _colour(number: int) -> str:
+    return f"--c{number % _COLOURS}"
+
+
+def _is_drawable(value: float | None) -> bool:
+    return value is not None and abs(value) < _MAX_VALUE

@@ -1,0 +1,234 @@
+"""Draws charts with matplotlib, as SVG for a page or as an SVG or PNG file. The only importer of matplotlib.
+
+The same numbers give the same text: an SVG has neither a date nor a random id.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+from xml.etree.ElementTree import Element, tostring
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FixedLocator, Locator, LogLocator, MaxNLocator, NullLocator
+
+from configs.errors import UserError
+from logs.show.chart import Band, BarChart, Chart, LineChart, Scale, Series, in_short
+from logs.show.lean_svg import DOT_RADIUS, Tooltips, lean_svg, light_colours, standalone
+
+__all__ = ["save_charts", "to_svg"]
+
+_WIDTH, _HEIGHT = 360, 220
+"""Size of a page's line chart in CSS pixels: about as wide as a phone's screen, so that text is not shrunk there."""
+_RIGHT, _TOP, _BOTTOM = 14, 8, 38
+"""Margins of a page's chart in pixels. Automatic margins would measure all labels, and double a drawing's time."""
+_FILE_WIDTH, _FILE_HEIGHT = 560, 380
+"""Size of each chart of an image file in CSS pixels."""
+_ROW = 24
+_CHARACTER = 6.6
+"""Width of a character in pixels: capitals are wider, small letters narrower."""
+_LABEL_CHARACTERS = 26
+_POINTS_PER_INCH = 72
+"""The SVG backend writes points; with 72 pixels to the inch, a pixel is a point."""
+_PAD = 0.15
+"""Empty space around and between the charts of an image file, in inches."""
+_PNG_DPI = 144
+_NARROW, _WIDE = 5.0, 1e3
+"""Ratios of the last to the first value of a logarithmic axis: below ``_NARROW``, the ticks 1, 2, 5 and 10 are too few;
+from ``_WIDE`` on they are too many, and only powers of ten are marked."""
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "chart",
+    "font.size": 11.5,
+    "axes.axisbelow": True,
+    "axes.titlesize": 12.5,
+    "lines.linewidth": 1.7,
+    "lines.markersize": 2 * DOT_RADIUS,
+    "lines.scale_dashes": False,
+    "legend.frameon": False,
+}
+
+
+def to_svg(chart: Chart) -> str:
+    """Return a chart as an ``<svg>`` element for a page, which adds the heading and the legend."""
+    height = _TOP + _ROW * len(chart.bars) + _BOTTOM if isinstance(chart, BarChart) else _HEIGHT
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH / _POINTS_PER_INCH, height / _POINTS_PER_INCH))
+        axes = figure.add_subplot()
+        tooltips = _draw(axes, chart)
+        axes.set_xlabel(chart.x_name, loc="right")
+        left = 10 + _CHARACTER * max(len(label.get_text()) for label in axes.get_yticklabels())
+        size = (_WIDTH - left - _RIGHT) / _WIDTH, (height - _TOP - _BOTTOM) / height
+        axes.set_position((left / _WIDTH, _BOTTOM / height, *size))
+        return tostring(_to_element(figure, [chart], tooltips), encoding="unicode")
+
+
+def save_charts(path: Path, charts: Sequence[LineChart]) -> None:
+    """Draw charts side by side, with headings and legends, into a file: SVG if ``path`` ends so, otherwise PNG.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    size = (_FILE_WIDTH * len(charts) / _POINTS_PER_INCH, _FILE_HEIGHT / _POINTS_PER_INCH)
+    tooltips: Tooltips = {}
+    ink = light_colours()["--ink"]
+    with rc_context(_STYLE):
+        layout = ConstrainedLayoutEngine(w_pad=_PAD, h_pad=_PAD, wspace=0.04)
+        figure = Figure(figsize=size, layout=layout, facecolor=light_colours()["--paper"])
+        for place, chart in enumerate(charts, start=1):
+            axes = figure.add_subplot(1, len(charts), place)
+            tooltips |= _draw(axes, chart, prefix=f"{place}-")
+            axes.set_xlabel(chart.x_name)
+            axes.set_ylabel(chart.title)
+            axes.set_title(chart.heading, color=ink)
+            if len(chart.series) > 1:
+                axes.legend(loc="upper left", bbox_to_anchor=(0, -0.13), ncols=3, labelcolor=ink)
+        try:
+            if path.suffix == ".svg":
+                path.write_text(standalone(_to_element(figure, charts, tooltips)), encoding="utf-8")
+            else:
+                figure.savefig(path, format="png", dpi=_PNG_DPI)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --plot") from None
+
+
+def _to_element(figure: Figure, charts: Sequence[Chart], tooltips: Tooltips) -> Element:
+    figure.patch.set_visible(False)
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    title = "; ".join(chart.title for chart in charts)
+    return lean_svg(text.getvalue(), title, " ".join(chart.description for chart in charts), tooltips)
+
+
+def _draw(axes: Axes, chart: Chart, prefix: str = "") -> Tooltips:
+    """Draw a chart; return the tooltips by SVG group, the name of each group with ``prefix``."""
+    soft, grid = light_colours()["--soft"], light_colours()["--grid"]
+    axes.patch.set_visible(False)
+    axes.spines[:].set_visible(False)
+    axes.xaxis.label.set_color(soft)
+    axes.yaxis.label.set_color(soft)
+    tooltips = _draw_bars(axes, chart) if isinstance(chart, BarChart) else _draw_lines(axes, chart, prefix)
+    axes.tick_params(which="both", length=0, labelcolor=soft)
+    axes.grid(axis="x" if isinstance(chart, BarChart) else "y", color=grid, clip_on=False)
+    return tooltips
+
+
+def _draw_lines(axes: Axes, chart: LineChart, prefix: str) -> Tooltips:
+    _set_axes(axes, chart)
+    names = iter(range(len(chart.bands)))
+    for band in chart.bands:
+        _draw_band(axes, band, next(names) if band.axis == "x" else 0)
+    groups = {f"{prefix}series-{index}": series for index, series in enumerate(chart.series)}
+    return {group: (series.name, _draw_series(axes, series, group)) for group, series in groups.items()}
+
+
+def _set_axes(axes: Axes, chart: LineChart) -> None:
+    """Make room for all points, spreads and bands, and choose the ticks."""
+    points = [(x, y) for series in chart.series for x, y in series.drawable if not math.isnan(y)]
+    xs = [x for x, _ in points]
+    ys = [y for _, y in points] + [y for series in chart.series for low_high in series.spread for y in low_high]
+    for band in chart.bands:
+        (xs if band.axis == "x" else ys).extend((band.low, band.high))
+    _set_axis(axes, "x", chart.x_scale, xs, from_zero=True)
+    _set_axis(axes, "y", chart.y_scale, ys, from_zero=chart.y_from_zero)
+    if chart.x_ticks:
+        axes.xaxis.set_major_locator(FixedLocator(chart.x_ticks))
+    elif chart.x_name == "epochs":
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 5, 10), integer=True))
+
+
+def _set_axis(axes: Axes, name: Literal["x", "y"], scale: Scale, values: Sequence[float], *, from_zero: bool) -> None:
+    axis = axes.xaxis if name == "x" else axes.yaxis
+    low, high = min(values), max(values)
+    if scale == "linear":
+        low = min(low, 0.0) if from_zero else low
+        room = (high - low) * 0.04 or abs(high) * 0.1 or 1.0
+        axes.set(**{f"{name}lim": (low if from_zero and low == 0 else low - room, high + room)})
+        axis.set_major_locator(MaxNLocator(6, steps=(1, 2, 5, 10)))
+    else:
+        axes.set(**{f"{name}scale": "log", f"{name}lim": (low / 1.1, high * 1.1)})
+        axis.set_major_locator(_log_locator(scale, high / low))
+        axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: in_short(value))
+
+
+def _log_locator(scale: Scale, ratio: float) -> Locator:
+    """Return round ticks for a logarithmic axis, the last value of which is ``ratio`` times the first."""
+    if scale == "log2":
+        return LogLocator(2, numticks=9)
+    if ratio < _NARROW:
+        return MaxNLocator(5, steps=(1, 2, 5, 10))
+    return LogLocator(10, subs=(1, 2, 5) if ratio < _WIDE else (1,), numticks=9)
+
+
+def _draw_series(axes: Axes, series: Series, group: str) -> list[str]:
+    """Draw one series as the SVG group ``group``; return the tooltips of its dots."""
+    points, colour = series.drawable, light_colours()[series.colour]
+    is_hollow = series.style == "predicted"
+    if series.spread:
+        xs, lows, highs = [x for x, _ in series.points], *zip(*series.spread, strict=True)
+        axes.fill([*xs, *reversed(xs)], [*lows, *reversed(highs)], color=colour, alpha=0.2, linewidth=0, clip_on=False)
+    (line,) = axes.plot(
+        [x for x, _ in points],
+        [y for _, y in points],
+        label=series.name,
+        gid=group,
+        color=colour,
+        clip_on=False,
+        linestyle=(0, series.dashes) if series.dashes else "-",
+        marker="o" if series.has_dots else "",
+        markerfacecolor=light_colours()["--raised"] if is_hollow else colour,
+        markeredgewidth=1.2 if is_hollow else 0,
+    )
+    if series.style == "scatter":
+        line.set(linestyle="", alpha=0.6)
+    elif series.style == "ideal":
+        line.set_linewidth(1)
+    if not series.has_dots:
+        return []
+    return [f"{series.name}: {in_short(y)} at {in_short(x)}" for x, y in points if not math.isnan(y)]
+
+
+def _draw_band(axes: Axes, band: Band, row: int) -> None:
+    """Mark a range of an axis; names of ranges of the horizontal axis stand in rows, so that they do not overlap."""
+    colour = light_colours()["--band"]
+    label: dict[str, Any] = {"textcoords": "offset points", "color": light_colours()["--soft"], "fontsize": 11}
+    if band.axis == "y":
+        axes.axhspan(band.low, band.high, color=colour, alpha=0.5, linewidth=1, clip_on=False)
+        axes.annotate(band.name, (0, band.high), (4, 3), xycoords=("axes fraction", "data"), **label)
+        return
+    axes.axvspan(band.low, band.high, color=colour, alpha=0.2, linewidth=1, clip_on=False)
+    low, high = axes.get_xlim()
+    is_right = band.high - low > (high - low) / 2
+    place, offset, side = (band.low, -4, "right") if is_right else (band.high, 4, "left")
+    axes.annotate(band.name, (place, 0), (offset, 6 + 14 * row), xycoords=("data", "axes fraction"), ha=side, **label)
+
+
+def _draw_bars(axes: Axes, chart: BarChart) -> Tooltips:
+    longest = max(stretch.end for bar in chart.bars for stretch in bar.stretches)
+    axes.set_xlim(0, longest)
+    axes.set_ylim(len(chart.bars) - 0.5, -0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))
+    axes.xaxis.set_major_formatter(lambda value, _: in_short(value))
+    axes.set_yticks(range(len(chart.bars)), [_shortened(bar.label) for bar in chart.bars])
+    tooltips: Tooltips = {}
+    for row, bar in enumerate(chart.bars):
+        for index, stretch in enumerate(bar.stretches):
+            group = f"bar-{row}-{index}"
+            # A stretch of no length keeps a pixel or two, so that a reader can point at it.
+            length = max(stretch.end - stretch.begin, 0.005 * longest)
+            colour = light_colours()[stretch.colour]
+            axes.barh(row, length, 0.66, stretch.begin, color=colour, gid=group, clip_on=False)
+            tooltips[group] = (stretch.words, [])
+    return tooltips
+
+
+def _shortened(label: str) -> str:
+    half = _LABEL_CHARACTERS // 2
+    return label if len(label) <= _LABEL_CHARACTERS else f"{label[: half - 1]}…{label[-half:]}"

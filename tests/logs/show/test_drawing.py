@@ -1,0 +1,127 @@
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs.errors import UserError
+from logs.show.chart import Band, Bar, BarChart, LineChart, Series, Stretch
+from logs.show.drawing import save_charts, to_svg
+from logs.show.plot import plot_collectives, plot_learning_rate, plot_study, plot_sweep, plot_validation
+
+
+def _lines(*series: Series, **options: Any) -> LineChart:
+    return LineChart("y", "x", series, **options)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    points=st.lists(st.tuples(st.floats(-1e9, 1e9), st.none() | st.floats()), max_size=20),
+    low=st.floats(-1e6, 1e6),
+    width=st.floats(0, 1e6),
+)
+def test_any_points_make_a_chart_within_its_frame(points: Any, low: float, width: float) -> None:
+    chart = _lines(Series("a & b", 0, points), bands=[Band("x", low, low + width, "band")])
+    assert chart.has_data == any(y is not None and abs(y) < 1e15 for _, y in points)
+    if chart.has_data:
+        spots = re.findall(r' (?:cx|cy|x|y)="([^"]*)"', to_svg(chart))
+        assert all(-20 <= float(spot) <= 380 for spot in spots)
+
+
+@pytest.mark.parametrize(
+    "chart",
+    [
+        _lines(Series("a", 0, [(1, 2.0), (2, None), (3, 1.0)]), Series("b", 1, [(1, 3.0)], "predicted")),
+        BarChart("t", "s", [Bar("row", [Stretch(0, 1, 0, "first"), Stretch(1, 1, 1, "nothing")])], ["one", "two"]),
+    ],
+)
+def test_a_drawing_has_neither_ids_nor_fixed_colours_and_is_the_same_each_time(chart: Any) -> None:
+    drawing = to_svg(chart)
+    assert drawing == to_svg(chart)
+    assert not re.search(r'\bid="|#[0-9a-f]{6}|xlink|DejaVu|<g>', drawing)
+    assert "var(--c0)" in drawing
+    assert f'aria-label="{chart.description}"' in drawing
+
+
+def test_dots_and_bars_say_their_numbers_and_names_are_escaped() -> None:
+    drawing = to_svg(_lines(Series("<b> & c", 0, [(1, 2.5), (2, None), (3, 12345.0)])))
+    assert drawing.count("<circle") == 2
+    assert "<title>&lt;b&gt; &amp; c: 2.5 at 1</title>" in drawing
+    assert "<title>&lt;b&gt; &amp; c: 12.3k at 3</title>" in drawing
+    drawing = to_svg(BarChart("t", "s", [Bar("row", [Stretch(0, 1, 0, "first"), Stretch(1, 1, 1, "of no length")])]))
+    assert re.findall(r"<path[^>]*var\(--c(\d)\)[^>]*><title>([^<]*)", drawing) == [
+        ("0", "first"), ("1", "of no length"),
+    ]  # fmt: skip
+
+
+def test_a_gap_interrupts_a_line_and_many_points_are_thinned_to_the_last() -> None:
+    def path(points: Any) -> str:
+        drawing = to_svg(_lines(Series("a", 0, points)))
+        found = re.search(r'<path d="([^"]*)" style="[^"]*var\(--c0\)', drawing)
+        assert found
+        return found[1]
+
+    assert path([(0, 1.0), (1, 1.0), (2, None), (3, 1.0), (4, 2.0)]).count("M") == 2
+    many = path([(x, float(x % 7)) for x in range(100_000)])
+    assert 100 < many.count("L") <= 301
+    assert "circle" not in many
+
+
+def test_thirty_six_series_all_look_different() -> None:
+    series = [Series("", number, ()) for number in range(36)]
+    assert len({(each.colour, each.dashes) for each in series}) == 36
+
+
+def test_colours_of_light_and_dark_mode_are_the_same_names() -> None:
+    css = (Path("logs/show") / "colours.css").read_text()
+    light, dark = (re.findall(r"(--[\w-]+): #[0-9a-f]{6};", part) for part in css.split("@media"))
+    assert light == dark
+    assert len(set(light)) == len(light)
+
+
+def test_an_svg_file_stands_alone_in_both_modes_with_axes_a_newcomer_can_read(tmp_path: Path) -> None:
+    path = tmp_path / "study.svg"
+    curves = {
+        "LARS": [(64, 0.9, 0.88, 0.91), (1024, 0.8, 0.7, 0.85)],
+        "SGD": [(64, 0.9, 0.9, 0.9), (1024, 0.1, 0, 0.2)],
+    }
+    plot_study(path, curves, "batch.global_size", "top-1")
+    first = path.read_text()
+    plot_study(path, curves, "batch.global_size", "top-1")
+    assert path.read_text() == first
+    words = [each.text for each in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"64", "1024", "LARS", "SGD", "batch.global_size", "top-1"} <= set(words)
+    assert "prefers-color-scheme: dark" in first
+    assert first.count("opacity: 0.2") == 2, "each curve has its spread"
+    assert first.count("<circle") == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "plot"),
+    [
+        ("rate.png", lambda path: plot_learning_rate(path, [[0, 0.0], [10, 1.0]], "digits")),
+        ("fit.png", lambda path: plot_validation(path, [(10.0, 11.0, "a"), (1000.0, 900.0, "b")])),
+        ("sweep.png", lambda path: plot_sweep(path, [
+            {"ranks": 8, "images_per_s": 10.0, "low": 9.0, "high": 11.0, "time_to_train_s": 5.0},
+            {"ranks": 4, "images_per_s": 6.0, "low": 5.0, "high": 7.0, "time_to_train_s": 9.0},
+        ])),
+        ("one.png", lambda path: plot_sweep(path, [
+            {"ranks": 8, "images_per_s": 10.0, "low": 9.0, "high": 11.0, "time_to_train_s": 5.0},
+        ])),
+        ("collectives.png", lambda path: plot_collectives(path, [
+            {"ranks": ranks, "bytes": size, "best": "ring", "ring": 1e-6 * size, "tree": 2e-6 * size}
+            for ranks in (2, 4) for size in (1024, 8192)
+        ])),
+    ],
+)  # fmt: skip
+def test_every_plot_is_written_as_png(tmp_path: Path, name: str, plot: Any) -> None:
+    plot(tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none/a.png: cannot be written: .*; choose another --plot"):
+        save_charts(tmp_path / "none" / "a.png", [_lines(Series("a", 0, [(0, 1.0)]))])
