@@ -29,9 +29,12 @@ print_help() {
   printf '\n./run.sh VERB --help tells more of each.\n'
 }
 
-# The environment's own Python, else a system one; candidates are run, since pyenv's stand-ins exist and fail.
+# The environment's own Python, else a system one; candidates are run, since pyenv's stand-ins exist and fail. Set-up
+# refuses a .venv that is a symbolic link, and nothing behind the link runs before.
 find_python() {
-  for python in "$venv_python" python3.11 python3.10 python3; do
+  local candidates=("$venv_python" python3.11 python3.10 python3)
+  [[ ! -L $root/.venv ]] || candidates=("${candidates[@]:1}")
+  for python in "${candidates[@]}"; do
     "$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 11))' &>/dev/null && return
   done
   printf 'error: Python 3.10 or 3.11 is needed (MXNet 1.9.1 needs NumPy below 1.24), found: %s; %s\n' "$(python3 --version 2>/dev/null || echo none)" "install one beside it: apt-get install python3.11 python3.11-venv" >&2

@@ -1,1 +1,4 @@
-"""Build the virtual environment: checks, pinned wheels, Horovod compiled here. Standard library only: it runs first."""
+"""Make the virtual environment: checks, pinned wheels, Horovod compiled on this machine.
+
+Set-up runs before anything is installed, so these modules import the standard library and `configs.errors` only.
+"""

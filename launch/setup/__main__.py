@@ -1,4 +1,4 @@
-"""``./run.sh setup``: make the environment, or finish it, or see at once that it is there."""
+"""``./run.sh setup``: make the environment in .venv, or finish it; nothing is done if it is complete."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -13,13 +14,18 @@ from configs.errors import UserError
 from launch.setup.checks import check_gpus, find_problems
 from launch.setup.child import StageError, Stopwatch
 from launch.setup.gpu import find_gpus
-from launch.setup.layout import ROOT, VENV, VENV_PYTHON, Variant
-from launch.setup.stages import Stage, is_usable, make_stages
+from launch.setup.layout import BUILDING, CURRENT, ROOT, Environment, Variant
+from launch.setup.replacement import holds_its_path, put_in_place, refuse_links, remove_folder, restore_replaced
+from launch.setup.stages import Stage, Work, is_usable, make_stages
 from launch.setup.state import State, only_one
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run set-up; give its exit status: 0 done, 1 a stage failed, 2 this machine or the arguments are wrong."""
+    """Run set-up.
+
+    Returns:
+        The exit status: 0 done, 1 a stage failed, 2 this machine, the folder or the arguments are wrong, 130 stopped.
+    """
     options = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
@@ -37,63 +43,110 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def set_up(wanted: Variant | None, *, with_test: bool, is_quiet: bool) -> int:
-    """Do the stages that are not done.
+    """Do the stages that are not done; return 0.
 
     Args:
-        wanted: The variant asked for; none takes the environment's own, or what this machine has.
+        wanted: The variant that the user asks for. If None, that of the environment, or else what this machine has.
         with_test: Whether to install the tools for tests and checks.
-        is_quiet: Say nothing when there is nothing to do.
+        is_quiet: Whether to print nothing when there is nothing to do.
 
     Raises:
-        UserError: Nothing was installed: this machine lacks something, or has a GPU that MXNet cannot use.
+        UserError: Nothing was installed: an environment is a symbolic link, this machine lacks something, or it has a
+            GPU that MXNet cannot use.
         StageError: A stage failed.
     """
-    state = State()
-    variant = wanted or state.variant
-    if variant and not _pending(state, make_stages(variant, has_mpi=state.has_mpi, with_test=with_test)):
+    refuse_links()
+    remembered = State(CURRENT).variant or State(BUILDING).variant
+    variant = wanted or remembered
+    if variant and _plan(variant, with_test=with_test).is_done:
         if not is_quiet:
-            sys.stderr.write(f"setup: nothing to do; {variant} environment in {VENV}\n")
+            sys.stderr.write(f"setup: nothing to do; {variant} environment in {CURRENT.folder}\n")
         return 0
-    variant = _choose(wanted, state.variant)
-    stages = make_stages(variant, has_mpi=state.has_mpi, with_test=with_test)
-    pending = _pending(state, stages)
+    variant = _choose(wanted, remembered)
+    pending = _plan(variant, with_test=with_test).pending
     needed_bytes = sum(stage.needed_bytes for stage in pending)
     problems = find_problems(variant, ROOT, [stage.name for stage in pending], needed_bytes)
     if problems:
         raise UserError("\n".join(problems))
     with only_one() as lock:
-        _run(State(), stages, variant, lock)
+        restore_replaced()
+        # Another set-up may have ended since the plan above.
+        plan = _plan(variant, with_test=with_test)
+        _run(plan, variant, lock)
+        if plan.environment is BUILDING:
+            put_in_place()
     return 0
 
 
 def _choose(wanted: Variant | None, remembered: Variant | None) -> Variant:
-    """Decide on the variant; a CPU environment on a machine with a GPU must have been asked for."""
+    """Return the variant; a CPU environment on a machine with a GPU must have been asked for."""
     if wanted == "cpu" or (wanted is None and remembered):
         return wanted or remembered or "cpu"
     found = check_gpus(find_gpus())
     return wanted or found
 
 
-def _pending(state: State, stages: Sequence[Stage]) -> list[Stage]:
-    """List the stages to do: all of them when the environment itself must be made anew."""
-    if not state.is_done("venv", stages[0].digest) or not (_is_running_inside() or is_usable()):
-        return list(stages)
-    return [stage for stage in stages if not state.is_done(stage.name, stage.digest)]
+@dataclass(frozen=True)
+class _Plan:
+    """The stages to do.
+
+    Attributes:
+        environment: The environment on which they work: the current one, if only later stages are missing.
+        stages: All stages of that environment.
+        pending: Those of them that are not done.
+        has_mpi: Whether Horovod is built with MPI.
+    """
+
+    environment: Environment
+    stages: Sequence[Stage]
+    pending: Sequence[Stage]
+    has_mpi: bool
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing to do; a complete new environment still has to take its place."""
+        return self.environment is CURRENT and not self.pending
+
+
+def _plan(variant: Variant, *, with_test: bool) -> _Plan:
+    """Compare the stages of a variant with those that are done.
+
+    Missing packages are added to the current environment. For another Python, variant or place of the checkout, or if
+    the interpreter no longer runs, a new environment is built beside the current one, or a build that was stopped goes
+    on.
+    """
+    current, building = State(CURRENT), State(BUILDING)
+    has_mpi = current.has_mpi or building.has_mpi
+    stages = make_stages(variant, has_mpi=has_mpi, with_test=with_test)
+    venv = stages[0]
+    if current.is_done(venv.name, venv.digest) and (_is_running_inside() or is_usable(CURRENT)):
+        environment, state = CURRENT, current
+    elif building.is_done(venv.name, venv.digest) and is_usable(BUILDING):
+        environment, state = BUILDING, building
+    else:
+        return _Plan(BUILDING, stages, stages, has_mpi)
+    pending = [stage for stage in stages if not state.is_done(stage.name, stage.digest)]
+    if pending and environment is BUILDING and not holds_its_path(BUILDING):
+        pending = stages
+    return _Plan(environment, stages, pending, has_mpi)
 
 
 def _is_running_inside() -> bool:
-    return Path(sys.prefix) == VENV and VENV_PYTHON.exists()
+    """Return whether the current environment's interpreter runs this process, which saves starting it for a look."""
+    return Path(sys.prefix) == CURRENT.folder and CURRENT.python.exists()
 
 
-def _run(state: State, stages: Sequence[Stage], variant: Variant, lock: int) -> None:
-    pending = _pending(state, stages)
-    if pending and pending[0].name == "venv":
-        state.reset(variant)
-    for stage in pending:
+def _run(plan: _Plan, variant: Variant, lock: int) -> None:
+    """Do the pending stages; begin a new environment if its first stage is among them."""
+    if plan.stages[0] in plan.pending:
+        remove_folder(BUILDING.folder)
+        State(BUILDING).reset(variant, has_mpi=plan.has_mpi)
+    state = State(plan.environment)
+    for stage in plan.pending:
         state.begin(stage.name)
-        watch = Stopwatch(f"[{stages.index(stage) + 1}/{len(stages)}] {stage.title}")
+        watch = Stopwatch(f"[{plan.stages.index(stage) + 1}/{len(plan.stages)}] {stage.title}")
         try:
-            stage.run(watch, lock)
+            stage.run(Work(plan.environment, watch, lock))
         except BaseException:
             watch.end("not done, ")
             raise
@@ -106,8 +159,10 @@ def _parser() -> argparse.ArgumentParser:
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--cpu", dest="variant", action="store_const", const="cpu", help="for this machine's CPU")
     choice.add_argument("--gpu", dest="variant", action="store_const", const="gpu", help="for NVIDIA GPUs, with NCCL")
-    parser.add_argument("--extra", action="append", default=[], choices=["test"], help="also the tools for tests")
-    parser.add_argument("--quiet", action="store_true", help="say nothing when there is nothing to do")
+    parser.add_argument(
+        "--extra", action="append", default=[], choices=["test"], help="also install the tools for tests and checks"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print nothing when there is nothing to do")
     return parser
 
 

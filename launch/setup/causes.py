@@ -1,4 +1,4 @@
-"""From a failed command's output to a probable cause and what to do: data first, one function."""
+"""The probable causes of a failed set-up command, by patterns in its output, each with what to do."""
 
 from __future__ import annotations
 
@@ -49,11 +49,16 @@ _CAUSES = (
 
 
 def explain(output: str) -> str:
-    """Give the probable cause of a failure and its remedy in one line; else the output's own last error."""
+    """Return the probable cause of a failure and the remedy in one line.
+
+    Args:
+        output: All that the failed command printed. If no known cause matches, its last line with "error" is returned,
+            or else its last line.
+    """
     for pattern, words in _CAUSES:
         match = re.search(pattern, output, re.MULTILINE)
         if match:
             return words.format(**match.groupdict())
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)]
-    return (telling or lines or ["it said nothing"])[-1][:200]
+    return (telling or lines or ["the command printed nothing"])[-1][:200]

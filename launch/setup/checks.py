@@ -1,4 +1,4 @@
-"""What a machine must have, looked at before anything is installed: each finding is one line with its remedy."""
+"""Check that this machine has what set-up needs, before anything is installed; each finding names its remedy."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ GB = 10**9
 
 
 def find_problems(variant: Variant, folder: Path, pending: Iterable[str], needed_bytes: int) -> list[str]:
-    """List what stands in the way of the pending stages, one line each.
+    """Return a line for each thing that this machine lacks for the pending stages.
 
     Args:
         variant: cpu or gpu.
-        folder: Where the environment is made; must exist.
+        folder: The folder in which the environment is made; must exist.
         pending: Names of the stages still to do.
-        needed_bytes: Disk space that they take.
+        needed_bytes: Disk space that the pending stages take.
     """
     stages = set(pending)
     problems = [_wrong_machine(), _spaced_path(folder), _little_disk(folder, needed_bytes)]
@@ -40,10 +40,10 @@ def find_problems(variant: Variant, folder: Path, pending: Iterable[str], needed
 
 
 def check_gpus(gpus: Sequence[Gpu]) -> Variant:
-    """Choose the variant for these GPUs: gpu when one of them is supported, cpu when there is none at all.
+    """Return the variant for these GPUs: gpu if MXNet supports one of them, cpu if there are no GPUs.
 
     Raises:
-        UserError: There are GPUs, and MXNet can use none of them.
+        UserError: There are GPUs, but MXNet supports none of them.
     """
     if gpus and not any(gpu.is_supported for gpu in gpus):
         raise UserError(

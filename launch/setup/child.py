@@ -1,4 +1,7 @@
-"""Run a long command: its output into a log file, its last line live on a terminal, none of it left after a stop."""
+"""Run a long command with its output in a log file and its last line live on the terminal.
+
+When set-up stops, no process of the command is left behind.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,15 @@ __all__ = ["StageError", "Stopwatch", "run_logged"]
 _TERM_GRACE_S = 3.0
 _REDRAW_S = 0.5
 _NOISE = re.compile(r"WARNING: Location 'file:|^\s*$|^Looking in |^\s*(cd|/|g?make)\b")
-"""Lines not worth showing live: empty ones, pip's about its settings, the compilers' whole command lines."""
+"""Lines that are not shown live: empty lines, pip's lines about its settings, whole command lines of compilers."""
 
 
 class StageError(Exception):
-    """A command of a stage failed; the text says why and where the whole output is, in two lines."""
+    """A command of a stage failed. The text has two lines: the probable cause, and the file with the whole output."""
 
 
 class Stopwatch:
-    """One stage's line: its title at once, the command's last line while it runs, the seconds at the end."""
+    """A stage's line on the terminal: the title, the command's last line while it runs, the seconds at the end."""
 
     def __init__(self, title: str) -> None:
         self._title, self._start_s, self._drawn_s = title, time.monotonic(), 0.0
@@ -37,7 +40,7 @@ class Stopwatch:
         sys.stderr.flush()
 
     def tick(self, line: str) -> None:
-        """Draw seconds and ``line`` after the title, on a terminal, at most twice a second."""
+        """Draw the seconds and ``line`` after the title, at most twice a second; on a terminal only."""
         now_s = time.monotonic()
         if self._is_live and now_s - self._drawn_s >= _REDRAW_S:
             self._drawn_s = now_s
@@ -46,7 +49,7 @@ class Stopwatch:
             sys.stderr.flush()
 
     def end(self, word: str = "") -> None:
-        """Close the line with the seconds, and ``word`` if it did not go well."""
+        """End the line with the seconds; ``word`` stands before them if the stage was not done."""
         before = f"\r\x1b[Ksetup: {self._title} ..." if self._is_live else ""
         sys.stderr.write(f"{before} {word}{time.monotonic() - self._start_s:.0f} s\n")
         sys.stderr.flush()
@@ -60,20 +63,24 @@ def run_logged(
     Args:
         command: Program and arguments.
         log: File that gets everything the command prints.
-        environment: The command's whole environment.
-        watch: The stage's line.
-        lock: Descriptor of the set-up lock; the command holds it too.
+        environment: All variables of the command.
+        watch: The stage's line on the terminal.
+        lock: Descriptor of the set-up lock, which the command inherits.
 
     Raises:
         StageError: The command failed.
     """
     with log.open("ab") as file:
         process = subprocess.Popen(
-            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, env=environment, pass_fds=(lock,),
-            # A group of its own: whatever ends this program ends pip, CMake, make and the compilers with it.
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            pass_fds=(lock,),
+            # A process group of its own, so that pip, CMake, make and the compilers can be ended together.
             start_new_session=True,
-        )  # fmt: skip
+        )
         assert process.stdout is not None
         try:
             line = ""
@@ -93,7 +100,8 @@ def run_logged(
             process.stdout.close()
     if status:
         output = log.read_text(encoding="utf-8", errors="replace")
-        cause = explain(output) if status > 0 else f"killed by {signal.Signals(-status).name}; {TRY_AGAIN}"
+        killed_by = signal.Signals(-status).name if status < 0 else None
+        cause = f"the command was killed by {killed_by}; {TRY_AGAIN}" if killed_by else explain(output)
         raise StageError(f"{cause}\n       all of the output: {log}")
 
 
@@ -103,7 +111,7 @@ def _last_line(chunk: bytes) -> str:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End whatever is left of the command's process group: politely, then not."""
+    """End all processes that are left of the command: SIGTERM to the process group, SIGKILL after a grace period."""
     try:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(_TERM_GRACE_S)

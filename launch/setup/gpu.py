@@ -1,4 +1,4 @@
-"""Which NVIDIA GPUs and which CUDA toolkit are here, and whether this MXNet can use them."""
+"""Find the NVIDIA GPUs and the CUDA toolkit of this machine, and whether MXNet 1.9.1 can use the GPUs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,27 @@ from pathlib import Path
 __all__ = ["Gpu", "find_gpus", "find_toolkit"]
 
 _OLDEST, _NEWEST = (5, 0), (8, 6)
-"""mxnet-cu112 1.9.1 holds machine code for 5.0, 6.0, 7.0, 8.0 and 8.6, and no PTX to compile for others from."""
+"""Compute capabilities. mxnet-cu112 1.9.1 holds machine code for 5.0, 6.0, 7.0, 8.0 and 8.6, and no PTX, from which a
+driver could compile code for other GPUs."""
 
 _QUERY_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as ``nvidia-smi`` names it; ``capability`` is CUDA's compute capability, for example (8, 0)."""
+    """One GPU.
+
+    Attributes:
+        name: The GPU's name in ``nvidia-smi``.
+        capability: CUDA's compute capability, for example (8, 0).
+    """
 
     name: str
     capability: tuple[int, int]
 
     @property
     def is_supported(self) -> bool:
-        """Whether MXNet's wheel has kernels for it."""
+        """Whether MXNet's wheel has kernels for this GPU."""
         return _OLDEST <= self.capability <= _NEWEST
 
     def __str__(self) -> str:
@@ -34,7 +40,7 @@ class Gpu:
 
 
 def find_gpus() -> list[Gpu]:
-    """Ask ``nvidia-smi`` for the GPUs; none when it is not there or fails, as it does without a driver."""
+    """Return the GPUs that ``nvidia-smi`` lists: none if it is not installed or fails, as it does without a driver."""
     command = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_QUERY_TIMEOUT_S, check=False)
@@ -45,9 +51,10 @@ def find_gpus() -> list[Gpu]:
 
 
 def find_toolkit() -> Path | None:
-    """Find a CUDA 11 toolkit, whose compiler and headers Horovod needs beside a GPU build of MXNet.
+    """Return the folder of a CUDA 11 toolkit; Horovod needs the compiler and the headers to be built for GPUs.
 
-    Looks where HOROVOD_CUDA_HOME, CUDA_HOME, the PATH and convention say; other major versions are passed over.
+    The order is HOROVOD_CUDA_HOME, CUDA_HOME, the ``nvcc`` on the PATH, /usr/local/cuda. Toolkits of other major
+    versions are passed over.
     """
     on_path = shutil.which("nvcc")
     named = [os.environ.get("HOROVOD_CUDA_HOME"), os.environ.get("CUDA_HOME"), "/usr/local/cuda"]

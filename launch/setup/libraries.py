@@ -1,6 +1,7 @@
-"""Whether everything that MXNet and Horovod link is found, save the driver's own; needs no GPU.
+"""Check that every library that MXNet and Horovod link is found, except the NVIDIA driver's; needs no GPU.
 
-``python -m launch.setup.libraries [SITE_PACKAGES]`` tells; an image is only made where it passes.
+``python -m launch.setup.libraries [SITE_PACKAGES]`` lists the missing ones. The Dockerfile runs it, so that no image is
+made without them.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launch.setup.layout import site_packages
+from launch.setup.layout import CURRENT
 
 __all__ = ["link_nvidia_libraries", "missing_libraries"]
 
 _DRIVER = {"libcuda.so.1", "libnvidia-ml.so.1"}
-"""They come with the driver, into a container too."""
+"""Libraries that come with the driver, which a container runtime mounts into the image."""
 
 
 def link_nvidia_libraries(packages: Path) -> bool:
-    """Link NVIDIA's libraries beside libmxnet.so, which looks for them there and nowhere else; False without any."""
+    """Link NVIDIA's libraries beside libmxnet.so, which looks for them in its own folder only.
+
+    Returns:
+        Whether ``packages`` has any of NVIDIA's libraries.
+    """
     folder = packages / "mxnet"
     libraries = sorted(packages.glob("nvidia/*/lib/lib*.so*"))
     for library in libraries:
@@ -31,7 +36,9 @@ def link_nvidia_libraries(packages: Path) -> bool:
 
 
 def missing_libraries(packages: Path) -> list[str]:
-    """Name what the loader does not find, a line a library; what MXNet brought, Horovod finds in the process.
+    """Return a line for each library that the loader does not find.
+
+    A library that libmxnet.so has loaded counts as found for Horovod, which is loaded into the same process.
 
     Args:
         packages: The site-packages folder with ``mxnet`` and, once it is compiled, ``horovod``.
@@ -45,7 +52,7 @@ def missing_libraries(packages: Path) -> list[str]:
 
 
 def _linked(library: Path) -> tuple[set[str], set[str]]:
-    """Give what a library links, and what that links, by name: found, and not found."""
+    """Return the names of all libraries that ``library`` links, directly or not: those found, and those not found."""
     answer = subprocess.run(["ldd", library], capture_output=True, text=True, check=True)
     rows = re.findall(r"^\s*(\S+) => (not found|\S+)", answer.stdout, re.MULTILINE)
     missing = {name for name, place in rows if place == "not found"}
@@ -53,8 +60,8 @@ def _linked(library: Path) -> tuple[set[str], set[str]]:
 
 
 def main() -> int:
-    """Tell what is missing; gives 1 if anything is."""
-    packages = Path(sys.argv[1]) if sys.argv[1:] else site_packages()
+    """Print the missing libraries; return 1 if there are any."""
+    packages = Path(sys.argv[1]) if sys.argv[1:] else CURRENT.site_packages
     lines = missing_libraries(packages)
     sys.stdout.write("".join(f"not found: {line}\n" for line in lines) or "every library is found\n")
     return 1 if lines else 0

@@ -1,4 +1,4 @@
-"""What of the set-up is done: a digest for each finished stage, and a lock against a second set-up."""
+"""What set-up has done: a digest for each finished stage of an environment, and a lock against a second set-up."""
 
 from __future__ import annotations
 
@@ -9,35 +9,34 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from launch.setup.layout import VENV, Variant
+from configs.errors import UserError
+from launch.setup.layout import CURRENT, SETUP_LOCK, Environment, Variant
 
-__all__ = ["LOCK_NAME", "State", "digest", "only_one"]
-
-LOCK_NAME = "setup.lock"
-_STATE = VENV / "setup.json"
+__all__ = ["State", "digest", "only_one"]
 
 
 def digest(*parts: object) -> str:
-    """Digest what a stage depends on; equal digests mean that there is nothing to do."""
+    """Return a digest of what a stage depends on. A finished stage with an equal digest need not run again."""
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:16]
 
 
 class State:
-    """What was chosen and finished, kept in ``.venv/setup.json``; an unreadable file counts as empty.
+    """The variant and the finished stages of an environment, kept in its ``setup.json``.
+
+    An unreadable file counts as empty.
 
     Attributes:
         variant: cpu or gpu; None before the first set-up.
-        has_mpi: Whether this environment has met MPI. Kept once it has: a login node's module or the image that
-            Horovod was compiled in has ``mpicxx``, the place of the run need not.
+        has_mpi: Whether set-up has found MPI on this machine for this environment. It stays true once it is: a login
+            node's module or the image in which Horovod was compiled has ``mpicxx``, the machine of the run need not.
     """
 
-    def __init__(self, path: Path = _STATE) -> None:
-        self._path = path
+    def __init__(self, environment: Environment = CURRENT) -> None:
+        self._path = environment.state_file
         try:
-            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            content: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             content = {}
         self.variant: Variant | None = content.get("variant")
@@ -45,22 +44,22 @@ class State:
         self._done: dict[str, str] = content.get("stages", {})
 
     def is_done(self, stage: str, wanted: str) -> bool:
-        """Tell whether ``stage`` was finished with this digest."""
+        """Return whether ``stage`` was finished with the digest ``wanted``."""
         return self._done.get(stage) == wanted
 
     def begin(self, stage: str) -> None:
-        """Forget ``stage``, so that it counts as undone if it is cut off."""
+        """Forget that ``stage`` was finished, so that an interrupted stage counts as not done."""
         if self._done.pop(stage, None):
             self._write()
 
     def finish(self, stage: str, reached: str) -> None:
-        """Note that ``stage`` is done."""
+        """Record that ``stage`` was finished with the digest ``reached``."""
         self._done[stage] = reached
         self._write()
 
-    def reset(self, variant: Variant) -> None:
-        """Forget every stage: a new environment begins."""
-        self.variant, self._done = variant, {}
+    def reset(self, variant: Variant, *, has_mpi: bool) -> None:
+        """Forget every stage, because a new environment begins; make the environment's folder if it is missing."""
+        self.variant, self.has_mpi, self._done = variant, has_mpi, {}
         self._write()
 
     def _write(self) -> None:
@@ -73,15 +72,26 @@ class State:
 
 @contextmanager
 def only_one() -> Iterator[int]:
-    """Hold the set-up lock, waiting for another set-up to end; gives the descriptor.
+    """Hold the set-up lock while the block runs; wait until another set-up has ended.
 
-    A child that inherits it keeps the lock: a pip that outlives a killed set-up is waited for too.
+    Yields:
+        The lock's descriptor. A child process that inherits it holds the lock too, so a pip that outlives a killed
+        set-up is waited for as well.
+
+    Raises:
+        UserError: The lock cannot be written, because the checkout belongs to another user or is read-only.
     """
-    VENV.mkdir(exist_ok=True)
-    with (VENV / LOCK_NAME).open("a", encoding="utf-8") as file:
+    try:
+        file = SETUP_LOCK.open("a", encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{SETUP_LOCK}: {error.strerror}; the environment is not complete, and set-up must write in this folder: "
+            "run ./run.sh setup as the owner of the checkout, or use a checkout of your own"
+        ) from None
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            sys.stderr.write("setup: another set-up is at work here; waiting for it to end\n")
+            sys.stderr.write("setup: another set-up is running in this folder; waiting for its end\n")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield file.fileno()

@@ -14,20 +14,6 @@ import pytest
 
 from launch.setup.layout import ROOT
 
-_NEEDED = ("run.sh", "pyproject.toml", "requirements.lock", "configs", "launch")
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A checkout without an environment."""
-    folder = tmp_path / "checkout"
-    folder.mkdir()
-    for name in _NEEDED:
-        source = ROOT / name
-        copy = shutil.copytree if source.is_dir() else shutil.copy2
-        copy(source, folder / name)
-    return folder
-
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from launch.setup.layout import site_packages
+from launch.setup.layout import CURRENT
 from launch.setup.libraries import link_nvidia_libraries, missing_libraries
 
 
@@ -17,7 +17,7 @@ def _compile(library: Path, *linked: Path) -> Path:
 
 
 def test_this_environment_finds_all_that_it_links() -> None:
-    assert missing_libraries(site_packages()) == []
+    assert missing_libraries(CURRENT.site_packages) == []
 
 
 def test_what_is_not_found_is_named_but_for_the_drivers_own(tmp_path: Path) -> None:

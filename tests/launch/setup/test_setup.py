@@ -18,7 +18,7 @@ from launch.setup.causes import explain
 from launch.setup.child import StageError, Stopwatch, run_logged
 from launch.setup.gpu import Gpu
 from launch.setup.horovod import build_environment
-from launch.setup.layout import LOCK, PROJECT, ROOT, locked
+from launch.setup.layout import LOCK, PROJECT, ROOT, Environment, locked
 from launch.setup.stages import make_stages, remove_half_installed
 from launch.setup.state import State, digest
 
@@ -86,22 +86,22 @@ def test_a_toolkit_of_another_cuda_is_no_toolkit(tmp_path: Path, monkeypatch: py
 
 
 def test_a_stage_is_done_until_its_digest_changes_or_it_begins_again(tmp_path: Path) -> None:
-    path = tmp_path / "setup.json"
-    state = State(path)
-    state.reset("cpu")
+    environment = Environment(tmp_path / "environment")
+    state = State(environment)
+    state.reset("cpu", has_mpi=False)
     state.finish("wheels", digest("a", 1))
-    again = State(path)
+    again = State(environment)
     assert again.variant == "cpu"
     assert again.is_done("wheels", digest("a", 1))
     assert not again.is_done("wheels", digest("a", 2))
     again.begin("wheels")
-    assert not State(path).is_done("wheels", digest("a", 1))
+    assert not State(environment).is_done("wheels", digest("a", 1))
 
 
 def test_a_damaged_state_file_counts_as_nothing_done(tmp_path: Path) -> None:
-    path = tmp_path / "setup.json"
-    path.write_text('{"stages": {"ve', encoding="utf-8")
-    assert State(path).variant is None
+    environment = Environment(tmp_path)
+    environment.state_file.write_text('{"stages": {"ve', encoding="utf-8")
+    assert State(environment).variant is None
 
 
 def test_what_a_killed_pip_left_is_not_taken_for_installed(tmp_path: Path) -> None:
@@ -138,13 +138,14 @@ def test_the_build_takes_no_flag_of_the_users_that_contradicts_ours() -> None:
         "HOROVOD_BUILD_ARCH_FLAGS": "-mavx",
         "MAKEFLAGS": "",
     }
-    made = build_environment(base, "cpu", has_mpi=False)
+    environment = Environment(Path("/environment"))
+    made = build_environment(base, environment, "cpu", has_mpi=False)
     assert "HOROVOD_WITHOUT_MXNET" not in made
     assert "HOROVOD_WITH_TENSORFLOW" not in made
     assert made["HOROVOD_BUILD_ARCH_FLAGS"] == "-mavx"
     assert made["HOROVOD_WITHOUT_MPI"] == made["HOROVOD_WITH_GLOO"] == made["HOROVOD_WITH_MXNET"] == "1"
     assert re.fullmatch(r"-j[1-9]\d*", made["MAKEFLAGS"])
-    assert "HOROVOD_WITHOUT_MPI" not in build_environment(base, "cpu", has_mpi=True)
+    assert "HOROVOD_WITHOUT_MPI" not in build_environment(base, environment, "cpu", has_mpi=True)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_the_build_takes_no_flag_of_the_users_that_contradicts_ours() -> None:
         ("x.cc:3:10: fatal error: zlib.h: No such file or directory", "the header zlib.h is missing"),
         ("NewConnectionError: Temporary failure in name resolution", "was not reached.*goes on where it stopped"),
         ("a.cc:1: error: expected ';'\nmake: *** [all] stopped\n", r"a\.cc:1: error: expected ';'"),
-        ("\n", "it said nothing"),
+        ("\n", "the command printed nothing"),
     ],
 )
 def test_a_failure_is_explained_in_one_line(output: str, words: str) -> None:
@@ -187,7 +188,7 @@ def test_output_goes_to_the_log_and_a_failure_names_cause_and_log(
 def test_a_stopped_set_up_leaves_no_process_behind(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; "
-        "from tests.launch.test_setup import run_shell; "
+        "from tests.launch.setup.test_setup import run_shell; "
         "run_shell('trap \"\" TERM; sleep 60 & echo $! > $PIDS; echo $$ >> $PIDS; wait; sleep 60', Path(sys.argv[2]))"
     )
     pids = tmp_path / "pids"

@@ -1,0 +1,257 @@
+"""A new environment takes the place of the old one, whole or not at all, and links are left alone.
+
+The environments are real ones, most of them without pip, which takes seconds to install; two small stages stand for
+the wheels and for Horovod.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.setup import horovod
+from launch.setup.layout import Environment
+from launch.setup.replacement import rewrite_path
+
+SETUP_WITH_SMALL_STAGES = """
+import os, sys
+from dataclasses import replace
+from launch.setup import __main__ as setup
+from launch.setup.stages import Stage, make_stages
+
+def make_venv(work):
+    work.run([sys._base_executable, "-m", "venv", "--without-pip", work.environment.folder], "venv")
+
+def run_command(work):
+    work.run(["bash", "-c", os.environ.get("COMMAND", "true")], "tools")
+
+def small_stages(variant, *, has_mpi, with_test):
+    def write_script(work):
+        script = work.environment.folder / "bin" / "variant"
+        lines = [f"#!{work.environment.python}", "import sys", f"print({variant!r}, sys.prefix)", ""]
+        script.write_text(chr(10).join(lines), encoding="utf-8")
+        script.chmod(0o755)
+    venv = make_stages(variant, has_mpi=has_mpi, with_test=with_test)[0]
+    if "WITH_PIP" not in os.environ:
+        venv = replace(venv, run=make_venv)
+    script = Stage("script", "script", "1", 0, write_script)
+    return [venv, script, Stage("tools", "tools", os.environ.get("TOOLS", "1"), 0, run_command)]
+
+setup.make_stages = small_stages
+sys.exit(setup.main(sys.argv[1:]))
+"""
+
+
+def _command(*words: str) -> list[str]:
+    return [sys.executable, "-c", SETUP_WITH_SMALL_STAGES, *words]
+
+
+def _set_up(tree: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        _command(*words), cwd=tree, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
+
+
+def _content(folder: Path) -> dict[str, Any]:
+    """Return every file and link of a folder, so that any change shows."""
+    return {
+        str(path.relative_to(folder)): path.readlink() if path.is_symlink() else path.stat().st_mtime_ns
+        for path in folder.rglob("*")
+        if "__pycache__" not in path.parts
+    }
+
+
+def _variant(environment: Path) -> str:
+    script = environment / "bin" / "variant"
+    return subprocess.run([script], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _assert_works(environment: Path, variant: str) -> None:
+    """Run scripts of the environment, and look for the name under which it was built."""
+    assert _variant(environment) == f"{variant} {environment}"
+    activated = subprocess.run(
+        ["bash", "-c", f"source {environment}/bin/activate; python -c 'import sys; print(sys.prefix)'; echo $PS1"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert activated.stdout.splitlines()[0] == str(environment)
+    texts = [environment / "pyvenv.cfg", *(path for path in (environment / "bin").iterdir() if not path.is_symlink())]
+    assert [path.name for path in texts if ".building" in path.read_text(encoding="utf-8")] == []
+    assert not environment.with_name(".venv.building").exists()
+    assert not environment.with_name(".venv.old").exists()
+
+
+def test_a_first_environment_appears_when_it_is_complete(tree: Path) -> None:
+    done = _set_up(tree, "--cpu", WITH_PIP="1", COMMAND=f"test ! -e {tree}/.venv")
+    assert done.returncode == 0, done.stderr
+    _assert_works(tree / ".venv", "cpu")
+    pip = subprocess.run([tree / ".venv/bin/pip", "--version"], capture_output=True, text=True, check=True)
+    assert f"from {tree}/.venv/lib/" in pip.stdout
+    again = _set_up(tree)
+    assert (again.returncode, again.stderr) == (0, f"setup: nothing to do; cpu environment in {tree}/.venv\n")
+
+
+def test_a_missing_package_is_added_to_the_environment_that_is_there(tree: Path) -> None:
+    assert _set_up(tree, "--cpu").returncode == 0
+    before = _content(tree / ".venv" / "bin")
+    done = _set_up(tree, "--cpu", TOOLS="2", COMMAND=f"test ! -e {tree}/.venv.building")
+    assert done.returncode == 0, done.stderr
+    assert [line.split(":")[1] for line in done.stderr.splitlines()] == [" [3/3] tools ... 0 s"]
+    assert _content(tree / ".venv" / "bin") == before
+
+
+def test_a_failed_build_leaves_the_old_environment_alone_and_goes_on_where_it_stopped(tree: Path) -> None:
+    assert _set_up(tree, "--cpu").returncode == 0
+    before = _content(tree / ".venv")
+    failed = _set_up(tree, "--gpu", COMMAND="echo error: broken; exit 1")
+    assert failed.returncode == 1
+    assert f"all of the output: {tree}/.venv.building/tools.log" in failed.stderr
+    assert _content(tree / ".venv") == before
+    assert _set_up(tree, "--quiet").stderr == "", "the old environment is whole"
+    done = _set_up(tree, "--gpu")
+    assert [line.split("]")[0] for line in done.stderr.splitlines()] == ["setup: [3/3"]
+    _assert_works(tree / ".venv", "gpu")
+
+
+def test_ctrl_c_leaves_the_old_environment_alone(tree: Path) -> None:
+    assert _set_up(tree, "--cpu").returncode == 0
+    before = _content(tree / ".venv")
+    variables = {**os.environ, "COMMAND": f"touch {tree}/started; sleep 60"}
+    with subprocess.Popen(_command("--gpu"), cwd=tree, env=variables, stderr=subprocess.PIPE, text=True) as build:
+        while not (tree / "started").exists():
+            assert build.poll() is None
+            time.sleep(0.02)
+        build.send_signal(signal.SIGINT)
+        assert build.stderr is not None
+        assert "stopped; ./run.sh goes on from here" in build.stderr.read()
+    assert build.returncode == 130
+    assert _content(tree / ".venv") == before
+    assert (tree / ".venv.building").is_dir()
+
+
+def test_a_set_up_killed_between_the_two_renames_is_finished_by_the_next(tree: Path) -> None:
+    assert _set_up(tree, "--cpu").returncode == 0
+    assert _set_up(tree, "--gpu", COMMAND="exit 1").returncode == 1
+    (tree / ".venv").rename(tree / ".venv.old")
+    assert _set_up(tree, "--cpu").returncode == 0
+    _assert_works_as_old(tree)
+    assert _set_up(tree, "--gpu").returncode == 0
+    _assert_works(tree / ".venv", "gpu")
+
+
+def _assert_works_as_old(tree: Path) -> None:
+    """The old environment is back under its name, and the build beside is kept."""
+    assert _variant(tree / ".venv") == f"cpu {tree}/.venv"
+    assert not (tree / ".venv.old").exists()
+    assert (tree / ".venv.building").is_dir()
+
+
+def test_a_build_whose_scripts_name_the_final_place_already_is_begun_anew_if_stages_are_missing(tree: Path) -> None:
+    assert _set_up(tree, "--cpu", COMMAND="exit 1").returncode == 1
+    rewrite_path(tree / ".venv.building", tree / ".venv")
+    done = _set_up(tree, "--cpu")
+    assert [line.split("]")[0] for line in done.stderr.splitlines()] == [f"setup: [{n}/3" for n in (1, 2, 3)]
+    _assert_works(tree / ".venv", "cpu")
+
+
+def test_an_environment_of_a_checkout_that_was_moved_is_built_again(tree: Path) -> None:
+    assert _set_up(tree, "--cpu").returncode == 0
+    moved = tree.with_name("moved")
+    tree.rename(moved)
+    assert _set_up(moved).returncode == 0
+    _assert_works(moved / ".venv", "cpu")
+
+
+@pytest.mark.parametrize("name", [".venv", ".venv.building"])
+@pytest.mark.parametrize("words", [["setup"], ["setup", "--gpu"], ["train", "digits"], ["test", "-q"], []])
+def test_a_link_is_refused_by_every_verb_and_nothing_behind_it_is_touched(
+    tree: Path, tmp_path: Path, name: str, words: list[str]
+) -> None:
+    behind = tmp_path / "behind"
+    (behind / "bin").mkdir(parents=True)
+    (behind / "setup.json").write_text(json.dumps({"variant": "cpu", "stages": {"venv": "1"}}), encoding="utf-8")
+    (behind / "bin" / "python").write_text(f"#!/bin/sh\ntouch {behind}/was-run\nexec python3 $@\n", encoding="utf-8")
+    (behind / "bin" / "python").chmod(0o755)
+    (tree / name).symlink_to(behind)
+    before = _content(behind)
+    done = subprocess.run([tree / "run.sh", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: {tree}/{name} is a symbolic link, and set-up would change the environment behind the link: "
+        f"rm {tree}/{name} (the link only), then ./run.sh makes an environment here\n"
+    )
+    assert _content(behind) == before
+    assert {path.name for path in tree.iterdir() if path.name.startswith(".")} == {name}
+
+
+def test_a_link_to_nowhere_and_a_file_are_refused_too(tree: Path, tmp_path: Path) -> None:
+    (tree / ".venv").symlink_to(tmp_path / "nowhere")
+    assert "is a symbolic link" in _set_up(tree, "--cpu").stderr
+    assert not (tmp_path / "nowhere").exists()
+    (tree / ".venv").unlink()
+    (tree / ".venv").touch()
+    done = _set_up(tree, "--cpu")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "is not a folder" in done.stderr
+
+
+def test_a_left_over_link_in_the_place_of_the_old_environment_is_removed_without_what_it_points_to(
+    tree: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    (tree / ".venv.old").symlink_to(kept)
+    assert _set_up(tree, "--cpu").returncode == 0
+    assert (kept / "file").exists()
+    _assert_works(tree / ".venv", "cpu")
+
+
+def test_a_compiled_library_finds_its_neighbours_after_the_move(tmp_path: Path) -> None:
+    """The search path within the library keeps its length: slashes fill what the new name is shorter."""
+    building, final = tmp_path / ".venv.building", tmp_path / ".venv"
+    packages = Path("lib/python3.11/site-packages")
+    needed, library = packages / "mxnet" / "libneeded.so", packages / "horovod" / "mxnet" / "mpi_lib.so"
+    for path in (needed, library):
+        (building / path).parent.mkdir(parents=True)
+    (building / "bin").mkdir()
+    (building / "pyvenv.cfg").write_text("home = /usr/bin\n", encoding="utf-8")
+    subprocess.run(["g++", "-shared", "-Wl,-soname,libneeded.so", "-o", building / needed], check=True)
+    search = f"-Wl,--no-as-needed,-rpath,{(building / needed).parent}"
+    subprocess.run(["g++", "-shared", search, building / needed, "-o", building / library], check=True)
+    (building / library).chmod(0o750)
+    rewrite_path(building, final)
+    building.rename(final)
+    found = subprocess.run(["ldd", final / library], capture_output=True, text=True, check=True).stdout
+    (line,) = [line for line in found.splitlines() if "libneeded.so" in line]
+    place = Path(line.split()[2])
+    assert place.samefile(final / needed)
+    assert ".building" not in line
+    assert (final / library).stat().st_mode & 0o777 == 0o750
+
+
+def test_links_to_nccl_stand_wherever_the_environment_is(tmp_path: Path) -> None:
+    wheel = tmp_path / "building" / "lib" / "python3.11" / "site-packages" / "nvidia" / "nccl"
+    (wheel / "lib").mkdir(parents=True)
+    (wheel / "include").mkdir()
+    (wheel / "include" / "nccl.h").touch()
+    (wheel / "lib" / "libnccl.so.2").touch()
+    home = horovod._nccl_home(Environment(tmp_path / "building")).relative_to(tmp_path / "building")
+    moved = (tmp_path / "building").rename(tmp_path / "final") / home
+    assert (moved / "include" / "nccl.h").is_file()
+    assert (moved / "lib" / "libnccl.so").is_file()
+
+
+def test_a_checkout_in_which_set_up_cannot_write_is_refused_in_one_line(tree: Path) -> None:
+    (tree / ".venv.lock").mkdir()  # root may write any file, but no folder
+    done = _set_up(tree, "--cpu")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"{tree}/.venv.lock: Is a directory; the environment is not complete" in done.stderr
+    assert not (tree / ".venv.building").exists()
