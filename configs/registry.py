@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 __all__ = [
     "BUILT_IN_SOURCES",
     "COMMUNICATORS",
+    "ENGINES",
     "SCHEDULERS",
     "SOURCES",
     "SOURCES_WITH_LABEL_VECTORS",
@@ -28,13 +29,19 @@ __all__ = [
 ]
 
 COMMUNICATORS: Mapping[str, str] = {
-    "horovod": "train.comm.horovod",
-    "parameter_server": "train.comm.kvstore",
-    "parameter_server_async": "train.comm.kvstore",
+    "horovod": "train.comm.horovod_communicator",
+    "parameter_server": "train.comm.parameter_servers",
+    "parameter_server_async": "train.comm.parameter_servers",
     "devices": "train.comm.devices",
     "none": "train.comm.communicator",
 }
-"""`communication.kind` -> module with a function ``connect(communication)``."""
+"""`communication.kind` -> module with a function ``connect(communication)``.
+
+`train.comm.devices` has none: it starts a thread for each rank of a process and connects the threads itself.
+"""
+
+ENGINES: Mapping[str, str] = {"mxnet": "train.engine.mxnet"}
+"""Framework -> package with a function ``open_engine(cluster, identity)``."""
 
 SCHEDULERS: Mapping[str, str] = {
     "none": "launch.submit.hosts",

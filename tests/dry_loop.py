@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from configs.load import dump, load_cluster
 from configs.plan import RunPlan, plan_run
@@ -22,53 +22,43 @@ from logs.folder import CONFIG_FILE, Summary, write_json, write_summary
 from logs.metrics import METRICS_FILE, Metrics, MetricsWriter
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
-from train.loop import Result, Run, Step, train
+from train.engine.protocol import Engine, Optimizer, Trainee
+from train.evaluate import top1_score
+from train.loop import Result, Run, train
 from train.measure.progress import Progress
 from train.measure.timing import StepClock
-from train.metric import top1_score
 from train.rank.identity import Identity
 from train.schedule import HyperParameters, logged_hyperparameters, resolve_schedule
 from train.session import opened_log
+from train.step import Step
 
 ORG = "rehearsal"
 
 
-class Number:
-    """Stands for every array of a run: it is there at once."""
+class NumberEngine:
+    """The verbs of an engine whose arrays are numbers, which are there at once."""
 
-    def __init__(self, value: float = 0.0) -> None:
-        self._value = value
+    def copy(self, array: float) -> float:
+        return array
 
-    def copy(self) -> Number:
-        return self
+    def flag(self, like: float, *, is_set: bool) -> float:
+        return float(is_set)
 
-    def reshape(self, _shape: int) -> Number:
-        return self
+    def first_element(self, array: float) -> float:
+        return array
 
-    def __getitem__(self, _index: Any) -> Number:
-        return self
-
-    def __add__(self, _other: Any) -> Number:
-        return self
-
-    def ones_like(self) -> Number:
-        return Number(1.0)
-
-    def zeros_like(self) -> Number:
-        return Number(0.0)
-
-    def asscalar(self) -> float:
-        return self._value
-
-    def wait_to_read(self) -> None:
+    def wait(self, array: float) -> None:
         pass
+
+    def to_number(self, array: float) -> float:
+        return array
 
 
 class Blank:
     """A network, an optimizer and a source in one; counts what it is asked for."""
 
     def __init__(self, *, bad_step: int | None = None, fails_at: int | None = None) -> None:
-        self.gradients: Sequence[Any] = [Number(), Number()]
+        self.gradients: Sequence[Any] = [0.0, 0.0]
         self.bad_step, self.fails_at = bad_step, fails_at
         self.batches = self.cleared = 0
         self.rates: list[float] = []
@@ -94,7 +84,7 @@ class Blank:
         pass
 
     def forward_backward(self, _images: Any, _labels: Any) -> Any:
-        return Number(float("nan") if self.batches - 1 == self.bad_step else 64.0)
+        return float("nan") if self.batches - 1 == self.bad_step else 64.0
 
     def zero_gradients(self) -> None:
         self.cleared += 1
@@ -118,7 +108,8 @@ def dry_train(  # noqa: PLR0913
     It is told to stop after ``stop_from`` batches; ``changes`` replace parts of the `Run`.
     """
     plan, every, answers = plan_run(recipe, world_size), recipe.run.log_every_steps, iter(tops)
-    clock = StepClock(2, every)
+    engine = cast(Engine, NumberEngine())
+    clock = StepClock(engine, 2, every)
     progress = Progress(
         metrics, clock, global_batch_size=plan.global_batch_size, total_steps=plan.total_steps,
         every_steps=every, visible=False,
@@ -127,8 +118,8 @@ def dry_train(  # noqa: PLR0913
     run = Run(
         plan=plan, schedule=resolve_schedule(recipe, plan),
         step=Step(
-            blank, blank, SingleProcess(), BucketPlan(((1,), (0,))), plan.accumulation_steps, clock,
-            alive=lambda _: None, told_to_stop=lambda: blank.batches > stop_from,
+            engine, cast(Trainee, blank), cast(Optimizer, blank), SingleProcess(), BucketPlan(((1,), (0,))),
+            plan.accumulation_steps, clock, on_step=lambda _: None, told_to_stop=lambda: blank.batches > stop_from,
         ),
         open_training=blank.open, evaluate=lambda: top1_score(round(next(answers) * total), total),
         target_top1=recipe.run.target_top1, log_every_steps=every, run_ahead_steps=2,

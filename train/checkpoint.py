@@ -1,13 +1,13 @@
-"""A run's whole state, kept while it goes on and put back later: a resumed run goes on bit for bit.
+"""Checkpoints: the whole state of a run, written while the run goes on and restored later, bit for bit.
 
-What follows from the seed is not kept: weights and synthetic images draw from streams named after what they are for,
-and no code here uses MXNet's or NumPy's global generators. The streams that move on are DALI's, and DALI gives them.
+State that follows from the seed is not kept. Weights and synthetic images draw from streams named after their purpose,
+and no code uses a framework's or NumPy's global generators. DALI's streams have a state, which DALI itself provides.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from configs.resume_check import require_same
 from data.input.batches import TrainingSource
 from logs.checkpoints import Checkpoint, read, write
 from train.comm.communicator import Communicator
+from train.engine.protocol import Engine, Optimizer, Trainee
 
 __all__ = ["CheckpointWriter", "Checkpoints", "Keeper", "NoCheckpoints", "NullWriter", "Origin", "weights_of"]
 
@@ -30,17 +31,17 @@ Collect = Callable[[], Checkpoint]
 
 
 class Keeper(Protocol):
-    """What the loop tells whoever keeps its state; every rank calls each verb at the same point."""
+    """Keeps the state of a run; every rank calls each verb at the same point of the run."""
 
     def evaluated(self, source: TrainingSource, at: Position) -> None:
-        """Keep the state after an evaluation, if one is due."""
+        """Keep the state after an evaluation, if a checkpoint is due."""
 
     def stopped(self, source: TrainingSource, at: Position) -> None:
-        """Keep the state now, and come back when it is safe on the disk."""
+        """Keep the state now; returns when it is on the disk."""
 
 
 class NoCheckpoints:
-    """The null twin."""
+    """The null twin of `Checkpoints`."""
 
     def evaluated(self, source: TrainingSource, at: Position) -> None:
         """Keep nothing."""
@@ -50,31 +51,31 @@ class NoCheckpoints:
 
 
 class Writer(Protocol):
-    """Where states go: a folder on rank 0, nowhere on the others."""
+    """Writes checkpoints into a folder on rank 0, and nothing on the other ranks."""
 
     def write(self, step: int, collect: Collect) -> None:
-        """Take the state that ``collect`` gives, and come back before it is written."""
+        """Take the state that ``collect`` returns; returns before the state is written."""
 
     def wait(self) -> None:
-        """Come back when everything is written; raises what writing raised."""
+        """Wait until everything is written; raises the error of a failed write."""
 
 
 class NullWriter:
     """The writer of every rank but 0."""
 
     def write(self, step: int, collect: Collect) -> None:
-        """Collect nothing: what rank 0 has of the common state is enough."""
+        """Collect nothing: rank 0 has the state that all ranks share."""
 
     def wait(self) -> None:
-        """Nothing is under way."""
+        """Do nothing."""
 
 
 class CheckpointWriter:
-    """Writes in a thread of its own, one state after the other.
+    """Writes checkpoints in a thread of its own, one after the other.
 
     Args:
-        run_folder: Whose ``checkpoints`` it fills.
-        keep: How many to leave there.
+        run_folder: The run folder; checkpoints go to its folder ``checkpoints``.
+        keep: Number of newest checkpoints to keep.
     """
 
     def __init__(self, run_folder: Path, keep: int) -> None:
@@ -83,12 +84,12 @@ class CheckpointWriter:
         self._pending: Future[Path] | None = None
 
     def write(self, step: int, collect: Collect) -> None:
-        """Copy the state to the host, and leave the rest to the thread; waits for the one before."""
+        """Copy the state to the host and let the thread write it; waits for the previous checkpoint."""
         self.wait()
         self._pending = self._thread.submit(write, self._run_folder, step, collect(), keep=self._keep)
 
     def wait(self) -> None:
-        """Wait for the last one."""
+        """See `Writer`."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -96,30 +97,32 @@ class CheckpointWriter:
 
 @dataclass
 class Checkpoints:
-    """The keeper of a real run.
+    """Writes the checkpoints of a run.
 
     Attributes:
-        network: Weights and batch-norm statistics.
-        optimizer: Its state, ``momenta``.
-        communicator: Brings the ranks' own states together.
-        writer: Where states go.
-        whose: Recipe, ranks and data, compared before a resumption.
-        every_epochs: Least distance of two periodic states; None: none are kept.
-        saved: Where the last state stands; the run began there.
-        alive: Told before anything that takes time.
+        engine: Copies arrays to the host.
+        network: Has weights and batch-norm statistics.
+        optimizer: Has ``momenta``.
+        communicator: Gathers the state that each rank has of its own.
+        writer: Writes the checkpoints on rank 0, nothing on the other ranks.
+        essence: Recipe, ranks and data; a resumed run must have the same.
+        every_epochs: Smallest distance of two periodic checkpoints. If None, there are no periodic ones.
+        saved: Position of the last checkpoint; at first the position where the run began.
+        on_save: Called before a checkpoint is collected, which may take long.
     """
 
-    network: Any
-    optimizer: Any
+    engine: Engine
+    network: Trainee
+    optimizer: Optimizer
     communicator: Communicator
     writer: Writer
-    whose: Mapping[str, Any]
+    essence: Mapping[str, Any]
     every_epochs: int | None
     saved: Position
-    alive: Callable[[], None]
+    on_save: Callable[[], object]
 
     def evaluated(self, source: TrainingSource, at: Position) -> None:
-        """Keep the state if one is due. A disk that is full costs the state, not the run."""
+        """Keep the state if a checkpoint is due. If the disk is full, the checkpoint is missing and the run goes on."""
         if self.every_epochs is None or at.epoch - self.saved.epoch < self.every_epochs:
             return
         try:
@@ -128,7 +131,7 @@ class Checkpoints:
             logger.warning("no checkpoint after step %d: %s", at.step, error)
 
     def stopped(self, source: TrainingSource, at: Position) -> None:
-        """Keep the state wherever the run stands; all ranks wait until it is on the disk.
+        """Keep the state in the middle of an epoch or after one; all ranks wait until it is on the disk.
 
         Raises:
             UserError: The disk is full.
@@ -146,11 +149,11 @@ class Checkpoints:
             logger.warning("the trained network is not kept: %s", error)
 
     def _save(self, at: Position, own: bytes, *, has_common_statistics: bool) -> None:
-        """Bring together what each rank has of its own, and hand all to the writer.
+        """Gather the state that each rank has of its own, and hand the whole state to the writer.
 
-        An evaluation averages the statistics, so that right after one they are the same everywhere.
+        An evaluation averages the batch-norm statistics, so after an evaluation they are the same on every rank.
         """
-        self.alive()
+        self.on_save()
         statistics: dict[str, np.ndarray] = self.network.read_statistics()
         kept = [b"".join(each.tobytes() for each in statistics.values())]
         if not has_common_statistics:
@@ -159,24 +162,26 @@ class Checkpoints:
 
         def collect() -> Checkpoint:
             arrays = {f"weights/{name}": array for name, array in self.network.read_weights().items()}
-            arrays |= {f"momenta/{number}": each.asnumpy() for number, each in enumerate(self.optimizer.momenta)}
+            arrays |= {
+                f"momenta/{number}": self.engine.to_host(each) for number, each in enumerate(self.optimizer.momenta)
+            }
             rows = np.stack([np.frombuffer(each, np.float32) for each in kept])
             ends = np.cumsum([0, *(each.size for each in statistics.values())])
             for name, start, end in zip(statistics, ends, ends[1:], strict=False):
                 arrays[f"statistics/{name}"] = rows[:, start:end]
             arrays |= {f"data/{rank}": np.frombuffer(state, np.uint8) for rank, state in enumerate(data)}
-            return Checkpoint({"whose": self.whose, "epoch": at.epoch, "step": at.step}, arrays)
+            return Checkpoint({"whose": self.essence, "epoch": at.epoch, "step": at.step}, arrays)
 
         self.saved = at
         self.writer.write(at.step, collect)
 
 
 def weights_of(checkpoint: Checkpoint, rank: int | None = None) -> dict[str, np.ndarray]:
-    """Give parameters (OIHW) and running statistics by name, float32.
+    """Return parameters (OIHW) and running statistics by name, float32.
 
     Args:
-        checkpoint: Of a run that was stopped anywhere, in which the ranks' statistics differ.
-        rank: Whose statistics; none: their mean, as an evaluation makes it.
+        checkpoint: A checkpoint; in one written in the middle of an epoch, the ranks' statistics differ.
+        rank: The rank whose statistics are returned. If None, their mean, as an evaluation uses it.
     """
     weights = _below("weights/", checkpoint)
     for name, rows in _below("statistics/", checkpoint).items():
@@ -190,45 +195,49 @@ def _below(prefix: str, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a run begins: at its beginning, or at what a checkpoint keeps."""
+    """Where a run begins: at its first step, or at a checkpoint."""
 
     position: Position = BEGINNING
     checkpoint: Checkpoint | None = None
 
     @classmethod
-    def of(cls, path: Path | None, whose: Mapping[str, Any], plan: RunPlan) -> Origin:
-        """Read a checkpoint, if there is one, and see that it is one of the same run.
+    def of(cls, path: Path | None, essence: Mapping[str, Any], plan: RunPlan) -> Origin:
+        """Read the checkpoint at ``path``, if there is one, and check that it belongs to this run.
+
+        Args:
+            path: The checkpoint. If None, the run begins at its first step.
+            essence: Recipe, ranks and data of this run.
+            plan: Epochs of this run.
 
         Raises:
-            UserError: It is damaged, nothing is left to do, or the recipe, the ranks or the data are others.
+            UserError: The checkpoint is damaged, its run has reached the last epoch, or its recipe, ranks or data
+                differ from this run's.
         """
         if path is None:
             return cls()
         checkpoint = read(path)
-        require_same(checkpoint.meta["whose"], whose, str(path))
+        require_same(checkpoint.meta["whose"], essence, str(path))
         position = Position(checkpoint.meta["epoch"], checkpoint.meta["step"])
         if position.epoch > plan.last_epoch:
-            raise UserError(f"{path}: the run has come to its last epoch, {plan.last_epoch}; start a new one")
+            raise UserError(f"{path}: the run has reached its last epoch, {plan.last_epoch}; start a new run")
         return cls(position, checkpoint)
 
     @property
     def resumed_from_step(self) -> int | None:
-        """Give the steps that earlier attempts have done; None: there was none."""
+        """Return the number of steps done by earlier attempts, or None if this is the first attempt."""
         return None if self.checkpoint is None else self.position.step
 
     def weights(self, rank: int) -> dict[str, np.ndarray] | None:
-        """Give what ``TrainedNetwork.load_weights`` takes; None: the recipe says what to begin with."""
+        """Return the checkpoint's weights and the rank's statistics, or None if there is no checkpoint."""
         return None if self.checkpoint is None else weights_of(self.checkpoint, rank)
 
-    def put_back(self, momenta: Sequence[Any]) -> None:
-        """Set the optimizer's state to what was kept, bit for bit."""
+    def restore_momenta(self, engine: Engine, optimizer: Optimizer) -> None:
+        """Set the optimizer's state to that of the checkpoint, if there is one, bit for bit."""
         if self.checkpoint is None:
             return
-        import mxnet as mx  # noqa: PLC0415 (slow)
-
-        for number, momentum in enumerate(momenta):
-            mx.nd.array(self.checkpoint.arrays[f"momenta/{number}"]).copyto(momentum)
+        for number, momentum in enumerate(optimizer.momenta):
+            engine.overwrite(momentum, engine.from_host(self.checkpoint.arrays[f"momenta/{number}"]))
 
     def source_state(self, rank: int) -> bytes:
-        """Give what this rank's source of images said of itself."""
+        """Return the state of the rank's source of images, empty if there is no checkpoint."""
         return b"" if self.checkpoint is None else self.checkpoint.arrays[f"data/{rank}"].tobytes()

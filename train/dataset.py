@@ -18,7 +18,7 @@ from data.stage import Staged, stage
 from data.verify import check_dataset
 from train.comm.communicator import Communicator
 from train.rank.identity import Identity
-from train.rank.startup import dali_without_manual
+from train.rank.imports import dali_without_manual
 
 if TYPE_CHECKING:
     from data.input.batches import EvaluationSource, TrainingSource

@@ -1,43 +1,173 @@
-"""Distributed evaluation: each image once, on whichever rank holds it; what is counted is the metric's affair."""
+"""Distributed evaluation: each image once, on the rank that holds it, judged by a metric over all ranks.
+
+The metric is top-1 for one class an image, and mean ROC-AUC for several labels an image. Imports scikit-learn only for
+the latter.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
 
+import numpy as np
+
+from configs.schema import Loss
 from data.input.batches import EvaluationSource
 from train.comm.communicator import Communicator
-from train.engine.mxnet.network import TrainedNetwork
-from train.metric import Metric, Score
+from train.engine.protocol import Array, Engine, Trainee
 
-__all__ = ["Evaluator"]
+__all__ = ["Evaluator", "MeanAuc", "Metric", "Score", "Top1", "metric_of", "top1_score"]
 
 
 class Evaluator:
-    """Judge the network by all ranks' shards.
+    """Evaluate the network on the shards of all ranks.
 
     Args:
-        network: Its batch-norm statistics are averaged over the ranks before each evaluation, so that every rank
-            judges the same model.
-        source: This rank's shard; its last batch may be padded.
-        communicator: Brings the ranks' parts together.
-        metric: Begins one evaluation.
-        alive: Told of each batch.
+        network: The network. Its batch-norm statistics are averaged over the ranks before each evaluation, so that
+            every rank evaluates the same model.
+        source: This rank's shard; the last batch may be padded.
+        communicator: Averages the statistics and combines the ranks' results.
+        new_metric: Returns the metric of one evaluation, see `metric_of`.
+        on_batch: Called after each batch.
     """
 
     def __init__(
-        self, network: TrainedNetwork, source: EvaluationSource, communicator: Communicator,
-        metric: Callable[[], Metric], alive: Callable[[], object],
-    ) -> None:  # fmt: skip
+        self,
+        network: Trainee,
+        source: EvaluationSource,
+        communicator: Communicator,
+        new_metric: Callable[[], Metric],
+        on_batch: Callable[[], object],
+    ) -> None:
         self._network, self._source, self._communicator = network, source, communicator
-        self._metric, self._alive = metric, alive
+        self._new_metric, self._on_batch = new_metric, on_batch
 
     def __call__(self) -> Score:
-        """Give the score over all ranks; waits for the result."""
+        """Return the score over all ranks; waits for the result."""
         self._communicator.exchange(settled=True)
         if statistics := self._network.statistics:
             self._communicator.average("statistics", statistics)
-        metric = self._metric()
+        metric = self._new_metric()
         for images, labels, num_valid in self._source.batches():
-            metric.add(self._network.predict(images).as_in_context(labels.context), labels, num_valid)
-            self._alive()
+            metric.add(self._network.predict(images), labels, num_valid)
+            self._on_batch()
         return metric.score(self._communicator)
+
+
+@dataclass(frozen=True)
+class Score:
+    """The result of an evaluation, the same on every rank.
+
+    Attributes:
+        name: Name of the metric, for messages.
+        value: From 0 to 1; more is better.
+        row: Fields of the evaluation's row in the metrics file.
+        basis: The counts behind the value, in words.
+    """
+
+    name: str
+    value: float
+    row: dict[str, Any]
+    basis: str
+
+    def __str__(self) -> str:
+        """Return name and value in one line."""
+        return f"{self.name} {self.value:.4f}"
+
+
+class Metric(Protocol):
+    """One evaluation under way on this rank."""
+
+    def add(self, logits: Array, labels: Array, num_valid: int) -> None:
+        """Add a batch of which the first ``num_valid`` images count; queues and returns at once."""
+
+    def score(self, communicator: Communicator) -> Score:
+        """Return the score over all ranks' images; waits. Every rank must call it, also a rank without images."""
+
+
+def metric_of(engine: Engine, loss: Loss, rank: int) -> Callable[[], Metric]:
+    """Return the function that begins an evaluation on ``rank`` of a network trained on ``loss``."""
+    return partial(MeanAuc, engine, rank) if loss.kind == "sigmoid" else partial(Top1, engine)
+
+
+def top1_score(correct: int, total: int) -> Score:
+    """Return the score of ``correct`` right answers out of ``total``."""
+    top1 = correct / total
+    return Score("top-1", top1, {"top1": top1, "correct": correct, "total": total}, f"{correct} of {total}")
+
+
+class Top1:
+    """Share of images whose most likely class is the right one, from integer counts summed over the ranks."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._counts: list[Array] = []
+        self._total = 0
+
+    def add(self, logits: Array, labels: Array, num_valid: int) -> None:
+        """See `Metric`; logits have shape (batch, classes), labels (batch,)."""
+        self._counts.append(self._engine.count_correct(logits, labels, num_valid))
+        self._total += num_valid
+
+    def score(self, communicator: Communicator) -> Score:
+        """See `Metric`."""
+        correct = sum(int(self._engine.to_number(count)) for count in self._counts)
+        return top1_score(*communicator.sum_integers("evaluation", [correct, self._total]))
+
+
+class MeanAuc:
+    """Mean over the classes of the area under the ROC curve, from the logits of every image.
+
+    A class that all images have, or none, has no ROC curve: its AUC is None, and the mean leaves it out.
+    """
+
+    def __init__(self, engine: Engine, rank: int) -> None:
+        self._engine, self._rank = engine, rank
+        self._parts: list[tuple[Array, Array, int]] = []
+        self._total = 0
+
+    def add(self, logits: Array, labels: Array, num_valid: int) -> None:
+        """See `Metric`; logits and labels have shape (batch, classes)."""
+        self._parts.append((logits, labels, num_valid))
+        self._total += num_valid
+
+    def score(self, communicator: Communicator) -> Score:
+        """See `Metric`.
+
+        Raises:
+            RuntimeError: No class is both present and absent among the images.
+        """
+        logits, labels = self._gather(communicator)
+        aucs = [_auc(logits[:, index], labels[:, index]) for index in range(labels.shape[1])]
+        known = [auc for auc in aucs if auc is not None]
+        if not known:
+            raise RuntimeError(f"no class is both present and absent among {len(labels)} evaluation images: no ROC-AUC")
+        mean = sum(known) / len(known)
+        of = f"{len(known)} classes" if len(known) == len(aucs) else f"{len(known)} of {len(aucs)} classes"
+        row = {"mean_auc": mean, "class_auc": aucs, "total": len(labels)}
+        return Score("mean ROC-AUC", mean, row, f"{of}, {len(labels)} images")
+
+    def _gather(self, communicator: Communicator) -> tuple[np.ndarray, np.ndarray]:
+        """Return logits and labels of all images: each rank fills its rows of a table of zeros, which is summed."""
+        counts = communicator.gather("evaluation images", self._total)
+        widths = communicator.gather("evaluation classes", self._parts[0][0].shape[1] if self._parts else 0)
+        start, width = sum(counts[: self._rank]), max(widths)
+        rows = np.zeros((2, sum(counts), width), np.float32)
+        for logits, labels, num_valid in self._parts:
+            stop = start + num_valid
+            rows[0, start:stop] = self._engine.to_host(logits)[:num_valid]
+            rows[1, start:stop] = self._engine.to_host(labels)[:num_valid]
+            start = stop
+        table = self._engine.from_host(rows)
+        communicator.reduce("evaluation scores", [table])
+        gathered = self._engine.to_host(table)
+        return gathered[0], gathered[1]
+
+
+def _auc(logits: np.ndarray, labels: np.ndarray) -> float | None:
+    """Return one class's AUC; logits order the images as their sigmoids do."""
+    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 (takes a second)
+
+    return float(roc_auc_score(labels, logits)) if 0 < labels.sum() < len(labels) else None

@@ -1,7 +1,7 @@
-"""``./run.sh export``: the trained network of a run in formats that others read, evaluated again as they would load it.
+"""``./run.sh export``: the trained network of a run in other programs' formats, evaluated again after loading.
 
-The newest checkpoint becomes ``network-symbol.json`` and ``network-0000.params`` (MXNet), ``network.onnx`` and
-``network.json``, which says what the network wants to see. All hold float32 and take images [N, C, H, W].
+The newest checkpoint becomes ``network-symbol.json`` and ``network-0000.params`` (MXNet), ``network.onnx``, and
+``network.json``, which describes the images that the network takes. All files hold float32; images are [N, C, H, W].
 """
 
 from __future__ import annotations
@@ -9,40 +9,33 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from configs.arguments import Parser
 from configs.errors import UserError
-from configs.load import load_run
-from configs.plan import plan_run
-from configs.schema import Cluster, Recipe
-from logs.checkpoints import newest_whole, read
-from logs.folder import CONFIG_FILE, write_json
-from train.checkpoint import weights_of
-from train.comm.communicator import SingleProcess
-from train.dataset import images_of
-from train.metric import Score, metric_of
-from train.rank.identity import Identity
 
-__all__ = ["evaluate", "export_network", "main"]
+if TYPE_CHECKING:
+    import numpy as np
+
+    from configs.schema import Cluster, Recipe
+    from train.evaluate import Score
+
+    Predict = Callable[[Any], np.ndarray]
+
+__all__ = ["evaluate", "export_network", "main", "on_cpu"]
 
 _PREFIX = "network"
-_ALONE = Identity(rank=0, world_size=1, local_rank=0, local_size=1, host="localhost", launcher="none")
 _MOST_OFF = 5e-4
-"""Share of images that other kernels' rounding may judge otherwise."""
-
-Predict = Callable[[Any], np.ndarray]
+"""Largest share of images that a loaded network may classify otherwise, because other kernels round differently."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Export and evaluate; give 0, 1 where a format gives another accuracy, 2 for wrong input."""
+    """Export and evaluate; returns 0, 1 if a format has another accuracy, 2 for wrong input."""
     parser = Parser(prog="./run.sh", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser("export", help="a run's network as MXNet parameters and ONNX", description=__doc__)
-    verb.add_argument("run", metavar="RUN", type=Path, help="folder of a run that has kept a checkpoint")
-    verb.add_argument("--dest", metavar="DIR", type=Path, help="where to write (default: RUN/export)")
+    verb.add_argument("run", metavar="RUN", type=Path, help="folder of a run that has a checkpoint")
+    verb.add_argument("--dest", metavar="DIR", type=Path, help="folder to write to (default: RUN/export)")
     try:
         options = parser.parse_args(arguments)
         return _export(options.run, options.dest or options.run / "export")
@@ -52,93 +45,92 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _export(run: Path, destination: Path) -> int:
+    from configs.load import load_run  # noqa: PLC0415 (--help needs the standard library only)
+    from configs.plan import plan_run  # noqa: PLC0415
+    from logs.checkpoints import newest_whole  # noqa: PLC0415
+    from logs.folder import CONFIG_FILE, write_json  # noqa: PLC0415
+    from train.dataset import images_of  # noqa: PLC0415
+
     if not (run / CONFIG_FILE).is_file():
         raise UserError(f"{run}: no {CONFIG_FILE} in it; give the folder of a run")
     recipe, cluster = load_run(run / CONFIG_FILE)
     cluster = on_cpu(cluster)
     checkpoint, _ = newest_whole(run)
     if checkpoint is None:
-        raise UserError(f"{run}: no whole checkpoint in it; a run keeps one when it ends")
-    images_of(recipe, cluster, plan_run(recipe, cluster.world_size), _ALONE).prepare()
+        raise UserError(f"{run}: no whole checkpoint in it; a run writes one when it ends")
+    images_of(recipe, cluster, plan_run(recipe, cluster.world_size), _identity()).prepare()
     destination.mkdir(parents=True, exist_ok=True)
     scores = {}
     for name, predict in export_network(recipe, cluster, checkpoint, destination):
         scores[name] = score = evaluate(recipe, cluster, predict)
         sys.stdout.write(f"{name}: {score} ({score.basis})\n")
     description = {
-        "recipe": recipe.name, "checkpoint": checkpoint.name, "num_classes": recipe.model.num_classes,
+        "recipe": recipe.name,
+        "checkpoint": checkpoint.name,
+        "num_classes": recipe.model.num_classes,
         "input": ["N", recipe.model.input_channels, recipe.model.image_size, recipe.model.image_size],
         "channels": "RGB" + (", zero" if recipe.model.input_channels > 3 else ""),  # noqa: PLR2004
-        "mean": recipe.data.mean, "std": recipe.data.std, "eval_resize": recipe.data.eval_resize,
-        "output": "logits", **scores["trained"].row,
-    }  # fmt: skip
+        "mean": recipe.data.mean,
+        "std": recipe.data.std,
+        "eval_resize": recipe.data.eval_resize,
+        "output": "logits",
+        **scores["trained"].row,
+    }
     write_json(destination / f"{_PREFIX}.json", description)
     sys.stdout.write(f"{destination}\n")
     return int(any(abs(each.value - scores["trained"].value) > _MOST_OFF for each in scores.values()))
 
 
 def on_cpu(cluster: Cluster) -> Cluster:
-    """Give the same place with everything on its CPU, in float32 and NCHW."""
+    """Return the same cluster with one rank's engine on a CPU, in float32 and NCHW."""
     engine = cluster.engine.model_copy(update={"precision": "float32", "layout": "NCHW"})
     return cluster.model_copy(update={"device": "cpu", "engine": engine})
 
 
+def _identity() -> Any:
+    from train.rank.identity import Identity  # noqa: PLC0415 (--help needs the standard library only)
+
+    return Identity(rank=0, world_size=1, local_rank=0, local_size=1, host="localhost", launcher="none")
+
+
 def export_network(
     recipe: Recipe, cluster: Cluster, checkpoint: Path, destination: Path
-) -> Iterator[tuple[str, Predict]]:  # fmt: skip
-    """Write each format, and give its name and what predicts with it once loaded: normalised images to logits.
+) -> Iterator[tuple[str, Predict]]:
+    """Write each format; yield its name and a function from normalised images to logits of the loaded network.
 
     Args:
         recipe: The network and its images.
-        cluster: As `on_cpu` gives it.
-        checkpoint: Whose weights.
+        cluster: A cluster as `on_cpu` returns it.
+        checkpoint: The checkpoint that holds the weights.
         destination: An existing folder.
     """
-    import mxnet as mx  # noqa: PLC0415 (slow)
-    import onnxruntime  # noqa: PLC0415
+    from configs.plan import plan_run  # noqa: PLC0415 (--help needs the standard library only)
+    from logs.checkpoints import read  # noqa: PLC0415
+    from train.checkpoint import weights_of  # noqa: PLC0415
+    from train.engine.build import build_model  # noqa: PLC0415
+    from train.engine.protocol import open_engine  # noqa: PLC0415
 
-    from train.engine.mxnet.build import build_model  # noqa: PLC0415
-
+    engine = open_engine(cluster, _identity())
     plan = plan_run(recipe, cluster.world_size)
-    network = build_model(recipe, cluster, plan, _ALONE, weights_of(read(checkpoint))).network
-    side = recipe.model.image_size
-    shape = (1, recipe.model.input_channels, side, side)
-    network.predict(mx.nd.zeros(shape)).wait_to_read()
-    yield "trained", lambda images: network.predict(images).asnumpy()
-
-    prefix = destination / _PREFIX
-    network.export(prefix)
-    files = f"{prefix}-symbol.json", f"{prefix}-0000.params"
-    loaded = mx.gluon.SymbolBlock.imports(files[0], ["data"], files[1])
-    yield "MXNet", lambda images: loaded(images).asnumpy()
-
-    onnx = f"{prefix}.onnx"
-    mx.onnx.export_model(*files, [shape], np.float32, onnx, dynamic=True, dynamic_input_shapes=[("N", *shape[1:])])
-    _freeze(onnx)
-    session = onnxruntime.InferenceSession(onnx, providers=["CPUExecutionProvider"])
-    yield "ONNX", lambda images: session.run(None, {"data": images.asnumpy()})[0]
-
-
-def _freeze(path: str) -> None:
-    """Take the weights off the list of inputs, where MXNet puts them too: a runtime may then fold them."""
-    import onnx  # noqa: PLC0415 (slow)
-
-    model = onnx.load(path)
-    images = [each for each in model.graph.input if each.name == "data"]
-    del model.graph.input[:]
-    model.graph.input.extend(images)
-    onnx.checker.check_model(model)
-    onnx.save(model, path)
+    network = build_model(engine, recipe, cluster, plan, weights_of(read(checkpoint))).network
+    yield from engine.export_formats(network, destination / _PREFIX)
 
 
 def evaluate(recipe: Recipe, cluster: Cluster, predict: Predict) -> Score:
-    """Give the score over all evaluation images, as a run counts it."""
-    import mxnet as mx  # noqa: PLC0415 (slow)
+    """Return the score over all evaluation images, counted as in a run."""
+    from configs.plan import plan_run  # noqa: PLC0415 (--help needs the standard library only)
+    from train.comm.communicator import SingleProcess  # noqa: PLC0415
+    from train.dataset import images_of  # noqa: PLC0415
+    from train.engine.protocol import open_engine  # noqa: PLC0415
+    from train.evaluate import metric_of  # noqa: PLC0415
 
-    source = images_of(recipe, cluster, plan_run(recipe, cluster.world_size), _ALONE).open_evaluation()
-    metric = metric_of(recipe.loss, _ALONE.rank)()
-    for images, labels, num_valid in source.batches():
-        metric.add(mx.nd.array(predict(images)), labels, num_valid)
+    engine = open_engine(cluster, _identity())
+    images = images_of(recipe, cluster, plan_run(recipe, cluster.world_size), _identity())
+    images.load()
+    source = images.open_evaluation()
+    metric = metric_of(engine, recipe.loss, 0)()
+    for batch in source.batches():
+        metric.add(engine.from_host(predict(batch.images)), batch.labels, batch.num_valid)
     source.close()
     return metric.score(SingleProcess())
 

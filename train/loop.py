@@ -1,31 +1,32 @@
-"""The training loop: verbs only. It names no launcher, rank, library or hyperparameter."""
+"""The training loop: blocks of steps, each block followed by an evaluation.
+
+Names no launcher, rank, library or hyperparameter.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from configs.plan import BEGINNING, Position, RunPlan
 from data.input.batches import TrainingSource
 from logs.mlperf import EventLog
 from train.checkpoint import Keeper, NoCheckpoints
-from train.comm.buckets import BucketPlan
 from train.comm.communicator import Communicator
+from train.evaluate import Score
 from train.measure.chance import Judge, never_stuck
-from train.measure.progress import LossNotFinite, LossWindow, Progress, StepArrays, StepLoss
-from train.measure.timing import Clock
-from train.metric import Score
+from train.measure.progress import LossNotFinite, LossWindow, Progress, StepLoss
 from train.rank.signals import RunStopped
-from train.schedule import HyperParameters, LrSchedule
+from train.schedule import LrSchedule
+from train.step import Step
 
-__all__ = ["Optimizer", "Result", "Run", "RunFailed", "Step", "Trainee", "blocks", "train"]
+__all__ = ["Result", "Run", "RunFailed", "blocks", "train"]
 
 
 class RunFailed(RuntimeError):
-    """A run that had begun cannot go on; ``step`` says where, ``__cause__`` why."""
+    """A run that had begun cannot go on: ``step`` is the step in which it failed, ``__cause__`` the reason."""
 
     def __init__(self, step: int, cause: Exception) -> None:
         self.step = getattr(cause, "step", step)
@@ -33,34 +34,9 @@ class RunFailed(RuntimeError):
         super().__init__(text if text.startswith(kind) else f"{kind}: {text}")
 
 
-class Trainee(Protocol):
-    """The network as the loop sees it."""
-
-    gradients: Sequence[Any]
-
-    def forward_backward(self, images: Any, labels: Any) -> Any:
-        """Queue one micro-batch; gives the sum of its losses."""
-
-    def zero_gradients(self) -> None:
-        """Clear the sums of the last step."""
-
-    def seed_dropout(self, seed: int) -> None:
-        """Say what dropout draws from now on."""
-
-
-class Optimizer(Protocol):
-    """The optimizer as the loop sees it."""
-
-    def update(self, hyper: HyperParameters) -> None:
-        """Queue the update of one step."""
-
-    def reset(self) -> None:
-        """Forget all earlier steps."""
-
-
 @dataclass(frozen=True)
 class Result:
-    """How a run ended."""
+    """How a run ended; ``failure`` is the reason if ``success`` is false."""
 
     success: bool
     score: Score
@@ -71,67 +47,21 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One optimizer step: everything it needs, and nothing that changes.
-
-    ``dropout_seed`` gives what the dropout of a step draws from, which makes a step independent of those before it;
-    ``told_to_stop`` says whether this rank was.
-    """
-
-    network: Trainee
-    optimizer: Optimizer
-    communicator: Communicator
-    buckets: BucketPlan
-    accumulation_steps: int
-    clock: Clock
-    alive: Callable[[int], object]
-    dropout_seed: Callable[[int], int] = int
-    told_to_stop: Callable[[], bool] = bool
-
-    def __call__(self, step: int, source: TrainingSource, hyper: HyperParameters) -> StepArrays:
-        """Queue a step; nothing here waits for the engine."""
-        gradients = self.network.gradients
-        self.network.seed_dropout(self.dropout_seed(step))
-        if self.accumulation_steps > 1:
-            self.network.zero_gradients()
-        own: Any = 0
-        for _ in range(self.accumulation_steps):
-            with self.clock.input():
-                images, labels = source.next_batch()
-            own = self.network.forward_backward(images, labels) + own
-        self.clock.backward_queued(step, gradients)
-        summed, stops = own.copy(), own.ones_like() if self.told_to_stop() else own.zeros_like()
-        turn = own.zeros_like() if self.buckets.num_deferred else None
-        for number, bucket in enumerate(self.buckets.order):
-            # Loss and wish to stop ride in the first bucket: global, and no message of their own.
-            riders = [summed, stops] if number == 0 else []
-            if turn is not None and number >= self.buckets.last_prompt:
-                # Riding in all of these, it keeps them one after another: the engine sees that each changes it.
-                riders.append(turn)
-            self.communicator.reduce(f"bucket_{number}", [*(gradients[i] for i in bucket), *riders], -number)
-        self.optimizer.update(hyper)
-        self.communicator.exchange()
-        self.clock.step_queued(summed, gradients)
-        self.alive(step)
-        return StepArrays(own, summed, stops)
-
-
-@dataclass(frozen=True)
 class Run:
-    """What is run: everything that does not change while it runs.
+    """The parts of a run that do not change while it runs.
 
     Attributes:
-        plan: The arithmetic.
-        schedule: Hyperparameters of a step.
-        step: What one step does.
-        open_training: Opens this rank's stream of micro-batches, where the run begins.
-        evaluate: Gives the score over all ranks.
-        target_top1: Evaluation top-1 at which the run ends with success; none: after the last epoch.
-        log_every_steps: Length of an interval.
-        run_ahead_steps: Steps whose losses are left unread at an interval, since they may not be over.
-        judge: Told of each evaluation; says why going on is of no use, where it is not.
+        plan: Batches, steps, epochs and evaluations.
+        schedule: Learning rate, momentum and weight decay of each step.
+        step: One optimizer step.
+        open_training: Opens this rank's stream of micro-batches at the point where the run begins.
+        evaluate: Returns the score over all ranks.
+        target_top1: Evaluation top-1 that ends the run with success. If None, the run ends after the last epoch.
+        log_every_steps: Length of an interval, after which losses are reported.
+        run_ahead_steps: Last steps of an interval whose losses are not read yet, because they may still be running.
+        judge: Called after each evaluation; returns a reason to end the run early, or None.
         checkpoints: Keeps the state.
-        start: Where the run begins, or goes on.
+        start: Epoch and step at which the run begins, or is resumed.
     """
 
     plan: RunPlan
@@ -148,7 +78,7 @@ class Run:
 
 
 def blocks(plan: RunPlan, first_epoch: int = 1) -> list[range]:
-    """Cut what is left of a run into ranges of 1-based epochs, each ending with an evaluation."""
+    """Return the ranges of 1-based epochs from ``first_epoch`` on; each range ends with an evaluation."""
     ends = [end for end in plan.eval_epochs if end >= first_epoch]
     starts = (first_epoch, *(end + 1 for end in ends[:-1]))
     return [range(start, end + 1) for start, end in zip(starts, ends, strict=True)]
@@ -157,21 +87,21 @@ def blocks(plan: RunPlan, first_epoch: int = 1) -> list[range]:
 def train(run: Run, *, log: EventLog, progress: Progress) -> Result:
     """Train to the target; every rank calls this at the same time.
 
-    The clock of the run starts here, and the training source is opened after it started: no training byte is read
-    before ``run_start``. Step 0 is the first; ``run_stop`` is written exactly once, whatever happens.
+    The clock of the run starts here. The training source is opened afterwards, so that no training byte is read before
+    ``run_start``. The first step is step 0. ``run_stop`` is logged exactly once, whatever happens.
 
     Args:
-        run: What is run.
-        log: MLPerf events.
-        progress: Lines, metrics, bar.
+        run: The parts of the run.
+        log: Receives the MLPerf events.
+        progress: Receives losses and scores for metrics, lines and the progress bar.
 
     Raises:
-        RunStopped: A rank was told to stop, and the state is kept.
-        RunFailed: A rank died, a batch could not be read, the loss is not finite, the disk is full; ``run_stop``
-            aborted is logged before.
+        RunStopped: A rank was told to stop; the state is kept.
+        RunFailed: A rank died, a batch could not be read, the loss is not finite, or the disk is full; ``run_stop``
+            with status aborted is logged before.
     """
     plan, step, start = run.plan, run.step, run.start
-    window = LossWindow(plan.global_batch_size)
+    window = LossWindow(step.engine, plan.global_batch_size)
     reached, stuck, done = False, None, max(start.step - 1, 0)
     log.run_start()
     step.clock.start()
@@ -218,10 +148,13 @@ def _timed(evaluate: Callable[[], Score]) -> tuple[Score, float]:
 def _report(
     run: Run, window: LossWindow, progress: Progress, source: TrainingSource, at: Position, *, is_last: bool = False
 ) -> None:  # fmt: skip
-    """Read losses that are due and tell them; stop here if any rank was told to.
+    """Read and report the losses of finished steps; stop the run here if any rank was told to stop.
 
-    Every rank reads the same steps at the same place, so all of them stop, and at an interval's end: what is told of
-    intervals is the same with and without a stop.
+    Every rank reads the same steps at the same point, so all ranks stop together. They stop at the end of an interval,
+    so a resumed run reports the same intervals as a run that was never stopped.
+
+    Raises:
+        RunStopped: A rank was told to stop.
     """
     losses = _read(window, 0 if is_last else run.run_ahead_steps, run.step.communicator)
     progress.steps(losses, is_last=is_last)
@@ -232,7 +165,11 @@ def _report(
 
 
 def _read(window: LossWindow, keep: int, communicator: Communicator) -> list[StepLoss]:
-    """Read losses that are due; every rank reads the same steps, so all of them see a bad one."""
+    """Read the losses of all but the last ``keep`` queued steps; every rank reads the same steps.
+
+    Raises:
+        LossNotFinite: The summed loss of a step is not finite, which every rank sees in the same step.
+    """
     losses = window.pop(keep)
     for loss in losses:
         if not math.isfinite(loss.mean):

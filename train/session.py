@@ -1,13 +1,9 @@
-"""Put a run together on one rank: what starts beside what, and what is written at its end.
-
-The communicator comes up in its own thread as soon as it can; pipelines, network and weights are made meanwhile,
-because rank and size come from the launcher's environment and nobody has to ask.
-"""
+"""One rank of a run, from its config to its summary: checks, start-up, training, conclusion."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,24 +19,25 @@ from logs.folder import CONFIG_FILE, STARTUP_FILE, Summary, write_json, write_su
 from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog, NullLog
 from train.checkpoint import Checkpoints, CheckpointWriter, NullWriter, Origin
-from train.comm.communicator import Communicator, Connect, bring_up
+from train.comm.communicator import Connect
 from train.comm.devices import run_ranks_here
+from train.compose import Composition, compose
 from train.dataset import images_of, require_cold
 from train.engine.init import checksum, require_equal
-from train.engine.mxnet.build import Model, build_model, dropout_seed
-from train.engine.mxnet.trace import Tracer, tracer_of
 from train.measure.chance import judge_of
 from train.measure.rank_times import gather_ranks, slowest_rank
 from train.measure.rank_usage import Usage
+from train.measure.trace import Tracer, tracer_of
 from train.rank.failure import record_failure
 from train.rank.identity import Identity
 from train.rank.signals import StopSignals
-from train.rank.startup import Ledger, import_mxnet
+from train.rank.startup import Ledger
 from train.rank.watchdog import Watchdog
-from train.schedule import LrSchedule, logged_hyperparameters, resolve_schedule
+from train.schedule import logged_hyperparameters, resolve_schedule
+from train.warmup import warm_up
 
 if TYPE_CHECKING:
-    from data.input.batches import EvaluationSource, TrainingSource
+    from train.dataset import Images
     from train.loop import Result
     from train.measure.timing import Clock
 
@@ -48,10 +45,13 @@ __all__ = ["opened_log", "run"]
 
 
 def run(folder: Path, identity: Identity, ledger: Ledger, signals: StopSignals) -> int:
-    """Train this process's share of the run in ``folder``, from its checkpoint on if it is to; give its exit status.
+    """Train this process's share of the run in ``folder``, from its checkpoint if there is one.
+
+    Returns:
+        The exit status: 0 if the run succeeded, else 1.
 
     Raises:
-        UserError: Before the run: config, data set, arithmetic or checkpoint do not fit.
+        UserError: Before the run: config, data set, batch arithmetic or checkpoint do not fit.
         RunStopped: A rank was told to stop, and the state is kept.
         RuntimeError: During the run; the message says what happened.
     """
@@ -61,7 +61,7 @@ def run(folder: Path, identity: Identity, ledger: Ledger, signals: StopSignals) 
 
 @dataclass(frozen=True)
 class _Job:
-    """What the ranks of this process have in common."""
+    """What the ranks of this process share."""
 
     folder: Path
     recipe: Recipe
@@ -70,78 +70,77 @@ class _Job:
 
 
 def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -> int:
-    """Train one rank's share."""
+    """Train one rank's share and return the exit status."""
     folder, recipe, cluster = job.folder, job.recipe, job.cluster
-    plan = plan_run(recipe, identity.world_size)
-    schedule = resolve_schedule(recipe, plan)
-    images = images_of(recipe, cluster, plan, identity)
+    images = images_of(recipe, cluster, plan_run(recipe, identity.world_size), identity)
     with ledger.phase("data set"):
         checksums, is_cold = images.prepare()
-    # Not before: copying a data set takes as long as it takes.
-    alive = Watchdog(cluster.communication.timeout_s, partial(record_failure, folder, identity))
-    whose = {**essence(recipe, cluster), "data set": checksums}
-    origin = Origin.of(origin_of(folder), whose, plan)
-    goes_on_from = origin.resumed_from_step
-    with closing(images), opened_log(folder, recipe, cluster, identity, goes_on_from, is_cold=is_cold) as log:
-        init_begin = time.monotonic()
-        with ledger.phase("import of MXNet"):
-            import_mxnet()
-        with ledger.phase("import of input"):
-            images.load()
-        pending = bring_up(identity, ledger, connect)
-        with ledger.phase("evaluation pipeline"):
-            evaluation = images.open_evaluation()
-        with ledger.phase("network and weights"):
-            model = build_model(recipe, cluster, plan, identity, origin.weights(identity.rank))
-        with ledger.phase("wait for communicator"):
-            communicator = pending.wait()
-        require_cold(communicator, is_cold=is_cold)
+    # The watchdog starts only now, because copying has no time limit.
+    watchdog = Watchdog(cluster.communication.timeout_s, partial(record_failure, folder, identity))
+    facts = {**essence(recipe, cluster), "data set": checksums}
+    origin = Origin.of(origin_of(folder), facts, plan_run(recipe, identity.world_size))
+    resumed_from = origin.resumed_from_step
+    with closing(images), opened_log(folder, recipe, cluster, identity, resumed_from, is_cold=is_cold) as log:
+        begin = time.monotonic()
+        rank = compose(
+            recipe, cluster, identity, ledger, images=images, connect=connect, kept=origin.weights(identity.rank)
+        )
+        require_cold(rank.communicator, is_cold=is_cold)
         with ledger.phase("warm-up"):
-            _warm_up(recipe, cluster, plan, model, communicator)
-            origin.put_back(model.optimizer.momenta)
+            warm_up(rank.engine, rank.model, rank.communicator, rank.plan.per_rank_batch_size)
+            origin.restore_momenta(rank.engine, rank.model.optimizer)
         with ledger.phase("compare weights"):
-            _common_checksum(model, communicator, "before the run")
-            hosts = communicator.gather_bytes("hosts", identity.host.encode())
-        log.hyperparameters(logged_hyperparameters(recipe, plan, schedule, model.optimizer.config))
+            _common_checksum(rank, "before the run")
+            hosts = rank.communicator.gather_bytes("hosts", identity.host.encode())
+        schedule = resolve_schedule(recipe, rank.plan)
+        log.hyperparameters(logged_hyperparameters(recipe, rank.plan, schedule, rank.model.optimizer.config))
         log.init_stop()
-        init_s = time.monotonic() - init_begin
+        init_s = time.monotonic() - begin
         if identity.rank == 0:
             write_json(folder / STARTUP_FILE, {**ledger.to_json(), "hosts": [host.decode() for host in hosts]})
-        tracer = tracer_of(folder, identity.rank, cluster.trace_steps, plan.total_steps)
-        usage = Usage()
-        policy, is_synchronous = cluster.checkpoint, cluster.communication.is_synchronous
-        checkpoints = Checkpoints(
-            model.network, model.optimizer, communicator,
-            CheckpointWriter(folder, policy.keep) if identity.rank == 0 else NullWriter(),
-            # Ranks that go their own ways have no state in common before the end.
-            whose, policy.every_epochs if is_synchronous else None, origin.position, alive,
-        )  # fmt: skip
         training = _Training(
-            folder, recipe, cluster, plan, schedule, model, communicator, identity.rank, tracer, checkpoints, origin
+            folder=folder,
+            rank=rank,
+            origin=origin,
+            checkpoints=_checkpoints(folder, rank, facts, origin, watchdog),
+            tracer=tracer_of(rank.engine, folder, identity.rank, cluster.trace_steps, rank.plan.total_steps),
         )
-        if is_synchronous:
+        usage = Usage()
+        if cluster.communication.is_synchronous:
             job.signals.wait_for_step()
-        alive.expect(cluster.watchdog_s)
-        result, clock = training.run(
-            partial(images.open_training, origin.source_state(identity.rank)), evaluation, log,
-            is_reporter=identity.rank == 0, alive=alive, told_to_stop=job.signals.told_to_stop,
-        )  # fmt: skip
-    usage.write(folder, communicator, is_writer=identity.rank == 0)
+        watchdog.expect(cluster.watchdog_s)
+        result, clock = training.run(images, log, watchdog, job.signals)
+    usage.write(folder, rank.communicator, is_writer=identity.rank == 0)
     training.conclude(result, clock, init_s)
-    alive.rest()
+    watchdog.rest()
     return 0 if result.success else 1
 
 
 @contextmanager
 def opened_log(
-    folder: Path, recipe: Recipe, cluster: Cluster, identity: Identity, goes_on_from: int | None = None, *,
+    folder: Path,
+    recipe: Recipe,
+    cluster: Cluster,
+    identity: Identity,
+    resumed_from_step: int | None = None,
+    *,
     is_cold: bool,
-) -> Iterator[EventLog]:  # fmt: skip
-    """Open the MLPerf log on rank 0; ``is_cold``: no page of the data set's images, if it has any, is in memory."""
-    log: EventLog = MlperfLog(folder, goes_on=goes_on_from is not None) if identity.rank == 0 else NullLog()
+) -> Iterator[EventLog]:
+    """Open the MLPerf log, on rank 0, and log everything up to the seed.
+
+    Args:
+        folder: The run folder.
+        recipe: Has benchmark, division and seed.
+        cluster: Says who submits.
+        identity: This rank; all ranks but 0 get a log that writes nothing.
+        resumed_from_step: Steps done by earlier attempts. If None, this is the first attempt.
+        is_cold: Whether no page of the data set is in memory, so that ``cache_clear`` may be logged.
+    """
+    is_resumed = resumed_from_step is not None
+    log: EventLog = MlperfLog(folder, goes_on=is_resumed) if identity.rank == 0 else NullLog()
     try:
-        if goes_on_from is not None:
-            log.resumed(goes_on_from)
+        if resumed_from_step is not None:
+            log.resumed(resumed_from_step)
         log.submission(cluster.submission, recipe.mlperf)
         if is_cold:
             log.cache_clear()
@@ -152,77 +151,82 @@ def opened_log(
         log.close()
 
 
-def _warm_up(recipe: Recipe, cluster: Cluster, plan: RunPlan, model: Model, communicator: Communicator) -> None:
-    import mxnet as mx  # noqa: PLC0415 (slow)
+def _common_checksum(rank: Composition, when: str) -> int:
+    """Return the checksum of the weights after comparing it with the other ranks'.
 
-    from train.warmup import warm_up  # noqa: PLC0415
-
-    channels, side = recipe.model.input_channels, recipe.model.image_size
-    axes = {"N": plan.per_rank_batch_size, "C": channels, "H": side, "W": side}
-    warm_up(
-        model.network, model.optimizer, communicator, buckets=model.buckets, weights=model.weights,
-        images=mx.nd.zeros([axes[axis] for axis in cluster.engine.layout], ctx=model.context),
-    )  # fmt: skip
-
-
-def _common_checksum(model: Model, communicator: Communicator, when: str) -> int:
-    """Digest the weights and compare with the other ranks."""
-    own = checksum(model.network.each_weight())
-    require_equal(communicator.gather(f"weights {when}", own), when)
+    Raises:
+        WeightsDiffer: The ranks hold different weights.
+    """
+    own = checksum(rank.model.network.each_weight())
+    require_equal(rank.communicator.gather(f"weights {when}", own), when)
     return own
+
+
+def _checkpoints(
+    folder: Path, rank: Composition, facts: dict[str, object], origin: Origin, watchdog: Watchdog
+) -> Checkpoints:
+    policy, is_synchronous = rank.cluster.checkpoint, rank.cluster.communication.is_synchronous
+    return Checkpoints(
+        engine=rank.engine,
+        network=rank.model.network,
+        optimizer=rank.model.optimizer,
+        communicator=rank.communicator,
+        writer=CheckpointWriter(folder, policy.keep) if rank.identity.rank == 0 else NullWriter(),
+        essence=facts,
+        # Asynchronous ranks share no state before the end of the run.
+        every_epochs=policy.every_epochs if is_synchronous else None,
+        saved=origin.position,
+        on_save=watchdog,
+    )
 
 
 @dataclass(frozen=True)
 class _Training:
-    """Everything that the loop needs and that start-up made."""
+    """The parts that start-up made, and what remains to be done with them."""
 
     folder: Path
-    recipe: Recipe
-    cluster: Cluster
-    plan: RunPlan
-    schedule: LrSchedule
-    model: Model
-    communicator: Communicator
-    rank: int
-    tracer: Tracer
-    checkpoints: Checkpoints
+    rank: Composition
     origin: Origin
+    checkpoints: Checkpoints
+    tracer: Tracer
 
-    def run(
-        self, open_training: Callable[[], TrainingSource], evaluation: EvaluationSource, log: EventLog, *,
-        is_reporter: bool, alive: Watchdog, told_to_stop: Callable[[], bool],
-    ) -> tuple[Result, Clock]:  # fmt: skip
-        """Train; gives the result and the clock that watched."""
-        from train.evaluate import Evaluator  # noqa: PLC0415 (MXNet)
-        from train.loop import Run, Step, train  # noqa: PLC0415
+    def run(self, images: Images, log: EventLog, watchdog: Watchdog, signals: StopSignals) -> tuple[Result, Clock]:
+        """Train and return the result and the clock that measured the run."""
+        from train.loop import Run, train  # noqa: PLC0415 (imported while nothing waits)
         from train.measure.progress import Progress  # noqa: PLC0415
-        from train.measure.timing import NoClock, StepClock  # noqa: PLC0415
-        from train.metric import metric_of  # noqa: PLC0415
 
-        engine, model, plan, goal = self.cluster.engine, self.model, self.plan, self.recipe.run
-        ahead = engine.run_ahead_steps
-        clock: Clock = StepClock(ahead, goal.log_every_steps) if engine.timing else NoClock(ahead)
-        step = Step(
-            model.network, model.optimizer, self.communicator, model.buckets, plan.accumulation_steps, clock,
-            self._each_step(alive), partial(dropout_seed, self.recipe.run.seed, self.rank), told_to_stop,
-        )  # fmt: skip
+        rank, goal = self.rank, self.rank.recipe.run
+        is_reporter = rank.identity.rank == 0
+        clock = rank.make_clock()
+
+        def on_step(step: int) -> None:
+            watchdog(step)
+            self.tracer.step_queued()
+
         start = self.origin.position
-        goes_on = None if self.origin.checkpoint is None else start
-        metrics = MetricsWriter(self.folder / METRICS_FILE, goes_on) if is_reporter else NullMetrics()
+        resumed_at = None if self.origin.checkpoint is None else start
         progress = Progress(
-            metrics, clock, global_batch_size=plan.global_batch_size, total_steps=plan.total_steps,
-            every_steps=goal.log_every_steps, visible=is_reporter,
-        )  # fmt: skip
+            MetricsWriter(self.folder / METRICS_FILE, resumed_at) if is_reporter else NullMetrics(),
+            clock,
+            global_batch_size=rank.plan.global_batch_size,
+            total_steps=rank.plan.total_steps,
+            every_steps=goal.log_every_steps,
+            visible=is_reporter,
+        )
         try:
             run = Run(
-                plan=plan, schedule=self.schedule, step=step, open_training=open_training,
-                evaluate=Evaluator(
-                    model.network, evaluation, self.communicator, metric_of(self.recipe.loss, self.rank), alive
-                ),
-                target_top1=goal.target_top1, log_every_steps=goal.log_every_steps,
-                run_ahead_steps=engine.run_ahead_steps, judge=judge_of(self.recipe, plan),
-                checkpoints=self.checkpoints, start=start,
-            )  # fmt: skip
+                plan=rank.plan,
+                schedule=resolve_schedule(rank.recipe, rank.plan),
+                step=rank.make_step(clock, on_step, told_to_stop=signals.told_to_stop),
+                open_training=partial(images.open_training, self.origin.source_state(rank.identity.rank)),
+                evaluate=rank.make_evaluator(watchdog),
+                target_top1=goal.target_top1,
+                log_every_steps=goal.log_every_steps,
+                run_ahead_steps=rank.cluster.engine.run_ahead_steps,
+                judge=judge_of(rank.recipe, rank.plan),
+                checkpoints=self.checkpoints,
+                start=start,
+            )
             result = train(run, log=log, progress=progress)
         finally:
             self.tracer.close()
@@ -230,27 +234,20 @@ class _Training:
         return result, clock
 
     def conclude(self, result: Result, clock: Clock, init_s: float) -> None:
-        """Compare the ranks, keep the network, write the summary."""
-        final_checksum = _common_checksum(self.model, self.communicator, "after the run")
-        ranks = gather_ranks(self.communicator, clock.samples)
+        """Compare the ranks' weights and times, keep the network, write the summary."""
+        final_checksum = _common_checksum(self.rank, "after the run")
+        ranks = gather_ranks(self.rank.communicator, clock.samples)
         self.checkpoints.finished(Position(result.epochs + 1, result.steps))
-        if self.rank:
+        if self.rank.identity.rank:
             return
         self.tracer.merge()
         write_json(self.folder / RANKS_FILE, {"ranks": ranks})
         slowest, excess = slowest_rank(ranks)
-        summary = _summary(self.recipe, self.plan, result, clock, init_s, final_checksum)
+        summary = _summary(self.rank.recipe, self.rank.plan, result, clock, init_s, final_checksum)
         resumed = self.origin.resumed_from_step
         write_summary(
             self.folder, replace(summary, slowest_rank=slowest, rank_excess=excess, resumed_from_step=resumed)
         )
-
-    def _each_step(self, alive: Watchdog) -> Callable[[int], None]:
-        def tell(step: int) -> None:
-            alive(step)
-            self.tracer.step_queued()
-
-        return tell
 
 
 def _summary(

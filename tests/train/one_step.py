@@ -14,13 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from configs.load import load_both
-from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
-from train.comm.communicator import Connect, bring_up
+from train.comm.communicator import Connect
 from train.comm.devices import run_ranks_here
+from train.compose import compose
 from train.dataset import images_of
-from train.engine.mxnet.build import build_model
-from train.loop import Step
 from train.measure.timing import NoClock
 from train.rank.identity import Identity, read_identity
 from train.rank.startup import Ledger
@@ -34,25 +32,21 @@ def main(file: Path, name: str, overrides: Sequence[str]) -> None:
 
 
 def _step(file: Path, recipe: Recipe, cluster: Cluster, identity: Identity, ledger: Ledger, connect: Connect) -> int:
-    plan = plan_run(recipe, identity.world_size)
-    communicator = bring_up(identity, ledger, connect).wait()
-    model = build_model(recipe, cluster, plan, identity)
-    step = Step(
-        model.network, model.optimizer, communicator, model.buckets, plan.accumulation_steps, NoClock(2),
-        alive=lambda _: None, told_to_stop=lambda: False,
-    )  # fmt: skip
+    rank = compose(recipe, cluster, identity, ledger, connect=connect)
+    plan, engine, model, communicator = rank.plan, rank.engine, rank.model, rank.communicator
+    step = rank.make_step(NoClock(engine, 2), lambda _: None)
     source = images_of(recipe, cluster, plan, identity).open_training()
     source.begin_epoch(1)
     _, loss, _ = step(0, source, resolve_schedule(recipe, plan).at(0))
     # After one step, the momentum is the update itself, with more digits than a difference of weights has.
-    updates = [momentum.asnumpy() for momentum in model.optimizer.momenta]
+    updates = [engine.to_host(momentum) for momentum in model.optimizer.momenta]
     communicator.gather("all ranks are done", 0)
     if identity.rank == 0:
         names = [each.name for each in model.network.parameters]
         counts = {"accumulation_steps": plan.accumulation_steps, "images": plan.global_batch_size}
-        gradients = [gradient.asnumpy() for gradient in model.network.gradients]
+        gradients = [engine.to_host(gradient) for gradient in model.network.gradients]
         np.savez(file.with_suffix(".gradients.npz"), **dict(zip(names, gradients, strict=True)))
-        np.savez(file, **dict(zip(names, updates, strict=True)), **counts, loss=loss.asnumpy())
+        np.savez(file, **dict(zip(names, updates, strict=True)), **counts, loss=engine.to_host(loss))
     return 0
 
 

@@ -10,12 +10,15 @@ import pytest
 
 from configs.load import load_cluster, load_recipe
 from configs.schema import Engine, Lars, Loss, Model
+from tests.engines import ALONE
 from tests.oracles import LarsOracle
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
+from train.engine.build import ModelParts
 from train.engine.init import checksum, initial_weights
 from train.engine.mxnet.lars import MomentumOptimizer
 from train.engine.mxnet.network import TrainedNetwork, logits_symbol
+from train.engine.protocol import open_engine
 from train.networks.arch import build_network
 from train.schedule import HyperParameters
 from train.warmup import warm_up
@@ -157,8 +160,8 @@ def test_a_warm_up_in_float16_leaves_masters_weights_and_statistics_as_they_were
     )  # fmt: skip
     weights = initial_weights(network.network, SMALL, seed=1)
     before = [array.asnumpy() for array in (*network.weights, *network.statistics)]
-    warm_up(network, optimizer, SingleProcess(), buckets=TWO, images=mx.nd.zeros((8, 16, 16, 4), ctx=mx.gpu()),
-            weights=weights)  # fmt: skip
+    gpu = open_engine(load_cluster("laptop").model_copy(update={"device": "gpu", "engine": HALF}), ALONE)
+    warm_up(gpu, ModelParts(network, optimizer, weights, TWO), SingleProcess(), 8)
     after = [array.asnumpy() for array in (*network.weights, *network.statistics)]
     assert all(one.tobytes() == other.tobytes() for one, other in zip(before, after, strict=True))
     assert checksum(network.each_weight()) == checksum(weights.items())

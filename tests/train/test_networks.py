@@ -11,11 +11,12 @@ import pytest
 from mxnet.gluon.model_zoo import vision
 
 from configs.schema import Engine, Loss, Model, Sgd
+from tests.engines import cpu_engine
+from train.engine.build import dropout_seed
 from train.engine.init import initial_weights
-from train.engine.mxnet.build import dropout_seed
 from train.engine.mxnet.lars import MomentumOptimizer
 from train.engine.mxnet.network import TrainedNetwork
-from train.engine.mxnet.parameters import load_parameters
+from train.engine.parameters import load_parameters
 from train.networks.arch import Network, build_network
 from train.networks.table import Rows
 from train.schedule import HyperParameters
@@ -84,7 +85,7 @@ def test_logits_equal_those_of_the_model_zoo_with_the_zoos_parameters(name: str,
     theirs = zoo(images).asnumpy()
     zoo.save_parameters(str(tmp_path / "zoo.params"))
     network = TrainedNetwork(table, model=model, loss=Loss(), engine=Engine(), context=mx.cpu(), accumulate=False)
-    network.load_weights(load_parameters(tmp_path / "zoo.params", table, {}))
+    network.load_weights(load_parameters(tmp_path / "zoo.params", table, {}, cpu_engine().read_parameters))
     np.testing.assert_allclose(network.predict(images).asnumpy(), theirs, rtol=1e-4, atol=1e-4 * theirs.std())
     _require_that_it_says_something(zoo, images, theirs)
 

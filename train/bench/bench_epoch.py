@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from configs.load import load_both
 from configs.plan import plan_run
@@ -21,12 +21,14 @@ from train.bench.launching import pack_dataset, run_ranks
 from train.bench.measure import Report, interleave, make_report
 from train.comm.buckets import plan_reductions
 from train.comm.communicator import SingleProcess
-from train.loop import Run, Step, train
+from train.engine.protocol import Engine, Optimizer, Trainee
+from train.evaluate import top1_score
+from train.loop import Run, train
 from train.measure.progress import Progress
 from train.measure.timing import StepClock
-from train.metric import top1_score
 from train.networks.arch import build_network
 from train.schedule import HyperParameters, resolve_schedule
+from train.step import Step
 
 PURPOSE = "gaps between epochs and around an evaluation, its seconds, and Python's share of a step"
 
@@ -80,11 +82,23 @@ def _read(output: Path) -> Mapping[str, float]:
     return figures
 
 
-class _None:
-    """No rank, where ranks are counted."""
+class _NoEngine:
+    """The verbs of `train.engine.protocol.Engine` that the loop uses, each of which costs the time of a call."""
 
-    def asscalar(self) -> float:
-        return 0.0
+    def copy(self, array: Any) -> Any:
+        return array
+
+    def flag(self, like: Any, *, is_set: bool) -> Any:
+        return like if is_set else None
+
+    def first_element(self, array: Any) -> Any:
+        return array
+
+    def wait(self, array: Any) -> None:
+        """Nothing was queued."""
+
+    def to_number(self, array: Any) -> float:
+        return 0.0 if array is None else 1.0
 
 
 class _Nothing:
@@ -95,24 +109,6 @@ class _Nothing:
 
     def __add__(self, _other: object) -> _Nothing:
         return self
-
-    def __getitem__(self, _index: object) -> _Nothing:
-        return self
-
-    def reshape(self, _shape: int) -> _Nothing:
-        return self
-
-    def copy(self) -> _Nothing:
-        return self
-
-    def wait_to_read(self) -> None:
-        """Nothing was queued."""
-
-    def zeros_like(self) -> _None:
-        return _None()
-
-    def asscalar(self) -> float:
-        return 1.0
 
     def forward_backward(self, _images: Any, _labels: Any) -> _Nothing:
         return self
@@ -151,8 +147,18 @@ def _python_step() -> dict[str, float]:
     nothing = _Nothing(len(table.parameters))
     sizes = [4 * each.size for each in table.parameters]
     buckets = plan_reductions(sizes, cluster.communication.bucket_bytes, 0.0)
-    clock = StepClock(cluster.engine.run_ahead_steps, recipe.run.log_every_steps)
-    step = Step(nothing, nothing, SingleProcess(), buckets, plan.accumulation_steps, clock, alive=lambda _: None)
+    engine = cast(Engine, _NoEngine())
+    clock = StepClock(engine, cluster.engine.run_ahead_steps, recipe.run.log_every_steps)
+    step = Step(
+        engine=engine,
+        network=cast(Trainee, nothing),
+        optimizer=cast(Optimizer, nothing),
+        communicator=SingleProcess(),
+        buckets=buckets,
+        accumulation_steps=plan.accumulation_steps,
+        clock=clock,
+        on_step=lambda _: None,
+    )
     progress = Progress(
         NullMetrics(), clock, global_batch_size=plan.global_batch_size, total_steps=plan.total_steps,
         every_steps=recipe.run.log_every_steps, visible=False,

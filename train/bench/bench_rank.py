@@ -1,4 +1,4 @@
-"""What the programs of a bench have in common: a rank as a run has it, steps timed together."""
+"""What the programs of the benches share: a rank as a run composes it, and steps that all ranks time together."""
 
 from __future__ import annotations
 
@@ -6,44 +6,43 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+import numpy as np
 
 from configs.load import load_both
-from configs.plan import RunPlan, plan_run
-from configs.schema import Cluster, Recipe
+from configs.optimizers import HyperParameters
 from data.input.batches import TrainingBatch, TrainingSource
 from train.comm.buckets import BucketPlan
-from train.comm.communicator import Communicator, bring_up
-from train.engine.mxnet.build import Model, build_model
-from train.loop import Step
+from train.comm.communicator import Communicator
+from train.compose import Composition, compose
+from train.engine.protocol import Array
 from train.measure.timing import NoClock
-from train.rank.identity import Identity, read_identity
+from train.rank.identity import read_identity
 from train.rank.startup import Ledger
-from train.schedule import HyperParameters
 
-__all__ = ["HYPER", "Rank", "open_rank", "steps_of"]
+__all__ = ["HYPER", "BenchRank", "open_rank", "steps_of"]
 
 HYPER = HyperParameters(lr=1e-4, momentum=0.9, weight_decay=1e-4)
-"""Small enough that a constant batch is not learnt by heart, which would make denormal numbers."""
+"""Rates so small that the network does not learn a constant batch by heart, which would produce denormal numbers."""
 
 
 @dataclass(frozen=True)
-class Rank:
-    """One rank, ready to train on one batch that lies in memory."""
+class BenchRank:
+    """One rank, ready to train on one batch that lies in memory; also the source of that batch.
 
-    identity: Identity
-    recipe: Recipe
-    cluster: Cluster
-    plan: RunPlan
-    communicator: Communicator
-    model: Model
+    Attributes:
+        parts: The rank as a run composes it.
+        batch: Random images and labels.
+    """
+
+    parts: Composition
     batch: TrainingBatch
 
     def begin_epoch(self, epoch: int) -> None:
         """See `TrainingSource`."""
 
     def next_batch(self) -> TrainingBatch:
-        """Give the batch."""
+        """Return the batch."""
         return self.batch
 
     def state(self) -> bytes:
@@ -54,64 +53,67 @@ class Rank:
         """See `TrainingSource`."""
 
     def time_s(self, action: Callable[[], object]) -> float:
-        """Time an action and all that it queues: from when all ranks are here to when the slowest is done."""
-        import mxnet as mx  # noqa: PLC0415 (slow)
+        """Return the seconds of an action and everything it queues.
 
+        The time runs from the moment at which all ranks have met to the end of the slowest rank's work.
+        """
         self._meet()
         begin = time.perf_counter()
         action()
-        mx.nd.waitall()
+        self.parts.engine.wait_all()
         return self._slowest_s(time.perf_counter() - begin)
 
-    def time_between_s(self, steps: Callable[[int], Any], number: int) -> float:
-        """Time steps of `steps_of` amid others: from the loss of one to that of the ``number``-th after it."""
-        import mxnet as mx  # noqa: PLC0415 (slow)
+    def time_between_s(self, steps: Callable[[int], Array], number: int) -> float:
+        """Return the seconds of ``number`` steps in the middle of others.
 
+        Args:
+            steps: A function as `steps_of` returns it.
+            number: Steps from the loss of one step to the loss of the last step that is timed.
+        """
+        engine = self.parts.engine
         self._meet()
-        steps(1).wait_to_read()
+        engine.wait(steps(1))
         begin = time.perf_counter()
-        steps(number).wait_to_read()
+        engine.wait(steps(number))
         seconds = time.perf_counter() - begin
         # A process that ends while reductions are under way may never end.
-        mx.nd.waitall()
+        engine.wait_all()
         return self._slowest_s(seconds)
 
     def _meet(self) -> None:
-        import mxnet as mx  # noqa: PLC0415 (slow)
-
-        mx.nd.waitall()
-        self.communicator.gather("begin", 0)
+        self.parts.engine.wait_all()
+        self.parts.communicator.gather("begin", 0)
 
     def _slowest_s(self, seconds: float) -> float:
-        return max(self.communicator.gather("took", round(1e9 * seconds))) / 1e9
+        return max(self.parts.communicator.gather("took", round(1e9 * seconds))) / 1e9
 
 
-def open_rank(overrides: Sequence[str], recipe_name: str = "imagenet-smoke") -> Rank:
-    """Build the network of a recipe with ``overrides``, and join the other ranks."""
-    import mxnet as mx  # noqa: PLC0415
-
+def open_rank(overrides: Sequence[str], recipe_name: str = "imagenet-smoke") -> BenchRank:
+    """Compose a rank of a recipe with ``overrides`` on the cluster ``laptop``, with one random batch."""
     recipe, cluster = load_both(recipe_name, "laptop", overrides)
-    identity = read_identity(os.environ)
-    plan = plan_run(recipe, identity.world_size)
-    communicator = bring_up(identity, Ledger()).wait()
-    model = build_model(recipe, cluster, plan, identity)
-    size = (plan.per_rank_batch_size, recipe.model.input_channels, recipe.model.image_size, recipe.model.image_size)
-    images = mx.nd.random.normal(shape=size, ctx=model.context)
-    labels = mx.nd.arange(size[0], ctx=model.context) % recipe.model.num_classes
-    return Rank(identity, recipe, cluster, plan, communicator, model, TrainingBatch(images, labels))
+    parts = compose(recipe, cluster, read_identity(os.environ), Ledger())
+    size = parts.plan.per_rank_batch_size
+    images = np.random.default_rng(0).standard_normal((size, *parts.model.network.image_shape), np.float32)
+    labels = np.arange(size, dtype=np.float32) % recipe.model.num_classes
+    return BenchRank(parts, TrainingBatch(parts.engine.from_host(images), parts.engine.from_host(labels)))
 
 
 def steps_of(
-    rank: Rank, communicator: Communicator, buckets: BucketPlan, source: TrainingSource | None = None
-) -> Callable[[int], Any]:
-    """Give a function that queues that many steps of a run's own kind, on the rank's batch or on a source's.
+    rank: BenchRank, communicator: Communicator, buckets: BucketPlan, source: TrainingSource | None = None
+) -> Callable[[int], Array]:
+    """Return a function that queues a number of steps and returns the last step's loss over all ranks.
 
-    It gives the last one's loss over all ranks, which comes back with the first of its gradients.
+    Args:
+        rank: Has network and optimizer.
+        communicator: Reduces the gradients.
+        buckets: The bucket plan.
+        source: Where batches come from. If None, the rank's one batch.
     """
-    model, run_ahead = rank.model, rank.cluster.engine.run_ahead_steps
-    step = Step(model.network, model.optimizer, communicator, buckets, 1, NoClock(run_ahead), alive=lambda _: None)
+    parts = rank.parts
+    clock = NoClock(parts.engine, parts.cluster.engine.run_ahead_steps)
+    step = parts.make_step(clock, lambda _: None, communicator=communicator, buckets=buckets)
 
-    def steps(number: int) -> Any:
+    def steps(number: int) -> Array:
         return [step(0, source or rank, HYPER).summed for _ in range(number)][-1]
 
     return steps

@@ -1,7 +1,7 @@
-"""What lets ranks act as one: a communicator, brought up in the background. The only importer of Horovod.
+"""The communicator of a rank: collective verbs, brought up in the background. Imports no framework.
 
-`HorovodCommunicator`, its null twin `SingleProcess` and those of `train.comm.kvstore` do the same verbs, so nobody asks
-whether a run is distributed, or how.
+All communicators implement the same verbs, so that no caller asks whether a run is distributed, or by which library.
+`configs.registry.COMMUNICATORS` lists them by the names that a cluster file uses.
 """
 
 from __future__ import annotations
@@ -10,55 +10,57 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
+from configs.registry import COMMUNICATORS, module_of
 from configs.schema import Communication
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
 __all__ = [
-    "Communicator", "Connect", "HorovodCommunicator", "SingleProcess", "WorldMismatch", "bring_up", "connector",
-    "horovod_features",
+    "Communicator", "Connect", "SingleProcess", "WorldMismatch", "bring_up", "connect", "connector", "first_collective",
 ]  # fmt: skip
 
 
 class WorldMismatch(RuntimeError):
-    """Horovod sees another world than the launcher made."""
+    """The communication library sees another rank or world size than the launcher made."""
 
 
 class Communicator(Protocol):
-    """Collective verbs; every rank calls each in the same order."""
+    """Collective verbs; every rank calls each of them in the same order."""
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
-        """Sum each array over the ranks in place, fused; queues and returns at once."""
+        """Queue the sum of each array over the ranks, in place; the arrays travel together."""
 
     def average(self, name: str, arrays: Sequence[Any]) -> None:
-        """Average each array over the ranks in place; queues and returns at once."""
+        """Queue the average of each array over the ranks, in place."""
 
     def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
-        """Sum integers over the ranks; waits."""
+        """Return the sums of integers over the ranks; waits."""
 
     def gather(self, name: str, value: int) -> list[int]:
-        """Collect an unsigned 64-bit integer of every rank, by rank; waits."""
+        """Return every rank's unsigned 64-bit integer, by rank; waits."""
 
     def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
-        """Collect what every rank has, however long, by rank; waits."""
+        """Return every rank's content, of any length, by rank; waits."""
 
     def publish(self, weights: Sequence[Any]) -> None:
-        """Tell which arrays are the weights, before the first step; where they live elsewhere, that copies them."""
+        """Register the weight arrays, before the first step; parameter servers that hold the weights copy them."""
 
     def exchange(self, *, settled: bool = False) -> None:
-        """Bring the weights up to date after an update, where they live elsewhere; ``settled``: on all ranks alike."""
+        """Bring the weights up to date after an update, if servers hold them.
+
+        Args:
+            settled: Wait until all ranks have the same weights.
+        """
 
 
 class SingleProcess:
-    """The world of one rank."""
+    """The communicator of a world of one rank."""
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
-        """Leave the arrays: their sum over one rank is what they are."""
+        """Leave the arrays as they are."""
 
     def average(self, name: str, arrays: Sequence[Any]) -> None:
-        """Leave the arrays."""
+        """Leave the arrays as they are."""
 
     def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
         """Return the values."""
@@ -73,58 +75,10 @@ class SingleProcess:
         return [content]
 
     def publish(self, weights: Sequence[Any]) -> None:
-        """Do nothing: the weights live here."""
+        """Do nothing: this process holds the weights."""
 
     def exchange(self, *, settled: bool = False) -> None:
         """Do nothing, see `publish`."""
-
-
-class HorovodCommunicator:
-    """The same verbs over an initialised ``horovod.mxnet``."""
-
-    def __init__(self, horovod: Any) -> None:
-        self._horovod = horovod
-
-    def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
-        """Queue one grouped allreduce; the engine starts it when all of ``arrays`` are ready."""
-        self._horovod.grouped_allreduce_(list(arrays), op=self._horovod.Sum, name=name, priority=priority)
-
-    def average(self, name: str, arrays: Sequence[Any]) -> None:
-        """Queue one grouped allreduce that divides by the number of ranks."""
-        self._horovod.grouped_allreduce_(list(arrays), op=self._horovod.Average, name=name)
-
-    def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
-        """Sum as int64, exactly."""
-        total = self._horovod.allreduce(_int64(values), op=self._horovod.Sum, name=name)
-        return [int(value) for value in total.asnumpy()]
-
-    def gather(self, name: str, value: int) -> list[int]:
-        """Gather 64 bits of each rank as a signed integer, which is what MXNet has."""
-        signed = value - (1 << 64) if value >= 1 << 63 else value
-        everybody = self._horovod.allgather(_int64([signed]), name=name).asnumpy()
-        return [int(each) % (1 << 64) for each in everybody]
-
-    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
-        """Gather the lengths, then all in one array; each gets a byte more, since an array of none cannot be sent."""
-        import mxnet as mx  # noqa: PLC0415 (slow)
-
-        lengths = self.gather(f"{name}: lengths", len(content))
-        own = mx.nd.array(np.frombuffer(content + b"\0", np.uint8), dtype="uint8")
-        joined = self._horovod.allgather(own, name=name).asnumpy().tobytes()
-        ends = np.cumsum([length + 1 for length in lengths]).tolist()
-        return [joined[end - 1 - length : end - 1] for end, length in zip(ends, lengths, strict=True)]
-
-    def publish(self, weights: Sequence[Any]) -> None:
-        """Do nothing: ranks that see the same sums keep the same weights."""
-
-    def exchange(self, *, settled: bool = False) -> None:
-        """Do nothing, see `publish`."""
-
-
-def _int64(values: Sequence[int]) -> Any:
-    import mxnet as mx  # noqa: PLC0415 (slow: imported by the thread that needs it)
-
-    return mx.nd.array(np.array(values, np.int64), dtype="int64")
 
 
 Connect = Callable[[Identity, Ledger], Communicator]
@@ -132,18 +86,24 @@ Connect = Callable[[Identity, Ledger], Communicator]
 
 
 class bring_up:  # noqa: N801 (reads as the verb it is)
-    """Start the communicator in a thread; `wait` gives it.
+    """Start the communicator in a thread; `wait` returns it.
 
-    The launcher's ``identity`` says who this rank is, so nothing else waits for this. The thread imports the library,
-    initialises it, checks its world against the launcher's and runs the first collective, which makes the
-    connections that the first step would otherwise pay for.
+    Nothing else waits for the communicator, because the launcher's ``identity`` already has rank and world size. The
+    thread imports the library, initialises it, compares its world with the launcher's, and runs the first collective,
+    which makes the connections that the first step would otherwise pay for.
+
+    Args:
+        identity: This rank, as the launcher numbered it.
+        ledger: Records the phases.
+        connect: Makes the communicator, see `connector`.
     """
 
-    def __init__(self, identity: Identity, ledger: Ledger, connect: Connect | None = None) -> None:
+    def __init__(self, identity: Identity, ledger: Ledger, connect: Connect) -> None:
         self._result: Communicator | None = None
         self._failure: BaseException | None = None
-        arguments = (identity, ledger, connect or _connect_horovod)
-        self._thread = threading.Thread(target=self._run, args=arguments, name="communicator", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(identity, ledger, connect), name="communicator", daemon=True
+        )
         self._thread.start()
 
     def _run(self, identity: Identity, ledger: Ledger, connect: Connect) -> None:
@@ -153,7 +113,7 @@ class bring_up:  # noqa: N801 (reads as the verb it is)
             self._failure = failure
 
     def wait(self) -> Communicator:
-        """Wait for the communicator; raises what bringing it up raised."""
+        """Wait for the communicator and return it; raises the error that stopped the thread."""
         self._thread.join()
         if self._failure is not None:
             raise self._failure
@@ -162,57 +122,18 @@ class bring_up:  # noqa: N801 (reads as the verb it is)
 
 
 def connector(communication: Communication) -> Connect:
-    """Choose how the ranks of several processes, or a single one, act as one."""
-    if communication.kind == "horovod":
-        return _connect_horovod
-    if communication.kind == "none":
-        return lambda _identity, _ledger: SingleProcess()
-    assert communication.kind != "devices"
-    is_synchronous = communication.kind == "parameter_server"
-    return lambda identity, ledger: _connect_servers(identity, ledger, is_synchronous=is_synchronous)
+    """Return the function that makes the communicator of ``communication.kind``."""
+    chosen: Connect = module_of(COMMUNICATORS, communication.kind).connect(communication)
+    return chosen
 
 
-def horovod_features() -> dict[str, bool]:
-    """Say what Horovod was built with; raises ImportError where it was not."""
-    import horovod.mxnet as hvd  # noqa: PLC0415 (imports MXNet)
-
-    return {"gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()), "nccl": bool(hvd.nccl_built())}
+def connect(_communication: Communication) -> Connect:
+    """Return the function that makes the communicator of a single rank (``communication.kind: none``)."""
+    return lambda _identity, _ledger: SingleProcess()
 
 
-def _connect_horovod(identity: Identity, ledger: Ledger) -> Communicator:
-    if identity.launcher == "none":
-        return SingleProcess()
-    with ledger.phase("communicator: import"):
-        import horovod.mxnet as hvd  # noqa: PLC0415 (imports MXNet: seconds, in this thread)
-    with ledger.phase("communicator: init"):
-        hvd.init()
-    if (hvd.size(), hvd.rank()) != (identity.world_size, identity.rank):
-        raise WorldMismatch(
-            f"{identity.launcher} started rank {identity.rank} of {identity.world_size}, but Horovod sees rank "
-            f"{hvd.rank()} of {hvd.size()}: this would train separate models. Start the run with ./run.sh train, or "
-            f"set up Horovod with MPI (./run.sh setup) for mpirun and srun"
-        )
-    return _met(HorovodCommunicator(hvd), identity, ledger)
-
-
-def _connect_servers(identity: Identity, ledger: Ledger, *, is_synchronous: bool) -> Communicator:
-    with ledger.phase("communicator: import"):
-        import mxnet as mx  # noqa: PLC0415 (seconds, in this thread)
-
-        from train.comm.kvstore import AsynchronousServer, SynchronousServer  # noqa: PLC0415
-    with ledger.phase("communicator: init"):
-        store = mx.kv.create("dist_sync" if is_synchronous else "dist_async")
-    if store.num_workers != identity.world_size:
-        raise WorldMismatch(
-            f"{identity.launcher} started {identity.world_size} ranks, but the parameter servers expect "
-            f"{store.num_workers}. Start the run with ./run.sh train"
-        )
-    kind = SynchronousServer if is_synchronous else AsynchronousServer
-    return _met(kind(store, identity.rank, identity.world_size), identity, ledger)
-
-
-def _met(communicator: Communicator, identity: Identity, ledger: Ledger) -> Communicator:
-    """Run the first collective."""
+def first_collective(communicator: Communicator, identity: Identity, ledger: Ledger) -> Communicator:
+    """Run the first collective of a new communicator and return the communicator."""
     with ledger.phase("communicator: first collective"):
         ranks = communicator.gather("first_collective", identity.rank)
     assert ranks == list(range(identity.world_size)), ranks

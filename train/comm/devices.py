@@ -1,7 +1,7 @@
-"""The ranks of this process: itself, or a thread for each of several devices.
+"""The ranks of this process: one, or a thread for each of several devices (``communication.kind: devices``).
 
-Every device has what a rank has (network, optimizer, input pipeline), so that the parts of a run need not know; only
-the first one, in the main thread, writes logs and gets signals.
+Every device has its own network, optimizer and input pipeline, as a rank of its own process has, so the other parts of
+a run need not know the difference. Only the first device, in the main thread, writes logs and receives signals.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ RankMain = Callable[[Identity, Ledger, Connect], int]
 
 
 def run_ranks_here(cluster: Cluster, identity: Identity, ledger: Ledger, main: RankMain) -> int:
-    """Run ``main`` for each rank of this process; give the worst exit status.
+    """Run ``main`` for each rank of this process and return the worst exit status.
 
     Raises:
-        Exception: What the first rank to fail raised; the others end with it.
+        Exception: The error of the first rank to fail; the other ranks end with it.
     """
     if cluster.communication.kind != "devices":
         return main(identity, ledger, connector(cluster.communication))
-    from train.comm.kvstore import DeviceGroup, Devices, PeerFailed  # noqa: PLC0415 (imports MXNet)
+    from train.comm.device_group import DeviceGroup, Devices, PeerFailed  # noqa: PLC0415 (imports MXNet)
 
     size = cluster.world_size
     group = DeviceGroup(size, is_gpu=cluster.device == "gpu")

@@ -20,12 +20,14 @@ from typing import Any
 from configs.load import load_run
 from configs.schema import Cluster, Recipe
 from logs.folder import CONFIG_FILE, write_json
-from train.comm.communicator import Communicator, Connect, bring_up, horovod_features
+from train.comm.communicator import Communicator, Connect, bring_up
 from train.comm.devices import run_ranks_here
+from train.comm.horovod_communicator import horovod_features
 from train.doctor.machine import look_at_data, look_at_machine
+from train.engine.protocol import open_engine
 from train.rank.failure import is_second_hand
 from train.rank.identity import Identity, read_identity
-from train.rank.startup import Ledger, import_mxnet
+from train.rank.startup import Ledger
 from train.rank.watchdog import die_with_parent
 
 __all__ = ["main"]
@@ -69,7 +71,7 @@ def _look(
         facts["data"] = look_at_data(recipe, cluster) if recipe else None
     path = folder / f"rank_{identity.rank}.json"
     write_json(path, facts)
-    facts["libraries"] = {name: _attempt(load) for name, load in _libraries(cluster).items()}
+    facts["libraries"] = {name: _attempt(load) for name, load in _libraries(cluster, identity).items()}
     write_json(path, facts)
     try:
         communicator = bring_up(identity, ledger, connect).wait()
@@ -83,9 +85,12 @@ def _look(
     return 1 if "failure" in facts else 0
 
 
-def _libraries(cluster: Cluster) -> dict[str, Callable[[], object]]:
+def _libraries(cluster: Cluster, identity: Identity) -> dict[str, Callable[[], object]]:
     """Say how each library is loaded, in the order that they have to come in (see `PackedImages.load`)."""
-    loaders: dict[str, Callable[[], object]] = {"MXNet": _load_mxnet, "DALI": _load_dali}
+    loaders: dict[str, Callable[[], object]] = {
+        "MXNet": lambda: open_engine(cluster, identity).features(),
+        "DALI": _load_dali,
+    }
     if cluster.communication.kind == "horovod":
         loaders["Horovod"] = horovod_features
     return loaders
@@ -96,15 +101,6 @@ def _attempt(load: Callable[[], object]) -> dict[str, Any]:
         return {"has": load()}
     except _UNUSABLE as error:
         return {"problem": " ".join(str(error).split())}
-
-
-def _load_mxnet() -> dict[str, Any]:
-    import_mxnet()
-    import mxnet as mx  # noqa: PLC0415 (may not be usable here, which is what we ask)
-
-    features = mx.runtime.Features()
-    wanted = ("CUDA", "CUDNN", "NCCL", "ONEDNN", "MKLDNN")
-    return {"gpus": mx.context.num_gpus(), **{key: features.is_enabled(key) for key in wanted if key in features}}
 
 
 def _load_dali() -> None:
@@ -118,23 +114,22 @@ def _allreduce(communicator: Communicator, identity: Identity, cluster: Cluster)
         ``bus_bytes_per_s`` is what each rank sends and receives at once, in a ring: 2 (n - 1) / n of the array over the
         median time; ``is_right``: every element of every sum was the number of ranks.
     """
-    import mxnet as mx  # noqa: PLC0415
-
     size = identity.world_size
     if size == 1:
         return None
-    device = mx.gpu(identity.local_rank) if cluster.device == "gpu" else mx.cpu()
-    array = mx.nd.empty(_ALLREDUCE_BYTES // 4, ctx=device)
+    engine = open_engine(cluster, identity)
+    array = engine.zeros((_ALLREDUCE_BYTES // 4,))
+    ones = engine.flag(array, is_set=True)
     times, is_right = [], True
     for number in range(1 + _ROUNDS):
-        array[:] = 1
-        mx.nd.waitall()
+        engine.overwrite(array, ones)
+        engine.wait_all()
         communicator.gather("ready", number)
         begin = time.perf_counter()
         communicator.reduce("probe", [array])
-        mx.nd.waitall()
+        engine.wait_all()
         times.append(time.perf_counter() - begin)
-        is_right = is_right and bool((array == size).min().asscalar())
+        is_right = is_right and bool((engine.to_host(array) == size).all())
     median_s = statistics.median(times[1:])
     return {
         "bytes": _ALLREDUCE_BYTES,

@@ -1,1 +1,5 @@
-"""Engines: what computes. Each framework has one folder here and is imported nowhere else in train."""
+"""Engines: the frameworks that compute. `train.engine.protocol` says what a run asks of one.
+
+Each framework has one folder here. Nothing else in `train` imports a framework, save the communicators that are
+adapters of its libraries (`train.comm.horovod_communicator`, `train.comm.kvstore`).
+"""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from configs.plan import RunPlan
 from configs.schema import Recipe
-from train.metric import Score
+from train.evaluate import Score
 
 __all__ = ["ChanceWatch", "Judge", "judge_of", "never_stuck"]
 

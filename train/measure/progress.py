@@ -1,4 +1,4 @@
-"""What a run tells while it goes: losses read late, a metrics row and a line an interval, a progress bar."""
+"""Reporting a run while it trains: losses read late, a metrics row and a line per interval, a progress bar."""
 
 from __future__ import annotations
 
@@ -8,38 +8,31 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from logs.metrics import Metrics
+from train.engine.protocol import Engine
+from train.evaluate import Score
 from train.measure.timing import Clock
-from train.metric import Score
+from train.step import StepArrays
 
-__all__ = ["LossNotFinite", "LossWindow", "Progress", "StepArrays", "StepLoss"]
+__all__ = ["LossNotFinite", "LossWindow", "Progress", "StepLoss"]
 
 logger = logging.getLogger(__name__)
 
 
 class LossNotFinite(RuntimeError):
-    """The loss of a step is infinite or not a number; ``step`` says which."""
+    """The loss of ``step`` is infinite or not a number; ``ranks`` had such a loss of their own images."""
 
     def __init__(self, step: int, ranks: Sequence[int]) -> None:
         self.step, self.ranks = step, tuple(ranks)
         super().__init__(f"loss not finite at step {step}, first on rank {', '.join(map(str, self.ranks))}")
 
 
-class StepArrays(NamedTuple):
-    """What a queued step will tell, arrays of shape (1,): loss of this rank, of all ranks, ranks told to stop."""
-
-    own: Any
-    summed: Any
-    stops: Any
-
-
 @dataclass(frozen=True)
 class StepLoss:
-    """One step, read back: mean loss over the global batch, and whether this rank's own share of it was finite."""
+    """A finished step: the mean loss over the global batch, and whether this rank's own loss was finite."""
 
     step: int
     epoch: int
@@ -50,24 +43,29 @@ class StepLoss:
 
 
 class LossWindow:
-    """Losses of queued steps, read only when their steps are surely over, so that no step waits for the host."""
+    """Losses of queued steps, read only when the steps are surely done, so that no step waits for the host.
 
-    def __init__(self, global_batch_size: int) -> None:
-        self._global_batch_size = global_batch_size
+    Args:
+        engine: Reads the arrays.
+        global_batch_size: Images per step.
+    """
+
+    def __init__(self, engine: Engine, global_batch_size: int) -> None:
+        self._engine, self._global_batch_size = engine, global_batch_size
         self._queued: deque[tuple[int, int, float, StepArrays]] = deque()
 
     def push(self, step: int, epoch: int, lr: float, arrays: StepArrays) -> None:
-        """Keep what a step will tell."""
+        """Keep the arrays of a queued step."""
         self._queued.append((step, epoch, lr, arrays))
 
     def pop(self, keep: int) -> list[StepLoss]:
-        """Read all but the last ``keep`` steps."""
+        """Return the losses of all but the last ``keep`` steps, and forget those steps; waits for them."""
         rows = []
         while len(self._queued) > keep:
             step, epoch, lr, arrays = self._queued.popleft()
-            mean = float(arrays.summed.asscalar()) / self._global_batch_size
-            fine = math.isfinite(mean) or math.isfinite(float(arrays.own.asscalar()))
-            rows.append(StepLoss(step, epoch, lr, mean, fine, int(arrays.stops.asscalar())))
+            mean = self._engine.to_number(arrays.summed) / self._global_batch_size
+            own_is_finite = math.isfinite(mean) or math.isfinite(self._engine.to_number(arrays.own))
+            rows.append(StepLoss(step, epoch, lr, mean, own_is_finite, int(self._engine.to_number(arrays.stops))))
         return rows
 
 
@@ -75,12 +73,12 @@ class Progress:
     """Report a run's steps on one rank; quiet ranks pass a null metrics writer and ``visible=False``.
 
     Args:
-        metrics: Takes a row an interval and one an evaluation.
-        clock: Read for rates and shares.
-        global_batch_size: Images a step.
-        total_steps: Length of the bar.
+        metrics: Receives a row per interval and a row per evaluation.
+        clock: Has the rates and the shares of waiting.
+        global_batch_size: Images per step.
+        total_steps: Length of the progress bar.
         every_steps: Length of an interval.
-        visible: Show the bar and the lines.
+        visible: Whether to show the bar and the lines.
     """
 
     def __init__(
@@ -96,7 +94,7 @@ class Progress:
         self._bar = tqdm(total=total_steps, unit="step", disable=None if visible else True, leave=False)
 
     def steps(self, losses: Sequence[StepLoss], *, is_last: bool = False) -> None:
-        """Take steps that were read back; report each interval that they complete, or ``is_last`` cuts short."""
+        """Add finished steps and report each completed interval; ``is_last`` also reports an interval cut short."""
         self._measure()
         for loss in losses:
             self._interval.append(loss)
@@ -106,7 +104,7 @@ class Progress:
             self._report()
 
     def _measure(self) -> None:
-        """Measure images/s since the last time, if there was a step since."""
+        """Measure images/s since the last call, if a step was queued since."""
         steps, seconds = self._clock.steps - self._measured[0], self._clock.stepping_s - self._measured[1]
         if steps:
             self._rate = steps * self._global_batch_size / seconds
@@ -144,7 +142,7 @@ class Progress:
         self._bar.refresh()
 
     def close(self) -> None:
-        """Take the bar away and write what is left."""
+        """Remove the bar and write the remaining metrics."""
         self._bar.close()
         self._metrics.close()
 

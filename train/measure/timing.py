@@ -1,8 +1,8 @@
-"""A clock for steps: images a second, waiting for input, communication that compute did not hide.
+"""A clock for steps: images/s, waiting for input, and communication that compute did not hide.
 
-It only looks: switching it off (`NoClock`) cannot change a weight. Most steps cost it two readings of the time; one
-step an interval is *sampled*, which means that the host waits for it. The next step cannot hide anything of a sampled
-one: where the cluster file defers reductions to the next forward, exposed communication is an upper bound.
+The clock changes no weight; `NoClock` measures nothing. Most steps cost two readings of the time. One step per interval
+is *sampled*: the host waits until the step is done. The next step then cannot overlap with the sampled one, so exposed
+communication is an upper bound if the cluster file defers reductions to the next forward.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from train.engine.protocol import Array, Engine
+
 __all__ = ["Clock", "NoClock", "StepClock", "StepTimes"]
 
 _DRAINED_S = 1e-4
-"""A wait for an older step shorter than this found the engine with nothing left to do."""
+"""If waiting for an older step took less than this, the engine had nothing left to do."""
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Where one rank's time of a step went, in seconds.
+    """How one rank spent the time of a step, in seconds.
 
-    All ranks take equally long for a step: one that computes longer than the others waits less for them.
+    Synchronous steps end together on all ranks, so a slow rank shows a *shorter* wait for communication.
     """
 
     compute_s: float
@@ -33,38 +35,44 @@ class StepTimes:
 
 
 class Clock(Protocol):
-    """What the loop tells a clock, and what it tells back."""
+    """The clock as the loop sees it."""
 
     steps: int
     samples: list[StepTimes]
 
     @property
     def stepping_s(self) -> float:
-        """Seconds since the start, pauses left out."""
+        """Return the seconds since `start`, without pauses."""
 
     def fractions(self) -> tuple[float | None, float | None]:
-        """Give (input wait, exposed communication) as shares of the time spent stepping; None: not measured."""
+        """Return (input wait, exposed communication) as shares of the time of steps; None where not measured."""
 
     def start(self) -> None:
-        """Tell that the run starts now."""
+        """Start the clock."""
 
     def input(self) -> Any:
-        """Give a context that surrounds fetching a batch."""
+        """Return a context manager that surrounds fetching a batch."""
 
-    def backward_queued(self, step: int, gradients: Sequence[Any]) -> None:
-        """Tell that the backward pass of ``step`` is queued, its reductions are not."""
+    def backward_queued(self, step: int, gradients: Sequence[Array]) -> None:
+        """Take note that the backward pass of ``step`` is queued and that no reduction of the step is."""
 
-    def step_queued(self, loss: Any, gradients: Sequence[Any]) -> None:
-        """Tell that a whole step is queued; waits when the host runs too far ahead."""
+    def step_queued(self, loss: Array, gradients: Sequence[Array]) -> None:
+        """Count a queued step; waits if the host runs too far ahead of the engine."""
 
     def pause(self) -> Any:
-        """Give a context whose time belongs to no step, such as an evaluation."""
+        """Return a context manager around time that belongs to no step, such as an evaluation."""
 
 
 class NoClock:
-    """The null twin: counts steps and their time, and keeps the host from running too far ahead."""
+    """The null twin of `StepClock`: counts steps and their time, and keeps the host from running too far ahead.
 
-    def __init__(self, run_ahead_steps: int) -> None:
+    Args:
+        engine: Waits for arrays.
+        run_ahead_steps: Steps that the host may queue before it waits.
+    """
+
+    def __init__(self, engine: Engine, run_ahead_steps: int) -> None:
+        self._engine = engine
         self.steps = 0
         self.samples: list[StepTimes] = []
         self._run_ahead_steps = run_ahead_steps
@@ -73,51 +81,52 @@ class NoClock:
         self._paused_s = 0.0
 
     def start(self) -> None:
-        """Begin to count."""
+        """Start the clock."""
         self._begin = time.perf_counter()
 
     @property
     def stepping_s(self) -> float:
-        """Seconds since the start, pauses left out."""
+        """Return the seconds since `start`, without pauses."""
         return time.perf_counter() - self._begin - self._paused_s
 
     def fractions(self) -> tuple[float | None, float | None]:
-        """Say that neither is measured."""
+        """Return None for both, which are not measured."""
         return None, None
 
     @contextmanager
     def input(self) -> Iterator[None]:
-        """Time nothing."""
+        """Measure nothing."""
         yield
 
-    def backward_queued(self, step: int, gradients: Sequence[Any]) -> None:
+    def backward_queued(self, step: int, gradients: Sequence[Array]) -> None:
         """Do nothing."""
 
-    def step_queued(self, loss: Any, gradients: Sequence[Any]) -> None:
-        """Wait for the step ``run_ahead_steps`` before this one, so that queues and memory stay bounded."""
+    def step_queued(self, loss: Array, gradients: Sequence[Array]) -> None:
+        """Count the step and wait for the step ``run_ahead_steps`` before it, which bounds queues and memory."""
         self.steps += 1
         self._queued.append(loss)
         if len(self._queued) > self._run_ahead_steps:
-            self._queued.popleft().wait_to_read()
+            self._engine.wait(self._queued.popleft())
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Leave an evaluation out of the steps' time."""
+        """Leave the time of the block out of the steps' time."""
         begin = time.perf_counter()
         yield
         self._paused_s += time.perf_counter() - begin
 
 
 class StepClock(NoClock):
-    """Measure a run as it goes.
+    """Measure a run while it trains.
 
     Args:
+        engine: Waits for arrays.
         run_ahead_steps: Steps that the host may queue before it waits.
-        sample_every_steps: How often a step's communication is measured.
+        sample_every_steps: Distance, in steps, between two steps whose communication is measured.
     """
 
-    def __init__(self, run_ahead_steps: int, sample_every_steps: int) -> None:
-        super().__init__(run_ahead_steps)
+    def __init__(self, engine: Engine, run_ahead_steps: int, sample_every_steps: int) -> None:
+        super().__init__(engine, run_ahead_steps)
         self._sample_every_steps = sample_every_steps
         self._marker: Any = None
         self._fetch_s = 0.0
@@ -127,25 +136,25 @@ class StepClock(NoClock):
 
     @contextmanager
     def input(self) -> Iterator[None]:
-        """Time fetching one batch."""
+        """Measure the time of fetching one batch."""
         begin = time.perf_counter()
         yield
         self._fetch_s += time.perf_counter() - begin
 
-    def backward_queued(self, step: int, gradients: Sequence[Any]) -> None:
-        """On sampled steps, queue a copy of one number of the first layer's gradient.
+    def backward_queued(self, step: int, gradients: Sequence[Array]) -> None:
+        """On a sampled step, queue a copy of the first element of the first layer's gradient.
 
-        That gradient is the last that backward makes, and the copy is queued before the reduction that overwrites
-        it: when the copy is there, backward has ended.
+        Backward computes that gradient last, and the copy is queued before the reduction that overwrites the gradient.
+        So backward has ended when the copy is done.
         """
         if step % self._sample_every_steps == self._sample_every_steps // 2:
-            self._marker = gradients[0].reshape(-1)[:1].copy()
+            self._marker = self._engine.first_element(gradients[0])
 
-    def step_queued(self, loss: Any, gradients: Sequence[Any]) -> None:
-        """Count the step, and say whether its input was waited for.
+    def step_queued(self, loss: Array, gradients: Sequence[Array]) -> None:
+        """Count the step, and decide whether the run waited for its input.
 
-        Fetching counts as waiting only where the engine had run dry meanwhile: where nothing is left to wait for
-        of the step ``run_ahead_steps`` ago, the fetch was what everyone waited for.
+        Fetching a batch counts as waiting only if the engine had run out of work meanwhile: if the step
+        ``run_ahead_steps`` ago is already done, nothing but the batch was missing.
         """
         begin = time.perf_counter()
         super().step_queued(loss, gradients)
@@ -155,15 +164,15 @@ class StepClock(NoClock):
         if self._marker is not None:
             self._sample_communication(gradients)
 
-    def _sample_communication(self, gradients: Sequence[Any]) -> None:
-        self._marker.wait_to_read()
+    def _sample_communication(self, gradients: Sequence[Array]) -> None:
+        self._engine.wait(self._marker)
         self._marker = None
         backward_end = time.perf_counter()
         for gradient in gradients:
-            gradient.wait_to_read()
+            self._engine.wait(gradient)
         exposed = time.perf_counter() - backward_end
         self._exposed_s += exposed
-        # Nothing is queued now, nor was at the last sample: between them lie whole steps.
+        # Nothing is queued now, and nothing was at the last sample, so whole steps lie between the two.
         now = (self.steps, self.stepping_s, self._input_wait_s)
         steps, seconds, input_wait = (end - begin for begin, end in zip(self._sampled, now, strict=True))
         self._sampled = now
@@ -171,7 +180,7 @@ class StepClock(NoClock):
         self.samples.append(StepTimes(computing, exposed, input_wait / steps))
 
     def fractions(self) -> tuple[float | None, float | None]:
-        """Give both, so far."""
+        """See `Clock`; both are averages since `start`."""
         stepping = self.stepping_s
         if not self.steps or stepping <= 0:
             return 0.0, 0.0

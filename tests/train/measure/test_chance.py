@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from train.evaluate import top1_score
 from train.measure.chance import ChanceWatch
-from train.metric import top1_score
 
 
 def test_two_evaluations_at_chance_after_the_warm_up_end_it_with_the_step() -> None:

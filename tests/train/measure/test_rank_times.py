@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.engines import cpu_engine
 from train.comm.communicator import SingleProcess
 from train.measure.rank_times import gather_ranks, slowest_rank
 from train.measure.timing import StepClock, StepTimes
@@ -41,7 +42,7 @@ class Times:
 def test_a_step_is_computing_then_waiting_and_evaluations_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     times = Times()
     monkeypatch.setattr(time, "perf_counter", times.perf_counter)
-    clock = StepClock(run_ahead_steps=2, sample_every_steps=4)
+    clock = StepClock(cpu_engine(), run_ahead_steps=2, sample_every_steps=4)
     clock.start()
     step_ends_s = 0.0
     for step in range(12):

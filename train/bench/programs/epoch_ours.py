@@ -1,4 +1,4 @@
-"""One rank of ``bench epoch``: a run of ours, and the moments at which things happen in it."""
+"""One rank of ``bench epoch``: a run of this program that records when each part of an epoch happens."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from data.input.batches import TrainingBatch, TrainingSource
 from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import MlperfLog, NullLog
 from train.bench.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, Moments, gaps, mark
-from train.comm.communicator import bring_up
+from train.compose import compose
 from train.dataset import images_of
-from train.engine.mxnet.build import build_model
-from train.loop import Run, Step, train
+from train.engine.protocol import Array, Engine
+from train.loop import Run, train
 from train.measure.progress import Progress, StepLoss
 from train.measure.timing import StepClock
-from train.metric import Top1
 from train.rank.failure import record_failure
 from train.rank.identity import Identity, read_identity
-from train.rank.startup import Ledger, import_mxnet
+from train.rank.startup import Ledger
 from train.rank.watchdog import Watchdog, die_with_parent
 from train.schedule import resolve_schedule
 
@@ -36,7 +35,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, and write the gaps on rank 0."""
+    """Train, and write the gaps between epochs on rank 0."""
     die_with_parent()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recipe")
@@ -52,41 +51,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(name: str, overrides: Sequence[str], identity: Identity, folder: Path) -> Moments:
-    """Put a run together as `train.session` does, with parts that mark moments."""
+    """Train a run as `train.session` does, with a clock, a progress report and a source that mark moments."""
     recipe, cluster = load_both(name, "laptop", overrides)
-    plan = plan_run(recipe, identity.world_size)
-    images = images_of(recipe, cluster, plan, identity)
-    import_mxnet()
-    images.load()
-    from train.evaluate import Evaluator  # noqa: PLC0415 (imports MXNet)
-
-    communicator = bring_up(identity, Ledger()).wait()
-    model = build_model(recipe, cluster, plan, identity)
+    images = images_of(recipe, cluster, plan_run(recipe, identity.world_size), identity)
+    rank = compose(recipe, cluster, identity, Ledger(), images=images)
     moments: Moments = []
     ahead, every = cluster.engine.run_ahead_steps, recipe.run.log_every_steps
-    clock = _MarkingClock(moments, ahead, every)
+    clock = _MarkingClock(moments, rank.engine, ahead, every)
     is_reporter = identity.rank == 0
     progress = _MarkingProgress(
-        moments, MetricsWriter(folder / METRICS_FILE) if is_reporter else NullMetrics(), clock,
-        global_batch_size=plan.global_batch_size, total_steps=plan.total_steps, every_steps=every, visible=is_reporter,
-    )  # fmt: skip
-    alive = Watchdog(cluster.watchdog_s, partial(record_failure, folder, identity))
+        moments,
+        MetricsWriter(folder / METRICS_FILE) if is_reporter else NullMetrics(),
+        clock,
+        global_batch_size=rank.plan.global_batch_size,
+        total_steps=rank.plan.total_steps,
+        every_steps=every,
+        visible=is_reporter,
+    )
+    watchdog = Watchdog(cluster.watchdog_s, partial(record_failure, folder, identity))
     run = Run(
-        plan=plan, schedule=resolve_schedule(recipe, plan), target_top1=None,
-        step=Step(model.network, model.optimizer, communicator, model.buckets, plan.accumulation_steps, clock, alive),
+        plan=rank.plan,
+        schedule=resolve_schedule(recipe, rank.plan),
+        target_top1=None,
+        step=rank.make_step(clock, watchdog),
         open_training=lambda: _MarkingSource(moments, images.open_training()),
-        evaluate=Evaluator(model.network, images.open_evaluation(), communicator, Top1, alive),
-        log_every_steps=every, run_ahead_steps=ahead,
-    )  # fmt: skip
+        evaluate=rank.make_evaluator(watchdog),
+        log_every_steps=every,
+        run_ahead_steps=ahead,
+    )
     train(run, log=MlperfLog(folder) if is_reporter else NullLog(), progress=progress)
-    alive.rest()
+    watchdog.rest()
     progress.close()
     return moments
 
 
 class _MarkingClock(StepClock):
-    def __init__(self, moments: Moments, run_ahead_steps: int, sample_every_steps: int) -> None:
-        super().__init__(run_ahead_steps, sample_every_steps)
+    def __init__(self, moments: Moments, engine: Engine, run_ahead_steps: int, sample_every_steps: int) -> None:
+        super().__init__(engine, run_ahead_steps, sample_every_steps)
         self._moments = moments
 
     @contextmanager
@@ -95,7 +96,7 @@ class _MarkingClock(StepClock):
             yield
         mark(self._moments, BATCH)
 
-    def step_queued(self, loss: Any, gradients: Sequence[Any]) -> None:
+    def step_queued(self, loss: Array, gradients: Sequence[Array]) -> None:
         super().step_queued(loss, gradients)
         mark(self._moments, QUEUED)
 

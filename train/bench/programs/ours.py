@@ -23,12 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from train.dataset import images_of  # noqa: PLC0415
 
     rank = open_rank(options.overrides, "imagenet-b256")
-    source = images_of(rank.recipe, rank.cluster, rank.plan, rank.identity).open_training()
+    source = images_of(rank.parts.recipe, rank.parts.cluster, rank.parts.plan, rank.parts.identity).open_training()
     source.begin_epoch(1)
-    steps = steps_of(rank, rank.communicator, rank.model.buckets, source)
+    steps = steps_of(rank, rank.parts.communicator, rank.parts.model.buckets, source)
     rank.time_s(lambda: steps(options.warmup))
-    images_per_s = options.steps * rank.plan.global_batch_size / rank.time_s(lambda: steps(options.steps))
-    tell(rank.identity, "ours", [{"images_per_s": images_per_s}])
+    images_per_s = options.steps * rank.parts.plan.global_batch_size / rank.time_s(lambda: steps(options.steps))
+    tell(rank.parts.identity, "ours", [{"images_per_s": images_per_s}])
     source.close()
     return 0
 

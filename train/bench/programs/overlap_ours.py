@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from train.bench.bench_rank import Rank, open_rank, steps_of
+from train.bench.bench_rank import BenchRank, open_rank, steps_of
 from train.bench.samples import tell
 from train.comm.buckets import BucketPlan, plan_buckets, plan_reductions
 from train.comm.communicator import Communicator, SingleProcess
@@ -57,10 +57,10 @@ class Way:
         when, bucket_bytes, order, wire, deferred = text.split(":")
         return cls(when, int(bucket_bytes), order, wire, float(deferred))
 
-    def steps(self, rank: Rank) -> Callable[[int], Any]:
+    def steps(self, rank: BenchRank) -> Callable[[int], Any]:
         """Make steps whose gradients travel so."""
-        buckets = self._buckets([array.size * array.dtype().itemsize for array in rank.model.network.gradients])
-        return steps_of(rank, self._communicator(rank.communicator), buckets)
+        buckets = self._buckets([array.size * array.dtype().itemsize for array in rank.parts.model.network.gradients])
+        return steps_of(rank, self._communicator(rank.parts.communicator), buckets)
 
     def _buckets(self, sizes: Sequence[int]) -> BucketPlan:
         if self.order == "last":
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if number:
                 samples[way].append({"step_ms": step_ms})
     for way, rounds in samples.items():
-        tell(rank.identity, way.name, rounds)
+        tell(rank.parts.identity, way.name, rounds)
     return 0
 
 

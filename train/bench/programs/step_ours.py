@@ -6,10 +6,13 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from train.bench.bench_rank import HYPER, Rank, open_rank, steps_of
+from train.bench.bench_rank import HYPER, BenchRank, open_rank, steps_of
 from train.bench.samples import tell
+
+if TYPE_CHECKING:
+    from train.engine.mxnet.network import TrainedNetwork
 
 __all__ = ["main"]
 
@@ -26,30 +29,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, required=True, help="to spend on samples, of which at least one")
     options = parser.parse_args(arguments)
     rank = open_rank(options.overrides)
-    model, batch = rank.model, rank.batch
-    steps = steps_of(rank, rank.communicator, model.buckets)
+    model, batch = rank.parts.model, rank.batch
+    steps = steps_of(rank, rank.parts.communicator, model.buckets)
     rank.time_s(lambda: steps(1))
-    flops = 2 * 3 * model.network.network.macs  # forward, and backward to inputs and to weights
+    network = cast("TrainedNetwork", model.network)
+    flops = 2 * 3 * network.network.macs  # forward, and backward to inputs and to weights
     samples = []
     spent_s = 0.0
     while spent_s < options.seconds:
         losses: list[Any] = []
-        forward_s = rank.time_s(lambda: losses.append(model.network.forward(*batch)))  # noqa: B023 (called at once)
+        forward_s = rank.time_s(lambda: losses.append(network.forward(*batch)))  # noqa: B023 (called at once)
         backward_s = rank.time_s(losses[0].backward)
         update_s = rank.time_s(lambda: model.optimizer.update(HYPER))
         step_s = rank.time_s(lambda: steps(2)) / 2
-        images_per_s = rank.plan.global_batch_size / step_s
+        images_per_s = rank.parts.plan.global_batch_size / step_s
         samples.append({
             "forward_ms": 1e3 * forward_s, "backward_ms": 1e3 * backward_s, "update_ms": 1e3 * update_s,
             "step_ms": 1e3 * step_s, "images_per_s": images_per_s,
             "gflop_per_s": flops * images_per_s / 1e9, "peak_fraction": flops * images_per_s / _peak(rank),
         })  # fmt: skip
         spent_s += forward_s + backward_s + update_s + 2 * step_s
-    tell(rank.identity, "step", samples)
+    tell(rank.parts.identity, "step", samples)
     return 0
 
 
-def _peak(rank: Rank) -> float:
+def _peak(rank: BenchRank) -> float:
     """Give the operations a second of all ranks when each does nothing but oneDNN's matrix product."""
     import mxnet as mx  # noqa: PLC0415 (slow)
 
@@ -62,8 +66,8 @@ def _peak(rank: Rank) -> float:
 
     begin = time.perf_counter()
     products(2)
-    number = max(rank.communicator.gather("peak", 1 + round(2 * _PEAK_S / (time.perf_counter() - begin))))
-    return rank.identity.world_size * number * 2 * _SIDE**3 / rank.time_s(lambda: products(number))
+    number = max(rank.parts.communicator.gather("peak", 1 + round(2 * _PEAK_S / (time.perf_counter() - begin))))
+    return rank.parts.identity.world_size * number * 2 * _SIDE**3 / rank.time_s(lambda: products(number))
 
 
 if __name__ == "__main__":

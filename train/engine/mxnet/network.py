@@ -44,6 +44,7 @@ class TrainedNetwork:
         weights: What the network computes with, in the order of ``parameters``.
         masters: The same in float32; where a weight is float32 already, the very same array.
         gradients: What backward leaves.
+        image_shape: Shape of one image in the engine's layout.
         label_shape: Shape of one image's label.
     """
 
@@ -52,6 +53,8 @@ class TrainedNetwork:
     ) -> None:
         self.network = network
         self.label_shape = (network.num_classes,) if loss.kind == "sigmoid" else ()
+        axes = {"C": network.input_channels, "H": network.image_size, "W": network.image_size}
+        self.image_shape = tuple(axes[axis] for axis in engine.layout if axis != "N")
         self.parameters: tuple[Parameter, ...] = network.parameters
         self._layout, self._run_ahead, self._context = engine.layout, engine.run_ahead_steps, context
         self._has_dropout = any(layer.kind == "dropout" for layer in network.layers)

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from configs.schema import Engine, Lars, Loss, Model
+from tests.engines import cpu_engine
 from tests.oracles import smoothed_cross_entropy as expected_losses
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
+from train.engine.build import ModelParts
 from train.engine.init import checksum, initial_weights
 from train.engine.mxnet.lars import MomentumOptimizer
 from train.engine.mxnet.losses import smoothed_cross_entropy
@@ -113,8 +115,7 @@ def test_a_warm_up_is_undone_bit_for_bit() -> None:
         )
         if warm:
             weights = initial_weights(network.network, SMALL, seed=1)
-            warm_up(network, optimizer, SingleProcess(), buckets=TWO, images=mx.nd.zeros((8, 3, 16, 16)),
-                    weights=weights)  # fmt: skip
+            warm_up(cpu_engine(), ModelParts(network, optimizer, weights, TWO), SingleProcess(), 8)
         for seed in (1, 2, 3):
             network.forward_backward(*_batch(seed=seed))
             optimizer.update(HyperParameters(0.1, 0.9, 1e-4))

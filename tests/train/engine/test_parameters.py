@@ -13,9 +13,10 @@ import pytest
 
 from configs.errors import UserError
 from configs.schema import Engine, Loss, Model
+from tests.engines import cpu_engine
 from train.engine.init import initial_weights
 from train.engine.mxnet.network import TrainedNetwork
-from train.engine.mxnet.parameters import load_parameters
+from train.engine.parameters import load_parameters
 from train.networks.arch import Network, build_network
 
 
@@ -46,7 +47,7 @@ def test_all_but_another_classifier_comes_from_the_file(
     model, table = _model(3)
     drawn = initial_weights(table, model, seed=1)
     with caplog.at_level(logging.INFO):
-        weights = load_parameters(path, table, drawn)
+        weights = load_parameters(path, table, drawn, cpu_engine().read_parameters)
     assert "; newly initialised: classifier_bias, classifier_weight" in caplog.text
     network = TrainedNetwork(table, model=model, loss=Loss(), engine=Engine(), context=mx.cpu(), accumulate=False)
     network.load_weights(weights)
@@ -61,7 +62,7 @@ def test_all_but_another_classifier_comes_from_the_file(
 def test_the_same_classes_take_the_classifier_too(trained: tuple[Path, dict[str, Any]]) -> None:
     path, arrays = trained
     model, table = _model(10)
-    weights = load_parameters(path, table, initial_weights(table, model, seed=1))
+    weights = load_parameters(path, table, initial_weights(table, model, seed=1), cpu_engine().read_parameters)
     np.testing.assert_array_equal(weights["classifier_weight"], arrays["arg:classifier_weight"].asnumpy())
 
 
@@ -99,5 +100,5 @@ def test_what_does_not_fit_is_one_line(
     spoil(trained[0])
     model, table = _model(10)
     with pytest.raises(UserError, match=message) as caught:
-        load_parameters(trained[0], table, initial_weights(table, model, seed=1))
+        load_parameters(trained[0], table, initial_weights(table, model, seed=1), cpu_engine().read_parameters)
     assert "\n" not in str(caught.value)

@@ -7,14 +7,15 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.load import ROOT
-from train.engine.mxnet.trace import NoTracer, Operator, chrome_trace, tracer_of
+from train.engine.protocol import Engine, Operator
+from train.measure.trace import NoTracer, chrome_trace, tracer_of
 
 SHORT = ["run.max_steps=6", "run.target_top1=null", "model.name=resnet8", "data.source=synthetic"]
 
@@ -49,14 +50,15 @@ def test_a_trace_shows_ranks_computing_while_they_communicate_and_changes_no_wei
 
 
 def test_a_run_that_does_not_ask_and_the_2048th_rank_are_not_traced(tmp_path: Path) -> None:
-    assert isinstance(tracer_of(tmp_path, 0, 0, 100), NoTracer)
-    assert isinstance(tracer_of(tmp_path, 2047, 3, 100), NoTracer)
+    unused = cast(Engine, None)
+    assert isinstance(tracer_of(unused, tmp_path, 0, 0, 100), NoTracer)
+    assert isinstance(tracer_of(unused, tmp_path, 2047, 3, 100), NoTracer)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20), st.booleans()), min_size=1))
 def test_bars_of_one_lane_never_cross_and_none_is_lost(rows: list[tuple[int, int, bool]]) -> None:
     operators = sorted(
-        (Operator("horovod_allreduce" if reduces else "sum", 1000 + begin, 1000 + begin + lasts)
+        (Operator("any", 1000 + begin, 1000 + begin + lasts, reduces)
          for begin, lasts, reduces in rows), key=lambda each: each.begin_us,
     )  # fmt: skip
     events = [event for event in chrome_trace({3: operators})["traceEvents"] if event["ph"] == "X"]

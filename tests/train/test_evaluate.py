@@ -13,8 +13,9 @@ import pytest
 from configs.load import load_cluster
 from configs.rank_variables import rank_environment
 from launch.start.local import run_ranks
+from tests.engines import cpu_engine
 from train.comm.communicator import SingleProcess
-from train.metric import MeanAuc, Score, Top1
+from train.evaluate import MeanAuc, Score, Top1
 
 LOGITS = np.array([[9.0, -1.0], [8.0, 2.0], [7.0, 1.0], [6.0, 3.0], [5.0, 0.0]])
 LABELS = np.array([[1, 0], [0, 1], [1, 0], [0, 1], [0, 0]])
@@ -24,15 +25,17 @@ LABELS = np.array([[1, 0], [0, 1], [1, 0], [0, 1], [0, 0]])
 RANK = """
 import json, os, sys
 import mxnet as mx, numpy as np
-from tests.train.test_metric import LABELS, LOGITS
-from train.comm.communicator import bring_up
+from configs.schema import Communication
+from tests.engines import cpu_engine
+from tests.train.test_evaluate import LABELS, LOGITS
+from train.comm.communicator import bring_up, connector
 from train.rank.identity import read_identity
-from train.metric import MeanAuc
+from train.evaluate import MeanAuc
 from train.rank.startup import Ledger
 
 identity = read_identity(os.environ)
-communicator = bring_up(identity, Ledger()).wait()
-metric = MeanAuc(identity.rank)
+communicator = bring_up(identity, Ledger(), connector(Communication())).wait()
+metric = MeanAuc(cpu_engine(), identity.rank)
 part = [slice(0, 3), slice(3, 3), slice(3, 5)][identity.rank]
 if len(LOGITS[part]):
     padded = [mx.nd.array(np.concatenate([array[part], np.full((2, 2), 1e9)])) for array in (LOGITS, LABELS)]
@@ -43,7 +46,7 @@ with open(f"{sys.argv[1]}/{identity.rank}.json", "w") as file:
 
 
 def _score(labels: np.ndarray) -> Score:
-    metric = MeanAuc(0)
+    metric = MeanAuc(cpu_engine(), 0)
     metric.add(mx.nd.array(LOGITS), mx.nd.array(labels), 5)
     return metric.score(SingleProcess())
 
@@ -77,7 +80,7 @@ def test_no_class_at_all_is_an_error_in_words() -> None:
 
 def test_top1_counts_valid_images_only() -> None:
     # Class 0 is the most likely one of every image: images 0, 1 and 3 are right, and so is the padding.
-    metric = Top1()
+    metric = Top1(cpu_engine())
     metric.add(mx.nd.array(LOGITS), mx.nd.array([0, 0, 1, 0, 0]), 4)
     metric.add(mx.nd.array(LOGITS), mx.nd.array([1, 0, 0, 0, 0]), 1)
     score = metric.score(SingleProcess())

@@ -1,0 +1,109 @@
+"""The communicator between several devices of one process, over MXNet's local key-value store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mxnet as mx
+
+__all__ = ["DeviceGroup", "Devices", "PeerFailed"]
+
+
+class PeerFailed(RuntimeError):
+    """Another device of this process failed; this error is never the first cause."""
+
+
+class DeviceGroup:
+    """The meeting point of the threads of one process; each thread drives one device.
+
+    Args:
+        size: Number of devices.
+        is_gpu: Sum on the GPUs, which copy from each other where they can. Otherwise sum on the host.
+    """
+
+    def __init__(self, size: int, *, is_gpu: bool) -> None:
+        self.size = size
+        self._store = mx.kv.create("device" if is_gpu else "local")
+        self._barrier = threading.Barrier(size)
+        self._values: list[Any] = [None] * size
+        self._result: Any = None
+        self._declared: set[str] = set()
+
+    def meet(self, rank: int, value: Any, combine: Callable[[list[Any]], Any]) -> Any:
+        """Wait for every device's value; one thread combines the values, and every thread returns the result.
+
+        Raises:
+            PeerFailed: Another device has failed.
+        """
+        self._values[rank] = value
+        try:
+            if self._barrier.wait() == 0:
+                self._result = combine(list(self._values))
+            self._barrier.wait()
+        except threading.BrokenBarrierError:
+            raise PeerFailed("another device of this process failed") from None
+        except BaseException:
+            self.abandon()
+            raise
+        return self._result
+
+    def abandon(self) -> None:
+        """Release every waiting thread with `PeerFailed`, because a device has failed."""
+        self._barrier.abort()
+
+    def add_up(self, name: str, arrays: Sequence[Sequence[Any]], priority: int) -> None:
+        """Queue the sum of each array over the devices, and write the sum into every device's array."""
+        keys = [f"{name}.{number}" for number in range(len(arrays[0]))]
+        by_key = [list(each) for each in zip(*arrays, strict=True)]
+        if name not in self._declared:
+            self._store.init(keys, [each[0] for each in by_key])
+            self._declared.add(name)
+        self._store.push(keys, by_key, priority=priority)
+        self._store.pull(keys, out=by_key, priority=priority)
+
+
+class Devices:
+    """The verbs of `train.comm.communicator.Communicator` between the devices of one process.
+
+    Args:
+        group: The meeting point that the devices share.
+        rank: Number of this device.
+    """
+
+    def __init__(self, group: DeviceGroup, rank: int) -> None:
+        self._group, self._rank = group, rank
+
+    def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
+        """Wait for all devices, then queue the sums, so that operators queued next come after the sums."""
+        self._group.meet(self._rank, arrays, lambda all_: self._group.add_up(name, all_, priority))
+
+    def average(self, name: str, arrays: Sequence[Any]) -> None:
+        """Queue the sums, then a division by the number of devices."""
+        self.reduce(name, arrays)
+        for array in arrays:
+            array[:] = array / self._group.size
+
+    def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
+        """Return the sums, added in Python; waits."""
+        total: list[int] = self._group.meet(
+            self._rank, values, lambda rows: [sum(column) for column in zip(*rows, strict=True)]
+        )
+        return total
+
+    def gather(self, name: str, value: int) -> list[int]:
+        """Return every device's value; waits."""
+        values: list[int] = self._group.meet(self._rank, value, list)
+        return values
+
+    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
+        """Return every device's content; waits."""
+        contents: list[bytes] = self._group.meet(self._rank, content, list)
+        return contents
+
+    def publish(self, weights: Sequence[Any]) -> None:
+        """Do nothing: devices that see the same sums keep the same weights."""
+
+    def exchange(self, *, settled: bool = False) -> None:
+        """Do nothing, see `publish`."""

@@ -1,0 +1,98 @@
+"""The communicator over Horovod. With `launch.start.rendezvous`, the only importer of Horovod outside the benches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from configs.schema import Communication
+from train.comm.communicator import Communicator, Connect, SingleProcess, WorldMismatch, first_collective
+from train.rank.identity import Identity
+from train.rank.startup import Ledger
+
+__all__ = ["HorovodCommunicator", "connect", "horovod_features"]
+
+
+def connect(_communication: Communication) -> Connect:
+    """Return the function that initialises Horovod and returns this rank's communicator."""
+    return _connect_horovod
+
+
+def _connect_horovod(identity: Identity, ledger: Ledger) -> Communicator:
+    if identity.launcher == "none":
+        return SingleProcess()
+    with ledger.phase("communicator: import"):
+        import horovod.mxnet as hvd  # noqa: PLC0415 (imports MXNet: seconds, in this thread)
+    with ledger.phase("communicator: init"):
+        hvd.init()
+    if (hvd.size(), hvd.rank()) != (identity.world_size, identity.rank):
+        raise WorldMismatch(
+            f"{identity.launcher} started rank {identity.rank} of {identity.world_size}, but Horovod sees rank "
+            f"{hvd.rank()} of {hvd.size()}: this would train separate models. Start the run with ./run.sh train, or "
+            f"set up Horovod with MPI (./run.sh setup) for mpirun and srun"
+        )
+    return first_collective(HorovodCommunicator(hvd), identity, ledger)
+
+
+def horovod_features() -> dict[str, bool]:
+    """Return which libraries Horovod was built with: ``gloo``, ``mpi``, ``nccl``.
+
+    Raises:
+        ImportError: Horovod was not built for MXNet.
+    """
+    import horovod.mxnet as hvd  # noqa: PLC0415 (imports MXNet)
+
+    return {"gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()), "nccl": bool(hvd.nccl_built())}
+
+
+class HorovodCommunicator:
+    """The verbs of `Communicator` over an initialised ``horovod.mxnet``."""
+
+    def __init__(self, horovod: Any) -> None:
+        self._horovod = horovod
+
+    def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
+        """Queue one grouped allreduce; MXNet's engine starts it when all of ``arrays`` are ready."""
+        self._horovod.grouped_allreduce_(list(arrays), op=self._horovod.Sum, name=name, priority=priority)
+
+    def average(self, name: str, arrays: Sequence[Any]) -> None:
+        """Queue one grouped allreduce that divides by the number of ranks."""
+        self._horovod.grouped_allreduce_(list(arrays), op=self._horovod.Average, name=name)
+
+    def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
+        """Sum as int64, exactly; waits."""
+        total = self._horovod.allreduce(_int64(values), op=self._horovod.Sum, name=name)
+        return [int(value) for value in total.asnumpy()]
+
+    def gather(self, name: str, value: int) -> list[int]:
+        """Gather 64 bits of each rank as a signed integer, because MXNet has no unsigned one; waits."""
+        signed = value - (1 << 64) if value >= 1 << 63 else value
+        everybody = self._horovod.allgather(_int64([signed]), name=name).asnumpy()
+        return [int(each) % (1 << 64) for each in everybody]
+
+    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
+        """Gather the lengths, then all contents in one array; waits.
+
+        Each content gets one byte more, because an empty array cannot be sent.
+        """
+        import mxnet as mx  # noqa: PLC0415 (slow)
+
+        lengths = self.gather(f"{name}: lengths", len(content))
+        own = mx.nd.array(np.frombuffer(content + b"\0", np.uint8), dtype="uint8")
+        joined = self._horovod.allgather(own, name=name).asnumpy().tobytes()
+        ends = np.cumsum([length + 1 for length in lengths]).tolist()
+        return [joined[end - 1 - length : end - 1] for end, length in zip(ends, lengths, strict=True)]
+
+    def publish(self, weights: Sequence[Any]) -> None:
+        """Do nothing: ranks that see the same sums keep the same weights."""
+
+    def exchange(self, *, settled: bool = False) -> None:
+        """Do nothing, see `publish`."""
+
+
+def _int64(values: Sequence[int]) -> Any:
+    import mxnet as mx  # noqa: PLC0415 (slow: imported by the thread that needs it)
+
+    return mx.nd.array(np.array(values, np.int64), dtype="int64")

@@ -1,0 +1,145 @@
+"""The parts of a run on one rank, put together in the order in which they can start side by side.
+
+The communicator comes up in a thread of its own as soon as the imports are done. Pipelines, network and weights are
+made meanwhile: rank and world size come from the launcher's environment, so nothing waits for the communicator to know
+them.
+
+`train.session` and the benches start from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from configs.plan import RunPlan, plan_run
+from configs.schema import Cluster, Recipe
+from data.input.batches import EvaluationSource
+from train.comm.buckets import BucketPlan
+from train.comm.communicator import Communicator, Connect, bring_up, connector
+from train.dataset import Images
+from train.engine.build import ModelParts, build_model, dropout_seed
+from train.engine.protocol import Engine, open_engine
+from train.evaluate import Evaluator, metric_of
+from train.measure.timing import Clock, NoClock, StepClock
+from train.rank.identity import Identity
+from train.rank.startup import Ledger
+from train.step import Step
+
+__all__ = ["Composition", "compose"]
+
+
+@dataclass(frozen=True)
+class Composition:
+    """The parts of one rank, ready to train.
+
+    Attributes:
+        recipe: The maths of the run.
+        cluster: The place of the run.
+        plan: Batches, steps and epochs.
+        identity: This rank.
+        engine: The framework, on this rank's device.
+        communicator: Connects this rank with the others.
+        model: Network, initial weights, bucket plan and optimizer.
+        evaluation: This rank's shard of the evaluation images; None without images.
+    """
+
+    recipe: Recipe
+    cluster: Cluster
+    plan: RunPlan
+    identity: Identity
+    engine: Engine
+    communicator: Communicator
+    model: ModelParts
+    evaluation: EvaluationSource | None
+
+    def make_clock(self) -> Clock:
+        """Return the clock that the cluster file asks for."""
+        ahead = self.cluster.engine.run_ahead_steps
+        if not self.cluster.engine.timing:
+            return NoClock(self.engine, ahead)
+        return StepClock(self.engine, ahead, self.recipe.run.log_every_steps)
+
+    def make_step(
+        self,
+        clock: Clock,
+        on_step: Callable[[int], object],
+        *,
+        communicator: Communicator | None = None,
+        buckets: BucketPlan | None = None,
+        **options: Any,
+    ) -> Step:
+        """Return the optimizer step of this rank.
+
+        Args:
+            clock: Measures the step.
+            on_step: Called with the step's number when the step is queued.
+            communicator: Reduces the gradients. If None, the rank's own.
+            buckets: The bucket plan. If None, the model's own.
+            options: Further arguments of `Step`.
+        """
+        return Step(
+            engine=self.engine,
+            network=self.model.network,
+            optimizer=self.model.optimizer,
+            communicator=communicator or self.communicator,
+            buckets=buckets or self.model.buckets,
+            accumulation_steps=self.plan.accumulation_steps,
+            clock=clock,
+            on_step=on_step,
+            dropout_seed=partial(dropout_seed, self.recipe.run.seed, self.identity.rank),
+            **options,
+        )
+
+    def make_evaluator(self, on_batch: Callable[[], object]) -> Evaluator:
+        """Return the evaluation of this rank's shard; ``on_batch`` is called after each batch."""
+        assert self.evaluation is not None
+        new_metric = metric_of(self.engine, self.recipe.loss, self.identity.rank)
+        return Evaluator(self.model.network, self.evaluation, self.communicator, new_metric, on_batch)
+
+
+def compose(  # noqa: PLR0913 (each is another part of a run)
+    recipe: Recipe,
+    cluster: Cluster,
+    identity: Identity,
+    ledger: Ledger,
+    *,
+    images: Images | None = None,
+    connect: Connect | None = None,
+    kept: Mapping[str, np.ndarray] | None = None,
+) -> Composition:
+    """Import the libraries and make every part of a rank; returns when the communicator is up.
+
+    Args:
+        recipe: The maths of the run.
+        cluster: The place of the run.
+        identity: This rank, as the launcher numbered it.
+        ledger: Records the phases.
+        images: Opens the evaluation pipeline. If None, no library that reads images is imported.
+        connect: Makes the communicator. If None, as the cluster file says.
+        kept: Weights and running statistics of a checkpoint. If None, the recipe's.
+
+    Raises:
+        UserError: The recipe does not fit the world size, or its parameters cannot be read.
+        WorldMismatch: The communication library sees another world than the launcher.
+    """
+    plan = plan_run(recipe, identity.world_size)
+    with ledger.phase("import of MXNet"):
+        engine = open_engine(cluster, identity)
+    if images is not None:
+        with ledger.phase("import of input"):
+            images.load()
+    pending = bring_up(identity, ledger, connect or connector(cluster.communication))
+    evaluation = None
+    if images is not None:
+        with ledger.phase("evaluation pipeline"):
+            evaluation = images.open_evaluation()
+    with ledger.phase("network and weights"):
+        model = build_model(engine, recipe, cluster, plan, kept)
+    with ledger.phase("wait for communicator"):
+        communicator = pending.wait()
+    return Composition(recipe, cluster, plan, identity, engine, communicator, model, evaluation)

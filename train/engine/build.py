@@ -1,0 +1,77 @@
+"""The trained parts of one rank, put together: network, initial weights, bucket plan and optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from configs.load import resolve_path
+from configs.plan import RunPlan
+from configs.schema import Cluster, Recipe
+from data.shards import stream_seed
+from train.comm.buckets import BucketPlan, plan_reductions
+from train.engine.init import initial_weights
+from train.engine.parameters import load_parameters
+from train.engine.protocol import Engine, Optimizer, Trainee
+from train.networks.arch import Network, build_network
+
+__all__ = ["ModelParts", "build_model", "dropout_seed"]
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """What one rank trains.
+
+    Attributes:
+        network: The network with its loss.
+        optimizer: Updates the network's weights.
+        weights: The initial weights by name, float32 in OIHW.
+        buckets: Which gradients are reduced together, and in which order.
+    """
+
+    network: Trainee
+    optimizer: Optimizer
+    weights: dict[str, np.ndarray]
+    buckets: BucketPlan
+
+
+def build_model(
+    engine: Engine, recipe: Recipe, cluster: Cluster, plan: RunPlan, kept: Mapping[str, np.ndarray] | None = None
+) -> ModelParts:
+    """Build network, weights, bucket plan and optimizer.
+
+    Args:
+        engine: The framework, on this rank's device.
+        recipe: The network, its loss and its optimizer.
+        cluster: Bucket sizes and update groups.
+        plan: Batches.
+        kept: Weights and running statistics of a checkpoint. If None, the recipe's seeded or given ones.
+    """
+    model, communication = recipe.model, cluster.communication
+    table = build_network(
+        model.name, num_classes=model.num_classes, image_size=model.image_size, input_channels=model.input_channels
+    )
+    network = engine.build_network(table, recipe, accumulate=plan.accumulation_steps > 1)
+    weights = _first_weights(engine, recipe, cluster, table) if kept is None else dict(kept)
+    network.load_weights(weights)
+    sizes = [gradient.size * np.dtype(gradient.dtype).itemsize for gradient in network.gradients]
+    buckets = plan_reductions(sizes, communication.bucket_bytes, communication.deferred_fraction)
+    arrivals = buckets.arrivals(cluster.engine.update_groups)
+    optimizer = engine.build_optimizer(recipe.optimizer, network, rescale=1 / plan.global_batch_size, arrivals=arrivals)
+    return ModelParts(network, optimizer, weights, buckets)
+
+
+def _first_weights(engine: Engine, recipe: Recipe, cluster: Cluster, table: Network) -> dict[str, np.ndarray]:
+    """Draw the weights from the seed; a file of parameters, if the recipe names one, replaces them."""
+    drawn = initial_weights(table, recipe.model, recipe.run.seed)
+    if recipe.model.parameters is None:
+        return drawn
+    path = resolve_path(cluster.paths.data) / recipe.model.parameters
+    return load_parameters(path, table, drawn, engine.read_parameters)
+
+
+def dropout_seed(seed: int, rank: int, step: int) -> int:
+    """Return the 31-bit seed of a rank's dropout in a step of a run with ``seed``."""
+    return stream_seed(seed, f"dropout, step {step}", rank) % 2**31

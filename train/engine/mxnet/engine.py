@@ -1,0 +1,206 @@
+"""MXNet behind `train.engine.protocol.Engine`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+from configs.errors import UserError
+from configs.optimizers import Adam, Lars, OptimizerBlock, Sgd
+from configs.schema import Cluster, Recipe
+from train.engine.mxnet.adam import AdamOptimizer
+from train.engine.mxnet.export import Predict, export_formats
+from train.engine.mxnet.lars import MomentumOptimizer
+from train.engine.mxnet.network import TrainedNetwork
+from train.engine.protocol import Operator, Optimizer, Trainee
+from train.engine.rule_optimizer import RuleOptimizer
+from train.networks.arch import Network
+from train.rank.identity import Identity
+
+__all__ = ["FUSED", "MxnetEngine"]
+
+_COMMUNICATION = "horovod_"
+_HOUSEKEEPING = ("DeleteVariable",)
+
+_FEATURES = ("CUDA", "CUDNN", "NCCL", "ONEDNN", "MKLDNN")
+
+
+def _momentum_optimizer(config: Any, network: Trainee, rescale: float, arrivals: Sequence[int]) -> Optimizer:
+    return MomentumOptimizer(
+        config,
+        network.parameters,
+        weights=network.weights,
+        gradients=network.gradients,
+        masters=network.masters,
+        rescale=rescale,
+        arrivals=arrivals,
+    )
+
+
+def _adam_optimizer(config: Any, network: Trainee, rescale: float, _arrivals: Sequence[int]) -> Optimizer:
+    return AdamOptimizer(
+        config,
+        network.parameters,
+        weights=network.weights,
+        gradients=network.gradients,
+        masters=network.masters,
+        rescale=rescale,
+    )
+
+
+FUSED: dict[type[OptimizerBlock], Callable[[Any, Trainee, float, Sequence[int]], Optimizer]] = {
+    Lars: _momentum_optimizer,
+    Sgd: _momentum_optimizer,
+    Adam: _adam_optimizer,
+}
+"""Optimizers with an implementation on fused operators; all others run by their block's ``update_rule``."""
+
+
+class MxnetEngine:
+    """See `train.engine.protocol.Engine`.
+
+    Args:
+        cluster: Precision, layout and device.
+        identity: Which of the node's devices this rank uses.
+    """
+
+    def __init__(self, cluster: Cluster, identity: Identity) -> None:
+        self._settings = cluster.engine
+        is_gpu = cluster.device == "gpu"
+        self.context = mx.gpu(identity.local_rank) if is_gpu else mx.cpu(_cpu_number(identity))
+
+    def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> Trainee:
+        """See `Engine`."""
+        return TrainedNetwork(
+            table,
+            model=recipe.model,
+            loss=recipe.loss,
+            engine=self._settings,
+            context=self.context,
+            accumulate=accumulate,
+        )
+
+    def build_optimizer(
+        self, config: OptimizerBlock, network: Trainee, *, rescale: float, arrivals: Sequence[int]
+    ) -> Optimizer:
+        """See `Engine`."""
+        build = FUSED.get(type(config))
+        if build is None:
+            return RuleOptimizer(self, config, network, rescale=rescale)
+        return build(config, network, rescale, arrivals)
+
+    def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
+        """Read a ``.params`` file; the prefixes ``arg:`` and ``aux:`` are taken off the names."""
+        try:
+            arrays = mx.nd.load(str(path))
+        except mx.base.MXNetError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise UserError(f"{path}: is no file of MXNet parameters ({reason}); export it again") from None
+        if not isinstance(arrays, dict):
+            raise UserError(f"{path}: holds arrays without names; give a file written by mx.nd.save of a dictionary")
+        return {name.removeprefix("arg:").removeprefix("aux:"): array.asnumpy() for name, array in arrays.items()}
+
+    def export_formats(self, network: Trainee, prefix: Path) -> Iterator[tuple[str, Predict]]:
+        """Write MXNet's own format and ONNX."""
+        assert isinstance(network, TrainedNetwork)
+        return export_formats(network, prefix)
+
+    def zeros(self, shape: Sequence[int]) -> Any:
+        """See `Engine`."""
+        return mx.nd.zeros(tuple(shape), ctx=self.context)
+
+    def from_host(self, values: np.ndarray) -> Any:
+        """See `Engine`."""
+        return mx.nd.array(values, dtype=values.dtype, ctx=self.context)
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """See `Engine`."""
+        values: np.ndarray = array.asnumpy()
+        return values
+
+    def to_number(self, array: Any) -> float:
+        """See `Engine`."""
+        return float(array.asscalar())
+
+    def to_float32(self, array: Any) -> Any:
+        """See `Engine`."""
+        return array.astype("float32", copy=False)
+
+    def copy(self, array: Any) -> Any:
+        """See `Engine`."""
+        return array.copy()
+
+    def flag(self, like: Any, *, is_set: bool) -> Any:
+        """See `Engine`."""
+        return like.ones_like() if is_set else like.zeros_like()
+
+    def first_element(self, array: Any) -> Any:
+        """See `Engine`."""
+        return array.reshape(-1)[:1].copy()
+
+    def overwrite(self, target: Any, source: Any) -> None:
+        """See `Engine`."""
+        source.copyto(target)
+
+    def count_correct(self, logits: Any, labels: Any, num_valid: int) -> Any:
+        """Count on the labels' device."""
+        hits = logits.as_in_context(labels.context).argmax(axis=-1) == labels
+        return hits[:num_valid].sum()
+
+    def wait(self, array: Any) -> None:
+        """See `Engine`."""
+        array.wait_to_read()
+
+    def wait_all(self) -> None:
+        """See `Engine`."""
+        mx.nd.waitall()
+
+    def features(self) -> dict[str, Any]:
+        """See `Engine`."""
+        built = mx.runtime.Features()
+        return {
+            "gpus": mx.context.num_gpus(),
+            **{key: built.is_enabled(key) for key in _FEATURES if key in built},
+        }
+
+    def begin_trace(self, path: Path) -> None:
+        """Record with MXNet's profiler; Horovod's reductions are operators of the same engine and appear too."""
+        mx.nd.waitall()
+        mx.profiler.set_config(profile_symbolic=True, profile_imperative=True, filename=str(path))
+        mx.profiler.set_state("run")
+
+    def end_trace(self) -> None:
+        """See `Engine`."""
+        mx.nd.waitall()
+        mx.profiler.set_state("stop")
+        mx.profiler.dump(finished=True)
+
+    def read_trace(self, path: Path) -> list[Operator]:
+        """See `Engine`."""
+        return read_operators(json.loads(path.read_text(encoding="utf-8")))
+
+
+def read_operators(profile: dict[str, Any]) -> list[Operator]:
+    """Return the operators in a file of MXNet's profiler, ordered by their beginnings."""
+    # A begin is followed by its own end, whatever runs beside it; a second pair ("b", "e") repeats each.
+    begins = [event for event in profile["traceEvents"] if event["ph"] == "B"]
+    ends = [event for event in profile["traceEvents"] if event["ph"] == "E"]
+    operators = [
+        Operator(begin["name"], begin["ts"], end["ts"], begin["name"].startswith(_COMMUNICATION))
+        for begin, end in zip(begins, ends, strict=True)
+        if begin["name"] not in _HOUSEKEEPING
+    ]
+    return sorted(operators, key=lambda operator: operator.begin_us)
+
+
+def _cpu_number(identity: Identity) -> int:
+    """Return the number of this rank's CPU device.
+
+    The devices of one process have different numbers, so that MXNet's engine gives each of them threads of its own.
+    """
+    return identity.local_rank if identity.launcher == "devices" else 0

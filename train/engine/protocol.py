@@ -1,0 +1,195 @@
+"""What a run asks of a framework: a few verbs on opaque arrays, a network, an optimizer. Imports no framework.
+
+An array is whatever the framework computes with. Outside `train.engine` arrays are only added, multiplied, and handed
+back to these verbs. Verbs that queue work return before the work is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from configs.optimizers import HyperParameters, OptimizerBlock
+from configs.registry import ENGINES, module_of
+from configs.schema import Cluster, Recipe
+from train.networks.arch import Network, Parameter
+from train.rank.identity import Identity
+
+__all__ = ["Array", "Engine", "Operator", "Optimizer", "Trainee", "open_engine"]
+
+Array = Any
+"""An array of the framework, on the rank's device unless said otherwise."""
+
+
+class Operator(NamedTuple):
+    """One operator that ran while the engine traced; times in microseconds since 1970."""
+
+    name: str
+    begin_us: int
+    end_us: int
+    is_communication: bool
+
+
+class Trainee(Protocol):
+    """The network as one rank holds it, with its loss."""
+
+    @property
+    def parameters(self) -> Sequence[Parameter]:
+        """Return the trainable tensors, first layer first."""
+
+    @property
+    def weights(self) -> Sequence[Array]:
+        """Return the arrays that the network computes with, in the order of ``parameters``."""
+
+    @property
+    def masters(self) -> Sequence[Array]:
+        """Return the weights in float32; where a weight is float32 already, the very same array."""
+
+    @property
+    def gradients(self) -> Sequence[Array]:
+        """Return the sums over images that backward leaves, in the order of ``parameters``."""
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Return the shape of one image, without the batch axis, in the layout of the cluster file."""
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """Return the shape of one image's label: () for one class an image."""
+
+    @property
+    def statistics(self) -> Sequence[Array]:
+        """Return the batch-norm running means and variances, by layer; waits for the last backward."""
+
+    def forward_backward(self, images: Array, labels: Array) -> Array:
+        """Queue one micro-batch and return the sum of its losses, shape (1,)."""
+
+    def predict(self, images: Array) -> Array:
+        """Queue inference and return the logits, shape (batch, classes)."""
+
+    def zero_gradients(self) -> None:
+        """Clear the gradients before a new sum over micro-batches."""
+
+    def seed_dropout(self, seed: int) -> None:
+        """Set the 31-bit seed from which dropout draws until the next call."""
+
+    def load_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Set every parameter from float32 arrays in OIHW, and the running statistics where ``weights`` has them."""
+
+    def read_weights(self) -> dict[str, np.ndarray]:
+        """Copy every parameter to the host in float32 and OIHW; waits."""
+
+    def each_weight(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the items of `read_weights` one by one, so that only one copy exists at a time."""
+
+    def read_statistics(self) -> dict[str, np.ndarray]:
+        """Copy the running statistics to the host, float32; waits for the last backward."""
+
+
+class Optimizer(Protocol):
+    """The optimizer of one rank."""
+
+    @property
+    def config(self) -> Any:
+        """Return the recipe's block that the optimizer was made from."""
+
+    @property
+    def momenta(self) -> Sequence[Array]:
+        """Return the float32 state: the first moment of every tensor, then the second of every tensor, and so on."""
+
+    def update(self, hyper: HyperParameters) -> None:
+        """Queue the update of all weights for one step."""
+
+    def reset(self) -> None:
+        """Set the state to what it was before the first step."""
+
+
+class Engine(Protocol):
+    """A framework on one rank's device."""
+
+    def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> Trainee:
+        """Return the network of a table of layers; ``accumulate`` adds each backward to the gradients."""
+
+    def build_optimizer(
+        self, config: OptimizerBlock, network: Trainee, *, rescale: float, arrivals: Sequence[int]
+    ) -> Optimizer:
+        """Return the optimizer that updates a network's weights in place.
+
+        Args:
+            config: The recipe's block.
+            network: The network; its gradients are sums over the global batch when `Optimizer.update` is called.
+            rescale: Factor from sums to means: 1 / global batch size.
+            arrivals: Arrival group of each gradient; a group is updated without waiting for later ones.
+        """
+
+    def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
+        """Read a file of named parameters in the framework's own format.
+
+        Raises:
+            UserError: The file is not of that format.
+        """
+
+    def export_formats(self, network: Trainee, prefix: Path) -> Iterator[tuple[str, Callable[[Any], np.ndarray]]]:
+        """Write the network in every format that the framework can write, below ``prefix``.
+
+        Yields:
+            Name of the format, and a function from normalised images to logits of the network loaded from its files;
+            first ``trained``, the network itself.
+        """
+
+    def zeros(self, shape: Sequence[int]) -> Array:
+        """Return a float32 array of zeros."""
+
+    def from_host(self, values: np.ndarray) -> Array:
+        """Return an array with the values and the type of a host array."""
+
+    def to_host(self, array: Array) -> np.ndarray:
+        """Copy an array to the host; waits for it."""
+
+    def to_number(self, array: Array) -> float:
+        """Return the value of an array of one element; waits for it."""
+
+    def to_float32(self, array: Array) -> Array:
+        """Return the array in float32: itself where it is float32 already."""
+
+    def copy(self, array: Array) -> Array:
+        """Queue a copy."""
+
+    def flag(self, like: Array, *, is_set: bool) -> Array:
+        """Return an array of the shape and type of ``like``, of ones if ``is_set``, else of zeros."""
+
+    def first_element(self, array: Array) -> Array:
+        """Queue a copy of the first element, shape (1,)."""
+
+    def overwrite(self, target: Array, source: Array) -> None:
+        """Queue a copy of ``source`` into ``target``, converted to the type of ``target``."""
+
+    def count_correct(self, logits: Array, labels: Array, num_valid: int) -> Array:
+        """Queue the count of images, among the first ``num_valid``, whose largest logit is that of their label."""
+
+    def wait(self, array: Array) -> None:
+        """Wait until an array is computed."""
+
+    def wait_all(self) -> None:
+        """Wait until everything queued is done."""
+
+    def features(self) -> dict[str, Any]:
+        """Return what the framework was built with and sees: at least ``gpus``, the number of GPUs it can use."""
+
+    def begin_trace(self, path: Path) -> None:
+        """Wait for everything queued, then record operators into ``path``."""
+
+    def end_trace(self) -> None:
+        """Wait for everything queued, then end recording and write the file."""
+
+    def read_trace(self, path: Path) -> list[Operator]:
+        """Read the operators of a recorded file, ordered by their beginnings."""
+
+
+def open_engine(cluster: Cluster, identity: Identity) -> Engine:
+    """Import the framework and return it on this rank's device."""
+    engine: Engine = module_of(ENGINES, "mxnet").open_engine(cluster, identity)
+    return engine

@@ -1,0 +1,142 @@
+"""A few steps of a run as a Chrome trace: compute and communication of every rank, side by side in time.
+
+The engine records operators, and reductions are among them: one clock, one file a rank. The bar of a reduction lasts
+from the moment at which this rank was ready for it to its end, and includes waiting for the other ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from logs.disk import write_json
+from train.engine.protocol import Engine, Operator
+
+__all__ = ["TRACE_FILE", "EngineTracer", "NoTracer", "Tracer", "chrome_trace", "tracer_of"]
+
+TRACE_FILE = "trace.json"
+
+_SETTLED_STEPS = 5
+"""Steps before the first traced one, if the run has so many: caches are then filled and ranks are in step."""
+
+_MOST_RANKS = 16
+"""Ranks in a trace; a viewer shows no more."""
+
+
+class Tracer(Protocol):
+    """Records some steps of one rank."""
+
+    def step_queued(self) -> None:
+        """Count a queued step; begin or end recording if this step is the first or the last."""
+
+    def close(self) -> None:
+        """End recording, if it is under way."""
+
+    def merge(self) -> None:
+        """Merge the ranks' files into one; one rank calls this after every rank has closed."""
+
+
+class NoTracer:
+    """The null twin of `EngineTracer`."""
+
+    def step_queued(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def merge(self) -> None:
+        """Do nothing."""
+
+
+class EngineTracer:
+    """Record some steps of one rank. Waits for the engine before the first traced step and after the last.
+
+    Args:
+        engine: Records the operators.
+        folder: The run folder.
+        rank: The rank whose steps are recorded.
+        steps: The steps to record, counted from 0.
+    """
+
+    def __init__(self, engine: Engine, folder: Path, rank: int, steps: range) -> None:
+        self._engine, self._folder, self._steps = engine, folder, steps
+        self._part = folder / f"trace_{rank}.json"
+        self._queued, self._is_open = 0, False
+        self._begin_or_end()
+
+    def step_queued(self) -> None:
+        """See `Tracer`."""
+        self._queued += 1
+        self._begin_or_end()
+
+    def _begin_or_end(self) -> None:
+        if self._queued == self._steps.start:
+            self._engine.begin_trace(self._part)
+            self._is_open = True
+        elif self._queued == self._steps.stop:
+            self.close()
+
+    def close(self) -> None:
+        """See `Tracer`."""
+        if self._is_open:
+            self._engine.end_trace()
+            self._is_open = False
+
+    def merge(self) -> None:
+        """See `Tracer`."""
+        parts = {int(path.stem.removeprefix("trace_")): path for path in self._folder.glob("trace_*.json")}
+        traced = {rank: self._engine.read_trace(parts[rank]) for rank in sorted(parts)}
+        write_json(self._folder / TRACE_FILE, chrome_trace(traced))
+        for path in parts.values():
+            path.unlink()
+
+
+def tracer_of(engine: Engine, folder: Path, rank: int, num_steps: int, total_steps: int) -> Tracer:
+    """Return the tracer of a rank that records ``num_steps`` of its ``total_steps``."""
+    if not num_steps or rank >= _MOST_RANKS:
+        return NoTracer()
+    first = max(0, min(_SETTLED_STEPS, total_steps - num_steps))
+    return EngineTracer(engine, folder, rank, range(first, first + num_steps))
+
+
+def chrome_trace(traced: Mapping[int, Sequence[Operator]]) -> dict[str, Any]:
+    """Return a trace in the JSON object format of Chrome's viewer and of ui.perfetto.dev; times start at 0.
+
+    Each rank is a process of the trace, with the rows of compute above those of communication.
+
+    Args:
+        traced: Rank -> its operators.
+    """
+    start = min((operators[0].begin_us for operators in traced.values() if operators), default=0)
+    events: list[dict[str, Any]] = []
+    for rank, operators in traced.items():
+        events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}})
+        lanes: dict[tuple[str, int], int] = {}
+        for kind in ("compute", "communication"):
+            for lane, operator in _lanes(each for each in operators if _kind(each) == kind):
+                thread = lanes.setdefault((kind, lane), len(lanes))
+                events.append({
+                    "ph": "X", "name": operator.name, "cat": kind, "pid": rank, "tid": thread,
+                    "ts": operator.begin_us - start, "dur": operator.end_us - operator.begin_us,
+                })  # fmt: skip
+        events += [
+            {"ph": "M", "name": "thread_name", "pid": rank, "tid": thread,
+             "args": {"name": kind if not lane else f"{kind} {lane + 1}"}}
+            for (kind, lane), thread in lanes.items()
+        ]  # fmt: skip
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _kind(operator: Operator) -> str:
+    return "communication" if operator.is_communication else "compute"
+
+
+def _lanes(operators: Iterable[Operator]) -> Iterator[tuple[int, Operator]]:
+    """Yield each operator with the first free row of the trace, since bars of one row must not overlap."""
+    free_from: list[int] = []
+    for operator in operators:
+        lane = next((lane for lane, time in enumerate(free_from) if time <= operator.begin_us), len(free_from))
+        free_from[lane : lane + 1] = [operator.end_us]
+        yield lane, operator
