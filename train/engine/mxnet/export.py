@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,18 @@ def export_formats(network: TrainedNetwork, prefix: Path) -> Iterator[tuple[str,
     loaded = mx.gluon.SymbolBlock.imports(files[0], ["data"], files[1])
     yield "MXNet", lambda images: loaded(images).asnumpy()
 
+    _register_converters()
     onnx = f"{prefix}.onnx"
     mx.onnx.export_model(*files, [shape], np.float32, onnx, dynamic=True, dynamic_input_shapes=[("N", *shape[1:])])
     _freeze(onnx)
     session = onnxruntime.InferenceSession(onnx, providers=["CPUExecutionProvider"])
     yield "ONNX", lambda images: session.run(None, {"data": images.asnumpy()})[0]
+
+
+def _register_converters() -> None:
+    """Register MXNet's converters to ONNX: MXNet skips them at import where onnx is hidden, see `import_mxnet`."""
+    for opset in (12, 13):
+        importlib.reload(importlib.import_module(f"mxnet.onnx.mx2onnx._op_translations._op_translations_opset{opset}"))
 
 
 def _freeze(path: str) -> None:
