@@ -144,7 +144,7 @@ def _bandwidth(cluster: Cluster, size_bytes: int, slowest_bytes_per_s: float) ->
     expected = _expected_bytes_per_s(cluster)
     if expected and slowest_bytes_per_s < _SLOW_SHARE * expected:
         words = f"{words}, the cluster file has {expected / 1e9:.0f} GB/s"
-        return CheckResult("WARN", "allreduce", words, "NCCL_DEBUG=INFO shows which transport NCCL chose")
+        return CheckResult("WARN", "allreduce", words, "with NCCL_DEBUG=INFO, NCCL logs which transport it chose")
     return CheckResult("OK", "allreduce", words)
 
 
