@@ -1,1 +1,1 @@
-"""A rank of ./run.sh doctor."""
+"""The ranks that ``./run.sh doctor`` starts to examine a machine."""

@@ -1,4 +1,7 @@
-"""What a run needs of a machine and finds: memory, disks, links, data set. Reads only; imports no framework."""
+"""Facts about a machine and its data set that decide whether a run can work: memory, disks, network links, records.
+
+Changes nothing on the machine; imports no framework.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +22,33 @@ from data.verify import check_dataset
 from logs.environment import environment
 from train.dataset import local_folder
 
-__all__ = ["look_at_data", "look_at_machine"]
+__all__ = ["inspect_dataset", "inspect_machine"]
 
 _SAMPLE_BYTES = 1 << 20
+"""Bytes that are read at each end of a file of records."""
 
 
-def look_at_machine(cluster: Cluster) -> dict[str, Any]:
-    """Describe this machine in values that JSON can hold; what cannot be found out is None."""
+def inspect_machine(cluster: Cluster) -> dict[str, Any]:
+    """Return facts about this machine, in values that JSON can hold; a fact that cannot be found out is None."""
     return {
         "environment": environment(),
         "memory_available_bytes": _available_memory(),
         "locked_memory_bytes": _limit(resource.RLIMIT_MEMLOCK),
         "shm_free_bytes": _free(Path("/dev/shm")),
-        "runs": _place(resolve_path(cluster.paths.runs)),
-        "stage": None if cluster.paths.stage is None else _stage(cluster.paths.stage),
-        "interfaces": {path.name: _word(path / "operstate") for path in Path("/sys/class/net").glob("*")},
+        "runs": _folder_facts(resolve_path(cluster.paths.runs)),
+        "stage": None if cluster.paths.stage is None else _stage_facts(cluster.paths.stage),
+        "interfaces": {path.name: _read_line(path / "operstate") for path in Path("/sys/class/net").glob("*")},
         "adapters": {path.name: _ports(path) for path in Path("/sys/class/infiniband").glob("*")},
     }
 
 
-def look_at_data(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
-    """Check the recipe's data set from here, and read both ends of its records."""
+def inspect_dataset(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
+    """Check the recipe's data set as this machine sees it, and read both ends of each file of records.
+
+    Returns:
+        ``problem`` is None or one line that says what is wrong; ``is_cache_told`` is whether the kernel tells this user
+        how much of the data set the page cache holds.
+    """
     folder = resolve_path(cluster.paths.data) / recipe.data.name
     if recipe.data.source == "synthetic":
         return {"folder": None}
@@ -78,15 +87,16 @@ def _limit(which: int) -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _place(folder: Path) -> dict[str, Any]:
-    """Tell of a folder, or of where it would be made: free bytes, and whether it may be written."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    return {"folder": str(folder), "free_bytes": _free(there), "is_writable": os.access(there, os.W_OK | os.X_OK)}
+def _folder_facts(folder: Path) -> dict[str, Any]:
+    """Return a folder's free bytes and whether it is writable; if it is missing, those of its nearest parent."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    is_writable = os.access(existing, os.W_OK | os.X_OK)
+    return {"folder": str(folder), "free_bytes": _free(existing), "is_writable": is_writable}
 
 
-def _stage(path: str) -> dict[str, Any]:
+def _stage_facts(path: str) -> dict[str, Any]:
     try:
-        return _place(local_folder(path))
+        return _folder_facts(local_folder(path))
     except UserError as error:
         return {"problem": str(error)}
 
@@ -98,12 +108,12 @@ def _free(folder: Path) -> int | None:
 
 
 def _ports(adapter: Path) -> dict[str, str | None]:
-    """Give an InfiniBand adapter's state and rate by port: ``4: ACTIVE, 100 Gb/sec (4X EDR)``."""
+    """Return the state and rate of each port of an InfiniBand adapter: ``4: ACTIVE, 100 Gb/sec (4X EDR)``."""
     ports = sorted(adapter.glob("ports/*"))
-    return {port.name: f"{_word(port / 'state')}, {_word(port / 'rate')}" for port in ports}
+    return {port.name: f"{_read_line(port / 'state')}, {_read_line(port / 'rate')}" for port in ports}
 
 
-def _word(path: Path) -> str | None:
+def _read_line(path: Path) -> str | None:
     with suppress(OSError):
         return path.read_text(encoding="ascii").strip()
     return None

@@ -1,7 +1,7 @@
-"""One rank of ``./run.sh doctor``: looks at its machine, loads the libraries, meets the others, measures; never judges.
+"""One rank of ``./run.sh doctor``: inspects its machine, loads the libraries, connects to the others, measures.
 
-Every rank leaves ``rank_N.json`` in the folder of its config, rewritten as it gets further, so that one which never
-comes back has still told how far it came.
+The rank judges nothing: `launch.doctor.diagnosis` does. The rank writes ``rank_N.json`` into the folder of its
+config.yaml and rewrites the file after each part, so that the file of a rank that hangs still shows how far it came.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from logs.folder import CONFIG_FILE, write_json
 from train.comm.communicator import Communicator, Connect, bring_up
 from train.comm.devices import run_ranks_here
 from train.comm.horovod_communicator import horovod_features
-from train.doctor.machine import look_at_data, look_at_machine
+from train.doctor.machine import inspect_dataset, inspect_machine
 from train.engine.protocol import open_engine
 from train.rank.failure import is_second_hand
 from train.rank.identity import Identity, read_identity
@@ -33,32 +33,32 @@ from train.rank.watchdog import die_with_parent
 __all__ = ["main"]
 
 _MEASURING_S = 60
-"""What all but the meeting of the ranks may take."""
+"""Time limit of everything except connecting the ranks, which has the cluster file's time limit."""
 
 _ALLREDUCE_BYTES = 32 << 20
 _ROUNDS = 5
 
 _UNUSABLE = (ImportError, OSError, RuntimeError)
-"""What an import raises where a library or its driver is missing; RuntimeError is also MXNet's and Horovod's own."""
+"""Exceptions of an import if a library or its driver is missing. MXNet and Horovod also raise RuntimeError."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Look; gives 0, or 1 where the ranks could not meet."""
+    """Run one rank; return 0, or 1 if the ranks could not connect or the allreduce failed."""
     parser = argparse.ArgumentParser(prog="python -m train.doctor.probe", description=__doc__)
-    parser.add_argument("folder", type=Path, help="holds config.yaml; on a disk that all hosts share")
-    parser.add_argument("--data", action="store_true", help="look at the recipe's data set too")
+    parser.add_argument("folder", type=Path, help="folder with config.yaml, on a disk that all hosts share")
+    parser.add_argument("--data", action="store_true", help="also check the recipe's data set")
     options = parser.parse_args(arguments)
     die_with_parent()
     recipe, cluster = load_run(options.folder / CONFIG_FILE)
     faulthandler.dump_traceback_later(cluster.communication.timeout_s + _MEASURING_S, exit=True)
-    main_of_rank = partial(_look, options.folder, recipe if options.data else None, cluster)
+    main_of_rank = partial(_examine, options.folder, recipe if options.data else None, cluster)
     return run_ranks_here(cluster, read_identity(os.environ), Ledger(), main_of_rank)
 
 
-def _look(
+def _examine(
     folder: Path, recipe: Recipe | None, cluster: Cluster, identity: Identity, ledger: Ledger, connect: Connect
 ) -> int:
-    """Do it all for one rank."""
+    """Write all facts of one rank; ``recipe`` is None if its data set is not to be checked."""
     facts: dict[str, Any] = {
         "rank": identity.rank,
         "local_rank": identity.local_rank,
@@ -67,8 +67,8 @@ def _look(
         "cores": sorted(os.sched_getaffinity(0)),
     }
     if identity.local_rank == 0:
-        facts["machine"] = look_at_machine(cluster)
-        facts["data"] = look_at_data(recipe, cluster) if recipe else None
+        facts["machine"] = inspect_machine(cluster)
+        facts["data"] = inspect_dataset(recipe, cluster) if recipe else None
     path = folder / f"rank_{identity.rank}.json"
     write_json(path, facts)
     facts["libraries"] = {name: _attempt(load) for name, load in _libraries(cluster, identity).items()}
@@ -78,7 +78,7 @@ def _look(
         facts["allreduce"] = _allreduce(communicator, identity, cluster)
         facts["clock_offsets_s"] = _clock_offsets(communicator)
     except _UNUSABLE as error:
-        # MXNet's begins with a traceback.
+        # The message of an error inside MXNet begins with a traceback; the last line says what happened.
         facts["failure"] = (str(error).strip().splitlines() or [repr(error)])[-1]
         facts["is_second_hand"] = is_second_hand(error)
     write_json(path, facts)
@@ -86,7 +86,7 @@ def _look(
 
 
 def _libraries(cluster: Cluster, identity: Identity) -> dict[str, Callable[[], object]]:
-    """Say how each library is loaded, in the order that they have to come in (see `PackedImages.load`)."""
+    """Return the function that loads each library, in the order that `train.dataset` requires: DALI before Horovod."""
     loaders: dict[str, Callable[[], object]] = {
         "MXNet": lambda: open_engine(cluster, identity).features(),
         "DALI": _load_dali,
@@ -108,11 +108,12 @@ def _load_dali() -> None:
 
 
 def _allreduce(communicator: Communicator, identity: Identity, cluster: Cluster) -> dict[str, Any] | None:
-    """Time the sum of one large array over all ranks; None of a single one.
+    """Time the allreduce of one large array over all ranks.
 
     Returns:
-        ``bus_bytes_per_s`` is what each rank sends and receives at once, in a ring: 2 (n - 1) / n of the array over the
-        median time; ``is_right``: every element of every sum was the number of ranks.
+        None if there is only one rank. ``bus_bytes_per_s`` is the rate at which each rank sends, and at the same time
+        receives, in a ring: 2 (n - 1) / n of the array in the median time. ``is_right`` is whether every element of
+        every sum was the number of ranks.
     """
     size = identity.world_size
     if size == 1:
@@ -121,7 +122,7 @@ def _allreduce(communicator: Communicator, identity: Identity, cluster: Cluster)
     array = engine.zeros((_ALLREDUCE_BYTES // 4,))
     ones = engine.flag(array, is_set=True)
     times, is_right = [], True
-    for number in range(1 + _ROUNDS):
+    for number in range(1 + _ROUNDS):  # the first round is a warm-up
         engine.overwrite(array, ones)
         engine.wait_all()
         communicator.gather("ready", number)
@@ -140,7 +141,10 @@ def _allreduce(communicator: Communicator, identity: Identity, cluster: Cluster)
 
 
 def _clock_offsets(communicator: Communicator) -> list[float]:
-    """Compare the clocks with rank 0's just after all have met; the median over rounds, in seconds, by rank."""
+    """Return each rank's clock minus rank 0's clock in seconds, by rank: the median over several rounds.
+
+    A rank reads its clock when a gather over all ranks returns, which is nearly the same moment on every rank.
+    """
     rounds = []
     for _ in range(_ROUNDS):
         communicator.gather("meet", 0)
