@@ -1,1 +1,4 @@
-"""Predict a run on a described machine: collectives, one step, a whole run. Pure: imports no framework."""
+"""The simulator: predicts the time of collectives, of a step and of a whole run on a described machine.
+
+Imports no framework.
+"""

@@ -1,7 +1,7 @@
-"""What an allreduce costs on a described topology, by algorithm: latency, protocol, bandwidth, shared uplinks.
+"""The time of an allreduce on a described topology, by algorithm, from latency, protocol, bandwidth, shared uplinks.
 
 *Sources*: ring, Patarasuk and Yuan, JPDC 69(2) 2009; halving-doubling, Thakur, Rabenseifner and Gropp, IJHPCA 19(1)
-2005; double binary tree and the constants of latency and protocol, NCCL ``src/graph/tuning.cc``; 2-D torus,
+2005; double binary tree and the constants of latency and protocols, NCCL ``src/graph/tuning.cc``; 2-D torus,
 arXiv:1811.05233. Imports no framework.
 """
 
@@ -19,14 +19,24 @@ __all__ = ["ALGORITHMS", "Cost", "allreduce", "best_algorithm"]
 
 
 class Cost(NamedTuple):
-    """One allreduce: its seconds, and the part that no bandwidth would save."""
+    """The seconds of one allreduce, and the part of them that would remain at infinite bandwidth."""
 
     time_s: float
     latency_s: float
 
 
 class _Protocol(NamedTuple):
-    """NCCL's three ways to move a chunk; latencies in seconds."""
+    """One of NCCL's three ways to move a chunk.
+
+    Attributes:
+        base_ring_s: Latency of a ring before its first step.
+        base_tree_s: Latency of a tree before its first step.
+        hop_s: Kind of link -> latency of a ring's step inside a node.
+        tree_hop_s: Kind of link -> latency of a tree's step inside a node.
+        net_ring_s: Latency of a ring's step between nodes.
+        net_tree_s: Latency of a tree's step between nodes.
+        bandwidth_share: Share of the bandwidth that carries data.
+    """
 
     base_ring_s: float
     base_tree_s: float
@@ -41,31 +51,54 @@ def _hops(nvlink: float, pcie: float) -> dict[str, float]:
     return {"nvlink": nvlink, "torus": nvlink, "pcie": pcie, "ethernet": 3 * pcie, "memory": 10 * pcie}
 
 
-_PROTOCOLS = (
-    _Protocol(6.6e-6, 6.8e-6, _hops(0.6e-6, 1.0e-6), _hops(0.6e-6, 1.0e-6), 2.7e-6, 5.0e-6, 0.5),  # LL
-    _Protocol(14e-6, 14e-6, _hops(1.9e-6, 2.5e-6), _hops(1.25e-6, 1.9e-6), 4.0e-6, 8.5e-6, 0.92),  # LL128
-    _Protocol(8.4e-6, 8.4e-6, _hops(3.4e-6, 5.7e-6), _hops(4.0e-6, 4.0e-6), 14e-6, 14e-6, 1.0),  # Simple
+_LOW_LATENCY = _Protocol(  # NCCL's LL
+    base_ring_s=6.6e-6,
+    base_tree_s=6.8e-6,
+    hop_s=_hops(0.6e-6, 1.0e-6),
+    tree_hop_s=_hops(0.6e-6, 1.0e-6),
+    net_ring_s=2.7e-6,
+    net_tree_s=5.0e-6,
+    bandwidth_share=0.5,
 )
+_LOW_LATENCY_128 = _Protocol(  # NCCL's LL128
+    base_ring_s=14e-6,
+    base_tree_s=14e-6,
+    hop_s=_hops(1.9e-6, 2.5e-6),
+    tree_hop_s=_hops(1.25e-6, 1.9e-6),
+    net_ring_s=4.0e-6,
+    net_tree_s=8.5e-6,
+    bandwidth_share=0.92,
+)
+_SIMPLE = _Protocol(  # NCCL's Simple
+    base_ring_s=8.4e-6,
+    base_tree_s=8.4e-6,
+    hop_s=_hops(3.4e-6, 5.7e-6),
+    tree_hop_s=_hops(4.0e-6, 4.0e-6),
+    net_ring_s=14e-6,
+    net_tree_s=14e-6,
+    bandwidth_share=1.0,
+)
+_PROTOCOLS = (_LOW_LATENCY, _LOW_LATENCY_128, _SIMPLE)
 _SWITCH_BASE_S = 30e-6
-"""Of a reduction in the switches (CollNet, SHARP)."""
+"""Latency of a reduction in the switches (CollNet, SHARP) before its first step."""
 _MESSAGE_S = 1e-6
-"""A host's work for one message (NCCL's overhead of a network post); a server has one of every rank."""
+"""A host's work for one message: NCCL's overhead of a network post. A parameter server gets a message of each rank."""
 _TREE_BUS_SHARE = 0.92
 _TREE_FILL = (0.9,) * 7 + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9)
-"""NCCL's share of a tree's bandwidth that is reached, from 64 bytes on, a doubling an entry."""
+"""Share of a tree's bandwidth that NCCL reaches, from 64 bytes on; each entry is for twice the bytes of the last."""
 
 
 def allreduce(algorithm: str, topology: Topology, size_bytes: float) -> Cost:
-    """Predict one allreduce of ``size_bytes`` a rank.
+    """Predict the time of one allreduce.
 
     Args:
-        algorithm: A key of `ALGORITHMS`, ``auto`` for the best that NCCL would choose from (ring, tree), or
+        algorithm: A key of `ALGORITHMS`; ``auto`` for the faster of ring and tree, between which NCCL chooses; or
             ``ps:K`` for a parameter server of K machines.
         topology: The machine.
-        size_bytes: Of one rank's buffer.
+        size_bytes: Size of one rank's buffer.
 
     Raises:
-        ConfigError: No such algorithm.
+        ConfigError: ``algorithm`` is none of these.
     """
     if topology.ranks == 1 or size_bytes <= 0:
         return Cost(0.0, 0.0)
@@ -80,13 +113,22 @@ def allreduce(algorithm: str, topology: Topology, size_bytes: float) -> Cost:
 
 
 def best_algorithm(topology: Topology, size_bytes: float, among: tuple[str, ...] | None = None) -> tuple[str, Cost]:
-    """Give the fastest of ``among`` (default: all but in-network reduction, which a switch must offer)."""
+    """Return the fastest algorithm and its cost.
+
+    Args:
+        topology: The machine.
+        size_bytes: Size of one rank's buffer.
+        among: Names to choose from. If None, all algorithms except ``switch``, which needs special switches.
+    """
     names = among or tuple(name for name in ALGORITHMS if name != "switch")
     return min(((name, allreduce(name, topology, size_bytes)) for name in names), key=lambda each: each[1].time_s)
 
 
 def ring(topology: Topology, size_bytes: float) -> Cost:
-    """Flat ring over all ranks, neighbours in order: a rack boundary is crossed once a direction."""
+    """Return the cost of one ring over all ranks in their order.
+
+    With ranks numbered rack by rack, the ring crosses each rack boundary once in each direction.
+    """
     ranks, nodes = topology.ranks, topology.nodes
     share = 2 * (ranks - 1) / ranks
     rate = topology.rank_bytes_per_s
@@ -102,7 +144,7 @@ def ring(topology: Topology, size_bytes: float) -> Cost:
 
 
 def tree(topology: Topology, size_bytes: float) -> Cost:
-    """Double binary tree between nodes, a chain within each (NCCL 2.4 and later), pipelined."""
+    """Return the cost of a pipelined double binary tree between nodes, with a chain in each node (NCCL from 2.4 on)."""
     nodes, local = topology.nodes, topology.local
     doubling = max(0, int(math.log2(max(size_bytes, 1.0))) - 6)
     fill = 1.0 if topology.ideal else _TREE_FILL[min(len(_TREE_FILL) - 1, doubling)]
@@ -119,9 +161,12 @@ def tree(topology: Topology, size_bytes: float) -> Cost:
 
 
 def halving_doubling(topology: Topology, size_bytes: float) -> Cost:
-    """Recursive halving, then doubling, nearest partners first; ranks above a power of two fold onto a neighbour."""
+    """Return the cost of recursive halving, then doubling, with the nearest partners first.
+
+    The ranks above a power of two first send their buffers to a neighbour, and receive the sums in the end.
+    """
     power = 1 << (topology.ranks.bit_length() - 1)
-    protocol = _PROTOCOLS[2]
+    protocol = _SIMPLE
     time_s = latency = _latency(topology, protocol.base_ring_s)
     if power != topology.ranks:
         fold = _exchange(topology, 1, size_bytes, protocol)
@@ -135,9 +180,10 @@ def halving_doubling(topology: Topology, size_bytes: float) -> Cost:
 
 
 def torus(topology: Topology, size_bytes: float) -> Cost:
-    """2-D ring: reduce-scatter along rows, allreduce along columns, all-gather along rows.
+    """Return the cost of a 2-D ring: reduce-scatter along rows, allreduce along columns, all-gather along rows.
 
-    A row is a node where a node has several ranks, and else the factor of the rank count next to its root.
+    If a node has several ranks, a row is a node. Otherwise the length of a row is the largest factor of the number of
+    ranks that is at most the square root of this number.
     """
     ranks = topology.ranks
     if topology.nodes > 1 and topology.local > 1 and ranks % topology.ranks_per_node == 0:
@@ -145,7 +191,7 @@ def torus(topology: Topology, size_bytes: float) -> Cost:
     side = max(factor for factor in range(1, math.isqrt(ranks) + 1) if ranks % factor == 0)
     if side == 1:
         return ring(topology, size_bytes)
-    protocol = _PROTOCOLS[2]
+    protocol = _SIMPLE
     hop_s = protocol.hop_s[topology.link_kind] if topology.nodes == 1 else protocol.net_ring_s
     rows, columns = side, ranks // side
     latency = _latency(topology, protocol.base_ring_s + (2 * (rows - 1) + 2 * (columns - 1)) * hop_s)
@@ -154,20 +200,23 @@ def torus(topology: Topology, size_bytes: float) -> Cost:
 
 
 def hierarchical(topology: Topology, size_bytes: float) -> Cost:
-    """Reduce-scatter in the node, a tree or ring between nodes on each rank's part, all-gather in the node."""
+    """Return the cost of reduce-scatter in the node, tree or ring between nodes on each rank's part, all-gather.
+
+    The faster of tree and ring is taken.
+    """
     return min(_two_level(topology, size_bytes, "ring"), _two_level(topology, size_bytes, "tree"))
 
 
 def hierarchical_tree(topology: Topology, size_bytes: float) -> Cost:
-    """As `hierarchical`, with the tree between nodes: what the 2019 record ran (NCCL 2.4)."""
+    """Return the cost of `hierarchical` with the tree between nodes, which the 2019 record used (NCCL 2.4)."""
     return _two_level(topology, size_bytes, "tree")
 
 
 def in_switch(topology: Topology, size_bytes: float) -> Cost:
-    """Reduce in the switches: a node sends its sum once and receives the total once."""
+    """Return the cost of a reduction in the switches: each node sends its sum once and receives the total once."""
     if topology.nodes == 1:
         return ring(topology, size_bytes)
-    protocol = _PROTOCOLS[2]
+    protocol = _SIMPLE
     depth = 2 * (topology.local - 1) * protocol.tree_hop_s[topology.link_kind] + 2 * protocol.net_ring_s
     latency = _latency(topology, _SWITCH_BASE_S + depth)
     rate = min(topology.link_bytes_per_s, topology.node_rate(0.0))
@@ -175,8 +224,8 @@ def in_switch(topology: Topology, size_bytes: float) -> Cost:
 
 
 def parameter_server(topology: Topology, size_bytes: float, servers: int) -> Cost:
-    """Push to and pull from ``servers`` machines, synchronously, each rank its whole gradient."""
-    protocol = _PROTOCOLS[2]
+    """Return the cost if each rank sends its whole gradient to ``servers`` machines and receives the whole sum."""
+    protocol = _SIMPLE
     messages_s = topology.ranks / servers * _MESSAGE_S
     latency = _latency(topology, 2 * (protocol.base_ring_s + protocol.net_ring_s + messages_s))
     worker_s = topology.local / topology.node_bytes_per_s
@@ -193,7 +242,7 @@ ALGORITHMS: dict[str, Callable[[Topology, float], Cost]] = {
     "hierarchical-tree": hierarchical_tree,
     "switch": in_switch,
 }
-"""Allreduce algorithms by name."""
+"""Allreduce algorithms, name -> function of topology and bytes."""
 
 
 def _latency(topology: Topology, seconds: float) -> float:
@@ -201,7 +250,10 @@ def _latency(topology: Topology, seconds: float) -> float:
 
 
 def _exchange(topology: Topology, distance: int, size_bytes: float, protocol: _Protocol) -> Cost:
-    """Every rank swaps ``size_bytes`` with the rank ``distance`` away; all ranks of a node leave it together or not."""
+    """Return the cost if every rank swaps ``size_bytes`` with the rank ``distance`` away.
+
+    The partners of a node's ranks are either all in this node or all in other nodes.
+    """
     if topology.nodes == 1 or distance < topology.local:
         latency = _latency(topology, protocol.hop_s[topology.link_kind])
         return Cost(latency + size_bytes / topology.link_bytes_per_s, latency)
@@ -211,7 +263,10 @@ def _exchange(topology: Topology, distance: int, size_bytes: float, protocol: _P
 
 
 def _two_level(topology: Topology, size_bytes: float, between: str) -> Cost:
-    """Combine rings within nodes with ``local`` concurrent reductions between nodes, which share the cards."""
+    """Return the cost of rings in the nodes, with one reduction for each local rank between the nodes.
+
+    The reductions between the nodes run at the same time and share the network cards.
+    """
     if topology.nodes == 1:
         return ring(topology, size_bytes)
     local = topology.local
@@ -224,6 +279,9 @@ def _two_level(topology: Topology, size_bytes: float, between: str) -> Cost:
 
 
 def _tree_crossing_share(topology: Topology) -> float:
-    """Share of a binary tree's traffic that leaves its rack: half of its edges have distance 1, a quarter 2, ..."""
+    """Return the share of a binary tree's traffic that leaves its rack.
+
+    Half of the tree's edges connect nodes at distance 1, a quarter at distance 2, and so on.
+    """
     levels = max(1, math.ceil(math.log2(topology.nodes)))
     return sum(topology.crossing_share(2.0**level) / 2.0 ** (level + 1) for level in range(levels))

@@ -1,4 +1,4 @@
-"""The few numbers that are fitted: `worth` writes them into constants.yaml, everyone reads them."""
+"""The fitted constants of the simulator. `train.sim.fit.calibrate` writes constants.yaml; all other modules read it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from typing import Any
 
 from configs.load import parse_yaml
 
-__all__ = ["CONSTANTS", "Calibration", "Constants", "load_calibration", "log_factor"]
+__all__ = ["CONSTANTS", "Calibration", "Constants", "load_calibration", "log_compute_factor"]
 
 CONSTANTS = Path(__file__).with_name("constants.yaml")
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What the model cannot know from data sheets.
+    """Properties of hardware and software that data sheets do not give.
 
     Args:
-        compute_efficiency: Reached share of the peak FLOP/s in convolutions.
-        memory_efficiency: Reached share of the memory bandwidth.
-        cache_share: Of the last cache, what holds a tensor until the next kernel reads it.
-        kernel_s: Launch and ramp of one kernel.
-        launch_s: What the host adds a kernel where it launches them one by one (no graph).
-        tail: Idle share of the last wave of tiles.
-        network_efficiency: Reached share of the network cards' rate.
-        straggler: Relative spread of one rank's step, of which the slowest of p ranks shows sqrt(2 ln p).
-        multinode_s: Negotiation and synchronisation a step as soon as there is a second node.
-        cycle_cpu_s: Of a core, what a look for ready gradients takes from the compute on it.
-        decode_s: Of a core, what an image's decoding takes from the compute on it.
-        effects: Logarithm of a factor on compute time, by what it belongs to (chip:A100, round:A100/2.1, ...).
+        compute_efficiency: Share of the peak FLOP/s that convolutions reach.
+        memory_efficiency: Share of the memory bandwidth that kernels reach.
+        cache_share: Share of the last-level cache that holds a tensor until the next kernel reads it.
+        kernel_s: Launch and ramp-up of one kernel on the device.
+        launch_s: Time that the host adds to each kernel if it launches kernels one by one, without a graph.
+        tail: Idle share of the multiprocessors in the last wave of tiles.
+        network_efficiency: Share of the network cards' rate that collectives reach.
+        straggler: Standard deviation of a rank's step time relative to the mean. The slowest of p ranks takes
+            sqrt(2 ln p) times this longer than a typical rank.
+        multinode_s: Negotiation and synchronisation in each step if there is more than one node.
+        cycle_cpu_s: Core time that one look for ready gradients takes away from the compute on the same core.
+        decode_s: Core time that decoding an image takes away from the compute on the same core.
+        effects: Logarithm of a factor on compute time, by the group that the factor belongs to: ``chip:A100``,
+            ``round:A100/2.1``, ...
     """
 
     compute_efficiency: float = 0.6
@@ -49,21 +51,22 @@ class Constants:
     effects: dict[str, float] = field(default_factory=dict)
 
     def replaced(self, **values: Any) -> Constants:
-        """The same with some values changed."""
+        """Return a copy with some values changed."""
         return replace(self, **values)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Constants with what is known of their worth.
+    """Fitted constants, and how far predictions with them have been off.
 
     Args:
-        constants: Fitted to all points.
-        coverage: Share of measured points that an interval is to hold.
-        half_widths: Of the interval in log images/s, by how much was known (``seen``: the chip, at this scale;
-            ``larger``: the chip, on smaller systems; ``unseen``: not even the chip), from held-out points.
-        largest: Most accelerators of a chip in the points.
-        rounds: Newest software round of a chip in the points.
+        constants: The constants fitted to all points.
+        coverage: Share of measured points that an interval should contain.
+        half_widths: Half-width of the interval in log images/s, measured on held-out points. ``seen``: the points have
+            the chip at this number of accelerators or more; ``larger``: they have the chip only in smaller systems;
+            ``unseen``: they do not have the chip.
+        largest: Chip -> accelerators of the largest system in the points.
+        rounds: Chip -> newest MLPerf round in the points.
     """
 
     constants: Constants
@@ -73,7 +76,7 @@ class Calibration:
     rounds: dict[str, str] = field(default_factory=dict)
 
     def interval(self, chip: str, ranks: int) -> tuple[str, float]:
-        """Say how much was known of ``ranks`` accelerators of a chip, and give the half-width in log images/s."""
+        """Return the key of ``half_widths`` that applies to ``ranks`` accelerators, and the half-width."""
         largest = self.largest.get(chip)
         if largest is None:
             return "unseen", self.half_widths["unseen"]
@@ -84,23 +87,27 @@ class Calibration:
 
 
 _DOUBLINGS = 4
-"""Doublings beyond the largest known system over which held-out intervals were measured; wider in proportion after."""
+"""Held-out intervals were measured up to four doublings beyond the largest known system; beyond four, the half-width
+grows in proportion to the doublings."""
 
 
 @cache
 def load_calibration() -> Calibration:
-    """Read the calibration that came with the program."""
+    """Return the calibration in constants.yaml."""
     tree = parse_yaml(CONSTANTS.read_text(encoding="utf-8"), CONSTANTS.name)
     constants = Constants(**tree["fitted"], effects=tree["effects"])
     return Calibration(constants, tree["coverage"], tree["half_widths"], tree["largest"], tree["rounds"])
 
 
-def log_factor(names: Sequence[str], effects: Mapping[str, float]) -> float:
-    """Add up the effects that apply; a round without points takes that of the chip's nearest round."""
-    return sum(effects.get(name, 0.0) or _nearest_round(name, effects) for name in names)
+def log_compute_factor(names: Sequence[str], effects: Mapping[str, float]) -> float:
+    """Return the logarithm of the factor on compute time: the sum of the effects in ``names``.
+
+    A round without points has the effect of the nearest round of the same chip; any other unknown effect is 0.
+    """
+    return sum(effects.get(name, 0.0) or _effect_of_nearest_round(name, effects) for name in names)
 
 
-def _nearest_round(name: str, effects: Mapping[str, float]) -> float:
+def _effect_of_nearest_round(name: str, effects: Mapping[str, float]) -> float:
     kind, _, rest = name.partition(":")
     if kind not in ("round", "network") or name in effects:
         return 0.0
@@ -109,4 +116,5 @@ def _nearest_round(name: str, effects: Mapping[str, float]) -> float:
     try:
         return effects[min(known, key=lambda each: abs(float(each.rpartition("/")[2]) - float(wanted)))]
     except ValueError:
+        # No round of this chip is known, or the wanted round is not a number.
         return 0.0

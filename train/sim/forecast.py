@@ -1,4 +1,4 @@
-"""A recipe on a cluster: the step, the rate, the run, the start-up, the cost, and how sure one is of them."""
+"""A forecast of a recipe on a cluster: step, rate, time to train, start-up, cost, and the interval of the rate."""
 
 from __future__ import annotations
 
@@ -9,33 +9,42 @@ from functools import lru_cache
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from train.networks.arch import build_network
-from train.sim.constants import Calibration, log_factor
+from train.sim.constants import Calibration, log_compute_factor
 from train.sim.convergence import epochs_to_target
 from train.sim.hardware import Machine, find_system, machine_of_cluster
-from train.sim.startup_time import Startup, predict_startup
-from train.sim.step_time import SUMS_APART, Software, Step, StepModel
+from train.sim.startup_time import StartupTime, predict_startup
+from train.sim.step_time import SEPARATE_SUMS, Software, StepModel, StepTime
 from train.sim.time_to_train import DataSet, RunTime, run_time
 
-__all__ = ["Forecast", "Scenario", "as_recorded", "effects_of", "forecast", "make_scenario", "time_step"]
+__all__ = [
+    "Forecast",
+    "Scenario",
+    "effect_names",
+    "forecast",
+    "make_scenario",
+    "step_model",
+    "time_step",
+    "with_recorded_software",
+]
 
 _REFERENCE_IMAGES = 1_000_000
-"""The convergence points are ImageNet's; a smaller set keeps its recipe's epochs."""
+"""The convergence points are for ImageNet; a recipe for a smaller data set keeps its own epochs."""
 _ALGORITHMS = {"flat": "auto", "hierarchical": "hierarchical", "torus": "hierarchical"}
-"""NCCL chooses ring or tree by itself, over all ranks or between nodes."""
+"""Allreduce in the cluster file -> simulated one. NCCL chooses ring or tree, over all ranks or between nodes."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """All that a forecast follows from; `dataclasses.replace` makes the next one of a sweep.
+    """Everything that a forecast depends on besides the calibration.
 
     Args:
-        recipe: The maths; its epochs bound those of the convergence points.
-        machine: Where, and how many.
-        batch: Images a rank and micro-batch.
-        accumulation: Micro-batches a step.
-        software: How gradients are reduced.
-        mlperf_round: Generation of software whose calibrated factor applies.
-        evaluations: Of the whole run; none: every fourth epoch.
+        recipe: What is trained; its epochs are an upper limit for those of the convergence points.
+        machine: Accelerators and network.
+        batch: Images of one rank in one micro-batch.
+        accumulation: Micro-batches of a step.
+        software: How the program launches kernels and reduces gradients.
+        mlperf_round: MLPerf round of the software, for the calibrated factor.
+        evaluations: Evaluations of the whole run. If None, there is one after every fourth epoch.
     """
 
     recipe: Recipe
@@ -48,16 +57,30 @@ class Scenario:
 
     @property
     def global_batch(self) -> float:
-        """Images a step over all ranks."""
+        """Images of a step over all ranks."""
         return self.machine.ranks * self.batch * self.accumulation
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a scenario would do; ``low`` and ``high`` bound the images/s."""
+    """The predicted run of a scenario.
+
+    Attributes:
+        scenario: What was predicted.
+        step: Time of a step with one micro-batch.
+        images_per_s: Rate over all ranks.
+        low: Lower end of the rate's interval.
+        high: Upper end of the rate's interval.
+        basis: Which held-out points gave the interval, see `train.sim.constants.Calibration`.
+        efficiency: The rate relative to that of one accelerator with the same batch, times the number of ranks.
+        epochs: Epochs of the run.
+        reaches_target: Whether the target is expected within these epochs.
+        run: Parts of the timed run.
+        startup: Parts of the start before the timed run.
+    """
 
     scenario: Scenario
-    step: Step
+    step: StepTime
     images_per_s: float
     low: float
     high: float
@@ -66,100 +89,123 @@ class Forecast:
     epochs: int
     reaches_target: bool
     run: RunTime
-    startup: Startup
+    startup: StartupTime
 
     @property
     def accelerator_hours(self) -> float:
-        """Of the timed run and its start."""
+        """Accelerator hours of the start and the timed run."""
         return (self.run.total_s + self.startup.total_s) * self.scenario.machine.ranks / 3600
 
 
 def make_scenario(
-    recipe: Recipe, cluster: Cluster, calibration: Calibration, *, machine: Machine | None = None,
+    recipe: Recipe,
+    cluster: Cluster,
+    calibration: Calibration,
+    *,
+    machine: Machine | None = None,
     mlperf_round: str | None = None,
-) -> Scenario:  # fmt: skip
-    """Read a scenario from the files that training reads.
+) -> Scenario:
+    """Return the scenario of the recipe and the cluster with which training would be started.
 
     Args:
-        recipe: The maths.
-        cluster: The place; its communication block says how gradients are reduced.
-        calibration: Names the newest software round of each chip.
-        machine: Stands in for the cluster's description (a measured one).
-        mlperf_round: Software generation; none: the newest known of this chip.
+        recipe: What is trained.
+        cluster: Where; the communication block says how gradients are reduced.
+        calibration: Has the newest software round of each chip.
+        machine: A measured machine in place of the one that the cluster file describes. If None, the latter.
+        mlperf_round: MLPerf round of the software. If None, the newest round that is known of the chip.
 
     Raises:
-        ConfigError: The global batch does not fit the cluster's ranks.
+        ConfigError: The recipe's global batch does not fit the cluster's number of ranks.
     """
     plan = plan_run(recipe, cluster.world_size)
-    where = machine or machine_of_cluster(cluster)
-    reduction = cluster.communication
-    newest = calibration.rounds.get(where.accelerator.chip, "")
+    machine = machine or machine_of_cluster(cluster)
+    communication = cluster.communication
+    software = Software(
+        bucket_bytes=communication.bucket_bytes,
+        algorithm=_ALGORITHMS[communication.allreduce],
+        cycle_s=communication.cycle_time_ms / 1e3,
+        graphs=False,
+        norm_traffic=SEPARATE_SUMS,
+    )
     return Scenario(
-        recipe, where, plan.per_rank_batch_size, plan.accumulation_steps,
-        Software(
-            reduction.bucket_bytes, _ALGORITHMS[reduction.allreduce], reduction.cycle_time_ms / 1e3, graphs=False,
-            norm_traffic=SUMS_APART,
-        ),
-        mlperf_round or newest, len(plan.eval_epochs),
-    )  # fmt: skip
+        recipe=recipe,
+        machine=machine,
+        batch=plan.per_rank_batch_size,
+        accumulation=plan.accumulation_steps,
+        software=software,
+        mlperf_round=mlperf_round or calibration.rounds.get(machine.accelerator.chip, ""),
+        evaluations=len(plan.eval_epochs),
+    )
 
 
-def as_recorded(scenario: Scenario, cluster_name: str) -> Scenario:
-    """Take the buckets and the algorithm of the record's own program instead, where the catalogue knows them."""
-    known = find_system(cluster_name)
-    if not known.boundaries:
+def with_recorded_software(scenario: Scenario, cluster_name: str) -> Scenario:
+    """Return the scenario with the buckets and the allreduce of the program that set a record on this cluster.
+
+    If the catalogue knows no such program for ``cluster_name``, the scenario is returned as it is.
+    """
+    system = find_system(cluster_name)
+    if not system.boundaries:
         return scenario
-    software = replace(scenario.software, algorithm=known.algorithm, boundaries=known.boundaries)
+    software = replace(scenario.software, algorithm=system.algorithm, boundaries=system.boundaries)
     return replace(scenario, software=software)
 
 
 @lru_cache(maxsize=8)
 def step_model(name: str, num_classes: int, image_size: int, input_channels: int) -> StepModel:
-    """Make a network's step model once."""
+    """Return the step model of a network; equal arguments give the same object."""
     return StepModel(build_network(name, num_classes=num_classes, image_size=image_size, input_channels=input_channels))
 
 
 def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
-    """Predict a scenario."""
+    """Predict the run of a scenario."""
     machine, recipe = scenario.machine, scenario.recipe
     step = time_step(scenario, calibration)
     step_s = step.total_s + (scenario.accumulation - 1) * step.compute_s
     rate = scenario.global_batch / step_s
     alone = replace(scenario, machine=machine.with_ranks(1), accumulation=1)
     alone_s = time_step(alone, calibration).total_s
-    basis, half = calibration.interval(machine.accelerator.chip, machine.ranks)
-    epochs, reaches = _epochs(scenario)
-    nodes = math.ceil(machine.ranks / machine.ranks_per_node)
+    basis, half_width = calibration.interval(machine.accelerator.chip, machine.ranks)
+    epochs, reaches_target = _epochs(scenario)
     evaluations = scenario.evaluations if epochs == recipe.run.epochs else None
     data = DataSet(recipe.data.train_samples, recipe.data.eval_samples, evaluations)
-    run = run_time(rate, epochs, nodes, mlperf_round=scenario.mlperf_round, data=data)
     return Forecast(
-        scenario, step, rate, rate * math.exp(-half), rate * math.exp(half), basis,
-        rate / machine.ranks / (scenario.batch / alone_s), epochs, reaches, run, predict_startup(machine.ranks),
-    )  # fmt: skip
+        scenario=scenario,
+        step=step,
+        images_per_s=rate,
+        low=rate * math.exp(-half_width),
+        high=rate * math.exp(half_width),
+        basis=basis,
+        efficiency=rate / machine.ranks / (scenario.batch / alone_s),
+        epochs=epochs,
+        reaches_target=reaches_target,
+        run=run_time(rate, epochs, machine.nodes, mlperf_round=scenario.mlperf_round, data=data),
+        startup=predict_startup(machine.ranks),
+    )
 
 
-def time_step(scenario: Scenario, calibration: Calibration) -> Step:
-    """Time one step (of one micro-batch) of a scenario."""
+def time_step(scenario: Scenario, calibration: Calibration) -> StepTime:
+    """Predict the time of one step of a scenario, with a single micro-batch."""
     model = scenario.recipe.model
     timed = step_model(model.name, model.num_classes, model.image_size, model.input_channels)
-    factor = math.exp(log_factor(effects_of(scenario.machine, scenario.mlperf_round), calibration.constants.effects))
-    return timed.step(scenario.machine, scenario.batch, calibration.constants, scenario.software, factor)
+    names, constants = effect_names(scenario.machine, scenario.mlperf_round), calibration.constants
+    factor = math.exp(log_compute_factor(names, constants.effects))
+    return timed.time_step(scenario.machine, scenario.batch, constants, scenario.software, factor)
 
 
-def effects_of(machine: Machine, mlperf_round: str) -> tuple[str, ...]:
-    """Name the calibrated factors of a machine that no campaign measured."""
-    kind = machine.accelerator
-    names = (f"chip:{kind.chip}", f"product:{kind.name}", f"round:{kind.chip}/{mlperf_round}")
-    return (*names, f"network:{kind.chip}/{mlperf_round}") if machine.ranks > machine.ranks_per_node else names
+def effect_names(machine: Machine, mlperf_round: str) -> tuple[str, ...]:
+    """Return the names of the calibrated effects that apply to a described machine with NVIDIA's MXNet."""
+    product = machine.accelerator
+    names = (f"chip:{product.chip}", f"product:{product.name}", f"round:{product.chip}/{mlperf_round}")
+    return (*names, f"network:{product.chip}/{mlperf_round}") if machine.nodes > 1 else names
 
 
 def _epochs(scenario: Scenario) -> tuple[int, bool]:
-    """Give the epochs that will be run, and whether the target is expected in them."""
+    """Return the epochs of the run, and whether the target is expected within them."""
     run = scenario.recipe.run
     if scenario.recipe.data.train_samples < _REFERENCE_IMAGES or run.target_top1 is None:
         return run.epochs, True
     needed = epochs_to_target(scenario.global_batch, scenario.mlperf_round)
     if scenario.global_batch != scenario.recipe.batch.global_size:
-        return needed, True  # another batch is another recipe, with the epochs that it needs
+        # Another batch needs another recipe, which would have the epochs that the batch needs.
+        return needed, True
     return min(needed, run.epochs), needed <= run.epochs

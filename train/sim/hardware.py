@@ -1,4 +1,4 @@
-"""Accelerators as published (families.yaml) and the machine built from them; nothing here is fitted."""
+"""Accelerators as published (families.yaml), and machines built from them. Nothing here is fitted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,24 @@ FAMILIES = Path(__file__).with_name("families.yaml")
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One product; see families.yaml for the meaning and the unit of each field."""
+    """One product of the catalogue, a row of families.yaml.
+
+    Attributes:
+        name: Product, for example ``A100-SXM-40GB``.
+        chip: Generation; all products of a chip share a calibration.
+        peak: Dense 16-bit matrix FLOP/s.
+        peak32: Dense float32 matrix FLOP/s.
+        memory: Memory bandwidth, bytes/s.
+        cache: Bytes of the last-level cache.
+        units: Multiprocessors, or the chip's equivalent.
+        node: Accelerators of a usual node.
+        link: Bytes/s per accelerator inside a node, in one direction.
+        link_kind: ``nvlink``, ``pcie``, ``ethernet``, ``torus`` or ``memory``; decides the latency of a hop.
+        nics: Network ports of a usual node.
+        nic: Bytes/s of one network port, in one direction.
+        known: Whether the product is in the catalogue.
+        match: Patterns of which one must occur in an accelerator's description.
+    """
 
     name: str
     chip: str
@@ -47,7 +64,20 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class System:
-    """A machine known by name; what it leaves out is as usual for its accelerator."""
+    """A system known by name that differs from the usual one of its accelerator.
+
+    Attributes:
+        name: For people only.
+        match: Patterns of which one must occur in ``round submitter system``, or in the name of a cluster file.
+        accelerator: For people only.
+        node: Accelerators of a node. If None, that of the accelerator.
+        nics: Network ports of a node. If None, those of the accelerator.
+        nic: Bytes/s of one network port. If None, those of the accelerator.
+        nodes_per_rack: See `train.sim.topology.Topology`; uplink_share and rack_ordered likewise.
+        algorithm: Allreduce that the system's software used.
+        boundaries: Tensors in each bucket of the system's software, last layer first. If empty, it is not known.
+        norm_traffic: See `train.sim.step_time.Software`. If None, the usual value of the software.
+    """
 
     name: str = ""
     match: tuple[str, ...] = ()
@@ -63,8 +93,22 @@ class System:
     norm_traffic: float | None = None
 
 
-UNKNOWN = Accelerator("unknown", "unknown", 250e12, 20e12, 1300e9, 30e6, 100, 8, 40e9, "pcie", 4, 20e9, known=False)
-"""Stands in for an accelerator that families.yaml does not list: a middling one, predicted with a wide interval."""
+UNKNOWN = Accelerator(
+    name="unknown",
+    chip="unknown",
+    peak=250e12,
+    peak32=20e12,
+    memory=1300e9,
+    cache=30e6,
+    units=100,
+    node=8,
+    link=40e9,
+    link_kind="pcie",
+    nics=4,
+    nic=20e9,
+    known=False,
+)
+"""Stands for an accelerator that families.yaml does not list: middling rates, predicted with a wide interval."""
 
 
 @cache
@@ -75,34 +119,45 @@ def _catalogue() -> tuple[tuple[Accelerator, ...], tuple[System, ...]]:
     def frozen(row: dict[str, Any]) -> dict[str, Any]:
         return {key: tuple(value) if key in tuples else value for key, value in row.items()}
 
-    kinds = tuple(Accelerator(**frozen(row)) for row in tree["accelerators"])
-    return kinds, tuple(System(**frozen(row)) for row in tree["systems"])
+    products = tuple(Accelerator(**frozen(row)) for row in tree["accelerators"])
+    return products, tuple(System(**frozen(row)) for row in tree["systems"])
 
 
 def accelerators() -> tuple[Accelerator, ...]:
-    """Give the catalogue, in the order of its file."""
+    """Return the accelerators of families.yaml in the order of the file."""
     return _catalogue()[0]
 
 
 @cache
 def find_accelerator(text: str) -> Accelerator:
-    """Give the first entry whose pattern fits ``text``, or `UNKNOWN`."""
-    return next((each for each in accelerators() if _fits(each.match, text)), UNKNOWN)
+    """Return the first accelerator with a pattern that occurs in ``text``, or `UNKNOWN`."""
+    return next((each for each in accelerators() if _matches(each.match, text)), UNKNOWN)
 
 
 @cache
 def find_system(text: str) -> System:
-    """Give the machine known by this name, or one with nothing special."""
-    return next((each for each in _catalogue()[1] if _fits(each.match, text)), System())
+    """Return the first system with a pattern that occurs in ``text``, or a usual one."""
+    return next((each for each in _catalogue()[1] if _matches(each.match, text)), System())
 
 
-def _fits(patterns: tuple[str, ...], text: str) -> bool:
+def _matches(patterns: tuple[str, ...], text: str) -> bool:
     return any(re.search(pattern, text.lower()) for pattern in patterns)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """An accelerator, how many, and the network between them."""
+    """Accelerators of one product, and the network between them.
+
+    Attributes:
+        accelerator: The product.
+        ranks: Number of accelerators; each one is a rank.
+        ranks_per_node: Accelerators of a full node.
+        link_bytes_per_s: Rate of one accelerator to the others in its node.
+        nics: Network ports of a node.
+        nic_bytes_per_s: Rate of one network port.
+        nodes_per_rack: See `train.sim.topology.Topology`; uplink_share and rack_ordered likewise.
+        half: Whether the run computes in 16 bits. If False, it computes in float32.
+    """
 
     accelerator: Accelerator
     ranks: int
@@ -116,40 +171,54 @@ class Machine:
     half: bool = True
 
     @property
+    def nodes(self) -> int:
+        """Nodes that hold the ranks; the last node may be partly filled."""
+        return -(-self.ranks // self.ranks_per_node)
+
+    @property
     def peak(self) -> float:
-        """FLOP/s in the precision of the run."""
+        """Peak FLOP/s of one accelerator in the precision of the run."""
         return self.accelerator.peak if self.half else self.accelerator.peak32
 
     @property
     def bytes_per_number(self) -> int:
-        """Of an activation or a gradient."""
+        """Bytes of one number of an activation or a gradient."""
         return 2 if self.half else 4
 
     def topology(self, network_efficiency: float) -> Topology:
-        """Describe it to a collective; the efficiency is the reached share of the cards' rate."""
-        node_rate = max(1, self.nics) * self.nic_bytes_per_s * network_efficiency
+        """Return the machine as a collective sees it.
+
+        Args:
+            network_efficiency: Share of the network cards' rate that is reached.
+        """
         return Topology(
-            self.ranks, self.ranks_per_node, self.link_bytes_per_s, node_rate,
-            self.accelerator.link_kind, self.nodes_per_rack, self.uplink_share, self.rack_ordered,
-        )  # fmt: skip
+            ranks=self.ranks,
+            ranks_per_node=self.ranks_per_node,
+            link_bytes_per_s=self.link_bytes_per_s,
+            node_bytes_per_s=max(1, self.nics) * self.nic_bytes_per_s * network_efficiency,
+            link_kind=self.accelerator.link_kind,
+            nodes_per_rack=self.nodes_per_rack,
+            uplink_share=self.uplink_share,
+            rack_ordered=self.rack_ordered,
+        )
 
     def with_ranks(self, ranks: int) -> Machine:
-        """The same machine with another number of accelerators."""
+        """Return the same machine with another number of accelerators."""
         return replace(self, ranks=ranks)
 
 
 def machine_of_cluster(cluster: Cluster) -> Machine:
-    """Read a cluster file; what its node leaves out comes from the catalogue."""
+    """Return the machine that a cluster file describes; the catalogue gives what the node block leaves out."""
     node, fabric = cluster.node, cluster.fabric
-    found = find_accelerator(node.gpu or cluster.name)
+    accelerator = find_accelerator(node.gpu or cluster.name)
     system = find_system(cluster.name)
     return Machine(
-        accelerator=found,
+        accelerator=accelerator,
         ranks=cluster.world_size,
         ranks_per_node=cluster.ranks_per_node,
-        link_bytes_per_s=node.gpu_link_bytes_per_s or found.link,
-        nics=node.nics or found.nics,
-        nic_bytes_per_s=node.nic_bytes_per_s or found.nic,
+        link_bytes_per_s=node.gpu_link_bytes_per_s or accelerator.link,
+        nics=node.nics or accelerator.nics,
+        nic_bytes_per_s=node.nic_bytes_per_s or accelerator.nic,
         nodes_per_rack=fabric.nodes_per_rack,
         uplink_share=fabric.uplink_share,
         rack_ordered=system.rack_ordered,

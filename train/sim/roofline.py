@@ -1,13 +1,14 @@
-"""What each layer costs on an accelerator: arithmetic or memory traffic, whichever is slower, plus a launch.
+"""The time of each kernel on an accelerator: the slower of arithmetic and memory traffic, plus a launch.
 
-A convolution's time is max(FLOPs / reached peak, bytes / reached bandwidth); other layers only move bytes. Two things
-cost more the smaller the batch: a launch a kernel, and the last wave of tiles, which on average leaves half of the
-multiprocessors idle once. Rows come from `train.networks.arch`, so that what is simulated is what is trained.
+The time of a convolution is max(FLOPs / reached peak, bytes / reached bandwidth); other layers only move bytes. Two
+costs weigh more the smaller the batch is: the launch of each kernel, and the last wave of tiles, which on average
+leaves half of the multiprocessors idle. The layers come from `train.networks.arch`, which training uses too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,24 +21,27 @@ __all__ = ["KernelTable", "kernel_times", "tabulate", "update_time"]
 
 Array = npt.NDArray[np.float64]
 _TILE = 128 * 128
-"""Outputs of a matrix kernel's usual tile."""
+"""Outputs in a usual tile of a matrix kernel."""
 _UPDATE_BYTES = 26
-"""A parameter's traffic in LARS: 32-bit weight and momentum read and written, gradient read, 16-bit weight written,
-and weight and gradient read once more for their norms."""
+"""Bytes that LARS moves for each parameter: the 32-bit weight and momentum are read and written, the gradient is read,
+the 16-bit weight is written, and weight and gradient are read once more for their norms."""
 
 
 @dataclass(frozen=True)
 class KernelTable:
-    """Kernels of one pass in the order in which they run; all arrays have one entry a kernel.
+    """Kernels of one pass in the order in which they run. All arrays have one entry for each kernel.
+
+    Numbers (of tensors) become bytes when `kernel_times` multiplies them by the bytes of the precision.
 
     Args:
         names: ``layer`` or ``layer/part``.
-        flops: An image.
-        numbers: Read or written, an image.
-        weights: Numbers read or written whatever the batch.
-        tiles: Matrix tiles an image; 0 for kernels that only move bytes.
-        fresh: Of the numbers, those read that this kernel or the one before has just touched, an image.
-        span: Numbers an image between the two touches: what a cache must hold for the second to find it.
+        flops: FLOPs for each image.
+        numbers: Numbers read or written for each image.
+        weights: Numbers read or written once, whatever the batch.
+        tiles: Matrix tiles for each image; 0 for kernels that only move bytes.
+        fresh: Of ``numbers``, those that this kernel or the one before has just read or written, for each image.
+        span: Numbers for each image between the two uses of a fresh number: a cache that holds them saves the second
+            reading.
         layer: Index into the network's layers.
     """
 
@@ -51,61 +55,105 @@ class KernelTable:
     layer: npt.NDArray[np.int64]
 
 
-_Row = tuple[str, float, float, float, float, float, float, int]
+class _Kernel(NamedTuple):
+    """One entry of each array of `KernelTable`."""
+
+    name: str
+    layer: int
+    numbers: float
+    fresh: float
+    span: float
+    flops: float = 0.0
+    weights: float = 0.0
+    tiles: float = 0.0
 
 
 def tabulate(network: Network) -> tuple[KernelTable, KernelTable]:
-    """Give the kernels of the forward and of the backward pass; ReLU and addition are fused into their batch norm."""
-    forward: list[_Row] = []
-    backward: list[_Row] = []
+    """Return the kernels of forward and of backward; ReLU and addition are fused into the batch norm before them."""
+    forward: list[_Kernel] = []
+    backward: list[_Kernel] = []
     for index, layer in enumerate(network.layers):
-        there = _forward(layer, index)
-        forward += there
+        forward += _forward(layer, index)
         backward = _backward(layer, index, is_first=index == 0) + backward
     return _table(forward), _table(backward)
 
 
-def _forward(layer: Layer, index: int) -> list[_Row]:
+def _forward(layer: Layer, index: int) -> list[_Kernel]:
     read, made = layer.in_channels * layer.in_size**2, layer.output_elements
     if layer.kind in ("conv", "dense"):
-        return [(layer.name, 2.0 * layer.macs, read + made, _weights(layer), made / _TILE, read, read, index)]
+        matrix_kernel = _Kernel(
+            layer.name,
+            index,
+            numbers=read + made,
+            fresh=read,
+            span=read,
+            flops=2.0 * layer.macs,
+            weights=_weights(layer),
+            tiles=made / _TILE,
+        )
+        return [matrix_kernel]
     if layer.kind == "relu":
         return []
-    # An addition is fused into the batch norm before it: one more operand to read.
+    # An addition is fused into the batch norm before it, which then has one more operand to read.
     numbers = {"bn": 2.0 * made, "add": 1.0 * made}.get(layer.kind, read + made)
-    fresh = 0.0 if layer.kind == "add" else read
-    return [(layer.name, 0.0, numbers, 0.0, 0.0, fresh, read, index)]
+    return [_Kernel(layer.name, index, numbers=numbers, fresh=0.0 if layer.kind == "add" else read, span=read)]
 
 
-def _backward(layer: Layer, index: int, *, is_first: bool) -> list[_Row]:
+def _backward(layer: Layer, index: int, *, is_first: bool) -> list[_Kernel]:
     read, made = layer.in_channels * layer.in_size**2, layer.output_elements
     if layer.kind in ("conv", "dense"):
-        weights = _weights(layer)
-        for_weights = (f"{layer.name}/weight", 2.0 * layer.macs, read + made, weights, 0.0, made, made + read, index)
-        for_data = (f"{layer.name}/data", 2.0 * layer.macs, read + made, weights, read / _TILE, made, made, index)
+        for_weights = _Kernel(
+            f"{layer.name}/weight",
+            index,
+            numbers=read + made,
+            fresh=made,
+            span=made + read,
+            flops=2.0 * layer.macs,
+            weights=_weights(layer),
+        )
+        # The gradient of the images is not needed.
+        for_data = for_weights._replace(name=f"{layer.name}/data", span=made, tiles=read / _TILE)
         return [for_weights] if is_first else [for_data, for_weights]
     if layer.kind == "relu":
         return []
     numbers = {"bn": 5.0 * made, "add": 2.0 * made}.get(layer.kind, read + made)
-    # A batch norm reads its gradient and its input for the sums, then both again.
+    # A batch norm reads its gradient and its input for the sums, and then both again.
     fresh, span = (3.0 * made, 2.0 * made) if layer.kind == "bn" else (1.0 * made, 1.0 * made)
-    return [(layer.name, 0.0, numbers, 0.0, 0.0, fresh, span, index)]
+    return [_Kernel(layer.name, index, numbers=numbers, fresh=fresh, span=span)]
 
 
 def _weights(layer: Layer) -> float:
     return float(sum(parameter.size for parameter in layer.parameters))
 
 
-def _table(rows: list[_Row]) -> KernelTable:
-    names, *columns, layer = zip(*rows, strict=True)
-    flops, numbers, weights, tiles, fresh, span = (np.array(column, dtype=np.float64) for column in columns)
-    return KernelTable(names, flops, numbers, weights, tiles, fresh, span, np.array(layer))
+def _table(kernels: list[_Kernel]) -> KernelTable:
+    def column(name: str) -> Array:
+        return np.array([getattr(kernel, name) for kernel in kernels], dtype=np.float64)
+
+    return KernelTable(
+        names=tuple(kernel.name for kernel in kernels),
+        flops=column("flops"),
+        numbers=column("numbers"),
+        weights=column("weights"),
+        tiles=column("tiles"),
+        fresh=column("fresh"),
+        span=column("span"),
+        layer=np.array([kernel.layer for kernel in kernels]),
+    )
 
 
 def kernel_times(
     table: KernelTable, machine: Machine, batch: float, constants: Constants, norm_traffic: float = 1.0
 ) -> Array:
-    """Predict each kernel's seconds for ``batch`` images on one accelerator."""
+    """Return the seconds of each kernel on one accelerator.
+
+    Args:
+        table: The kernels.
+        machine: Its accelerator and precision.
+        batch: Images of one rank.
+        constants: Calibrated.
+        norm_traffic: Factor on the bytes that kernels without arithmetic move, see `train.sim.step_time.Software`.
+    """
     units = machine.accelerator.units
     arithmetic = batch * table.flops / (machine.peak * constants.compute_efficiency)
     tiles = np.maximum(batch * table.tiles, 1e-9)
@@ -119,5 +167,5 @@ def kernel_times(
 
 
 def update_time(parameters: int, machine: Machine, constants: Constants) -> float:
-    """Predict the optimizer's seconds: it only moves bytes."""
+    """Return the seconds of the optimizer's update, which only moves bytes."""
     return _UPDATE_BYTES * parameters / (machine.accelerator.memory * constants.memory_efficiency)

@@ -10,18 +10,26 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["Startup", "predict_startup"]
+__all__ = ["StartupTime", "predict_startup"]
 
 _LAUNCH_S, _LAUNCH_DOUBLING_S = 8.0, 1.6
 _COMMUNICATOR_S, _COMMUNICATOR_RANK_S = 4.5, 5.6e-3
 _PIPELINE_S, _NETWORK_S, _STATES_S = 3.6, 0.25, 0.5
 _NEGOTIATION_RANK_S = 10e-6
-"""The coordinator reads one message a rank for every tensor of a broadcast."""
+"""For every tensor of a broadcast, the coordinator reads one message of each rank."""
 
 
 @dataclass(frozen=True)
-class Startup:
-    """Phases in seconds; ``total_s`` is their sum, or what remains when they overlap."""
+class StartupTime:
+    """Phases of a start in seconds.
+
+    Attributes:
+        launch_s: Launch of the processes and their imports.
+        communicator_s: Until all ranks are connected.
+        weights_s: Broadcast of the weights; 0 if every rank draws them from the seed.
+        pipeline_s: Input pipeline, network and optimizer states.
+        total_s: Less than the sum of the phases if the communicator starts while the pipeline is built.
+    """
 
     launch_s: float
     communicator_s: float
@@ -32,15 +40,15 @@ class Startup:
 
 def predict_startup(
     ranks: int, *, tensors: int = 161, weight_bytes: float = 102e6, seeded: bool = True, overlapped: bool = True
-) -> Startup:
+) -> StartupTime:
     """Predict the start of ``ranks`` processes.
 
     Args:
-        ranks: Processes.
-        tensors: Parameters of the network.
-        weight_bytes: Their size in the precision in which they are broadcast.
-        seeded: Every rank draws the same weights; else rank 0 broadcasts them, tensor by tensor.
-        overlapped: The communicator comes up while network and pipeline are built; else one after the other.
+        ranks: Number of processes.
+        tensors: Parameter tensors of the network.
+        weight_bytes: Bytes of all parameters in the precision of the broadcast.
+        seeded: Whether every rank draws the same weights. If False, rank 0 broadcasts the weights tensor by tensor.
+        overlapped: Whether the communicator starts while network and pipeline are built. If False, it starts after.
     """
     launch_s = _LAUNCH_S + _LAUNCH_DOUBLING_S * math.log2(ranks)
     communicator_s = _COMMUNICATOR_S + _COMMUNICATOR_RANK_S * ranks if ranks > 1 else 0.0
@@ -49,4 +57,10 @@ def predict_startup(
     if not seeded and ranks > 1:
         weights_s = tensors * _NEGOTIATION_RANK_S * ranks + 2 * weight_bytes / 1e9
     built_s = max(communicator_s, local_s) if overlapped else communicator_s + local_s
-    return Startup(launch_s, communicator_s, weights_s, local_s, launch_s + built_s + weights_s)
+    return StartupTime(
+        launch_s=launch_s,
+        communicator_s=communicator_s,
+        weights_s=weights_s,
+        pipeline_s=local_s,
+        total_s=launch_s + built_s + weights_s,
+    )

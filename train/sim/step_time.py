@@ -1,4 +1,4 @@
-"""One training step as a timeline: forward, backward, reductions on their stream, update, and who waits for whom."""
+"""The time of one training step: forward, backward, reductions on a stream of their own, update, and all waiting."""
 
 from __future__ import annotations
 
@@ -15,28 +15,33 @@ from train.sim.constants import Constants
 from train.sim.hardware import Machine
 from train.sim.roofline import KernelTable, kernel_times, tabulate, update_time
 
-__all__ = ["SUMS_APART", "Bucket", "Reduction", "Software", "Step", "StepModel"]
+__all__ = ["SEPARATE_SUMS", "Reduction", "SimulatedBucket", "Software", "StepModel", "StepTime"]
 
-SUMS_APART = 8 / 7
-"""Traffic of batch norms that read their input once more for its sums, over that of NVIDIA's networks for one node,
-where the convolution before them makes the sums: 3 + 5 passes over a tensor in place of 2 + 5."""
+Array = npt.NDArray[np.float64]
+
+SEPARATE_SUMS = 8 / 7
+"""Memory traffic of batch norms that read their input once more for its sums, relative to NVIDIA's networks for one
+node, in which the convolution before the batch norm makes the sums: 3 + 5 passes over a tensor instead of 2 + 5."""
+_MOST_CONTENTION = 0.5
+"""Reductions take at most this share of the multiprocessors from backward."""
 
 
 @dataclass(frozen=True)
 class Software:
-    """How the training program reduces gradients.
+    """How the training program launches kernels, reads images and reduces gradients.
 
     Args:
-        bucket_bytes: Cap of one fused reduction.
-        algorithm: Of `train.sim.collectives.allreduce`.
-        cycle_s: How often ready gradients are looked for; half of it is waited on average.
-        boundaries: Tensors in each bucket, last layer first, where a program fixes them; overrides the cap.
-        images_per_s: What one rank's input pipeline delivers; none: enough.
-        graphs: Kernels are launched as one graph, not one by one from the host.
-        norm_traffic: Bytes moved by batch norms and additions, relative to kernels of their own; compilers that fuse
+        bucket_bytes: Largest size of one fused reduction.
+        algorithm: Algorithm of `train.sim.collectives.allreduce`.
+        cycle_s: Time between two looks for ready gradients; a gradient waits half of it on average.
+        boundaries: Number of tensors in each bucket, last layer first, if the program fixes them. If empty,
+            ``bucket_bytes`` decides.
+        images_per_s: Rate of one rank's input pipeline. If None, the input is never waited for.
+        graphs: Whether all kernels are launched as one graph. If False, the host launches them one by one.
+        norm_traffic: Bytes that batch norms and additions move, relative to kernels of their own; compilers that fuse
             them into the convolutions move fewer.
-        optimizer_work: What a costly optimizer adds to a step, relative to forward and backward.
-        channels: Multiprocessors that a reduction takes from the compute under which it hides.
+        optimizer_work: Time that a costly optimizer adds to a step, relative to forward and backward.
+        channels: Multiprocessors that a reduction takes from backward while both run.
     """
 
     bucket_bytes: int = 64 << 20
@@ -51,8 +56,13 @@ class Software:
 
 
 @dataclass(frozen=True)
-class Bucket:
-    """Gradients that travel together: bytes, and the backward kernel after which the last of them is ready."""
+class SimulatedBucket:
+    """Gradients that are reduced together.
+
+    Attributes:
+        size_bytes: Bytes of the gradients.
+        after_kernel: The backward kernel after which the last of the gradients is ready, as an index.
+    """
 
     size_bytes: int
     after_kernel: int
@@ -60,7 +70,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Reduction:
-    """One bucket on the communication stream, seconds from the start of the step."""
+    """One bucket on the communication stream; times are seconds from the start of the step."""
 
     size_bytes: int
     ready_s: float
@@ -69,11 +79,19 @@ class Reduction:
 
 
 @dataclass(frozen=True)
-class Step:
-    """Where the time of a step goes, in seconds; the parts add up to ``total_s``.
+class StepTime:
+    """The time of a step by purpose, in seconds; the parts add up to ``total_s``.
 
-    ``straggler_s`` is what the slowest rank adds to the compute of a typical one, ``contention_s`` what backward loses
-    to reductions that run under it, ``exposed_s`` the wait for reductions after backward, ``input_s`` that for images.
+    Attributes:
+        forward_s: Forward of a typical rank.
+        backward_s: Backward of a typical rank.
+        straggler_s: Time by which the slowest rank's forward and backward exceed those of a typical rank.
+        contention_s: Time that backward loses to reductions which run at the same time.
+        exposed_s: Wait for reductions after the end of backward.
+        update_s: The optimizer's update.
+        overhead_s: Negotiation of the communication library.
+        input_s: Wait for images.
+        reductions: The buckets in the order of their reductions.
     """
 
     forward_s: float
@@ -88,7 +106,7 @@ class Step:
 
     @property
     def total_s(self) -> float:
-        """Seconds from one step to the next."""
+        """Seconds from the start of one step to the start of the next."""
         waits_s = self.straggler_s + self.contention_s + self.exposed_s + self.overhead_s + self.input_s
         return self.compute_s + waits_s + self.update_s
 
@@ -104,72 +122,103 @@ class Step:
 
 
 class StepModel:
-    """A network's kernels and buckets, ready to be timed on any machine."""
+    """The kernels and buckets of a network, from which a step can be timed on any machine."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
         self.forward, self.backward = tabulate(network)
         self._num_parameters = network.num_parameters
-        self._buckets: dict[tuple[int, int, tuple[int, ...]], tuple[Bucket, ...]] = {}
+        self._buckets: dict[tuple[int, int, tuple[int, ...]], tuple[SimulatedBucket, ...]] = {}
 
-    def buckets(self, software: Software, bytes_per_number: int) -> tuple[Bucket, ...]:
-        """Fuse the gradients as training does."""
+    def buckets(self, software: Software, bytes_per_number: int) -> tuple[SimulatedBucket, ...]:
+        """Return the buckets that training makes of the gradients, in the order of their reductions."""
         key = (bytes_per_number, software.bucket_bytes, software.boundaries)
         if key not in self._buckets:
             self._buckets[key] = _plan(self.network, self.backward, *key)
         return self._buckets[key]
 
     @staticmethod
-    def kernels(
-        table: KernelTable, machine: Machine, batch: float, constants: Constants, software: Software
-    ) -> npt.NDArray[np.float64]:
-        """Give each kernel's seconds, launched as this software launches."""
+    def kernels(table: KernelTable, machine: Machine, batch: float, constants: Constants, software: Software) -> Array:
+        """Return the seconds of each kernel, with the launch by the host if the software does not use a graph."""
         launch_s = 0.0 if software.graphs else constants.launch_s
         return kernel_times(table, machine, batch, constants, software.norm_traffic) + launch_s
 
-    def step(
+    def time_step(
         self, machine: Machine, batch: float, constants: Constants, software: Software, factor: float = 1.0
-    ) -> Step:
-        """Time one step.
+    ) -> StepTime:
+        """Predict the time of one step.
 
         Args:
-            machine: Where.
-            batch: Images a rank.
+            machine: Accelerators and network.
+            batch: Images of one rank.
             constants: Calibrated.
-            software: How gradients are reduced.
-            factor: On compute time, from the calibrated effects of this family.
+            software: How the program launches kernels and reduces gradients.
+            factor: Factor on compute time, from the calibrated effects of the machine's family.
         """
         slowest = 1 + constants.straggler * math.sqrt(2 * math.log(machine.ranks))
         forward_s = factor * float(self.kernels(self.forward, machine, batch, constants, software).sum())
-        kernels = factor * np.cumsum(self.kernels(self.backward, machine, batch, constants, software))
-        alone_s = slowest * (forward_s + float(kernels[-1]))
-        reductions = self._reduce(machine, constants, software, slowest * (forward_s + kernels))
-        hidden_s = sum(max(0.0, min(one.end_s, alone_s) - one.start_s) for one in reductions)
-        contention_s = hidden_s * min(0.5, software.channels / machine.accelerator.units)
-        if contention_s:
-            stretched = slowest * forward_s + kernels * (slowest + contention_s / float(kernels[-1]))
-            reductions = self._reduce(machine, constants, software, stretched)
-        backward_s = float(kernels[-1])
+        # When each backward kernel ends, in seconds from the start of backward.
+        ends = factor * np.cumsum(self.kernels(self.backward, machine, batch, constants, software))
+        backward_s = float(ends[-1])
+        reductions, contention_s = self._overlap(machine, constants, software, slowest, forward_s, ends)
         compute_s = forward_s + backward_s
         exposed_s = max(0.0, reductions[-1].end_s - slowest * compute_s - contention_s) if reductions else 0.0
-        nodes = -(-machine.ranks // machine.ranks_per_node)
         update_s = factor * update_time(self._num_parameters, machine, constants)
         update_s += software.optimizer_work * compute_s
         busy_s = slowest * compute_s + contention_s + exposed_s + update_s
-        # The communication thread wakes every cycle, also while nothing is ready.
-        overhead_s = (constants.multinode_s if nodes > 1 else 0.0) + _negotiation(machine, constants, software, busy_s)
+        # The communication thread wakes in every cycle, also while no gradient is ready.
+        overhead_s = (constants.multinode_s if machine.nodes > 1 else 0.0) + _negotiation(
+            machine, constants, software, busy_s
+        )
         input_s = batch * constants.decode_s
         if software.images_per_s is not None:
             input_s = max(input_s, batch / software.images_per_s - busy_s - overhead_s)
-        straggler_s = (slowest - 1) * compute_s
-        return Step(
-            forward_s, backward_s, straggler_s, contention_s, exposed_s, update_s, overhead_s, input_s, reductions
+        return StepTime(
+            forward_s=forward_s,
+            backward_s=backward_s,
+            straggler_s=(slowest - 1) * compute_s,
+            contention_s=contention_s,
+            exposed_s=exposed_s,
+            update_s=update_s,
+            overhead_s=overhead_s,
+            input_s=input_s,
+            reductions=reductions,
         )
 
-    def _reduce(
-        self, machine: Machine, constants: Constants, software: Software, ready: npt.NDArray[np.float64]
-    ) -> tuple[Reduction, ...]:
-        """Queue the buckets: each starts when it is ready and the one before it has ended."""
+    def _overlap(
+        self, machine: Machine, constants: Constants, software: Software, slowest: float, forward_s: float, ends: Array
+    ) -> tuple[tuple[Reduction, ...], float]:
+        """Return the reductions, and the seconds that backward loses to the reductions which run at the same time.
+
+        Backward on the slowest rank first runs as if alone. Then it is stretched by the multiprocessors that the
+        hidden reductions take, and the reductions are queued again.
+
+        Args:
+            machine: Accelerators and network.
+            constants: Calibrated.
+            software: How gradients are reduced.
+            slowest: Time of the slowest rank, relative to a typical rank.
+            forward_s: Forward of a typical rank.
+            ends: When each backward kernel of a typical rank ends, from the start of backward.
+        """
+        alone_s = slowest * (forward_s + float(ends[-1]))
+        reductions = self._queue(machine, constants, software, slowest * (forward_s + ends))
+        hidden_s = sum(max(0.0, min(one.end_s, alone_s) - one.start_s) for one in reductions)
+        contention_s = hidden_s * min(_MOST_CONTENTION, software.channels / machine.accelerator.units)
+        if contention_s:
+            stretched = slowest * forward_s + ends * (slowest + contention_s / float(ends[-1]))
+            reductions = self._queue(machine, constants, software, stretched)
+        return reductions, contention_s
+
+    def _queue(self, machine: Machine, constants: Constants, software: Software, ready: Array) -> tuple[Reduction, ...]:
+        """Return the reduction of each bucket: it starts when it is ready and the reduction before it has ended.
+
+        Args:
+            machine: Accelerators and network.
+            constants: Calibrated.
+            software: How gradients are reduced.
+            ready: When the gradients of each backward kernel are ready, from the start of the step.
+        """
         if machine.ranks == 1:
             return ()
         topology = machine.topology(constants.network_efficiency)
@@ -183,6 +232,7 @@ class StepModel:
 
 
 def _negotiation(machine: Machine, constants: Constants, software: Software, busy_s: float) -> float:
+    """Return the core time that the communication thread takes from compute during a step of ``busy_s``."""
     if machine.ranks == 1 or not constants.cycle_cpu_s:
         return 0.0
     return busy_s * constants.cycle_cpu_s / software.cycle_s
@@ -190,9 +240,10 @@ def _negotiation(machine: Machine, constants: Constants, software: Software, bus
 
 def _plan(
     network: Network, backward: KernelTable, bytes_per_number: int, cap_bytes: int, boundaries: tuple[int, ...]
-) -> tuple[Bucket, ...]:
+) -> tuple[SimulatedBucket, ...]:
+    """Fuse the gradients into buckets: as many tensors as ``boundaries`` says, or else up to ``cap_bytes``."""
     sizes = gradient_bytes(network.parameters, bytes_per_number)
-    owner = [index for index, layer in enumerate(network.layers) for _ in layer.parameters]
+    layer_of_tensor = [index for index, layer in enumerate(network.layers) for _ in layer.parameters]
     last_kernel = {int(layer): kernel for kernel, layer in enumerate(backward.layer)}
     if boundaries:
         assert sum(boundaries) == len(sizes), "boundaries count every tensor once"
@@ -202,6 +253,9 @@ def _plan(
     else:
         groups = plan_buckets(sizes, cap_bytes)
     return tuple(
-        Bucket(sum(sizes[index] for index in group), max(last_kernel[owner[index]] for index in group))
+        SimulatedBucket(
+            size_bytes=sum(sizes[index] for index in group),
+            after_kernel=max(last_kernel[layer_of_tensor[index]] for index in group),
+        )
         for group in groups
     )

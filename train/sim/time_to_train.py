@@ -1,7 +1,8 @@
-"""A whole run: before the first step, the first epoch's excess, epochs, evaluations, gaps.
+"""The time of a whole run: before the first step, excess of the first epoch, epochs, evaluations.
 
-``T = pre + E * N / R + first-epoch excess + evaluations + gaps``, the identity that closes within half a second for
-published logs. *Source* of the constants: medians over the public points, by era.
+``T = pre + E * N / R + first-epoch excess + evaluations + gaps``, for E epochs of N images at R images/s. For published
+logs this sum agrees with the logged time within half a second. *Source* of the constants: medians over the public
+points, by era.
 """
 
 from __future__ import annotations
@@ -11,23 +12,30 @@ from dataclasses import dataclass
 __all__ = ["IMAGENET", "DataSet", "RunTime", "evaluation_time", "evaluations_of", "run_time"]
 
 _PRE_S, _PRE_OLD_S = 1.2, 2.0
-"""From run_start to the first epoch, and what lies between epochs."""
+"""From run_start to the first epoch, and all gaps between epochs; since round 1.0, and before."""
 _EXCESS_S, _EXCESS_OLD_S, _COLD_S, _COLD_NODES = 0.35, 1.9, 1.2, 8
-"""The first epoch's: a fixed part (the middle of 0.1 to 0.6 s, up to round 0.6 of 0.66, 1.9 and 5.3 s, on systems of
-512 and more), and from 0.7 on reading a cold data set, which more than eight nodes share (medians of 1 to 1.8 s)."""
+"""Excess of the first epoch: a fixed part, which is the middle of 0.1 to 0.6 s (up to round 0.6 the middle of 0.66, 1.9
+and 5.3 s, on systems of 512 accelerators and more); and from round 0.7 on the reading of a cold data set (medians of 1
+to 1.8 s), which becomes shorter in proportion with more than eight nodes."""
 _OLD_ROUNDS = ("0.5", "0.6", "0.7")
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """Images to train on and to evaluate on, and how often the latter; none: every fourth epoch."""
+    """Numbers of images, and of evaluations in a run.
+
+    Attributes:
+        images: Images to train on.
+        eval_images: Images of an evaluation.
+        evaluations: Evaluations of the run. If None, there is one after every fourth epoch.
+    """
 
     images: int
     eval_images: int
     evaluations: int | None = None
 
 
-IMAGENET = DataSet(1_281_167, 50_000)
+IMAGENET = DataSet(images=1_281_167, eval_images=50_000)
 
 
 @dataclass(frozen=True)
@@ -46,26 +54,32 @@ class RunTime:
 
 
 def evaluation_time(images_per_s: float, mlperf_round: str = "", images: int = 50_000) -> float:
-    """Predict one evaluation's seconds: inference on the validation set, and a fixed part.
+    """Return the seconds of one evaluation: inference on the validation set, and a fixed part.
 
-    *Source*: evaluation against training rate of the public points, by era.
+    *Source*: evaluation rate against training rate of the public points, by era.
+
+    Args:
+        images_per_s: Rate of training.
+        mlperf_round: MLPerf round of the software. If empty or unknown, that of rounds from 1.0 on.
+        images: Images of the validation set.
     """
     return (0.95 if mlperf_round in _OLD_ROUNDS else 0.42) * images / images_per_s + 0.02
 
 
 def evaluations_of(epochs: int) -> int:
-    """Count the evaluations of a run of ``epochs``: every fourth epoch, the last one included."""
+    """Return the evaluations of a run of ``epochs``: one after every fourth epoch, and one after the last."""
     return -(-epochs // 4)
 
 
 def run_time(
     images_per_s: float, epochs: int, nodes: int, *, mlperf_round: str = "", data: DataSet = IMAGENET
 ) -> RunTime:
-    """Add up a run of ``epochs`` at a steady rate on ``nodes`` machines."""
-    count = evaluations_of(epochs) if data.evaluations is None else data.evaluations
+    """Return the time of a run of ``epochs`` at a constant rate on ``nodes`` nodes."""
+    evaluations = evaluations_of(epochs) if data.evaluations is None else data.evaluations
+    excess_s = _EXCESS_S + _COLD_S * min(1.0, _COLD_NODES / nodes)
     return RunTime(
-        _PRE_OLD_S if mlperf_round in _OLD_ROUNDS else _PRE_S,
-        _EXCESS_OLD_S if mlperf_round in ("0.5", "0.6") else _EXCESS_S + _COLD_S * min(1.0, _COLD_NODES / nodes),
-        epochs * data.images / images_per_s,
-        count * evaluation_time(images_per_s, mlperf_round, data.eval_images),
+        pre_s=_PRE_OLD_S if mlperf_round in _OLD_ROUNDS else _PRE_S,
+        first_epoch_excess_s=_EXCESS_OLD_S if mlperf_round in ("0.5", "0.6") else excess_s,
+        epochs_s=epochs * data.images / images_per_s,
+        evaluations_s=evaluations * evaluation_time(images_per_s, mlperf_round, data.eval_images),
     )

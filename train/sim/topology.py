@@ -1,4 +1,4 @@
-"""A described machine, as a collective sees it: who is near, how fast each link is, where links are shared."""
+"""A described machine as a collective sees it: ranks in nodes in racks, rates of links, and which links are shared."""
 
 from __future__ import annotations
 
@@ -8,26 +8,29 @@ from dataclasses import dataclass
 __all__ = ["Topology"]
 
 _ROUTED_SHARE = 0.69
-"""Reached share of the uplinks when every node sends through them: routes collide, some cables carry two flows while
-others rest. *Source*: effective bisection of large clusters, 0.55 to 0.60 of the full one with static routes (Hoefler,
-Schneider and Lumsdaine, Cluster 2008, doi 10.1109/CLUSTR.2008.4663762) and 0.38 static, 0.77 adaptive on 512 nodes
-(Geoffray and Hoefler, Hot Interconnects 2008); the value within was chosen with the 2019 record in view."""
+"""Share of the uplinks' bandwidth that is reached if every node sends through them: routes collide, so that some cables
+carry two flows while others carry none. *Source*: effective bisection of large clusters, 0.55 to 0.60 of the full
+bisection with static routes (Hoefler, Schneider and Lumsdaine, Cluster 2008, doi 10.1109/CLUSTR.2008.4663762), and 0.38
+static, 0.77 adaptive on 512 nodes (Geoffray and Hoefler, Hot Interconnects 2008). The value within this range was
+chosen with the 2019 record in view."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Ranks in nodes in racks. Rates are bytes/s of one direction, latencies seconds a step.
+    """Ranks in nodes in racks. Rates are bytes/s in one direction.
 
     Args:
         ranks: Accelerators that take part.
-        ranks_per_node: Of one full node; the last node may be partly filled.
-        link_bytes_per_s: Of one accelerator to others in its node.
-        node_bytes_per_s: Of all network cards of one node together.
-        link_kind: ``nvlink`` or ``torus`` (direct links), ``pcie``, ``ethernet`` or ``memory``; sets the hop latency.
-        nodes_per_rack: Nodes that share uplinks; none: one flat switch.
+        ranks_per_node: Accelerators of a full node; the last node may be partly filled.
+        link_bytes_per_s: Rate of one accelerator to the others in its node.
+        node_bytes_per_s: Rate of all network cards of one node together.
+        link_kind: ``nvlink`` or ``torus`` (direct links), ``pcie``, ``ethernet`` or ``memory``; decides the latency of
+            a hop.
+        nodes_per_rack: Nodes that share uplinks. If None, all nodes are on one switch.
         uplink_share: Uplink bandwidth of a rack over the sum of its nodes' network bandwidth, in (0, 1].
-        rack_ordered: Ranks are numbered rack by rack; else placement is arbitrary, and neighbours are racks apart.
-        ideal: No latency at all; for limits and tests.
+        rack_ordered: Whether ranks are numbered rack by rack. If False, placement is arbitrary, and ranks with
+            neighbouring numbers are usually in different racks.
+        ideal: Whether all latencies are 0, for limits and tests.
     """
 
     ranks: int
@@ -42,7 +45,7 @@ class Topology:
 
     @property
     def nodes(self) -> int:
-        """Machines that hold the ranks."""
+        """Nodes that hold the ranks."""
         return math.ceil(self.ranks / self.ranks_per_node)
 
     @property
@@ -52,7 +55,7 @@ class Topology:
 
     @property
     def rank_bytes_per_s(self) -> float:
-        """What one step of a flat ring can carry: the slower of the link and, over several nodes, the cards."""
+        """Rate of a flat ring: the rate of the link or, with several nodes, the slower of the link and the cards."""
         if self.nodes == 1:
             return self.link_bytes_per_s
         return min(self.link_bytes_per_s, self.node_bytes_per_s)
@@ -63,7 +66,7 @@ class Topology:
         return math.ceil(self.nodes / self.nodes_per_rack) if self.nodes_per_rack else 1
 
     def crossing_share(self, distance: float) -> float:
-        """Give the share of exchanges between nodes ``distance`` apart in rank order that leave their rack."""
+        """Return the share of exchanges that leave their rack, between nodes ``distance`` apart in rank order."""
         if self.racks == 1 or self.nodes_per_rack is None:
             return 0.0
         if not self.rack_ordered:
@@ -71,7 +74,7 @@ class Topology:
         return min(1.0, distance / self.nodes_per_rack)
 
     def node_rate(self, crossing_share: float) -> float:
-        """Give bytes/s of a node when ``crossing_share`` of every node's traffic shares the uplinks."""
+        """Return the bytes/s of a node if ``crossing_share`` of every node's traffic goes through the uplinks."""
         if crossing_share <= 0:
             return self.node_bytes_per_s
         routes = 1.0 if self.ideal or self.rack_ordered else _ROUTED_SHARE

@@ -29,7 +29,7 @@ def test_the_record_with_its_efficiency_and_the_cause_of_what_is_lost(capsys: py
     assert found["efficiency"] == pytest.approx(0.77, abs=0.04)
     saved = found["step_ms_saved_without"]
     causes = [name for name in saved if not name.startswith("all ")]
-    assert causes[0] == "uplinks between racks shared"
+    assert causes[0] == "shared uplinks between racks"
     parts = ("forward", "backward", "straggler", "contention", "exposed_communication", "update", "overhead", "input")
     assert sum(found[f"{part}_s"] for part in parts) == pytest.approx(found["step_s"])
 
@@ -135,7 +135,7 @@ def test_every_allreduce_is_compared_by_ranks_and_bytes(capsys: pytest.CaptureFi
         ([*RECORD, "--sweep", "rank=4"], "did you mean 'ranks'"),
         ([*RECORD, "--sweep", "ranks=none"], "numbers above 0"),
         ([*RECORD, "--algorithm", "rings"], "did you mean 'ring'"),
-        ([*RECORD, "--optimize", "--deadline", "1"], "nothing keeps to the limits"),
+        ([*RECORD, "--optimize", "--deadline", "1"], "no run is within the limits"),
         (["--points", "nowhere.csv"], "cannot be read"),
     ],
 )

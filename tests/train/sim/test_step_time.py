@@ -61,14 +61,14 @@ def test_a_cache_that_holds_a_tensor_spares_the_reading_and_none_spares_nothing(
 
 def test_a_thread_that_looks_for_gradients_takes_its_share_of_a_core() -> None:
     on_cpu = SMOOTH.replaced(cycle_cpu_s=1e-4, decode_s=1e-4)
-    alone, looking = (MODEL.step(machine(2), 64, each, Software(cycle_s=1e-3)) for each in (SMOOTH, on_cpu))
+    alone, looking = (MODEL.time_step(machine(2), 64, each, Software(cycle_s=1e-3)) for each in (SMOOTH, on_cpu))
     assert looking.overhead_s == pytest.approx(0.1 * alone.total_s)
     assert looking.input_s == pytest.approx(64e-4)
-    assert MODEL.step(machine(1), 64, on_cpu, Software(cycle_s=1e-3)).overhead_s == 0
+    assert MODEL.time_step(machine(1), 64, on_cpu, Software(cycle_s=1e-3)).overhead_s == 0
 
 
 def test_one_rank_neither_communicates_nor_waits() -> None:
-    step = MODEL.step(machine(1), 64, CONSTANTS, Software())
+    step = MODEL.time_step(machine(1), 64, CONSTANTS, Software())
     assert step.reductions == ()
     assert step.total_s == pytest.approx(step.forward_s + step.backward_s + step.update_s)
 
@@ -76,7 +76,7 @@ def test_one_rank_neither_communicates_nor_waits() -> None:
 def test_buckets_follow_the_recurrence_of_a_single_stream() -> None:
     software = Software(bucket_bytes=4 << 20, cycle_s=0.0, channels=0, algorithm="tree")
     where = machine(512)
-    step = MODEL.step(where, 64, SMOOTH, software)
+    step = MODEL.time_step(where, 64, SMOOTH, software)
     topology, end = where.topology(SMOOTH.network_efficiency), 0.0
     for one in step.reductions:
         start = max(one.ready_s, end)
@@ -94,7 +94,8 @@ def test_the_records_buckets_have_the_published_sizes() -> None:
 
 
 def test_one_bucket_is_exposed_whole_and_many_hide_behind_backward() -> None:
-    whole, many = (MODEL.step(machine(512), 64, CONSTANTS, Software(bucket_bytes=size)) for size in (64 << 20, 4 << 20))
+    programs = (Software(bucket_bytes=size) for size in (64 << 20, 4 << 20))
+    whole, many = (MODEL.time_step(machine(512), 64, CONSTANTS, each) for each in programs)
     assert whole.exposed_s >= 0.99 * whole.communication_s
     assert many.exposed_s < 0.3 * many.communication_s
     assert many.contention_s > whole.contention_s == 0
@@ -102,25 +103,25 @@ def test_one_bucket_is_exposed_whole_and_many_hide_behind_backward() -> None:
 
 def test_an_infinitely_fast_network_leaves_only_latency() -> None:
     fast = replace(machine(512), link_bytes_per_s=1e30, nic_bytes_per_s=1e30)
-    assert MODEL.step(fast, 64, SMOOTH, Software()).exposed_s < 1e-3
+    assert MODEL.time_step(fast, 64, SMOOTH, Software()).exposed_s < 1e-3
 
 
 def test_a_slow_input_is_waited_for_and_a_fast_one_is_not() -> None:
-    slow = MODEL.step(machine(8), 64, CONSTANTS, Software(images_per_s=100.0))
+    slow = MODEL.time_step(machine(8), 64, CONSTANTS, Software(images_per_s=100.0))
     assert slow.total_s == pytest.approx(64 / 100)
-    assert MODEL.step(machine(8), 64, CONSTANTS, Software(images_per_s=1e6)).input_s == 0
+    assert MODEL.time_step(machine(8), 64, CONSTANTS, Software(images_per_s=1e6)).input_s == 0
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 250), st.integers(2, 400))
 def test_larger_batches_take_longer_but_less_an_image_and_more_ranks_never_speed_a_step(batch: int, nodes: int) -> None:
-    one, two = (MODEL.step(machine(8), size, CONSTANTS, Software()).total_s for size in (batch, 2 * batch))
+    one, two = (MODEL.time_step(machine(8), size, CONSTANTS, Software()).total_s for size in (batch, 2 * batch))
     assert one < two < 2 * one
-    few, many = (MODEL.step(machine(8 * n), batch, CONSTANTS, Software()).total_s for n in (nodes, nodes + 1))
+    few, many = (MODEL.time_step(machine(8 * n), batch, CONSTANTS, Software()).total_s for n in (nodes, nodes + 1))
     assert few <= many * (1 + 1e-9)
 
 
 def test_the_slowest_of_p_ranks_is_late_by_the_extreme_value_law() -> None:
     constants = CONSTANTS.replaced(straggler=0.02)
-    step = MODEL.step(machine(1040), 52, constants, Software())
+    step = MODEL.time_step(machine(1040), 52, constants, Software())
     assert step.straggler_s == pytest.approx(0.02 * math.sqrt(2 * math.log(1040)) * step.compute_s)

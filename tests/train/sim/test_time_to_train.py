@@ -9,7 +9,7 @@ import pytest
 from configs.errors import UserError
 from train.sim.constants import Constants
 from train.sim.convergence import epochs_to_target
-from train.sim.fit.this_machine import describe, load_description, machine_of_description, on_cpu
+from train.sim.fit.this_machine import cpu_constants, load_description, machine_of_description, measure_machine
 from train.sim.startup_time import predict_startup
 from train.sim.time_to_train import run_time
 
@@ -75,14 +75,14 @@ def test_a_description_that_is_missing_or_broken_says_how_to_measure_it(tmp_path
 
 
 def test_input_and_negotiation_cost_compute_only_where_cores_do_not_outnumber_ranks() -> None:
-    few, many = (on_cpu(Constants(), {"cores": cores}, 2, 224) for cores in (2.0, 4.0))
+    few, many = (cpu_constants(Constants(), {"cores": cores}, 2, 224) for cores in (2.0, 4.0))
     assert few.cycle_cpu_s > 0
     assert few.decode_s == pytest.approx(1.65e-3, rel=0.05)
     assert many.cycle_cpu_s == many.decode_s == 0
 
 
 def test_this_machine_is_measured_in_rates_above_zero() -> None:
-    found = describe(processes=1)
+    found = measure_machine(processes=1)
     assert found["flops"] > 1e8
     assert found["memory_bytes_per_s"] > 1e8
     assert found["link_bytes_per_s"] > 1e6

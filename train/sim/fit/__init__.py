@@ -1,1 +1,1 @@
-"""Fitting the simulator to measured systems, and judging the fit."""
+"""Fitting the simulator's constants to measured systems, and measuring how far off the predictions are."""

@@ -1,7 +1,7 @@
-"""How far predictions are off where it counts: on points that the fit has not seen.
+"""Errors of predictions for points that the fit has not seen.
 
-Five ways to hide points, from easy to hard (`KINDS`). Where a line t = t0 + s * batch can be drawn through what is
-left of the same product, the same rows are given to it as well: that law is what a simulator must beat.
+`train.sim.fit.hiding` has the ways to hide points. An affine law t = t0 + s * batch is fitted to the rest of the same
+product, if these points allow it, and predicts the same rows: a simulator must be better than this law.
 """
 
 from __future__ import annotations
@@ -14,31 +14,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from train.sim.constants import Calibration
-from train.sim.fit.point_forecast import Predictor
+from train.sim.fit.hiding import BASES, KINDS, LARGEST_SMALL_SYSTEM, NUM_PARTS
+from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import Point
 from train.sim.fit.regression import fit
 
-__all__ = ["BASES", "KINDS", "HeldOut", "affine_rate", "covered", "hold_out", "quantile"]
-
-_SMALL = 16
-_PARTS = 8
-KINDS = {
-    "row": f"a row in {_PARTS}, its like left in",
-    "campaign": f"a submitter's whole round, one in {_PARTS} of them at a time",
-    "largest": "the largest systems of a product, one product at a time",
-    "larger": f"all above {_SMALL} accelerators at once",
-    "family": "all of a chip, one chip at a time",
-}
-"""Ways to hide points."""
-BASES = {"seen": ("campaign",), "larger": ("largest", "larger"), "unseen": ("family",)}
-"""Which ways tell how wide an interval must be, by what was known of the machine."""
+__all__ = ["HeldOutPrediction", "affine_rate", "covered", "hold_out", "quantile"]
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """A point predicted by a fit that had not seen it.
+class HeldOutPrediction:
+    """The errors of predictions for one point that the fit has not seen.
 
-    Errors are logarithms of predicted over measured images/s; ``time_error`` is that of the time to train.
+    Attributes:
+        point: The point.
+        kind: Way of hiding, a key of `train.sim.fit.hiding.KINDS`.
+        fold: Name of the points that were hidden together.
+        error: Logarithm of predicted over measured images/s.
+        affine_error: The same for the affine law. If None, the law could not be fitted.
+        time_error: Logarithm of predicted over measured time to train. If None, the time was not measured.
     """
 
     point: Point
@@ -50,60 +44,89 @@ class HeldOut:
 
 
 def hold_out(
-    points: Sequence[Point], predictor: Predictor, tell: Callable[[str], None], kinds: Sequence[str] = tuple(KINDS)
-) -> list[HeldOut]:
-    """Predict measured points from fits without them.
+    points: Sequence[Point],
+    predictor: PointPredictor,
+    report: Callable[[str], None],
+    kinds: Sequence[str] = tuple(KINDS),
+) -> list[HeldOutPrediction]:
+    """Predict measured points from fits that have not seen them.
 
     Args:
-        points: All of them; those without a measured rate are left out.
-        predictor: Times a point.
-        tell: Called with each fold's name, since this takes minutes.
-        kinds: Of `KINDS`.
+        points: All points; those without a measured rate are left out.
+        predictor: Predicts a point under given constants.
+        report: Called with the name of each fold, because all folds together take minutes.
+        kinds: Keys of `train.sim.fit.hiding.KINDS`.
     """
     measured = [point for point in points if point.measured_images_per_s]
-    found: list[HeldOut] = []
+    found: list[HeldOutPrediction] = []
     for kind in kinds:
         for fold, hidden in _folds(kind, measured).items():
             if not 0 < len(hidden) < len(measured):
                 continue
-            tell(f"hidden: {kind}, {fold} ({len(hidden)} points)")
+            report(f"hidden: {kind}, {fold} ({len(hidden)} points)")
             gone = {id(point) for point in hidden}
             kept = [point for point in measured if id(point) not in gone]
-            constants = fit(kept, predictor)
-            for point in hidden:
-                law = affine_rate(point, kept) if kind in BASES["larger"] else None
-                affine_error = None if law is None else _error(law, point)
-                told = predictor.forecast(point, Calibration(constants))
-                error = _error(told.images_per_s, point)
-                time_s = point.measured_time_s
-                time_error = None if time_s is None else math.log(told.time_to_train_s / time_s)
-                found.append(HeldOut(point, kind, fold, error, affine_error, time_error))
+            calibration = Calibration(fit(kept, predictor))
+            found += [_predict(point, kind, fold, kept, predictor, calibration) for point in hidden]
     return found
 
 
+def _predict(
+    point: Point, kind: str, fold: str, kept: Sequence[Point], predictor: PointPredictor, calibration: Calibration
+) -> HeldOutPrediction:
+    rate = affine_rate(point, kept) if kind in BASES["larger"] else None
+    predicted = predictor.forecast(point, calibration)
+    time_s = point.measured_time_s
+    return HeldOutPrediction(
+        point=point,
+        kind=kind,
+        fold=fold,
+        error=_error(predicted.images_per_s, point),
+        affine_error=None if rate is None else _error(rate, point),
+        time_error=None if time_s is None else math.log(predicted.time_to_train_s / time_s),
+    )
+
+
 def affine_rate(point: Point, kept: Sequence[Point]) -> float | None:
-    """Give images/s by t0 + s * batch through the product's other systems; none without two different batches."""
-    like = [one for one in kept if one.accelerator.name == point.accelerator.name and one.measured_images_per_s]
-    newest = [one for one in like if one.round == point.round]
-    like = newest if len({one.batch for one in newest}) > 1 else like
-    if len({one.batch for one in like}) < 2:  # noqa: PLR2004 (a line takes two)
+    """Return images/s by the law t0 + s * batch, fitted to other systems of the product.
+
+    Points of the same round are used if they have two different batches, otherwise points of all rounds.
+
+    Returns:
+        None if the points do not have two different batches, or if the law gives no positive time.
+    """
+    similar = [one for one in kept if one.accelerator.name == point.accelerator.name and one.measured_images_per_s]
+    same_round = [one for one in similar if one.round == point.round]
+    similar = same_round if len({one.batch for one in same_round}) > 1 else similar
+    if len({one.batch for one in similar}) <= 1:
         return None
-    batches = np.array([one.batch for one in like])
-    steps_s = np.array([one.ranks * one.batch / (one.measured_images_per_s or 1.0) for one in like])
+    batches = np.array([one.batch for one in similar])
+    steps_s = np.array([one.ranks * one.batch / (one.measured_images_per_s or 1.0) for one in similar])
     slope, offset = np.polyfit(batches, steps_s, 1)
     step_s = offset + slope * point.batch
     return point.ranks * point.batch / step_s if step_s > 0 else None
 
 
 def quantile(errors: Sequence[float], share: float) -> float:
-    """Give the half-width that holds ``share`` of the errors, with the finite-sample step of split conformal sets."""
+    """Return the half-width that contains ``share`` of the errors.
+
+    The rank of the quantile has the finite-sample correction of split conformal prediction.
+    """
     ordered = sorted(abs(error) for error in errors)
     rank = math.ceil(share * (len(ordered) + 1))
     return ordered[min(rank, len(ordered)) - 1]
 
 
-def covered(hidden: Sequence[HeldOut], share: float) -> float | None:
-    """Give the share of points inside an interval whose width only other folds have set; none with a single fold."""
+def covered(hidden: Sequence[HeldOutPrediction], share: float) -> float | None:
+    """Return the share of points inside their interval, if only other folds set the width of a fold's interval.
+
+    Args:
+        hidden: Predictions of several folds.
+        share: Share of the other folds' errors that the interval contains.
+
+    Returns:
+        None if there is only one fold.
+    """
     inside = []
     for one in hidden:
         others = [other.error for other in hidden if other.fold != one.fold]
@@ -113,17 +136,21 @@ def covered(hidden: Sequence[HeldOut], share: float) -> float | None:
 
 
 def _folds(kind: str, points: Sequence[Point]) -> dict[str, list[Point]]:
+    """Return the points that are hidden together, by the name of the fold."""
     if kind == "larger":
-        return {f"above {_SMALL} accelerators": [point for point in points if point.ranks > _SMALL]}
+        large = [point for point in points if point.ranks > LARGEST_SMALL_SYSTEM]
+        return {f"above {LARGEST_SMALL_SYSTEM} accelerators": large}
     if kind == "family":
         return _grouped(points, lambda point: point.accelerator.chip)
     if kind == "largest":
         products = _grouped(points, lambda point: point.accelerator.name)
-        return {name: _largest(like) for name, like in products.items()}
+        return {name: _largest(same_product) for name, same_product in products.items()}
     groups: list[list[Point]] = [[point] for point in points]
     if kind == "campaign":
         groups = list(_grouped(points, lambda point: (point.submitter.lower(), point.round)).values())
-    return {f"part {part + 1}": [point for group in groups[part::_PARTS] for point in group] for part in range(_PARTS)}
+    return {
+        f"part {part + 1}": [point for group in groups[part::NUM_PARTS] for point in group] for part in range(NUM_PARTS)
+    }
 
 
 def _grouped(points: Sequence[Point], key: Callable[[Point], Hashable]) -> dict[str, list[Point]]:
@@ -133,12 +160,12 @@ def _grouped(points: Sequence[Point], key: Callable[[Point], Hashable]) -> dict[
     return {str(name): groups[name] for name in sorted(groups, key=str)}
 
 
-def _largest(like: Sequence[Point]) -> list[Point]:
-    """Give a product's largest systems, if they are larger than others of it and have several nodes."""
-    most = max(point.ranks for point in like)
-    top = [point for point in like if point.ranks == most]
-    spans = any(point.ranks > point.machine.ranks_per_node for point in top)
-    return top if spans and len(top) < len(like) else []
+def _largest(same_product: Sequence[Point]) -> list[Point]:
+    """Return the largest systems of a product; none if all are equally large or the largest have a single node."""
+    most = max(point.ranks for point in same_product)
+    top = [point for point in same_product if point.ranks == most]
+    has_several_nodes = any(point.machine.nodes > 1 for point in top)
+    return top if has_several_nodes and len(top) < len(same_product) else []
 
 
 def _error(rate: float, point: Point) -> float:

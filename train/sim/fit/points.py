@@ -1,4 +1,8 @@
-"""Rows in the columns of the public points: from identity, count and batch to a machine, never from a measure."""
+"""Points: systems of public results, one row of a CSV file each.
+
+A point's machine and software follow from round, submitter, system, accelerator, count and batch. Measured columns are
+read for comparison only; a prediction never uses them.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +15,59 @@ from pathlib import Path
 
 from configs.errors import UserError
 from train.sim.hardware import Accelerator, Machine, System, find_accelerator, find_system
-from train.sim.step_time import SUMS_APART, Software
+from train.sim.step_time import SEPARATE_SUMS, Software
 
-__all__ = ["Point", "read_points"]
+__all__ = ["Point", "ranks_per_node", "read_points"]
 
 
-_ONE_GROUP, _GRAPHS = 0.7, 1.0
-"""Rounds since which NVIDIA's program reduces gradients as one group, and launches kernels as one CUDA graph."""
+_ONE_BUCKET_SINCE, _GRAPHS_SINCE = 0.7, 1.0
+"""Rounds from which on NVIDIA's program reduces all gradients together, and launches all kernels as one CUDA graph."""
+_SEVERAL_BUCKETS_BYTES, _ONE_BUCKET_BYTES = 4 << 20, 64 << 20
 _NODES = (r"^(\d+)x(?=[A-Z])", r"_n(\d+)(?![0-9])", r"_(\d+)N(?![a-zA-Z0-9])", r"^(\d+)R\d", r"[_-]N(\d+)$")
+"""Patterns of a system's name in which the number of nodes stands."""
 _FUSING_STACKS, _FUSED_TRAFFIC = ("xla", "synapse", "mindspore"), 0.5
-"""Graph compilers that fuse batch norms into their neighbours, and what that leaves of their traffic (assumed)."""
-_SUMS_APART_SINCE = 0.7
-"""Round since which NVIDIA's networks for several nodes are such; in 0.6 the one of DGX-2H was (families.yaml)."""
+"""Graph compilers that fuse batch norms into their neighbours, and the share of the traffic that remains (assumed)."""
+_SEPARATE_SUMS_SINCE = 0.7
+"""Round from which on NVIDIA's networks for several nodes make the sums of batch norms separately; in round 0.6 only
+the network for DGX-2H did (families.yaml)."""
 _WHOLE_PROGRAMS = ("xla", "synapse")
-"""Of these, the ones whose step is one program on the device; MindSpore hands the device kernel after kernel."""
-_MINDSPORE_GROUPS = (75, 86)
+"""Compilers whose step is one program on the device; MindSpore launches one kernel after the other."""
+_MINDSPORE_BUCKETS = (75, 86)
 """Tensors that MindSpore's ResNet-50 reduces together, last layer first (``all_reduce_fusion_config=[85, 160]``)."""
 _SHAMPOO_WORK = 0.26
-"""What Distributed Shampoo adds to a step's compute: 1,729 steps took 13 % less time than 2,512 of the usual
+"""Compute that Distributed Shampoo adds to a step: 1,729 steps took 13 % less time than 2,512 steps of the usual
 optimizer at batch 32,768 (arXiv:2002.09018)."""
 _LARGEST_NODE = 16
 _LARGEST_PCIE_NODE = 24
-"""A system whose name counts no nodes is one chassis of cards up to here."""
+"""Up to this many PCIe cards, a system is taken for a single node if its name has no number of nodes."""
+_ROUND_IF_UNKNOWN = 3.0
+"""Round of the software that is assumed for a point without a round."""
+_STACK_OF_CHIP = {
+    "TPUv2": "xla",
+    "TPUv3": "xla",
+    "TPUv4": "xla",
+    "Gaudi": "synapse",
+    "Gaudi2": "synapse",
+    "Ascend910": "mindspore",
+}
+_STACK_OF_SUBMITTER = {"tinycorp": "tinygrad", "google": "tensorflow"}
 
 
 @dataclass(frozen=True)
 class Point:
-    """One system of a points file. What was measured is beside what identifies it, for comparison only."""
+    """One system of a points file.
+
+    Attributes:
+        round: MLPerf round, for example ``2.1``; empty if not known.
+        submitter: Submitter; empty if not known.
+        system: Name of the system; empty if not known.
+        accelerator: The product, from the catalogue.
+        ranks: Number of accelerators.
+        batch: Images of one rank.
+        measured_images_per_s: Measured rate over all ranks. If None, it was not measured.
+        measured_time_s: Measured time to train. If None, it was not measured.
+        includes_evaluation: Whether the measured rate includes the time of evaluations.
+    """
 
     round: str
     submitter: str
@@ -47,78 +77,93 @@ class Point:
     batch: float
     measured_images_per_s: float | None
     measured_time_s: float | None
-    measured: Mapping[str, str]
     includes_evaluation: bool
 
     @cached_property
-    def known(self) -> System:
-        """What the catalogue knows of this very machine."""
+    def known_system(self) -> System:
+        """The catalogue's entry for this system, or a usual system."""
         return find_system(f"{self.round} {self.submitter} {self.system}")
 
     @cached_property
     def machine(self) -> Machine:
-        """The system's hardware: nodes counted from its name, rates from the catalogue."""
-        kind, known = self.accelerator, self.known
-        node = min(self.ranks, known.node or ranks_per_node(self.system, self.ranks, kind))
-        nics = known.nics or (max(1, round(kind.nics * node / kind.node)) if node < kind.node else kind.nics)
+        """The system's hardware: the number of nodes by the system's name, rates by the catalogue."""
+        product, system = self.accelerator, self.known_system
+        node = min(self.ranks, system.node or ranks_per_node(self.system, self.ranks, product))
+        # A node with fewer accelerators than usual has fewer network ports in proportion.
+        nics = max(1, round(product.nics * node / product.node)) if node < product.node else product.nics
         return Machine(
-            kind, self.ranks, node, kind.link, nics, known.nic or kind.nic,
-            known.nodes_per_rack, known.uplink_share, known.rack_ordered,
-        )  # fmt: skip
+            accelerator=product,
+            ranks=self.ranks,
+            ranks_per_node=node,
+            link_bytes_per_s=product.link,
+            nics=system.nics or nics,
+            nic_bytes_per_s=system.nic or product.nic,
+            nodes_per_rack=system.nodes_per_rack,
+            uplink_share=system.uplink_share,
+            rack_ordered=system.rack_ordered,
+        )
 
     @cached_property
     def effects(self) -> tuple[str, ...]:
-        """Names of the calibrated factors that apply, coarse to fine."""
-        chip, node = self.accelerator.chip, self.machine.ranks_per_node
+        """Names of the calibrated effects that apply to this point, from coarse to fine."""
+        chip = self.accelerator.chip
         names = [f"chip:{chip}", f"product:{self.accelerator.name}", f"round:{chip}/{self.round}"]
         if stack := _stack(self.submitter, self.accelerator):
             names.insert(0, f"stack:{stack}")
-        if self.ranks > node:
+        if self.machine.nodes > 1:
             names.append(f"network:{chip}/{self.round}")
         return tuple(names)
 
     @cached_property
     def software(self) -> Software:
-        """Rounds up to 0.6 reduced in groups as backward went, later ones and whole programs once at its end."""
-        mlperf_round, stack = _number(self.round, 3.0), _stack(self.submitter, self.accelerator)
-        is_program = stack in _WHOLE_PROGRAMS
+        """The program that the submitter probably ran.
+
+        Programs up to round 0.6 reduced gradients in buckets during backward. Later programs, and whole programs on the
+        device, reduce all gradients once at the end of backward.
+        """
+        mlperf_round, stack = _number(self.round, _ROUND_IF_UNKNOWN), _stack(self.submitter, self.accelerator)
+        is_whole_program = stack in _WHOLE_PROGRAMS
+        has_several_buckets = mlperf_round < _ONE_BUCKET_SINCE and not is_whole_program
         return Software(
-            bucket_bytes=(4 if mlperf_round < _ONE_GROUP and not is_program else 64) << 20,
-            algorithm=self.known.algorithm,
-            boundaries=self.known.boundaries or (_MINDSPORE_GROUPS if stack == "mindspore" else ()),
-            graphs=mlperf_round >= _GRAPHS or is_program,
-            norm_traffic=self.known.norm_traffic or self._norm_traffic(stack, mlperf_round),
+            bucket_bytes=_SEVERAL_BUCKETS_BYTES if has_several_buckets else _ONE_BUCKET_BYTES,
+            algorithm=self.known_system.algorithm,
+            boundaries=self.known_system.boundaries or (_MINDSPORE_BUCKETS if stack == "mindspore" else ()),
+            graphs=mlperf_round >= _GRAPHS_SINCE or is_whole_program,
+            norm_traffic=self.known_system.norm_traffic or self._norm_traffic(stack, mlperf_round),
             optimizer_work=_SHAMPOO_WORK if "shampoo" in self.system.lower() else 0.0,
         )
 
     def _norm_traffic(self, stack: str, mlperf_round: float) -> float:
         if stack in _FUSING_STACKS:
             return _FUSED_TRAFFIC
-        spans_nodes = self.ranks > self.machine.ranks_per_node
-        return SUMS_APART if not stack and spans_nodes and mlperf_round >= _SUMS_APART_SINCE else 1.0
+        has_separate_sums = not stack and self.machine.nodes > 1 and mlperf_round >= _SEPARATE_SUMS_SINCE
+        return SEPARATE_SUMS if has_separate_sums else 1.0
 
 
-def _stack(submitter: str, kind: Accelerator) -> str:
-    """Name the framework of those who did not run NVIDIA's MXNet, by who they are or what it must be."""
-    by_chip = {"TPUv2": "xla", "TPUv3": "xla", "TPUv4": "xla", "Gaudi": "synapse", "Gaudi2": "synapse"}
-    by_submitter = {"tinycorp": "tinygrad", "google": "tensorflow"}
-    by_chip["Ascend910"] = "mindspore"
-    return by_chip.get(kind.chip, "") or by_submitter.get(submitter.lower(), "")
+def _stack(submitter: str, accelerator: Accelerator) -> str:
+    """Return the framework, by chip and submitter; empty for NVIDIA's MXNet."""
+    return _STACK_OF_CHIP.get(accelerator.chip, "") or _STACK_OF_SUBMITTER.get(submitter.lower(), "")
 
 
-def ranks_per_node(system: str, ranks: int, kind: Accelerator) -> int:
-    """Read nodes from names like ``2xXE8545``, ``dgxa100_n8``, ``..._16N_mxnet`` and ``HLS-1H-N4``; else the usual."""
+def ranks_per_node(system: str, ranks: int, accelerator: Accelerator) -> int:
+    """Return the accelerators of a node.
+
+    Names like ``2xXE8545``, ``dgxa100_n8``, ``..._16N_mxnet`` and ``HLS-1H-N4`` have the number of nodes. If the name
+    has no usable number, the node is a usual one of this accelerator.
+    """
     found = next((match for pattern in _NODES if (match := re.search(pattern, system))), None)
     nodes = int(found.group(1)) if found else 0
-    if nodes and ranks % nodes == 0 and (ranks // nodes > 1 or kind.node == 1) and ranks // nodes <= _LARGEST_NODE:
-        return ranks // nodes
-    if kind.link_kind == "pcie" and ranks <= _LARGEST_PCIE_NODE:
+    if nodes and ranks % nodes == 0:
+        share = ranks // nodes
+        if share <= _LARGEST_NODE and (share > 1 or accelerator.node == 1):
+            return share
+    if accelerator.link_kind == "pcie" and ranks <= _LARGEST_PCIE_NODE:
         return ranks
-    return min(ranks, kind.node)
+    return min(ranks, accelerator.node)
 
 
 def read_points(path: Path) -> list[Point]:
-    """Read a file of points; only ``n_acc`` and ``batch_per_acc`` (or ``global_batch``) must be there.
+    """Read a CSV file of points; only the columns ``n_acc`` and ``batch_per_acc`` (or ``global_batch``) are required.
 
     Raises:
         UserError: The file cannot be read, or a row has no usable count or batch.
@@ -129,7 +174,9 @@ def read_points(path: Path) -> list[Point]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     if not rows:
-        raise UserError(f"{path}: no rows; a points file has a header with n_acc and batch_per_acc, and rows")
+        raise UserError(
+            f"{path}: there are no rows; a points file has a header with n_acc and batch_per_acc, and one row a system"
+        )
     return [_point(row, f"{path}, row {number}") for number, row in enumerate(rows, start=2)]
 
 
@@ -138,22 +185,27 @@ def _point(row: Mapping[str, str], where: str) -> Point:
     batch = _number(row.get("batch_per_acc"), 0) or _number(row.get("global_batch"), 0) / max(ranks, 1)
     if ranks < 1 or ranks != int(ranks) or batch <= 0:
         got = {key: row.get(key) for key in ("n_acc", "batch_per_acc", "global_batch")}
-        raise UserError(f"{where}: got {got}, allowed: n_acc a whole number above 0, batch_per_acc above 0")
+        raise UserError(f"{where}: got {got}, allowed: a whole number above 0 in n_acc, and batch_per_acc above 0")
     system = row.get("system") or ""
-    kind = find_accelerator(row.get("accelerator") or "")
-    if not kind.known:
-        kind = find_accelerator(f"{row.get('accelerator') or ''} {system}")
+    accelerator = find_accelerator(row.get("accelerator") or "")
+    if not accelerator.known:
+        accelerator = find_accelerator(f"{row.get('accelerator') or ''} {system}")
     time_key = next((key for key in row if key and key.startswith("time_to_train_s")), "")
     return Point(
-        round=row.get("mlperf_round") or "", submitter=row.get("submitter") or "", system=system, accelerator=kind,
-        ranks=int(ranks), batch=batch,
+        round=row.get("mlperf_round") or "",
+        submitter=row.get("submitter") or "",
+        system=system,
+        accelerator=accelerator,
+        ranks=int(ranks),
+        batch=batch,
         measured_images_per_s=_number(row.get("img_per_s"), 0) or None,
         measured_time_s=_number(row.get(time_key), 0) or None,
-        measured=row, includes_evaluation="incl eval" in (row.get("how") or ""),
-    )  # fmt: skip
+        includes_evaluation="incl eval" in (row.get("how") or ""),
+    )
 
 
 def _number(text: str | None, otherwise: float) -> float:
+    """Return the number in ``text``, or ``otherwise`` if there is none."""
     try:
         return float(text or otherwise)
     except ValueError:

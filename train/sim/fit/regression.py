@@ -1,9 +1,10 @@
-"""Fit the model's few constants, and the factors of each family, to measured points.
+"""The fit of the simulator's constants, and of a factor for each family of systems, to measured points.
 
-Nine physical constants are shared by all hardware. What is left of a family is a factor on its compute time, the sum
-of small effects from coarse to fine (framework, chip, product, software round, a round's multi-node systems), each
-held to 1 by a prior as wide as such things are; so a family with one point moves little, and one without any gets the
-physics alone. A submitter's own factor is not among them: the points give it a spread of nothing.
+Nine physical constants are shared by all hardware. The rest of a family is a factor on its compute time. The logarithm
+of the factor is the sum of small effects from coarse to fine: framework, chip, product, software round of the chip,
+multi-node systems of the round. A prior keeps each effect near 0, so that a family with one point has a factor near 1,
+and a family without points is predicted by physics alone. There is no factor for a submitter: the points give such a
+factor a spread of 0.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from train.sim.constants import Constants
-from train.sim.fit.point_forecast import Predictor
+from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import Point
 
 __all__ = ["PRIORS", "SPREADS", "fit"]
@@ -33,34 +34,35 @@ PRIORS = {
     "straggler": (0.010, 0.35),
     "multinode_s": (0.4e-3, 0.30),
 }
-"""Constant: its physically expected value, and the spread of its logarithm before any point was seen.
+"""Constant -> physically expected value, and standard deviation of its logarithm before any point was seen.
 
-The network's is NCCL's 43.5 of 48 GB/s over eight nodes of one rack (NVIDIA/nccl issue 319).
+The network's efficiency is NCCL's 43.5 of 48 GB/s over eight nodes of one rack (NVIDIA/nccl issue 319).
 """
 SPREADS = {"stack": 0.30, "chip": 0.05, "product": 0.05, "round": 0.05, "network": 0.05}
-"""Effect: standard deviation of the logarithm of its factor, before any point was seen. Near the maximum of the
-marginal likelihood of the public points (0.27, 0.05, 0.04, 0.04, 0.04), as is the noise."""
+"""Kind of effect -> standard deviation of the logarithm of its factor, before any point was seen. These values and the
+noise are near the maximum of the marginal likelihood of the public points (0.27, 0.05, 0.04, 0.04, 0.04)."""
 _NOISE = 0.02
-"""Scale of what is left of a point when all effects are known."""
+"""Scale of a point's log error when all effects are known."""
 _FREEDOM = 4
-"""Degrees of freedom of Student's t, in which that is distributed: a row that is far off counts little."""
+"""Degrees of freedom of Student's t distribution of this log error: a point that is far off has little weight."""
 
 
 _ITERATIONS = 12
 _NUDGE, _LONGEST_STEP, _SETTLED = 1e-2, 0.5, 5e-3
-"""Logarithms: step of a difference quotient, bound on a change, and change below which a fit has converged."""
+"""In logarithms: step of a difference quotient, largest change in one iteration, change below which the fit ends."""
 
 
-def fit(points: Sequence[Point], predictor: Predictor) -> Constants:
-    """Fit constants and effects to the points that carry a measured rate, all at once.
+def fit(points: Sequence[Point], predictor: PointPredictor) -> Constants:
+    """Return the most probable constants and effects under the priors, fitted to all points at once.
 
-    Gauss-Newton steps to the most probable values under the priors; weights of Student's t are renewed at each.
+    The fit takes Gauss-Newton steps and renews the weights of Student's t distribution at each step.
 
     Args:
-        points: With ``measured_images_per_s``; others are left out.
-        predictor: Times a point under given constants.
+        points: All points; those without a measured rate are left out.
+        predictor: Predicts points under given constants.
     """
     used = [point for point in points if point.measured_images_per_s]
+    # touches[i, j]: 1 if effect j applies to point i. Unknowns: logarithms of the constants' ratios, then effects.
     names = sorted({name for point in used for name in point.effects})
     position = {name: index for index, name in enumerate(names)}
     touches = np.zeros((len(used), len(names)))
@@ -87,8 +89,17 @@ def _constants(unknowns: Array) -> Constants:
     return Constants().replaced(**{key: mean * math.exp(each) for (key, (mean, _)), each in pairs})
 
 
-def _linearize(points: Sequence[Point], predictor: Predictor, unknowns: Array, touches: Array) -> tuple[Array, Array]:
-    """Give log images/s of each point and its slope in each unknown: constants' logarithms, then effects."""
+def _linearize(
+    points: Sequence[Point], predictor: PointPredictor, unknowns: Array, touches: Array
+) -> tuple[Array, Array]:
+    """Return log images/s of each point, and its derivative in each unknown.
+
+    Args:
+        points: The points.
+        predictor: Predicts points under given constants.
+        unknowns: Logarithms of the constants relative to their expected values, then the effects.
+        touches: Points x effects: 1 if the effect applies to the point, otherwise 0.
+    """
     log_factors = touches @ unknowns[len(PRIORS) :]
     predicted, share = predictor.log_rates(points, _constants(unknowns), log_factors)
     slopes = np.empty((len(points), len(unknowns)))
@@ -96,6 +107,6 @@ def _linearize(points: Sequence[Point], predictor: Predictor, unknowns: Array, t
         moved = unknowns.copy()
         moved[index] += _NUDGE
         slopes[:, index] = (predictor.log_rates(points, _constants(moved), log_factors)[0] - predicted) / _NUDGE
-    # A factor of exp(e) on compute lowers the rate by share * e.
+    # A factor of exp(e) on compute time lowers the logarithm of the rate by share * e.
     slopes[:, len(PRIORS) :] = -share[:, None] * touches
     return predicted, slopes

@@ -1,6 +1,7 @@
-"""A description of this machine, measured: arithmetic, memory, and the path between two ranks.
+"""Measured rates of this machine: arithmetic, memory, and the connection between two ranks; and the machine they make.
 
-The probes run in two processes at once with one thread each, as two ranks do, so that what they share is shared.
+Two processes measure at the same time with one thread each, as two ranks would compute, so that each measures its part
+of what the ranks share.
 """
 
 from __future__ import annotations
@@ -24,31 +25,35 @@ from configs.load import ROOT, parse_yaml
 from train.sim.constants import Constants
 from train.sim.hardware import Accelerator, Machine
 
-__all__ = ["describe", "load_description", "machine_of_description", "on_cpu", "probe"]
+__all__ = ["cpu_constants", "load_description", "machine_of_description", "measure_machine", "measure_process"]
 
 _REPEATS = 50
 _SIDE = 512
 _COPY_BYTES = 32 << 20
 _MESSAGE_BYTES = 4 << 20
 _CPU = {"compute_efficiency": 0.6, "memory_efficiency": 0.8, "kernel_s": 40e-6, "launch_s": 0.0, "tail": 0.0}
-"""Not measured: oneDNN's convolutions against the matrix product here, an operator's overhead in MXNet's engine."""
+"""Constants of a CPU, which are assumed and not measured: the rate of oneDNN's convolutions relative to the measured
+matrix product, the time of an operator in MXNet's engine, and others."""
 _CYCLE_CPU_S = 1e-4
-"""An idle Horovod thread of two Gloo ranks: 0.065 to 0.11 of a core at a cycle of 1 ms, 0.015 at 10 ms."""
+"""Core time of one cycle of an idle Horovod thread, for two ranks with Gloo. Measured: 0.065 to 0.11 of a core at a
+cycle of 1 ms, 0.015 of a core at 10 ms."""
 _DECODE_S, _DECODE_PIXEL_S = 80e-6, 31e-9
-"""A core's time for an image and a pixel of its crop: DALI, 82 us at 32 px, 1.65 ms at 224 px."""
+"""Core time of DALI for an image, and for each pixel of the crop. Measured: 82 us at 32 px, 1.65 ms at 224 px."""
+_RATES = ("flops", "link_bytes_per_s", "memory_bytes_per_s")
+"""Keys that a description must have."""
 
 
-def probe() -> dict[str, float]:
-    """Measure one process: float32 FLOP/s of a matrix product, bytes/s of a copy; the best of several."""
+def measure_process() -> dict[str, float]:
+    """Return the float32 FLOP/s of a matrix product and the bytes/s of a copy in this process: the best of several."""
     left = np.random.default_rng(0).standard_normal((_SIDE, _SIDE), dtype=np.float32)
-    product_s = _best(lambda: left @ left)
+    product_s = _shortest(lambda: left @ left)
     source = np.ones(_COPY_BYTES // 8)
     target = np.empty_like(source)
-    copy_s = _best(lambda: np.copyto(target, source))
+    copy_s = _shortest(lambda: np.copyto(target, source))
     return {"flops": 2.0 * _SIDE**3 / product_s, "memory_bytes_per_s": 2.0 * _COPY_BYTES / copy_s}
 
 
-def _best(action: Callable[[], Any]) -> float:
+def _shortest(action: Callable[[], Any]) -> float:
     times = []
     for _ in range(_REPEATS):
         start = time.perf_counter()
@@ -57,32 +62,28 @@ def _best(action: Callable[[], Any]) -> float:
     return min(times)
 
 
-def describe(processes: int = 2) -> dict[str, float]:
-    """Measure ``processes`` ranks at once and the loopback path between two.
+def measure_machine(processes: int = 2) -> dict[str, float]:
+    """Return the rates of the slowest of ``processes`` concurrent processes, the rate of the loopback, and the cores.
 
     Raises:
-        UserError: A probe process failed.
+        UserError: A measuring process failed.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        "-c",
-        "import json; from train.sim.fit.this_machine import probe; print(json.dumps(probe()))",
-    ]
+    code = f"import json; from {__name__} import measure_process; print(json.dumps(measure_process()))"
     children = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
         for _ in range(processes)
     ]
     outputs = [(child.communicate()[0], child.returncode) for child in children]
-    if any(code for _, code in outputs):
-        raise UserError("--calibrate-here: a probe failed; its message is above")
+    if any(status for _, status in outputs):
+        raise UserError("--calibrate-here: a measuring process failed; its message is above")
     found = [json.loads(text) for text, _ in outputs]
     slowest = {key: min(each[key] for each in found) for key in found[0]}
     return {**slowest, "link_bytes_per_s": _loopback(), "cores": float(os.cpu_count() or 1)}
 
 
 def _loopback() -> float:
-    """Give bytes/s through a local TCP connection, the way of Gloo between ranks of one machine."""
+    """Return the bytes/s of a local TCP connection, which Gloo uses between the ranks of one machine."""
     payload = bytes(_MESSAGE_BYTES)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -105,36 +106,64 @@ def _loopback() -> float:
 
 
 def load_description(path: Path) -> dict[str, float]:
-    """Read what `describe` measured.
+    """Read a file that ``./run.sh simulate --calibrate-here`` wrote.
 
     Raises:
-        UserError: It is not there, or not such a file.
+        UserError: There is no such file, or a rate is missing or not above 0.
     """
     try:
         tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
     except OSError:
         raise UserError(
-            f"{path}: no description of this machine; measure it by ./run.sh simulate --calibrate-here"
+            f"{path}: this machine has not been measured; run ./run.sh simulate --calibrate-here first"
         ) from None
-    wanted = {"flops", "memory_bytes_per_s", "link_bytes_per_s"}
-    if not isinstance(tree, dict) or not wanted <= tree.keys() or not all(float(tree[key]) > 0 for key in wanted):
-        raise UserError(f"{path}: needs {', '.join(sorted(wanted))}, all above 0; run simulate --calibrate-here again")
+    if not isinstance(tree, dict) or not tree.keys() >= set(_RATES) or not all(float(tree[key]) > 0 for key in _RATES):
+        raise UserError(
+            f"{path}: {', '.join(_RATES)} must all be there and above 0; run ./run.sh simulate --calibrate-here again"
+        )
     return {key: float(value) for key, value in tree.items()}
 
 
 def machine_of_description(description: dict[str, float], ranks: int) -> Machine:
-    """Make the machine that a CPU cluster file with ``ranks`` ranks means."""
-    kind = Accelerator(
-        "this machine", "cpu", description["flops"], description["flops"], description["memory_bytes_per_s"],
-        0.0, 1, ranks, description["link_bytes_per_s"], "memory", 1, description["link_bytes_per_s"], known=False,
-    )  # fmt: skip
-    return Machine(kind, ranks, ranks, kind.link, 1, kind.nic, half=False)
+    """Return this machine with ``ranks`` ranks on its CPU."""
+    link = description["link_bytes_per_s"]
+    accelerator = Accelerator(
+        name="this machine",
+        chip="cpu",
+        peak=description["flops"],
+        peak32=description["flops"],
+        memory=description["memory_bytes_per_s"],
+        cache=0.0,
+        units=1,
+        node=ranks,
+        link=link,
+        link_kind="memory",
+        nics=1,
+        nic=link,
+        known=False,
+    )
+    return Machine(
+        accelerator=accelerator,
+        ranks=ranks,
+        ranks_per_node=ranks,
+        link_bytes_per_s=link,
+        nics=1,
+        nic_bytes_per_s=link,
+        half=False,
+    )
 
 
-def on_cpu(constants: Constants, description: dict[str, float], ranks: int, image_size: int) -> Constants:
-    """Take the constants of a CPU in place of those fitted to accelerators.
+def cpu_constants(constants: Constants, description: dict[str, float], ranks: int, image_size: int) -> Constants:
+    """Return the constants of a CPU, without the effects that were fitted to accelerators.
 
-    Input and negotiation have threads of their own; where cores do not outnumber ranks, they run in compute's time.
+    Decoding and Horovod's negotiation run in threads of their own. If there are fewer than two cores a rank, these
+    threads take core time from compute.
+
+    Args:
+        constants: Those of accelerators; some also apply to a CPU.
+        description: Of `load_description`.
+        ranks: Number of ranks.
+        image_size: Side of the square input, px.
     """
     shared: dict[str, float] = {}
     if description.get("cores", 0.0) < 2 * ranks:

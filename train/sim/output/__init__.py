@@ -1,1 +1,1 @@
-"""The text, the rows and the trace file that ./run.sh simulate writes."""
+"""The text, the rows and the trace file that ``./run.sh simulate`` writes."""

@@ -1,4 +1,4 @@
-"""Rows as text in columns. Needs only the standard library."""
+"""A text table with aligned columns. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 __all__ = ["table"]
 
+_WHOLE = 1000
+"""Numbers from here on are shown without decimals."""
+
 
 def table(rows: Sequence[Sequence[object]], titles: Sequence[str]) -> str:
-    """Lay rows out in columns, numbers to the right."""
+    """Return rows in aligned columns under their titles; columns of numbers are aligned to the right."""
     cells = [list(titles), *([_cell(each) for each in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(titles))]
     numbers = [all(_is_number(row[column]) for row in cells[1:]) for column in range(len(titles))]
@@ -25,10 +28,6 @@ def _cell(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= _WHOLE else f"{value:,.4g}"
-
-
-_WHOLE = 1000
-"""From here on a number is shown without decimals."""
 
 
 def _is_number(text: str) -> bool:

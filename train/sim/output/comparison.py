@@ -5,75 +5,102 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from train.sim.fit.calibrate import Errors, summarize
-from train.sim.fit.heldout import BASES, HeldOut, covered
+from train.sim.fit.calibrate import ErrorSummary, summarize_errors
+from train.sim.fit.heldout import HeldOutPrediction, covered
+from train.sim.fit.hiding import BASES
 from train.sim.fit.point_forecast import PointForecast
 from train.sim.fit.points import Point
 from train.sim.output.columns import table
 
 __all__ = ["held_out_text", "validation_text"]
 
+_LARGE_ERROR = 0.2
+"""Error relative to the measured rate that no prediction should exceed."""
+
 
 def validation_text(pairs: Sequence[tuple[Point, PointForecast]], errors: dict[str, list[float]]) -> str:
-    """Compare every point with its prediction, then each product."""
-    rows = []
-    inside = 0
-    times = [math.log(one.time_to_train_s / point.measured_time_s) for point, one in pairs if point.measured_time_s]
-    for point, one in pairs:
-        measured = point.measured_images_per_s or 0.0
-        inside += one.low <= measured <= one.high
-        rows.append([
-            point.round, point.submitter[:14], point.system[:34], point.accelerator.name, point.ranks,
-            f"{point.batch:g}", f"{measured:.0f}", f"{one.images_per_s:.0f}",
-            f"{100 * (one.images_per_s / measured - 1):+.1f}",
-        ])  # fmt: skip
+    """Return a table of measured and predicted rates by point, a table of errors by product, and the coverage.
+
+    Args:
+        pairs: Each measured point and its prediction.
+        errors: Product -> signed log errors.
+    """
     titles = ("round", "submitter", "system", "accelerator", "n", "batch", "measured", "predicted", "error %")
-    products = [[name, *vars(summarize(each)).values()] for name, each in errors.items()]
-    everything = [error for each in errors.values() for error in each]
-    products.append(["all", *vars(summarize(everything)).values()])
+    products = [_log_errors_row(name, each) for name, each in errors.items()]
+    products.append(_log_errors_row("all", [error for each in errors.values() for error in each]))
+    times = [math.log(one.time_to_train_s / point.measured_time_s) for point, one in pairs if point.measured_time_s]
     if times:
-        products.append(["all, time to train", *vars(summarize(times)).values()])
-    return "\n".join([
-        table(rows, titles), "",
-        table(products, ("product", "points", "median", "worst")), "",
+        products.append(_log_errors_row("all, time to train", times))
+    inside = sum(one.low <= (point.measured_images_per_s or 0.0) <= one.high for point, one in pairs)
+    blocks = [
+        table([_point_row(point, one) for point, one in pairs], titles),
+        table(products, ("product", "points", "median", "worst")),
         f"{inside} of {len(pairs)} points ({inside / len(pairs):.0%}) are inside their interval",
-    ])  # fmt: skip
+    ]
+    return "\n\n".join(blocks)
 
 
-def held_out_text(hidden: Sequence[HeldOut], coverage: float) -> str:
-    """Sum up held-out errors by way of hiding and product, beside the affine law's on the rows that it can predict."""
+def _point_row(point: Point, one: PointForecast) -> list[object]:
+    measured = point.measured_images_per_s or 0.0
+    return [
+        point.round,
+        point.submitter[:14],
+        point.system[:34],
+        point.accelerator.name,
+        point.ranks,
+        f"{point.batch:g}",
+        f"{measured:.0f}",
+        f"{one.images_per_s:.0f}",
+        f"{100 * (one.images_per_s / measured - 1):+.1f}",
+    ]
+
+
+def _log_errors_row(name: str, errors: Sequence[float]) -> list[object]:
+    summary = summarize_errors(errors)
+    return [name, summary.points, summary.median, summary.worst]
+
+
+def held_out_text(hidden: Sequence[HeldOutPrediction], coverage: float) -> str:
+    """Return a table of held-out errors by way of hiding and product, and the coverage of the intervals.
+
+    The last columns compare the errors with those of the affine law, on the rows for which this law exists.
+
+    Args:
+        hidden: Predictions for points that the fit has not seen.
+        coverage: Share of the errors that an interval should contain.
+    """
     rows = []
     for kind in dict.fromkeys(one.kind for one in hidden):
         every = [one for one in hidden if one.kind == kind]
-        products: dict[str, list[HeldOut]] = {}
+        products: dict[str, list[HeldOutPrediction]] = {}
         for one in sorted(every, key=lambda each: each.point.accelerator.name):
             products.setdefault(one.point.accelerator.name, []).append(one)
         rows += [_errors_row(kind, product, few) for product, few in products.items()]
         rows.append(_errors_row(kind, "all", every))
     errors = ("median %", "worst %", "above 20 %", "median time %")
-    lines = [table(rows, ("hidden", "product", "points", *errors, "of these a line", "ours %", "line %"))]
+    lines = [table(rows, ("hidden", "product", "points", *errors, "affine rows", "ours %", "affine %"))]
     for basis, kinds in BASES.items():
         share = covered([one for one in hidden if one.kind in kinds], coverage)
         if share is not None:
-            lines.append(f"{share:.0%} inside the {coverage:.0%} interval for {basis!r}, widths from other folds alone")
+            interval = f"the {coverage:.0%} interval {basis!r}"
+            lines.append(f"{share:.0%} of the points are inside {interval}, if only other folds set its width")
     return "\n".join(lines)
 
 
-def _errors_row(kind: str, product: str, hidden: Sequence[HeldOut]) -> list[object]:
-    both = [one for one in hidden if one.affine_error is not None]
-    laws = [_percent(one.error for one in both), _percent(one.affine_error or 0.0 for one in both)] if both else []
+def _errors_row(kind: str, product: str, hidden: Sequence[HeldOutPrediction]) -> list[object]:
+    with_law = [one for one in hidden if one.affine_error is not None]
+    medians = ["", ""]
+    if with_law:
+        ours, affine = ([one.error for one in with_law], [one.affine_error or 0.0 for one in with_law])
+        medians = [f"{_percent(each).median:.1f}" for each in (ours, affine)]
     errors = _percent(one.error for one in hidden)
-    far = sum(abs(math.expm1(one.error)) > _FAR for one in hidden)
+    num_large = sum(abs(math.expm1(one.error)) > _LARGE_ERROR for one in hidden)
     times = [one.time_error for one in hidden if one.time_error is not None]
     time = f"{_percent(times).median:.1f}" if times else ""
-    row = [kind, product, errors.points, f"{errors.median:.1f}", f"{errors.worst:.1f}", far, time, len(both)]
-    return [*row, *(f"{law.median:.1f}" for law in laws), *[""] * (2 - len(laws))]
+    row = [kind, product, errors.points, f"{errors.median:.1f}", f"{errors.worst:.1f}", num_large, time]
+    return [*row, len(with_law), *medians]
 
 
-def _percent(errors: Iterable[float]) -> Errors:
-    """Sum up signed log errors as percent of what was measured."""
-    return summarize(100 * math.expm1(error) for error in errors)
-
-
-_FAR = 0.2
-"""Share of what was measured by which no prediction should be off."""
+def _percent(errors: Iterable[float]) -> ErrorSummary:
+    """Return the summary of signed log errors, as percent of the measured rate."""
+    return summarize_errors(100 * math.expm1(error) for error in errors)

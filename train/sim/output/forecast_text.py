@@ -1,8 +1,8 @@
-"""Forecasts as text for people and as rows for tools."""
+"""Forecasts, start-up times and allreduce times as text for people and as rows for tools."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from train.sim.collectives import ALGORITHMS, allreduce, best_algorithm
@@ -13,15 +13,29 @@ from train.sim.topology import Topology
 
 __all__ = ["collective_rows", "forecast_row", "forecast_text", "startup_text"]
 
+_BASES = {
+    "seen": "systems of this size with this chip were measured",
+    "larger": "only smaller systems with this chip were measured",
+    "unseen": "no system with this chip was measured",
+}
+"""What was known of the machine: key of `train.sim.constants.Calibration.half_widths` -> words."""
+_SHOWN_FROM_MS = 0.005
+"""Smaller savings are 0.00 ms when printed."""
+
 
 def forecast_row(one: Forecast, price: float | None = None) -> dict[str, Any]:
-    """Give a forecast as values that JSON can hold; ``price`` is per accelerator hour."""
+    """Return a forecast in values that JSON can hold.
+
+    Args:
+        one: The forecast.
+        price: Price of an accelerator hour. If None, the row has no cost.
+    """
     scenario, step = one.scenario, one.step
     row: dict[str, Any] = {
         "recipe": scenario.recipe.name,
         "accelerator": scenario.machine.accelerator.name,
         "ranks": scenario.machine.ranks,
-        "nodes": -(-scenario.machine.ranks // scenario.machine.ranks_per_node),
+        "nodes": scenario.machine.nodes,
         "per_rank_batch_size": scenario.batch,
         "global_batch_size": scenario.global_batch,
         "software_round": scenario.mlperf_round or None,
@@ -57,40 +71,65 @@ def forecast_row(one: Forecast, price: float | None = None) -> dict[str, Any]:
     return row
 
 
-def forecast_text(one: Forecast, causes: dict[str, float], coverage: float, price: float | None) -> str:
-    """Say a forecast in a dozen lines."""
-    row, step = forecast_row(one, price), one.step
-    parts = (
-        ("forward", step.forward_s), ("backward", step.backward_s), ("slowest rank", step.straggler_s),
-        ("contention", step.contention_s), ("exposed communication", step.exposed_s), ("update", step.update_s),
-        ("negotiation", step.overhead_s), ("input", step.input_s),
-    )  # fmt: skip
+def forecast_text(one: Forecast, savings_ms: Mapping[str, float], coverage: float, price: float | None) -> str:
+    """Return a forecast as about a dozen lines of text.
+
+    Args:
+        one: The forecast.
+        savings_ms: Cause of lost time -> milliseconds by which a step would be shorter without the cause.
+        coverage: Share of measured points that the interval should contain.
+        price: Price of an accelerator hour. If None, no cost is shown.
+    """
+    row = forecast_row(one, price)
     lines = [
         f"{row['recipe']} on {row['ranks']:,} x {row['accelerator']} in {row['nodes']:,} nodes, "
         f"{row['per_rank_batch_size']:g} images a rank, {row['global_batch_size']:,.0f} a step",
         f"images/s       {one.images_per_s:,.0f}  ({coverage:.0%} interval {one.low:,.0f} to {one.high:,.0f}, "
-        f"from held-out points of the kind {one.basis!r})",
+        f"from the errors on held-out points; {_BASES[one.basis]})",
         f"efficiency     {one.efficiency:.1%} of {row['ranks']:,} times one accelerator at the same batch",
-        f"step           {1e3 * step.total_s:.2f} ms: "
-        + ", ".join(f"{name} {1e3 * seconds:.2f}" for name, seconds in parts if seconds > 0),
-        f"reductions     {1e3 * step.communication_s:.2f} ms in {len(step.reductions)} buckets by "
-        f"{row['algorithm']}, of which {1e3 * step.exposed_s:.2f} ms are waited for",
+        *_step_lines(one),
         f"epochs         {one.epochs}" + ("" if one.reaches_target else "; the target needs more at this batch"),
-        f"time to train  {one.run.total_s:,.1f} s: before {one.run.pre_s:.1f}, epochs {one.run.epochs_s:,.1f}, "
-        f"first epoch's excess {one.run.first_epoch_excess_s:.1f}, evaluations {one.run.evaluations_s:.1f}",
-        f"start-up       {one.startup.total_s:.1f} s before the clock: launch {one.startup.launch_s:.1f}, "
-        f"communicator {one.startup.communicator_s:.1f} beside pipeline and network {one.startup.pipeline_s:.1f}",
+        f"time to train  {one.run.total_s:,.1f} s: before the first epoch {one.run.pre_s:.1f}, "
+        f"epochs {one.run.epochs_s:,.1f}, excess of the first epoch {one.run.first_epoch_excess_s:.1f}, "
+        f"evaluations {one.run.evaluations_s:.1f}",
+        f"start-up       {one.startup.total_s:.1f} s before run_start: launch {one.startup.launch_s:.1f}, then "
+        f"communicator {one.startup.communicator_s:.1f} while pipeline and network take {one.startup.pipeline_s:.1f}",
         f"cost           {one.accelerator_hours:,.1f} accelerator hours"
         + ("" if price is None else f", {row['cost']:,.2f} at {price:g} an hour"),
     ]
-    if causes:
+    if savings_ms:
         lines.append("a step would be shorter without")
-        lines += [f"  {cause:<48} by {saved:6.2f} ms" for cause, saved in causes.items() if saved > 0.005]  # noqa: PLR2004
+        shown = {cause: saved for cause, saved in savings_ms.items() if saved > _SHOWN_FROM_MS}
+        lines += [f"  {cause:<50} by {saved:6.2f} ms" for cause, saved in shown.items()]
     return "\n".join(lines)
 
 
+def _step_lines(one: Forecast) -> list[str]:
+    step = one.step
+    parts = (
+        ("forward", step.forward_s),
+        ("backward", step.backward_s),
+        ("slowest rank", step.straggler_s),
+        ("contention", step.contention_s),
+        ("exposed communication", step.exposed_s),
+        ("update", step.update_s),
+        ("negotiation", step.overhead_s),
+        ("input", step.input_s),
+    )
+    shown = ", ".join(f"{name} {1e3 * seconds:.2f}" for name, seconds in parts if seconds > 0)
+    return [
+        f"step           {1e3 * step.total_s:.2f} ms: {shown}",
+        f"reductions     {1e3 * step.communication_s:.2f} ms in {len(step.reductions)} buckets by "
+        f"{one.scenario.software.algorithm}, of which {1e3 * step.exposed_s:.2f} ms are waited for",
+    ]
+
+
 def startup_text(ranks: Iterable[int]) -> str:
-    """Compare seeded with broadcast weights, and overlapped with serial bring-up, by ranks."""
+    """Return a table of start-up seconds by number of ranks.
+
+    Its columns compare seeded with broadcast weights, and a communicator that starts while the pipeline is built
+    (overlapped) with one that starts after (serial).
+    """
     rows = []
     for count in ranks:
         variants = [
@@ -103,7 +142,10 @@ def startup_text(ranks: Iterable[int]) -> str:
 
 
 def collective_rows(topologies: Sequence[Topology], sizes: Sequence[float]) -> list[dict[str, Any]]:
-    """Time every algorithm for each topology and size; ``best`` leaves out what needs special switches."""
+    """Return the seconds of every algorithm for each topology and size in bytes.
+
+    ``best`` is the name of the fastest algorithm that needs no special switches.
+    """
     rows = []
     for topology in topologies:
         for size in sizes:

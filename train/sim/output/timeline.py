@@ -1,57 +1,92 @@
-"""A simulated step for chrome://tracing or Perfetto: what computes, what communicates, who waits."""
+"""A simulated step as a trace file for chrome://tracing or Perfetto: compute, reductions and waits."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from train.sim.constants import Calibration, log_factor
-from train.sim.forecast import Scenario, effects_of, step_model, time_step
+from train.sim.constants import Calibration, log_compute_factor
+from train.sim.forecast import Scenario, effect_names, step_model, time_step
 from train.sim.roofline import KernelTable
+from train.sim.step_time import Reduction, StepTime
 
 __all__ = ["step_trace", "write_trace"]
 
 _COMPUTE, _REDUCE, _WAIT = 1, 2, 3
+_Activity = tuple[str, str, int, float]
+"""Name, category, row of the trace, seconds."""
 
 
 def step_trace(scenario: Scenario, calibration: Calibration) -> list[dict[str, Any]]:
-    """Give one step's events in microseconds: a row for compute, one for reductions, one for waits.
+    """Return the events of one step in microseconds: a row of compute, a row of reductions, a row of waits.
 
-    Backward kernels are shown at the speed of the slowest rank and under reductions, so that rows line up.
+    Kernels have the duration that they have on the slowest rank and, in backward, with reductions at the same time, so
+    that the three rows fit together.
     """
-    constants, machine = calibration.constants, scenario.machine
     step = time_step(scenario, calibration)
-    factor = math.exp(log_factor(effects_of(machine, scenario.mlperf_round), constants.effects))
+    names, constants = effect_names(scenario.machine, scenario.mlperf_round), calibration.constants
+    factor = math.exp(log_compute_factor(names, constants.effects))
     model = scenario.recipe.model
     timed = step_model(model.name, model.num_classes, model.image_size, model.input_channels)
     slowest = 1 + step.straggler_s / step.compute_s
     stretched = slowest + step.contention_s / step.backward_s
-    events, at = [], 0.0
 
-    def play(table: KernelTable, speed: float, category: str) -> None:
-        nonlocal at
-        kernels = timed.kernels(table, machine, scenario.batch, constants, scenario.software)
-        for name, seconds in zip(table.names, kernels, strict=True):
-            spent = factor * speed * float(seconds)
-            events.append(_event(name, category, _COMPUTE, at, spent))
-            at += spent
+    def kernels(table: KernelTable, speed: float, category: str) -> list[_Activity]:
+        seconds = timed.kernels(table, scenario.machine, scenario.batch, constants, scenario.software)
+        durations = [factor * speed * float(each) for each in seconds]
+        return [(name, category, _COMPUTE, each) for name, each in zip(table.names, durations, strict=True)]
 
-    play(timed.forward, slowest, "forward")
-    play(timed.backward, stretched, "backward")
-    for index, one in enumerate(step.reductions):
-        name = f"bucket {index} ({one.size_bytes / 1e6:.1f} MB)"
-        events.append(_event(name, "allreduce", _REDUCE, one.start_s, one.end_s - one.start_s))
-    for name, seconds, row in (
-        ("exposed communication", step.exposed_s, _WAIT), ("negotiation", step.overhead_s, _WAIT),
-        ("update", step.update_s, _COMPUTE), ("input", step.input_s, _WAIT),
-    ):  # fmt: skip
-        if seconds > 0:
-            events.append(_event(name, name, row, at, seconds))
-            at += seconds
+    compute = [*kernels(timed.forward, slowest, "forward"), *kernels(timed.backward, stretched, "backward")]
+    in_turn = _in_turn([*compute, *_after_backward(step)])
+    return [*in_turn[: len(compute)], *_reductions(step.reductions), *in_turn[len(compute) :]]
+
+
+def _after_backward(step: StepTime) -> list[_Activity]:
+    activities = [
+        ("exposed communication", _WAIT, step.exposed_s),
+        ("negotiation", _WAIT, step.overhead_s),
+        ("update", _COMPUTE, step.update_s),
+        ("input", _WAIT, step.input_s),
+    ]
+    return [(name, name, row, seconds) for name, row, seconds in activities if seconds > 0]
+
+
+def _reductions(reductions: Iterable[Reduction]) -> list[dict[str, Any]]:
+    return [
+        _event(
+            f"bucket {index} ({one.size_bytes / 1e6:.1f} MB)",
+            "allreduce",
+            _REDUCE,
+            start_s=one.start_s,
+            duration_s=one.end_s - one.start_s,
+        )
+        for index, one in enumerate(reductions)
+    ]
+
+
+def _in_turn(activities: Iterable[_Activity]) -> list[dict[str, Any]]:
+    """Return the events of activities of which each starts when the one before it ends."""
+    events, at_s = [], 0.0
+    for name, category, row, seconds in activities:
+        events.append(_event(name, category, row, start_s=at_s, duration_s=seconds))
+        at_s += seconds
     return events
+
+
+def _event(name: str, category: str, row: int, *, start_s: float, duration_s: float) -> dict[str, Any]:
+    return {
+        "name": name,
+        "cat": category,
+        "ph": "X",
+        "pid": 0,
+        "tid": row,
+        "ts": round(start_s * 1e6, 3),
+        "dur": round(duration_s * 1e6, 3),
+    }
 
 
 def write_trace(path: Path, events: list[dict[str, Any]]) -> None:
@@ -66,10 +101,3 @@ def write_trace(path: Path, events: list[dict[str, Any]]) -> None:
         path.write_text(json.dumps({"traceEvents": titles + events, "displayTimeUnit": "ms"}), encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --trace") from None
-
-
-def _event(name: str, category: str, row: int, start_s: float, duration_s: float) -> dict[str, Any]:
-    return {
-        "name": name, "cat": category, "ph": "X", "pid": 0, "tid": row,
-        "ts": round(start_s * 1e6, 3), "dur": round(duration_s * 1e6, 3),
-    }  # fmt: skip

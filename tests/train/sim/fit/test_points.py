@@ -14,14 +14,14 @@ import pytest
 
 from configs.errors import UserError
 from train.sim.constants import load_calibration
-from train.sim.fit.heldout import HeldOut, affine_rate, covered, hold_out, quantile
-from train.sim.fit.point_forecast import Predictor
+from train.sim.fit.heldout import HeldOutPrediction, affine_rate, covered, hold_out, quantile
+from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import Point, ranks_per_node, read_points
 from train.sim.fit.regression import fit
 from train.sim.hardware import find_accelerator
 
 EXCERPT = Path(__file__).parents[1] / "points.csv"
-PREDICTOR = Predictor()
+PREDICTOR = PointPredictor()
 IDENTITY = ("mlperf_round", "submitter", "system", "accelerator", "n_acc", "batch_per_acc", "how")
 
 
@@ -147,8 +147,8 @@ def test_the_largest_systems_are_hidden_a_product_at_a_time_and_predicted() -> N
 
 def test_coverage_is_counted_with_widths_that_the_fold_itself_had_no_part_in(tmp_path: Path) -> None:
     point = one_point(tmp_path, n_acc="16", batch_per_acc="64")
-    calm = [HeldOut(point, "row", "calm", 0.01) for _ in range(9)]
-    wild = [HeldOut(point, "row", "wild", 0.5)]
+    calm = [HeldOutPrediction(point, "row", "calm", 0.01) for _ in range(9)]
+    wild = [HeldOutPrediction(point, "row", "wild", 0.5)]
     assert covered(calm + wild, 0.9) == 0.9
     assert covered(calm, 0.9) is None
 
