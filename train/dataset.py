@@ -115,7 +115,7 @@ class PackedImages(_Placed):
 
     def open_training(self, state: bytes = b"") -> TrainingSource:
         """See `Images`."""
-        from data.input.pipeline import open_training  # noqa: PLC0415 (imports DALI)
+        from data.input.packed import open_training  # noqa: PLC0415 (imports DALI)
 
         open_stream = partial(open_training, self._recipe, self._cluster.engine, self._folder, **self._place())
         if not self._recipe.data.keep_batches:
@@ -124,7 +124,7 @@ class PackedImages(_Placed):
 
     def open_evaluation(self) -> EvaluationSource:
         """See `Images`."""
-        from data.input.pipeline import open_evaluation  # noqa: PLC0415
+        from data.input.packed import open_evaluation  # noqa: PLC0415
 
         return open_evaluation(self._recipe, self._cluster.engine, self._folder, **self._place())
 

@@ -1,6 +1,6 @@
-"""A running DALI pipeline as a stream of batches in MXNet's memory, and its errors in words.
+"""A stream of batches: runs a DALI pipeline, copies its outputs into MXNet arrays, and explains its errors.
 
-Knows what DALI's objects can do, yet imports nothing of it: pipelines come from `data.input.pipeline`.
+Calls methods of DALI's objects, but does not import DALI: `data.input.pipeline` makes the pipelines.
 """
 
 from __future__ import annotations
@@ -18,17 +18,28 @@ import numpy as np
 from configs.schema import Engine, Recipe
 from data.input.batches import DataError, TrainingBatch
 
-__all__ = ["READER", "Reading", "Stream", "UndecodableError", "index_rows"]
+__all__ = ["READER", "ReadRequest", "Stream", "UndecodableError", "index_rows"]
 
 READER = "reader"
-"""Name of the reader in every pipeline."""
+"""Name of the reader operator in every pipeline."""
 
 _SOURCE = re.compile(r"(?P<path>.+) at index (?P<offset>\d+)")
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What is read, by whom, and where to."""
+class ReadRequest:
+    """The images that one rank reads, and the device that they go to.
+
+    Attributes:
+        recipe: Crop, flip, normalisation, shuffling, seed, number of samples.
+        engine: Layout, threads, prefetching.
+        folder: A packed data set.
+        split: ``"train"`` or ``"eval"``.
+        batch_size: Images of a micro-batch of this rank.
+        rank: This rank, below ``world_size``.
+        world_size: Number of ranks.
+        device_id: GPU of this host; if None, the CPU.
+    """
 
     recipe: Recipe
     engine: Engine
@@ -41,32 +52,32 @@ class Reading:
 
     @property
     def rec(self) -> Path:
-        """The records."""
+        """The file of records."""
         return self.folder / f"{self.split}.rec"
 
     @property
     def idx(self) -> Path:
-        """Their index."""
+        """The index of the records."""
         return self.folder / f"{self.split}.idx"
 
     @property
     def num_samples(self) -> int:
-        """Records that the recipe expects."""
+        """Number of records that the recipe expects."""
         data = self.recipe.data
         return data.train_samples if self.split == "train" else data.eval_samples
 
     @property
     def largest_shard(self) -> int:
-        """Samples of the rank that has most."""
+        """Number of samples of the rank with the largest shard."""
         return -(-self.num_samples // self.world_size)
 
 
 class UndecodableError(DataError):
-    """Records whose image cannot be decoded.
+    """The images of some records cannot be decoded.
 
     Args:
         text: The message.
-        offsets: Where the records begin in their file.
+        offsets: Byte offsets of these records in the file.
     """
 
     def __init__(self, text: str, offsets: frozenset[int]) -> None:
@@ -75,48 +86,48 @@ class UndecodableError(DataError):
 
 
 class Stream:
-    """Batches of a pipeline whose outputs are images, labels and where each image came from.
+    """The batches of one DALI pipeline.
 
     Args:
-        reading: What is read.
-        pipeline: The pipeline, not built yet.
-        num_samples: Records that its index should hold.
-        state: Where ``pipeline`` was told to go on; none: at the beginning.
+        request: The images to read.
+        pipeline: A pipeline, not built yet, with three outputs: images, labels, and the source of each image.
+        num_samples: Number of records that the index of the pipeline should have.
+        state: The checkpoint that ``pipeline`` was made with; if empty, it starts at the beginning.
     """
 
-    def __init__(self, reading: Reading, pipeline: Any, num_samples: int, state: bytes = b"") -> None:
-        self._reading, self._pipeline, self._num_samples = reading, pipeline, num_samples
-        self._untouched: bytes | None = state
-        self._context = mx.cpu() if reading.device_id is None else mx.gpu(reading.device_id)
+    def __init__(self, request: ReadRequest, pipeline: Any, num_samples: int, state: bytes = b"") -> None:
+        self._request, self._pipeline, self._num_samples = request, pipeline, num_samples
+        self._initial_state: bytes | None = state
+        self._context = mx.cpu() if request.device_id is None else mx.gpu(request.device_id)
         self._is_running = False
-        self._has_vectors = reading.recipe.loss.kind == "sigmoid"
+        self._has_vectors = request.recipe.loss.kind == "sigmoid"
         pipeline.build()
 
     def start(self) -> None:
-        """Open the files and begin to read ahead, if not done yet.
+        """Open the files and begin to read ahead; does nothing if that is done already.
 
         Raises:
-            DataError: A file cannot be read, or is not of the recipe's length.
+            DataError: A file cannot be read, or does not have the number of records that the recipe expects.
         """
         if self._is_running:
             return
         found = self._call(lambda: self._pipeline.reader_meta(READER)["epoch_size"])
         if found != self._num_samples:
             raise DataError(
-                f"{self._reading.idx}: {found} records, expected {self._num_samples}; prepare the data set again"
+                f"{self._request.idx}: {found} records, expected {self._num_samples}; prepare the data set again"
             )
         self._call(self._pipeline.schedule_run)
         self._is_running = True
 
     def next(self) -> TrainingBatch:
-        """Give the next batch, and let DALI begin another.
+        """Return the next batch, and let DALI begin another one.
 
         Raises:
             DataError: A record cannot be used.
         """
         assert self._is_running
         images, labels, sources = self._call(self._pipeline.share_outputs)
-        self._untouched = None
+        self._initial_state = None
         self._check_labels(labels.as_array(), sources)
         batch = TrainingBatch(_copy(images.as_tensor(), self._context), self._labels(labels.as_tensor()))
         self._pipeline.release_outputs()
@@ -124,8 +135,11 @@ class Stream:
         return batch
 
     def state(self) -> bytes:
-        """Give the state of reader and random operators after the last batch given; batches read ahead do not count."""
-        return bytes(self._pipeline.checkpoint()) if self._untouched is None else self._untouched
+        """Return a checkpoint of the reader and the random operators after the last batch that `next` returned.
+
+        Batches that DALI has read ahead do not count.
+        """
+        return bytes(self._pipeline.checkpoint()) if self._initial_state is None else self._initial_state
 
     def close(self) -> None:
         """Stop DALI's threads and free its memory."""
@@ -138,40 +152,40 @@ class Stream:
         return _copy(tensor, mx.cpu()).as_in_context(self._context)
 
     def _check_labels(self, labels: Any, sources: Any) -> None:
-        """Refuse labels that are no class. They are still on the host, whatever the device: nothing waits."""
-        num_classes = self._reading.recipe.model.num_classes
+        """Raise DataError if a label is not a class. DALI keeps labels on the host, so this does not wait for a GPU."""
+        num_classes = self._request.recipe.model.num_classes
         width, most = (num_classes, 1) if self._has_vectors else (1, num_classes - 1)
         if labels.shape[1] != width:
-            raise DataError(f"{self._reading.rec}: {labels.shape[1]} labels an image, expected {width}")
+            raise DataError(f"{self._request.rec}: {labels.shape[1]} labels an image, expected {width}")
         is_class = (labels >= 0) & (labels <= most) & (labels == np.floor(labels))
         if is_class.all():
             return
         at, column = np.unravel_index(np.argmin(is_class), is_class.shape)
         source = _SOURCE.fullmatch(sources.at(int(at)).tobytes().decode())
         assert source is not None
-        record = self._name([int(source["offset"])])
+        record = self._name_records([int(source["offset"])])
         raise DataError(f"{record}: label {labels[at, column]:g}, allowed: whole numbers 0 to {most}")
 
     def _call(self, action: Callable[[], Any]) -> Any:
-        """Call DALI; turn its page of text into one line."""
+        """Call DALI, and turn its error, a page of text, into one line."""
         try:
             return action()
         except RuntimeError as error:
             text = str(error)
         offsets = frozenset(int(match["offset"]) for match in re.finditer(rf"File: {_SOURCE.pattern}", text))
-        verify = f"({_reason(text)}); ./run.sh prepare --verify {self._reading.folder} finds all that is wrong"
+        verify = f"({_reason(text)}); ./run.sh prepare --verify {self._request.folder} names all damaged records"
         if offsets:
-            raise UndecodableError(f"{self._name(sorted(offsets))}: cannot be decoded {verify}", offsets)
-        raise DataError(f"{self._reading.rec}: DALI stopped {verify}")
+            raise UndecodableError(f"{self._name_records(sorted(offsets))}: cannot be decoded {verify}", offsets)
+        raise DataError(f"{self._request.rec}: DALI stopped {verify}")
 
-    def _name(self, offsets: list[int]) -> str:
-        keys = {offset: key for key, offset in index_rows(self._reading.idx)}
+    def _name_records(self, offsets: list[int]) -> str:
+        keys = {offset: key for key, offset in index_rows(self._request.idx)}
         records = (f"record {keys.get(offset, 'unknown')} at byte {offset}" for offset in offsets)
-        return f"{self._reading.rec}: {', '.join(records)}"
+        return f"{self._request.rec}: {', '.join(records)}"
 
 
 def index_rows(idx: Path) -> Iterator[tuple[str, int]]:
-    """Give key and byte offset of each record of an index."""
+    """Yield key and byte offset of each record of an index."""
     with idx.open(encoding="ascii") as lines:
         for line in lines:
             key, offset = line.split("\t")
@@ -179,17 +193,17 @@ def index_rows(idx: Path) -> Iterator[tuple[str, int]]:
 
 
 def _reason(text: str) -> str:
-    """Find the sentence in DALI's error that says what happened: the last one before the first stack trace."""
+    """Return the line of DALI's error text that says what happened: the last line before the first stack trace."""
     line = text.partition("\nStacktrace")[0].splitlines()[-1]
     return re.sub(r"^(Error in thread \d+: )?(\[\S+:\d+\] )*", "", line)
 
 
 def _copy(tensor: Any, context: Any) -> Any:
-    """Copy DALI's tensor into a fresh array.
+    """Copy a tensor of DALI into a new NDArray.
 
-    Fresh, because the engine reads a batch some steps after it was handed out; a ring of arrays was no faster (two
-    cores: 0.06 ms for 32x3x32x32, 1.0 ms for 16x3x224x224). On a GPU this waits for the copy, since MXNet's streams
-    know nothing of DALI's.
+    The array is new for every batch, because the engine still reads a batch some steps after it was returned. Reusing
+    a ring of arrays was no faster (two cores: 0.06 ms for 32x3x32x32, 1.0 ms for 16x3x224x224). On a GPU this waits for
+    the copy, because the CUDA streams of MXNet and DALI are not synchronised with each other.
     """
     array = mx.nd.empty(tuple(tensor.shape()), ctx=context, dtype="float32")
     pointer = ctypes.c_void_p()

@@ -1,9 +1,9 @@
-"""Seeded images that touch no disk: for tests, and to measure all but the input.
+"""Seeded images made in memory: for tests, and to measure training without any input from disk.
 
-Each class has its own coarse pattern, under noise, so that a network learns them; several classes add up. A pool of
-images is made once; the image at position p of the endless global sequence is the pool's p modulo its length, so what
-a micro-batch holds follows from the recipe and its place in the global batch, however that is cut into ranks and
-accumulation.
+Each class has a coarse pattern of its own, under noise, so that a network can learn the classes. The patterns of
+several classes add up. A pool of images is made once, and image p of the endless global sequence is image p modulo the
+length of the pool. So the images of a micro-batch follow from the recipe and from the position in the global batch,
+however the global batch is divided into ranks and accumulation steps.
 """
 
 from __future__ import annotations
@@ -24,63 +24,75 @@ _POOL_BYTES = 64 << 20
 _PATTERN_SIDE = 4
 _CHANNELS = 3
 _SHARE_OF_A_CLASS = 0.2
-"""Of the images, where each has any number of classes."""
+"""Share of the images that have a class, if an image may have several classes."""
 
 
 def open_synthetic_training(  # noqa: PLR0913
-    recipe: Recipe, engine: Engine, *, batch_size: int, rank: int, world_size: int, device_id: int | None = None,
+    recipe: Recipe,
+    engine: Engine,
+    *,
+    batch_size: int,
+    rank: int,
+    world_size: int,
+    device_id: int | None = None,
     state: bytes = b"",
-) -> TrainingSource:  # fmt: skip
+) -> TrainingSource:
     """Open this rank's endless stream of synthetic training images.
 
-    A global batch is a row of micro-batches, rank by rank and then accumulation step by accumulation step; since
-    one follows the other, a rank's n-th micro-batch is number ``n * world_size + rank`` of the run whatever the
-    accumulation: two ranks see in a step what one rank sees in two accumulation steps.
+    A global batch is a sequence of micro-batches: those of all ranks for the first accumulation step, then those for
+    the next. So micro-batch n of a rank is number ``n * world_size + rank`` of the run, whatever the accumulation, and
+    two ranks see in one step the images that one rank sees in two accumulation steps.
 
     Args:
         recipe: Classes, image size, channels, number of samples, seed.
         engine: Layout.
         batch_size: Images of a micro-batch of this rank.
         rank: This rank, below ``world_size``.
-        world_size: All ranks.
-        device_id: GPU of this host; None: the CPU.
-        state: Where another one stood; none: at the beginning.
+        world_size: Number of ranks.
+        device_id: GPU of this host; if None, the CPU.
+        state: The state of a stream that this one continues; if empty, it starts at the beginning.
     """
     pool = _Pool(recipe, engine, "train", recipe.data.train_samples, device_id)
-    return _Training(pool, batch_size, int(state) if state else rank, world_size)
+    return _SyntheticTraining(pool, batch_size, int(state) if state else rank, world_size)
 
 
 def open_synthetic_evaluation(
-    recipe: Recipe, engine: Engine, *, batch_size: int, rank: int, world_size: int, device_id: int | None = None
-) -> EvaluationSource:  # fmt: skip
-    """Open this rank's shard of as many synthetic evaluation images as the recipe says; arguments as for training."""
+    recipe: Recipe,
+    engine: Engine,
+    *,
+    batch_size: int,
+    rank: int,
+    world_size: int,
+    device_id: int | None = None,
+) -> EvaluationSource:
+    """Open this rank's shard of the synthetic evaluation images; the arguments are those of training."""
     pool = _Pool(recipe, engine, "eval", recipe.data.eval_samples, device_id)
-    return _Evaluation(pool, batch_size, shard_range(recipe.data.eval_samples, rank, world_size))
+    return _SyntheticEvaluation(pool, batch_size, shard_range(recipe.data.eval_samples, rank, world_size))
 
 
-class _Training:
+class _SyntheticTraining:
     """See `TrainingSource`."""
 
-    def __init__(self, pool: _Pool, batch_size: int, block: int, world_size: int) -> None:
+    def __init__(self, pool: _Pool, batch_size: int, micro_batch: int, world_size: int) -> None:
         self._pool, self._batch_size = pool, batch_size
-        self._block, self._world_size = block, world_size
+        self._micro_batch, self._world_size = micro_batch, world_size
 
     def begin_epoch(self, epoch: int) -> None:
         assert epoch >= 1
 
     def next_batch(self) -> TrainingBatch:
-        start = self._block * self._batch_size
-        self._block += self._world_size
+        start = self._micro_batch * self._batch_size
+        self._micro_batch += self._world_size
         return self._pool.take(np.arange(start, start + self._batch_size))
 
     def state(self) -> bytes:
-        return str(self._block).encode()
+        return str(self._micro_batch).encode()
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-class _Evaluation:
+class _SyntheticEvaluation:
     """See `EvaluationSource`."""
 
     def __init__(self, pool: _Pool, batch_size: int, shard: range) -> None:
@@ -97,7 +109,7 @@ class _Evaluation:
 
 
 class _Pool:
-    """Images in the device's memory, taken by position."""
+    """Images and labels in the memory of the device."""
 
     def __init__(self, recipe: Recipe, engine: Engine, split: str, num_samples: int, device_id: int | None) -> None:
         context = mx.cpu() if device_id is None else mx.gpu(device_id)
@@ -108,31 +120,31 @@ class _Pool:
         self._images, self._labels = mx.nd.array(images, ctx=context), mx.nd.array(labels, ctx=context)
 
     def take(self, positions: Any) -> TrainingBatch:
-        """Gather the images at these positions; queued in the engine, nothing waits."""
+        """Return the images at these positions of the global sequence; MXNet queues the copy and does not wait."""
         rows = mx.nd.array(positions % self._size, dtype="int32").as_in_context(self._images.context)
         return TrainingBatch(mx.nd.take(self._images, rows), mx.nd.take(self._labels, rows))
 
 
 def _draw(recipe: Recipe, split: str, num_samples: int) -> tuple[Any, Any]:
-    """Draw a pool of normalised images [P, H, W, C], float32, and labels [P], or [P, classes] of 0 and 1."""
+    """Return a pool of normalised images [P, H, W, C], float32, and labels [P], or [P, classes] zeros and ones."""
     model, seed = recipe.model, recipe.run.seed
     side = model.image_size
     size = min(num_samples, max(1, _POOL_BYTES // (side * side * model.input_channels * 4)))
-    of_classes = np.random.Generator(np.random.Philox(key=stream_seed(seed, "synthetic patterns", 0)))
+    class_random = np.random.Generator(np.random.Philox(key=stream_seed(seed, "synthetic patterns", 0)))
     coarse = (model.num_classes, _PATTERN_SIDE, _PATTERN_SIDE, _CHANNELS)
-    patterns = of_classes.standard_normal(coarse, dtype=np.float32)
-    of_split = np.random.Generator(np.random.Philox(key=stream_seed(seed, f"synthetic {split}", 0)))
-    has_many = recipe.loss.kind == "sigmoid"
+    patterns = class_random.standard_normal(coarse, dtype=np.float32)
+    split_random = np.random.Generator(np.random.Philox(key=stream_seed(seed, f"synthetic {split}", 0)))
+    has_label_vectors = recipe.loss.kind == "sigmoid"
     labels = (
-        of_split.random((size, model.num_classes)) < _SHARE_OF_A_CLASS
-        if has_many
-        else of_split.integers(model.num_classes, size=size)
+        split_random.random((size, model.num_classes)) < _SHARE_OF_A_CLASS
+        if has_label_vectors
+        else split_random.integers(model.num_classes, size=size)
     )
     cells = np.arange(side) * _PATTERN_SIDE // side
     images = np.zeros((size, side, side, model.input_channels), np.float32)
     drawn = min(_CHANNELS, model.input_channels)
     for image, label in zip(images, labels, strict=True):
-        noise = of_split.standard_normal((side, side, _CHANNELS), dtype=np.float32)
-        pattern = patterns[label].sum(axis=0) if has_many else patterns[label]
+        noise = split_random.standard_normal((side, side, _CHANNELS), dtype=np.float32)
+        pattern = patterns[label].sum(axis=0) if has_label_vectors else patterns[label]
         image[..., :drawn] = (pattern[cells][:, cells] + noise)[..., :drawn]
     return images, labels.astype(np.float32)

@@ -12,7 +12,7 @@ from PIL import Image
 from configs.load import load_recipe
 from configs.schema import Engine, Recipe
 from data.input.batches import TrainingSource
-from data.input.pipeline import open_training
+from data.input.packed import open_training
 from data.input.synthetic import open_synthetic_training
 from data.recordio import RecordWriter, pack_image
 

@@ -22,7 +22,7 @@ _CROP_ATTEMPTS = 10
 
 def read_by_dali(recipe: Recipe, cluster: Cluster, folder: Path) -> Iterator[Any]:
     """Give batches of the pipeline that our runs use, without end."""
-    from data.input.pipeline import open_training  # noqa: PLC0415 (DALI, MXNet)
+    from data.input.packed import open_training  # noqa: PLC0415 (DALI, MXNet)
 
     source = open_training(recipe, cluster.engine, folder, batch_size=BATCH_SIZE, rank=0, world_size=1, device_id=None)
     source.begin_epoch(1)

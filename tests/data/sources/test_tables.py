@@ -17,7 +17,7 @@ from configs.errors import UserError
 from configs.load import load_recipe
 from configs.schema import Engine, Recipe
 from data.input.batches import DataError
-from data.input.pipeline import open_evaluation, open_training
+from data.input.packed import open_evaluation, open_training
 from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings

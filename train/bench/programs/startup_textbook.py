@@ -86,7 +86,7 @@ def _open_mxnet(options: argparse.Namespace, rank: int, world_size: int) -> list
 def _open_dali(options: argparse.Namespace, rank: int, world_size: int) -> list[Any]:
     """Open the pipelines of our own runs."""
     from configs.load import load_both  # noqa: PLC0415
-    from data.input.pipeline import open_evaluation, open_training  # noqa: PLC0415
+    from data.input.packed import open_evaluation, open_training  # noqa: PLC0415
 
     overrides = [f"model.image_size={options.image_size}", "data.eval_resize=null"]
     recipe, cluster = load_both(options.recipe, "laptop", overrides)

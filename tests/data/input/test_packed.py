@@ -17,7 +17,7 @@ from PIL import Image
 from configs.load import load_recipe
 from configs.schema import Engine, Recipe
 from data.input.batches import DataError, EvaluationSource, TrainingSource
-from data.input.pipeline import open_evaluation, open_training
+from data.input.packed import open_evaluation, open_training
 from data.recordio import RecordWriter, frame, pack_image
 from data.shards import shard_range
 
@@ -262,7 +262,7 @@ def test_an_undecodable_image_stops_training_and_is_named(tmp_path: Path, kind: 
         take(source, 10)
     message = str(caught.value)
     assert message.startswith(f"{tmp_path}/train.rec: record 23 at byte {offsets[23]}: cannot be decoded (")
-    assert message.endswith(f"; ./run.sh prepare --verify {tmp_path} finds all that is wrong")
+    assert message.endswith(f"; ./run.sh prepare --verify {tmp_path} names all damaged records")
     assert "\n" not in message
     assert len(message) < 400 + 2 * len(str(tmp_path))
 
@@ -278,7 +278,7 @@ def test_undecodable_images_are_left_out_with_one_warning_each_if_the_recipe_say
         source.begin_epoch(1)
     labels = [label for source in sources for label in take(source, 30)]
     assert set(labels) == set(range(40)) - {3, 4, 17, 39}
-    assert all(message.startswith("left out: ") for message in caplog.messages)
+    assert all(message.startswith("left out of training: ") for message in caplog.messages)
     for number in (3, 4, 17, 39):
         assert 1 <= sum(f"record {number} at byte" in message for message in caplog.messages) <= 2  # once a rank
     for source in sources:

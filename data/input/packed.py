@@ -1,0 +1,255 @@
+"""Batches from packed images for one rank: shards, resuming, skipped records, and the switch to plain images."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from configs.schema import Engine, Recipe
+from data.input.batches import EvaluationBatch, EvaluationSource, TrainingBatch, TrainingSource
+from data.input.pipeline import make_pipeline
+from data.input.stream import ReadRequest, Stream, UndecodableError, index_rows
+from data.shards import shard_range, stream_seed
+
+__all__ = ["open_evaluation", "open_training"]
+
+logger = logging.getLogger(__name__)
+
+
+def open_training(  # noqa: PLR0913
+    recipe: Recipe,
+    engine: Engine,
+    folder: Path,
+    *,
+    batch_size: int,
+    rank: int,
+    world_size: int,
+    device_id: int | None,
+    state: bytes = b"",
+) -> TrainingSource:
+    """Open this rank's endless stream of training images. No file is opened before the first epoch begins.
+
+    Args:
+        recipe: Crop, flip, normalisation, shuffling, the epoch at which these end, seed, number of samples.
+        engine: Layout, threads, prefetching.
+        folder: A packed data set (`data.prepare`).
+        batch_size: Images of a micro-batch of this rank.
+        rank: This rank, below ``world_size``.
+        world_size: Number of ranks, at most the number of training images.
+        device_id: GPU of this host; if None, the CPU.
+        state: The state of a stream that this one continues; if empty, it starts at the beginning.
+    """
+    assert world_size <= recipe.data.train_samples
+    request = ReadRequest(
+        recipe=recipe,
+        engine=engine,
+        folder=folder,
+        split="train",
+        batch_size=batch_size,
+        rank=rank,
+        world_size=world_size,
+        device_id=device_id,
+    )
+    return _PackedTraining(request, _StreamPosition.from_bytes(state) if state else _StreamPosition())
+
+
+def open_evaluation(  # noqa: PLR0913
+    recipe: Recipe,
+    engine: Engine,
+    folder: Path,
+    *,
+    batch_size: int,
+    rank: int,
+    world_size: int,
+    device_id: int | None,
+) -> EvaluationSource:
+    """Open this rank's shard of the evaluation images.
+
+    The arguments are those of `open_training`, but there may be more ranks than images.
+    """
+    request = ReadRequest(
+        recipe=recipe,
+        engine=engine,
+        folder=folder,
+        split="eval",
+        batch_size=batch_size,
+        rank=rank,
+        world_size=world_size,
+        device_id=device_id,
+    )
+    return _PackedEvaluation(request)
+
+
+@dataclass(frozen=True)
+class _StreamPosition:
+    """The position of a training stream, as a checkpoint keeps it.
+
+    Attributes:
+        left_out: Byte offsets of the records that could not be decoded.
+        is_plain: Whether the stream has switched to plain images (`data.plain_from_epoch`).
+        samples_given: Number of samples given since the stream began, or since the switch to plain images.
+        opened_at: ``samples_given`` at the time when the current pipeline was made.
+        pipeline: Checkpoint of the DALI pipeline; empty if the pipeline has given no batch.
+    """
+
+    left_out: frozenset[int] = frozenset()
+    is_plain: bool = False
+    samples_given: int = 0
+    opened_at: int = 0
+    pipeline: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        """Return a line of JSON, followed by the checkpoint of the DALI pipeline."""
+        numbers = [sorted(self.left_out), self.is_plain, self.samples_given, self.opened_at]
+        return json.dumps(numbers).encode() + b"\n" + self.pipeline
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> _StreamPosition:
+        """Return the position that `to_bytes` wrote."""
+        numbers, _, pipeline = content.partition(b"\n")
+        left_out, is_plain, samples_given, opened_at = json.loads(numbers)
+        return cls(frozenset(left_out), is_plain, samples_given, opened_at, pipeline)
+
+
+class _PackedTraining:
+    """A `TrainingSource` that can skip a damaged record, and can switch to plain images, as the recipe says.
+
+    The plain stream starts at the beginning of the shard, wherever the augmented stream stopped.
+    """
+
+    def __init__(self, request: ReadRequest, position: _StreamPosition) -> None:
+        self._request = request
+        self._left_out = position.left_out
+        self._samples_given, self._opened_at = position.samples_given, position.opened_at
+        self._index_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._plain_from = request.recipe.data.plain_from_epoch
+        self._is_plain = position.is_plain
+        self._stream = self._open(is_plain=position.is_plain, opened_at=position.opened_at, state=position.pipeline)
+        # The second pipeline is built before the run, so that the switch during the run costs only the first reads.
+        self._plain = self._open(is_plain=True) if self._plain_from and not position.is_plain else None
+
+    def begin_epoch(self, epoch: int) -> None:
+        assert epoch >= 1
+        if self._plain is not None and self._plain_from is not None and epoch >= self._plain_from:
+            self._stream.close()
+            self._stream, self._plain, self._is_plain = self._plain, None, True
+            self._samples_given = self._opened_at = 0
+        self._stream.start()
+
+    def next_batch(self) -> TrainingBatch:
+        while True:
+            try:
+                batch = self._stream.next()
+            except UndecodableError as error:  # noqa: PERF203 (rare, and a new pipeline costs far more)
+                if self._request.recipe.data.bad_record == "stop":
+                    raise
+                logger.warning("left out of training: %s", error)
+                self._leave_out(error.offsets)
+            else:
+                self._samples_given += self._request.batch_size
+                return batch
+
+    def state(self) -> bytes:
+        position = _StreamPosition(
+            left_out=self._left_out,
+            is_plain=self._is_plain,
+            samples_given=self._samples_given,
+            opened_at=self._opened_at,
+            pipeline=self._stream.state(),
+        )
+        return position.to_bytes()
+
+    def close(self) -> None:
+        for stream in filter(None, (self._stream, self._plain)):
+            stream.close()
+        if self._index_folder is not None:
+            self._index_folder.cleanup()
+
+    def _open(self, *, is_plain: bool, opened_at: int = 0, state: bytes = b"") -> Stream:
+        request, data, sticks = self._request, self._request.recipe.data, self._request.engine.stick_to_shard
+        # A new pipeline starts at the beginning of a shard. If shards rotate (each pass reads another shard), the
+        # number of samples given tells which shard is due.
+        passes = 0 if sticks else opened_at // request.largest_shard
+        reader = {
+            "shard_id": (request.rank + passes) % request.world_size,
+            "num_shards": request.world_size,
+            "stick_to_shard": sticks,
+            "random_shuffle": not is_plain,
+            # A buffer larger than a shard would read the shard several times before the first batch.
+            "initial_fill": min(data.shuffle_buffer, request.largest_shard),
+        }
+        seed = stream_seed(request.recipe.run.seed, f"train, {len(self._left_out)} left out", request.rank)
+        pipeline = make_pipeline(request, self._index(), reader, seed, is_augmented=not is_plain, state=state)
+        return Stream(request, pipeline, request.num_samples - len(self._left_out), state)
+
+    def _index(self) -> Path:
+        """Return the index of the data set, or a copy of it without the records that are left out."""
+        if not self._left_out:
+            return self._request.idx
+        if self._index_folder is None:
+            self._index_folder = tempfile.TemporaryDirectory(prefix="without-bad-records-")
+        idx = Path(self._index_folder.name) / "train.idx"
+        rows = [f"{key}\t{at}\n" for key, at in index_rows(self._request.idx) if at not in self._left_out]
+        idx.write_text("".join(rows), encoding="ascii")
+        return idx
+
+    def _leave_out(self, offsets: frozenset[int]) -> None:
+        """Continue without these records; other ranks are not affected."""
+        self._stream.close()
+        self._left_out |= offsets
+        self._opened_at = self._samples_given
+        self._stream = self._open(is_plain=self._is_plain, opened_at=self._opened_at)
+        self._stream.start()
+        if self._plain is not None:
+            self._plain.close()
+            self._plain = self._open(is_plain=True)
+
+
+class _PackedEvaluation:
+    """An `EvaluationSource` that gives every image exactly once a pass, with any number of ranks."""
+
+    def __init__(self, request: ReadRequest) -> None:
+        shard = shard_range(request.num_samples, request.rank, request.world_size)
+        self._num_valid = [min(request.batch_size, len(shard) - at) for at in range(0, len(shard), request.batch_size)]
+        # DALI pads every shard to the length of the largest one, and pads that to whole batches.
+        self._batches_per_pass = -(-request.largest_shard // request.batch_size)
+        self._batches_read = 0
+        self._stream: Stream | None = None
+        if not shard:
+            return
+        # DALI refuses more shards than images. With more ranks than images, each rank that has an image takes a shard
+        # of one image.
+        has_more_ranks = request.world_size > request.num_samples
+        reader = {
+            "shard_id": shard.start if has_more_ranks else request.rank,
+            "num_shards": min(request.world_size, request.num_samples),
+            "stick_to_shard": True,
+            "pad_last_batch": True,
+        }
+        seed = stream_seed(request.recipe.run.seed, "eval", request.rank)
+        pipeline = make_pipeline(request, request.idx, reader, seed, is_augmented=False)
+        self._stream = Stream(request, pipeline, request.num_samples)
+
+    def batches(self) -> Iterator[EvaluationBatch]:
+        if self._stream is None:
+            return
+        self._stream.start()
+        self._finish_pass(self._stream)
+        for num_valid in self._num_valid:
+            self._batches_read += 1
+            yield EvaluationBatch(*self._stream.next(), num_valid)
+        self._finish_pass(self._stream)
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def _finish_pass(self, stream: Stream) -> None:
+        """Read and drop the rest of a pass: one that the caller ended early, or padding for the larger shards."""
+        while self._batches_read % self._batches_per_pass:
+            self._batches_read += 1
+            stream.next()
