@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from data.input.batches import TrainingSource
-from tests.data.input.test_pipeline import evaluation, jpeg, recipe_for, take, training, write_split
+from tests.data.input.test_packed import evaluation, jpeg, recipe_for, take, training, write_split
 
 COUNT = 300
 UNIFORM = (COUNT**2 - 1) / (3 * COUNT)
