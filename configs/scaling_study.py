@@ -20,42 +20,53 @@ __all__ = ["Expectation", "LeftOut", "ScalingCell", "ScalingStudy"]
 
 Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)]
 Variants = Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
-"""The names on one axis of the grid, each with the keys that it sets."""
+"""The values of one axis of the grid: name -> the keys that it sets."""
 
 Names = Annotated[tuple[str, ...], Field(strict=False)]
-Words = Annotated[tuple[str | int, ...], Field(strict=False, min_length=1)]
+Numbers = Annotated[tuple[int, ...], Field(strict=False)]
+Arguments = Annotated[tuple[str | int, ...], Field(strict=False, min_length=1)]
 
 
 class LeftOut(Section):
-    """Cells that nobody wants: those that have one of the values listed on every axis listed."""
+    """Cells to leave out of the grid: those that have one of the listed values on every listed axis."""
 
-    network: Names = ()
-    communication: Names = ()
-    data: Names = ()
-    batch: Annotated[tuple[int, ...], Field(strict=False)] = ()
-    ranks: Annotated[tuple[int, ...], Field(strict=False)] = ()
+    network: Names = Field((), description="Names in study.network. If empty, any network.")
+    communication: Names = Field((), description="Names in study.communication. If empty, any communication.")
+    data: Names = Field((), description="Names in study.data. If empty, any data.")
+    batch: Numbers = Field(
+        (), description="Values of study.batch. If empty, any batch.", json_schema_extra={"unit": "images"}
+    )
+    ranks: Numbers = Field(
+        (), description="Values of study.ranks. If empty, any number of ranks.", json_schema_extra={"unit": "ranks"}
+    )
 
     def names(self, cell: ScalingCell) -> bool:
-        """Tell whether a cell is one of them."""
+        """Return whether ``cell`` is left out."""
         return all(getattr(cell, axis) in values for axis, values in self if values)
 
 
 class Expectation(Section):
     """A comparison that the study is made for: a network's images/s at one value of an axis over those at another.
 
-    It is judged by the numbers found, wherever both were, and the page says whether it holds.
+    It is judged by the numbers found, wherever both values were run, and the study's page says whether it holds.
     """
 
-    axis: Literal["communication", "data", "batch"]
-    base: str | int = Field(description="The value that speeds are told relative to.")
-    other: str | int
-    effect: Literal["loses", "gains"]
-    network: str = Field(description="What loses, or gains.")
-    than: Names = Field((), description="The networks that lose, or gain, less; none: it loses, or gains, at all.")
+    axis: Literal["communication", "data", "batch"] = Field(description="Axis whose two values are compared.")
+    base: str | int = Field(description="Value of the axis that speeds are relative to.")
+    other: str | int = Field(description="Value of the axis that is compared with base.")
+    effect: Literal["loses", "gains"] = Field(
+        description="Whether the network's images/s are expected to be lower (loses) or higher (gains) at other."
+    )
+    network: str = Field(description="Name, in study.network, of the network that is expected to lose or gain.")
+    than: Names = Field(
+        (),
+        description="Names of networks that are expected to lose, or gain, less. If empty, the network is compared "
+        "with itself alone.",
+    )
 
     @property
     def words(self) -> str:
-        """Say it."""
+        """The expectation as a sentence."""
         compared = f" more than {' and '.join(self.than)}" if self.than else ""
         value = f"batch {self.other}" if self.axis == "batch" else self.other
         base = f"batch {self.base}" if self.axis == "batch" else self.base
@@ -63,34 +74,65 @@ class Expectation(Section):
 
 
 class ScalingStudy(Section):
-    """Every combination of the axes, each ``repeats`` times, interleaved.
+    """A grid: every combination of networks, communications, data, batches and ranks, each run ``repeats`` times.
 
-    A cell sets, each over the one before: ``set``, its network's, communication's and data's keys, ``times_ranks``,
-    and what its batch and ranks mean. Repeat r runs with the recipe's seed plus r.
+    A cell sets, each over the one before: ``set``; the keys of its network, communication and data; ``times_ranks``;
+    and batch.global_size and the cluster's nodes and ranks, which follow from its batch and ranks.
     """
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    title: str
-    purpose: str
-    notes: str = Field("", description="What was found, in words; stands below the figures.")
-    recipe: str
-    cluster: str = "laptop"
-    set: dict[str, Any] = Field(default_factory=dict, description="Keys set in every run, as --set takes them.")
-    repeats: int = Field(3, ge=1, le=100)
-    warmup_steps: int = Field(10, ge=0, description="Steps at a run's beginning that no rate counts.")
-    ranks: Counts
-    batch: Counts = Field(description="Images a rank and step.")
-    network: Variants
-    communication: Variants
-    data: Variants
-    leave_out: Annotated[tuple[LeftOut, ...], Field(strict=False)] = ()
-    prepare: dict[str, Words] = Field(
-        default_factory=dict,
-        description="Data sets to pack where they are missing: name -> what ./run.sh prepare takes.",
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="Name of the study: letters, digits, dots, dashes and underscores. Its folder in runs bears it.",
     )
-    expects: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
+    title: str = Field(description="Heading of the study's page.")
+    purpose: str = Field(description="What the study asks, as the page's first paragraph.")
+    notes: str = Field(
+        "", description="What was found, in words, below the figures. An empty line separates paragraphs."
+    )
+    recipe: str = Field(description="Recipe that every run starts from: a name in configs/recipes or a YAML file.")
+    cluster: str = Field(
+        "laptop",
+        description="Cluster that every run uses: a name in configs/clusters or a YAML file. Cells that need "
+        "more cores or GPUs than it has are predicted, not run.",
+    )
+    set: dict[str, Any] = Field(
+        default_factory=dict, description="Keys set in every run, with dots between blocks, as --set takes them."
+    )
+    repeats: int = Field(
+        3,
+        ge=1,
+        le=100,
+        description="Runs of each cell; repeat r adds r to the recipe's seed. More repeats show the spread and take "
+        "longer.",
+        json_schema_extra={"unit": "runs"},
+    )
+    warmup_steps: int = Field(10, ge=0, description="Steps at the beginning of a run that no images/s count.")
+    ranks: Counts = Field(description="Numbers of ranks to run on, each once.", json_schema_extra={"unit": "ranks"})
+    batch: Counts = Field(
+        description="Images of a rank in one step, each number once.", json_schema_extra={"unit": "images"}
+    )
+    network: Variants = Field(
+        description="Networks to compare: a free name for each, with the keys that choose it, or {} for the recipe's."
+    )
+    communication: Variants = Field(
+        description="Ways to communicate to compare: a free name for each, with the keys that choose it, or {}."
+    )
+    data: Variants = Field(
+        description="Data sets to compare: a free name for each, with the keys that choose it, or {} for the recipe's."
+    )
+    leave_out: Annotated[tuple[LeftOut, ...], Field(strict=False)] = Field(
+        (), description="Combinations that are not run. A cell that an entry describes is left out."
+    )
+    prepare: dict[str, Arguments] = Field(
+        default_factory=dict,
+        description="Data sets to pack where they are missing: name of the data set -> arguments of ./run.sh prepare.",
+    )
+    expects: Annotated[tuple[Expectation, ...], Field(strict=False)] = Field(
+        (), description="Comparisons that the study is made for; its page says which of them hold."
+    )
     times_ranks: dict[str, float] = Field(
-        default_factory=dict, description="Keys whose value is this times the ranks: schedule.base_lr: 1e-4."
+        default_factory=dict,
+        description="Keys whose value is the number given times the ranks of the cell, as schedule.base_lr: 1e-4.",
     )
 
     @field_validator("ranks", "batch")

@@ -25,24 +25,43 @@ Values = Annotated[tuple[float, ...], Field(strict=False, min_length=1)]
 class Curve(Section):
     """One line of the plot."""
 
-    set: dict[str, Any] = Field(default_factory=dict, description="Keys of the recipe that make this curve.")
-    grid: dict[int, Values] = Field(min_length=1, description="Values of the tuned key to try at each swept value.")
+    set: dict[str, Any] = Field(
+        default_factory=dict, description="Keys that make this curve, with dots between blocks, as --set takes them."
+    )
+    grid: dict[int, Values] = Field(
+        min_length=1, description="Value of the swept key -> values of the tuned key to try there."
+    )
 
 
 class Study(Section):
-    """Curves of accuracy over a swept key; at each point the best of a grid, then the other seeds at that best."""
+    """Curves of accuracy over a swept key: each point is the best of a grid, then repeated with the other seeds.
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    title: str
-    purpose: str
-    notes: str = Field("", description="What was found, in words; stands below the table.")
-    recipe: str
-    cluster: str = "laptop"
-    set: dict[str, Any] = Field(default_factory=dict, description="Keys set in every run, as --set takes them.")
-    swept: str = Field(description="Key of the horizontal axis.")
-    tuned: str = Field(description="Key of which each point takes its best value.")
-    seeds: Annotated[tuple[int, ...], Field(strict=False, min_length=1)]
-    curves: dict[str, Curve] = Field(min_length=1)
+    A run sets, each over the one before: ``set``, the curve's own ``set``, the swept key, the tuned key, run.seed.
+    """
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="Name of the study: letters, digits, dots, dashes and underscores. Its folder in runs bears it.",
+    )
+    title: str = Field(description="Heading of the study's page.")
+    purpose: str = Field(description="What the study asks, as the page's first paragraph.")
+    notes: str = Field("", description="What was found, in words, below the table.")
+    recipe: str = Field(description="Recipe that every run starts from: a name in configs/recipes or a YAML file.")
+    cluster: str = Field(
+        "laptop", description="Cluster that every run uses: a name in configs/clusters or a YAML file."
+    )
+    set: dict[str, Any] = Field(
+        default_factory=dict, description="Keys set in every run, with dots between blocks, as --set takes them."
+    )
+    swept: str = Field(description="Key of the horizontal axis, for example batch.global_size.")
+    tuned: str = Field(
+        description="Key that each point tunes: it tries the values of the grid with the first seed and keeps the best."
+    )
+    seeds: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] = Field(
+        description="Values of run.seed, each once. The first one chooses the best value of the tuned key; the others "
+        "repeat the run with that value."
+    )
+    curves: dict[str, Curve] = Field(min_length=1, description="The curves to draw: a free name for each.")
 
     @field_validator("seeds")
     @classmethod

@@ -1,0 +1,160 @@
+"""The cluster file's blocks for the work of a rank: computing, and exchanging gradients."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from configs.section import Section
+
+__all__ = ["Communication", "Engine"]
+
+
+class Engine(Section):
+    """How MXNet and DALI use one rank's share of the machine."""
+
+    precision: Literal["float32", "float16"] = Field(
+        "float32",
+        description="Number type of convolutions, activations and gradients. float16 halves memory and network traffic "
+        "and uses tensor cores; it needs device: gpu, and every weight keeps a float32 master copy.",
+    )
+    layout: Literal["NCHW", "NHWC"] = Field(
+        "NCHW",
+        description="Order of an image tensor's axes: batch N, channel C, height H, width W. Tensor cores want NHWC; "
+        "MXNet's convolutions on a CPU know NCHW only.",
+    )
+    threads: int = Field(
+        1,
+        ge=1,
+        le=512,
+        description="OpenMP threads of a rank's operators. More threads than the rank has cores slow it down.",
+        json_schema_extra={"unit": "threads"},
+    )
+    input_threads: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="DALI threads of a rank, which read, decode and augment images. Raise it if steps wait for input.",
+        json_schema_extra={"unit": "threads"},
+    )
+    prefetch_depth: int = Field(
+        2,
+        ge=1,
+        le=16,
+        description="Batches that DALI prepares ahead of training. Larger values ride out slow reads and take memory.",
+        json_schema_extra={"unit": "batches"},
+    )
+    stick_to_shard: bool = Field(
+        False,
+        description="Whether a rank reads the same shard of the data set in every epoch, which the node can then "
+        "cache. If false, the ranks exchange shards after each epoch, so that every rank meets every image.",
+    )
+    backward_bulk_nodes: int = Field(
+        4,
+        ge=1,
+        le=999,
+        description="Operators of the backward pass that MXNet's engine runs as one segment. An allreduce waits for "
+        "the end of the segment that makes its gradient: smaller values start it sooner, larger ones schedule less.",
+        json_schema_extra={"unit": "operators"},
+    )
+    forward_bulk_nodes: int = Field(
+        15,
+        ge=1,
+        le=999,
+        description="Operators of the forward pass that MXNet's engine runs as one segment. A segment waits until the "
+        "weights of all its layers are updated: smaller values let the forward pass begin earlier.",
+        json_schema_extra={"unit": "operators"},
+    )
+    update_groups: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Groups of layers, last layers first; a group is updated as soon as its gradients are summed. "
+        "Larger values use the wait for the other sums; with 1, all layers are updated after the last sum.",
+        json_schema_extra={"unit": "groups"},
+    )
+    run_ahead_steps: int = Field(
+        2,
+        ge=1,
+        le=16,
+        description="Steps that Python may queue before it waits for the engine. Larger values hide more of Python's "
+        "own time and take more memory.",
+    )
+    timing: bool = Field(
+        True,
+        description="Whether a run measures how long its steps wait for input and for communication. If false, both "
+        "are missing from its metrics and its summary.",
+    )
+
+
+class Communication(Section):
+    """How ranks sum their gradients, and in which portions.
+
+    ``horovod`` is an allreduce by ``backend``. ``parameter_server`` is MXNet's ``dist_sync``, with ``servers``
+    processes beside the ranks; ``parameter_server_async`` is its ``dist_async``. ``devices`` makes every rank a device
+    of one process. ``none`` is for a single rank. All kinds but the asynchronous one take the same steps.
+    """
+
+    kind: Literal["horovod", "parameter_server", "parameter_server_async", "devices", "none"] = Field(
+        "horovod",
+        description="What sums the gradients: an allreduce (horovod), server processes, the devices of one process, or "
+        "nothing (none, for a single rank). Only horovod and none work under a launcher other than local.",
+    )
+    servers: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="Processes that hold the parameters of the two parameter_server kinds. More servers share the "
+        "traffic; the other kinds ignore the key.",
+        json_schema_extra={"unit": "processes"},
+    )
+    backend: Literal["gloo", "mpi", "nccl"] = Field(
+        "gloo",
+        description="Library that carries Horovod's messages: gloo or mpi between CPUs, nccl between GPUs. Gloo is "
+        "good for about 64 ranks.",
+    )
+    allreduce: Literal["flat", "hierarchical", "torus"] = Field(
+        "flat",
+        description="Route of an allreduce. flat: all ranks alike; hierarchical: first within a node, then across "
+        "nodes; torus: reduce-scatter in the node, allreduce across nodes, all-gather in the node (needs nccl).",
+    )
+    bucket_bytes: int = Field(
+        4 << 20,
+        ge=1,
+        description="Most gradient bytes that one allreduce carries; buckets are filled from the last layer on. "
+        "Smaller buckets leave earlier and overlap more of the backward pass, larger ones cost fewer messages.",
+    )
+    deferred_fraction: float = Field(
+        0.0,
+        ge=0,
+        le=0.5,
+        description="Share of the gradients, of late layers, that travels under the next step's forward pass, for "
+        "links that bound a step; it brought nothing on two cores. 0 defers none.",
+    )
+    cycle_time_ms: float = Field(
+        1.0,
+        gt=0,
+        le=1000,
+        description="Interval at which Horovod looks for gradients that are ready. Smaller values start an allreduce "
+        "sooner and take more CPU time.",
+    )
+    timeout_s: int = Field(
+        300,
+        ge=1,
+        le=86_400,
+        description="How long ranks wait for each other at start-up before the run fails. Raise it where many ranks "
+        "start slowly.",
+    )
+    link_bytes_per_s: float | None = Field(
+        None,
+        ge=1e5,
+        le=1e11,
+        description="Speed at which a rank may send over this machine's loopback, which imitates a slow network "
+        "between CPU ranks of launcher local. If null, the loopback keeps its own speed.",
+    )
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether all ranks are at the same step with the same weights."""
+        return self.kind != "parameter_server_async"

@@ -1,0 +1,123 @@
+"""The recipe's blocks for images: which data set, and what is done to each image before the network sees it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from configs.errors import ConfigError
+from configs.registry import DataSource
+from configs.section import Section
+
+__all__ = ["Crop", "Data"]
+
+Range = Annotated[tuple[float, float], Field(strict=False)]
+PerChannel = Annotated[tuple[float, float, float], Field(strict=False)]
+
+
+class Crop(Section):
+    """How a training image is cut to the network's input size.
+
+    ``none`` resizes the whole image. ``shift`` resizes it, then moves it by up to ``padding`` pixels and fills the gap
+    with black. ``resized`` cuts a random rectangle and resizes that, which is the crop of ImageNet training.
+    """
+
+    kind: Literal["none", "shift", "resized"] = Field(
+        "resized", description="Way of cutting: none (whole image), shift (moved image) or resized (random rectangle)."
+    )
+    area: Range = Field(
+        (0.08, 1.0),
+        description="Smallest and largest share of the image's area that a resized crop covers, both in (0, 1]. A "
+        "lower smallest share augments more.",
+    )
+    aspect: Range = Field(
+        (0.75, 1.3333333333333333),
+        description="Smallest and largest ratio of width to height of a resized crop, both at most 10.",
+    )
+    padding: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="Most pixels by which a shift moves the image, horizontally and vertically. 0 moves nothing.",
+        json_schema_extra={"unit": "px"},
+    )
+
+    @model_validator(mode="after")
+    def _ranges_are_ordered(self) -> Crop:
+        for key, (low, high), top in (("area", self.area, 1.0), ("aspect", self.aspect, 10.0)):
+            if not 0 < low <= high <= top:
+                raise ConfigError(key, [low, high], f"0 < low <= high <= {top:g}")
+        return self
+
+
+class Data(Section):
+    """The images: which data set, how many, and what is done to each image before the network sees it."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="Name of the packed data set, which is a folder in the cluster's paths.data.",
+    )
+    source: DataSource = Field(
+        description="What the data set was packed from; a data set from another source is refused. synthetic images "
+        "are made in memory and never packed."
+    )
+    train_samples: int = Field(
+        ge=1,
+        description="Training images of the data set. A data set with another number is refused.",
+        json_schema_extra={"unit": "images"},
+    )
+    eval_samples: int = Field(
+        ge=1,
+        description="Evaluation images of the data set. A data set with another number is refused.",
+        json_schema_extra={"unit": "images"},
+    )
+    crop: Crop = Crop()
+    flip: bool = Field(True, description="Whether half of the training images, chosen at random, are mirrored.")
+    eval_resize: int | None = Field(
+        None,
+        ge=8,
+        le=2048,
+        description="Length of an evaluation image's shorter side before the centre crop. Larger values crop away more "
+        "of the border. If null, model.image_size.",
+        json_schema_extra={"unit": "px"},
+    )
+    mean: PerChannel = Field(
+        (123.675, 116.28, 103.53),
+        description="Red, green and blue values subtracted from each pixel, of 255; by default ImageNet's mean.",
+    )
+    std: PerChannel = Field(
+        (58.395, 57.12, 57.375),
+        description="Red, green and blue values by which each pixel is divided after the mean is subtracted; by "
+        "default ImageNet's standard deviation.",
+    )
+    shuffle_buffer: int = Field(
+        4096,
+        ge=1,
+        description="Records that a rank's reader holds to draw the next one at random. Larger values shuffle better "
+        "and take more memory; more than a rank's shard is never held.",
+        json_schema_extra={"unit": "records"},
+    )
+    plain_from_epoch: int | None = Field(
+        None,
+        ge=2,
+        description="First epoch, counted from 1, whose training images are cut as in evaluation, without flip and "
+        "without shuffling. If null, images are augmented to the end.",
+        json_schema_extra={"unit": "epoch"},
+    )
+    keep_batches: bool = Field(
+        False,
+        description="Whether the first epoch's training batches stay in memory, as augmented, and are trained on again "
+        "in every later epoch. It saves reading and decoding; every epoch then has the same augmentation.",
+    )
+    bad_record: Literal["stop", "skip"] = Field(
+        "stop",
+        description="What happens at a training image that cannot be decoded: the run stops, or the image is left out.",
+    )
+
+    @field_validator("std")
+    @classmethod
+    def _std_is_positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if min(value) <= 0:
+            raise ConfigError("std", list(value), "three numbers above 0")
+        return value

@@ -1,0 +1,148 @@
+"""The cluster file's blocks for what surrounds a run: folders, checkpoints, scheduler, container, submitter."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from configs.errors import ConfigError
+from configs.registry import SCHEDULERS
+from configs.section import Section
+
+__all__ = ["Checkpoint", "Container", "Paths", "Scheduler", "Submission"]
+
+Texts = Annotated[tuple[str, ...], Field(strict=False)]
+
+if TYPE_CHECKING:
+    SchedulerKind = str
+else:
+    # A type checker cannot read names from a table, pydantic can.
+    SchedulerKind = Literal[tuple(SCHEDULERS)]
+
+
+class Checkpoint(Section):
+    """When a run's state is kept. It is always kept at the end of a run, and when a run is told to stop."""
+
+    every_epochs: int | None = Field(
+        1,
+        ge=1,
+        description="Epochs between two checkpoints; a checkpoint follows the first evaluation after them. If null, "
+        "only the end of a run and a stop signal write one.",
+    )
+    keep: int = Field(
+        2,
+        ge=1,
+        le=1000,
+        description="How many of the newest checkpoints stay on disk; older ones are deleted.",
+        json_schema_extra={"unit": "checkpoints"},
+    )
+
+
+class Paths(Section):
+    """Folders. A relative path starts at the program's own folder."""
+
+    data: str = Field("runs/data", description="Folder that holds the packed data sets, one folder each.")
+    runs: str = Field("runs", description="Folder in which every run gets a folder of its own.")
+    stage: str | None = Field(
+        None,
+        min_length=1,
+        description="Folder on each node's own disk to which a run copies its data set first. It may hold variables, "
+        "as $SLURM_TMPDIR; in a container, mount it for the copy to outlive the run. If null, nothing is copied.",
+    )
+    keep_stage: bool = Field(
+        True,
+        description="Whether the copy in paths.stage stays for the next run on the node. If false, the last run that "
+        "uses the copy deletes it.",
+    )
+
+
+class Submission(Section):
+    """Who runs this, for the submission events of the MLPerf log."""
+
+    org: str = Field("unaffiliated", min_length=1, description="Name of the submitting organisation (submission_org).")
+    platform: str = Field(
+        "laptop", min_length=1, description="Name of the machine as results tables show it (submission_platform)."
+    )
+    status: Literal["cloud", "onprem", "preview", "research"] = Field(
+        "research", description="Availability of the machine by MLPerf's categories (submission_status)."
+    )
+    poc_name: str = Field(
+        "anonymous", min_length=1, description="Name of the person to ask about the run (submission_poc_name)."
+    )
+    poc_email: str = Field(
+        "", description="Address of that person (submission_poc_email). If empty, the log has no such event."
+    )
+
+
+class Scheduler(Section):
+    """The program that grants machines. ``./run.sh submit`` renders a job script for it."""
+
+    kind: SchedulerKind = Field(
+        "none",
+        description="The scheduler. none: no job is needed; submit then starts ranks on a list of machines (--hosts).",
+    )
+    queue: str = Field(
+        "", description="Partition (Slurm), queue or namespace (Kubernetes) of the job. If empty, the site's default."
+    )
+    account: str = Field("", description="Project or group that pays for the job. If empty, the job names none.")
+    wall_time_s: int | None = Field(
+        None, ge=60, description="Time after which the scheduler ends the job. Every scheduler but none requires it."
+    )
+    resources: Texts = Field(
+        (),
+        description="Further requests as the scheduler spells them: rt_F={num_nodes}, --exclusive, -pe mpi 2. Braces "
+        "may hold num_nodes, ranks_per_node and world_size.",
+    )
+    notice_s: int = Field(
+        120,
+        ge=0,
+        description="How long before the end of its wall time a job is told to save its state and to stop. Raise it if "
+        "a checkpoint takes longer; 0 gives no notice.",
+    )
+    requeue: bool = Field(
+        False,
+        description="Whether a job that saved its state because its wall time was over is queued again, to continue.",
+    )
+    setup: Texts = Field(
+        (), description="Shell lines at the beginning of the job script, for example module load openmpi."
+    )
+
+    @field_validator("resources")
+    @classmethod
+    def _resources_name_known_values(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for word in value:
+            unknown = set(re.findall(r"{(.*?)}", word)) - {"num_nodes", "ranks_per_node", "world_size"}
+            if unknown:
+                raise ConfigError("resources", word, "{num_nodes}, {ranks_per_node} or {world_size} in braces")
+        return value
+
+    @model_validator(mode="after")
+    def _notice_comes_before_the_limit(self) -> Scheduler:
+        if self.wall_time_s is not None and self.notice_s >= self.wall_time_s:
+            raise ConfigError("notice_s", self.notice_s, f"less than wall_time_s: {self.wall_time_s}")
+        return self
+
+
+class Container(Section):
+    """The container image that the ranks of a job run in."""
+
+    runtime: Literal["none", "docker", "singularity", "apptainer", "enroot"] = Field(
+        "none", description="Program that runs the image. none: ranks run on the node itself."
+    )
+    image: str = Field("", description="Name or file of the image. It is required with a runtime and refused without.")
+    mounts: Texts = Field(
+        (),
+        description="Folders of the node that the container sees, as SOURCE:/TARGET or SOURCE:/TARGET:ro. The folders "
+        "of data and runs that the list leaves out are mounted under their own names.",
+    )
+
+    @model_validator(mode="after")
+    def _runtime_has_an_image(self) -> Container:
+        for pair in self.mounts:
+            if not re.fullmatch(r"[^:]+:/[^:]*(:ro)?", pair):
+                raise ConfigError("mounts", pair, "SOURCE:/TARGET")
+        if (self.runtime == "none") != (not self.image):
+            raise ConfigError("image", self.image, f"an image with a runtime, none without (runtime: {self.runtime})")
+        return self

@@ -1,0 +1,219 @@
+"""The recipe's blocks for training: network, batch, schedule, loss, length of the run, MLPerf, and the card."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from configs.decays import Decay
+from configs.errors import ConfigError
+from configs.networks import NETWORKS
+from configs.section import Section
+
+__all__ = ["Batch", "Card", "Loss", "Mlperf", "Model", "Run", "Schedule"]
+
+
+class Card(Section):
+    """What a recipe is for, in words for a newcomer. Nothing but ``./run.sh plan`` reads the card."""
+
+    purpose: str = Field(description="What the recipe is for.")
+    source: str = Field("", description="Where the hyperparameters and the data come from: paper, log, code.")
+    expected: str = Field("", description="The accuracy to expect, after how many epochs, and in how many runs.")
+    time: str = Field("", description="How long a run takes, and on which machine.")
+    hardware: str = Field("", description="The machines that the recipe needs.")
+    command: str = Field("", description="The command that runs the recipe.")
+
+
+class Model(Section):
+    """The network (a table of layers in `train.networks`), and what may vary in it."""
+
+    name: Literal[NETWORKS] = Field(description="The network.")  # type: ignore[valid-type]
+    num_classes: int = Field(
+        ge=2,
+        le=1_000_000,
+        description="Outputs of the classifier. The data set may not have more classes.",
+        json_schema_extra={"unit": "classes"},
+    )
+    image_size: int = Field(
+        ge=8,
+        le=1024,
+        description="Side of the square input image. Compute and memory grow with its square; each network has a "
+        "smallest and a largest size.",
+        json_schema_extra={"unit": "px"},
+    )
+    input_channels: Literal[1, 3, 4] = Field(
+        3,
+        description="Channels of the input image. 1 reads images as grey; 3 is red, green and blue; 4 adds a channel "
+        "of zeros, which tensor cores prefer and which counts in the first layer's initial weights (fan-in).",
+        json_schema_extra={"unit": "channels"},
+    )
+    bn_epsilon: float = Field(
+        1e-5, gt=0, lt=1, description="Added to the variance in batch norm, so that nothing is divided by 0."
+    )
+    bn_momentum: float = Field(
+        0.9,
+        ge=0,
+        lt=1,
+        description="Share of the running mean and variance that batch norm keeps at each step; the batch gives the "
+        "rest. Larger values average over more steps.",
+    )
+    classifier_std: float = Field(
+        0.01, gt=0, lt=1, description="Standard deviation of the classifier's initial weights, which are N(0, std)."
+    )
+    zero_gamma: bool = Field(
+        False, description="Whether the last batch-norm gamma of each residual block starts at 0 instead of 1."
+    )
+    parameters: str | None = Field(
+        None,
+        min_length=1,
+        description="File of trained parameters to start from, in the cluster's paths.data. If null, the weights are "
+        "drawn from run.seed.",
+    )
+
+
+class Batch(Section):
+    """The global batch and how it is cut. The number of ranks is the cluster's: see `configs.plan.plan_run`."""
+
+    global_size: int = Field(
+        ge=1,
+        description="Images of one step, over all ranks and micro-batches. It must be ranks times micro-batches times "
+        "the size of a micro-batch.",
+        json_schema_extra={"unit": "images"},
+    )
+    accumulation_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Micro-batches whose gradients a rank adds up before it exchanges them. Larger values fit the same "
+        "global batch into less memory. If null, as many as bn_span asks for, else 1.",
+        json_schema_extra={"unit": "micro-batches"},
+    )
+    bn_span: int | None = Field(
+        None,
+        ge=1,
+        description="Images that a batch norm sees at once, which is the size of a micro-batch. A set value keeps the "
+        "accuracy independent of the number of ranks. If null, a rank's share of the batch decides.",
+        json_schema_extra={"unit": "images"},
+    )
+
+
+class Schedule(Section):
+    """Linear warm-up to ``base_lr``, then a decay."""
+
+    base_lr: float = Field(gt=0, le=1000, description="Learning rate at the end of the warm-up.")
+    warmup_epochs: float | None = Field(
+        None, ge=0, description="Epochs in which the learning rate rises linearly to base_lr. Excludes warmup_steps."
+    )
+    warmup_steps: int | None = Field(None, ge=0, description="The same length in steps. Excludes warmup_epochs.")
+    weight_decay_lag_steps: Literal[0, 1] = Field(
+        0, description="Steps by which weight decay follows the warm-up of the learning rate; the 2019 record used 1."
+    )
+    decay: Decay = Field(description="How the learning rate falls after the warm-up.")
+
+    @model_validator(mode="after")
+    def _one_spelling_of_warmup(self) -> Schedule:
+        if (self.warmup_epochs is None) == (self.warmup_steps is None):
+            got = {"warmup_epochs": self.warmup_epochs, "warmup_steps": self.warmup_steps}
+            raise ConfigError("warmup", got, "exactly one of warmup_epochs and warmup_steps", "remove the other")
+        if self.end_lr > self.base_lr:
+            raise ConfigError("decay.end_lr", self.end_lr, f"at most schedule.base_lr ({self.base_lr:g})")
+        return self
+
+    @property
+    def end_lr(self) -> float:
+        """The learning rate when the decay is over."""
+        return self.decay.final_lr(self.base_lr)
+
+
+class Loss(Section):
+    """What training minimises.
+
+    ``softmax`` is cross-entropy with smoothed labels, for one class an image, judged by top-1. ``sigmoid`` is binary
+    cross-entropy, the mean over classes, for any number of labels an image, judged by ROC-AUC.
+
+    With smoothing a over K classes, ``uniform`` is the sense of TensorFlow and MLPerf: 1-a+a/K on the label and a/K
+    elsewhere (Szegedy et al., arXiv:1512.00567). ``softmax_output`` is the sense of MXNet's SoftmaxOutput: 1-a on the
+    label, a/(K-1) elsewhere.
+    """
+
+    kind: Literal["softmax", "sigmoid"] = Field(
+        "softmax", description="softmax for one class an image, sigmoid for any number of labels an image."
+    )
+    label_smoothing: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of a label that is spread over the classes. Larger values punish confident wrong answers "
+        "less; 0 trains on the plain label. Only softmax allows it.",
+    )
+    smoothing: Literal["uniform", "softmax_output"] = Field(
+        "uniform",
+        description="Where the smoothed share goes: to all classes (uniform) or to all but the label (softmax_output).",
+    )
+
+    @model_validator(mode="after")
+    def _only_one_class_is_smoothed(self) -> Loss:
+        if self.kind == "sigmoid" and self.label_smoothing:
+            raise ConfigError("label_smoothing", self.label_smoothing, "0 where loss.kind is sigmoid")
+        return self
+
+
+class Run(Section):
+    """How long a run is, what accuracy ends it, and how often it evaluates and reports."""
+
+    epochs: int = Field(
+        ge=1,
+        le=100_000,
+        description="Passes over the training images. A run ends earlier when it reaches target_top1.",
+        json_schema_extra={"unit": "epochs"},
+    )
+    target_top1: float | None = Field(
+        gt=0,
+        lt=1,
+        description="Share of evaluation images classified rightly that ends the run with success. If null, the run "
+        "takes all epochs.",
+    )
+    eval_every_epochs: int = Field(
+        1, ge=1, description="Epochs between two evaluations. Larger values save time and may notice the target later."
+    )
+    eval_first_epoch: int = Field(
+        1,
+        ge=1,
+        description="First epoch, counted from 1, that ends with an evaluation. The last epoch always does.",
+        json_schema_extra={"unit": "epoch"},
+    )
+    seed: int = Field(
+        1,
+        ge=0,
+        lt=2**31,
+        description="Seed of the initial weights, of shuffling and of augmentation. Runs that differ only in the seed "
+        "show the spread of a result.",
+    )
+    log_every_steps: int = Field(
+        20, ge=1, description="Steps between two rows of metrics.jsonl and two lines of the log."
+    )
+    max_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Steps after which the run stops and evaluates, for smoke runs; the schedule keeps its length. If "
+        "null, the epochs decide.",
+    )
+
+
+class Mlperf(Section):
+    """What the MLPerf log says of the run, and by which rules the run is judged."""
+
+    benchmark: Literal["resnet"] = Field("resnet", description="Name of the benchmark in the log.")
+    division: Literal["open", "closed"] = Field(
+        "open",
+        description="MLPerf division. A closed recipe that breaks a rule of the closed division is refused; an open "
+        "one may choose its hyperparameters.",
+    )
+    ruleset: Literal["0.6.0", "4.0.0"] = Field(
+        "4.0.0", description="Edition of the rules by which the recipe is checked and a run's success is judged."
+    )
+    reference: Literal["official", "own"] = Field(
+        "official",
+        description="Reference convergence points that a closed run is compared with. own: ten runs of one's own stand "
+        "in for a batch size that has no official reference.",
+    )
