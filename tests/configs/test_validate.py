@@ -28,7 +28,7 @@ def _refusal_of_study(folder: Path, text: str, was: str, now: str) -> str:
     [
         ("seeds:", "seedz:", "study.seedz: got [1, 2, 3], allowed: no such key; did you mean 'seeds'?"),
         ("swept:", "swep:", "study.swep: got 'batch.global_size', allowed: no such key; did you mean 'swept'?"),
-        ("    grid:", "    gird:", "did you mean 'grid'?"),
+        ("    grid:", "    griid:", "did you mean 'grid'?"),
         ("seeds: [1, 2, 3]\n", "", "study.seeds: got None, allowed: this key is required; add it"),
         ("[1, 2, 3]", "[1, 2, x]", "study.seeds.2: got 'x', allowed: a valid integer"),
         ("[1, 2, 3]", "[1, 2, 2]", "study.seeds: got [1, 2, 2], allowed: numbers that differ"),
@@ -45,9 +45,9 @@ def test_a_mistake_in_a_study_of_curves_is_named(tmp_path: Path, was: str, now: 
     ("was", "now", "message"),
     [
         ("repeats:", "repeat:", "study.repeat: got 3, allowed: no such key; did you mean 'repeats'?"),
-        ("network:", "netwrok:", "study.netwrok: got {'resnet8': {}}, allowed: no such key; did you mean 'network'?"),
+        ("network:", "netwwork:", "study.netwwork: got {'resnet8': {}}, allowed: no such key; did you mean 'network'?"),
         ("ranks: [1]}", "rank: [1]}", "study.leave_out.0.rank: got [1], allowed: no such key; did you mean 'ranks'?"),
-        ("effect: loses", "efect: loses", "study.expects.0.efect: got 'loses', allowed: no such key; did you mean"),
+        ("effect: loses", "effectt: loses", "study.expects.0.effectt: got 'loses', allowed: no such key; did you mean"),
         ("effect: loses", "effect: looses", "allowed: 'loses' or 'gains'; did you mean 'loses'?"),
         ("batch: [32]", "batch: []", "study.batch: got [], allowed: "),
         ("ranks: [1, 2,", "ranks: [0, 2,", "study.ranks.0: got 0, allowed: greater than or equal to 1"),

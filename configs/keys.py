@@ -1,0 +1,167 @@
+"""``./run.sh keys``: list every key of recipe, cluster and study files, or print their JSON Schema.
+
+This module itself needs only the standard library, so that ``--help`` works before anything is installed. The schema is
+imported after the arguments are parsed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from configs.arguments import Parser
+from configs.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from configs.json_schema import Block, Key
+
+__all__ = ["main"]
+
+_WIDTH = 100
+_HEADS = ("KEY", "TYPE AND RANGE", "UNIT", "DEFAULT")
+_FILES = {
+    "recipe": "configs/recipes/*.yaml, and --set KEY=VALUE",
+    "cluster": "configs/clusters/*.yaml (without the prefix cluster.), and --set KEY=VALUE",
+    "study": "configs/studies/*.yaml (without the prefix study.)",
+}
+_EPILOG = """\
+In the listing, NAME stands for a free name and N for a position in a list.
+
+With the JSON Schema (draft 7), an editor that has yaml-language-server (VS Code: the extension
+YAML) completes keys and marks mistakes. Write the schema of recipe, cluster or study beside your
+file:
+
+  ./run.sh keys recipe --json > recipe.schema.json
+
+and begin the file with the path to the schema:
+
+  # yaml-language-server: $schema=recipe.schema.json
+
+The schema knows types, ranges and required keys. ./run.sh plan also checks what must agree between
+keys. Editors read numbers by YAML 1.2: 5e-5 and 1e6 are numbers, 1_000 is a text."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the keys.
+
+    Args:
+        arguments: The words after ``./run.sh``; the first one may be the verb ``keys``. If None, `sys.argv` holds them.
+
+    Returns:
+        The exit status: 0, or 2 if the arguments are wrong.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        options = _parser().parse_args(words[words[:1] == ["keys"] :])
+        sys.stdout.write(_json(options.block) if options.json else _text(options.block))
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="./run.sh keys",
+        description="List every key of recipe, cluster and study files: type, range, unit, default and meaning.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "block",
+        metavar="BLOCK",
+        nargs="?",
+        help="recipe, cluster, study, a block (model, cluster.communication) or a key (run.epochs); default: all keys",
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON Schema instead of the listing")
+    return parser
+
+
+def _json(wanted: str | None) -> str:
+    """Return the JSON Schema of a kind of file, a block or a key; if None, of any file."""
+    from configs.json_schema import DIALECT, KINDS, json_schema  # noqa: PLC0415 (--help must not need pydantic)
+
+    if wanted is None or wanted in KINDS:
+        return json.dumps(json_schema(wanted), indent=2) + "\n"
+    (kind, blocks), *_ = _find(wanted).items()
+    found = [block.schema for block in blocks if block.path == wanted]
+    found = found or [key.schema for block in blocks for key in block.keys if key.path == wanted]
+    schema = found[0] if len(found) == 1 else {"anyOf": found}
+    return json.dumps({"$schema": DIALECT, **schema, "$defs": json_schema(kind)["$defs"]}, indent=2) + "\n"
+
+
+def _text(wanted: str | None) -> str:
+    """Return the listing of a kind of file, a block or a key; if None, of all keys."""
+    parts = [f"{kind}: {_FILES[kind]}\n\n{_listing(blocks)}" for kind, blocks in _find(wanted).items()]
+    return "\n".join(parts)
+
+
+def _find(wanted: str | None) -> dict[str, list[Block]]:
+    """Return the blocks at and below a dotted path, by kind of file, with only the keys that are meant.
+
+    Raises:
+        UserError: There is no such block or key.
+    """
+    from configs.json_schema import KINDS, list_blocks  # noqa: PLC0415 (--help must not need pydantic)
+
+    every = {kind: list_blocks(kind) for kind in KINDS}
+    if wanted is None:
+        return every
+    if wanted in KINDS:
+        return {wanted: every[wanted]}
+    found = {kind: [part for block in blocks for part in _part(block, wanted)] for kind, blocks in every.items()}
+    found = {kind: blocks for kind, blocks in found.items() if blocks}
+    if not found:
+        known = {path for blocks in every.values() for block in blocks for path in (block.path, *_paths(block))}
+        same_ending = sorted(path for path in known if path.endswith(f".{wanted}"))
+        hint = f"did you mean {' or '.join(map(repr, same_ending))}?" if same_ending else nearest(wanted, known)
+        raise UserError(f"{wanted}: no such block or key; {hint}")
+    return found
+
+
+def _part(block: Block, wanted: str) -> list[Block]:
+    """Return the block, or the block with only one key, if ``wanted`` means it, else nothing."""
+    if f"{block.path}.".startswith(f"{wanted}."):
+        return [block]
+    keys = tuple(key for key in block.keys if key.path == wanted)
+    return [replace(block, keys=keys)] if keys else []
+
+
+def _paths(block: Block) -> list[str]:
+    return [key.path for key in block.keys]
+
+
+def _listing(blocks: Sequence[Block]) -> str:
+    lines = []
+    for block in blocks:
+        title = f"{block.path} ({block.variant})" if block.variant else block.path
+        lines += [title, *_wrapped(block.text, "  "), ""]
+        rows = [_HEADS, *((key.path, key.type, key.unit, key.default) for key in block.keys)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        heads, *cells = ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        lines.append(heads)
+        for key, row in zip(block.keys, cells, strict=True):
+            lines += [row, *_meaning(key), ""]
+    return "\n".join(lines)
+
+
+def _meaning(key: Key) -> list[str]:
+    lines = _wrapped(key.sentence, "      ")
+    return [*lines, *_wrapped(f"Allowed: {', '.join(key.values)}.", "      ")] if key.values else lines
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    """Return the paragraphs of a text as lines of at most `_WIDTH` columns."""
+    wrapper = textwrap.TextWrapper(_WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    return [line for paragraph in text.split("\n\n") for line in wrapper.wrap(paragraph)]
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # A pager or head that ends early ends this program quietly.
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""``./run.sh keys`` explains every key, and its JSON Schema accepts every shipped file and refuses wrong values."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator
+
+from configs.json_schema import KINDS, Key, json_schema, list_blocks
+from configs.keys import main
+from configs.load import FOLDERS, ROOT, parse_yaml
+
+SHIPPED = [
+    (kind, path) for kind, folder in FOLDERS.items() for path in sorted((ROOT / "configs" / folder).glob("*.yaml"))
+]
+KEYS = [key for kind in KINDS for block in list_blocks(kind) for key in block.keys]
+UNITS = {
+    "batch.accumulation_steps": "micro-batches",
+    "batch.bn_span": "images",
+    "batch.global_size": "images",
+    "cluster.engine.input_threads": "threads",
+    "cluster.engine.prefetch_depth": "batches",
+    "cluster.engine.threads": "threads",
+    "cluster.node.cores": "cores",
+    "cluster.num_nodes": "nodes",
+    "cluster.ranks_per_node": "ranks",
+    "data.crop.padding": "px",
+    "data.eval_resize": "px",
+    "data.eval_samples": "images",
+    "data.shuffle_buffer": "records",
+    "data.train_samples": "images",
+    "model.image_size": "px",
+    "run.epochs": "epochs",
+    "schedule.decay.steps": "steps",
+    "study.batch": "images",
+    "study.ranks": "ranks",
+}
+"""Physical quantities and counts whose names do not end with their unit."""
+
+ENDINGS = {"_s": "s", "_ms": "ms", "_bytes": "bytes", "_bytes_per_s": "bytes/s", "_epochs": "epochs", "_steps": "steps"}
+
+
+def _accepts(kind: str, text: str) -> bool:
+    # JSON and editors know only texts as keys.
+    tree = json.loads(json.dumps(parse_yaml(text, "test")))
+    return bool(Draft7Validator(json_schema(kind)).is_valid(tree))
+
+
+def _with(kind: str, name: str, change: tuple[str, str]) -> str:
+    text = (ROOT / "configs" / FOLDERS[kind] / f"{name}.yaml").read_text(encoding="utf-8")
+    assert change[0] in text
+    return text.replace(*change, 1)
+
+
+def test_there_are_as_many_keys_as_one_has_counted() -> None:
+    assert len({key.path for key in KEYS}) > 140
+    assert {"run.epochs", "cluster.communication.bucket_bytes", "study.curves.NAME.grid"} <= {key.path for key in KEYS}
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.path)
+def test_every_key_has_a_sentence_and_a_unit_where_its_name_ends_with_one(key: Key) -> None:
+    assert re.search(r"\w+ \w+.*\.$", key.sentence), f"{key.path}: a sentence, with a full stop"
+    ending = max((each for each in ENDINGS if f"_{key.path.rpartition('.')[2]}".endswith(each)), key=len, default=None)
+    expected = UNITS.get(key.path, ENDINGS[ending] if ending else key.unit)
+    assert key.unit == expected
+    assert key.type
+    assert key.default
+
+
+@pytest.mark.parametrize(("path", "unit"), UNITS.items())
+def test_quantities_without_a_unit_in_their_name_state_it(path: str, unit: str) -> None:
+    assert {key.unit for key in KEYS if key.path == path} == {unit}
+
+
+def test_every_block_says_what_it_is_for() -> None:
+    assert [block.path for kind in KINDS for block in list_blocks(kind) if not block.text.strip()] == []
+
+
+def test_the_listing_fits_a_hundred_columns_and_shows_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if len(line) > 100] == []
+    assert {line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "} >= {key.path for key in KEYS}
+    assert "cluster.communication.bucket_bytes       integer >= 1" in "\n".join(lines)
+
+
+def test_a_block_and_a_key_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["schedule"])
+    told = capsys.readouterr().out
+    assert "schedule.base_lr" in told
+    assert "schedule.decay (name: step)" in told
+    assert "run.epochs" not in told
+    main(["run.epochs"])
+    told = capsys.readouterr().out
+    assert re.search(r"run\.epochs +integer 1 to 100000 +epochs +required\n +Passes over", told)
+    assert "run.seed" not in told
+    main(["study"])
+    assert "study (a file with the key swept)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("run.epoch", "run.epochs"),
+        ("cluster.engin", "cluster.engine"),
+        ("optimiser", "optimizer"),
+        ("bucket_bytes", "cluster.communication.bucket_bytes"),
+    ],
+)
+def test_an_unknown_block_is_one_line_with_the_nearest_one(
+    word: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["keys", word]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == f"error: {word}: no such block or key; did you mean '{hint}'?\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["--json"], ["recipe", "--json"], ["cluster.engine", "--json"], ["optimizer", "--json"]]
+)
+def test_a_json_schema_is_one_of_draft_7(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", *words]) == 0
+    schema: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert schema["$schema"] == "http://json-schema.org/draft-07/schema#"
+    Draft7Validator.check_schema(schema)
+
+
+@pytest.mark.parametrize(("kind", "path"), SHIPPED, ids=lambda value: getattr(value, "stem", value))
+def test_every_shipped_file_is_valid_under_its_json_schema(kind: str, path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"\d_\d{3}\b", text), "1_000 is a text in YAML 1.2, so editors would mark it"
+    assert _accepts(kind, text)
+    assert Draft7Validator(json_schema()).is_valid(json.loads(json.dumps(parse_yaml(text, path.name))))
+    assert not any(_accepts(other, text) for other in KINDS if other != kind)
+
+
+@pytest.mark.parametrize("number", ["256", "1e2", "2.5e+1", "064"])
+def test_a_number_of_yaml_1_2_is_valid_where_a_number_is_wanted(number: str) -> None:
+    assert _accepts("recipe", _with("recipe", "digits", ("base_lr: 1.0", f"base_lr: {number}")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change"),
+    [
+        ("recipe", "digits", ("epochs: 12", "epochs: 12:30")),
+        ("recipe", "digits", ("epochs: 12", "epochs: 0")),
+        ("recipe", "digits", ("epochs: 12", "epoch: 12")),
+        ("recipe", "digits", ("momentum: 0.9", "momentum: 1")),
+        ("recipe", "digits", ("name: lars", "name: lasr")),
+        ("recipe", "digits", ("mean: [80, 80, 80]", "mean: [80, 80]")),
+        ("recipe", "digits", ("flip: false", "flip: no")),
+        ("cluster", "laptop", ("device: cpu", "device: tpu")),
+        ("cluster", "a100-node", ("{MXNET_GPU", "{mxnet_gpu")),
+        ("study", "large-batch", ("seeds:", "seedz:")),
+        ("study", "large-batch", ("256: [0.5, 1]", "256: []")),
+        ("study", "chainermn-laptop", ("ranks: [1, 2", "ranks: [0, 2")),
+        ("study", "chainermn-laptop", ("effect: loses", "effect: wins")),
+    ],
+)
+def test_a_wrong_value_is_invalid_under_the_json_schema(kind: str, name: str, change: tuple[str, str]) -> None:
+    assert not _accepts(kind, _with(kind, name, change))
