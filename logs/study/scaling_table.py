@@ -1,4 +1,4 @@
-"""The table of a scaling study: a CSV with a row for every cell and repeat."""
+"""What a scaling study found: a CSV of every cell and repeat, and a page of figures."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ def write_scaling(study: ScalingStudy, rows: Sequence[Row], folder: Path) -> Non
 
 
 def with_efficiency(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows with the efficiency of the measured rows filled in.
+    """Fill in the measured rows' efficiency.
 
-    Efficiency is the rate per rank over a base rate. The base is the best rate per rank over all kinds of
-    communication, at the fewest ranks at which the same network, data and batch were measured. The rate of one kind of
-    communication is the median of its repeats.
+    Its base is the best rate a rank, over the ways to communicate, at the fewest ranks that the same network, data and
+    batch were measured at; a way's rate is the median of its repeats.
     """
     known = list(rows)
     measured = [row for row in known if row.basis == "measured" and row.images_per_s is not None]
@@ -54,7 +53,7 @@ _ALIKE = ("network", "data", "batch")
 
 
 def _base(rows: Sequence[Row]) -> float:
-    """Return the rate per rank that has efficiency 1."""
+    """Give the rate a rank that is worth 1."""
     fewest = min(row.ranks for row in rows)
-    groups = grouped([row for row in rows if row.ranks == fewest], "communication").values()
-    return max(median(row.images_per_s or 0.0 for row in group) for group in groups) / fewest
+    ways = grouped([row for row in rows if row.ranks == fewest], "communication").values()
+    return max(median(row.images_per_s or 0.0 for row in way) for way in ways) / fewest

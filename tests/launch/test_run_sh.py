@@ -14,6 +14,10 @@ import pytest
 
 from launch.setup.layout import ROOT
 
+_ROWS = re.findall(r'^  "([\w-]+)\|([\w.]+)\|', (ROOT / "run.sh").read_text(encoding="utf-8"), re.MULTILINE)
+_NOT_YET = frozenset({"train", "check", "report", "watch", "package", "bench"})
+"""Verbs whose module still imports packages before it has read its arguments."""
+
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
@@ -39,12 +43,49 @@ def run(
 
 def test_help_lists_every_verb_of_the_table_and_the_module_of_each_exists() -> None:
     text = run(ROOT / "run.sh", "--help").stdout
-    listed = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
-    rows = re.findall(r'^  "([\w-]+)\|([\w.]+)\|', (ROOT / "run.sh").read_text(encoding="utf-8"), re.MULTILINE)
-    assert listed == [verb for verb, _ in rows]
-    assert {"setup", "train", "prepare", "check", "test"} <= set(listed)
-    assert [package for _, package in rows if importlib.util.find_spec(package) is None] == []
+    listed = re.findall(r"^  (\w+) ", text, re.MULTILINE)
+    assert listed == [verb for verb, _ in _ROWS]
+    assert {"setup", "train", "prepare", "check", "keys", "test"} <= set(listed)
+    assert [module for _, module in _ROWS if importlib.util.find_spec(module) is None] == []
     assert run(ROOT / "run.sh", "help").stdout == text
+
+
+@pytest.fixture(scope="module")
+def bare_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program's files without an environment, and Python without packages beside them."""
+    folder = tmp_path_factory.mktemp("bare")
+    tree = folder / "checkout"
+    tree.mkdir()
+    shutil.copy2(ROOT / "run.sh", tree)
+    for package in ("configs", "data", "launch", "logs", "train"):
+        shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
+    programs = folder / "bin"
+    programs.mkdir()
+    for name in ("python3.11", "python3.10", "python3"):
+        stand_in(programs, name, f'exec {sys.executable} -S "$@"')
+    return tree
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        pytest.param(verb, marks=[pytest.mark.xfail(strict=True)] if verb in _NOT_YET else [])
+        for verb in ("help", *(verb for verb, _ in _ROWS))
+    ],
+)
+def test_help_needs_no_environment_and_leaves_nothing_behind(bare_tree: Path, verb: str) -> None:
+    before = sorted(bare_tree.rglob("*"))
+    done = run(bare_tree / "run.sh", verb, "--help", programs=bare_tree.parent / "bin", cwd=Path("/"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: ./run.sh {'' if verb == 'help' else verb}")
+    assert done.stderr == ""
+    assert sorted(bare_tree.rglob("*")) == before
+
+
+def test_help_is_found_behind_other_arguments(bare_tree: Path) -> None:
+    done = run(bare_tree / "run.sh", "keys", "run.epochs", "-h", programs=bare_tree.parent / "bin")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: ./run.sh keys")
 
 
 def test_an_unknown_verb_is_answered_with_the_nearest_one(tree: Path) -> None:
