@@ -10,7 +10,7 @@ import pytest
 
 from launch.setup.gpu import find_gpus
 
-pytest_plugins = ["tests.limits"]
+pytest_plugins = ["tests.limits", "tests.runs"]
 
 NUM_WORKERS = 2
 FEW_FILES = 15

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -13,14 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from configs.load import ROOT
 
 _GIVE_UP_S = 300
-SHORT = ["run.target_top1=null", "data.source=synthetic", "model.name=resnet8", "run.log_every_steps=5"]
+SYNTHETIC = ["run.target_top1=null", "data.source=synthetic", "model.name=resnet8", "run.log_every_steps=5"]
 
 
 @contextmanager
@@ -48,7 +46,7 @@ def submit(cluster: str, folder: Path, *words: str, overrides: list[str]) -> str
     """Submit the digits; give the job's number."""
     place = folder.parent / "cluster.yaml"
     place.write_text(cluster, encoding="utf-8")
-    sets = [word for each in [*SHORT, *overrides] for word in ("--set", each)]
+    sets = [word for each in [*SYNTHETIC, *overrides] for word in ("--set", each)]
     command = [sys.executable, "-I", "-m", "launch.submit", "digits", "--cluster", str(place), "--run-dir", str(folder)]
     done = subprocess.run([*command, *sets, *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -75,11 +73,6 @@ def has_begun(folder: Path) -> bool:
     """Tell whether the run in ``folder`` trains."""
     log = folder / "result_0.txt"
     return log.exists() and "epoch_start" in log.read_text(encoding="utf-8")
-
-
-def summary(folder: Path) -> Any:
-    """Read how a run ended."""
-    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
 
 
 def ranks(folder: Path) -> list[int]:

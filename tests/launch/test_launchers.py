@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,34 +13,23 @@ from configs.load import ROOT, load_cluster
 from configs.rank_variables import rank_environment
 from launch.start.commands import run_under
 from tests.launch.disturbed import WAYS, Way, require
-from tests.launch.scheduled import SHORT, has_begun, ranks, summary, wait_until
+from tests.launch.scheduled import SYNTHETIC, has_begun, ranks, wait_until
+from tests.runs import SHORT, FinishedRun, read_summary, train, train_command
 
 OTHERS = [way for way in WAYS if way.launcher in ("horovodrun", "mpirun") and way.nodes == 1]
-
-
-def _command(way: Way, folder: Path, *overrides: str) -> list[str]:
-    sets = [word for each in [*SHORT, *way.settings, *overrides] for word in ("--set", each)]
-    return [sys.executable, "-I", "-m", "launch", "train", "digits", "--run-dir", str(folder), *sets]
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Train under the local launcher."""
-    folder = tmp_path_factory.mktemp("local") / "run"
-    subprocess.run(_command(WAYS[0], folder, "run.max_steps=3"), cwd=ROOT, check=True, capture_output=True)
-    yield summary(folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", OTHERS, ids=str)
 @pytest.mark.ranks
-def test_every_launcher_s_two_ranks_come_to_the_same_weights(way: Way, local: Any, tmp_path: Path) -> None:
+def test_every_launcher_s_two_ranks_come_to_the_same_weights(
+    way: Way, short_run: FinishedRun, packed_digits: Path, tmp_path: Path
+) -> None:
     require(way)
-    done = subprocess.run(_command(way, tmp_path / "run", "run.max_steps=3"), cwd=ROOT, capture_output=True, text=True,
-                          check=False)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "rank 1 of 2 on " in done.stderr
-    found = summary(tmp_path / "run")
+    done = train(tmp_path / "run", *SHORT, f"cluster.paths.data={packed_digits}", *way.settings)
+    assert done.status == 0, done.errors
+    assert "rank 1 of 2 on " in done.errors
+    found, local = read_summary(done.folder), read_summary(short_run.folder)
     assert (found["status"], found["world_size"]) == ("success", 2)
     assert found["weights_checksum"] == local["weights_checksum"]
 
@@ -55,11 +41,12 @@ def test_told_to_stop_ranks_keep_their_state_under_every_launcher(way: Way, tmp_
     require(way)
     folder = tmp_path / "run"
     with (tmp_path / "output").open("wb") as output:
-        process = subprocess.Popen(_command(way, folder, "run.epochs=500"), cwd=ROOT, stdout=output, stderr=output)
+        command = train_command(folder, *SYNTHETIC, "run.epochs=500", *way.settings)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
     wait_until(lambda: has_begun(folder), tmp_path / "output")
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == STOPPED_STATUS, (tmp_path / "output").read_text(encoding="utf-8")
-    assert "told to stop, state kept after step" in summary(folder)["failure"]
+    assert "told to stop, state kept after step" in read_summary(folder)["failure"]
     assert not ranks(folder)
 
 

@@ -16,29 +16,27 @@ import pytest
 
 from configs.errors import UserError
 from configs.load import ROOT, load_run
+from data.prepare import prepare
+from data.sources.catalogue import open_source
+from data.sources.image_source import Settings
 from launch.resume import beginning
 from logs.checkpoints import list_checkpoints, read
 from logs.metrics import read_metrics
 from logs.read.parse import parse_log
+from tests.runs import TWO_EPOCHS, FinishedRun, read_summary, train, train_command
 
-pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("resume")]
-
-TINY = ["model.name=resnet8", "model.image_size=16", "run.epochs=4", "run.eval_every_epochs=2", "run.target_top1=null",
-        "run.log_every_steps=3"]  # fmt: skip
+pytestmark = pytest.mark.ranks
 
 
-def _command(folder: Path, *words: str, overrides: list[str] = TINY) -> list[str]:
-    sets = [word for override in overrides for word in ("--set", override)]
-    return [sys.executable, "-m", "launch", "train", *(words or ("digits", "--run-dir", str(folder))), *sets]
+def _resume(folder: Path, *words: str) -> FinishedRun:
+    command = [sys.executable, "-I", "-m", "launch", "train", *words, "--resume", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return FinishedRun(folder, done.returncode, done.stdout, done.stderr)
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180)
-
-
-def _stop(folder: Path, number: int, epoch: int, overrides: list[str] = TINY) -> subprocess.CompletedProcess[str]:
+def _stop(folder: Path, number: int, epoch: int, overrides: list[str]) -> FinishedRun:
     """Run until ``epoch`` begins, and tell the launcher to stop."""
-    command = _command(folder, overrides=overrides)
+    command = train_command(folder, *overrides)
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
         begin = json.dumps({"epoch_num": epoch})[1:-1]
         log = folder / "result_0.txt"
@@ -46,11 +44,7 @@ def _stop(folder: Path, number: int, epoch: int, overrides: list[str] = TINY) ->
             time.sleep(0.01)
         launcher.send_signal(number)
         output, errors = launcher.communicate(timeout=90)
-    return subprocess.CompletedProcess(command, launcher.returncode, output, errors)
-
-
-def _summary(folder: Path) -> Any:
-    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return FinishedRun(folder, launcher.returncode, output, errors)
 
 
 def _course(folder: Path) -> list[dict[str, Any]]:
@@ -65,40 +59,46 @@ def _same_state(one: Path, other: Path) -> bool:
     return all(np.array_equal(states[0][name], states[1][name]) for name in {**states[0], **states[1]})
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in one go."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    done = _run(_command(folder))
-    assert done.returncode == 0, done.stderr
-    return folder
+@pytest.fixture
+def whole(two_epoch_run: FinishedRun) -> Path:
+    """Return the folder of a run in one go."""
+    assert two_epoch_run.status == 0, two_epoch_run.errors
+    return two_epoch_run.folder
 
 
-def test_two_rounds_of_stop_and_go_on_give_the_same_bits_as_one_go(tmp_path: Path, whole: Path) -> None:
+@pytest.fixture
+def tiny(packed_digits: Path) -> list[str]:
+    """Return the settings of that run, with images that no other process reads."""
+    return [*TWO_EPOCHS, f"cluster.paths.data={packed_digits}"]
+
+
+def test_two_rounds_of_stop_and_go_on_give_the_same_bits_as_one_go(
+    tmp_path: Path, whole: Path, tiny: list[str]
+) -> None:
     """The second round's own checkpoint is damaged, so that the last attempt goes on from one before."""
     folder = tmp_path / "run"
-    for number, epoch in ((signal.SIGTERM, 1), (signal.SIGUSR1, 4)):
-        stopped = _stop(folder, number, epoch)
-        assert stopped.returncode == 75, stopped.stderr
-        assert "told to stop, state kept after step" in stopped.stdout
-        summary = _summary(folder)
+    for number, epoch in ((signal.SIGTERM, 1), (signal.SIGUSR1, 2)):
+        stopped = _stop(folder, number, epoch, tiny)
+        assert stopped.status == 75, stopped.errors
+        assert "told to stop, state kept after step" in stopped.output
+        summary = read_summary(folder)
         assert (summary["status"], summary["failed_rank"]) == ("aborted", None)
         assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
     newest, before = list_checkpoints(folder)
     with newest.open("r+b") as file:
         file.truncate(newest.stat().st_size - 1)
-    done = _run(_command(folder, "--resume", str(folder), overrides=[]))
-    assert done.returncode == 0, done.stderr
-    assert f"{newest.name}: damaged" in done.stderr
-    assert f"goes on from {before}" in done.stderr
-    assert "not for submission" in done.stdout
+    done = _resume(folder)
+    assert done.status == 0, done.errors
+    assert f"{newest.name}: damaged" in done.errors
+    assert f"goes on from {before}" in done.errors
+    assert "not for submission" in done.output
     assert _course(folder) == _course(whole)
     assert _same_state(folder, whole)
-    assert _summary(folder)["weights_checksum"] == _summary(whole)["weights_checksum"]
-    assert _summary(folder)["resumed_from_step"] == 38
+    assert read_summary(folder)["weights_checksum"] == read_summary(whole)["weights_checksum"]
+    assert read_summary(folder)["resumed_from_step"] == 19
     assert not json.loads((folder / "verdict.json").read_text(encoding="utf-8"))["4.0.0"]["passed"]
     record = parse_log(folder / "result_0.txt")
-    assert (record.status, [each.epoch for each in record.evaluations]) == ("success", [2, 4])
+    assert (record.status, [each.epoch for each in record.evaluations]) == ("success", [1, 2])
 
 
 @pytest.mark.slow
@@ -108,16 +108,16 @@ def test_two_rounds_of_stop_and_go_on_give_the_same_bits_as_one_go(tmp_path: Pat
     ids=["adam", "parameter server"],
 )
 def test_under_another_optimizer_and_another_communication_it_is_the_same_bits_too(
-    tmp_path: Path, changed: list[str]
+    tmp_path: Path, tiny: list[str], changed: list[str]
 ) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
-    overrides = [*TINY, *changed]
+    overrides = [*tiny, *changed]
     for folder in (one, other):
         if folder is other:
-            assert _stop(folder, signal.SIGTERM, 2, overrides).returncode == 75
-        done = _run(_command(folder, overrides=overrides))
-        assert done.returncode == 0, done.stderr
-    assert 0 < _summary(other)["resumed_from_step"] < _summary(one)["steps"]
+            assert _stop(folder, signal.SIGTERM, 2, overrides).status == 75
+        done = train(folder, *overrides)
+        assert done.status == 0, done.errors
+    assert 0 < read_summary(other)["resumed_from_step"] < read_summary(one)["steps"]
     assert _course(other) == _course(one)
     assert _same_state(one, other)
 
@@ -136,15 +136,16 @@ def _unfinish(folder: Path) -> None:
     ],
 )
 def test_another_recipe_or_world_is_refused_in_one_line(
-    tmp_path: Path, whole: Path, overrides: list[str], reason: str
+    tmp_path: Path, whole: Path, tiny: list[str], overrides: list[str], reason: str
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     _unfinish(folder)
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    done = _run(_command(folder, "digits", "--resume", str(folder), overrides=[*TINY, *overrides]))
-    assert done.returncode == 2
-    assert [line for line in done.stderr.splitlines() if reason in line and line.startswith("error:")]
+    sets = [word for override in (*tiny, *overrides) for word in ("--set", override)]
+    done = _resume(folder, "digits", *sets)
+    assert done.status == 2
+    assert [line for line in done.errors.splitlines() if reason in line and line.startswith("error:")]
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 
@@ -154,18 +155,17 @@ def test_other_images_under_the_same_name_are_refused(tmp_path: Path, whole: Pat
     _unfinish(folder)
     list_checkpoints(folder)[0].unlink()
     data = tmp_path / "data" / "digits"
-    subprocess.run([sys.executable, "-m", "data", "prepare", "digits", str(data), "--seed", "9"], cwd=ROOT, check=True,
-                   capture_output=True)  # fmt: skip
-    done = _run(_command(folder, overrides=[*TINY, f"cluster.paths.data={data.parent}"]))
-    assert done.returncode == 2, done.stderr
-    assert "data set.train.rec: got" in done.stderr
+    prepare(open_source("digits", Settings()), data, seed=9)
+    done = train(folder, *TWO_EPOCHS, f"cluster.paths.data={data.parent}")
+    assert done.status == 2, done.errors
+    assert "data set.train.rec: got" in done.errors
     assert list_checkpoints(folder), "refused, not removed"
 
 
-def test_a_run_that_ended_does_not_go_on(whole: Path) -> None:
-    done = _run(_command(whole))
-    assert done.returncode == 2
-    assert "its run has ended, success after step 75" in done.stderr
+def test_a_run_that_ended_does_not_go_on(whole: Path, tiny: list[str]) -> None:
+    done = train(whole, *tiny)
+    assert done.status == 2
+    assert "its run has ended, success after step 38" in done.errors
 
 
 def test_an_attempt_without_a_checkpoint_is_kept_aside(tmp_path: Path, whole: Path) -> None:
@@ -185,13 +185,15 @@ def test_an_attempt_without_a_checkpoint_is_kept_aside(tmp_path: Path, whole: Pa
     assert (folder / "attempt-1" / "result_0.txt").is_file()
 
 
-def test_a_folder_in_use_is_left_to_its_run(tmp_path: Path) -> None:
+def test_a_folder_in_use_is_left_to_its_run(tmp_path: Path, tiny: list[str]) -> None:
     folder = tmp_path / "run"
-    with subprocess.Popen(_command(folder), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as launcher:
+    with subprocess.Popen(
+        train_command(folder, *tiny), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as launcher:
         while launcher.poll() is None and not (folder / "config.yaml").exists():
             time.sleep(0.01)
-        second = _run(_command(folder))
+        second = train(folder, *tiny)
         launcher.send_signal(signal.SIGINT)
         launcher.communicate(timeout=60)
-    assert (second.returncode, launcher.returncode) == (2, 130)
-    assert "a run is going on there" in second.stderr
+    assert (second.status, launcher.returncode) == (2, 130)
+    assert "a run is going on there" in second.errors

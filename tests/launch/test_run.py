@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,25 +19,12 @@ from launch.run import finish_run
 from launch.start.local import Outcome
 from logs.metrics import read_metrics
 from tests.dry_loop import dry_run
+from tests.runs import SHORT, FinishedRun, read_summary, train, train_command
 
 pytestmark = pytest.mark.ranks
 
-SHORT = ["run.max_steps=8", "run.target_top1=null", "run.log_every_steps=2", "model.name=resnet8"]
-
-
-def _command(recipe: str, folder: Path, overrides: list[str]) -> list[str]:
-    sets = [word for override in overrides for word in ("--set", override)]
-    return [sys.executable, "-m", "launch", "train", recipe, "--run-dir", str(folder), *sets]
-
-
-def _train(recipe: str, folder: Path, overrides: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        _command(recipe, folder, overrides), cwd=ROOT, capture_output=True, text=True, check=False, timeout=180
-    )
-
-
-def _summary(folder: Path) -> Any:
-    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+EPOCH = "run.max_steps=19"
+"""A setting with which each training image is read."""
 
 
 def _losses(folder: Path) -> list[float]:
@@ -51,36 +37,32 @@ def _ranks_of(folder: Path) -> list[int]:
 
 
 @pytest.fixture
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Pack the digits into a folder of this test's own."""
-    folder = tmp_path_factory.mktemp("data") / "digits"
-    subprocess.run([sys.executable, "-m", "data", "prepare", "digits", str(folder)], cwd=ROOT, check=True,
-                   capture_output=True)  # fmt: skip
-    yield folder
+def digits(tmp_path: Path, packed_digits: Path) -> Path:
+    """Copy the packed digits into a folder of this test's own."""
+    return shutil.copytree(packed_digits / "digits", tmp_path / "data" / "digits")
 
 
-def test_a_run_leaves_a_complete_folder_that_both_rulesets_accept(tmp_path: Path) -> None:
-    done = _train("digits", tmp_path / "run", SHORT)
-    assert done.returncode == 0, done.stderr
-    assert "log check: passes" in done.stdout
-    names = {path.name for path in (tmp_path / "run").iterdir()}
+def test_a_run_leaves_a_complete_folder_that_both_rulesets_accept(short_run: FinishedRun) -> None:
+    assert short_run.status == 0, short_run.errors
+    assert "log check: passes" in short_run.output
+    names = {path.name for path in short_run.folder.iterdir()}
     assert {"config.yaml", "environment.json", "result_0.txt", "result_0.mll.txt", "metrics.jsonl", "startup.json",
             "ranks.json", "summary.json", "verdict.json"} <= names  # fmt: skip
-    summary = _summary(tmp_path / "run")
+    summary = read_summary(short_run.folder)
     assert summary["status"] == "success"
     assert (summary["steps"], summary["world_size"], summary["global_batch_size"]) == (8, 2, 64)
     assert len(summary["weights_checksum"]) == 16
     assert 0 <= summary["input_wait_fraction"] <= 1
     assert summary["rcp"] is None
-    assert "reference" not in done.stdout
-    ranks = json.loads((tmp_path / "run" / "ranks.json").read_text(encoding="utf-8"))["ranks"]
+    assert "reference" not in short_run.output
+    ranks = json.loads((short_run.folder / "ranks.json").read_text(encoding="utf-8"))["ranks"]
     assert [row["rank"] for row in ranks] == [0, 1]
     assert all(0 < row["compute_median_s"] <= row["compute_p95_s"] for row in ranks)
     assert ranks[summary["slowest_rank"]]["compute_median_s"] == max(row["compute_median_s"] for row in ranks)
-    assert len(_losses(tmp_path / "run")) == 4
-    verdicts = json.loads((tmp_path / "run" / "verdict.json").read_text(encoding="utf-8"))
+    assert len(_losses(short_run.folder)) == 4
+    verdicts = json.loads((short_run.folder / "verdict.json").read_text(encoding="utf-8"))
     assert {ruleset: verdict["passed"] for ruleset, verdict in verdicts.items()} == {"4.0.0": True, "0.6.0": True}
-    ledger = json.loads((tmp_path / "run" / "startup.json").read_text(encoding="utf-8"))
+    ledger = json.loads((short_run.folder / "startup.json").read_text(encoding="utf-8"))
     assert ledger["overlap_saved_s"] > 0
 
 
@@ -92,38 +74,39 @@ def test_a_full_size_run_is_told_how_its_epochs_compare_with_the_reference(
     assert finish_run(folder, recipe, load_cluster("laptop"), Outcome(0)) == 0
     words = "reference convergence: too fast: 54 epochs, reference 56.00 ± 0.45 at batch 32768, at least 55.44"
     assert words in capsys.readouterr().out
-    assert (_summary(folder)["rcp"]["outcome"], _summary(folder)["rcp"]["normalisation"]) == ("too fast", 1.0)
+    assert (read_summary(folder)["rcp"]["outcome"], read_summary(folder)["rcp"]["normalisation"]) == ("too fast", 1.0)
     missed = dry_run(tmp_path / "missed", recipe, [0.7] * 19)
     assert finish_run(missed, recipe, load_cluster("laptop"), Outcome(1)) == 1
-    assert _summary(missed)["rcp"] is None
+    assert read_summary(missed)["rcp"] is None
     assert "reference" not in capsys.readouterr().out
 
 
 def test_two_ranks_and_one_that_accumulates_two_draw_the_same_loss_curve(tmp_path: Path) -> None:
     same = ["data.source=synthetic", "run.max_steps=20", "run.target_top1=null", "run.log_every_steps=1",
-            "model.name=resnet8"]  # fmt: skip
+            "model.name=resnet8", "model.image_size=16"]  # fmt: skip
     for name, overrides in {"two": [], "one": ["cluster.ranks_per_node=1", "batch.accumulation_steps=2"]}.items():
-        done = _train("digits", tmp_path / name, [*same, *overrides])
-        assert done.returncode == 0, done.stderr
+        done = train(tmp_path / name, *same, *overrides)
+        assert done.status == 0, done.errors
     two, one = _losses(tmp_path / "two"), _losses(tmp_path / "one")
     assert len(two) == len(one) == 20
     assert two == pytest.approx(one, rel=1e-4)
     assert two[-1] < two[0]
 
 
-def test_the_resolved_config_runs_again_to_the_same_weights(tmp_path: Path) -> None:
-    first = _train("digits", tmp_path / "first", [*SHORT, "data.source=synthetic"])
-    again = _train(str(tmp_path / "first" / "config.yaml"), tmp_path / "again", [])
-    assert (first.returncode, again.returncode) == (0, 0), again.stderr
-    assert _summary(tmp_path / "first")["weights_checksum"] == _summary(tmp_path / "again")["weights_checksum"]
+def test_the_resolved_config_runs_again_to_the_same_weights(short_run: FinishedRun, tmp_path: Path) -> None:
+    again = train(tmp_path / "again", recipe=str(short_run.folder / "config.yaml"))
+    assert (short_run.status, again.status) == (0, 0), again.errors
+    assert read_summary(again.folder)["weights_checksum"] == read_summary(short_run.folder)["weights_checksum"]
 
 
-def test_a_rank_that_is_killed_ends_the_run_and_is_named(tmp_path: Path) -> None:
+def _start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
+    command = train_command(folder, *overrides)
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_rank_that_is_killed_ends_the_run_and_is_named(tmp_path: Path, packed_digits: Path) -> None:
     folder = tmp_path / "run"
-    with subprocess.Popen(
-        _command("digits", folder, ["run.log_every_steps=1"]), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True,
-    ) as launcher:  # fmt: skip
+    with _start(folder, f"cluster.paths.data={packed_digits}", "run.log_every_steps=1") as launcher:
         _wait_for(folder / "result_0.txt", "epoch_start", launcher)
         begin = time.monotonic()
         environment = {pid: Path(f"/proc/{pid}/environ").read_text(encoding="utf-8") for pid in _ranks_of(folder)}
@@ -133,16 +116,14 @@ def test_a_rank_that_is_killed_ends_the_run_and_is_named(tmp_path: Path) -> None
     assert time.monotonic() - begin < 30
     assert launcher.returncode == 1
     assert f"rank 1 on {socket.gethostname()} was killed by signal 9" in output
-    assert (_summary(folder)["status"], _summary(folder)["failed_rank"]) == ("aborted", 1)
+    assert (read_summary(folder)["status"], read_summary(folder)["failed_rank"]) == ("aborted", 1)
     assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
     assert not _ranks_of(folder)
 
 
-def test_ctrl_c_aborts_the_log_and_leaves_no_process(tmp_path: Path) -> None:
+def test_ctrl_c_aborts_the_log_and_leaves_no_process(tmp_path: Path, packed_digits: Path) -> None:
     folder = tmp_path / "run"
-    with subprocess.Popen(
-        _command("digits", folder, []), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as launcher:
+    with _start(folder, f"cluster.paths.data={packed_digits}") as launcher:
         _wait_for(folder / "result_0.txt", "epoch_start", launcher)
         launcher.send_signal(signal.SIGINT)
         launcher.communicate(timeout=60)
@@ -167,11 +148,11 @@ def _wait_for(path: Path, word: str, process: subprocess.Popen[str]) -> None:
     ],
 )
 def test_a_run_that_cannot_be_is_refused_in_one_line_with_status_2(
-    tmp_path: Path, overrides: list[str], message: str
+    tmp_path: Path, packed_digits: Path, overrides: list[str], message: str
 ) -> None:
-    done = _train("digits", tmp_path / "run", overrides)
-    assert done.returncode == 2
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    done = train(tmp_path / "run", f"cluster.paths.data={packed_digits}", *overrides)
+    assert done.status == 2
+    errors = [line for line in done.errors.splitlines() if line.startswith("error:")]
     assert len(errors) == 1
     assert message in errors[0]
     assert not (tmp_path / "run").exists()
@@ -179,26 +160,25 @@ def test_a_run_that_cannot_be_is_refused_in_one_line_with_status_2(
 
 def test_a_folder_that_holds_a_run_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text("{}", encoding="utf-8")
-    done = _train("digits", tmp_path, SHORT)
-    assert done.returncode == 2
-    assert "exists already" in done.stderr
+    done = train(tmp_path, *SHORT)
+    assert done.status == 2
+    assert "exists already" in done.errors
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
 
 
 def test_a_corrupt_jpeg_stops_the_run_and_is_named(tmp_path: Path, digits: Path) -> None:
     number = _spoil(digits, 700)
-    done = _train("digits", tmp_path / "run", [*SHORT, "run.max_steps=40", f"cluster.paths.data={digits.parent}"])
-    assert done.returncode == 1
-    assert "train.rec" in str(_summary(tmp_path / "run")["failure"])
-    assert f"record {number}" in str(_summary(tmp_path / "run")["failure"])
+    done = train(tmp_path / "run", *SHORT, EPOCH, f"cluster.paths.data={digits.parent}")
+    assert done.status == 1
+    assert "train.rec" in str(read_summary(done.folder)["failure"])
+    assert f"record {number}" in str(read_summary(done.folder)["failure"])
 
 
 def test_a_corrupt_jpeg_is_skipped_where_the_recipe_says_so(tmp_path: Path, digits: Path) -> None:
     number = _spoil(digits, 700)
-    overrides = [*SHORT, "run.max_steps=40", "data.bad_record=skip", f"cluster.paths.data={digits.parent}"]
-    done = _train("digits", tmp_path / "run", overrides)
-    assert done.returncode == 0, done.stderr
-    assert f"record {number}" in done.stderr
+    done = train(tmp_path / "run", *SHORT, EPOCH, "data.bad_record=skip", f"cluster.paths.data={digits.parent}")
+    assert done.status == 0, done.errors
+    assert f"record {number}" in done.errors
 
 
 def _spoil(digits: Path, number: int) -> int:
@@ -214,12 +194,12 @@ def _spoil(digits: Path, number: int) -> int:
 def test_a_truncated_data_set_is_refused_before_the_run(tmp_path: Path, digits: Path) -> None:
     with (digits / "train.rec").open("r+b") as file:
         file.truncate(100_000)
-    done = _train("digits", tmp_path / "run", [*SHORT, f"cluster.paths.data={digits.parent}"])
-    assert done.returncode == 2
-    assert "train.rec" in done.stderr
+    done = train(tmp_path / "run", *SHORT, f"cluster.paths.data={digits.parent}")
+    assert done.status == 2
+    assert "train.rec" in done.errors
 
 
-def test_a_full_disk_fails_the_run_with_one_clear_line(tmp_path: Path) -> None:
+def test_a_full_disk_fails_the_run_with_one_clear_line(tmp_path: Path, packed_digits: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("mounting a small tmpfs needs root")
     disk = tmp_path / "disk"
@@ -228,19 +208,19 @@ def test_a_full_disk_fails_the_run_with_one_clear_line(tmp_path: Path) -> None:
     if mounted.returncode:
         pytest.skip("this machine does not allow mounts")
     try:
-        done = _train("digits", disk / "run", [*SHORT, "run.max_steps=60", "run.log_every_steps=1"])
+        many_lines = ["run.max_steps=60", "run.log_every_steps=1", "model.image_size=16"]
+        done = train(disk / "run", *SHORT, *many_lines, f"cluster.paths.data={packed_digits}")
     finally:
         subprocess.run(["umount", str(disk)], check=True)
-    assert done.returncode in (1, 2)
-    assert "the disk is full" in done.stderr + done.stdout
-    assert "Traceback" not in done.stderr
+    assert done.status in (1, 2)
+    assert "the disk is full" in done.errors + done.output
+    assert "Traceback" not in done.errors
 
 
-def test_a_rank_without_its_communicator_is_refused_not_trained_alone(tmp_path: Path) -> None:
-    _train("digits", tmp_path / "run", [*SHORT, "data.source=synthetic", "run.max_steps=1"])
+def test_a_rank_without_its_communicator_is_refused_not_trained_alone(short_run: FinishedRun, tmp_path: Path) -> None:
     alone = tmp_path / "alone"
     alone.mkdir()
-    (alone / "config.yaml").write_bytes((tmp_path / "run" / "config.yaml").read_bytes())
+    (alone / "config.yaml").write_bytes((short_run.folder / "config.yaml").read_bytes())
     # What a bare mpirun sets; a Horovod built with Gloo only takes no notice of it and sees a world of one.
     variables = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo",
                  "HOROVOD_CPU_OPERATIONS": "gloo"}  # fmt: skip

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,38 +10,31 @@ from pathlib import Path
 import pytest
 
 from configs.errors import UserError
-from configs.load import ROOT
+from tests.runs import train
 from train.comm.communicator import SingleProcess
 from train.dataset import local_folder, require_cold
 
-SHORT = ["run.max_steps=2", "run.target_top1=null", "model.name=resnet8"]
+SHORT = ["run.max_steps=2", "run.target_top1=null", "model.name=resnet8", "model.image_size=16"]
 
 
 @pytest.fixture(scope="module")
-def in_memory() -> Iterator[Path]:
-    """Pack the digits into a folder whose files are pages, which nobody can clear."""
+def in_memory(packed_digits: Path) -> Iterator[Path]:
+    """Copy the packed digits into a folder whose files are pages, which nobody can clear."""
     if not Path("/dev/shm").is_dir():
         pytest.skip("no /dev/shm here")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        command = [sys.executable, "-m", "data", "prepare", "digits", f"{folder}/digits"]
-        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        shutil.copytree(packed_digits / "digits", Path(folder, "digits"))
         yield Path(folder)
-
-
-def _train(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    sets = [word for override in [*SHORT, *overrides] for word in ("--set", override)]
-    command = [sys.executable, "-m", "launch", "train", "digits", "--run-dir", str(folder), *sets]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180)
 
 
 @pytest.mark.slow
 @pytest.mark.ranks
 def test_pages_that_cannot_be_dropped_leave_no_cache_clear_in_the_log(in_memory: Path, tmp_path: Path) -> None:
-    done = _train(tmp_path / "run", f"cluster.paths.data={in_memory}")
-    assert done.stderr.count("no cache_clear in the log, for its pages were not cleared") == 1
+    done = train(tmp_path / "run", *SHORT, f"cluster.paths.data={in_memory}")
+    assert done.errors.count("no cache_clear in the log, for its pages were not cleared") == 1
     assert "cache_clear" not in (tmp_path / "run/result_0.txt").read_text(encoding="utf-8")
-    assert done.returncode == 1
-    assert "log check: fails" in done.stdout
+    assert done.status == 1
+    assert "log check: fails" in done.output
 
 
 @pytest.mark.slow
@@ -51,11 +43,11 @@ def test_a_staged_copy_is_read_cleared_and_removed(
     in_memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JOB_DISK", str(tmp_path / "disk"))
-    done = _train(
-        tmp_path / "run", f"cluster.paths.data={in_memory}", "cluster.paths.stage=$JOB_DISK/sets",
+    done = train(
+        tmp_path / "run", *SHORT, f"cluster.paths.data={in_memory}", "cluster.paths.stage=$JOB_DISK/sets",
         "cluster.paths.keep_stage=false",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.errors
     assert '"key": "cache_clear", "value": true' in (tmp_path / "run/result_0.txt").read_text(encoding="utf-8")
     assert list((tmp_path / "disk/sets").iterdir()) == []
 

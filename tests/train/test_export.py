@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,23 +13,19 @@ import pytest
 
 from configs.load import ROOT, load_both
 from configs.plan import plan_run
+from tests.runs import FinishedRun
 from train.dataset import images_of
 from train.export import export_network, on_cpu
 from train.rank.identity import Identity
 
-pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("export")]
-
-SHORT = ["run.max_steps=60", "run.target_top1=null", "model.name=resnet8", "model.image_size=16"]
+pytestmark = pytest.mark.ranks
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("export") / "run"
-    sets = [word for override in SHORT for word in ("--set", override)]
-    command = [sys.executable, "-m", "launch", "train", "digits", "--run-dir", str(folder), *sets]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return folder
+def run(two_epoch_run: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy a run, since what is exported comes into its folder."""
+    assert two_epoch_run.status == 0, two_epoch_run.errors
+    return shutil.copytree(two_epoch_run.folder, tmp_path_factory.mktemp("export") / "run")
 
 
 def test_the_loaded_network_judges_every_image_as_the_trained_one(run: Path, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.scheduled import ask, scheduler, submit, summary, wait_until
+from tests.launch.scheduled import ask, scheduler, submit, wait_until
+from tests.runs import read_summary
 
 pytestmark = [pytest.mark.scheduler, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("scheduler")]
 
@@ -34,7 +35,7 @@ def test_two_runs_in_one_job_have_different_seeds_and_the_job_succeeds(tmp_path:
     log = tmp_path / "run-1" / "job.log"
     wait_until(lambda: "exit_status" in ask("qacct", "-j", job), log)
     assert "exit_status  0 " in ask("qacct", "-j", job), log.read_text(encoding="utf-8")
-    found = [summary(tmp_path / f"run-{number}") for number in (1, 2)]
+    found = [read_summary(tmp_path / f"run-{number}") for number in (1, 2)]
     assert [(row["status"], row["seed"], row["world_size"]) for row in found] == [("success", 1, 2), ("success", 2, 2)]
     assert f"job {job} of {tmp_path}/run-1 on localhost" in log.read_text(encoding="utf-8")
 
@@ -44,7 +45,7 @@ def test_a_job_near_its_limit_is_stopped_and_continues_where_it_was(tmp_path: Pa
     overrides = ["run.max_steps=120", "cluster.scheduler.notice_s=590"]
     job = submit(CLUSTER, folder, overrides=overrides)
     wait_until(lambda: "exit_status  0 " in ask("qacct", "-j", job), folder / "job.log")
-    found = summary(folder)
+    found = read_summary(folder)
     assert (found["status"], found["steps"]) == ("success", 120)
     assert 0 < found["resumed_from_step"] <= found["steps"]
     log = (folder / "job.log").read_text(encoding="utf-8")

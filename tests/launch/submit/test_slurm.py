@@ -18,7 +18,8 @@ import pytest
 from configs.load import ROOT
 from launch.study.__main__ import main as sweep
 from launch.submit.__main__ import main
-from tests.launch.scheduled import ask, has_begun, ranks, scheduler, submit, summary, wait_until
+from tests.launch.scheduled import ask, has_begun, ranks, scheduler, submit, wait_until
+from tests.runs import read_summary
 
 pytestmark = [pytest.mark.scheduler, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("scheduler")]
 
@@ -94,12 +95,12 @@ def test_a_job_near_its_limit_is_queued_again_and_continues_where_it_was(tmp_pat
     ending = ["pgrep", "-f", rf"slurmstepd: \[{job}\."]
     wait_until(lambda: subprocess.run(ending, check=False).returncode != 0, folder / "job.log")
     wait_until(lambda: _has_continued(job), folder / "job.log")
-    found = summary(folder)
+    found = read_summary(folder)
     assert (found["status"], found["steps"], found["world_size"]) == ("success", 60, 2)
     log = (folder / "job.log").read_text(encoding="utf-8")
     assert log.count(f"job {job} of {folder} on node1 node2") == 2
     assert re.search(r"^rank 1 of 2 on node2 \(by Slurm\): local rank 0, cores 0, memory near", log, re.MULTILINE)
-    assert summary(folder)["resumed_from_step"] > 0
+    assert read_summary(folder)["resumed_from_step"] > 0
 
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])
@@ -117,7 +118,7 @@ def test_ranks_of_a_job_meet_over_mpi(launcher: str, tmp_path: Path, monkeypatch
     wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log")
     log = (folder / "job.log").read_text(encoding="utf-8")
     assert _state(job)[:2] == ("COMPLETED", "0:0"), log
-    assert (summary(folder)["status"], summary(folder)["world_size"]) == ("success", 2)
+    assert (read_summary(folder)["status"], read_summary(folder)["world_size"]) == ("success", 2)
     assert re.search(r"^rank 1 of 2 on node2 ", log, re.MULTILINE)
     assert "HOROVOD_CONTROLLER=mpi" in log
 
@@ -180,6 +181,6 @@ def test_a_rank_that_is_killed_fails_the_job_within_half_a_minute_and_leaves_not
     wait_until(lambda: _state(job)[0] not in ("RUNNING", "COMPLETING"), folder / "job.log")
     assert time.monotonic() - begin < 30
     assert _state(job)[:2] == ("FAILED", "1:0")
-    assert summary(folder)["status"] == "aborted"
+    assert read_summary(folder)["status"] == "aborted"
     assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
     assert not ranks(folder)

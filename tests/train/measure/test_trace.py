@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -13,19 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.load import ROOT
+from tests.runs import SHORT, FinishedRun, read_summary, train
 from train.engine.protocol import Engine, Operator
 from train.measure.trace import NoTracer, chrome_trace, tracer_of
-
-SHORT = ["run.max_steps=6", "run.target_top1=null", "model.name=resnet8", "data.source=synthetic"]
-
-
-def _train(folder: Path, *extra: str) -> str:
-    sets = [word for override in SHORT for word in ("--set", override)]
-    command = [sys.executable, "-I", "-m", "launch", "train", "digits", "--run-dir", str(folder), *sets, *extra]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=180)
-    checksum: str = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["weights_checksum"]
-    return checksum
 
 
 def _bars(trace: Any, kind: str, rank: int) -> list[tuple[int, int]]:
@@ -34,12 +22,15 @@ def _bars(trace: Any, kind: str, rank: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.ranks
-def test_a_trace_shows_ranks_computing_while_they_communicate_and_changes_no_weight(tmp_path: Path) -> None:
-    traced = _train(tmp_path / "traced", "--trace")
-    assert traced == _train(tmp_path / "plain")
-    assert [path.name for path in (tmp_path / "traced").glob("trace*")] == ["trace.json"]
-    assert not list((tmp_path / "plain").glob("trace*"))
-    trace = json.loads((tmp_path / "traced" / "trace.json").read_text(encoding="utf-8"))
+def test_a_trace_shows_ranks_computing_while_they_communicate_and_changes_no_weight(
+    short_run: FinishedRun, packed_digits: Path, tmp_path: Path
+) -> None:
+    run = train(tmp_path / "traced", *SHORT, f"cluster.paths.data={packed_digits}", words=("--trace",))
+    assert run.status == 0, run.errors
+    assert read_summary(run.folder)["weights_checksum"] == read_summary(short_run.folder)["weights_checksum"]
+    assert [path.name for path in run.folder.glob("trace*")] == ["trace.json"]
+    assert not list(short_run.folder.glob("trace*"))
+    trace = json.loads((run.folder / "trace.json").read_text(encoding="utf-8"))
     names = {each["pid"]: each["args"]["name"] for each in trace["traceEvents"] if each["name"] == "process_name"}
     assert names == {0: "rank 0", 1: "rank 1"}
     for rank in names:
