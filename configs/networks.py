@@ -1,24 +1,54 @@
-"""The networks by name, and the images that each takes. The layers are in `train.networks.arch`."""
+"""The networks by name: the module that has the layers, and the image sizes that the network takes.
+
+A new network is registered by a row of `NETWORKS`; docs/extending.md has a worked example.
+"""
 
 from __future__ import annotations
 
-__all__ = ["IMAGE_SIZES", "NETWORKS", "networks_for"]
+from collections.abc import Mapping
+from typing import NamedTuple
 
-_ANY, _SMALL, _MNIST = (8, 1024), (8, 64), (28, 28)
+__all__ = ["IMAGE_SIZES", "NETWORKS", "NetworkEntry", "networks_for"]
 
-IMAGE_SIZES = {
-    **dict.fromkeys(("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"), _ANY),
-    **dict.fromkeys(("resnet8", "resnet20", "resnet32", "resnet56"), _SMALL),
-    "alexnet": (63, 1024),
-    "googlenet": _ANY,
-    "densenet121": (29, 1024),
-    **dict.fromkeys(("mnist_small_cnn", "mnist_large_cnn"), _MNIST),
+
+class NetworkEntry(NamedTuple):
+    """A network of the registry.
+
+    Attributes:
+        module: Module with a function ``add_layers(name, rows)``, see `train.networks.arch`.
+        smallest: Smallest side of the square input, px.
+        largest: Largest side of the square input, px.
+    """
+
+    module: str
+    smallest: int
+    largest: int
+
+
+_CLASSIC, _RESNET = "train.networks.classic", "train.networks.resnet"
+
+NETWORKS: Mapping[str, NetworkEntry] = {
+    "resnet18": NetworkEntry(_RESNET, 8, 1024),
+    "resnet34": NetworkEntry(_RESNET, 8, 1024),
+    "resnet50": NetworkEntry(_RESNET, 8, 1024),
+    "resnet101": NetworkEntry(_RESNET, 8, 1024),
+    "resnet152": NetworkEntry(_RESNET, 8, 1024),
+    "resnet8": NetworkEntry(_RESNET, 8, 64),
+    "resnet20": NetworkEntry(_RESNET, 8, 64),
+    "resnet32": NetworkEntry(_RESNET, 8, 64),
+    "resnet56": NetworkEntry(_RESNET, 8, 64),
+    "alexnet": NetworkEntry(_CLASSIC, 63, 1024),
+    "googlenet": NetworkEntry(_CLASSIC, 8, 1024),
+    "densenet121": NetworkEntry(_CLASSIC, 29, 1024),
+    "mnist_small_cnn": NetworkEntry(_CLASSIC, 28, 28),
+    "mnist_large_cnn": NetworkEntry(_CLASSIC, 28, 28),
 }
-"""Name -> smallest and largest side of the square input, px. Below AlexNet's and DenseNet's nothing is left to pool."""
+"""Name -> network. Below the smallest size of AlexNet and DenseNet, a pooling layer would have no pixel left."""
 
-NETWORKS = tuple(IMAGE_SIZES)
+IMAGE_SIZES = {name: (entry.smallest, entry.largest) for name, entry in NETWORKS.items()}
+"""Name -> smallest and largest side of the square input, px."""
 
 
 def networks_for(image_size: int) -> list[str]:
-    """List the networks that take images of ``image_size`` px."""
-    return [name for name, (least, most) in IMAGE_SIZES.items() if least <= image_size <= most]
+    """Return the names of the networks that take images of ``image_size`` px."""
+    return [name for name, (smallest, largest) in IMAGE_SIZES.items() if smallest <= image_size <= largest]

@@ -22,6 +22,7 @@ __all__ = [
     "SCHEDULERS",
     "SOURCES",
     "SOURCES_WITH_LABEL_VECTORS",
+    "CommunicatorKind",
     "DataSource",
     "PackedSource",
     "module_of",
@@ -35,7 +36,7 @@ COMMUNICATORS: Mapping[str, str] = {
     "devices": "train.comm.devices",
     "none": "train.comm.communicator",
 }
-"""`communication.kind` -> module with a function ``connect(communication)``.
+"""`communication.kind` -> module with a function ``connect(communication)`` that returns a `Connect`.
 
 `train.comm.devices` has none: it starts a thread for each rank of a process and connects the threads itself.
 """
@@ -76,10 +77,12 @@ SOURCES_WITH_LABEL_VECTORS = frozenset({"table"})
 """Sources whose images have any number of labels: a 0 or 1 for each class, which `loss.kind: sigmoid` is for."""
 
 if TYPE_CHECKING:
+    CommunicatorKind = str
     DataSource = str
     PackedSource = str
 else:
     # A type checker cannot read names from a table, pydantic can.
+    CommunicatorKind = Literal[tuple(COMMUNICATORS)]
     _ALL_SOURCES = (*SOURCES, "synthetic")
     DataSource = Literal[_ALL_SOURCES]
     PackedSource = Literal[tuple(SOURCES)]

@@ -38,9 +38,14 @@ def add_example(folder: Path, section: str) -> list[Path]:
         if language != "python":
             continue
         header, _, code = text.partition("\n")
-        name, _, line_above = header.removeprefix("# ").partition(", below: ")
+        name, _, line_replaced = header.removeprefix("# ").partition(", in place of: ")
+        name, _, line_above = name.partition(", below: ")
         path = folder / name
-        if line_above:
+        if line_replaced:
+            old = path.read_text(encoding="utf-8")
+            assert old.count(f"{line_replaced}\n") == 1, f"{name} has not exactly one line {line_replaced!r}"
+            code = old.replace(f"{line_replaced}\n", code)
+        elif line_above:
             old = path.read_text(encoding="utf-8")
             assert old.count(f"{line_above}\n") == 1, f"{name} has not exactly one line {line_above!r}"
             code = old.replace(f"{line_above}\n", f"{line_above}\n{code}")
@@ -49,7 +54,7 @@ def add_example(folder: Path, section: str) -> list[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(code, encoding="utf-8")
         touched.append(path)
-    return touched
+    return list(dict.fromkeys(touched))
 
 
 def make_environment(folder: Path) -> Path:

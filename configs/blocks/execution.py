@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from configs.registry import CommunicatorKind
 from configs.section import Section
 
 __all__ = ["Communication", "Engine"]
@@ -96,7 +97,7 @@ class Communication(Section):
     of one process. ``none`` is for a single rank. All kinds but the asynchronous one take the same steps.
     """
 
-    kind: Literal["horovod", "parameter_server", "parameter_server_async", "devices", "none"] = Field(
+    kind: CommunicatorKind = Field(
         "horovod",
         description="What sums the gradients: an allreduce (horovod), server processes, the devices of one process, or "
         "nothing (none, for a single rank). Only horovod and none work under a launcher other than local.",
@@ -158,3 +159,8 @@ class Communication(Section):
     def is_synchronous(self) -> bool:
         """Whether all ranks are at the same step with the same weights."""
         return self.kind != "parameter_server_async"
+
+    @property
+    def needs_local_launcher(self) -> bool:
+        """Whether the kind needs processes or threads that only the local launcher starts: servers or devices."""
+        return self.kind in ("parameter_server", "parameter_server_async", "devices")

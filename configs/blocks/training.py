@@ -28,7 +28,7 @@ class Card(Section):
 class Model(Section):
     """The network (a table of layers in `train.networks`), and what may vary in it."""
 
-    name: Literal[NETWORKS] = Field(description="The network.")  # type: ignore[valid-type]
+    name: Literal[tuple(NETWORKS)] = Field(description="The network.")  # type: ignore[valid-type]
     num_classes: int = Field(
         ge=2,
         le=1_000_000,

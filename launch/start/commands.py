@@ -83,7 +83,7 @@ def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, 
         if link is not None:
             return run_ranks_on_link(command, processes, variables, bytes_per_s=link, servers=servers)
         return run_ranks(command, processes, variables, servers=servers)
-    if kind not in ("horovod", "none"):
+    if cluster.communication.needs_local_launcher:
         raise UserError(
             f"communication.kind: got {kind!r} under {cluster.launcher}, which starts neither servers nor devices; "
             f"set cluster.launcher=local on one machine, or cluster.communication.kind=horovod"

@@ -165,5 +165,5 @@ def _has_cores(cluster: Cluster, place: Cluster) -> bool:
     if place.device == "cpu" and place.launcher == "local":
         return cluster.world_size * cluster.engine.threads <= len(os.sched_getaffinity(0))
     is_ours = cluster.launcher == "local" and cluster.scheduler.kind == "none"
-    is_startable = is_ours or cluster.communication.kind in ("horovod", "none")
+    is_startable = is_ours or not cluster.communication.needs_local_launcher
     return is_startable and cluster.world_size <= place.world_size

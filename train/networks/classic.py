@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from train.networks.table import Rows
 
-__all__ = ["CLASSICS"]
+__all__ = ["add_layers"]
 
 _INCEPTION = {
     "inception3a": (64, 96, 128, 16, 32, 32),
@@ -104,12 +104,17 @@ def _mnist_large_cnn(rows: Rows) -> str:
     return rows.dense_relu("dense2", rows.dense_relu("dense1", last, 512), 512)
 
 
-CLASSICS = {
+_BUILDERS = {
     "alexnet": _alexnet,
     "googlenet": _googlenet,
     "densenet121": _densenet121,
     "mnist_small_cnn": _mnist_small_cnn,
     "mnist_large_cnn": _mnist_large_cnn,
 }
-"""Name -> what adds its rows up to the classifier. *Source* of the last two: the data-parallel benchmark on MNIST in
-PyTorch and TensorFlow, whose PyTorch version pads (402,442 and 4,104,202 parameters on one channel of 28 px)."""
+"""Name -> function that adds the rows before the classifier. *Source* of the last two: the data-parallel benchmark on
+MNIST in PyTorch and TensorFlow; its PyTorch version pads (402,442 and 4,104,202 parameters on one channel of 28 px)."""
+
+
+def add_layers(name: str, rows: Rows) -> str:
+    """Add the rows of the network before the classifier and return the name of the last one."""
+    return _BUILDERS[name](rows)

@@ -6,15 +6,18 @@ and in its projection, not in the first 1x1 (the MLPerf reference).
 
 from __future__ import annotations
 
-from functools import partial
-
 from train.networks.table import Rows
 
-__all__ = ["RESNETS"]
+__all__ = ["add_layers"]
 
 _BOTTLENECK = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}
 _BASIC = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
 _SMALL = {"resnet8": 1, "resnet20": 3, "resnet32": 5, "resnet56": 9}
+
+
+def add_layers(name: str, rows: Rows) -> str:
+    """Add the rows of the network before the classifier and return the name of the last one."""
+    return _small(name, rows) if name in _SMALL else _large(name, rows)
 
 
 def _large(name: str, rows: Rows) -> str:
@@ -59,9 +62,3 @@ def _join(rows: Rows, name: str, source: str, inner: str, width: int, stride: in
         shortcut = rows.conv_bn(f"{name}_projection", source, width, stride=stride)
     rows.add(f"{name}_add", "add", inner, shortcut)
     return rows.add(f"{name}_relu", "relu", f"{name}_add")
-
-
-RESNETS = {name: partial(_large, name) for name in (*_BASIC, *_BOTTLENECK)} | {
-    name: partial(_small, name) for name in _SMALL
-}
-"""Name -> what adds its rows up to the classifier and gives the last one's name."""
