@@ -11,7 +11,7 @@ from configs.study import Cell, Study
 from launch.study.cell_run import CellRun, RunStarter
 from launch.study.runner import run_study
 from logs.folder import Summary
-from logs.study.accuracy import accuracy, best_cells, write_study
+from logs.study.accuracy import accuracy_text, best_cells, write_study
 
 __all__ = ["DIVERGED", "run_accuracy"]
 
@@ -40,7 +40,7 @@ class _AccuracyTask:
         return self.run.start()
 
     def describe(self, result: tuple[Cell, Summary] | None) -> str:
-        return self.run.state() if result is None else accuracy(result[1])
+        return self.run.state() if result is None else accuracy_text(result[1])
 
     def failure(self) -> None:
         """Return None: without a result of every grid value, no best value can be chosen."""

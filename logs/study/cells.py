@@ -1,4 +1,4 @@
-"""One cell of a scaling study, measured or predicted, as one row of its table."""
+"""One cell of a scaling study, measured or predicted, as a row of the study's table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from logs.folder import read_summary
 from logs.metrics import METRICS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
-from logs.usage import read_samples, read_usage
+from logs.usage import Sample, read_samples, read_usage
 
 __all__ = ["PREDICTION_FILE", "Row", "measured", "predicted", "steady_rate"]
 
@@ -23,23 +23,40 @@ PREDICTION_FILE = "prediction.json"
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a study's CSV; what nobody measured is None.
+    """A row of a scaling study's CSV. A value that was not measured is None.
 
     Attributes:
-        basis: A prediction has no other figures than a rate and the time of an epoch.
-        status: failed: the run ended early, and its other figures are left out; skipped: it cannot be run here.
-        images_per_s: Over all ranks, warm-up steps and evaluations left out.
-        efficiency: Rate a rank over that of the fewest ranks; a prediction's is over its own, never a measured one.
-        first_epoch_s: The first epoch's wall time, evaluation left out; ``later_epoch_s`` the others' median.
-        wall_s: Of the training with its evaluations.
-        cpu_s: The same time as CPU seconds, the ranks' sum, with the children that they waited for.
-        slowest_cpu_s: Of the rank that used most.
-        busy_cores: Mean over the samples of the whole run, start-up and server processes counted.
-        other_busy_cores: Mean over the same samples, of everything else on the machine.
-        peak_memory_bytes: The ranks' sum.
-        busy_gpus: Mean utilisation, 0 to 1.
+        network: The cell's place on the first axis of the grid. The next four fields are its places on the others.
+        communication: Name of the kind of communication.
+        data: Name of the kind of data.
+        batch: Images per rank and step.
+        ranks: Number of ranks.
+        repeat: Number of the repeat, from 0.
+        basis: Whether the row was measured or predicted. A prediction has only a rate, an efficiency and the time of a
+            later epoch.
+        status: ``failed`` if the run ended early, which leaves the other values None; ``skipped`` if this machine
+            cannot run the cell.
+        images_per_s: Rate over all ranks, without warm-up steps and evaluations.
+        efficiency: Rate per rank over the rate per rank at the fewest ranks. The base of a prediction is a predicted
+            rate, never a measured one.
+        first_epoch_s: Wall time of the first epoch, without its evaluation.
+        later_epoch_s: Median wall time of the other epochs, without their evaluations.
+        init_s: Time between the events ``init_start`` and ``init_stop`` of the log.
+        wall_s: Wall time of the training with its evaluations.
+        cpu_s: CPU time over the same period, summed over the ranks and over the child processes that they waited for.
+        slowest_cpu_s: CPU time of the rank that used most.
+        busy_cores: Cores that the run kept busy, as a mean over the samples of the whole run, with start-up and server
+            processes.
+        other_busy_cores: Cores that everything else on the machine kept busy, as a mean over the same samples.
+        peak_memory_bytes: Peak memory, summed over the ranks.
+        busy_gpus: Mean utilisation of the GPUs, 0 to 1.
+        input_wait_fraction: Share of the steps' time spent waiting for images, 0 to 1.
+        comm_exposed_fraction: Share of the communication that no computation hid, 0 to 1.
         loss: Mean training loss of the last interval.
-        note: Why it was skipped.
+        top1: Share of validation images classified correctly at the last evaluation, 0 to 1.
+        mean_auc: Mean area under the ROC curve over the classes, for images with several labels.
+        folder: Name of the run's folder.
+        note: Why the cell was skipped.
     """
 
     network: str
@@ -72,72 +89,105 @@ class Row:
 
     @property
     def quality(self) -> float | None:
-        """What the run was judged by, 0 to 1."""
+        """The accuracy that the run is judged by, 0 to 1: top-1, or the mean AUC if there is no top-1."""
         return self.mean_auc if self.top1 is None else self.top1
 
     def values(self) -> list[Any]:
-        """Give the row as the CSV writes it."""
-        return [_written(getattr(self, field.name)) for field in fields(self)]
+        """Return the values of the row as the CSV has them."""
+        return [_csv_value(getattr(self, field.name)) for field in fields(self)]
 
 
-def _written(value: Any) -> Any:
+def _csv_value(value: Any) -> Any:
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else value
 
 
 def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) -> Row:
-    """Read what a run that has ended came to.
+    """Return the row of a run that has ended.
+
+    Args:
+        cell: What the run measured.
+        repeat: Number of the repeat, from 0.
+        folder: The run's folder.
+        warmup_steps: Steps at the run's start that its rate leaves out.
 
     Raises:
-        UserError: Its folder is damaged.
+        UserError: The folder is damaged.
     """
     summary = read_summary(folder)
     if summary.status != "success":
         return Row(*cell.axes, repeat, "measured", "failed", folder=folder.name)
     metrics = read_metrics(folder / METRICS_FILE)
-    spans = [span.end_s - span.begin_s for span in parse_log(folder / RESULT_FILES["0.6.0"]).epoch_spans]
-    usage, samples = read_usage(folder), read_samples(folder)
-    cpu = [own + child for own, child in zip(usage["cpu_s"], usage["children_cpu_s"], strict=True)]
-    shares = [each.gpu_share for each in samples if each.gpu_share is not None]
+    epochs_s = [span.end_s - span.begin_s for span in parse_log(folder / RESULT_FILES["0.6.0"]).epoch_spans]
     losses = [row["loss"] for row in metrics if row["kind"] == "interval"]
     return Row(
-        *cell.axes, repeat, "measured",
+        *cell.axes,
+        repeat,
+        "measured",
         images_per_s=steady_rate(metrics, warmup_steps) or summary.images_per_s,
-        first_epoch_s=spans[0] if spans else None,
-        later_epoch_s=statistics.median(spans[1:]) if spans[1:] else None,
+        first_epoch_s=epochs_s[0] if epochs_s else None,
+        later_epoch_s=statistics.median(epochs_s[1:]) if epochs_s[1:] else None,
         init_s=summary.init_s,
-        wall_s=max(usage["wall_s"]),
-        cpu_s=sum(cpu),
-        slowest_cpu_s=max(cpu),
-        busy_cores=statistics.fmean(each.busy_cores for each in samples) if samples else None,
-        other_busy_cores=max(0.0, statistics.fmean(each.machine_busy_cores - each.busy_cores for each in samples))
-        if samples else None,
-        peak_memory_bytes=int(sum(usage["peak_memory_bytes"])),
-        busy_gpus=statistics.fmean(shares) if shares else None,
+        **_usage(folder),
         input_wait_fraction=summary.input_wait_fraction,
         comm_exposed_fraction=summary.comm_exposed_fraction,
         loss=losses[-1] if losses else None,
         top1=summary.top1,
         mean_auc=summary.mean_auc,
         folder=folder.name,
-    )  # fmt: skip
+    )
+
+
+def _usage(folder: Path) -> dict[str, Any]:
+    """Return the columns about CPU, memory and GPU use."""
+    usage, samples = read_usage(folder), read_samples(folder)
+    cpu_s = [own + children for own, children in zip(usage["cpu_s"], usage["children_cpu_s"], strict=True)]
+    gpu_shares = [sample.gpu_share for sample in samples if sample.gpu_share is not None]
+    return {
+        "wall_s": max(usage["wall_s"]),
+        "cpu_s": sum(cpu_s),
+        "slowest_cpu_s": max(cpu_s),
+        "busy_cores": statistics.fmean(sample.busy_cores for sample in samples) if samples else None,
+        "other_busy_cores": _other_busy_cores(samples),
+        "peak_memory_bytes": int(sum(usage["peak_memory_bytes"])),
+        "busy_gpus": statistics.fmean(gpu_shares) if gpu_shares else None,
+    }
+
+
+def _other_busy_cores(samples: Sequence[Sample]) -> float | None:
+    if not samples:
+        return None
+    return max(0.0, statistics.fmean(sample.machine_busy_cores - sample.busy_cores for sample in samples))
 
 
 def predicted(cells: Iterable[ScalingCell], folder: Path, train_samples: int) -> list[Row]:
-    """Read what the simulator said of cells that differ in their ranks alone."""
-    told = json.loads((folder / PREDICTION_FILE).read_text(encoding="utf-8"))
-    by_ranks = {int(each["ranks"]): each for each in told}
-    return [
-        Row(
-            *cell.axes, 0, "predicted", images_per_s=by_ranks[cell.ranks]["images_per_s"],
-            efficiency=by_ranks[cell.ranks]["efficiency"],
-            later_epoch_s=train_samples / by_ranks[cell.ranks]["images_per_s"], folder=folder.name,
+    """Return the rows that the simulator predicted.
+
+    Args:
+        cells: Cells that differ only in their number of ranks.
+        folder: The prediction's folder.
+        train_samples: Images of an epoch.
+    """
+    predictions = json.loads((folder / PREDICTION_FILE).read_text(encoding="utf-8"))
+    by_ranks = {int(prediction["ranks"]): prediction for prediction in predictions}
+    rows = []
+    for cell in cells:
+        rate, efficiency = (by_ranks[cell.ranks][key] for key in ("images_per_s", "efficiency"))
+        rows.append(
+            Row(
+                *cell.axes,
+                0,
+                "predicted",
+                images_per_s=rate,
+                efficiency=efficiency,
+                later_epoch_s=train_samples / rate,
+                folder=folder.name,
+            )
         )
-        for cell in cells
-    ]  # fmt: skip
+    return rows
 
 
 def steady_rate(metrics: Iterable[dict[str, Any]], warmup_steps: int) -> float | None:
-    """Give images/s over the intervals that begin after the warm-up; none: no interval does."""
+    """Return the images/s over the logged intervals that begin after the warm-up, or None if no interval does."""
     rows: Sequence[dict[str, Any]] = [row for row in metrics if row["kind"] == "interval"]
     ends = [0, *(int(row["step"]) + 1 for row in rows)]
     kept = [
@@ -145,5 +195,5 @@ def steady_rate(metrics: Iterable[dict[str, Any]], warmup_steps: int) -> float |
         for begin, end, row in zip(ends, ends[1:], rows, strict=False)
         if begin >= warmup_steps
     ]
-    # Steps, not seconds, are what intervals have in common: their rates combine as harmonic mean.
+    # Intervals have steps in common, not seconds, so their rates combine as a harmonic mean weighted by the steps.
     return sum(steps for steps, _ in kept) / sum(steps / rate for steps, rate in kept) if kept else None

@@ -1,4 +1,4 @@
-"""Does a study show what it was made to show? Judged by its numbers: measured ones apart from predicted ones."""
+"""Whether a scaling study's expectations hold, by its rows; measured and predicted rows are judged apart."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from logs.study.scaling_figures import grouped
 __all__ = ["MARGIN", "Comparison", "compare", "verdict"]
 
 MARGIN = 0.03
-"""A smaller difference than this is left to noise."""
+"""A relative difference below this counts as noise."""
 
 _BASES: tuple[Literal["measured", "predicted"], ...] = ("measured", "predicted")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """An expectation at one place of the grid.
+    """An expectation, judged on cells that differ only in the network and in the expectation's axis.
 
     Attributes:
-        where: What the cells compared have in common.
-        speeds: Network -> its images/s over those at the expectation's base; from the lowest.
-        holds: Do they bear the expectation out?
+        basis: Whether the cells were measured or predicted.
+        where: What the cells have in common, in words.
+        speeds: Network -> images/s at the expectation's other value over images/s at the base value, lowest first.
+        holds: Whether the speeds are as expected.
     """
 
     basis: Literal["measured", "predicted"]
@@ -36,7 +37,10 @@ class Comparison:
 
 
 def compare(expectation: Expectation, rows: Sequence[Row]) -> list[Comparison]:
-    """Judge an expectation wherever all its networks have both cells; of the predictions, at the most ranks."""
+    """Judge an expectation wherever all networks in it have both cells.
+
+    Of the predicted rows, only those at the most ranks are judged.
+    """
     known = [row for row in rows if row.images_per_s is not None]
     measured, predicted = ([row for row in known if row.basis == basis] for basis in _BASES)
     most = max((row.ranks for row in predicted), default=0)
@@ -65,7 +69,7 @@ def _holds(expectation: Expectation, speeds: Mapping[str, float]) -> bool:
 
 
 def verdict(comparisons: Sequence[Comparison]) -> Literal["holds", "holds in part", "does not hold", "not measured"]:
-    """Sum up what was measured; predictions have no say."""
+    """Return the verdict over all measured comparisons; predictions do not count."""
     held = [each.holds for each in comparisons if each.basis == "measured"]
     if not held:
         return "not measured"

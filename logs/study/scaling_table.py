@@ -1,4 +1,4 @@
-"""What a scaling study found: a CSV of every cell and repeat, and a page of figures."""
+"""The table of a scaling study: a CSV with a row for every cell and repeat."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ def write_scaling(study: ScalingStudy, rows: Sequence[Row], folder: Path) -> Non
 
 
 def with_efficiency(rows: Iterable[Row]) -> list[Row]:
-    """Fill in the measured rows' efficiency.
+    """Return the rows with the efficiency of the measured rows filled in.
 
-    Its base is the best rate a rank, over the ways to communicate, at the fewest ranks that the same network, data and
-    batch were measured at; a way's rate is the median of its repeats.
+    Efficiency is the rate per rank over a base rate. The base is the best rate per rank over all kinds of
+    communication, at the fewest ranks at which the same network, data and batch were measured. The rate of one kind of
+    communication is the median of its repeats.
     """
     known = list(rows)
     measured = [row for row in known if row.basis == "measured" and row.images_per_s is not None]
@@ -53,7 +54,7 @@ _ALIKE = ("network", "data", "batch")
 
 
 def _base(rows: Sequence[Row]) -> float:
-    """Give the rate a rank that is worth 1."""
+    """Return the rate per rank that has efficiency 1."""
     fewest = min(row.ranks for row in rows)
-    ways = grouped([row for row in rows if row.ranks == fewest], "communication").values()
-    return max(median(row.images_per_s or 0.0 for row in way) for way in ways) / fewest
+    groups = grouped([row for row in rows if row.ranks == fewest], "communication").values()
+    return max(median(row.images_per_s or 0.0 for row in group) for group in groups) / fewest

@@ -1,4 +1,4 @@
-"""The page of outcomes, ``docs/faults.md``: a table a launcher, of which a part can be made anew."""
+"""The page ``docs/faults.md``: a table for each launcher, of which single rows can be made again."""
 
 from __future__ import annotations
 
@@ -10,34 +10,41 @@ from pathlib import Path
 from tests.launch.disturbed import FAULTS, FULL, PHASES, WAYS, Ended, Way
 
 Cell = tuple[Way, str, str]
-"""Way, fault and phase."""
+"""How the run is started, the fault, and the phase of the run that the fault comes in."""
 
-_HEAD = """# What goes wrong, and how a run ends
+_HEAD = """# Faults, and how a run ends
 
-Made by `./run.sh test tests/launch/test_faults.py --faults-table docs/faults.md`, which also judges each row: digits on
-two ranks, on one machine. A rank that stands still is noticed after 10 s (`watchdog_s`), at start-up after 30 s
-(`communication.timeout_s`): cluster settings. Signals go to rank 1, in a checkpoint to rank 0, which writes it. Nothing
-is left: no process, no damaged checkpoint, no shared memory. Times count from the fault until the last process is gone,
-on a machine that may have had other work. Two nodes are what passes for them on one machine; ssh was not tried.
+`./run.sh test tests/launch/test_faults.py --faults-table docs/faults.md` makes this page and checks every row. Each row
+is a run of the recipe `digits`, with two ranks on one machine, that is disturbed once.
 
-75: told to stop, state kept if there was any. 2: refused before the run; horovodrun makes a 1 of it, as of any status.
-A rank that Open MPI or Slurm lets go on for a moment to end it says itself that it was frozen; of one that is killed as
-it stands, the others' silence tells.
+- A signal goes to rank 1. During a checkpoint it goes to rank 0, which writes the checkpoint.
+- A rank that stands still is noticed after 10 s (`watchdog_s`), at start-up after 30 s (`communication.timeout_s`).
+  Both are keys of the cluster file.
+- No run leaves a process, a damaged checkpoint or shared memory behind.
+- Times count from the fault until the last process is gone, on a machine that may have had other work to do.
+- Two nodes are imitated on one machine. ssh was not tried.
+
+Exit status 75: the run was told to stop, and its state was saved if there was any. Exit status 2: the run was refused
+before it began. Under horovodrun a refused run ends with 1, because horovodrun turns every failure of a rank into 1.
+
+Open MPI and Slurm let a frozen rank continue for a moment in order to end it, and in that moment the rank itself
+reports that it stood still. A frozen rank that is killed reports nothing; which rank it was follows from the reports of
+the other ranks.
 """
 _TITLES = {
     "local 1": "Local launcher, one node",
     "horovodrun 1": "horovodrun over Gloo, one node",
     "horovodrun 2": "horovodrun over Gloo, two nodes: `localhost` and `127.0.0.1`, in a job script for a list of hosts",
     "mpirun 1": "mpirun over MPI, one node",
-    "mpirun 2": "mpirun over MPI, two nodes: Slurm's virtual ones, where Open MPI starts its daemons by srun",
+    "mpirun 2": "mpirun over MPI, two virtual nodes of Slurm, on which Open MPI starts its daemons by srun",
     "srun 1": "srun over MPI (PMIx), one node",
-    "srun 2": "srun over MPI (PMIx), two virtual nodes",
+    "srun 2": "srun over MPI (PMIx), two virtual nodes of Slurm",
 }
-_COLUMNS = "| fault | in | exit | after | what is said |\n| --- | --- | --- | --- | --- |"
+_COLUMNS = "| fault | phase | exit status | ended after | message |\n| --- | --- | --- | --- | --- |"
 
 
 def write_row(path: Path, cell: Cell, ended: Ended) -> None:
-    """Write a row of the page and leave the others; parts of it may be made side by side."""
+    """Write one row of the page and keep the others. Several processes may write rows at the same time."""
     with path.open("a+", encoding="utf-8") as page:
         fcntl.flock(page, fcntl.LOCK_EX)
         page.seek(0)
@@ -63,15 +70,15 @@ def _page(text: str, cell: Cell, ended: Ended) -> str:
 
 
 def _row(ended: Ended) -> str:
-    said = ended.summary.get("failure") or next(
+    message = ended.summary.get("failure") or next(
         (line for line in ended.errors.splitlines() if "the disk is full" in line), ""
     )
-    after = f"{ended.seconds:.0f} s" if ended.seconds else "goes on"
-    return f" {ended.status} | {after} | {_shortened(str(said))} |"
+    after = f"{ended.seconds:.0f} s" if ended.seconds else "continues"
+    return f" {ended.status} | {after} | {_shortened(str(message))} |"
 
 
 def _shortened(text: str) -> str:
-    """Leave out the folders of this machine."""
+    """Return a message without this machine's folders and host name."""
     words = [
         Path(word.rstrip(":")).name + ":" * word.endswith(":") if "/tmp" in word else word for word in text.split()
     ]

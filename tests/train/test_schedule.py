@@ -113,5 +113,12 @@ def test_cosine_is_halfway_down_in_the_middle() -> None:
     assert schedule.at(500).lr == 0
 
 
+def test_a_cosine_ends_at_its_share_of_the_base_rate() -> None:
+    schedule = _schedule(["schedule.decay={name: cosine, steps: 100, end_lr_ratio: 0.1}", "schedule.base_lr=3",
+                          "schedule.warmup_steps=20", "schedule.warmup_epochs=null"])  # fmt: skip
+    assert [schedule.at(step).lr for step in (20, 70, 120, 500)] == pytest.approx([3, 1.65, 0.3, 0.3])
+    assert schedule.end_lr == pytest.approx(0.3)
+
+
 def test_without_warmup_the_first_step_has_the_base_rate() -> None:
     assert _schedule(["schedule.warmup_epochs=0", "schedule.base_lr=0.5"]).at(0).lr == 0.5

@@ -1,4 +1,4 @@
-"""What a study was made to show is judged by its numbers, and says so when they speak against it."""
+"""Expectations are judged by the numbers of a study, and do not hold when the numbers contradict them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_gain_is_judged_the_other_way_round_and_alone_against_no_gain() -> Non
     assert gain.words == "small gains more than large with batch 64 in place of batch 8"
 
 
-def test_predictions_stand_apart_at_the_most_ranks_and_have_no_say() -> None:
+def test_predictions_are_judged_apart_at_the_most_ranks_and_do_not_count() -> None:
     predicted = [
         row
         for ranks in (4, 8)
@@ -57,11 +57,11 @@ def test_predictions_stand_apart_at_the_most_ranks_and_have_no_say() -> None:
     assert verdict([found]) == "not measured"
     against = [*_pair("wide", 100, 99), *_pair("deep", 100, 50), *_pair("thin", 100, 50)]
     assert verdict(compare(SLOW, [*predicted, *against])) == "does not hold"
-    at_batch_64 = [row for name, rate in (("wide", 10), ("deep", 90), ("thin", 90))
-                   for row in _pair(name, 100, rate, batch=64)]  # fmt: skip
+    rates = (("wide", 10), ("deep", 90), ("thin", 90))
+    at_batch_64 = [row for name, rate in rates for row in _pair(name, 100, rate, batch=64)]
     assert verdict(compare(SLOW, [*against, *at_batch_64])) == "holds in part"
 
 
-def test_a_network_that_was_not_measured_leaves_the_question_open() -> None:
+def test_an_expectation_with_a_network_that_was_not_measured_is_not_judged() -> None:
     rows = [*_pair("wide", 100, 10), *_pair("deep", 100, 90), _row("thin", 100)]
     assert verdict(compare(SLOW, rows)) == "not measured"

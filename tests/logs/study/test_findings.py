@@ -1,4 +1,4 @@
-"""Sentences say what the rows say: the same text over other numbers."""
+"""The sentences follow the rows: other numbers, other sentences."""
 
 from __future__ import annotations
 
@@ -19,41 +19,46 @@ def _row(network: str, rate: float, **values: object) -> Row:
 @given(st.lists(st.integers(1, 99), min_size=2, max_size=2, unique=True))
 def test_the_network_that_loses_most_is_named_first(percent: list[int]) -> None:
     one, other = percent
-    rows = [_row("a", 100), _row("b", 50), _row("a", one, communication="slow"),
-            _row("b", other / 2, communication="slow")]  # fmt: skip
-    (said,) = (each for each in findings(rows) if "in place of" in each)
-    keeps = [f"a runs at {one}%", f"b runs at {other}%"]
-    order = keeps if one < other else keeps[::-1]
-    assert said == f"slow in place of fast (d, batch 8 a rank, 2 ranks): {', '.join(order)} of its images/s."
+    slow = [_row("a", one, communication="slow"), _row("b", other / 2, communication="slow")]
+    rows = [_row("a", 100), _row("b", 50), *slow]
+    (sentence,) = (each for each in findings(rows) if "instead of" in each)
+    speeds = [f"a runs at {one}%", f"b runs at {other}%"]
+    order = ", ".join(speeds if one < other else speeds[::-1])
+    assert sentence == f"slow instead of fast (d, batch 8 a rank, 2 ranks): {order} of its images/s with fast."
 
 
-def test_batches_ranks_epochs_and_clocks_are_compared_where_there_are_two() -> None:
+def test_batches_ranks_epochs_and_cpu_times_are_compared_where_there_are_two() -> None:
     rows = with_efficiency([
         _row("small", 100, ranks=1), _row("small", 300, ranks=1, batch=64), _row("large", 10, ranks=1),
         _row("large", 12, ranks=1, batch=64), _row("large", 18, cpu_s=30.0, wall_s=20.0),
         _row("small", 90, first_epoch_s=3.0, later_epoch_s=2.0), _row("small", 45, basis="predicted"),
     ])  # fmt: skip
     assert findings(rows) == [
-        "Batch 64 in place of 8 (fast, d, 1 rank): small 3.00 times, large 1.20 times its images/s.",
-        "On 2 ranks (fast, d, batch 8 a rank): small 45%, large 90% of the ideal speed.",
-        "The first epoch takes 1.50 (1.50 to 1.50) times a later one.",
-        "CPU seconds of all ranks are 1.50 (1.50 to 1.50) times the wall's; a rate by the one is none by the other.",
-        "Where cells were measured, the simulator's images/s are 0.50 (0.50 to 0.50) times theirs.",
+        "Batch 64 instead of 8 (fast, d, 1 rank): small 3.00 times, large 1.20 times its images/s at batch 8.",
+        "On 2 ranks (fast, d, batch 8 a rank): small 45%, large 90% of the ideal images/s.",
+        "The first epoch takes 1.50 (1.50 to 1.50) times as long as a later epoch.",
+        "The CPU time of all ranks is 1.50 (1.50 to 1.50) times the wall time: a rate per CPU second is not a rate per "
+        "second.",
+        "In cells with both, the predicted images/s are 0.50 (0.50 to 0.50) times the measured images/s.",
     ]
 
 
 @pytest.mark.parametrize(("metric", "name"), [("top1", "top-1"), ("mean_auc", "mean ROC-AUC")])
-def test_accuracy_is_told_by_ranks_where_there_was_more_than_one_epoch(metric: str, name: str) -> None:
+def test_accuracy_is_compared_by_ranks_in_runs_of_more_than_one_epoch(metric: str, name: str) -> None:
     epochs = {"first_epoch_s": 1.0, "later_epoch_s": 1.0}
     rows = [_row("n", 1, ranks=ranks, **{metric: value}, **epochs) for ranks, value in ((1, 0.75), (2, 0.5))]
-    assert f"{name} of n (d, batch 8 a rank), by ranks: 0.750 on 1 (fast), 0.500 on 2 (fast)." in findings(rows)
+    assert f"{name} of n by number of ranks (d, batch 8 a rank): 0.750 on 1 (fast), 0.500 on 2 (fast)." in findings(
+        rows
+    )
 
 
-def test_a_machine_that_was_not_the_studys_alone_is_told() -> None:
-    told = "Other programs kept 0.50 (0.10 to 1.25) cores busy meanwhile: run it again on an idle machine."
-    assert told in findings([_row("n", 1, other_busy_cores=cores) for cores in (0.1, 0.5, 1.25)])
+def test_other_programs_on_the_machine_are_reported() -> None:
+    sentence = (
+        "Other programs kept 0.50 (0.10 to 1.25) cores busy during the runs: repeat the study on an idle machine."
+    )
+    assert sentence in findings([_row("n", 1, other_busy_cores=cores) for cores in (0.1, 0.5, 1.25)])
     assert not any("Other programs" in each for each in findings([_row("n", 1, other_busy_cores=0.02)]))
 
 
-def test_nothing_measured_says_nothing() -> None:
+def test_predictions_alone_have_no_findings() -> None:
     assert findings([_row("a", 100, basis="predicted"), _row("a", 10, basis="predicted", ranks=4)]) == []

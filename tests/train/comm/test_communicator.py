@@ -15,6 +15,8 @@ from configs.schema import Cluster
 from launch.start.commands import run_under
 from launch.start.local import Outcome
 
+pytestmark = pytest.mark.ranks
+
 RANK = """
 import os, sys
 import mxnet as mx, numpy as np
@@ -24,8 +26,6 @@ from train.comm.devices import run_ranks_here
 from train.rank.identity import read_identity
 from train.engine.init import WeightsDiffer, require_equal
 from train.rank.startup import Ledger
-
-pytestmark = pytest.mark.ranks
 
 def main(identity, ledger, connect):
     comm = bring_up(identity, ledger, connect).wait()

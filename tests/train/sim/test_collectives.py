@@ -1,4 +1,4 @@
-"""The collective model against closed forms, written here a second time, and at its limits."""
+"""Predicted collectives against closed forms, against messages that are sent one by one, and at their limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINK, CARDS = 100e9, 20e9
 
 
 def flat(ranks: int) -> Topology:
-    """One rank a node and no latency: the textbooks' machine."""
+    """Return a machine with one rank a node and without latency, as textbooks assume it."""
     return Topology(ranks, 1, 1e15, CARDS, ideal=True)
 
 
@@ -48,24 +48,24 @@ def test_ranks_above_a_power_of_two_fold_with_two_whole_buffers(ranks: int) -> N
 
 
 def played_ring(parts: list[Any]) -> float:
-    """Send every message of a ring allreduce; leave the sums in ``parts`` and give the seconds of its steps."""
+    """Send every message of a ring allreduce, leave the sums in ``parts``, and return the seconds of all steps."""
     ranks, spent_s = len(parts), 0.0
     for step in range(2 * (ranks - 1)):
         sent = [((rank - step) % ranks, parts[rank][(rank - step) % ranks].copy()) for rank in range(ranks)]
         for rank, (piece, values) in enumerate(sent):
             there = parts[(rank + 1) % ranks]
-            # Half of the steps reduce; the second time round, sums replace what is there.
+            # The first half of the steps reduces; in the second half, finished sums replace the parts.
             there[piece] = there[piece] + values if step < ranks - 1 else values
         spent_s += max(values.nbytes for _, values in sent) / CARDS
     return spent_s
 
 
 def played_halving_and_doubling(parts: list[Any]) -> float:
-    """The same for recursive halving and doubling over a power of two."""
+    """Do the same for recursive halving and doubling over a number of ranks that is a power of two."""
     ranks, spent_s = len(parts), 0.0
     distances = [1 << power for power in range(ranks.bit_length() - 1)]
     for is_reducing, distance in [(True, each) for each in distances] + [(False, each) for each in reversed(distances)]:
-        # A rank keeps the pieces whose number agrees with its own in every bit exchanged so far.
+        # A rank keeps the pieces of which the number agrees with the rank in every bit exchanged so far.
         done = distance - 1 if is_reducing else 2 * distance - 1
         sent = []
         for rank in range(ranks):
@@ -142,9 +142,12 @@ def test_infinite_bandwidth_leaves_latency_and_no_latency_with_it_nothing(name: 
 
 
 @given(
-    name=st.sampled_from([*ALGORITHMS, "auto", "ps:4"]), count=st.integers(1, 600), local=st.sampled_from([1, 4, 8]),
-    size=st.floats(1e3, 1e9), ordered=st.booleans(),
-)  # fmt: skip
+    name=st.sampled_from([*ALGORITHMS, "auto", "ps:4"]),
+    count=st.integers(1, 600),
+    local=st.sampled_from([1, 4, 8]),
+    size=st.floats(1e3, 1e9),
+    ordered=st.booleans(),
+)
 def test_faster_links_never_cost_time(name: str, count: int, local: int, size: float, ordered: bool) -> None:
     slow = Topology(count * local, local, LINK, CARDS, nodes_per_rack=34, uplink_share=0.35, rack_ordered=ordered)
     before = allreduce(name, slow, size).time_s

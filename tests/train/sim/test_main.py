@@ -1,4 +1,4 @@
-"""The command: a run, a sweep, an optimum, a trace, and what it refuses."""
+"""``./run.sh simulate``: a run, a sweep, an optimum, a trace, comparisons with points, and refused input."""
 
 from __future__ import annotations
 
@@ -59,9 +59,8 @@ def test_a_bigger_machine_at_a_bigger_batch_is_not_always_faster(capsys: pytest.
 
 def test_a_sweep_of_two_values_gives_every_combination(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(answer(capsys, *RECORD, "--sweep", "batch=32,42", "--sweep", "algorithm=ring,tree", "--json"))
-    assert [(row["batch"], row["algorithm"]) for row in rows] == [
-        ("32", "ring"), ("32", "tree"), ("42", "ring"), ("42", "tree")
-    ]  # fmt: skip
+    combinations = list(itertools.product(("32", "42"), ("ring", "tree")))
+    assert [(row["batch"], row["algorithm"]) for row in rows] == combinations
 
 
 def test_the_optimum_keeps_to_its_limits(capsys: pytest.CaptureFixture[str]) -> None:

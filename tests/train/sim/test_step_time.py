@@ -1,4 +1,4 @@
-"""One simulated step: its limits, its parts, its agreement with the recurrence of overlapped buckets."""
+"""One simulated step: limits, parts, and agreement with the recurrence of buckets on a single stream."""
 
 from __future__ import annotations
 

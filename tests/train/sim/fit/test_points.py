@@ -1,4 +1,4 @@
-"""Points: what a row is read as, how near predictions come, and that they never look at what was measured.
+"""Points: how a row is read, how close predictions are, and that predictions never use measured columns.
 
 ``points.csv`` is an excerpt of results in mlcommons/training_results_v0.6 to v4.0 (ResNet-50; medians of epoch times).
 """
@@ -62,9 +62,14 @@ def test_predictions_do_not_change_when_the_measured_columns_are_gone(tmp_path: 
 
 def test_the_record_is_predicted_though_no_point_of_its_machine_was_fitted(tmp_path: Path) -> None:
     point = one_point(
-        tmp_path, mlperf_round="0.6", submitter="Fujitsu", system="abci_n512", accelerator="V100", n_acc="2048",
+        tmp_path,
+        mlperf_round="0.6",
+        submitter="Fujitsu",
+        system="abci_n512",
+        accelerator="V100",
+        n_acc="2048",
         batch_per_acc="42",
-    )  # fmt: skip
+    )
     found = PREDICTOR.forecast(point, load_calibration())
     assert found.time_to_train_s == pytest.approx(70.4, rel=0.07)
     assert found.images_per_s == pytest.approx(1_722_000, rel=0.07)
