@@ -13,7 +13,7 @@ from configs.schema import Cluster, Recipe
 from launch.study.cell_run import require_same_settings
 from logs.disk import explain_disk_errors, write_text
 from logs.folder import CONFIG_FILE
-from logs.study.cells import PREDICTION_FILE, Row, predicted
+from logs.study.cells import PREDICTION_FILE, ScalingRow, predicted
 
 __all__ = ["Prediction"]
 
@@ -40,7 +40,7 @@ class Prediction:
     cluster: Cluster
     folder: Path
 
-    def read(self) -> list[Row] | None:
+    def read(self) -> list[ScalingRow] | None:
         """Return the predicted rows, or None if nothing was predicted yet.
 
         Raises:
@@ -69,11 +69,11 @@ class Prediction:
             write_text(self.folder / PREDICTION_FILE, done.stdout)
         return done.returncode
 
-    def describe(self, result: list[Row] | None) -> str:
+    def describe(self, result: list[ScalingRow] | None) -> str:
         """Return for how many ranks the simulator has predicted, or is to predict, a rate."""
         ranks = ", ".join(str(cell.ranks) for cell in self.cells)
         return f"{'to predict' if result is None else 'predicted'} for {ranks} ranks"
 
-    def failure(self) -> list[Row]:
+    def failure(self) -> list[ScalingRow]:
         """Return no rows: a prediction that failed leaves no trace in the table."""
         return []

@@ -16,7 +16,7 @@ from launch.start.link import NO_LINK, can_shape
 from launch.study.cell_run import CellRun, RunStarter
 from launch.study.prediction import Prediction
 from launch.study.runner import StudyTask, run_study
-from logs.study.cells import Row, measured
+from logs.study.cells import ScalingRow, measured
 from logs.study.expectations import compare, verdict
 from logs.study.scaling_page import write_scaling_page
 from logs.study.scaling_table import write_scaling
@@ -37,7 +37,7 @@ class _Measurement:
     def folder(self) -> Path:
         return self.run.folder
 
-    def read(self) -> list[Row] | None:
+    def read(self) -> list[ScalingRow] | None:
         summary = self.run.summary()
         if summary is None or summary.status != "success":
             return None
@@ -46,11 +46,11 @@ class _Measurement:
     def start(self) -> int | None:
         return self.run.start()
 
-    def describe(self, result: list[Row] | None) -> str:
+    def describe(self, result: list[ScalingRow] | None) -> str:
         return self.run.state() if result is None else f"{result[0].images_per_s:,.1f} images/s"
 
-    def failure(self) -> list[Row]:
-        return [Row(*self.cell.axes, self.repeat, "measured", "failed", folder=self.folder.name)]
+    def failure(self) -> list[ScalingRow]:
+        return [ScalingRow(*self.cell.axes, self.repeat, "measured", "failed", folder=self.folder.name)]
 
 
 @dataclass
@@ -61,13 +61,13 @@ class _ScalingProgress:
     runs: Path
     output: Path
     starter: RunStarter
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ScalingRow] = field(default_factory=list)
 
-    def stages(self) -> Iterator[Sequence[StudyTask[list[Row]]]]:
+    def stages(self) -> Iterator[Sequence[StudyTask[list[ScalingRow]]]]:
         self.rows += _skipped(self.study)
         yield [*_predictions(self.study, self.runs), *_measurements(self.study, self.runs, self.starter)]
 
-    def record(self, result: list[Row]) -> None:
+    def record(self, result: list[ScalingRow]) -> None:
         self.rows += result
 
     def save(self) -> None:
@@ -116,13 +116,13 @@ def _pack_missing_data(study: ScalingStudy) -> None:
             pack([str(source), str(destination), *map(str, others)])
 
 
-def _skipped(study: ScalingStudy) -> list[Row]:
+def _skipped(study: ScalingStudy) -> list[ScalingRow]:
     """Return a row for each cell that this machine has enough cores for, but whose link speed it cannot imitate."""
     place = study.place()
     shaped = [cell for cell in study.cells() if _has_cores(cluster := study.load(cell)[1], place) and _shapes(cluster)]
     if not shaped or can_shape():
         return []
-    return [Row(*cell.axes, 0, "measured", "skipped", note=NO_LINK) for cell in shaped]
+    return [ScalingRow(*cell.axes, 0, "measured", "skipped", note=NO_LINK) for cell in shaped]
 
 
 def _predictions(study: ScalingStudy, runs: Path) -> Iterator[Prediction]:

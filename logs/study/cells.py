@@ -16,13 +16,13 @@ from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 from logs.usage import Sample, read_samples, read_usage
 
-__all__ = ["PREDICTION_FILE", "Row", "measured", "predicted", "steady_rate"]
+__all__ = ["PREDICTION_FILE", "ScalingRow", "measured", "predicted", "steady_rate"]
 
 PREDICTION_FILE = "prediction.json"
 
 
 @dataclass(frozen=True)
-class Row:
+class ScalingRow:
     """A row of a scaling study's CSV. A value that was not measured is None.
 
     Attributes:
@@ -101,7 +101,7 @@ def _csv_value(value: Any) -> Any:
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else value
 
 
-def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) -> Row:
+def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) -> ScalingRow:
     """Return the row of a run that has ended.
 
     Args:
@@ -115,11 +115,11 @@ def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) ->
     """
     summary = read_summary(folder)
     if summary.status != "success":
-        return Row(*cell.axes, repeat, "measured", "failed", folder=folder.name)
+        return ScalingRow(*cell.axes, repeat, "measured", "failed", folder=folder.name)
     metrics = read_metrics(folder / METRICS_FILE)
     epochs_s = [span.end_s - span.begin_s for span in parse_log(folder / RESULT_FILES["0.6.0"]).epoch_spans]
     losses = [row["loss"] for row in metrics if row["kind"] == "interval"]
-    return Row(
+    return ScalingRow(
         *cell.axes,
         repeat,
         "measured",
@@ -159,7 +159,7 @@ def _other_busy_cores(samples: Sequence[Sample]) -> float | None:
     return max(0.0, statistics.fmean(sample.machine_busy_cores - sample.busy_cores for sample in samples))
 
 
-def predicted(cells: Iterable[ScalingCell], folder: Path, train_samples: int) -> list[Row]:
+def predicted(cells: Iterable[ScalingCell], folder: Path, train_samples: int) -> list[ScalingRow]:
     """Return the rows that the simulator predicted.
 
     Args:
@@ -173,7 +173,7 @@ def predicted(cells: Iterable[ScalingCell], folder: Path, train_samples: int) ->
     for cell in cells:
         rate, efficiency = (by_ranks[cell.ranks][key] for key in ("images_per_s", "efficiency"))
         rows.append(
-            Row(
+            ScalingRow(
                 *cell.axes,
                 0,
                 "predicted",

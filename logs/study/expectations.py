@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from configs.scaling_study import Expectation
-from logs.study.cells import Row
+from logs.study.cells import ScalingRow
 from logs.study.findings import ratios, where
 from logs.study.scaling_figures import grouped
 
@@ -36,7 +36,7 @@ class Comparison:
     holds: bool
 
 
-def compare(expectation: Expectation, rows: Sequence[Row]) -> list[Comparison]:
+def compare(expectation: Expectation, rows: Sequence[ScalingRow]) -> list[Comparison]:
     """Judge an expectation wherever all networks in it have both cells.
 
     Of the predicted rows, only those at the most ranks are judged.
@@ -49,7 +49,7 @@ def compare(expectation: Expectation, rows: Sequence[Row]) -> list[Comparison]:
 
 
 def _places(
-    expectation: Expectation, rows: Sequence[Row], basis: Literal["measured", "predicted"]
+    expectation: Expectation, rows: Sequence[ScalingRow], basis: Literal["measured", "predicted"]
 ) -> Iterator[Comparison]:
     networks = (expectation.network, *expectation.than)
     wanted = [row for row in rows if row.network in networks]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from logs.study.cells import Row
+from logs.study.cells import ScalingRow
 from logs.study.scaling_figures import grouped, ranks_in_words
 
 __all__ = ["findings", "ratios", "where"]
@@ -17,7 +17,7 @@ _NOISE_CORES = 0.1
 _AXES = ("communication", "data", "batch", "ranks")
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
+def findings(rows: Sequence[ScalingRow]) -> list[str]:
     """Return the sentences, each about cells that differ in one axis of the grid.
 
     A sentence names the network that loses most first, or the network that gains most.
@@ -39,7 +39,7 @@ def findings(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _against_first_value(rows: Sequence[Row], axis: str) -> Iterator[str]:
+def _against_first_value(rows: Sequence[ScalingRow], axis: str) -> Iterator[str]:
     """Compare each network's speed at every other value of an axis with its speed at the first value."""
     names = list(dict.fromkeys(getattr(row, axis) for row in rows))
     for name in names[1:]:
@@ -50,7 +50,7 @@ def _against_first_value(rows: Sequence[Row], axis: str) -> Iterator[str]:
                 yield f"{name} instead of {names[0]} ({where(axis, key)}): {speeds} of its images/s with {names[0]}."
 
 
-def _batches(rows: Sequence[Row]) -> Iterator[str]:
+def _batches(rows: Sequence[ScalingRow]) -> Iterator[str]:
     """Compare the largest batch with the smallest, at the fewest and at the most ranks."""
     for key, group in grouped(rows, "communication", "data", "ranks").items():
         batches = sorted({row.batch for row in group})
@@ -63,7 +63,7 @@ def _batches(rows: Sequence[Row]) -> Iterator[str]:
             yield f"{cells}: {speeds} its images/s at batch {batches[0]}."
 
 
-def _efficiencies(rows: Sequence[Row]) -> Iterator[str]:
+def _efficiencies(rows: Sequence[ScalingRow]) -> Iterator[str]:
     """Compare the speed at the most ranks with the ideal speed, which grows with the ranks."""
     most = max((row.ranks for row in rows), default=1)
     fewest = min((row.ranks for row in rows), default=1)
@@ -78,7 +78,7 @@ def _efficiencies(rows: Sequence[Row]) -> Iterator[str]:
         yield f"On {most} ranks ({where('ranks', key)}): {speeds} of the ideal images/s."
 
 
-def _quality(rows: Sequence[Row]) -> Iterator[str]:
+def _quality(rows: Sequence[ScalingRow]) -> Iterator[str]:
     """Compare the accuracy after the same epochs on different numbers of ranks, in runs of more than one epoch."""
     trained = [row for row in rows if row.later_epoch_s is not None and row.quality is not None]
     for (network, data, batch), group in grouped(trained, "network", "data", "batch").items():
@@ -92,27 +92,27 @@ def _quality(rows: Sequence[Row]) -> Iterator[str]:
             yield f"{metric} of {network} by number of ranks ({data}, batch {batch} a rank): {values}."
 
 
-def _first_epochs(rows: Sequence[Row]) -> Iterator[str]:
+def _first_epochs(rows: Sequence[ScalingRow]) -> Iterator[str]:
     ratios = [row.first_epoch_s / row.later_epoch_s for row in rows if row.first_epoch_s and row.later_epoch_s]
     if ratios:
         yield f"The first epoch takes {_range(ratios)} times as long as a later epoch."
 
 
-def _cpu_time(rows: Sequence[Row]) -> Iterator[str]:
+def _cpu_time(rows: Sequence[ScalingRow]) -> Iterator[str]:
     ratios = [row.cpu_s / row.wall_s for row in rows if row.cpu_s and row.wall_s]
     if ratios:
         words = f"The CPU time of all ranks is {_range(ratios)} times the wall time"
         yield f"{words}: a rate per CPU second is not a rate per second."
 
 
-def _other_programs(rows: Sequence[Row]) -> Iterator[str]:
+def _other_programs(rows: Sequence[ScalingRow]) -> Iterator[str]:
     """Warn if other programs used the machine during the runs."""
     shares = [row.other_busy_cores for row in rows if row.other_busy_cores is not None]
     if shares and median(shares) > _NOISE_CORES:
         yield f"Other programs kept {_range(shares)} cores busy during the runs: repeat the study on an idle machine."
 
 
-def _simulator(rows: Sequence[Row]) -> Iterator[str]:
+def _simulator(rows: Sequence[ScalingRow]) -> Iterator[str]:
     """Compare the predicted with the measured speed, in cells that have both."""
     errors = []
     for cell in grouped([row for row in rows if row.images_per_s], "network", *_AXES).values():
@@ -125,7 +125,7 @@ def _simulator(rows: Sequence[Row]) -> Iterator[str]:
         yield f"In cells with both, the predicted images/s are {_range(errors)} times the measured images/s."
 
 
-def ratios(rows: Sequence[Row], axis: str, base: object, other: object) -> list[tuple[str, float]]:
+def ratios(rows: Sequence[ScalingRow], axis: str, base: object, other: object) -> list[tuple[str, float]]:
     """Return the networks measured at both values of an axis, each with the images/s at ``other`` over ``base``."""
     found = []
     for (network,), group in grouped(rows, "network").items():

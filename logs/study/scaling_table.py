@@ -11,13 +11,13 @@ from statistics import median
 
 from configs.scaling_study import ScalingStudy
 from logs.disk import explain_disk_errors, write_text
-from logs.study.cells import Row
+from logs.study.cells import ScalingRow
 from logs.study.scaling_figures import grouped
 
 __all__ = ["with_efficiency", "write_scaling"]
 
 
-def write_scaling(study: ScalingStudy, rows: Sequence[Row], folder: Path) -> None:
+def write_scaling(study: ScalingStudy, rows: Sequence[ScalingRow], folder: Path) -> None:
     """Write NAME.csv into ``folder``.
 
     Raises:
@@ -27,12 +27,12 @@ def write_scaling(study: ScalingStudy, rows: Sequence[Row], folder: Path) -> Non
         folder.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([field.name for field in fields(Row)])
+    writer.writerow([field.name for field in fields(ScalingRow)])
     writer.writerows(row.values() for row in with_efficiency(rows))
     write_text(folder / f"{study.name}.csv", text.getvalue())
 
 
-def with_efficiency(rows: Iterable[Row]) -> list[Row]:
+def with_efficiency(rows: Iterable[ScalingRow]) -> list[ScalingRow]:
     """Return the rows with the efficiency of the measured rows filled in.
 
     Efficiency is the rate per rank over a base rate. The base is the best rate per rank over all kinds of
@@ -53,7 +53,7 @@ def with_efficiency(rows: Iterable[Row]) -> list[Row]:
 _ALIKE = ("network", "data", "batch")
 
 
-def _base(rows: Sequence[Row]) -> float:
+def _base(rows: Sequence[ScalingRow]) -> float:
     """Return the rate per rank that has efficiency 1."""
     fewest = min(row.ranks for row in rows)
     groups = grouped([row for row in rows if row.ranks == fewest], "communication").values()

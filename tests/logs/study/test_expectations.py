@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.scaling_study import Expectation
-from logs.study.cells import Row
+from logs.study.cells import ScalingRow
 from logs.study.expectations import compare, verdict
 
 SLOW = Expectation(
@@ -15,12 +15,12 @@ SLOW = Expectation(
 )
 
 
-def _row(network: str, rate: float, **values: object) -> Row:
+def _row(network: str, rate: float, **values: object) -> ScalingRow:
     row = {"communication": "fast", "data": "d", "batch": 8, "ranks": 2, "repeat": 0, "basis": "measured"} | values
-    return Row(network=network, images_per_s=rate, **row)  # type: ignore[arg-type]
+    return ScalingRow(network=network, images_per_s=rate, **row)  # type: ignore[arg-type]
 
 
-def _pair(network: str, base: float, other: float, **values: object) -> list[Row]:
+def _pair(network: str, base: float, other: float, **values: object) -> list[ScalingRow]:
     return [_row(network, base, **values), _row(network, other, communication="slow", **values)]
 
 

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logs.study.cells import Row
+from logs.study.cells import ScalingRow
 from logs.study.findings import findings
 from logs.study.scaling_table import with_efficiency
 
 
-def _row(network: str, rate: float, **values: object) -> Row:
+def _row(network: str, rate: float, **values: object) -> ScalingRow:
     row = {"communication": "fast", "data": "d", "batch": 8, "ranks": 2, "repeat": 0, "basis": "measured"} | values
-    return Row(network=network, images_per_s=rate, **row)  # type: ignore[arg-type]
+    return ScalingRow(network=network, images_per_s=rate, **row)  # type: ignore[arg-type]
 
 
 @given(st.lists(st.integers(1, 99), min_size=2, max_size=2, unique=True))

@@ -1,4 +1,4 @@
-"""From rows to figures: what was predicted never meets what was measured, and rates combine as they should."""
+"""From rows to figures: predicted values stay apart from measured ones, and rates combine as they should."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from logs.show.chart import LineChart
 from logs.show.drawing import to_svg
-from logs.study.cells import Row, steady_rate
+from logs.study.cells import ScalingRow, steady_rate
 from logs.study.scaling_figures import cell_figures
 from logs.study.scaling_table import with_efficiency
 
 
-def _row(ranks: int, rate: float, **values: object) -> Row:
+def _row(ranks: int, rate: float, **values: object) -> ScalingRow:
     row = {"network": "n", "communication": "c", "data": "d", "batch": 8, "repeat": 0, "basis": "measured"} | values
-    return Row(ranks=ranks, images_per_s=rate, **row)  # type: ignore[arg-type]
+    return ScalingRow(ranks=ranks, images_per_s=rate, **row)  # type: ignore[arg-type]
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(1, 1e6)), min_size=1), st.integers(0, 100))
