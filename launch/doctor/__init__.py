@@ -1,1 +1,1 @@
-"""./run.sh doctor: ranks that look at their node, and what is made of it."""
+"""``./run.sh doctor``: checks of a machine or a cluster before a run."""

@@ -1,1 +1,1 @@
-"""./run.sh sweep: the runs of a study, resumable."""
+"""``./run.sh sweep``: the runs of a study."""

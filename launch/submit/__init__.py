@@ -1,1 +1,1 @@
-"""./run.sh submit: job scripts for every scheduler, and what they ask around their ranks."""
+"""``./run.sh submit``: job scripts for every scheduler, and the commands that a job script calls around its ranks."""

@@ -1,1 +1,1 @@
-"""The tables, figures and pages of studies."""
+"""The results of studies: rows, tables, findings, figures and pages."""
