@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from pathlib import Path
@@ -72,7 +73,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     spent_s = sum(os.times()[:4]) - sum(before[:4])
     if item.get_closest_marker("quick") and spent_s > QUICK_S:
         words = f"{item.nodeid} takes {spent_s:.1f} s of CPU time: mark it `ranks` if it starts programs, else `slow`"
-        item.warn(pytest.PytestWarning(words))
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")  # an error raised here would end the whole session
+            item.warn(pytest.PytestWarning(words))
     return result
 
 
