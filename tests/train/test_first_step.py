@@ -27,6 +27,8 @@ from tests.oracles import adam_steps, smoothed_cross_entropy
 from train.engine.init import initial_weights
 from train.networks.arch import build_network
 
+pytestmark = pytest.mark.ranks
+
 RANKS, ACCUMULATED, MICRO_BATCH = 2, 2, 4
 BATCH = RANKS * ACCUMULATED * MICRO_BATCH
 SMOOTHING, LR, BETA_1, BETA_2, EPSILON, DECAY = 0.2, 0.01, 0.8, 0.95, 1e-3, 0.01

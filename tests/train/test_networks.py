@@ -73,7 +73,7 @@ def test_every_tensor_is_of_the_shape_that_it_has_in_the_model_zoo(name: str) ->
     assert theirs == [each.shape for each in build_network(name, num_classes=1000, image_size=224).parameters]
 
 
-@pytest.mark.parametrize(("name", "size"), [("alexnet", 95), ("densenet121", 224)])
+@pytest.mark.parametrize(("name", "size"), [("alexnet", 67), pytest.param("densenet121", 224, marks=pytest.mark.slow)])
 def test_logits_equal_those_of_the_model_zoo_with_the_zoos_parameters(name: str, size: int, tmp_path: Path) -> None:
     model = Model(name=name, num_classes=10, image_size=size)
     table = build_network(name, num_classes=10, image_size=size)
@@ -107,7 +107,7 @@ def _require_that_it_says_something(zoo: Any, images: Any, logits: np.ndarray) -
     assert np.abs(logits - bias).mean() > 0.1 * logits.std()
     assert np.abs(logits[0] - logits[1]).max() > 0.01 * logits.std(), "a hundred times what is forgiven"
     weights = [each for name, each in parameters.items() if name.endswith("weight")]
-    for weight in weights[: -1 : max(1, len(weights) // 4)]:
+    for weight in weights[: -1 : len(weights) // 2]:
         weight.set_data(2 * weight.data())
         assert np.abs(zoo(images).asnumpy() - logits).max() > 0.01 * logits.std(), weight.name
         weight.set_data(weight.data() / 2)
