@@ -1,4 +1,4 @@
-"""What must not change for a run to go on where it stopped: the recipe, the ranks, the engine's numbers. Pure."""
+"""What must not change when a run is resumed, and what may change but decides the last bits of the results. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 from configs.errors import UserError
 from configs.schema import Cluster, Recipe
 
-__all__ = ["essence", "require_same"]
+__all__ = ["NUMERICS_PREFIXES", "arithmetic_changes", "arithmetic_of", "fixed_settings", "require_unchanged"]
+
+NUMERICS_PREFIXES = ("DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")
+"""Variables of the libraries that do the arithmetic on a CPU: they choose kernels and split work over threads."""
 
 
-def essence(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
-    """Give what a run's loss curve follows from; words, folders and threads are left out."""
+def fixed_settings(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
+    """Return the settings that a run's loss curve depends on. Texts, folders and thread counts are not among them."""
     return {
         **recipe.model_dump(mode="json", exclude={"card"}),
         "cluster": {
@@ -23,8 +26,13 @@ def essence(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def require_same(begun: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
-    """Compare the essence of the run that was begun ``where`` with the one that is to go on.
+def require_unchanged(begun: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
+    """Raise if a run would be resumed with other settings than it was begun with.
+
+    Args:
+        begun: The `fixed_settings` of the run, with the checksums of its data set where they are known.
+        given: Those with which it is to be resumed.
+        where: The run folder or the checkpoint, for the message.
 
     Raises:
         UserError: They differ; the first difference is named.
@@ -33,9 +41,57 @@ def require_same(begun: Mapping[str, Any], given: Mapping[str, Any], where: str)
     for key in {**old, **new}:
         if old.get(key) != new.get(key):
             raise UserError(
-                f"{where}: {key}: got {new.get(key)!r}, the run was begun with {old.get(key)!r}; a run goes on with "
-                "the recipe, ranks and data that it began with: give those, or another --run-dir for a new run"
+                f"{where}: {key}: got {new.get(key)!r}, the run was begun with {old.get(key)!r}; a run is resumed with "
+                "the recipe, ranks and data that it was begun with: give those, or another --run-dir for a new run"
             )
+
+
+def arithmetic_of(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of an ``environment.json`` on which the last bits of a result depend.
+
+    oneDNN chooses kernels by the CPU's instruction sets, and OpenBLAS by its model; the number of threads decides in
+    which order sums are formed.
+    """
+    variables = environment.get("variables") or {}
+    return {
+        "cpu": environment.get("cpu"),
+        "cpu_id": environment.get("cpu_id"),
+        "cpu_flags": environment.get("cpu_flags"),
+        "gpus": sorted(gpu["name"] for gpu in environment.get("gpus") or []),
+        "variables": {name: value for name, value in variables.items() if name.startswith(NUMERICS_PREFIXES)},
+    }
+
+
+def arithmetic_changes(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Compare what `arithmetic_of` returned for two attempts of a run.
+
+    Args:
+        begun: Of the first attempt. A value that an older version of the program did not record is None.
+        now: Of the attempt that begins.
+
+    Returns:
+        A phrase for each difference, as "engine.threads 2 instead of 1".
+    """
+    changes = [
+        f"{words} {_text(now[key])} instead of {_text(begun[key])}"
+        for key, words in {"cpu": "CPU", "cpu_id": "CPU", "gpus": "GPUs"}.items()
+        if None not in (begun.get(key), now.get(key)) and begun[key] != now[key]
+    ]
+    old_flags, new_flags = begun.get("cpu_flags"), now.get("cpu_flags")
+    if old_flags and new_flags:
+        lost, gained = sorted({*old_flags} - {*new_flags}), sorted({*new_flags} - {*old_flags})
+        changes += [f"a CPU without {', '.join(lost)}"] if lost else []
+        changes += [f"a CPU that also has {', '.join(gained)}"] if gained else []
+    old, new = begun.get("variables") or {}, now.get("variables") or {}
+    for name in sorted({**old, **new}):
+        if old.get(name) != new.get(name):
+            words = "engine.threads" if name == "OMP_NUM_THREADS" else name
+            changes.append(f"{words} {new.get(name, 'unset')} instead of {old.get(name, 'unset')}")
+    return changes
+
+
+def _text(value: Any) -> str:
+    return (", ".join(value) or "none") if isinstance(value, list) else str(value)
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:

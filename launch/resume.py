@@ -11,7 +11,7 @@ from pathlib import Path
 
 from configs.errors import UserError
 from configs.load import load_run
-from configs.resume_check import essence, require_same
+from configs.resume_check import fixed_settings, require_unchanged
 from configs.schema import Cluster, Recipe
 from logs.checkpoints import newest_whole, set_origin
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, create, read_summary
@@ -45,7 +45,9 @@ def beginning(folder: Path, recipe: Recipe, cluster: Cluster, *, must_resume: bo
         create(folder)
     with _claimed(folder):
         if is_begun:
-            require_same(essence(*load_run(folder / CONFIG_FILE)), essence(recipe, cluster), str(folder))
+            require_unchanged(
+                fixed_settings(*load_run(folder / CONFIG_FILE)), fixed_settings(recipe, cluster), str(folder)
+            )
             _require_unfinished(folder)
         yield make_ready(folder, must_resume=must_resume) if is_begun else None
 

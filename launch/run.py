@@ -25,6 +25,7 @@ from launch.start.commands import run_under
 from launch.start.local import Outcome
 from launch.start.monitor import monitored
 from logs.disk import explain_disk_errors
+from logs.environment import ENVIRONMENT_FILE, write_environment
 from logs.folder import (
     CONFIG_FILE,
     SUMMARY_FILE,
@@ -32,9 +33,7 @@ from logs.folder import (
     close_aborted,
     create,
     default_name,
-    environment,
     read_summary,
-    write_json,
     write_summary,
 )
 from logs.judge.compliance import Verdict, write_verdict
@@ -121,8 +120,12 @@ def _write_config(folder: Path, recipe: Recipe, cluster: Cluster) -> None:
 
 def record_environment(folder: Path, variables: Mapping[str, str]) -> None:
     """Write what this machine is, and the ranks' variables, into the run's folder."""
-    surroundings = environment()
-    write_json(folder / "environment.json", surroundings | {"variables": surroundings["variables"] | dict(variables)})
+    changes = write_environment(folder, variables)
+    if changes:
+        sys.stderr.write(
+            f"warning: {shown(folder)}: the run is resumed with {'; '.join(changes)}: the results will differ in "
+            f"their last bits from those of a run without a change; {ENVIRONMENT_FILE} keeps both\n"
+        )
 
 
 def _prepare(recipe: Recipe, destination: Path) -> None:

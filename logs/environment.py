@@ -1,31 +1,41 @@
-"""What a run ran on: versions, machine, driver, variables, commit. Imports none of the packages that it names."""
+"""What a run ran on: versions, machine, driver, variables, commit. Imports none of the packages that it lists."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from configs.load import ROOT
+from configs.resume_check import NUMERICS_PREFIXES, arithmetic_changes, arithmetic_of
+from logs.disk import write_json
 
-__all__ = ["environment"]
+__all__ = ["ENVIRONMENT_FILE", "environment", "write_environment"]
 
-_PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "OMP_", "DALI_", "CUDA_")
+ENVIRONMENT_FILE = "environment.json"
+"""The file of a run folder that holds the surroundings of the newest attempt."""
+
+_PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "DALI_", "CUDA_", *NUMERICS_PREFIXES)
 _SECRETS = ("SECRET", "TOKEN", "PASSWORD")
 _DIFF_CHARACTERS = 200_000
 _HEADER = re.compile(r"^(Name|Version): *(.*?) *$", re.MULTILINE)
 _PAIR = re.compile(r"^(\w[\w ]*?)\s*: (.*)$", re.MULTILINE)
 
+_INSTRUCTION_SETS = re.compile(r"sse\w*|ssse3|pni|avx\w*|fma4?|f16c|bmi\d|amx\w*|xop")
+"""The flags of a CPU by which numerical libraries choose kernels; pni is SSE3."""
+
 
 def environment() -> dict[str, Any]:
-    """Describe this process's surroundings, for ``environment.json``; what cannot be found out is None."""
+    """Return what is known of this process's surroundings, for ``environment.json``; what is unknown is None."""
     return {
         "python": sys.version,
         "packages": _packages(),
@@ -45,43 +55,85 @@ def environment() -> dict[str, Any]:
     }
 
 
+def write_environment(folder: Path, variables: Mapping[str, str]) -> list[str]:
+    """Write this process's surroundings into a run folder, for the attempt that begins.
+
+    If the folder has the surroundings of an earlier attempt, the part of them on which the last bits of the results
+    depend is kept under ``earlier_attempts``, oldest first; attempts in a row on equal machines are one entry.
+
+    Args:
+        folder: The run folder.
+        variables: The variables that the ranks get on top of this process's own.
+
+    Returns:
+        What has changed since the first attempt, a phrase each; see `configs.resume_check.arithmetic_changes`.
+    """
+    path = folder / ENVIRONMENT_FILE
+    surroundings = environment()
+    surroundings["variables"] = surroundings["variables"] | dict(variables)
+    earlier = _earlier_attempts(path)
+    if earlier:
+        surroundings["earlier_attempts"] = earlier
+    write_json(path, surroundings)
+    return arithmetic_changes(earlier[0], arithmetic_of(surroundings)) if earlier else []
+
+
+def _earlier_attempts(path: Path) -> list[dict[str, Any]]:
+    """Return `arithmetic_of` of the attempts before; none if the file is missing or damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        earlier, last = content.get("earlier_attempts") or [], arithmetic_of(content)
+    except (OSError, ValueError, AttributeError):
+        return []
+    return [*earlier, last] if earlier[-1:] != [last] else earlier
+
+
 def _packages() -> dict[str, str]:
-    """Give the version of every installed package. Only headers are read: to parse whole files took 0.37 s."""
+    """Return the version of every installed package.
+
+    Only the headers of the metadata are parsed: to parse whole files took 0.37 s.
+    """
     headers = [(found.read_text("METADATA") or "").partition("\n\n")[0] for found in distributions()]
     fields = [dict(_HEADER.findall(header)) for header in headers]
     return dict(sorted((each["Name"], each["Version"]) for each in fields if {"Name", "Version"} <= each.keys()))
 
 
 def _cpu() -> dict[str, Any]:
-    """Give the processors' model, how many there are, cores of them all, and the size of the largest cache."""
+    """Return the processors' model and instruction sets, their number, their cores, and the size of the last cache."""
     path = Path("/proc/cpuinfo")
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     blocks = [dict(_PAIR.findall(block)) for block in text.strip().split("\n\n")]
     cores = {(block["physical id"], block["core id"]) for block in blocks if {"physical id", "core id"} <= block.keys()}
+    first = blocks[0]
+    # A virtual machine may call every generation of processors by one name.
+    numbers = [first.get(key) for key in ("vendor_id", "cpu family", "model")]
     return {
-        "cpu": blocks[0].get("model name"),
+        "cpu": first.get("model name"),
+        "cpu_id": None if None in numbers else "{} family {} model {}".format(*numbers),
+        "cpu_flags": sorted(flag for flag in first.get("flags", "").split() if _INSTRUCTION_SETS.fullmatch(flag))
+        or None,
         "cpu_sockets": len({socket for socket, _ in cores}) or None,
         "cpu_cores": len(cores) or None,
-        "cpu_cache": blocks[0].get("cache size"),
+        "cpu_cache": first.get("cache size"),
     }
 
 
 def _gpus() -> list[dict[str, str]] | None:
     keys = ("name", "driver_version", "memory.total")
-    words = _ask("nvidia-smi", f"--query-gpu={','.join(keys)}", "--format=csv,noheader")
-    if words is None:
+    answer = _output_of("nvidia-smi", f"--query-gpu={','.join(keys)}", "--format=csv,noheader")
+    if answer is None:
         return None
-    return [dict(zip(keys, line.split(", "), strict=False)) for line in words.splitlines()]
+    return [dict(zip(keys, line.split(", "), strict=False)) for line in answer.splitlines()]
 
 
 def _git() -> dict[str, Any] | None:
-    """Give the commit of this program and what was changed since; None if it is not a checkout of its own."""
-    top = _ask("git", "-C", str(ROOT), "rev-parse", "--show-toplevel")
+    """Return the commit of this program and what was changed since; None if it is not a checkout of its own."""
+    top = _output_of("git", "-C", str(ROOT), "rev-parse", "--show-toplevel")
     if top is None or Path(top.strip()) != ROOT:
         return None
-    commit = _ask("git", "-C", str(ROOT), "rev-parse", "--verify", "HEAD")
-    status = _ask("git", "-C", str(ROOT), "status", "--porcelain")
-    diff = _ask("git", "-C", str(ROOT), "diff", "HEAD") or ""
+    commit = _output_of("git", "-C", str(ROOT), "rev-parse", "--verify", "HEAD")
+    status = _output_of("git", "-C", str(ROOT), "status", "--porcelain")
+    diff = _output_of("git", "-C", str(ROOT), "diff", "HEAD") or ""
     return {
         "commit": commit and commit.strip(),
         "dirty": None if status is None else bool(status),
@@ -90,8 +142,8 @@ def _git() -> dict[str, Any] | None:
     }
 
 
-def _ask(*command: str) -> str | None:
-    """Give what a command prints; None when it is not installed, fails or takes too long."""
+def _output_of(*command: str) -> str | None:
+    """Return what a command prints; None if it is not installed, fails, or takes longer than 20 s."""
     if shutil.which(command[0]) is None:
         return None
     try:

@@ -17,7 +17,7 @@ import numpy as np
 
 from configs.errors import UserError
 from configs.plan import BEGINNING, Position, RunPlan
-from configs.resume_check import require_same
+from configs.resume_check import require_unchanged
 from data.input.batches import TrainingSource
 from logs.checkpoints import Checkpoint, read, write
 from train.comm.communicator import Communicator
@@ -105,7 +105,7 @@ class Checkpoints:
         optimizer: Has ``momenta``.
         communicator: Gathers the state that each rank has of its own.
         writer: Writes the checkpoints on rank 0, nothing on the other ranks.
-        essence: Recipe, ranks and data; a resumed run must have the same.
+        fixed_settings: Recipe, ranks and data; a resumed run must have the same.
         every_epochs: Smallest distance of two periodic checkpoints. If None, there are no periodic ones.
         saved: Position of the last checkpoint; at first the position where the run began.
         on_save: Called before a checkpoint is collected, which may take long.
@@ -116,7 +116,7 @@ class Checkpoints:
     optimizer: Optimizer
     communicator: Communicator
     writer: Writer
-    essence: Mapping[str, Any]
+    fixed_settings: Mapping[str, Any]
     every_epochs: int | None
     saved: Position
     on_save: Callable[[], object]
@@ -170,7 +170,7 @@ class Checkpoints:
             for name, start, end in zip(statistics, ends, ends[1:], strict=False):
                 arrays[f"statistics/{name}"] = rows[:, start:end]
             arrays |= {f"data/{rank}": np.frombuffer(state, np.uint8) for rank, state in enumerate(data)}
-            return Checkpoint({"whose": self.essence, "epoch": at.epoch, "step": at.step}, arrays)
+            return Checkpoint({"whose": self.fixed_settings, "epoch": at.epoch, "step": at.step}, arrays)
 
         self.saved = at
         self.writer.write(at.step, collect)
@@ -201,12 +201,12 @@ class Origin:
     checkpoint: Checkpoint | None = None
 
     @classmethod
-    def of(cls, path: Path | None, essence: Mapping[str, Any], plan: RunPlan) -> Origin:
+    def of(cls, path: Path | None, fixed_settings: Mapping[str, Any], plan: RunPlan) -> Origin:
         """Read the checkpoint at ``path``, if there is one, and check that it belongs to this run.
 
         Args:
             path: The checkpoint. If None, the run begins at its first step.
-            essence: Recipe, ranks and data of this run.
+            fixed_settings: Recipe, ranks and data of this run.
             plan: Epochs of this run.
 
         Raises:
@@ -216,7 +216,7 @@ class Origin:
         if path is None:
             return cls()
         checkpoint = read(path)
-        require_same(checkpoint.meta["whose"], essence, str(path))
+        require_unchanged(checkpoint.meta["whose"], fixed_settings, str(path))
         position = Position(checkpoint.meta["epoch"], checkpoint.meta["step"])
         if position.epoch > plan.last_epoch:
             raise UserError(f"{path}: the run has reached its last epoch, {plan.last_epoch}; start a new run")

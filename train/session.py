@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from configs.load import load_run
 from configs.plan import Position, RunPlan, plan_run
-from configs.resume_check import essence
+from configs.resume_check import fixed_settings
 from configs.schema import Cluster, Recipe
 from logs.checkpoints import origin_of
 from logs.folder import CONFIG_FILE, STARTUP_FILE, Summary, write_json, write_summary
@@ -77,7 +77,7 @@ def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -
         checksums, is_cold = images.prepare()
     # The watchdog starts only now, because copying has no time limit.
     watchdog = Watchdog(cluster.communication.timeout_s, partial(record_failure, folder, identity))
-    facts = {**essence(recipe, cluster), "data set": checksums}
+    facts = {**fixed_settings(recipe, cluster), "data set": checksums}
     origin = Origin.of(origin_of(folder), facts, plan_run(recipe, identity.world_size))
     resumed_from = origin.resumed_from_step
     with closing(images), opened_log(folder, recipe, cluster, identity, resumed_from, is_cold=is_cold) as log:
@@ -172,7 +172,7 @@ def _checkpoints(
         optimizer=rank.model.optimizer,
         communicator=rank.communicator,
         writer=CheckpointWriter(folder, policy.keep) if rank.identity.rank == 0 else NullWriter(),
-        essence=facts,
+        fixed_settings=facts,
         # Asynchronous ranks share no state before the end of the run.
         every_epochs=policy.every_epochs if is_synchronous else None,
         saved=origin.position,

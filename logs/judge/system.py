@@ -14,6 +14,7 @@ from typing import Any
 from configs.errors import UserError, nearest
 from configs.load import parse_yaml
 from configs.schema import Cluster
+from logs.environment import ENVIRONMENT_FILE
 
 __all__ = ["describe", "read_environment", "read_fields", "required_fields"]
 
@@ -133,7 +134,7 @@ def read_environment(run_folder: Path) -> dict[str, Any]:
     Raises:
         UserError: It is not there or is no JSON object.
     """
-    path = run_folder / "environment.json"
+    path = run_folder / ENVIRONMENT_FILE
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -92,6 +92,8 @@ def test_two_rounds_of_stop_and_go_on_give_the_same_bits_as_one_go(
     assert f"{newest.name}: damaged" in done.errors
     assert f"goes on from {before}" in done.errors
     assert "not for submission" in done.output
+    assert "is resumed with" not in done.errors
+    assert len(json.loads((folder / "environment.json").read_text(encoding="utf-8"))["earlier_attempts"]) == 1
     assert _course(folder) == _course(whole)
     assert _same_state(folder, whole)
     assert read_summary(folder)["weights_checksum"] == read_summary(whole)["weights_checksum"]
@@ -147,6 +149,27 @@ def test_another_recipe_or_world_is_refused_in_one_line(
     assert done.status == 2
     assert [line for line in done.errors.splitlines() if reason in line and line.startswith("error:")]
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+
+
+def test_a_resumption_on_another_cpu_with_other_threads_says_so_and_records_both(tmp_path: Path, whole: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    _unfinish(folder)
+    list_checkpoints(folder)[0].unlink()
+    first = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    begun = {"cpu": "A 64-bit CPU of old", "cpu_flags": [*first["cpu_flags"], "avx9"]}
+    (folder / "environment.json").write_text(json.dumps(first | begun), encoding="utf-8")
+    done = _resume(folder, "--set", "cluster.engine.threads=2")
+    assert done.status == 0, done.errors
+    (warning,) = [line for line in done.errors.splitlines() if line.startswith("warning:")]
+    assert f"the run is resumed with CPU {first['cpu']} instead of A 64-bit CPU of old; a CPU without avx9; " in warning
+    assert "engine.threads 2 instead of 1" in warning
+    recorded = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    assert (recorded["cpu"], recorded["variables"]["OMP_NUM_THREADS"]) == (first["cpu"], "2")
+    (earlier,) = recorded["earlier_attempts"]
+    assert (earlier["cpu"], earlier["cpu_flags"]) == (begun["cpu"], begun["cpu_flags"])
+    assert earlier["variables"]["OMP_NUM_THREADS"] == "1"
+    assert read_summary(folder)["status"] == "success"
 
 
 def test_other_images_under_the_same_name_are_refused(tmp_path: Path, whole: Path) -> None:

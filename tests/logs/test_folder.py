@@ -14,7 +14,6 @@ from logs.folder import (
     close_aborted,
     create,
     default_name,
-    environment,
     read_summary,
     write_json,
     write_summary,
@@ -115,17 +114,3 @@ def test_what_rank_0_wrote_itself_is_kept(tmp_path: Path, toy_run: Any) -> None:
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     close_aborted(tmp_path, "killed while tidying up")
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_the_environment_names_versions_and_variables_but_no_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MXNET_TEST", "1")
-    monkeypatch.setenv("HOROVOD_SECRET_KEY", "hush")
-    write_json(tmp_path / "environment.json", environment())
-    found = json.loads((tmp_path / "environment.json").read_text())
-    assert found["packages"]["mlperf-logging"]
-    assert found["variables"]["MXNET_TEST"] == "1"
-    assert "hush" not in str(found)
-    assert 1 <= found["usable_cores"] <= found["cores"]
-    assert found["memory_bytes"] > 1 << 28

@@ -1,0 +1,60 @@
+"""Which settings a resumed run must keep, and which changes of the machine are named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import load_both
+from configs.resume_check import arithmetic_changes, arithmetic_of, fixed_settings, require_unchanged
+
+BEGUN: dict[str, Any] = {
+    "cpu": "Xeon",
+    "cpu_id": "GenuineIntel family 6 model 85",
+    "cpu_flags": ["avx2", "avx512f"],
+    "gpus": [{"name": "V100", "driver_version": "1"}, {"name": "V100", "driver_version": "1"}],
+    "variables": {"OMP_NUM_THREADS": "1", "DNNL_MAX_CPU_ISA": "AVX2", "HOROVOD_CYCLE_TIME": "1"},
+}
+
+
+def _changes(**changed: Any) -> list[str]:
+    return arithmetic_changes(arithmetic_of(BEGUN), arithmetic_of(BEGUN | changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, []),
+        ({"cpu": "EPYC"}, ["CPU EPYC instead of Xeon"]),
+        (
+            {"cpu_id": "GenuineIntel family 6 model 106"},
+            ["CPU GenuineIntel family 6 model 106 instead of GenuineIntel family 6 model 85"],
+        ),
+        ({"cpu_flags": ["avx2"]}, ["a CPU without avx512f"]),
+        ({"cpu_flags": ["avx2", "amx_bf16", "avx512f"]}, ["a CPU that also has amx_bf16"]),
+        ({"gpus": [{"name": "A100"}, {"name": "A100"}]}, ["GPUs A100, A100 instead of V100, V100"]),
+        ({"gpus": None}, ["GPUs none instead of V100, V100"]),
+        (
+            {"variables": {"OMP_NUM_THREADS": "2", "KMP_AFFINITY": "compact", "HOROVOD_CYCLE_TIME": "5"}},
+            ["DNNL_MAX_CPU_ISA unset instead of AVX2", "KMP_AFFINITY compact instead of unset",
+             "engine.threads 2 instead of 1"],
+        ),
+        ({"cpu_flags": None, "cpu_id": None, "cores": 5}, []),
+    ],
+)  # fmt: skip
+def test_what_decides_the_last_bits_is_compared_and_nothing_else(changed: dict[str, Any], words: list[str]) -> None:
+    assert _changes(**changed) == words
+
+
+def test_threads_folders_and_words_may_change_but_ranks_and_recipe_may_not() -> None:
+    begun = fixed_settings(*load_both("digits", None, []))
+    for free in ("cluster.engine.threads=2", "cluster.paths.runs=/elsewhere"):
+        require_unchanged(begun, fixed_settings(*load_both("digits", None, [free])), "run")
+    for fixed, message in (
+        ("cluster.ranks_per_node=1", "cluster.num_nodes x ranks_per_node: got 1, the run was begun with 2"),
+        ("schedule.base_lr=0.5", "schedule.base_lr: got 0.5, the run was begun with"),
+    ):
+        with pytest.raises(UserError, match=f"^run: {message}.*another --run-dir for a new run$"):
+            require_unchanged(begun, fixed_settings(*load_both("digits", None, [fixed])), "run")
