@@ -1,1 +1,4 @@
-"""Set-up, and starting runs: the environment, the ranks of one machine, job scripts. Never imports train or data."""
+"""Set-up, and starting runs: the environment, the ranks of one machine, job scripts, studies.
+
+launch imports neither train nor data. It starts their modules as commands; see `configs.programs`.
+"""

@@ -59,4 +59,4 @@ printf '%s\n' "$did" >&2
 # A launcher that was killed takes its ranks with it.
 guard=()
 ! command -v setpriv >/dev/null || guard=(setpriv --pdeathsig TERM)
-exec "${guard[@]}" "$(dirname -- "${BASH_SOURCE[0]}")/keep.sh" "$rank" "$host" "${binding[@]}" "$@"
+exec "${guard[@]}" "$(dirname -- "${BASH_SOURCE[0]}")/supervise_rank.sh" "$rank" "$host" "${binding[@]}" "$@"

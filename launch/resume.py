@@ -1,4 +1,4 @@
-"""Where a run begins: in a new folder, or where an earlier attempt in the same folder stopped."""
+"""Prepare a run folder for an attempt at a run: a new folder, or one in which an earlier attempt was stopped."""
 
 from __future__ import annotations
 
@@ -17,62 +17,77 @@ from logs.checkpoints import newest_whole, set_origin
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, create, read_summary
 from logs.judge.compliance import VERDICT_FILE
 
-__all__ = ["UNFINISHED_MARK", "beginning", "make_ready"]
+__all__ = ["UNFINISHED_MARK", "prepare_attempt", "prepared_folder"]
 
 UNFINISHED_MARK = "unfinished"
-"""A file of a job's run that was stopped, and that the same job is to go on with."""
+"""A file in the folder of a job's run that was stopped and that the same job is to resume."""
 
 _KEPT = (CONFIG_FILE, UNFINISHED_MARK, "hosts")
-"""What an attempt leaves to the next, beside a job's own files."""
+"""Files that an attempt leaves to the next one, besides the job's own files."""
 
 _KEPT_PREFIXES = ("job.", "attempt-")
 
 
 @contextmanager
-def beginning(folder: Path, recipe: Recipe, cluster: Cluster, *, must_resume: bool) -> Iterator[Path | None]:
-    """Make a new folder, or tidy one that holds an unfinished attempt of the same run; hold it against other runs.
+def prepared_folder(folder: Path, recipe: Recipe, cluster: Cluster, *, must_resume: bool) -> Iterator[Path | None]:
+    """Make a new run folder, or prepare one that holds an unfinished attempt at the same run.
 
-    Gives the checkpoint that the ranks will go on from, if any; see `make_ready`.
+    While the block runs, other launchers on this machine cannot use the folder.
+
+    Args:
+        folder: The run folder.
+        recipe: The recipe of the run.
+        cluster: The cluster of the run.
+        must_resume: Whether to refuse a folder without a checkpoint from which the run can be resumed.
+
+    Yields:
+        The checkpoint from which the ranks resume; None for a run that begins at step 0.
 
     Raises:
-        UserError: The folder holds something else, a run that has ended, or one of another recipe; or ``must_resume``
-            and there is nothing to resume.
+        UserError: The folder holds something else, a run that has ended, a run of another recipe, or a run that goes on
+            now; or ``must_resume`` and there is nothing to resume.
     """
     is_begun = (folder / CONFIG_FILE).is_file()
     if must_resume and not is_begun:
-        raise UserError(f"{folder}: no {CONFIG_FILE} in it; --resume wants the folder of a run")
+        raise UserError(f"{folder}: no {CONFIG_FILE} in it; --resume needs the folder of a run")
     if not is_begun:
         create(folder)
     with _claimed(folder):
         if is_begun:
-            require_unchanged(
-                fixed_settings(*load_run(folder / CONFIG_FILE)), fixed_settings(recipe, cluster), str(folder)
-            )
+            recorded = fixed_settings(*load_run(folder / CONFIG_FILE))
+            require_unchanged(recorded, fixed_settings(recipe, cluster), str(folder))
             _require_unfinished(folder)
-        yield make_ready(folder, must_resume=must_resume) if is_begun else None
+        yield prepare_attempt(folder, must_resume=must_resume) if is_begun else None
 
 
-def make_ready(folder: Path, *, must_resume: bool = False) -> Path | None:
-    """Make a folder with a run's config ready for the next attempt; gives where its ranks will go on.
+def prepare_attempt(folder: Path, *, must_resume: bool = False) -> Path | None:
+    """Prepare a run folder that has a config for the next attempt.
 
-    A damaged checkpoint is said, and the one before is taken. An attempt that left none whole is moved out of the
-    way, into ``attempt-1`` and so on, and the run begins anew.
+    A damaged checkpoint is reported, and the one before it is used. If an attempt left no whole checkpoint, its files
+    are moved into ``attempt-1``, ``attempt-2`` and so on, and the run begins at step 0.
+
+    Args:
+        folder: The run folder.
+        must_resume: Whether a whole checkpoint is required.
+
+    Returns:
+        The checkpoint from which the ranks resume; None for a run that begins at step 0.
 
     Raises:
         UserError: ``must_resume``, and there is no whole checkpoint.
     """
     checkpoint, damaged = newest_whole(folder)
     for error in damaged:
-        sys.stderr.write(f"warning: {error}; the one before is used\n")
+        sys.stderr.write(f"warning: {error}; the checkpoint before it is used\n")
     if checkpoint is None and must_resume:
-        raise UserError(f"{folder}: no whole checkpoint in it; start it anew with --run-dir {folder}")
-    if any(not _stays(path) for path in folder.iterdir()):
-        # A killed attempt has closed nothing.
-        close_aborted(folder, "ended before its time")
+        raise UserError(f"{folder}: no whole checkpoint in it; begin the run anew with --run-dir {folder}")
+    if any(not _is_kept(path) for path in folder.iterdir()):
+        # An attempt that was killed has not closed its log.
+        close_aborted(folder, "the attempt ended without closing its log")
     if checkpoint is None:
         _set_aside(folder)
     else:
-        sys.stderr.write(f"goes on from {checkpoint}\n")
+        sys.stderr.write(f"resumes from {checkpoint}\n")
         for path in [folder / SUMMARY_FILE, folder / VERDICT_FILE, *folder.glob("failure_*.json")]:
             path.unlink(missing_ok=True)
     set_origin(folder, checkpoint)
@@ -80,19 +95,20 @@ def make_ready(folder: Path, *, must_resume: bool = False) -> Path | None:
 
 
 def _require_unfinished(folder: Path) -> None:
-    """Refuse a run that came to its end: the summary of an attempt that did not has no steps."""
+    """Raise if the run in the folder has ended. The summary of an attempt that was stopped has no number of steps."""
     if not (folder / SUMMARY_FILE).is_file():
         return
     summary = read_summary(folder)
     if summary.steps is not None:
         raise UserError(
-            f"{folder}: its run has ended, {summary.status} after step {summary.steps}; give another folder, or none"
+            f"{folder}: the run in it has ended, {summary.status} after step {summary.steps}; give another folder with "
+            "--run-dir, or leave the option out"
         )
 
 
 def _set_aside(folder: Path) -> None:
-    """Move what an attempt left out of the next one's way."""
-    left = [path for path in folder.iterdir() if not _stays(path)]
+    """Move the files of an attempt into a folder of their own, out of the way of the next attempt."""
+    left = [path for path in folder.iterdir() if not _is_kept(path)]
     if left:
         past = folder / f"attempt-{1 + len(list(folder.glob('attempt-*')))}"
         past.mkdir()
@@ -100,23 +116,23 @@ def _set_aside(folder: Path) -> None:
             path.rename(past / path.name)
 
 
-def _stays(path: Path) -> bool:
+def _is_kept(path: Path) -> bool:
     return path.name in _KEPT or path.name.startswith(_KEPT_PREFIXES)
 
 
 @contextmanager
 def _claimed(folder: Path) -> Iterator[None]:
-    """Keep a second launcher of this machine out of a run's folder.
+    """Keep other launchers on this machine out of a run folder while the block runs.
 
     Raises:
-        UserError: A run is going on there.
+        UserError: Another launcher uses the folder.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{folder}: a run is going on there; wait for its end, or give another folder") from None
+            raise UserError(f"{folder}: a run is going on in it; wait for its end, or give another folder") from None
         yield
     finally:
         os.close(descriptor)

@@ -1,6 +1,6 @@
-"""One run from config to verdict: folder, data set, ranks, and the truth about how it ended.
+"""One run from the config to the verdict: folder, data set, ranks, and how the run ended.
 
-Never imports `train` or `data`: it runs them as commands, as a job script does.
+Data sets are packed and ranks are started as commands, because launch imports neither data nor train.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
 from configs.registry import BUILT_IN_SOURCES, packing_words
 from configs.schema import Cluster, Recipe
-from launch.cause import find_cause, read_failures, was_stopped
-from launch.resume import beginning
+from launch.failure_cause import find_cause, read_failures, was_stopped
+from launch.resume import prepared_folder
 from launch.start.commands import run_under
 from launch.start.local import Outcome
 from launch.start.monitor import monitored
@@ -42,65 +42,75 @@ from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 
 __all__ = [
-    "REFUSED", "finish_run", "launch_run", "new_folder", "open_run", "pack", "record_environment", "shown",
-]  # fmt: skip
+    "REFUSED",
+    "finish_run",
+    "launch_run",
+    "new_folder",
+    "open_run",
+    "pack",
+    "record_environment",
+    "short_path",
+]
 
 REFUSED = 2
-"""Exit status of ranks that refused to begin: config, data set or world do not fit."""
+"""Exit status of ranks that refused to begin, because the config, the data set or the number of ranks is wrong."""
 
 
 def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, must_resume: bool = False) -> int:
-    """Run ``recipe`` on ``cluster``; give the exit status.
+    """Run ``recipe`` on ``cluster``.
 
     Args:
-        recipe: The maths.
-        cluster: The place.
-        run_folder: Where to write, or an unfinished run of the same recipe, which goes on; none: a new folder below
-            the cluster's runs.
-        must_resume: Refuse a folder without a run that can go on.
+        recipe: What is trained.
+        cluster: Where it is trained.
+        run_folder: The folder to write to; an unfinished run of the same recipe in it is resumed. If None, a new folder
+            below the cluster's folder of runs.
+        must_resume: Whether to refuse a folder without a run that can be resumed.
+
+    Returns:
+        The exit status; see `launch.__main__.main`.
 
     Raises:
-        UserError: Nothing was started: the batch does not divide, the folder is taken, data cannot be prepared.
+        UserError: Nothing was started: the batch cannot be divided, the folder is taken, or data cannot be packed.
     """
     folder = run_folder or new_folder(recipe, cluster)
     _check_and_pack(recipe, cluster)
-    with beginning(folder, recipe, cluster, must_resume=must_resume) as checkpoint:
+    with prepared_folder(folder, recipe, cluster, must_resume=must_resume) as checkpoint:
         _write_config(folder, recipe, cluster)
-        outcome = _start(folder, recipe, cluster)
+        outcome = _run_ranks(folder, recipe, cluster)
         if outcome.exit_status != REFUSED:
             try:
                 return finish_run(folder, recipe, cluster, outcome)
-            except UserError as error:  # A disk that is full, say: the ranks have run, so this is no refusal.
+            except UserError as error:  # For example a full disk. The ranks have run, so the status is not 2.
                 sys.stderr.write(f"error: {error}\n")
                 return 1
         if checkpoint:
-            close_aborted(folder, "refused to go on")
+            close_aborted(folder, "the ranks refused to resume")
         else:
             _remove_refused(folder)
         return REFUSED
 
 
-def _start(folder: Path, recipe: Recipe, cluster: Cluster) -> Outcome:
-    """Write down what runs where, and run the ranks."""
+def _run_ranks(folder: Path, recipe: Recipe, cluster: Cluster) -> Outcome:
+    """Record where the run takes place, start the ranks, and wait for their end."""
     variables = rank_environment(cluster)
     record_environment(folder, variables)
-    sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {shown(folder)}\n")
+    sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {short_path(folder)}\n")
     command = command_of(Program.RANK, str(folder.absolute()))
     with monitored(folder, has_gpu=cluster.device == "gpu"):
         return run_under(cluster, command, variables)
 
 
 def new_folder(recipe: Recipe, cluster: Cluster) -> Path:
-    """Name a folder for a run that begins now, below the cluster's runs; makes nothing."""
+    """Return the folder for a run that begins now, below the cluster's folder of runs; nothing is made."""
     runs = resolve_path(cluster.paths.runs)
     return runs / default_name(recipe.name, datetime.now().astimezone(), runs)
 
 
 def open_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
-    """Make the folder of a run with its config, and its data set if that is built in.
+    """Make a run folder with the run's config, and pack the data set if the program can make it by itself.
 
     Raises:
-        UserError: The batch does not divide, the folder exists, data cannot be prepared.
+        UserError: The batch cannot be divided, the folder exists, or data cannot be packed.
     """
     _check_and_pack(recipe, cluster)
     create(folder)
@@ -110,7 +120,7 @@ def open_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
 def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
     plan_run(recipe, cluster.world_size)
     if recipe.data.source in BUILT_IN_SOURCES:
-        _prepare(recipe, resolve_path(cluster.paths.data) / recipe.data.name)
+        _pack_built_in(recipe, resolve_path(cluster.paths.data) / recipe.data.name)
 
 
 def _write_config(folder: Path, recipe: Recipe, cluster: Cluster) -> None:
@@ -119,17 +129,21 @@ def _write_config(folder: Path, recipe: Recipe, cluster: Cluster) -> None:
 
 
 def record_environment(folder: Path, variables: Mapping[str, str]) -> None:
-    """Write what this machine is, and the ranks' variables, into the run's folder."""
+    """Write into the run folder what this machine is and which variables the ranks get.
+
+    A resumed run may continue on another kind of CPU or with another number of threads. That changes the last bits of
+    the results, so it is reported in one line and recorded in the run folder.
+    """
     changes = write_environment(folder, variables)
     if changes:
         sys.stderr.write(
-            f"warning: {shown(folder)}: the run is resumed with {'; '.join(changes)}: the results will differ in "
+            f"warning: {short_path(folder)}: the run is resumed with {'; '.join(changes)}: the results will differ in "
             f"their last bits from those of a run without a change; {ENVIRONMENT_FILE} keeps both\n"
         )
 
 
-def _prepare(recipe: Recipe, destination: Path) -> None:
-    """Pack a built-in data set where it is not packed yet."""
+def _pack_built_in(recipe: Recipe, destination: Path) -> None:
+    """Pack a data set that needs nothing from the user, unless it is packed already."""
     if (destination / "manifest.json").is_file():
         return
     data, classes = recipe.data, recipe.model.num_classes
@@ -139,17 +153,24 @@ def _prepare(recipe: Recipe, destination: Path) -> None:
 
 
 def pack(words: Sequence[str]) -> None:
-    """Pack a data set, by what ``./run.sh prepare`` takes.
+    """Pack a data set.
+
+    Args:
+        words: The arguments of ``./run.sh prepare``, with the source and the destination first.
 
     Raises:
-        UserError: It cannot be packed.
+        UserError: The data set cannot be packed.
     """
     if subprocess.run(command_of(Program.PREPARE_VERB, "prepare", *words), cwd=ROOT, check=False).returncode:
-        raise UserError(f"{words[1]}: the data set could not be packed (see above)")
+        raise UserError(f"{words[1]}: the data set could not be packed, for the reason given above")
 
 
 def finish_run(folder: Path, recipe: Recipe, cluster: Cluster, outcome: Outcome) -> int:
-    """Close the log of a run that failed, judge it, say how it went; give the exit status."""
+    """Close the log of a run that failed, check the log, and print how the run ended.
+
+    Returns:
+        The exit status; see `launch.__main__.main`.
+    """
     rows = read_failures(folder)
     if not (folder / SUMMARY_FILE).exists():
         cause = find_cause(folder, cluster, outcome, rows)
@@ -161,13 +182,13 @@ def finish_run(folder: Path, recipe: Recipe, cluster: Cluster, outcome: Outcome)
         return 128 + outcome.interrupted_by
     if outcome.exit_status:
         return STOPPED_STATUS if was_stopped(outcome, rows, cluster.world_size) else 1
-    # An attempt that goes on behind another's log cannot pass the check, and is none the worse for it.
+    # The log of a resumed run cannot pass the check, although nothing is wrong with the run.
     passed = verdicts[recipe.mlperf.ruleset].passed or summary.resumed_from_step is not None
     return 0 if summary.status == "success" and passed else 1
 
 
 def _remove_refused(folder: Path) -> None:
-    """Take away what a run left that never began, so that the same command can be given again."""
+    """Delete the files of a run that the ranks refused to begin, so that the same command can be given again."""
     for path in folder.iterdir():
         if path.is_file():
             path.unlink()
@@ -176,7 +197,10 @@ def _remove_refused(folder: Path) -> None:
 
 
 def _with_reference(folder: Path, recipe: Recipe) -> Summary:
-    """Keep in the summary of a run on ImageNet that reached its target how it compares with the reference."""
+    """Return the summary of a run; with a run on ImageNet that reached its target, compare the reference convergence.
+
+    The comparison is added to the summary's file.
+    """
     summary, data = read_summary(folder), recipe.data
     if summary.status == "success" and data.source == "folders" and data.train_samples == IMAGENET_SAMPLES:
         found = standing([parse_log(folder / RESULT_FILES["4.0.0"])])
@@ -186,7 +210,7 @@ def _with_reference(folder: Path, recipe: Recipe) -> Summary:
 
 
 def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> str:
-    """Say in a few lines how a run ended, for people."""
+    """Return a few lines on how a run ended."""
     lines = [f"{summary.recipe}: {summary.status}" + (f": {summary.failure}" if summary.failure else "")]
     if summary.top1 is not None:
         target = "" if summary.target is None else f" (target {summary.target:g})"
@@ -195,7 +219,7 @@ def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> 
         lines.append(f"  mean ROC-AUC {summary.mean_auc:.4f} after epoch {summary.epochs}, step {summary.steps}")
     if summary.resumed_from_step is not None:
         lines.append(
-            f"  went on from step {summary.resumed_from_step}: not for submission; the figures are of the rest"
+            f"  resumed from step {summary.resumed_from_step}: not for submission; times and rates are of the last part"
         )
     if summary.run_s is not None:
         lines.append(
@@ -212,9 +236,9 @@ def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> 
     for ruleset, verdict in verdicts.items():
         words = "passes" if verdict.passed else f"fails: {verdict.messages[0]}"
         lines.append(f"  MLPerf training {ruleset} log check: {words}")
-    return "\n".join([*lines, f"  {shown(folder)}", ""])
+    return "\n".join([*lines, f"  {short_path(folder)}", ""])
 
 
-def shown(folder: Path) -> str:
-    """Write a path as briefly as it is clear."""
-    return str(folder.relative_to(Path.cwd())) if folder.is_relative_to(Path.cwd()) else str(folder)
+def short_path(path: Path) -> str:
+    """Return a path relative to the current folder if it lies below it, else as it is."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -20,7 +20,7 @@ from configs.registry import BUILT_IN_SOURCES
 from configs.schema import Cluster, Recipe
 from launch.doctor.check_result import CheckResult, ProbeReport
 from launch.doctor.diagnosis import judge
-from launch.run import shown
+from launch.run import short_path
 from launch.setup.stages import make_stages
 from launch.setup.state import State
 from launch.start.commands import run_under
@@ -137,7 +137,7 @@ def _set_up(cluster: Cluster) -> CheckResult:
     if cluster.device == "gpu" and state.variant == "cpu":
         return CheckResult("FAIL", "set-up", "the environment is for a CPU", "./run.sh setup --gpu")
     if state.variant is None:
-        return CheckResult("WARN", "set-up", f"{shown(ROOT / '.venv')} was not made by set-up", "./run.sh setup")
+        return CheckResult("WARN", "set-up", f"{short_path(ROOT / '.venv')} was not made by set-up", "./run.sh setup")
     stages = make_stages(state.variant, has_mpi=state.has_mpi, with_test=False)
     pending = [stage.name for stage in stages if not state.is_done(stage.name, stage.digest)]
     if pending:

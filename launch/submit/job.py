@@ -14,8 +14,8 @@ from configs.arguments import Parser
 from configs.errors import STOPPED_STATUS, UserError
 from configs.load import load_run
 from configs.rank_variables import rank_environment
-from launch.resume import UNFINISHED_MARK, make_ready
-from launch.run import REFUSED, finish_run, record_environment, shown
+from launch.resume import UNFINISHED_MARK, prepare_attempt
+from launch.run import REFUSED, finish_run, record_environment, short_path
 from launch.start.local import Outcome
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, read_summary
 
@@ -34,12 +34,12 @@ def begin(folder: Path) -> bool:
     recipe, cluster = load_run(folder / CONFIG_FILE)
     mark = folder / UNFINISHED_MARK
     if (folder / SUMMARY_FILE).is_file() and not mark.is_file():
-        sys.stderr.write(f"{shown(folder)}: the run ended in an earlier attempt of this job\n")
+        sys.stderr.write(f"{short_path(folder)}: the run ended in an earlier attempt of this job\n")
         return False
-    make_ready(folder)
+    prepare_attempt(folder)
     mark.unlink(missing_ok=True)
     record_environment(folder, rank_environment(cluster))
-    sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {shown(folder)}\n")
+    sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {short_path(folder)}\n")
     return True
 
 
@@ -60,7 +60,7 @@ def end(folder: Path, status: int, *, was_signalled: bool) -> int:
     if not is_success and (was_signalled or status == STOPPED_STATUS):
         (folder / UNFINISHED_MARK).touch()
         close_aborted(folder, "stopped before its end; the same job continues it")
-        sys.stderr.write(f"{shown(folder)}: the run was stopped before its end\n")
+        sys.stderr.write(f"{short_path(folder)}: the run was stopped before its end\n")
         return STOPPED_STATUS
     if summary is None and status == REFUSED:
         return REFUSED

@@ -13,7 +13,7 @@ from configs.errors import UserError
 from configs.load import ROOT, with_resolved_paths
 from configs.rank_variables import binding_environment, rank_environment
 from configs.schema import Cluster, Recipe
-from launch.run import open_run, shown
+from launch.run import open_run, short_path
 from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
 from launch.submit.requirements import require_submittable
 from launch.submit.scheduler import JobScheduler, render, scheduler_of
@@ -116,10 +116,11 @@ def _submit(spec: JobSpec, scheduler: JobScheduler) -> str:
 
 
 def _summary(spec: JobSpec, scheduler: JobScheduler, job_id: str) -> str:
-    watch = f"{scheduler.watch.format(job=job_id)}; tail -f {shown(spec.log)}; ./run.sh watch {shown(spec.folder)}"
+    log, folder = short_path(spec.log), short_path(spec.folder)
+    watch = f"{scheduler.watch.format(job=job_id)}; tail -f {log}; ./run.sh watch {folder}"
     lines = [
         f"{spec.name}: job {job_id}, {spec.cluster.world_size} ranks on {spec.cluster.num_nodes} nodes",
-        *(f"  {shown(folder)}" for folder in spec.run_folders),
+        *(f"  {short_path(folder)}" for folder in spec.run_folders),
         f"  watch   {watch}",
         f"  cancel  {scheduler.cancel.format(job=job_id)}",
     ]

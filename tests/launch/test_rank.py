@@ -96,7 +96,7 @@ def test_the_tables_come_from_the_cluster_file(cluster: str, overrides: list[str
 
 def _keep(folder: Path, *command: str) -> list[str | Path]:
     (folder / "config.yaml").touch()
-    return [ROOT / "launch" / "keep.sh", "3", "beta", *command, folder]
+    return [ROOT / "launch" / "supervise_rank.sh", "3", "beta", *command, folder]
 
 
 def test_a_rank_that_a_signal_kills_is_named_in_the_run_s_folder(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from configs.load import ROOT, load_run
 from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
-from launch.resume import beginning
+from launch.resume import prepared_folder
 from logs.checkpoints import list_checkpoints, read
 from logs.metrics import read_metrics
 from logs.read.parse import parse_log
@@ -75,7 +75,7 @@ def tiny(packed_digits: Path) -> list[str]:
 def test_two_rounds_of_stop_and_go_on_give_the_same_bits_as_one_go(
     tmp_path: Path, whole: Path, tiny: list[str]
 ) -> None:
-    """The second round's own checkpoint is damaged, so that the last attempt goes on from one before."""
+    """The second round's own checkpoint is damaged, so that the last attempt resumes from the one before."""
     folder = tmp_path / "run"
     for number, epoch in ((signal.SIGTERM, 1), (signal.SIGUSR1, 2)):
         stopped = _stop(folder, number, epoch, tiny)
@@ -90,7 +90,7 @@ def test_two_rounds_of_stop_and_go_on_give_the_same_bits_as_one_go(
     done = _resume(folder)
     assert done.status == 0, done.errors
     assert f"{newest.name}: damaged" in done.errors
-    assert f"goes on from {before}" in done.errors
+    assert f"resumes from {before}" in done.errors
     assert "not for submission" in done.output
     assert "is resumed with" not in done.errors
     assert len(json.loads((folder / "environment.json").read_text(encoding="utf-8"))["earlier_attempts"]) == 1
@@ -188,21 +188,21 @@ def test_other_images_under_the_same_name_are_refused(tmp_path: Path, whole: Pat
 def test_a_run_that_ended_does_not_go_on(whole: Path, tiny: list[str]) -> None:
     done = train(whole, *tiny)
     assert done.status == 2
-    assert "its run has ended, success after step 38" in done.errors
+    assert "the run in it has ended, success after step 38" in done.errors
 
 
 def test_an_attempt_without_a_checkpoint_is_kept_aside(tmp_path: Path, whole: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(whole, folder, ignore=shutil.ignore_patterns("checkpoints", "summary.json"))
     for number in (1, 2):
-        with beginning(folder, *load_run(whole / "config.yaml"), must_resume=False) as checkpoint:
+        with prepared_folder(folder, *load_run(whole / "config.yaml"), must_resume=False) as checkpoint:
             assert checkpoint is None
             attempts = {f"attempt-{each}" for each in range(1, number + 1)}
             assert {path.name for path in folder.iterdir()} == {"config.yaml", *attempts}
         (folder / "metrics.jsonl").touch()
     with (
         pytest.raises(UserError, match="no whole checkpoint"),
-        beginning(folder, *load_run(whole / "config.yaml"), must_resume=True),
+        prepared_folder(folder, *load_run(whole / "config.yaml"), must_resume=True),
     ):
         pass
     assert (folder / "attempt-1" / "result_0.txt").is_file()
@@ -219,4 +219,4 @@ def test_a_folder_in_use_is_left_to_its_run(tmp_path: Path, tiny: list[str]) -> 
         launcher.send_signal(signal.SIGINT)
         launcher.communicate(timeout=60)
     assert (second.status, launcher.returncode) == (2, 130)
-    assert "a run is going on there" in second.errors
+    assert "a run is going on in it" in second.errors

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from configs.load import load_cluster
-from launch.cause import find_cause, was_stopped
+from launch.failure_cause import find_cause, was_stopped
 from launch.start.local import Outcome
 
 LOCAL = load_cluster("laptop")
@@ -37,13 +37,14 @@ ECHO = _row(0, "Horovod has been shut down", second_hand=True)
         ([{**_row(1, "no such file", second_hand=False), "step": None}], Outcome(1),
          "rank 1 on node1 failed: no such file", 1),
         ([ECHO], Outcome(137, ((1, 137),)), f"rank 1 on {HERE} was killed by signal 9 at or before step 7", 1),
-        ([ECHO], Outcome(1, ((0, 1),)), f"rank 1 on {HERE} stood still, without a word at or before step 7", 1),
+        ([ECHO], Outcome(1, ((0, 1),)),
+         f"rank 1 on {HERE} made no progress and reported nothing at or before step 7", 1),
         ([ECHO, _row(1, "waits", second_hand=True)], Outcome(1, ((0, 1), (1, 1))),
          "every rank waited for another at step 7; rank 0: Horovod has been shut down", 0),
         ([ECHO, KILLED], Outcome(137), "rank 1 on node1 was killed by signal 9 at or before step 7", 1),
         ([KILLED], Outcome(137), "rank 1 on node1 was killed by signal 9", 1),
         ([{**WAITED, "rank": 0}, _row(1, "stopped by SIGTERM", second_hand=True, status=75)], Outcome(1),
-         f"rank 1 on {HERE} stood still, without a word at or before step 7", 1),
+         f"rank 1 on {HERE} made no progress and reported nothing at or before step 7", 1),
         ([], Outcome(9), "the launcher ended with status 9", None),
         # Two ranks fail by themselves: whose clock is earlier is named, wherever it stands in the list.
         ([_row(0, "torn", second_hand=False), _row(1, "no such file", second_hand=False)], Outcome(1),

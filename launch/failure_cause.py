@@ -1,0 +1,148 @@
+"""Find out why a run failed: rank, host and step, from the ranks' failure reports and the launcher's outcome."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from configs.errors import STOPPED_STATUS
+from configs.schema import Cluster
+from launch.start.local import Outcome
+from logs.folder import STARTUP_FILE
+from logs.metrics import METRICS_FILE
+
+__all__ = ["find_cause", "read_failures", "was_stopped"]
+
+_FIRST_SIGNAL_STATUS = 129
+"""Exit status of a process that signal 1 killed: a shell reports signal n as 128 + n."""
+
+
+def read_failures(folder: Path) -> list[dict[str, Any]]:
+    """Read the failure reports of a run: one from each rank that failed and could still write."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("failure_*.json"))]
+
+
+def find_cause(
+    folder: Path, cluster: Cluster, outcome: Outcome, reports: Sequence[Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """Return the first failure of a run.
+
+    In this order: a rank that reported an error of its own; a rank that was killed, or ended without a report; a rank
+    without a report while others waited for it.
+
+    Args:
+        folder: The run folder.
+        cluster: The cluster of the run.
+        outcome: How the launcher ended.
+        reports: The failure reports, from `read_failures`.
+
+    Returns:
+        A mapping with ``message`` and, where they are known, ``rank`` and ``step``.
+    """
+    if outcome.interrupted_by or outcome.lost_server is not None:
+        lost = f"a parameter server ended with status {outcome.lost_server} before the ranks did"
+        return {"message": "stopped by a signal" if outcome.interrupted_by else lost}
+    if was_stopped(outcome, reports, cluster.world_size):
+        return {"step": reports[0]["step"], "message": reports[0]["message"]}
+    steps = {report["rank"]: report["step"] for report in reports}
+    step, when = _last_known_step(folder, steps.values())
+    if first := _first_of_its_own(reports):
+        return _reported_failure(first, step, when)
+    silent = [(rank, _ending(status)) for rank, status in outcome.failed if rank not in steps]
+    if not silent and reports:
+        suspects = _without_progress(cluster.world_size, reports)
+        silent = [(rank, "made no progress and reported nothing") for rank in suspects]
+    if silent:
+        rank, ending = silent[0]
+        message = f"rank {rank} on {_host_of(folder, cluster, rank)} {ending}{when}"
+        return {"rank": rank, "step": step, "message": message}
+    if reports:
+        first = min(reports, key=lambda report: report["time"])
+        message = f"every rank waited for another{_at(step)}; rank {first['rank']}: {first['message']}"
+        return {**first, "message": message}
+    return {"message": f"the launcher ended with status {outcome.exit_status}"}
+
+
+def was_stopped(outcome: Outcome, reports: Sequence[Mapping[str, Any]], world_size: int) -> bool:
+    """Return whether a run ended because it was told to stop, and nothing else went wrong.
+
+    Launchers replace the ranks' exit status by one of their own, so the reports decide: the ranks agreed to stop, or
+    every rank reports that a signal stopped it. If only some ranks were signalled before the ranks agreed, a peer
+    probably died first; then the launcher's status decides.
+    """
+    if not reports or not outcome.exit_status or any(report["status"] != STOPPED_STATUS for report in reports):
+        return False
+    has_agreed = not all(report["second_hand"] for report in reports)
+    return outcome.exit_status == STOPPED_STATUS or has_agreed or len(reports) == world_size
+
+
+def _first_of_its_own(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the earliest report of a failure that no other rank caused: an error of the rank, or a kill."""
+    own = [report for report in reports if not report["second_hand"] or "killed_by" in report]
+    return min(own, key=lambda report: report["time"], default=None)
+
+
+def _reported_failure(report: Mapping[str, Any], step: int | None, when: str) -> Mapping[str, Any]:
+    """Return the failure of one report; the step of the other ranks is used where the report has none."""
+    rank = f"rank {report['rank']} on {report['host']}"
+    if "killed_by" in report:
+        return {"rank": report["rank"], "step": step, "message": f"{rank} {report['message']}{when}"}
+    if report["step"] is not None:
+        step, when = report["step"], _at(report["step"])
+    return {**report, "step": step, "message": f"{rank} failed{when}: {report['message']}"}
+
+
+def _without_progress(world_size: int, reports: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the ranks for which the others waited: those without a report, or else those that did not wait.
+
+    A launcher that ends a frozen rank lets it run for a moment, in which it may still report that a signal stopped it.
+    """
+    reporting = {report["rank"] for report in reports}
+    waiting = {report["rank"] for report in reports if report.get("waited")}
+    missing = [rank for rank in range(world_size) if rank not in reporting]
+    return missing or sorted(reporting - waiting if waiting else [])
+
+
+def _last_known_step(folder: Path, reported: Iterable[int | None]) -> tuple[int | None, str]:
+    """Return about the step at which a rank ended, with words for it.
+
+    The step is the smallest one that other ranks reported, or else the last one in the run's metrics.
+    """
+    step = min((step for step in reported if step is not None), default=None)
+    if step is not None:
+        return step, f" at or before step {step}"
+    if not (folder / STARTUP_FILE).is_file():
+        return None, ""
+    try:
+        lines = (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()
+        step = int(json.loads(lines[-1])["step"])
+    except (OSError, ValueError, LookupError):
+        step = 0
+    return step, f" at or after step {step}"
+
+
+def _at(step: int | None) -> str:
+    return "" if step is None else f" at step {step}"
+
+
+def _ending(status: int) -> str:
+    is_signal = status >= _FIRST_SIGNAL_STATUS
+    return f"was killed by signal {status - 128}" if is_signal else f"ended with status {status}"
+
+
+def _host_of(folder: Path, cluster: Cluster, rank: int) -> str:
+    """Return the host of a rank: from the ranks' start-up ledger or, before it exists, from ``supervise_rank.sh``."""
+    if cluster.launcher == "local":
+        return socket.gethostname()
+    try:
+        return str(json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))["hosts"][rank])
+    except (OSError, ValueError, LookupError):
+        pass
+    try:
+        lines = (folder / "ranks.txt").read_text(encoding="utf-8").splitlines()
+        return dict(line.split(" ", 1) for line in lines)[str(rank)]
+    except (OSError, ValueError, LookupError):
+        return "an unknown host"
