@@ -1,1 +1,1 @@
-"""Typed descriptions of a run: the recipe (the maths) and the cluster (the place). Imports nothing of ours."""
+"""Typed descriptions of a run: the recipe (its mathematics) and the cluster (its machines). Imports nothing of ours."""

@@ -1,4 +1,4 @@
-"""Command lines whose mistakes are one line, with the nearest match, and exit status 2. Imports only our errors."""
+"""Command-line parsers that report a mistake in one line, with the nearest match. Imports only `configs.errors`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,28 @@ __all__ = ["Parser"]
 
 
 class Parser(argparse.ArgumentParser):
-    """An `argparse.ArgumentParser` that raises `UserError` instead of printing its usage and leaving."""
+    """An `argparse.ArgumentParser` that raises `UserError` instead of printing its usage and exiting."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the command line in one line."""
+        """Raise the error that refuses the command line.
+
+        Raises:
+            UserError: Always, with ``message`` and where to find help.
+        """
         raise UserError(f"{message}; see {self.prog} --help")
 
     def parse_args(self, arguments: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Parse, and name the nearest option for one that is not known.
+        """Return the parsed options.
+
+        Args:
+            arguments: The words of the command line. If None, `sys.argv` holds them.
+            namespace: Object that takes the options. If None, a new one.
 
         Raises:
-            UserError: The command line is not understood.
+            UserError: The command line has a mistake; for an unknown option, the message has the nearest known one.
         """
         options, unknown = self.parse_known_args(arguments, namespace)
         if unknown:
@@ -35,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def _flags(self) -> list[str]:
-        """List the options of this parser and of its verbs."""
+        """Return the options of this parser and of the parsers of its verbs."""
         flags = [flag for action in self._actions for flag in action.option_strings]
         verbs = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         for verb in verbs:

@@ -1,4 +1,4 @@
-"""The errors a user can cause, and what a stopped run ends with. Imports nothing of ours."""
+"""The errors that a user can cause, and the exit status of a stopped run. Imports nothing of ours."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 __all__ = ["STOPPED_STATUS", "ConfigError", "UserError", "nearest"]
 
 STOPPED_STATUS = 75
-"""Exit status of a run that was told to stop and can go on (sysexits: EX_TEMPFAIL): schedulers requeue on it."""
+"""Exit status of a run that was told to stop and can be resumed (sysexits: EX_TEMPFAIL). Schedulers requeue on it."""
 
 
 class UserError(ValueError):
-    """A mistake that the user can mend: its text is one line that says what, what is allowed and what to do.
+    """A mistake that the user can correct. The message is one line: what is wrong, what is allowed, what to do.
 
-    Entry points print it and exit with status 2, before a run; it never carries a traceback to a user.
+    Entry points print the message without a traceback and exit with status 2, before a run starts.
     """
 
 
@@ -23,9 +23,9 @@ class ConfigError(UserError):
 
     Args:
         key: Dotted path of the key, for example ``optimizer.momentum``.
-        got: The value as it was given.
-        allowed: What would be accepted, in words.
-        remedy: What to do about it; may be empty when ``allowed`` says it all.
+        got: The value as the user gave it.
+        allowed: The accepted values, in words.
+        remedy: What to do; empty if ``allowed`` says enough.
     """
 
     def __init__(self, key: str, got: object, allowed: str, remedy: str = "") -> None:
@@ -35,7 +35,7 @@ class ConfigError(UserError):
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """Say which of ``choices`` was probably meant, or list them all: ``did you mean 'lars'?``."""
+    """Return a hint for a mistyped word: ``did you mean 'lars'?``, or all ``choices`` if none of them is similar."""
     known = sorted(choices)
     match = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"did you mean {match[0]!r}?" if match else f"choose one of {', '.join(known)}"

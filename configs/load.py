@@ -1,4 +1,7 @@
-"""YAML and ``--set`` to schema, and back: every mistake becomes one `ConfigError` with its remedy."""
+"""Load recipes and clusters from YAML files and ``--set`` options, and write them back as YAML.
+
+Every mistake of the user becomes one `UserError` of one line.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,14 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
-"""The program's folder; relative paths in cluster files start here."""
+"""The program's folder, at which relative paths in cluster files start."""
 
 FOLDERS = {"recipe": "recipes", "cluster": "clusters", "study": "studies"}
-"""Kind of file -> folder below configs that holds the shipped ones."""
+"""Kind of file -> folder in configs that holds the shipped files."""
 
 
 class _Yaml(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2's plain scalars.
+    """A SafeLoader that reads unquoted values by YAML 1.2, and digits grouped by underscores as an integer.
 
     PyYAML's own rules (YAML 1.1) read ``5e-5`` as text, ``no`` as a boolean, ``010`` as 8 and ``12:30`` as 750.
     """
@@ -63,7 +66,7 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     keys = [loader.construct_object(key) for key, _ in node.value]
     twice = {str(key) for key in keys if keys.count(key) > 1}
     if twice:
-        raise UserError(f"key {min(twice)!r} stands twice in one block ({node.start_mark}); remove one")
+        raise UserError(f"key {min(twice)!r} stands twice in one block ({node.start_mark}); remove one of the two")
     return loader.construct_mapping(node, deep=True)
 
 
@@ -73,10 +76,14 @@ _Yaml.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
 def parse_yaml(text: str, name: str) -> Any:
-    """Parse YAML 1.2 scalars safely; ``name`` names the text in errors.
+    """Return the content of a YAML text: dictionaries, lists and scalars.
+
+    Args:
+        text: The YAML text.
+        name: What error messages call the text, for example a path.
 
     Raises:
-        UserError: The text is not YAML, or a key stands twice.
+        UserError: The text is not YAML, or one block has a key twice.
     """
     try:
         return yaml.load(text, Loader=_Yaml)
@@ -85,11 +92,15 @@ def parse_yaml(text: str, name: str) -> Any:
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """Load a recipe by name (``configs/recipes``) or path and apply ``a.b=c`` overrides.
+    """Return a recipe.
+
+    Args:
+        name: A name in ``configs/recipes``, or the path of a recipe or of a run's ``config.yaml``.
+        overrides: Words ``a.b=c``, as ``--set`` takes them. Words that begin with ``cluster.`` are ignored.
 
     Raises:
-        ConfigError: Unknown recipe or key, wrong type, value out of range.
-        UserError: The file is not YAML.
+        ConfigError: The recipe or a key is unknown, or a value has the wrong type or range.
+        UserError: The file cannot be read or is not YAML.
     """
     tree = read_tree("recipe", name)
     for override in overrides:
@@ -99,7 +110,16 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def load_cluster(name: str, overrides: Sequence[str] = ()) -> Cluster:
-    """Load a cluster by name (``configs/clusters``) or path; overrides begin with ``cluster.``."""
+    """Return a cluster.
+
+    Args:
+        name: A name in ``configs/clusters``, or the path of a cluster file or of a run's ``config.yaml``.
+        overrides: Words ``cluster.a.b=c``, as ``--set`` takes them. Words without ``cluster.`` are ignored.
+
+    Raises:
+        ConfigError: The cluster or a key is unknown, or a value has the wrong type or range.
+        UserError: The file cannot be read or is not YAML.
+    """
     tree = read_tree("cluster", name)
     for override in overrides:
         if override.startswith("cluster."):
@@ -108,31 +128,45 @@ def load_cluster(name: str, overrides: Sequence[str] = ()) -> Cluster:
 
 
 def load_both(recipe: str, cluster: str | None, overrides: Sequence[str] = ()) -> tuple[Recipe, Cluster]:
-    """Load what a command line names; without a cluster, a run's config.yaml gives its own, and else ``laptop``."""
-    place = cluster or (recipe if Path(recipe).name == "config.yaml" else "laptop")
-    return load_recipe(recipe, overrides), load_cluster(place, overrides)
+    """Return the recipe and the cluster that a command line names.
+
+    Args:
+        recipe: As for `load_recipe`.
+        cluster: As for `load_cluster`. If None, the cluster of the run if ``recipe`` is a run's ``config.yaml``, else
+            ``laptop``.
+        overrides: Words ``a.b=c`` and ``cluster.a.b=c``, as ``--set`` takes them.
+
+    Raises:
+        ConfigError: As for `load_recipe`.
+        UserError: As for `load_recipe`.
+    """
+    cluster = cluster or (recipe if Path(recipe).name == "config.yaml" else "laptop")
+    return load_recipe(recipe, overrides), load_cluster(cluster, overrides)
 
 
 def load_run(path: Path) -> tuple[Recipe, Cluster]:
-    """Load the resolved ``config.yaml`` of a run folder, as `dump` wrote it."""
+    """Return the recipe and the cluster in the ``config.yaml`` of a run folder, which `dump` wrote."""
     recipe, cluster = load_recipe(str(path)), load_cluster(str(path))
     return recipe, cluster
 
 
 def dump(recipe: Recipe, cluster: Cluster) -> str:
-    """Write both as YAML that `load_run` and ``./run.sh train`` take back."""
+    """Return a recipe and a cluster as one YAML text, which `load_run` and ``./run.sh train`` read."""
     tree = {"recipe": recipe.model_dump(mode="json"), "cluster": cluster.model_dump(mode="json")}
     return yaml.safe_dump(tree, sort_keys=False, width=120)
 
 
 def resolve_path(path: str) -> Path:
-    """Make a path of a cluster file absolute: ``~`` is the home folder, relative ones start at the program's."""
+    """Return a path of a cluster file as an absolute path.
+
+    ``~`` is the user's home folder, and a relative path starts at the program's folder.
+    """
     expanded = Path(path).expanduser()
     return expanded if expanded.is_absolute() else ROOT / expanded
 
 
 def with_resolved_paths(cluster: Cluster) -> Cluster:
-    """Give the cluster with its shared folders as absolute paths; ``stage`` is each node's own affair."""
+    """Return the cluster with absolute paths of the folders that all nodes share; ``paths.stage`` stays as it is."""
     paths = {key: str(resolve_path(getattr(cluster.paths, key))) for key in ("data", "runs")}
     return cluster.model_copy(update={"paths": cluster.paths.model_copy(update=paths)})
 
@@ -146,7 +180,7 @@ def read_tree(kind: str, name: str) -> dict[str, Any]:
 
     Raises:
         ConfigError: There is no such file.
-        UserError: The file cannot be read, is not YAML, or is no block of keys.
+        UserError: The file cannot be read, is not YAML, or is not a block of keys.
     """
     folder = ROOT / "configs" / FOLDERS[kind]
     path = folder / f"{name}.yaml"
@@ -163,16 +197,17 @@ def read_tree(kind: str, name: str) -> dict[str, Any]:
     if isinstance(tree, dict) and {kind, "recipe", "cluster"} <= tree.keys():
         tree = tree[kind]
     if not isinstance(tree, dict):
-        raise UserError(f"{path}: a {kind} is a block of keys, this is {type(tree).__name__}")
+        found = {list: "a list", type(None): "nothing"}.get(type(tree), "a single value")
+        raise UserError(f"{path}: a {kind} is a block of keys, but the file holds {found}; see ./run.sh keys {kind}")
     return tree
 
 
 def _set(tree: dict[str, Any], override: str) -> None:
-    """Apply one ``a.b=c`` to a tree of plain dictionaries."""
+    """Set the value of one ``a.b=c`` in a tree of dictionaries, and add blocks that are missing on the way."""
     key, equals, text = override.partition("=")
     parts = key.split(".")
     if not equals or not all(parts):
-        raise ConfigError("--set", override, "key=value with dots between blocks, as run.epochs=3")
+        raise ConfigError("--set", override, "key=value with dots between blocks, for example run.epochs=3")
     node = tree
     for part in parts[:-1]:
         child = node.setdefault(part, {})

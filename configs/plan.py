@@ -1,4 +1,7 @@
-"""The arithmetic of a recipe at a world size: batches, steps, epochs, evaluations. Pure integers, no framework."""
+"""The arithmetic of a recipe at a world size: batches, steps, epochs, evaluations.
+
+The module computes with integers only and imports no framework.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,12 @@ __all__ = ["BEGINNING", "Position", "RunPlan", "plan_run"]
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands: the 1-based epoch to go on in, and its next 0-based step, which is the steps done."""
+    """The point that a run has reached.
+
+    Attributes:
+        epoch: The epoch, counted from 1, in which the run continues.
+        step: The next step, counted from 0, which is also the number of steps taken.
+    """
 
     epoch: int
     step: int
@@ -23,11 +31,12 @@ BEGINNING = Position(1, 0)
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What follows from a recipe and a world size.
+    """The batches, steps and evaluations that follow from a recipe and a world size.
 
-    An epoch is a rank's share of the data, ``train_samples // world_size`` images. A step takes a fixed number of
-    them, and what an epoch leaves over is carried into the next, so steps an epoch vary by one and every rank takes
-    the same number of steps. *Source*: the 2019 record's log, where 90 epochs of 14.88 steps are 1,340 steps.
+    In an epoch, a rank reads its share of the data: ``train_samples // world_size`` images. A step takes a fixed number
+    of images. Images that are left over at the end of an epoch begin the next epoch, so the number of steps in an epoch
+    varies by one, and every rank takes the same number of steps. *Source*: the 2019 record's log, where 90 epochs of
+    14.88 steps are 1,340 steps.
     """
 
     world_size: int
@@ -43,37 +52,42 @@ class RunPlan:
 
     @property
     def samples_per_rank_step(self) -> int:
-        """Images that one rank reads for one step, over its accumulated micro-batches."""
+        """Images that one rank reads for one step, over all of its micro-batches."""
         return self.per_rank_batch_size * self.accumulation_steps
 
     @property
     def global_batch_size(self) -> int:
-        """Images a step over all ranks."""
+        """Images of one step, over all ranks."""
         return self.samples_per_rank_step * self.world_size
 
     @property
     def steps_per_epoch(self) -> int:
-        """Nominal steps an epoch, rounded up: the unit in which recipes give warm-up and decay in epochs."""
+        """Nominal steps of an epoch, rounded up. A recipe's epochs of warm-up and decay are counted in this unit."""
         return _steps(self.samples_per_rank, self.samples_per_rank_step)
 
     def steps_after(self, epochs: int) -> int:
-        """Count the steps taken when ``epochs`` epochs (0 or more) are over."""
+        """Return the number of steps taken at the end of the first ``epochs`` epochs (0 or more)."""
         steps = _steps(epochs * self.samples_per_rank, self.samples_per_rank_step)
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
     @property
     def total_steps(self) -> int:
-        """Steps of the whole run, if no target stops it."""
+        """Steps of the whole run if it does not reach its target earlier."""
         return self.steps_after(self.epochs)
 
     def epoch_steps(self, epoch: int, first: int = 0) -> range:
-        """Give the 0-based steps of 1-based ``epoch`` from ``first`` on; empty once ``max_steps`` is reached."""
+        """Return the steps, counted from 0, of an epoch, counted from 1; empty after ``max_steps`` steps.
+
+        Args:
+            epoch: The epoch.
+            first: Steps below this one are left out.
+        """
         assert epoch >= 1
         return range(max(self.steps_after(epoch - 1), first), self.steps_after(epoch))
 
     @property
     def last_epoch(self) -> int:
-        """The epoch in which the last step is taken."""
+        """Number of the epoch, counted from 1, that holds the last step."""
         epoch = 1
         while epoch < self.epochs and self.steps_after(epoch) < self.total_steps:
             epoch += 1
@@ -81,14 +95,14 @@ class RunPlan:
 
     @property
     def eval_epochs(self) -> tuple[int, ...]:
-        """Epochs after which the model is evaluated; the last one always is."""
+        """Epochs, counted from 1, that end with an evaluation; the last epoch always does."""
         last = self.last_epoch
         due = range(self.eval_first_epoch, last + 1, self.eval_every_epochs)
         return tuple(sorted({*due, last}))
 
 
 def plan_run(recipe: Recipe, world_size: int) -> RunPlan:
-    """Cut a recipe's global batch over ``world_size`` ranks.
+    """Return the plan of a recipe on ``world_size`` ranks.
 
     Raises:
         ConfigError: The global batch is not world size x per-rank batch x accumulation, a rank's share of the data is
@@ -116,12 +130,12 @@ def plan_run(recipe: Recipe, world_size: int) -> RunPlan:
 
 
 def _steps(samples: int, samples_per_step: int) -> int:
-    """Count the steps that take ``samples`` images, the last one begun counted whole."""
+    """Return the number of steps that read ``samples`` images; a last step with fewer images counts in full."""
     return -(-samples // samples_per_step)
 
 
 def _durations(recipe: Recipe, samples_per_rank: int, samples_per_step: int) -> tuple[int, int]:
-    """Give warm-up and decay in steps; a recipe's epochs are nominal ones."""
+    """Return the steps of the warm-up and of the decay; a recipe's epochs count as nominal ones."""
     schedule = recipe.schedule
     warmup = schedule.warmup_steps
     if warmup is None:
@@ -136,7 +150,10 @@ def _durations(recipe: Recipe, samples_per_rank: int, samples_per_step: int) -> 
 
 
 def _cut(recipe: Recipe, world_size: int) -> tuple[int, int]:
-    """Give (per-rank micro-batch, accumulation) whose product with the world size is the global batch."""
+    """Return images of a rank's micro-batch, and micro-batches a step.
+
+    The product of both and the world size is the global batch.
+    """
     batch = recipe.batch
     total, accumulation = batch.global_size, batch.accumulation_steps
     if batch.bn_span is not None:
@@ -159,7 +176,7 @@ def _does_not_divide(total: int, world_size: int, span: int | None, accumulation
     parts += [f"{span} images a rank (batch.bn_span)"] if span else []
     parts += [f"{accumulation} accumulation steps"] if accumulation else []
     if span and accumulation:
-        remedy = f"set batch.global_size to {unit}, or leave accumulation_steps out"
+        remedy = f"set batch.global_size to {unit}, or leave batch.accumulation_steps out"
     else:
         remedy = "set batch.global_size to " + (f"{below} or {above}" if below else f"{above}")
     exactly = "exactly " if span and accumulation else "a multiple of "

@@ -1,6 +1,6 @@
-"""A rank's environment: the only place that sets MXNET_*, HOROVOD_*, NCCL_*, OMP_* and DMLC_* variables.
+"""The environment variables of a rank: the only module that sets MXNET_*, HOROVOD_*, NCCL_*, OMP_* and DMLC_*.
 
-Every value follows from the cluster file; what is set is written into the run folder's environment.json.
+Every value follows from the cluster file. A run writes the variables into the environment.json of its folder.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ __all__ = ["binding_environment", "rank_environment", "server_environment"]
 
 
 def rank_environment(cluster: Cluster) -> dict[str, str]:
-    """Give the variables that every rank of a run gets on top of the launcher's own."""
+    """Return the variables that every rank of a run gets besides the launcher's own."""
     engine, communication = cluster.engine, cluster.communication
     variables = {
         "OMP_NUM_THREADS": str(engine.threads),
-        # An allreduce waits for the end of the engine segment that makes its gradient (docs: overlap).
+        # An allreduce waits for the end of the engine segment that makes its gradient (./run.sh bench overlap).
         "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": str(engine.backward_bulk_nodes),
         "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": str(engine.forward_bulk_nodes),
-        # The optimizer is ours; this only keeps MXNet from looking for a key-value store.
+        # Our optimizer updates the weights, so MXNet must not look for a key-value store that does.
         "MXNET_UPDATE_ON_KVSTORE": "0",
         "HOROVOD_CYCLE_TIME": f"{communication.cycle_time_ms:g}",
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(communication.timeout_s),
-        # Buckets are ours, so Horovod must not wait to fuse them with one another.
+        # We fuse gradients into buckets, so Horovod must not wait to fuse several buckets.
         "HOROVOD_FUSION_THRESHOLD": str(communication.bucket_bytes),
     }
-    # Both, or Horovod still calls MPI_Init where it was built with MPI. NCCL reduces GPU tensors by itself.
+    # With only one of these two variables, a Horovod that was built with MPI still calls MPI_Init. GPU tensors are
+    # reduced by NCCL, whatever HOROVOD_CPU_OPERATIONS says.
     controller = _controller(cluster)
     variables |= {"HOROVOD_CONTROLLER": controller, "HOROVOD_CPU_OPERATIONS": controller}
     if communication.allreduce != "flat":
@@ -38,7 +39,10 @@ def rank_environment(cluster: Cluster) -> dict[str, str]:
 
 
 def binding_environment(cluster: Cluster) -> dict[str, str]:
-    """Give what ``rank.sh`` binds ranks by: the world, and tables with a word for each rank of a node."""
+    """Return the variables by which ``rank.sh`` binds a rank to its share of the node.
+
+    RANK_CORES and RANK_HCAS are lists with one word for each rank of a node.
+    """
     tables = {
         "RANK_WORLD_SIZE": str(cluster.world_size),
         "RANK_LOCAL_SIZE": str(cluster.ranks_per_node),
@@ -53,7 +57,10 @@ def binding_environment(cluster: Cluster) -> dict[str, str]:
 
 
 def _rank_cores(cluster: Cluster) -> tuple[str, ...]:
-    """Give each local rank's cores: those the cluster file says, else equal blocks in order, else none."""
+    """Return the cores of each local rank, or nothing if the cluster file does not say how many cores a node has.
+
+    Without ``node.rank_cores``, the ranks get equal blocks of ``node.cores`` in their order.
+    """
     share = (cluster.node.cores or 0) // cluster.ranks_per_node
     if cluster.node.rank_cores or not share:
         return cluster.node.rank_cores
@@ -64,19 +71,19 @@ def _rank_cores(cluster: Cluster) -> tuple[str, ...]:
 def server_environment(
     role: Literal["scheduler", "server", "worker"], port: int, *, workers: int, servers: int
 ) -> dict[str, str]:
-    """Give the variables by which MXNet's parameter servers and their workers find each other on this machine.
+    """Return the variables by which MXNet's parameter servers and the ranks find each other on this machine.
 
     Args:
-        role: What the process is.
-        port: Of the scheduler.
-        workers: Ranks.
-        servers: Processes that hold the keys.
+        role: The role of the process that gets the variables; a rank is a ``worker``.
+        port: Port of the scheduler.
+        workers: Number of ranks.
+        servers: Number of processes that hold the parameters.
     """
     return {
         "DMLC_ROLE": role,
         "DMLC_PS_ROOT_URI": "127.0.0.1",
         "DMLC_PS_ROOT_PORT": str(port),
-        # Without it, each process looks for a network card, and finds none on a machine off the net.
+        # Without this variable, each process looks for a network card, and finds none on a machine without a network.
         "DMLC_NODE_HOST": "127.0.0.1",
         "DMLC_NUM_WORKER": str(workers),
         "DMLC_NUM_SERVER": str(servers),
@@ -84,7 +91,10 @@ def server_environment(
 
 
 def _controller(cluster: Cluster) -> str:
-    """Say who lets the ranks meet: MPI where it started them, since Gloo's rendezvous is good for about 64."""
+    """Return the library by which the ranks meet.
+
+    Ranks that NCCL connects meet by MPI if MPI starts them, because Gloo's rendezvous is good for about 64 ranks.
+    """
     if cluster.communication.backend == "nccl":
         return "mpi" if cluster.launcher in ("mpirun", "srun") else "gloo"
     return cluster.communication.backend

@@ -1,4 +1,4 @@
-"""A scaling study: a grid of ranks, batches, networks, communications and data, each point timed several times."""
+"""A scaling study: a grid of ranks, batches, networks, communications and data sets, each cell timed several times."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class LeftOut(Section):
         (), description="Values of study.ranks. If empty, any number of ranks.", json_schema_extra={"unit": "ranks"}
     )
 
-    def names(self, cell: ScalingCell) -> bool:
-        """Return whether ``cell`` is left out."""
+    def matches(self, cell: ScalingCell) -> bool:
+        """Return whether ``cell`` has a listed value on every listed axis."""
         return all(getattr(cell, axis) in values for axis, values in self if values)
 
 
@@ -65,7 +65,7 @@ class Expectation(Section):
     )
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """The expectation as a sentence."""
         compared = f" more than {' and '.join(self.than)}" if self.than else ""
         value = f"batch {self.other}" if self.axis == "batch" else self.other
@@ -139,7 +139,7 @@ class ScalingStudy(Section):
     @classmethod
     def _values_differ(cls, value: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
         if len(set(value)) < len(value):
-            raise ConfigError(str(info.field_name), list(value), "numbers that differ")
+            raise ConfigError(str(info.field_name), list(value), "every number once")
         return value
 
     @model_validator(mode="after")
@@ -150,7 +150,7 @@ class ScalingStudy(Section):
                 if unknown:
                     raise ConfigError(f"leave_out.{axis}", unknown[0], ", ".join(map(str, getattr(self, axis))))
             if not any(values for _, values in each):
-                raise ConfigError("leave_out", "{}", "at least one axis with its values")
+                raise ConfigError("leave_out", "{}", "at least one axis with values to leave out")
         return self
 
     @model_validator(mode="after")
@@ -165,40 +165,46 @@ class ScalingStudy(Section):
         return self
 
     def cells(self) -> Iterator[ScalingCell]:
-        """List the grid, without what is left out, and what cannot be: ranks alone together, devices of two machines.
+        """Yield the cells of the grid.
+
+        Left out are the cells that ``leave_out`` describes, and the cells that cannot exist: several ranks with
+        communication ``none``, and ``devices`` on several machines.
 
         Raises:
-            ConfigError: The study sets what a recipe or a cluster refuses.
+            ConfigError: The study sets a value that a recipe or a cluster refuses.
         """
-        place = self.place()
+        base = self.base_cluster()
         axes = (self.network, self.communication, self.data, self.batch, self.ranks)
         for network, communication, data, batch, ranks in itertools.product(*axes):
-            seats = _seats(ranks, place)
+            placement = _placement(ranks, base)
             values = {**self.set, **self.communication[communication]}
-            kind = values.get("cluster.communication.kind", place.communication.kind)
-            if (kind == "none" and ranks > 1) or (kind == "devices" and seats["cluster.num_nodes"] > 1):
+            kind = values.get("cluster.communication.kind", base.communication.kind)
+            if (kind == "none" and ranks > 1) or (kind == "devices" and placement["cluster.num_nodes"] > 1):
                 continue
             cell = ScalingCell(network, communication, data, batch, ranks)
-            if not any(each.names(cell) for each in self.leave_out):
+            if not any(each.matches(cell) for each in self.leave_out):
                 yield cell
 
     def load(self, cell: ScalingCell, repeat: int = 0) -> tuple[Recipe, Cluster]:
-        """Give what a cell runs; the recipe's seed plus ``repeat`` is its seed.
+        """Return the recipe and the cluster of one run.
+
+        Args:
+            cell: The cell.
+            repeat: Number of the run among the cell's repeats, counted from 0. It is added to the recipe's seed.
 
         Raises:
-            ConfigError: The study sets what a recipe or a cluster refuses.
+            ConfigError: The study sets a value that a recipe or a cluster refuses.
         """
-        recipe, cluster = self._load(self._values(cell))
-        return recipe.model_copy(
-            update={"run": recipe.run.model_copy(update={"seed": recipe.run.seed + repeat})}
-        ), cluster
+        recipe, cluster = load_both(self.recipe, self.cluster, _overrides(self._values(cell)))
+        run = recipe.run.model_copy(update={"seed": recipe.run.seed + repeat})
+        return recipe.model_copy(update={"run": run}), cluster
 
-    def place(self) -> Cluster:
-        """Give the machines that there are."""
-        return self._place
+    def base_cluster(self) -> Cluster:
+        """Return the study's cluster, with the keys that the study sets in every run: the machines that exist."""
+        return self._base_cluster
 
     @cached_property
-    def _place(self) -> Cluster:
+    def _base_cluster(self) -> Cluster:
         return load_cluster(self.cluster, _overrides(self.set))
 
     def _values(self, cell: ScalingCell) -> dict[str, Any]:
@@ -209,37 +215,46 @@ class ScalingStudy(Section):
             **self.data[cell.data],
             **{key: value * cell.ranks for key, value in self.times_ranks.items()},
             "batch.global_size": cell.batch * cell.ranks,
-            **_seats(cell.ranks, self.place()),
+            **_placement(cell.ranks, self.base_cluster()),
         }
-
-    def _load(self, values: dict[str, Any]) -> tuple[Recipe, Cluster]:
-        return load_both(self.recipe, self.cluster, _overrides(values))
 
 
 def _overrides(values: dict[str, Any]) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in values.items()]
 
 
-def _seats(ranks: int, place: Cluster) -> dict[str, Any]:
-    """Put ``ranks`` on as few machines as hold them; a CPU takes any number.
+def _placement(ranks: int, cluster: Cluster) -> dict[str, Any]:
+    """Return the cluster's keys that place ``ranks`` on as few machines as possible.
+
+    One machine whose CPU runs the ranks takes any number of them.
 
     Raises:
-        ConfigError: They do not fill the last machine.
+        ConfigError: The ranks need several machines and do not fill the last one.
     """
-    a_node = place.ranks_per_node
-    if ranks <= a_node or (place.device == "cpu" and place.launcher == "local"):
-        cores = {"cluster.node.rank_cores": place.node.rank_cores[:ranks]} if place.node.rank_cores else {}
+    per_node = cluster.ranks_per_node
+    if ranks <= per_node or (cluster.device == "cpu" and cluster.launcher == "local"):
+        cores = {"cluster.node.rank_cores": cluster.node.rank_cores[:ranks]} if cluster.node.rank_cores else {}
         return {"cluster.num_nodes": 1, "cluster.ranks_per_node": ranks, **cores}
-    if ranks % a_node:
-        raise ConfigError("study.ranks", ranks, f"up to {a_node}, or a multiple of them", "change it, or the cluster")
-    # More than one machine has no local launcher: such a cell is only ever predicted.
-    beyond = {"cluster.launcher": "horovodrun"} if place.launcher == "local" else {}
-    return {"cluster.num_nodes": ranks // a_node, "cluster.ranks_per_node": a_node, **beyond}
+    if ranks % per_node:
+        allowed = f"up to {per_node}, or a multiple of {per_node}"
+        raise ConfigError("study.ranks", ranks, allowed, "change it, or the cluster's ranks_per_node")
+    # The local launcher starts ranks on one machine only. A cell on several machines is predicted and never started,
+    # so any other launcher will do.
+    launcher = {"cluster.launcher": "horovodrun"} if cluster.launcher == "local" else {}
+    return {"cluster.num_nodes": ranks // per_node, "cluster.ranks_per_node": per_node, **launcher}
 
 
 @dataclass(frozen=True)
 class ScalingCell:
-    """One point of the grid."""
+    """One combination of the grid.
+
+    Attributes:
+        network: Name in the study's ``network``.
+        communication: Name in the study's ``communication``.
+        data: Name in the study's ``data``.
+        batch: Images of a rank in one step.
+        ranks: Number of ranks.
+    """
 
     network: str
     communication: str
@@ -249,11 +264,11 @@ class ScalingCell:
 
     @property
     def axes(self) -> tuple[str, str, str, int, int]:
-        """Give its place in the grid, in the order of the table's columns."""
+        """The cell's values on all axes, in the order of the table's columns."""
         return self.network, self.communication, self.data, self.batch, self.ranks
 
     @property
     def name(self) -> str:
-        """Name its runs' folders, save for the repeat."""
+        """The name of the cell's run folders, without the number of the repeat."""
         words = f"{self.network}-{self.communication}-{self.data}-b{self.batch}-r{self.ranks}"
         return words.replace(" ", "-").replace("/", "-")

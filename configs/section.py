@@ -9,8 +9,13 @@ from pydantic import BaseModel, ConfigDict
 __all__ = ["Section"]
 
 _UNITS = {
-    "_bytes_per_s": "bytes/s", "_bytes": "bytes", "_ms": "ms", "_s": "s", "_epochs": "epochs", "_steps": "steps",
-}  # fmt: skip
+    "_bytes_per_s": "bytes/s",
+    "_bytes": "bytes",
+    "_ms": "ms",
+    "_s": "s",
+    "_epochs": "epochs",
+    "_steps": "steps",
+}
 """Ending of a key's name -> unit of its value. The longest ending comes first."""
 
 

@@ -1,4 +1,7 @@
-"""A study: one recipe at many points, each with a small grid and several seeds. Frozen and self-checking."""
+"""An accuracy study: one recipe at many points, each with a small grid of a tuned key and several seeds.
+
+`load_study` also loads the other kind of study, `configs.scaling_study`.
+"""
 
 from __future__ import annotations
 
@@ -67,31 +70,36 @@ class Study(Section):
     @classmethod
     def _seeds_differ(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(value)) < len(value):
-            raise ConfigError("seeds", list(value), "numbers that differ")
+            raise ConfigError("seeds", list(value), "every number once")
         return value
 
     def grid_cells(self) -> Iterator[Cell]:
-        """List every value of every grid at the first seed."""
+        """Yield a cell for every value of every grid, with the first seed."""
         for name, curve in self.curves.items():
             for swept, values in curve.grid.items():
                 yield from (Cell(name, swept, tuned, self.seeds[0]) for tuned in values)
 
     def load(self, cell: Cell) -> tuple[Recipe, Cluster]:
-        """Give what a cell runs.
+        """Return the recipe and the cluster of one run.
 
         Raises:
-            ConfigError: The study sets what a recipe or a cluster refuses.
+            ConfigError: The study sets a value that a recipe or a cluster refuses.
         """
-        values = {
-            **self.set, **self.curves[cell.curve].set,
-            self.swept: cell.swept, self.tuned: cell.tuned, "run.seed": cell.seed,
-        }  # fmt: skip
+        values = {**self.set, **self.curves[cell.curve].set}
+        values |= {self.swept: cell.swept, self.tuned: cell.tuned, "run.seed": cell.seed}
         return load_both(self.recipe, self.cluster, [f"{key}={json.dumps(value)}" for key, value in values.items()])
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a study."""
+    """One run of an accuracy study.
+
+    Attributes:
+        curve: Name of the curve.
+        swept: Value of the swept key.
+        tuned: Value of the tuned key.
+        seed: Value of ``run.seed``.
+    """
 
     curve: str
     swept: int
@@ -100,17 +108,20 @@ class Cell:
 
     @property
     def folder(self) -> str:
-        """Name its run's folder."""
+        """The name of the run's folder."""
         return f"{self.curve}-{self.swept}-{self.tuned:g}-seed{self.seed}".replace(" ", "-")
 
 
 def load_study(name: str) -> Study | ScalingStudy:
-    """Load a study by name (``configs/studies``) or path, and check that each of its cells can be run.
+    """Return a study of either kind, after a check that each of its cells can be run.
 
-    The two kinds of study have different keys: the kind that knows more of the file's keys is meant.
+    The two kinds of study have different keys: a file is of the kind that knows more of its keys.
+
+    Args:
+        name: A name in ``configs/studies``, or a path.
 
     Raises:
-        ConfigError: Unknown study or key, wrong type, value out of range, here or in a cell.
+        ConfigError: The study or a key is unknown, or a value has the wrong type or range, in the study or in a cell.
         UserError: The file cannot be read or is not YAML.
     """
     tree = read_tree("study", name)

@@ -1,9 +1,10 @@
-"""Variables that the stock MXNet 1.9.1 and Horovod 0.28.1 know, and those that only other people's forks do.
+"""Environment variables that stock MXNet 1.9.1 and Horovod 0.28.1 read, and variables that only forks of them read.
 
-A misspelt or forked variable is silently ignored by both libraries, so that a tuned cluster file would lie. Other
-prefixes (NCCL_*, OMP_*, CUDA_*, a site's own) are not judged: their libraries come with the site.
-*Sources*: the text of the two CPU libraries, MXNet's page of environment variables for what only CUDA builds read,
-the strings of the CUDA binary (present and absent), and the 2019 to 2023 submissions for the forks' own.
+Both libraries silently ignore a variable that is misspelt or that only a fork reads, so a cluster file with such a
+variable would not do what it says. Variables with other prefixes (NCCL_*, OMP_*, CUDA_*, a site's own) are not checked,
+because their libraries come with the site.
+*Sources*: the strings in the two CPU libraries; MXNet's page of environment variables, for those that only CUDA builds
+read; the strings present in and absent from the CUDA binary; the submissions of 2019 to 2023, for the forks' variables.
 """
 
 from __future__ import annotations
@@ -50,39 +51,40 @@ STALL_SHUTDOWN_TIME_SECONDS START_TIMEOUT THREAD_AFFINITY TIMELINE TIMELINE_MARK
 _LIBRARIES = {"MXNET": ("MXNet 1.9.1", _MXNET), "HOROVOD": ("Horovod 0.28.1", _HOROVOD)}
 
 KNOWN = frozenset(f"{prefix}_{name}" for prefix, (_, names) in _LIBRARIES.items() for name in names.split())
-"""Every MXNET_* and HOROVOD_* name that a cluster file may set."""
+"""All MXNET_* and HOROVOD_* names that a cluster file may set."""
 
 _FORKED = {
     "MXNET_EXEC_ENABLE_ADDTO": "use MXNET_EXEC_INPLACE_GRAD_SUM_CAP",
     "MXNET_EXPERIMENTAL_ENABLE_CUDA_GRAPH": "use MXNET_ENABLE_CUDA_GRAPHS",
     "MXNET_USE_TENSORRT": "this build has no TensorRT; leave it out",
-    "MXNET_ASYNC_GPU_ENGINE": "NVIDIA's container only; use engine.backward_bulk_nodes for overlap",
-    "MXNET_NHWC_BATCHNORM_LAUNCH_MARGIN": "NVIDIA's fused batch norm only; leave it out",
-    "MXNET_CUDNN_SUPPLY_NORMCONV_CONSTANTS": "NVIDIA's normalized convolution only; leave it out",
-    "MXNET_L2_NORM_NUM_BLOCKS": "the 2019 record's own kernels only; leave it out",
-    "MXNET_L2_NORM_NUM_THREADS": "the 2019 record's own kernels only; leave it out",
+    "MXNET_ASYNC_GPU_ENGINE": "only NVIDIA's container reads it; use engine.backward_bulk_nodes for overlap",
+    "MXNET_NHWC_BATCHNORM_LAUNCH_MARGIN": "only NVIDIA's fused batch norm reads it; leave it out",
+    "MXNET_CUDNN_SUPPLY_NORMCONV_CONSTANTS": "only NVIDIA's normalized convolution reads it; leave it out",
+    "MXNET_L2_NORM_NUM_BLOCKS": "only the 2019 record's own kernels read it; leave it out",
+    "MXNET_L2_NORM_NUM_THREADS": "only the 2019 record's own kernels read it; leave it out",
     "MXNET_HOROVOD_NUM_GROUPS": "only NVIDIA's scripts read it; use communication.bucket_bytes",
     "HOROVOD_NUM_STREAMS": "use HOROVOD_NUM_NCCL_STREAMS",
     "HOROVOD_GROUPED_ALLREDUCES": "use communication.bucket_bytes",
-    "HOROVOD_ALLREDUCE_MODE": "the 2019 record's fork only; use communication.allreduce: torus",
-    "HOROVOD_TWO_STAGE_LOOP": "the 2019 record's fork only; use communication.allreduce: torus",
-    "HOROVOD_FIXED_PAYLOAD": "the 2019 record's fork only; HOROVOD_CACHE_CAPACITY spares most of the negotiation",
-    "HOROVOD_MULTIPLE_TRANSFER": "the 2019 record's fork only; use communication.bucket_bytes",
-    "HOROVOD_PREPARE": "the 2019 record's fork only; the communicator comes up in the background anyway",
+    "HOROVOD_ALLREDUCE_MODE": "only the 2019 record's fork reads it; use communication.allreduce: torus",
+    "HOROVOD_TWO_STAGE_LOOP": "only the 2019 record's fork reads it; use communication.allreduce: torus",
+    "HOROVOD_FIXED_PAYLOAD": "only the 2019 record's fork reads it; HOROVOD_CACHE_CAPACITY saves most negotiation",
+    "HOROVOD_MULTIPLE_TRANSFER": "only the 2019 record's fork reads it; use communication.bucket_bytes",
+    "HOROVOD_PREPARE": "only the 2019 record's fork reads it; leave it out, Horovod starts in the background anyway",
 }
+"""Variable that only forks of the libraries read -> what to do instead."""
 
 
 def require_known(name: str) -> None:
-    """Refuse a variable that the stock libraries do not read.
+    """Raise an error if ``name`` is an MXNET_* or HOROVOD_* variable that the stock library does not read.
 
     Raises:
-        ConfigError: With the nearest variable that they do, or what to use instead of a fork's.
+        ConfigError: The message names the nearest variable that the library reads, or what replaces a fork's variable.
     """
     prefix, _, rest = name.partition("_")
     library, names = _LIBRARIES.get(prefix, ("", ""))
     if not library or name in KNOWN:
         return
-    # Without the prefix, which alone would make any two names alike.
+    # Names are compared without the prefix, which alone would make any two of them similar.
     match = difflib.get_close_matches(rest, names.split(), n=1)
     remedy = _FORKED.get(name) or (f"did you mean '{prefix}_{match[0]}'?" if match else "leave it out")
     raise ConfigError("environment", name, f"variables that the stock {library} reads; it ignores this one", remedy)

@@ -55,7 +55,7 @@ def _sweep(options: Namespace) -> int:
 
     study = load_study(options.study)
     if isinstance(study, ScalingStudy):
-        place = study.place()
+        place = study.base_cluster()
         runs = options.runs or resolve_path(place.paths.runs) / study.name
         starter = launch_run if place.scheduler.kind == "none" else submit_run
         return run_scaling(study, runs, options.output or runs, is_dry_run=options.dry_run, starter=starter)

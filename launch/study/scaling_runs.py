@@ -76,7 +76,7 @@ class _ScalingProgress:
     def finish(self) -> None:
         write_scaling_page(self.study, self.rows, self.runs, self.output)
         for each in self.study.expects:
-            sys.stdout.write(f"{verdict(compare(each, self.rows))}: {each.words}\n")
+            sys.stdout.write(f"{verdict(compare(each, self.rows))}: {each.sentence}\n")
         sys.stdout.write(f"{self.output / self.study.name}.html\n")
 
 
@@ -111,14 +111,14 @@ def _pack_missing_data(study: ScalingStudy) -> None:
         UserError: A data set cannot be packed.
     """
     for name, (source, *others) in study.prepare.items():
-        destination = resolve_path(study.place().paths.data) / name
+        destination = resolve_path(study.base_cluster().paths.data) / name
         if not (destination / "manifest.json").is_file():
             pack([str(source), str(destination), *map(str, others)])
 
 
 def _skipped(study: ScalingStudy) -> list[ScalingRow]:
     """Return a row for each cell that this machine has enough cores for, but whose link speed it cannot imitate."""
-    place = study.place()
+    place = study.base_cluster()
     shaped = [cell for cell in study.cells() if _has_cores(cluster := study.load(cell)[1], place) and _shapes(cluster)]
     if not shaped or can_shape():
         return []
@@ -127,7 +127,7 @@ def _skipped(study: ScalingStudy) -> list[ScalingRow]:
 
 def _predictions(study: ScalingStudy, runs: Path) -> Iterator[Prediction]:
     """Return a prediction for each line of the grid along the ranks that has a cell beyond this machine."""
-    place = study.place()
+    place = study.base_cluster()
     lines: dict[str, list[ScalingCell]] = {}
     for cell in study.cells():
         lines.setdefault(replace(cell, ranks=0).name, []).append(cell)
@@ -141,7 +141,7 @@ def _predictions(study: ScalingStudy, runs: Path) -> Iterator[Prediction]:
 
 def _measurements(study: ScalingStudy, runs: Path, starter: RunStarter) -> Iterator[_Measurement]:
     """Return every cell once, then every cell again, so that a drift of the machine affects all cells alike."""
-    place = study.place()
+    place = study.base_cluster()
     fitting = [cell for cell in study.cells() if _fits(study.load(cell)[1], place)]
     for repeat in range(study.repeats):
         for cell in fitting:

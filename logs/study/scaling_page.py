@@ -95,7 +95,7 @@ def _expectations(study: ScalingStudy, rows: Sequence[ScalingRow]) -> str:
 def _judged(expectation: Expectation, comparisons: Sequence[Comparison]) -> str:
     """Return the part of the table about one expectation: a line with the verdict, and a line for each comparison."""
     words = verdict(comparisons)
-    head = f"{escape(expectation.words)} {badge(words, _IS_GOOD.get(words))}"
+    head = f"{escape(expectation.sentence)} {badge(words, _IS_GOOD.get(words))}"
     lines = [f'<tr><th scope="rowgroup" colspan="4">{head}</th></tr>']
     for each in comparisons:
         basis = "<mark>predicted</mark>" if each.basis == "predicted" else badge(each.basis, None)

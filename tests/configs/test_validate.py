@@ -31,7 +31,7 @@ def _refusal_of_study(folder: Path, text: str, was: str, now: str) -> str:
         ("    grid:", "    griid:", "did you mean 'grid'?"),
         ("seeds: [1, 2, 3]\n", "", "study.seeds: got None, allowed: this key is required; add it"),
         ("[1, 2, 3]", "[1, 2, x]", "study.seeds.2: got 'x', allowed: a valid integer"),
-        ("[1, 2, 3]", "[1, 2, 2]", "study.seeds: got [1, 2, 2], allowed: numbers that differ"),
+        ("[1, 2, 3]", "[1, 2, 2]", "study.seeds: got [1, 2, 2], allowed: every number once"),
         ("[0.5, 1]", "[half, 1]", "study.curves.LARS.grid.256.0: got 'half', allowed: a valid number"),
     ],
 )
@@ -64,7 +64,7 @@ def test_a_study_that_does_not_exist_or_is_no_block_is_refused(tmp_path: Path) -
         load_study("large-bach")
     path = tmp_path / "list.yaml"
     path.write_text("- 1\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="a study is a block of keys, this is list"):
+    with pytest.raises(ValueError, match="a study is a block of keys, but the file holds a list; see"):
         load_study(str(path))
 
 

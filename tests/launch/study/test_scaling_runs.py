@@ -176,7 +176,7 @@ def test_a_grid_that_cannot_run_is_refused_before_its_first_run(tmp_path: Path) 
         _study(tmp_path, STUDY.replace("resnet8", "resnet9"))
     with pytest.raises(ConfigError, match=r"^study\.ranks: got 24, allowed: up to 16, or a multiple"):
         _study(tmp_path, BEYOND.replace("[8, 32]", "[24]").replace("dgx-a100", str(_wide(tmp_path))))
-    with pytest.raises(ConfigError, match=r"^study\.ranks: got \[1, 1\], allowed: numbers that differ"):
+    with pytest.raises(ConfigError, match=r"^study\.ranks: got \[1, 1\], allowed: every number once"):
         _study(tmp_path, STUDY.replace("ranks: [1]", "ranks: [1, 1]"))
 
 

@@ -42,7 +42,7 @@ def test_a_gain_is_judged_the_other_way_round_and_alone_against_no_gain() -> Non
     swapped = gain.model_copy(update={"network": "large", "than": ("small",)})
     assert [each.holds for each in compare(swapped, rows)] == [False]
     assert [each.holds for each in compare(swapped.model_copy(update={"than": ()}), rows)] == [True]
-    assert gain.words == "small gains more than large with batch 64 in place of batch 8"
+    assert gain.sentence == "small gains more than large with batch 64 in place of batch 8"
 
 
 def test_predictions_are_judged_apart_at_the_most_ranks_and_do_not_count() -> None:
