@@ -227,6 +227,7 @@ def test_a_study_packs_its_own_data_sets_once_and_says_what_it_cannot_pack(tmp_p
         run_scaling(lost, tmp_path / "runs", tmp_path, is_dry_run=False, starter=_never)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "studies").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_study_that_we_ship_can_be_run(path: Path) -> None:
     study = load_study(path.stem)
@@ -234,9 +235,10 @@ def test_every_study_that_we_ship_can_be_run(path: Path) -> None:
     if path.stem.endswith("-laptop"):
         assert isinstance(study, ScalingStudy)
         cells = list(study.cells())
-        assert {study.load(cell)[1].device for cell in cells} == {"cpu"}
+        loaded = [study.load(cell) for cell in cells]
+        assert {cluster.device for _, cluster in loaded} == {"cpu"}
         # The studies have real images, and cells that two cores cannot run, which the simulator predicts.
-        assert {study.load(cell)[0].data.source for cell in cells} & {"idx", "table"}
+        assert {recipe.data.source for recipe, _ in loaded} & {"idx", "table"}
         assert max(cell.ranks for cell in cells) > 2
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.extending import add_example, code_blocks, copy_program
 
+pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("extending")]
+
 SECTION = "A scheduler"
 
 
