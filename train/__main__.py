@@ -1,7 +1,7 @@
-"""One rank's process: reads the run folder's config, puts the parts together, trains, and says how it ended.
+"""The process of one rank: it reads the config in the run folder, trains, and reports how the run ended.
 
-Exit status: 0 success, 1 failed or target not reached, 2 refused before the run, 75 told to stop (the same command goes
-on), 130 interrupted.
+Exit status: 0 success, 1 failed or target not reached, 2 refused before the run, 75 told to stop (the same command
+resumes the run), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from train.rank.watchdog import die_with_parent
 logger = logging.getLogger("train")
 
 _END_S = 10
-"""What a failing rank gets to end by itself; a collective that nobody joins any more could hold it for ever."""
+"""Time for a failing rank to end by itself; a collective that other ranks have left would block it for ever."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one rank; see the module for the exit status."""
+    """Run one rank; the module docstring lists the exit statuses."""
     ledger = Ledger()
     parser = argparse.ArgumentParser(prog="python -m train", description="One rank of a run (see ./run.sh train).")
     parser.add_argument("run_folder", type=Path, help="folder that holds the run's config.yaml")
@@ -41,12 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         die_with_parent()
         with signals.heeded():
             with ledger.phase("import of the program"):
-                from train.session import run  # noqa: PLC0415 (signals are caught before any long import)
+                from train.session import run  # noqa: PLC0415 (the signal handlers must be in place before any long import)
             status = run(folder, identity, ledger, signals)
         signals.rest()
         return status
     except UserError as error:
-        if signals.waits_for_step:  # The run had begun: the disk has become full, say.
+        if signals.waits_for_step:  # The run had begun, so this is a failure of the run: a full disk, for example.
             _fail(folder, identity, error)
         if identity.local_rank == 0:
             sys.stderr.write(f"error: {error}\n")
@@ -86,7 +86,7 @@ def _set_up_logging(identity: Identity) -> None:
 
 
 def _end(status: int) -> NoReturn:
-    """Leave without a collective, without waiting for an engine that may never finish."""
+    """End the process without a collective and without waiting for an engine that may never finish."""
     faulthandler.dump_traceback_later(_END_S, exit=True)
     logging.shutdown()
     sys.stderr.flush()

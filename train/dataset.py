@@ -1,4 +1,4 @@
-"""Where a run's images come from on this rank: a packed data set, or synthetic ones that touch no disk."""
+"""The images of a run on this rank: a packed data set, or synthetic images that touch no disk."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 __all__ = ["Images", "PackedImages", "SyntheticImages", "images_of", "local_folder", "require_cold"]
 
 
-class Prepared(NamedTuple):
-    """What is known of a data set that lies ready.
+class PreparedImages(NamedTuple):
+    """Facts about a data set that is ready.
 
     Attributes:
-        checksums: Of its records, which tell it from any other.
-        is_cold: As far as this rank looked, no image is left in memory.
+        checksums: SHA-256 of the record files by name, which identify the data set.
+        is_cold: Whether no image is in memory, as far as this rank has looked.
     """
 
     checksums: dict[str, str]
@@ -41,29 +41,30 @@ class Prepared(NamedTuple):
 
 
 class Images(Protocol):
-    """A run's images as one rank sees them."""
+    """The images of a run as one rank sees them."""
 
     def load(self) -> None:
-        """Import what reads them; comes before Horovod is imported."""
+        """Import the libraries that read the images; must be called before Horovod is imported."""
 
-    def prepare(self) -> Prepared:
-        """Check that they are there, bring them here and, once a host, drop what memory holds of them."""
+    def prepare(self) -> PreparedImages:
+        """Check the images, copy them to this host if asked for, and drop them from the page cache, once per host."""
 
     def open_training(self, state: bytes = b"") -> TrainingSource:
-        """Open this rank's stream of micro-batches, where one stood with this ``state``.
+        """Open this rank's stream of micro-batches; nothing is read before the first epoch begins.
 
-        Reads nothing before the first epoch begins.
+        Args:
+            state: State of a stream (`TrainingSource.state`) at which the new stream continues; empty for a new run.
         """
 
     def open_evaluation(self) -> EvaluationSource:
         """Open this rank's shard of the evaluation images."""
 
     def close(self) -> None:
-        """Need them no longer; a copy on this host's disk that is not to be kept goes with its last user."""
+        """Release the images; the last user on a host removes the copy on the host's disk, unless it is kept."""
 
 
-class _Placed:
-    """What every kind of images knows: the run, and this rank's place in it."""
+class _RankImages:
+    """Base of all kinds of images: the run, and this rank's place in it."""
 
     def __init__(self, recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> None:
         self._recipe, self._cluster, self._identity = recipe, cluster, identity
@@ -71,7 +72,7 @@ class _Placed:
         self._batches_per_epoch = -(-plan.samples_per_rank // plan.per_rank_batch_size)
         self._folder = resolve_path(cluster.paths.data) / recipe.data.name
 
-    def _place(self) -> dict[str, Any]:
+    def _shard_arguments(self) -> dict[str, Any]:
         return {
             "batch_size": self._batch_size,
             "rank": self._identity.rank,
@@ -80,26 +81,26 @@ class _Placed:
         }
 
 
-class PackedImages(_Placed):
-    """Images in RecordIO, read by DALI."""
+class PackedImages(_RankImages):
+    """Images in RecordIO files, read by DALI."""
 
     _staged: Staged | None = None
 
     def load(self) -> None:
-        """Import DALI.
+        """Import DALI, which must happen before Horovod is imported.
 
-        Horovod loads its library with RTLD_GLOBAL, and a DALI loaded after it takes C++ symbols from there: the
-        first exception inside DALI, a corrupt JPEG say, then ends the process with "free(): invalid size" instead
-        of a message (Horovod 0.28.1, DALI 1.34.0).
+        Horovod loads its library with RTLD_GLOBAL, and a DALI loaded later takes C++ symbols from that library. The
+        first exception inside DALI, for example a corrupt JPEG, then ends the process with "free(): invalid size"
+        instead of a message (Horovod 0.28.1, DALI 1.34.0).
         """
         with dali_without_manual():
             import data.input.pipeline  # noqa: F401, PLC0415 (slow)
 
-    def prepare(self) -> Prepared:
-        """Check the data set against the recipe; the first rank of each host drops its pages from memory.
+    def prepare(self) -> PreparedImages:
+        """Check the data set against the recipe; the first rank of each host drops the data set from the page cache.
 
         Raises:
-            UserError: The data set is missing, damaged or another one, or cannot be copied to this host.
+            UserError: The data set is missing or damaged, does not fit the recipe, or cannot be copied to this host.
         """
         manifest = check_dataset(self._folder, self._recipe.data, self._recipe.model.num_classes)
         if self._cluster.paths.stage is not None:
@@ -109,15 +110,19 @@ class PackedImages(_Placed):
                 logger.info("data set copied to %s in %.1f s", self._folder, self._staged.copied_s)
         left = clear_dataset(self._folder) if self._identity.local_rank == 0 else None
         if left is not None:
-            logger.warning("%s: no cache_clear in the log, for its pages were not cleared: %s", self._folder, left)
+            logger.warning(
+                "%s: cache_clear is not logged, because the page cache could not be cleared: %s", self._folder, left
+            )
         checksums = {"train.rec": manifest.train.rec_sha256, "eval.rec": manifest.eval.rec_sha256}
-        return Prepared(checksums, is_cold=left is None)
+        return PreparedImages(checksums, is_cold=left is None)
 
     def open_training(self, state: bytes = b"") -> TrainingSource:
         """See `Images`."""
         from data.input.packed import open_training  # noqa: PLC0415 (imports DALI)
 
-        open_stream = partial(open_training, self._recipe, self._cluster.engine, self._folder, **self._place())
+        open_stream = partial(
+            open_training, self._recipe, self._cluster.engine, self._folder, **self._shard_arguments()
+        )
         if not self._recipe.data.keep_batches:
             return open_stream(state=state)
         return KeptBatches(open_stream(), self._batches_per_epoch, batches_given=int(state or 0))
@@ -126,7 +131,7 @@ class PackedImages(_Placed):
         """See `Images`."""
         from data.input.packed import open_evaluation  # noqa: PLC0415
 
-        return open_evaluation(self._recipe, self._cluster.engine, self._folder, **self._place())
+        return open_evaluation(self._recipe, self._cluster.engine, self._folder, **self._shard_arguments())
 
     def close(self) -> None:
         """See `Images`."""
@@ -134,34 +139,34 @@ class PackedImages(_Placed):
             self._staged.release(keep=self._cluster.paths.keep_stage)
 
 
-class SyntheticImages(_Placed):
-    """Seeded images made in memory."""
+class SyntheticImages(_RankImages):
+    """Seeded images generated in memory."""
 
     def load(self) -> None:
-        """Nothing but MXNet is needed."""
+        """Do nothing: no library beyond the framework is needed."""
 
-    def prepare(self) -> Prepared:
-        """Nothing lies on a disk or in memory, and all follows from the recipe."""
-        return Prepared({}, is_cold=True)
+    def prepare(self) -> PreparedImages:
+        """Return no checksums, because the images follow from the recipe, and cold, because no file is cached."""
+        return PreparedImages({}, is_cold=True)
 
     def open_training(self, state: bytes = b"") -> TrainingSource:
         """See `Images`."""
         from data.input.synthetic import open_synthetic_training  # noqa: PLC0415 (imports MXNet)
 
-        return open_synthetic_training(self._recipe, self._cluster.engine, state=state, **self._place())
+        return open_synthetic_training(self._recipe, self._cluster.engine, state=state, **self._shard_arguments())
 
     def open_evaluation(self) -> EvaluationSource:
         """See `Images`."""
         from data.input.synthetic import open_synthetic_evaluation  # noqa: PLC0415
 
-        return open_synthetic_evaluation(self._recipe, self._cluster.engine, **self._place())
+        return open_synthetic_evaluation(self._recipe, self._cluster.engine, **self._shard_arguments())
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def local_folder(path: str) -> Path:
-    """Find the folder of ``cluster.paths.stage`` on this host, whose variables may be the job's own.
+    """Return the folder of ``cluster.paths.stage`` on this host, with environment variables replaced.
 
     Raises:
         UserError: A variable is not set.
@@ -175,16 +180,16 @@ def local_folder(path: str) -> Path:
 
 
 def images_of(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> Images:
-    """Choose by the recipe's source."""
+    """Return the images that the recipe's ``data.source`` names."""
     kind = SyntheticImages if recipe.data.source == "synthetic" else PackedImages
     return kind(recipe, cluster, plan, identity)
 
 
 def require_cold(communicator: Communicator, *, is_cold: bool) -> None:
-    """Refuse a run whose log says that caches were cleared where some host's were not.
+    """Refuse a run whose log claims ``cache_clear`` although the images are in memory on some host.
 
     Raises:
-        UserError: On all ranks alike.
+        UserError: The claim is false; raised on every rank.
     """
     first, *others = communicator.gather("cleared caches", int(is_cold))
     if first and not all(others):

@@ -1,4 +1,4 @@
-"""Which gradients travel together, and in which order: a pure plan. Imports nothing of the program."""
+"""The bucket plan: which gradients are reduced together, and in which order. Pure; imports nothing of the program."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ __all__ = ["BucketPlan", "plan_buckets", "plan_reductions"]
 Bucket = tuple[int, ...]
 
 _SENT_AT_ONCE = 0.2
-"""Share of the bytes, last layers first, that keeps the link busy while backward makes those that may wait."""
+"""Share of the gradient bytes, last layers first, that is sent before any bucket is deferred.
+
+These bytes keep the link busy while backward computes the gradients that are deferred.
+"""
 
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """Buckets of gradients, by index, in the order in which they are handed over.
+    """Buckets of gradient indices, in the order in which they are handed to the communicator.
 
     Attributes:
-        order: Every index once.
-        num_deferred: How many of the last buckets wait until all before them are back, and then for each other.
+        order: The buckets; every gradient index occurs once.
+        num_deferred: Number of buckets at the end of ``order`` that are deferred: each waits until all buckets before
+            it are reduced.
     """
 
     order: tuple[Bucket, ...]
@@ -28,14 +32,15 @@ class BucketPlan:
 
     @property
     def last_prompt(self) -> int:
-        """Number of the bucket for which the deferred ones wait: it holds the first layer, which is ready last."""
+        """Return the number of the last bucket that is not deferred; it holds the first layer, which is ready last."""
         return len(self.order) - self.num_deferred - 1
 
     def arrivals(self, num_groups: int) -> tuple[int, ...]:
-        """Say with which others each gradient's sum comes back: its group, by index, from the first to arrive.
+        """Return the arrival group of each gradient, by index; group 0 arrives first.
 
         Args:
-            num_groups: About how many, alike in the number of buckets; deferred ones are never among others.
+            num_groups: Approximate number of groups. Groups have about the same number of buckets; deferred buckets
+                share no group with others.
         """
         firsts = [number * num_groups // len(self.order) for number in range(self.last_prompt + 1)]
         lasts = [num_groups + number * num_groups // len(self.order) for number in range(self.num_deferred)]
@@ -45,14 +50,14 @@ class BucketPlan:
 
 
 def plan_buckets(sizes_bytes: Sequence[int], cap_bytes: int) -> tuple[Bucket, ...]:
-    """Fuse gradients into buckets in the order in which backward makes them.
+    """Return buckets of gradients in the order in which backward computes them.
 
     Args:
         sizes_bytes: Size of each gradient, first layer first.
-        cap_bytes: No bucket exceeds it, save one that a single larger gradient fills alone.
+        cap_bytes: Largest size of a bucket; a single larger gradient has a bucket of its own.
 
     Returns:
-        Buckets of indices into ``sizes_bytes``; the last index comes first, every index once.
+        Buckets of indices into ``sizes_bytes``, last index first; every index occurs once.
     """
     assert cap_bytes > 0
     buckets: list[list[int]] = []
@@ -67,17 +72,18 @@ def plan_buckets(sizes_bytes: Sequence[int], cap_bytes: int) -> tuple[Bucket, ..
 
 
 def plan_reductions(sizes_bytes: Sequence[int], cap_bytes: int, deferred_fraction: float) -> BucketPlan:
-    """Order the buckets of `plan_buckets` so that the first layers' sums, which the next step needs first, come sooner.
+    """Return the buckets of `plan_buckets` in an order in which the first layers' sums arrive earlier.
 
-    On a slow link the first layers' gradients, made last, would stand behind all others, and the next forward behind
-    them. So some of the large late layers' gradients let them pass and travel under the next forward, which needs them
-    last; among themselves they go in the order in which it does (Jayarajan et al., arXiv:1905.03960, section 4; Peng
-    et al., SOSP 2019, doi:10.1145/3341301.3359642). A fixed order, since all ranks need the same.
+    The next forward pass needs the first layers first, but backward computes their gradients last, so on a slow link
+    they would wait behind all others. Therefore some buckets of late layers are deferred: they are sent after the
+    first layers, while the next forward pass runs, which needs late layers last. Deferred buckets follow the order of
+    the forward pass. All ranks need the same order, so it is fixed. *Sources*: Jayarajan et al., arXiv:1905.03960,
+    section 4; Peng et al., SOSP 2019, doi:10.1145/3341301.3359642.
 
     Args:
         sizes_bytes: As for `plan_buckets`.
         cap_bytes: As for `plan_buckets`.
-        deferred_fraction: About this share of all bytes lets the first layers pass.
+        deferred_fraction: Approximate share of all bytes that is deferred.
     """
     buckets = plan_buckets(sizes_bytes, cap_bytes)
     total = sum(sizes_bytes)

@@ -1,4 +1,7 @@
-"""A parameter server's or scheduler's process: imported, MXNet becomes what DMLC_ROLE says, until all ranks leave."""
+"""The process of a parameter server, or of the servers' scheduler.
+
+Importing MXNet runs the role that DMLC_ROLE names, until all ranks have left.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Serve; does not come back."""
+    """Serve until all ranks have left; does not return."""
     die_with_parent()
     import mxnet  # noqa: F401, PLC0415 (ends the process when the last rank is gone)
 

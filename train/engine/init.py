@@ -1,7 +1,7 @@
-"""Seeded weights, the same on every rank without a broadcast, and their checksum. Pure NumPy.
+"""Seeded initial weights, equal on every rank without a broadcast, and their checksum. Pure NumPy.
 
-Each tensor draws from a stream of its own, keyed by the seed and its name: no draw elsewhere, no thread count and no
-order of creation can change it.
+Each tensor draws from a random stream of its own, keyed by the seed and the tensor's name. Draws elsewhere, the number
+of threads and the order of creation cannot change a tensor.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["WeightsDiffer", "checksum", "initial_weights", "require_equal"]
 
 
 class WeightsDiffer(RuntimeError):
-    """Ranks hold different weights; the text names them."""
+    """Ranks hold different weights; the message names the ranks."""
 
 
 def initial_weights(network: Network, model: Model, seed: int) -> dict[str, np.ndarray]:
-    """Draw every parameter in float32, OIHW.
+    """Return every parameter by name, float32, in OIHW.
 
     Weights are N(0, 2 / fan-in) (He et al., arXiv:1502.01852), the classifier's N(0, classifier_std), biases and
     betas 0, gammas 1, save the last of each block with ``zero_gamma`` (Goyal et al., arXiv:1706.02677).
@@ -33,7 +33,7 @@ def initial_weights(network: Network, model: Model, seed: int) -> dict[str, np.n
     last_gammas = {f"{layer.name}_gamma" for layer in network.layers if layer.ends_block and model.zero_gamma}
     stds = {each.name: math.sqrt(2 / (each.size / each.shape[0])) for each in network.parameters}
     stds |= {each.name: model.classifier_std for each in network.layers[-1].parameters}
-    with ThreadPoolExecutor() as pool:  # NumPy lets go of the interpreter while it draws.
+    with ThreadPoolExecutor() as pool:  # NumPy releases the interpreter lock while it draws.
         drawn = pool.map(
             lambda each: _draw(each, stds[each.name], seed, each.name in last_gammas), network.parameters
         )  # fmt: skip
@@ -52,9 +52,9 @@ def _draw(parameter: Parameter, std: float, seed: int, is_last_gamma: bool) -> n
 
 
 def checksum(weights: Iterable[tuple[str, np.ndarray]]) -> int:
-    """Digest names and bytes of all weights, in the order given, to an unsigned 64-bit number.
+    """Return an unsigned 64-bit digest of the names and bytes of all weights, in the order given.
 
-    Nobody forges weights, so SHA-1 will do: 1.7 GB/s where processors help with it, BLAKE2b 0.8 GB/s (an EPYC core).
+    SHA-1 is enough, because nobody forges weights: 1.7 GB/s with processor support, BLAKE2b 0.8 GB/s (one EPYC core).
     """
     digest = hashlib.sha1(usedforsecurity=False)
     for name, array in weights:
@@ -64,10 +64,14 @@ def checksum(weights: Iterable[tuple[str, np.ndarray]]) -> int:
 
 
 def require_equal(checksums: Sequence[int], when: str) -> None:
-    """Compare the ranks' checksums; ``when`` says at which moment, for the message.
+    """Raise an error unless all ranks' checksums are equal.
+
+    Args:
+        checksums: One per rank.
+        when: Moment of the comparison, for the message.
 
     Raises:
-        WeightsDiffer: They are not all the same; those that differ from the most common one are named.
+        WeightsDiffer: The checksums differ; the message names the ranks that differ from the most common checksum.
     """
     common, _ = Counter(checksums).most_common(1)[0]
     odd = [rank for rank, value in enumerate(checksums) if value != common]

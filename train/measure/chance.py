@@ -1,4 +1,4 @@
-"""A run that learns nothing is ended early: top-1 at chance, twice in a row, when the warm-up is over. Pure."""
+"""Ending a run that learns nothing: top-1 at chance level in two evaluations in a row after the warm-up. Pure."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from train.evaluate import Score
 __all__ = ["ChanceWatch", "Judge", "judge_of", "never_stuck"]
 
 _DEVIATIONS = 3.0
-"""How far above chance, in standard deviations of guessing, is no more chance: one guesser of 700 gets there."""
+"""A top-1 so many standard deviations of guessing above chance counts as learning; 1 of 700 guessers reaches it."""
 
 Judge = Callable[[int, Score], str | None]
-"""Told the 0-based step and the score of each evaluation; gives why going on is of no use, if it is not."""
+"""Takes the 0-based step and the score of each evaluation; returns the reason to end the run early, or None."""
 
 
 @dataclass
 class ChanceWatch:
-    """Judge evaluations by top-1.
+    """Count evaluations whose top-1 is at chance level.
 
     Attributes:
         num_classes: Width of the classifier.
-        warmup_steps: Evaluations before the end of the warm-up do not count.
-        in_a_row: How many so far were at chance.
+        warmup_steps: Steps of the warm-up; evaluations before its end do not count.
+        in_a_row: Number of the last evaluations in a row at chance level.
     """
 
     num_classes: int
@@ -39,7 +39,7 @@ class ChanceWatch:
         most = total * chance + _DEVIATIONS * math.sqrt(total * chance * (1 - chance))
         is_chance = step + 1 > self.warmup_steps and score.row["correct"] <= most
         self.in_a_row = self.in_a_row + 1 if is_chance else 0
-        if self.in_a_row < 2:  # noqa: PLR2004 (one may be bad luck)
+        if self.in_a_row < 2:  # noqa: PLR2004 (a single one may be bad luck)
             return None
         return (
             f"stuck at chance at step {step}: {score} of {self.num_classes} classes, twice in a row after the warm-up; "
@@ -48,12 +48,15 @@ class ChanceWatch:
 
 
 def never_stuck(_step: int, _score: Score) -> str | None:
-    """Judge nothing."""
+    """Return None: the run goes on."""
     return None
 
 
 def judge_of(recipe: Recipe, plan: RunPlan) -> Judge:
-    """Choose: a run without a target may learn nothing, and of several labels an image none is a guess."""
+    """Return the judge of a run.
+
+    A run without a target may learn nothing, and with several labels an image chance level is not defined.
+    """
     if recipe.run.target_top1 is None or recipe.loss.kind == "sigmoid":
         return never_stuck
     return ChanceWatch(recipe.model.num_classes, plan.warmup_steps)

@@ -1,4 +1,4 @@
-"""How the ranks of a run differ: each one's times of a step, and who computes longest."""
+"""The step times of every rank after a run, and the rank that computes longest."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _QUANTILES: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 def gather_ranks(communicator: Communicator, samples: Sequence[StepTimes]) -> list[dict[str, Any]]:
-    """Collect median and 95th percentile of every rank's samples; a collective, for after the run.
+    """Return median and 95th percentile of every rank's step times; a collective, called after the run.
 
     Args:
-        communicator: Gathers whole microseconds.
-        samples: Of this rank; every rank has as many.
+        communicator: Gathers the values, in whole microseconds.
+        samples: The samples of this rank; every rank has the same number.
 
     Returns:
-        A row a rank, ``{"rank": 0, "compute_median_s": ..., "compute_p95_s": ...}`` and so on for each of `StepTimes`;
-        none without samples.
+        A row per rank, ``{"rank": 0, "compute_median_s": ..., "compute_p95_s": ...}`` and so on for each field of
+        `StepTimes`; without samples, an empty list.
     """
     times = [asdict(sample) for sample in samples]
     names = times[0] if times else {}
@@ -46,7 +46,11 @@ def gather_ranks(communicator: Communicator, samples: Sequence[StepTimes]) -> li
 
 
 def slowest_rank(ranks: Sequence[dict[str, Any]]) -> tuple[int | None, float | None]:
-    """Name the rank whose median step computes longest, and how much longer than the median rank's, as a share."""
+    """Return the rank with the longest median compute time, and by which share that exceeds the median rank's.
+
+    Returns:
+        (None, None) for a single rank or without samples.
+    """
     times = [row["compute_median_s"] for row in ranks]
     if len(times) < 2 or not median(times):  # noqa: PLR2004
         return None, None

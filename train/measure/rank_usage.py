@@ -1,4 +1,4 @@
-"""What a rank used of its machine while it trained: wall and CPU seconds apart, and memory."""
+"""The resources that a rank used while it trained: wall time, CPU time and memory."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from train.comm.communicator import Communicator
 __all__ = ["Usage"]
 
 _UNIT_BYTES = 1024
-"""Linux gives resident sizes in KiB."""
+"""Linux reports resident sizes in KiB."""
 
 
 class Usage:
-    """Counts from its making on; of several ranks in one process, the first counts for all."""
+    """Count from the creation of this object on; of several ranks in one process, the first counts for all."""
 
     def __init__(self) -> None:
         self._counts = threading.current_thread() is threading.main_thread()
         self._begin = self._now()
 
     def _now(self) -> tuple[float, float, float]:
-        """Give seconds of wall, of this process's CPU (all threads) and of its ended children's."""
+        """Return the seconds of wall time, of CPU time of all threads, and of CPU time of ended child processes."""
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         return time.perf_counter(), time.process_time(), children.ru_utime + children.ru_stime
 
     def write(self, folder: Path, communicator: Communicator, *, is_writer: bool) -> None:
-        """Collect every rank's share; ``is_writer`` writes it into the run's folder."""
+        """Gather every rank's usage; the rank with ``is_writer`` writes it into the run folder."""
         wall, own, children = (after - before for after, before in zip(self._now(), self._begin, strict=True))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT_BYTES
         counted = int(self._counts)

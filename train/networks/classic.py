@@ -1,6 +1,6 @@
 """The networks of the founding documents' benchmarks: AlexNet, GoogLeNet, DenseNet-121, two CNNs for MNIST. Pure.
 
-Each function adds the rows before the classifier and gives the last one's name.
+Each function adds the layers before the classifier and returns the name of the last of them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def add_layers(name: str, rows: Rows) -> str:
 
 
 def _large(name: str, rows: Rows) -> str:
-    """Add the rows before the classifier of a network for photographs."""
+    """Add the layers before the classifier of a network for photographs."""
     stages = _BOTTLENECK.get(name) or _BASIC[name]
     make = _bottleneck if name in _BOTTLENECK else _basic
     last = rows.conv_bn("stem", "data", 64, kernel=7, stride=2, relu=True)
@@ -34,7 +34,7 @@ def _large(name: str, rows: Rows) -> str:
 
 
 def _small(name: str, rows: Rows) -> str:
-    """Add the rows before the classifier of a network for small images."""
+    """Add the layers before the classifier of a network for small images."""
     last = rows.conv_bn("stem", "data", 16, kernel=3, relu=True)
     for stage, width in enumerate((16, 32, 64), start=1):
         for block in range(1, _SMALL[name] + 1):

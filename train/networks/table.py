@@ -1,4 +1,4 @@
-"""What a network's table is made of: rows of layers, and the tensors that they train. Pure: imports no framework."""
+"""The table of a network: rows of layers, and the trainable tensors of each layer. Pure: imports no framework."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Parameter:
 
     @property
     def size(self) -> int:
-        """Count its numbers."""
+        """Return the number of elements."""
         product = 1
         for side in self.shape:
             product *= side
@@ -32,10 +32,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Layer:
-    """One row: what it reads, and its geometry for one image (sides in pixels, square).
+    """One layer: the layers that it reads, and its geometry for one square image (sides in pixels).
 
-    ``in_channels`` of a concatenation are those of all its inputs together; a dense layer reads the channels one
-    after the other, each whole. ``rate`` is the share that a dropout sets to 0.
+    ``in_channels`` of a concatenation is the sum over its inputs. A dense layer reads its input channel by channel.
+    ``rate`` is the share of elements that dropout sets to 0. ``ends_block`` marks the last batch norm of a residual
+    block.
     """
 
     name: str
@@ -54,19 +55,19 @@ class Layer:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of the forward pass for one image; what is neither conv nor dense counts as nothing."""
+        """Return the multiply-adds of the forward pass for one image; layers other than conv and dense count 0."""
         if self.kind == "conv":
             return self.out_size**2 * self.out_channels * self.in_channels * self.kernel**2
         return self.in_size**2 * self.in_channels * self.out_channels if self.kind == "dense" else 0
 
     @property
     def output_elements(self) -> int:
-        """Numbers in its output for one image."""
+        """Return the number of elements of the output for one image."""
         return self.out_channels * self.out_size**2
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Trainable tensors, in the order in which the network holds them."""
+        """Return the trainable tensors, in the order of `Network.parameters`."""
         width = (self.out_channels,)
         if self.kind == "bn":
             return (Parameter(f"{self.name}_gamma", "gamma", width), Parameter(f"{self.name}_beta", "beta", width))
@@ -82,7 +83,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Network:
-    """A network's rows in forward order; the last is the classifier."""
+    """The layers of a network in forward order; the last layer is the classifier."""
 
     name: str
     image_size: int
@@ -92,23 +93,28 @@ class Network:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """All trainable tensors, first layer first."""
+        """Return all trainable tensors, first layer first."""
         return tuple(parameter for layer in self.layers for parameter in layer.parameters)
 
     @property
     def num_parameters(self) -> int:
-        """Count all trainable numbers."""
+        """Return the number of trainable elements."""
         return sum(parameter.size for parameter in self.parameters)
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of one image's forward pass."""
+        """Return the multiply-adds of the forward pass for one image."""
         return sum(layer.macs for layer in self.layers)
 
 
 @dataclass
 class Rows:
-    """A table while it grows; knows each output's shape by its layer's name, and calls the images ``data``."""
+    """A table under construction; the input images have the name ``data``.
+
+    Attributes:
+        channels: Name of a layer -> channels of its output.
+        sizes: Name of a layer -> side of its output, px.
+    """
 
     input_channels: int
     image_size: int
@@ -119,13 +125,16 @@ class Rows:
         self.sizes = {"data": self.image_size}
 
     # fmt: off
-    def add(  # noqa: PLR0913 (a row has that many columns)
+    def add(  # noqa: PLR0913 (a layer has so many properties)
         self, name: str, kind: Kind, *inputs: str,
         out_channels: int | None = None, kernel: int = 1, stride: int = 1, padding: int | None = None,
         has_bias: bool = False, rate: float = 0.0, ends_block: bool = False,
     ) -> str:
         # fmt: on
-        """Append one row and return its name; without ``padding``, a stride of 1 keeps the size of an odd kernel."""
+        """Append one layer and return its name.
+
+        If ``padding`` is None, it is (kernel - 1) // 2, which keeps the image size at stride 1 and an odd kernel.
+        """
         channels, size = [self.channels[each] for each in inputs], self.sizes[inputs[0]]
         assert {self.sizes[each] for each in inputs} == {size}, f"{name}: inputs of different sizes"
         assert kind == "concat" or len(set(channels)) == 1, f"{name}: inputs of different widths"
@@ -147,7 +156,7 @@ class Rows:
         kernel: int = 1, stride: int = 1, relu: bool = False, ends_block: bool = False,
     ) -> str:
         # fmt: on
-        """Add a convolution, its batch norm and, where asked for, a ReLU."""
+        """Append a convolution, its batch norm and, if ``relu``, a ReLU; return the name of the last layer."""
         last = self.add(name, "conv", source, out_channels=width, kernel=kernel, stride=stride)
         last = self.add(f"{name}_bn", "bn", last, ends_block=ends_block)
         return self.add(f"{name}_relu", "relu", last) if relu else last
@@ -157,21 +166,21 @@ class Rows:
         self, name: str, source: str, width: int, *, kernel: int = 1, stride: int = 1, padding: int | None = None,
     ) -> str:
         # fmt: on
-        """Add a convolution with bias and a ReLU."""
+        """Append a convolution with bias and a ReLU; return the name of the ReLU."""
         last = self.add(
             name, "conv", source, out_channels=width, kernel=kernel, stride=stride, padding=padding, has_bias=True
         )
         return self.add(f"{name}_relu", "relu", last)
 
     def dense_relu(self, name: str, source: str, width: int) -> str:
-        """Add a dense layer and a ReLU."""
+        """Append a dense layer and a ReLU; return the name of the ReLU."""
         return self.add(f"{name}_relu", "relu", self.dense(name, source, width))
 
     def dense(self, name: str, source: str, width: int) -> str:
-        """Add a dense layer over all that ``source`` gives."""
+        """Append a dense layer over all elements of ``source``; return its name."""
         return self.add(name, "dense", source, out_channels=width, has_bias=True)
 
 
 def gradient_bytes(parameters: Iterable[Parameter], bytes_per_number: int) -> list[int]:
-    """Give each tensor's size on the wire, in the order given; batch norm's stay float32 in any precision."""
+    """Return each tensor's gradient size in bytes, in the order given; those of batch norm are always float32."""
     return [each.size * (4 if each.kind in ("gamma", "beta") else bytes_per_number) for each in parameters]

@@ -1,4 +1,4 @@
-"""What a failing rank leaves in the run folder, so that the launcher can name rank, host and step."""
+"""The failure report that a rank leaves in the run folder, from which the launcher names rank, host and step."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from train.rank.watchdog import StoodStill
 __all__ = ["failure_path", "is_second_hand", "record_failure"]
 
 _SECOND_HAND = ("Horovod has been shut down", "Connection reset by peer", "Connection closed by peer")
-"""How a rank learns that another one failed, from Horovod or from Gloo; it is no cause of its own."""
+"""Errors by which Horovod or Gloo report that *another* rank failed; such an error is never the first cause."""
 
 
 def failure_path(folder: Path, rank: int) -> Path:
-    """Name the file that a failing rank writes."""
+    """Return the path of the failure report of a rank."""
     return folder / f"failure_{rank}.json"
 
 
 def is_second_hand(error: BaseException) -> bool:
-    """Tell whether ``error`` only says that another rank failed, stands still, or was told to end."""
+    """Return whether ``error`` only reports that another rank failed, made no progress or was told to end."""
     if isinstance(error, StoodStill):
         return error.waits
     return isinstance(error, Stopped) or any(words in str(error) for words in _SECOND_HAND)
 
 
 def record_failure(folder: Path, identity: Identity, error: BaseException, status: int = 1) -> None:
-    """Write what went wrong and the exit status to come; never raises, since things already went wrong."""
+    """Write the failure report of this rank; never raises, because it runs while another error is being handled."""
     row = {
         "rank": identity.rank,
         "host": identity.host,

@@ -1,7 +1,7 @@
-"""Who this process is: rank and size from the launcher's variables, before any communicator exists.
+"""The identity of this process: rank and world size from the launcher's variables, before any communicator exists.
 
-The one place that *reads* the variables of horovodrun, Open MPI, PMIx and Slurm; `configs.rank_variables` is the
-one that sets ours. Imports nothing heavy, so a rank knows its name in microseconds.
+This module alone *reads* the variables of horovodrun, Open MPI, PMIx and Slurm; `configs.rank_variables` sets this
+program's own. It imports nothing heavy, so a rank knows its number within microseconds of its start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ _LAUNCHERS = (
 
 @dataclass(frozen=True)
 class Identity:
-    """One process of a run."""
+    """One rank of a run.
+
+    Attributes:
+        rank: Number of the rank, from 0.
+        world_size: Number of ranks.
+        local_rank: Number of the rank on its node, from 0.
+        local_size: Number of ranks on the node.
+        host: Name of the node.
+        launcher: What started the process: Horovod, Open MPI, Slurm, devices, or none.
+    """
 
     rank: int
     world_size: int
@@ -35,10 +44,10 @@ class Identity:
 
 
 def read_identity(environment: Mapping[str, str]) -> Identity:
-    """Read rank and size; a process that no launcher started is rank 0 of 1.
+    """Return the identity that the environment variables describe; without a launcher, rank 0 of 1.
 
     Raises:
-        UserError: A launcher's variables contradict themselves.
+        UserError: The launcher's variables contradict each other.
     """
     host = environment.get("SLURMD_NODENAME") or socket.gethostname()
     for launcher, rank_key, size_key, local_rank_key, local_size_key in _LAUNCHERS:

@@ -1,6 +1,7 @@
-"""What a rank does when it is told to stop: at once, or, once there is a state worth keeping, at the next interval.
+"""Handling of signals: a rank stops at once during start-up, and at the end of the next interval during training.
 
-Handlers stand before MXNet is imported, which takes seconds: a signal then would end the process without a word.
+The handlers are installed before the framework is imported, which takes seconds: a signal during the import would
+otherwise end the process without a message.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from configs.errors import STOPPED_STATUS
 __all__ = ["RunStopped", "StopSignals", "Stopped"]
 
 _POLITE = (signal.SIGTERM, signal.SIGUSR1)
-"""Time limit and preemption: what schedulers send, themselves or as the job script passes it on."""
+"""Signals of a time limit or a preemption, sent by the scheduler or passed on by the job script."""
 
 
 class Stopped(BaseException):
-    """A signal ends this rank now."""
+    """A signal ends this rank at once."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -28,15 +29,20 @@ class Stopped(BaseException):
 
 
 class RunStopped(Exception):
-    """The run was told to stop, and its state is safe: the same command goes on with it."""
+    """The run was told to stop, and its state is on the disk; the same command resumes the run."""
 
     def __init__(self, step: int) -> None:
         self.step = step
-        super().__init__(f"told to stop, state kept after step {step}; the same command goes on from there")
+        super().__init__(f"told to stop, state kept after step {step}; the same command resumes the run there")
 
 
 class StopSignals:
-    """Notes SIGTERM and SIGUSR1; SIGINT, and any of them before `wait_for_step`, raises `Stopped`."""
+    """Signal handlers of a rank. SIGINT raises `Stopped`; so do SIGTERM and SIGUSR1 until `wait_for_step` is called.
+
+    Attributes:
+        waits_for_step: Whether SIGTERM and SIGUSR1 wait for the end of an interval.
+        came: Number of the last signal received, or None.
+    """
 
     def __init__(self) -> None:
         self.waits_for_step = False
@@ -45,16 +51,17 @@ class StopSignals:
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        # Launchers signal a rank and its whole group, so that one notice may come twice.
+        # A launcher signals a rank and its process group, so the same notice may arrive twice.
         is_first, self.came = self.came is None, number
         if number not in _POLITE or (is_first and not self.waits_for_step):
             raise Stopped(number)
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
-        """Raise `Stopped` for any error in the block once such a signal came.
+        """Raise `Stopped` in place of any error in the block, if a signal has arrived.
 
-        C code makes errors of its own of what a handler raises: in an import by pybind11, DALI's, an ImportError.
+        C code turns the exception of a signal handler into an error of its own: pybind11, which DALI uses, raises an
+        ImportError during an import.
         """
         try:
             yield
@@ -64,17 +71,17 @@ class StopSignals:
             raise Stopped(self.came) from error
 
     def wait_for_step(self) -> None:
-        """From now on, let a polite signal wait: the loop asks `told_to_stop`."""
+        """Let SIGTERM and SIGUSR1 wait from now on; the loop asks `told_to_stop`."""
         self.waits_for_step = True
 
     def rest(self) -> None:
-        """Ignore polite signals from now on: the run is over, and the process may take a second to end.
+        """Ignore SIGTERM and SIGUSR1 from now on, because the run is over and the process takes up to a second to end.
 
-        Handlers of Python's own are gone before that second is: such a signal would then kill a rank that succeeded.
+        Python removes its signal handlers before that second is over, so a signal would kill a rank that succeeded.
         """
         for number in _POLITE:
             signal.signal(number, signal.SIG_IGN)
 
     def told_to_stop(self) -> bool:
-        """Tell whether a polite signal came."""
+        """Return whether a signal has arrived."""
         return self.came is not None

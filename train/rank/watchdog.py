@@ -1,4 +1,4 @@
-"""A rank that stands still ends itself, and says where it stood; so does one whose launcher is gone.
+"""The watchdog ends a rank that makes no progress and reports where the rank stood; a dead launcher ends its ranks.
 
 Horovod over Gloo never notices a rank that hangs, and a launcher that was killed cannot end its ranks.
 """
@@ -21,20 +21,20 @@ __all__ = ["StoodStill", "Watchdog", "die_with_parent"]
 
 _PR_SET_PDEATHSIG = 1
 _BACKSTOP_S = 5.0
-"""What the watching thread gets before a timer of the C library's ends a process whose Python is stuck in a call."""
+"""Head start of the watching thread over a C timer, which ends a process whose Python is stuck in a call."""
 
 _LAST_WORDS_S = 2.0
-"""What ranks that wait for another get to say so too: when the first of them ends, launchers end the others."""
+"""Time for the other waiting ranks to report too, because launchers end all ranks when the first one ends."""
 
 _WAITS = ("mxnet", "horovod")
-"""Packages in whose calls a rank waits for the others, rather than being what they wait for."""
+"""Packages in whose calls a rank waits for other ranks; a rank elsewhere is the one that others wait for."""
 
 _MEETING_PLACE = "train/comm/"
-"""Our own modules in which a rank waits for the others."""
+"""Modules of this program in which a rank waits for other ranks."""
 
 
 class StoodStill(RuntimeError):
-    """A rank made no progress; ``step`` is the last that it queued, ``waits`` whether it waited for the engine."""
+    """A rank made no progress. ``step`` is its last queued step, ``waits`` whether it waited for other ranks."""
 
     def __init__(self, message: str, step: int | None, *, waits: bool) -> None:
         self.step, self.waits = step, waits
@@ -42,11 +42,11 @@ class StoodStill(RuntimeError):
 
 
 class Watchdog:
-    """End the process with status 1 when it was not called for ``timeout_s``; it watches from the start.
+    """End the process with status 1 if the watchdog is not called for ``timeout_s``; watching starts at once.
 
     Args:
-        timeout_s: How long standing still is forgiven.
-        report: Told what is known, before the stacks of all threads go to stderr and the process ends.
+        timeout_s: Longest time without progress.
+        report: Called with the facts, before the stacks of all threads are printed and the process ends.
     """
 
     def __init__(self, timeout_s: float, report: Callable[[StoodStill], None]) -> None:
@@ -59,21 +59,21 @@ class Watchdog:
         self()
 
     def __call__(self, step: int | None = None) -> None:
-        """Tell that something was done, ``step`` if it was one; cheap, since the timer is seldom set anew."""
+        """Record progress, and ``step`` if a step was queued; cheap, because the C timer is seldom reset."""
         self._last = now = time.monotonic()
         self._step = self._step if step is None else step
         if now - self._armed > self._timeout_s / 10:
-            # A call may come up to a tenth of the time before the timer is next set.
+            # The timer is reset only every tenth of the timeout, so it gets that much more time.
             faulthandler.dump_traceback_later(self._timeout_s * 1.1 + _BACKSTOP_S, exit=True)
             self._armed = now
 
     def expect(self, timeout_s: float) -> None:
-        """Forgive another time from now on."""
+        """Set another timeout from now on."""
         self._timeout_s, self._armed = timeout_s, float("-inf")
         self()
 
     def rest(self) -> None:
-        """Watch no longer."""
+        """End watching."""
         self._rested.set()
         faulthandler.cancel_dump_traceback_later()
 
@@ -86,7 +86,7 @@ class Watchdog:
                 where, waits = _describe(sys._current_frames().get(self._watched))
                 message = f"no progress for {self._timeout_s:g} s, standing in {where}"
                 if gap_s > self._timeout_s / 2:
-                    # It was frozen, and is let go on for a moment to be ended: others gave up waiting for it.
+                    # The process was frozen and has just been resumed; the other ranks have given up waiting for it.
                     message, waits = f"stood still itself for {gap_s:.0f} s, in {where}", False
                 self._report(StoodStill(message, self._step, waits=waits))
                 faulthandler.dump_traceback(all_threads=True)
@@ -95,7 +95,7 @@ class Watchdog:
 
 
 def _describe(frame: FrameType | None) -> tuple[str, bool]:
-    """Say where in this program a stack stands, and whether it waits in a call for the engine or other ranks."""
+    """Return the place in this program at which a stack stands, and whether it waits there for other ranks."""
     waits = False
     while frame is not None:
         path = frame.f_code.co_filename

@@ -1,9 +1,9 @@
-"""Adam on MXNet's fused operator, one call a tensor, without one read back to the host.
+"""Adam on MXNet's fused operator, one call per tensor; nothing is read back to the host.
 
 *Source*: Kingma and Ba, arXiv:1412.6980, algorithm 1: m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2,
 w = w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon) in step t = 1, 2, ..., with g the gradient plus wd w.
-The operator corrects no bias: with c = sqrt(1-b2^t), it is given the rate lr c / (1-b1^t) and epsilon c, which is the
-same. t is the step of the schedule, so there is no counter to save.
+The operator does not correct the bias of the moments. With c = sqrt(1-b2^t), the rate lr c / (1-b1^t) and epsilon c give
+the same result. t is the step of the schedule, so no counter has to be saved.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class AdamOptimizer:
     """Update weights in place from summed gradients; arguments as for `train.engine.mxnet.lars.MomentumOptimizer`.
 
     Attributes:
-        momenta: Its state: the first moment of every tensor, then the second of every tensor, float32.
+        momenta: The first moment of every tensor, then the second moment of every tensor, float32.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class AdamOptimizer:
         self._tensors = list(zip(weights, masters, gradients, firsts, seconds, decays, strict=True))
 
     def update(self, hyper: HyperParameters) -> None:
-        """Apply one step; queues operators and returns at once."""
+        """Queue the update of one step."""
         beta_1, beta_2, time = hyper.momentum, self.config.beta_2, hyper.step + 1
         correction = math.sqrt(1 - beta_2**time)
         lr = hyper.lr * correction / (1 - beta_1**time)
@@ -55,5 +55,5 @@ class AdamOptimizer:
                 master.copyto(weight)
 
     def reset(self) -> None:
-        """Forget the moments, as before the first step."""
+        """Set the moments to 0, as before the first step."""
         mx.nd.reset_arrays(*self.momenta, num_arrays=len(self.momenta))

@@ -1,12 +1,13 @@
-"""LARS and momentum SGD on MXNet's fused multi-tensor operators, without one read back to the host.
+"""LARS and momentum SGD on MXNet's fused multi-tensor operators; nothing is read back to the host.
 
-The stock ``mx.optimizer.LARS`` waits for norms on the host, forgets its skip list under ``gluon.Trainer`` and corrects
-the momentum of only the first aggregated chunk (measured against `tests/oracles.py`); none of that is here.
+The stock ``mx.optimizer.LARS`` is not used: it waits for norms on the host, loses its skip list under ``gluon.Trainer``,
+and corrects the momentum of only the first aggregated chunk (measured against `tests/oracles.py`).
 
 *Source*: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6, with the trust ratio
 T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v. T is 1 where a norm is 0.
 
-Float16 weights have float32 masters: norms, momentum and update are the masters', and the weight is their copy.
+Float16 weights have float32 masters: norms, momentum and update use the masters, and each weight is a copy of its
+master.
 """
 
 from __future__ import annotations
@@ -28,16 +29,18 @@ _OPERATOR_LIMIT = 60
 """Tensors that one fused operator takes (MXNet 1.9.1, multi_sgd: at most 60)."""
 
 _CPU_LIMIT, _LARGE = 4, 1 << 14
-"""How many large tensors (in numbers) one update takes on a CPU. The operator goes through all of its tensors at once,
-number by number: 54 of them, ResNet-50's weights, are more than a core can read in step (150 to 180 ms on an EPYC core,
-70 ms in fours of like size)."""
+"""On a CPU, one operator call updates at most four large tensors; a tensor of 2^14 elements or more is large.
+
+The operator walks through all of its tensors side by side, element by element, so many large tensors in one call thrash
+the cache: the 54 weights of ResNet-50 take 150 to 180 ms in one call and 70 ms in groups of four (one EPYC core).
+"""
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Tensors whose rates are computed together: alike in arrival, trust ratio and type of gradients.
+    """Tensors whose learning rates are computed together: same arrival group, trust ratio or none, same gradient type.
 
-    Each of its groups is updated by one operator call.
+    Each slice in ``groups`` is updated by one operator call.
     """
 
     weights: list[Any]
@@ -54,16 +57,16 @@ class MomentumOptimizer:
 
     Args:
         config: ``Lars`` or ``Sgd`` block of the recipe.
-        parameters: What each tensor is, in the order of the lists.
+        parameters: Name, kind and shape of each tensor, in the order of the lists.
         weights: Arrays, updated in place.
-        masters: Float32 twins of the weights, updated in place; none: the weights themselves.
-        arrivals: Group of each tensor, 0 first: its gradients are there together, and updated without waiting for those
-            of later groups; none: all are one group.
         gradients: Sums over the global batch, in the type of the weights or in float32.
         rescale: Factor from sums to means, 1 / global batch size.
+        masters: Float32 copies of the weights, updated in place. If None, the weights themselves.
+        arrivals: Arrival group of each tensor, 0 first. The tensors of a group are updated when the group's gradients
+            are reduced, without waiting for later groups. If None, all tensors are one group.
     """
 
-    def __init__(  # noqa: PLR0913 (a tensor has as many columns)
+    def __init__(  # noqa: PLR0913 (a tensor has so many arrays)
         self, config: Lars | Sgd, parameters: Sequence[Parameter], *,
         weights: Sequence[Any], gradients: Sequence[Any], rescale: float, masters: Sequence[Any] | None = None,
         arrivals: Sequence[int] | None = None,
@@ -93,7 +96,7 @@ class MomentumOptimizer:
         return chunks
 
     def update(self, hyper: HyperParameters) -> None:
-        """Apply one step; queues operators and returns at once."""
+        """Queue the update of one step."""
         for chunk in self._chunks:
             rates = mx.nd.full((len(chunk.weights),), hyper.lr, ctx=chunk.decay_mask.context)
             if chunk.has_trust_ratio:
@@ -101,7 +104,7 @@ class MomentumOptimizer:
             self._apply(chunk, rates, chunk.decay_mask * hyper.weight_decay, hyper.momentum)
 
     def _apply(self, chunk: _Chunk, rates: Any, decays: Any, momentum: float) -> None:
-        """Update a chunk, group by group; the operator for float16 gradients writes weights and masters at once."""
+        """Queue the updates of a chunk's groups; for float16 gradients, one operator writes weights and masters."""
         is_half = _is_half(chunk.gradients[0])
         operator = mx.nd.preloaded_multi_mp_sgd_mom_update if is_half else mx.nd.preloaded_multi_sgd_mom_update
         updated = chunk.weights if is_half else chunk.masters
@@ -118,7 +121,7 @@ class MomentumOptimizer:
                     master.copyto(weight)
 
     def _trusted(self, chunk: _Chunk, rates: Any, weight_decay: float) -> Any:
-        """Scale each tensor's rate by its trust ratio."""
+        """Return each tensor's learning rate times its trust ratio."""
         assert isinstance(self.config, Lars)
         own = self.config.trust_weight_decay
         return mx.nd.multi_lars(
@@ -130,12 +133,12 @@ class MomentumOptimizer:
         )  # fmt: skip
 
     def reset(self) -> None:
-        """Forget the momentum, as before the first step."""
+        """Set the momentum to 0, as before the first step."""
         mx.nd.reset_arrays(*self.momenta, num_arrays=len(self.momenta))
 
 
 def _groups(sizes: Sequence[int], *, is_cpu: bool) -> list[slice]:
-    """Cut tensors, the largest first, into the groups that one operator updates."""
+    """Cut tensors, largest first, into the groups that one operator call updates each."""
     num_large = sum(size >= _LARGE for size in sizes) if is_cpu else 0
     starts = [*range(0, num_large, _CPU_LIMIT), *([num_large] if num_large < len(sizes) else [])]
     return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(sizes)], strict=True)]

@@ -1,4 +1,4 @@
-"""What a network is trained on: the loss of each image, from logits and labels. On MXNet's symbols or arrays."""
+"""The loss of each image, from logits and labels, on MXNet's symbols or arrays."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ __all__ = ["binary_cross_entropy", "losses_of", "smoothed_cross_entropy"]
 
 
 def losses_of(ops: Any, logits: Any, labels: Any, num_classes: int, loss: Loss) -> Any:
-    """Give the losses, shape (batch,), that the recipe's block asks for."""
+    """Return the losses of the recipe's ``loss`` block, shape (batch,)."""
     if loss.kind == "sigmoid":
         return binary_cross_entropy(ops, logits, labels)
     return smoothed_cross_entropy(ops, logits, labels, num_classes, loss)
 
 
 def binary_cross_entropy(ops: Any, logits: Any, labels: Any) -> Any:
-    """Binary cross-entropy of each image in nats, the mean over its classes.
+    """Return the binary cross-entropy of each image in nats, the mean over its classes.
 
     Args:
         ops: ``mx.sym`` or ``mx.nd``.
         logits: Shape (batch, classes); a class's probability is its sigmoid.
-        labels: Shape (batch, classes), 1 for each class that an image has, else 0.
+        labels: Shape (batch, classes); 1 for each class of an image, else 0.
 
     Returns:
         Losses, shape (batch,).
     """
-    # log(1 + e^x) - x y, written so that no exponential overflows.
+    # log(1 + e^x) - x y, in a form in which no exponential overflows.
     softplus = ops.relu(logits) + ops.Activation(-ops.abs(logits), act_type="softrelu")
     return ops.mean(softplus - logits * labels, axis=-1)
 
 
 def smoothed_cross_entropy(ops: Any, logits: Any, labels: Any, num_classes: int, loss: Loss) -> Any:
-    """Cross-entropy of each image in nats, on symbols or arrays.
+    """Return the cross-entropy of each image in nats.
 
     With a = label_smoothing and K classes: ``uniform`` weighs the label 1-a+a/K and every other class a/K;
     ``softmax_output`` weighs them 1-a and a/(K-1), as MXNet's SoftmaxOutput does.

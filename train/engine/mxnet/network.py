@@ -1,11 +1,11 @@
-"""A table of `train.networks.arch` as an MXNet network with its loss. Knows no rank and no data.
+"""A table of layers as an MXNet network with its loss. This module knows no rank and no data.
 
-One symbol gives two blocks over the same parameters: images and labels to the loss of each image (training), and
-images to logits (evaluation). Both are hybridized with static shapes, so a step costs a few engine pushes.
+One symbol becomes two blocks over the same parameters: from images and labels to the loss of each image (training), and
+from images to logits (evaluation). Both blocks are hybridized with static shapes, so a step takes few engine pushes.
 
-In float16, convolutions and the classifier compute with float16 weights, of which float32 masters are what is
-initialised, updated and digested; batch norm keeps float32 parameters, and logits and loss are float32. Gradients are
-sums over images, never means, which keeps them within float16's range without a loss scale.
+With float16, convolutions and the classifier compute with float16 weights. Each of these weights has a float32 master,
+which is initialised, updated and included in checksums. Parameters of batch norm, logits and loss are float32.
+Gradients are sums over images, never means, which keeps them within the range of float16 without a loss scale.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class TrainedNetwork:
     """The network as one rank holds it: parameters, gradients, batch-norm statistics.
 
     Args:
-        network: The table.
-        model: Batch-norm constants.
-        loss: Kind and label smoothing.
-        engine: Precision, layout, and how many accumulated micro-batches may be queued.
+        network: The table of layers.
+        model: Constants of batch norm.
+        loss: Kind of loss and label smoothing.
+        engine: Precision, layout, and the number of accumulated micro-batches that may be queued.
         context: MXNet device.
-        accumulate: Add each backward to the gradients instead of replacing them; sums are float32 in any precision.
+        accumulate: Add each backward to the gradients instead of replacing them; the sums are always float32.
 
     Attributes:
-        weights: What the network computes with, in the order of ``parameters``.
-        masters: The same in float32; where a weight is float32 already, the very same array.
-        gradients: What backward leaves.
+        weights: Arrays that the network computes with, in the order of ``parameters``.
+        masters: The weights in float32; where a weight is float32 already, the very same array.
+        gradients: Sums over images that backward leaves.
         image_shape: Shape of one image in the engine's layout.
         label_shape: Shape of one image's label.
     """
@@ -80,7 +80,7 @@ class TrainedNetwork:
         self.weights = [self._held[each.name].data() for each in self.parameters]
         self.masters = [weight.astype("float32", copy=False) for weight in self.weights]
         own = [self._held[each.name].grad() for each in self.parameters]
-        # A float16 sum over many micro-batches would soon be too coarse for the next one to count.
+        # In float16, a sum over many micro-batches would soon be too large for the next micro-batch to change it.
         self.gradients = [each.astype("float32", copy=False) for each in own] if self._accumulate else own
         self._half_sums = [pair for pair in zip(self.gradients, own, strict=True) if pair[0] is not pair[1]]
         self._statistics = {name: held.data() for name, held in self._held.items() if name not in shapes}
@@ -94,35 +94,36 @@ class TrainedNetwork:
 
     @property
     def statistics(self) -> Sequence[Array]:
-        """Batch-norm running means and variances, by layer; waits for the last backward."""
+        """Return the batch-norm running means and variances, by layer; waits for the last backward."""
         self._settle()
         return list(self._statistics.values())
 
     def _settle(self) -> None:
-        """Wait for the last backward, which moves the running statistics.
+        """Wait for the last backward, which updates the running statistics.
 
-        On a CPU, MXNet's batch norm moves them in its backward, where the engine does not see it: whoever reads or
-        writes them is not ordered behind it. Of the gradients, which the same operators make, the engine does know.
+        On a CPU, MXNet's batch norm updates the statistics in its backward without telling the engine, so the engine
+        does not order reads and writes of the statistics after the update. The engine does know the gradients, which
+        the same operators compute.
         """
         for gradient in self.gradients:
             gradient.wait_to_read()
 
     def seed_dropout(self, seed: int) -> None:
-        """Say what dropout draws from now on (31 bits); the same on any number of threads."""
+        """Set the 31-bit seed from which dropout draws until the next call; the same on any number of threads."""
         if self._has_dropout:
             mx.random.seed(seed, ctx=self._context)
 
     def forward(self, images: Array, labels: Array) -> Array:
-        """Queue the losses of one micro-batch, shape (batch,), on which ``backward`` can be called."""
+        """Queue the forward pass of one micro-batch; return its losses, shape (batch,), which have a ``backward``."""
         with autograd.record():
             return self._training(images, labels)
 
     def forward_backward(self, images: Array, labels: Array) -> Array:
-        """Run one micro-batch; gradients are sums over its images.
+        """Queue forward and backward of one micro-batch; gradients are sums over its images.
 
         Returns:
-            Sum of the images' losses, shape (1,). Returns before the engine has computed anything, save where
-            accumulation has filled the queue: thousands of queued micro-batches would not fit into memory.
+            Sum of the images' losses, shape (1,). The call returns before the engine has computed anything. With
+            accumulation it waits when the queue is full, because queued micro-batches take memory.
         """
         losses = self.forward(images.as_in_context(self._context), labels.as_in_context(self._context))
         losses.backward()
@@ -136,11 +137,11 @@ class TrainedNetwork:
         return loss
 
     def predict(self, images: Array) -> Array:
-        """Give logits (batch, classes) in inference mode."""
+        """Queue inference and return the logits, shape (batch, classes)."""
         return self._inference(images.as_in_context(self._context))
 
     def export(self, prefix: Path) -> None:
-        """Write ``PREFIX-symbol.json`` and ``PREFIX-0000.params``, as MXNet's own loaders want; after a `predict`."""
+        """Write ``PREFIX-symbol.json`` and ``PREFIX-0000.params`` for MXNet's own loaders; call `predict` before."""
         self._inference.export(str(prefix))
 
     def zero_gradients(self) -> None:
@@ -150,11 +151,11 @@ class TrainedNetwork:
     def load_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """Set every parameter from float32 arrays in OIHW, and the running statistics where ``weights`` has them.
 
-        Other statistics are set to mean 0, variance 1.
+        Without statistics in ``weights``, means are set to 0 and variances to 1.
         """
         assert set(weights) - set(self._statistics) == {each.name for each in self.parameters}
         for each, weight, master in zip(self.parameters, self.weights, self.masters, strict=True):
-            # An array made from NumPy's first: oneDNN may hold the old one in an order of its own.
+            # Copied from a new array, because oneDNN may keep the old array in a memory order of its own.
             mx.nd.array(_to_layout(weights[each.name], self._layout)).copyto(master)
             if weight is not master:
                 master.copyto(weight)
@@ -172,13 +173,13 @@ class TrainedNetwork:
         return dict(self.each_weight())
 
     def each_weight(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Give what `read_weights` gives one by one, so that no more than one copy need exist at a time."""
+        """Yield the items of `read_weights` one by one, so that only one copy exists at a time."""
         for each, array in zip(self.parameters, self.masters, strict=True):
             yield each.name, _from_layout(array.asnumpy(), self._layout)
 
 
 def logits_symbol(network: Network, model: Model, engine: Engine) -> Any:
-    """Build the symbol from float32 images to float32 logits; in float16, what lies between infers its own types."""
+    """Return the symbol from float32 images to float32 logits; with float16, the layers between infer their types."""
     half = engine.precision == "float16"
     data = mx.sym.Variable("data", dtype="float32")
     outputs = {"data": mx.sym.cast(data, "float16") if half else data}
@@ -189,8 +190,8 @@ def logits_symbol(network: Network, model: Model, engine: Engine) -> Any:
     return mx.sym.cast(last, "float32") if half else last
 
 
-def _operator(layer: Layer, inputs: Sequence[Any], model: Model, layout: str) -> Any:  # noqa: PLR0911 (one a kind)
-    """Make the symbol of one row."""
+def _operator(layer: Layer, inputs: Sequence[Any], model: Model, layout: str) -> Any:  # noqa: PLR0911 (one return per kind)
+    """Return the symbol of one layer."""
     geometry = {
         "kernel": (layer.kernel, layer.kernel),
         "stride": (layer.stride, layer.stride),
@@ -219,12 +220,12 @@ def _operator(layer: Layer, inputs: Sequence[Any], model: Model, layout: str) ->
             inputs[0], pool_type="avg", global_pool=True, kernel=(1, 1), layout=layout, name=layer.name
         )
     if layer.kind == "dropout":
-        # cuDNN's keeps a generator of its own, which no seed reaches once it is made.
+        # cuDNN's dropout has a random generator of its own, which cannot be seeded again.
         return mx.sym.Dropout(inputs[0], p=layer.rate, cudnn_off=True, name=layer.name)
     assert layer.kind == "dense"
     whole_channels = layer.in_size == 1 or layout == "NCHW"
     flat = inputs[0] if whole_channels else mx.sym.transpose(inputs[0], axes=(0, 3, 1, 2))
-    # flatten is the default, but MXNet's ONNX export takes one that is not written for False.
+    # flatten=True is MXNet's default, but its ONNX export takes a missing flatten for False.
     return mx.sym.FullyConnected(flat, num_hidden=layer.out_channels, flatten=True, name=layer.name)
 
 
@@ -233,10 +234,10 @@ def _is_half(parameter: Any) -> bool:
 
 
 def _to_layout(weight: np.ndarray, layout: str) -> np.ndarray:
-    """Turn OIHW into what a convolution of ``layout`` stores: OHWI for NHWC."""
+    """Return a weight in the order that a convolution of ``layout`` stores: OHWI for NHWC, else OIHW."""
     return np.ascontiguousarray(weight.transpose(0, 2, 3, 1)) if layout == "NHWC" and weight.ndim == 4 else weight  # noqa: PLR2004
 
 
 def _from_layout(weight: np.ndarray, layout: str) -> np.ndarray:
-    """Turn a stored weight back into OIHW."""
+    """Return a stored weight in OIHW."""
     return np.ascontiguousarray(weight.transpose(0, 3, 1, 2)) if layout == "NHWC" and weight.ndim == 4 else weight  # noqa: PLR2004
