@@ -2,8 +2,8 @@
 
 *Source*: Kingma and Ba, arXiv:1412.6980, algorithm 1: m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2,
 w = w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon) in step t = 1, 2, ..., with g the gradient plus wd w.
-The operator does not correct the bias of the moments. With c = sqrt(1-b2^t), the rate lr c / (1-b1^t) and epsilon c give
-the same result. t is the step of the schedule, so no counter has to be saved.
+The operator does not correct the bias of the moments. With c = sqrt(1-b2^t), the rate lr c / (1-b1^t) and epsilon c
+give the same result. t is the step of the schedule, so no counter has to be saved.
 """
 
 from __future__ import annotations

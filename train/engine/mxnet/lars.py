@@ -1,7 +1,7 @@
 """LARS and momentum SGD on MXNet's fused multi-tensor operators; nothing is read back to the host.
 
-The stock ``mx.optimizer.LARS`` is not used: it waits for norms on the host, loses its skip list under ``gluon.Trainer``,
-and corrects the momentum of only the first aggregated chunk (measured against `tests/oracles.py`).
+The stock ``mx.optimizer.LARS`` is not used: it waits for norms on the host, loses its skip list under
+``gluon.Trainer``, and corrects the momentum of only the first aggregated chunk (measured against `tests/oracles.py`).
 
 *Source*: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6, with the trust ratio
 T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v. T is 1 where a norm is 0.
