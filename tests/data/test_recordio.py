@@ -117,3 +117,14 @@ def test_a_file_cut_anywhere_gives_its_whole_records_and_one_problem(tmp_path: P
             spans = list(records.scan())
         whole, rest = divmod(length, 28)
         assert [span.problem is None for span in spans] == [True] * whole + [False] * bool(rest), length
+
+
+@pytest.mark.parametrize("label", [3, [1, 0, 1], [7]])
+@pytest.mark.parametrize("image", [b"", b"j", b"jpeg"])
+def test_an_image_comes_back_with_its_labels_also_if_it_is_empty(label: int | list[int], image: bytes) -> None:
+    record = unpack_image(pack_image(label, 12, image))
+    assert (list(record.labels), record.number, record.image) == (
+        [label] if isinstance(label, int) else label,
+        12,
+        image,
+    )

@@ -1,0 +1,80 @@
+"""What a cell of a scaling study runs: seeds, batches, machines and the keys of its axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from configs.errors import ConfigError
+from configs.scaling_study import ScalingStudy
+from configs.validate import validate
+
+GRID = {
+    "name": "grid", "title": "Grid", "purpose": "Tests", "recipe": "imagenet-b256", "cluster": "dgx-a100",
+    "set": {"run.seed": 7, "cluster.num_nodes": 8, "run.epochs": 50},
+    "ranks": [4, 16], "batch": [32, 96],
+    "network": {"deep": {"model.name": "resnet101"}, "plain": {}},
+    "communication": {
+        "torus": {"cluster.communication.allreduce": "torus"},
+        "alone": {"cluster.communication.kind": "none"},
+        "devices": {"cluster.communication.kind": "devices"},
+    },
+    "data": {"real": {}, "short": {"run.epochs": 40}},
+    "times_ranks": {"schedule.base_lr": 0.0125},
+}  # fmt: skip
+
+EXPECTS = {"axis": "batch", "base": 32, "other": 96, "effect": "gains", "network": "deep"}
+
+
+def _study(**changes: Any) -> ScalingStudy:
+    return validate(ScalingStudy, GRID | changes, "study.")
+
+
+def test_cells_are_the_grid_without_what_cannot_be() -> None:
+    cells = [cell.axes for cell in _study().cells()]
+    # A rank alone is no 4 or 16, and devices are those of one machine of eight.
+    assert len(cells) == 2 * 2 * 2 * (2 + 1)
+    assert not any(communication == "alone" for _, communication, *_ in cells)
+    assert {ranks for _, communication, _, _, ranks in cells if communication == "devices"} == {4}
+    left_out = _study(leave_out=[{"network": ["plain"], "ranks": [16]}, {"batch": [96]}])
+    assert {(network, batch, ranks) for network, _, _, batch, ranks in (cell.axes for cell in left_out.cells())} == {
+        ("deep", 32, 4), ("deep", 32, 16), ("plain", 32, 4),
+    }  # fmt: skip
+
+
+def test_a_cell_sets_batch_rate_machines_and_the_keys_of_its_axes() -> None:
+    study = _study()
+    (cell,) = [cell for cell in study.cells() if cell.axes == ("deep", "torus", "short", 96, 16)]
+    recipe, cluster = study.load(cell)
+    assert recipe.batch.global_size == 96 * 16
+    assert recipe.schedule.base_lr == pytest.approx(0.0125 * 16)
+    assert (recipe.model.name, cluster.communication.allreduce, recipe.run.epochs) == ("resnet101", "torus", 40)
+    assert (cluster.num_nodes, cluster.ranks_per_node, cluster.world_size) == (2, 8, 16)
+    assert cell.name == "deep-torus-short-b96-r16"
+    (few,) = [cell for cell in study.cells() if cell.axes == ("plain", "devices", "real", 32, 4)]
+    recipe, cluster = study.load(few)
+    assert (cluster.num_nodes, cluster.ranks_per_node, recipe.run.epochs) == (1, 4, 50)
+
+
+def test_each_repeat_has_the_next_seed() -> None:
+    study = _study()
+    cell = next(study.cells())
+    assert [study.load(cell, repeat)[0].run.seed for repeat in range(3)] == [7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ranks": [4, 12]}, "study.ranks: got 12, allowed: up to 8, or a multiple of them"),
+        ({"ranks": [4, 4]}, "study.ranks: got [4, 4], allowed: numbers that differ"),
+        ({"leave_out": [{"batch": [64]}]}, "leave_out.batch: got 64, allowed: 32, 96"),
+        ({"leave_out": [{}]}, "leave_out: got '{}', allowed: at least one axis"),
+        ({"expects": [EXPECTS | {"other": 64}]}, "expects.batch: got 64"),
+        ({"expects": [EXPECTS | {"than": ["no"]}]}, "expects.network: got 'no'"),
+    ],
+)  # fmt: skip
+def test_a_grid_that_contradicts_itself_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        list(_study(**changes).cells())
+    assert message in str(caught.value)
