@@ -1,1 +1,1 @@
-"""``./run.sh bench NAME``: measured questions, one file each, on one harness (`measure`)."""
+"""``./run.sh bench NAME``: answers measured questions, one in each ``bench_*.py``; `measure` has what they share."""

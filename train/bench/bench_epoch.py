@@ -1,4 +1,7 @@
-"""What stands between steps, epochs and evaluations besides the engine's own work."""
+"""The time between steps, epochs and evaluations in which the engine has nothing to do, and Python's share of a step.
+
+`train.bench.bench_options` has the question and the options.
+"""
 
 from __future__ import annotations
 
@@ -30,49 +33,44 @@ from train.networks.arch import build_network
 from train.schedule import HyperParameters, resolve_schedule
 from train.step import Step
 
-PURPOSE = "gaps between epochs and around an evaluation, its seconds, and Python's share of a step"
+__all__ = ["measure"]
 
 _STEPS = 400
 _RECIPE = "digits"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See `Bench`."""
-    parser.add_argument("--rounds", metavar="N", type=int, default=3, help="rounds that count (default: 3)")
-    parser.add_argument(
-        "--epochs", metavar="N", type=int, default=6, help="of a job; every other evaluates (default: 6)"
-    )
-
-
-def measure(arguments: argparse.Namespace) -> Report:
+def measure(options: argparse.Namespace) -> Report:
     """See `Bench`."""
     recipe, cluster = load_both(_RECIPE, "laptop")
     data = pack_dataset(recipe, cluster)
-    rows = interleave({"null network, tensors of ResNet-50": _python_step}, n=arguments.rounds, warmup=1)
+    rows = interleave({"null network, tensors of ResNet-50": _python_step}, n=options.rounds, warmup=1)
     with tempfile.TemporaryDirectory(prefix="bench-epoch-") as folder:
         output = Path(folder) / "gaps.json"
         rows += interleave(
-            {"ours": lambda: _ours(arguments, output), "textbook": lambda: _textbook(arguments, data, output)},
-            n=arguments.rounds, reference="textbook", compared=["between_epochs_ms"],
-            tell=logging.getLogger(__name__).info,
-        )  # fmt: skip
+            {"ours": lambda: _ours(options, output), "textbook": lambda: _textbook(options, data, output)},
+            n=options.rounds,
+            reference="textbook",
+            compared=["between_epochs_ms"],
+            announce=logging.getLogger(__name__).info,
+        )
     notes = [
         "python_step_ms: the loop with all its parts on a network, an optimizer and arrays that do nothing",
-        "gaps: rank 0 of two, median of a job: from a step queued to the next one's batch; before an evaluation, from "
-        "the engine's last step; after it, to the next step's batch",
+        "between_steps_ms, between_epochs_ms: from the moment a step is queued to the moment the next step has a batch",
+        "before_evaluation_ms: from the end of the last step; after_evaluation_ms: until the next step has a batch",
+        "all gaps: medians over a job of two ranks, on rank 0",
         "ours: digits, 32 images a rank; textbook: the loop of Horovod's example on the same images, a small network",
     ]
     return make_report(rows, notes)
 
 
-def _ours(arguments: argparse.Namespace, output: Path) -> Mapping[str, float]:
-    sets = ["--set", f"run.epochs={arguments.epochs}", "--set", "run.eval_every_epochs=2"]
+def _ours(options: argparse.Namespace, output: Path) -> Mapping[str, float]:
+    sets = ["--set", f"run.epochs={options.epochs}", "--set", "run.eval_every_epochs=2"]
     run_ranks(command_of(Program.EPOCH_OURS, _RECIPE, *sets, "--output", str(output)))
     return _read(output)
 
 
-def _textbook(arguments: argparse.Namespace, data: Path, output: Path) -> Mapping[str, float]:
-    shape = ["--image-size", "32", "--batch-size", "32", "--epochs", str(arguments.epochs), "--eval-every", "2"]
+def _textbook(options: argparse.Namespace, data: Path, output: Path) -> Mapping[str, float]:
+    shape = ["--image-size", "32", "--batch-size", "32", "--epochs", str(options.epochs), "--eval-every", "2"]
     run_ranks(command_of(Program.EPOCH_TEXTBOOK, str(data), *shape, "--output", str(output)))
     return _read(output)
 
@@ -83,7 +81,7 @@ def _read(output: Path) -> Mapping[str, float]:
 
 
 class _NoEngine:
-    """The verbs of `train.engine.protocol.Engine` that the loop uses, each of which costs the time of a call."""
+    """The methods of `train.engine.protocol.Engine` that the loop calls; each one takes only the time of the call."""
 
     def copy(self, array: Any) -> Any:
         return array
@@ -102,7 +100,7 @@ class _NoEngine:
 
 
 class _Nothing:
-    """An array, a network, an optimizer and a source of images, each of which costs the time of a call."""
+    """An array, a network, an optimizer and a source of images; every method takes only the time of the call."""
 
     def __init__(self, num_tensors: int) -> None:
         self.gradients: Sequence[Any] = [self] * num_tensors
@@ -139,7 +137,7 @@ class _Nothing:
 
 
 def _python_step() -> dict[str, float]:
-    """Run the loop over nothing; give milliseconds a step."""
+    """Return the milliseconds that Python takes for a step of the training loop, with parts that do nothing."""
     overrides = ["run.epochs=90", f"run.max_steps={_STEPS}", "run.target_top1=null"]
     recipe, cluster = load_both("imagenet-b256", "laptop", overrides)
     plan = plan_run(recipe, 1)
@@ -160,14 +158,23 @@ def _python_step() -> dict[str, float]:
         on_step=lambda _: None,
     )
     progress = Progress(
-        NullMetrics(), clock, global_batch_size=plan.global_batch_size, total_steps=plan.total_steps,
-        every_steps=recipe.run.log_every_steps, visible=False,
-    )  # fmt: skip
+        NullMetrics(),
+        clock,
+        global_batch_size=plan.global_batch_size,
+        total_steps=plan.total_steps,
+        every_steps=recipe.run.log_every_steps,
+        visible=False,
+    )
     run = Run(
-        plan=plan, schedule=resolve_schedule(recipe, plan), step=step, open_training=lambda: nothing,
-        evaluate=lambda: top1_score(1, 1), target_top1=None, log_every_steps=recipe.run.log_every_steps,
+        plan=plan,
+        schedule=resolve_schedule(recipe, plan),
+        step=step,
+        open_training=lambda: nothing,
+        evaluate=lambda: top1_score(1, 1),
+        target_top1=None,
+        log_every_steps=recipe.run.log_every_steps,
         run_ahead_steps=cluster.engine.run_ahead_steps,
-    )  # fmt: skip
+    )
     begin = time.perf_counter()
     result = train(run, log=NullLog(), progress=progress)
     return {"python_step_ms": 1e3 * (time.perf_counter() - begin) / result.steps}

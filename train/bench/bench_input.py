@@ -1,4 +1,7 @@
-"""Images a second from JPEG to batch: our DALI pipeline, MXNet's reader and Pillow, on the same records."""
+"""Images a second from JPEG to batch by our DALI pipeline, MXNet's reader and Pillow, on the same records.
+
+`train.bench.bench_options` has the question and the options.
+"""
 
 from __future__ import annotations
 
@@ -19,53 +22,57 @@ from train.bench.launching import pack_dataset, run
 from train.bench.measure import Report, interleave, make_report, summarize
 from train.bench.readers import BATCH_SIZE, read_by_dali, read_by_mxnet, read_by_pillow
 
-PURPOSE = "images a second of the input pipeline by core, against MXNet's reader and Pillow; its share of a step"
+__all__ = ["measure"]
 
 _TRAIN, _EVAL = 192, 16
 _DRAINED_BATCHES = 8
-"""More than any of the readers holds ready; what was made before the clock started must not count."""
+"""More batches than any reader prepares in advance: a batch that was made before the clock started must not count."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def measure(options: argparse.Namespace) -> Report:
     """See `Bench`."""
-    parser.add_argument("--rounds", metavar="N", type=int, default=5, help="rounds that count (default: 5)")
-    parser.add_argument("--image-size", metavar="PX", type=int, default=224, help="of a crop (default: 224)")
-    parser.add_argument("--batches", metavar="N", type=int, default=24, help="batches of 16 a round (default: 24)")
-    parser.add_argument("--steps", metavar="N", type=int, default=16, help="of the training runs (default: 16)")
-
-
-def measure(arguments: argparse.Namespace) -> Report:
-    """See `Bench`."""
-    recipe, cluster = load_both("imagenet-smoke", "laptop", [
-        "data.name=bench-input", f"data.train_samples={_TRAIN}", f"data.eval_samples={_EVAL}", "model.num_classes=10",
-        f"model.image_size={arguments.image_size}", "data.eval_resize=null", f"run.max_steps={arguments.steps}",
-    ])  # fmt: skip
+    overrides = [
+        "data.name=bench-input",
+        f"data.train_samples={_TRAIN}",
+        f"data.eval_samples={_EVAL}",
+        "model.num_classes=10",
+        f"model.image_size={options.image_size}",
+        "data.eval_resize=null",
+        f"run.max_steps={options.steps}",
+    ]
+    recipe, cluster = load_both("imagenet-smoke", "laptop", overrides)
     folder = pack_dataset(recipe, cluster)
-    tell = logging.getLogger(__name__).info
+    announce = logging.getLogger(__name__).info
     training = []
-    # Runs come first: they drop the data set from memory, of which the readers keep what they have mapped.
+    # The training runs come first: they drop the data set from the page cache, except for the pages that a reader of
+    # this process has mapped.
     for side in (64, 224):
-        tell(f"training at {side} px")
-        training += summarize(f"training, ResNet-50 at {side} px", [_training(recipe, cluster, side)])
+        announce(f"training at {side} px")
+        training += summarize(f"training, ResNet-50 at {side} px", [_train(recipe, cluster, side)])
     readers = {
         "DALI (ours)": read_by_dali(recipe, cluster, folder),
         "ImageRecordIter": read_by_mxnet(recipe, folder),
         "Pillow": read_by_pillow(recipe, folder),
     }
     rows = interleave(
-        {name: _timing(reader, arguments.batches) for name, reader in readers.items()},
-        n=arguments.rounds, warmup=1, reference="ImageRecordIter", compared=["images_per_core_s"], tell=tell,
-    )  # fmt: skip
-    return make_report([*rows, *training], [
-        f"{_TRAIN} generated JPEGs of about 500 x 400 px; random crop, resize to {arguments.image_size} px, flip, "
+        {name: _timing(reader, options.batches) for name, reader in readers.items()},
+        n=options.rounds,
+        warmup=1,
+        reference="ImageRecordIter",
+        compared=["images_per_core_s"],
+        announce=announce,
+    )
+    notes = [
+        f"{_TRAIN} generated JPEGs of about 500 x 400 px; random crop, resize to {options.image_size} px, flip, "
         f"normalise, batches of {BATCH_SIZE} in MXNet's memory; one worker thread",
-        "images_per_core_s: over the processor time of all threads; images_per_s: over the time on the wall",
-        "training: real runs of two ranks; input_wait_fraction as in every run's summary.json",
-    ])  # fmt: skip
+        "images_per_core_s: per second of processor time of all threads; images_per_s: per second of elapsed time",
+        "training: real runs of two ranks; input_wait_fraction as in summary.json of every run",
+    ]
+    return make_report([*rows, *training], notes)
 
 
 def _timing(reader: Iterator[Any], batches: int) -> Callable[[], Mapping[str, float]]:
-    """Give a measurement of ``batches`` batches of an endless reader."""
+    """Return a function that takes a number of batches from an endless reader and returns the images a second."""
 
     def measure_once() -> Mapping[str, float]:
         for images in itertools.islice(reader, _DRAINED_BATCHES):
@@ -81,8 +88,8 @@ def _timing(reader: Iterator[Any], batches: int) -> Callable[[], Mapping[str, fl
     return measure_once
 
 
-def _training(recipe: Recipe, cluster: Cluster, image_size: int) -> Mapping[str, float]:
-    """Train on the same images, as users do; the run stops after ``run.max_steps``."""
+def _train(recipe: Recipe, cluster: Cluster, image_size: int) -> Mapping[str, float]:
+    """Train on the same images by the command that users give, and return figures of the run's summary."""
     shape = recipe.model.model_copy(update={"image_size": image_size})
     with tempfile.TemporaryDirectory(prefix="bench-input-") as name:
         config, folder = Path(name) / "config.yaml", Path(name) / "run"

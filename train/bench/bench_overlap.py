@@ -1,67 +1,64 @@
-"""How much of the communication a step hides, over a link of a chosen speed, and which setting hides most."""
+"""How much of the communication a step hides behind backward, over a link of a chosen speed, and under which settings.
+
+`train.bench.bench_options` has the question and the options.
+"""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 from configs.errors import UserError
 from configs.programs import Program, command_of
 from train.bench.launching import run_ranks
-from train.bench.measure import Figures, Report, Row, make_report, summarize
-from train.bench.programs.overlap_ours import NONE, OVERLAPPED, SERIAL, Way
-from train.bench.samples import samples_of
+from train.bench.measure import BenchRow, Figures, Report, make_report, summarize
+from train.bench.programs.overlap_ours import NONE, OVERLAPPED, SERIAL, Transfer
+from train.bench.samples import read_samples
 from train.networks.arch import build_network, gradient_bytes
 
-__all__ = ["PURPOSE", "add_arguments", "measure"]
+__all__ = ["measure"]
 
 logger = logging.getLogger(__name__)
-
-PURPOSE = "a step without communication, with it after backward, and beside backward, over a link of a set speed"
 
 _WARMUP = 1
 _BUCKETS = (256 << 10, 1 << 20, 4 << 20, 1 << 30)
 _DEFERRED = 0.3
 _SETTINGS = ("engine.update_groups=1", "engine.backward_bulk_nodes=15")
-"""Fixed when a process starts; each in place of the laptop's."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See `Bench`."""
-    parser.add_argument("--model", default="resnet18", help="a network of train.networks.arch (default: %(default)s)")
-    parser.add_argument("--image-size", metavar="PX", type=int, default=64)
-    parser.add_argument("--batch", metavar="N", type=int, default=16, help="images a rank (default: %(default)s)")
-    parser.add_argument("--rounds", metavar="N", type=int, default=3, help="rounds that count (default: %(default)s)")
-    parser.add_argument("--steps", metavar="N", type=int, default=2, help="steps of a sample (default: %(default)s)")
-    parser.add_argument(
-        "--links", metavar="GBPS", nargs="*", default=["doubling", "1", "10"],
-        help="Gb/s each way; doubling: at which communication after backward doubles the step (default: all three)",
-    )  # fmt: skip
-    parser.add_argument("--no-sweep", action="store_true", help="only the links, not what else can be set")
+"""Settings that are fixed when a process starts; each one replaces that of the laptop's cluster file."""
 
 
 @dataclass(frozen=True)
-class _Job:
-    """Two ranks over one link with one environment."""
+class _LinkJob:
+    """A job of two ranks over one link, with one set of settings.
+
+    Attributes:
+        options: The command line.
+        bits_per_s: Speed of the link in each direction; if None, the loopback interface as it is.
+        settings: Overrides of the cluster, each ``cluster.key=value``.
+    """
 
     options: argparse.Namespace
     bits_per_s: float | None = None
     settings: tuple[str, ...] = ()
 
-    def run(self, ways: Sequence[Way]) -> dict[Way, list[Figures]]:
-        """Measure ``ways`` in turn, within one pair of ranks."""
+    def run(self, transfers: Sequence[Transfer]) -> dict[Transfer, list[Figures]]:
+        """Measure all transfers in turn with one pair of ranks, and return the samples of each."""
         options = self.options
-        logger.info("%s: %s", self.title, "; ".join(way.title for way in ways))
-        recipe = [f"model.name={options.model}", f"model.image_size={options.image_size}",
-                  f"batch.global_size={2 * options.batch}"]  # fmt: skip
+        logger.info("%s: %s", self.title, "; ".join(transfer.title for transfer in transfers))
+        recipe = [
+            f"model.name={options.model}",
+            f"model.image_size={options.image_size}",
+            f"batch.global_size={2 * options.batch}",
+        ]
         words = [word for override in (*recipe, *self.settings) for word in ("--set", override)]
-        words += ["--rounds", str(options.rounds), "--steps", str(options.steps), *(way.name for way in ways)]
-        said = run_ranks(command_of(Program.OVERLAP_OURS, *words), overrides=(*self.settings, *self._link))
-        return {Way.parse(name): samples for name, samples in samples_of(said).items()}
+        words += ["--rounds", str(options.rounds), "--steps", str(options.steps)]
+        words += [transfer.name for transfer in transfers]
+        output = run_ranks(command_of(Program.OVERLAP_OURS, *words), overrides=(*self.settings, *self._link))
+        return {Transfer.parse(name): samples for name, samples in read_samples(output).items()}
 
     @property
     def _link(self) -> tuple[str, ...]:
@@ -69,7 +66,7 @@ class _Job:
 
     @property
     def title(self) -> str:
-        """Name the link and what is not as the laptop's file says."""
+        """Name the link, and the settings that differ from the laptop's cluster file."""
         link = "loopback as it is" if self.bits_per_s is None else f"{self.bits_per_s / 1e9:.3g} Gb/s"
         return " ".join([link, *(setting.split(".", 2)[2] for setting in self.settings)])
 
@@ -79,27 +76,37 @@ def measure(options: argparse.Namespace) -> Report:
     links = [_bits_per_s(link) for link in options.links]
     table = build_network(options.model, num_classes=1000, image_size=options.image_size)
     total_bytes = sum(gradient_bytes(table.parameters, 4))
-    plain = Way(OVERLAPPED, _BUCKETS[1])
-    deferring = replace(plain, deferred=_DEFERRED)
-    ways = (Way(NONE), Way(SERIAL, _BUCKETS[2]), plain, deferring)
-    rows, alone_s = _measure(_Job(options), ways[:3])
+    overlapped = Transfer(OVERLAPPED, _BUCKETS[1])
+    deferring = replace(overlapped, deferred=_DEFERRED)
+    transfers = (Transfer(NONE), Transfer(SERIAL, _BUCKETS[2]), overlapped, deferring)
+    rows, alone_s = _measure(_LinkJob(options), transfers[:3])
     for link in links:
-        # In a ring of two, each rank sends all of the gradients once.
-        job = _Job(options, link or 8 * total_bytes / alone_s)
-        sweeps = link is None and not options.no_sweep
-        rows += _measure(job, (*ways, *_other_ways(plain, deferring)) if sweeps else ways)[0]
-        if sweeps:
-            rows += [row for each in _other_settings(job) for row in _measure(each, ways[:3])[0]]
-    return make_report(rows, [
+        # In a ring of two ranks, each rank sends all gradients once. At the speed of `doubling`, that takes as long
+        # as a step without communication.
+        job = _LinkJob(options, link or 8 * total_bytes / alone_s)
+        if link is not None or options.no_sweep:
+            rows += _measure(job, transfers)[0]
+            continue
+        rows += _measure(job, (*transfers, *_other_transfers(overlapped, deferring)))[0]
+        for setting in _SETTINGS:
+            rows += _measure(replace(job, settings=(f"cluster.{setting}",)), transfers[:3])[0]
+    notes = [
         f"two ranks of one thread; {options.model} at {options.image_size} px, batch {options.batch}, gradients of "
         f"{total_bytes / 1e6:.1f} MB",
-        "buckets by their cap, last layer first; as the laptop's file says, save what is named beside the link",
-        "exposed: step minus the step without communication; hidden: the part of serial's that is not exposed",
-    ])  # fmt: skip
+        "a bucket is named by its largest size; the last layer goes first; settings beside the link replace those of "
+        "the laptop's cluster file",
+        "exposed: the step minus the step without communication; hidden: the share of serial's exposed time that is "
+        "not exposed",
+    ]
+    return make_report(rows, notes)
 
 
 def _bits_per_s(link: str) -> float | None:
-    """Read a link's speed; none: as fast as makes communication after backward double the step."""
+    """Return the speed that a value of ``--links`` names; None if it is ``doubling``.
+
+    Raises:
+        UserError: The value is neither a number above 0 nor ``doubling``.
+    """
     if link == "doubling":
         return None
     try:
@@ -107,41 +114,35 @@ def _bits_per_s(link: str) -> float | None:
     except ValueError:
         speed = math.nan
     if not speed > 0:
-        raise UserError(f"--links {link}: Gb/s above 0, or doubling")
+        raise UserError(f"--links {link}: allowed: Gb/s above 0, or doubling")
     return 1e9 * speed
 
 
-def _other_ways(plain: Way, deferring: Way) -> list[Way]:
-    """Vary one thing at a time."""
-    sizes = [replace(deferring, bucket_bytes=size) for size in _BUCKETS if size != plain.bucket_bytes]
-    return [*sizes, replace(plain, order="first"), replace(deferring, wire="float16")]
+def _other_transfers(overlapped: Transfer, deferring: Transfer) -> list[Transfer]:
+    """Return transfers that differ from one of these two in one property each: bucket size, order, number format."""
+    sizes = [replace(deferring, bucket_bytes=size) for size in _BUCKETS if size != overlapped.bucket_bytes]
+    return [*sizes, replace(overlapped, order="first"), replace(deferring, wire="float16")]
 
 
-def _other_settings(job: _Job) -> Iterator[_Job]:
-    """Vary what is fixed when a process starts."""
-    for setting in _SETTINGS:
-        yield replace(job, settings=(f"cluster.{setting}",))
-
-
-def _measure(job: _Job, ways: Sequence[Way]) -> tuple[list[Row], float]:
-    """Give a job's rows, and the seconds of a step without communication."""
-    measured = job.run(ways)
-    none, serial = (next(measured[way] for way in ways if way.when == when) for when in (NONE, SERIAL))
+def _measure(job: _LinkJob, transfers: Sequence[Transfer]) -> tuple[list[BenchRow], float]:
+    """Return the rows of a job, and the seconds of a step without communication."""
+    measured = job.run(transfers)
+    none, serial = (next(measured[each] for each in transfers if each.when == when) for when in (NONE, SERIAL))
     rows = []
-    for way, samples in measured.items():
-        rounds = [_figures(way, *each) for each in zip(samples, none, serial, strict=True)]
-        # Where communication after backward costs nothing, there is nothing to hide.
-        told = set.intersection(*(set(each) for each in rounds))
-        shared = [{figure: each[figure] for figure in each if figure in told} for each in rounds]
-        rows += summarize(f"{job.title}: {way.title}", shared, _WARMUP)
+    for transfer, samples in measured.items():
+        rounds = [_figures(transfer, *each) for each in zip(samples, none, serial, strict=True)]
+        # A round in which communication after backward costs no time has no hidden_fraction, so no round may have it.
+        common = set.intersection(*(set(each) for each in rounds))
+        kept = [{figure: each[figure] for figure in each if figure in common} for each in rounds]
+        rows += summarize(f"{job.title}: {transfer.title}", kept, _WARMUP)
     return rows, median(sample["step_ms"] for sample in none) / 1e3
 
 
-def _figures(way: Way, own: Figures, none: Figures, serial: Figures) -> Figures:
-    """Compare a sample with those of the same round."""
+def _figures(transfer: Transfer, own: Figures, none: Figures, serial: Figures) -> Figures:
+    """Return the figures of a sample, computed with the samples of the same round without communication and serial."""
     exposed_ms, serial_ms = own["step_ms"] - none["step_ms"], serial["step_ms"] - none["step_ms"]
-    if way.when == NONE:
+    if transfer.when == NONE:
         return own
-    if way.when == SERIAL or serial_ms <= 0:
+    if transfer.when == SERIAL or serial_ms <= 0:
         return {**own, "exposed_ms": exposed_ms}
     return {**own, "exposed_ms": exposed_ms, "hidden_fraction": 1 - exposed_ms / serial_ms}

@@ -1,4 +1,7 @@
-"""From the command to ``run_start``: ours against the order that training scripts follow today."""
+"""The time from the command to ``run_start``, of this program and of a script in the order that is usual today.
+
+`train.bench.bench_options` has the question and the options.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,12 @@ from logs.read.lines import read_events
 from train.bench.launching import pack_dataset, run
 from train.bench.measure import Report, interleave, make_report
 
-PURPOSE = "from the command to run_start, against imports, communicator, pipelines, weights by broadcast in turn"
+__all__ = ["measure"]
 
 _RECIPE = "imagenet-smoke"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See `Bench`."""
-    parser.add_argument("--rounds", metavar="N", type=int, default=3, help="rounds that count (default: 3)")
-    parser.add_argument("--image-size", metavar="PX", type=int, default=64, help="(default: 64)")
-    parser.add_argument("--batch-size", metavar="B", type=int, default=8, help="images a rank (default: 8)")
-    parser.add_argument("--ranks", metavar="R", type=int, default=2, help="ranks on this machine (default: 2)")
-
-
-def measure(arguments: argparse.Namespace) -> Report:
+def measure(options: argparse.Namespace) -> Report:
     """See `Bench`."""
     recipe, cluster = load_both(_RECIPE, "laptop")
     data = pack_dataset(recipe, cluster)
@@ -40,29 +35,36 @@ def measure(arguments: argparse.Namespace) -> Report:
         folder = Path(name)
         rows = interleave(
             {
-                "ours": lambda: _ours(arguments, folder / f"run-{time.time_ns()}"),
-                "textbook": lambda: _textbook(arguments, "dali", data, folder / "ledger.json"),
-                "textbook, MXNet's readers": lambda: _textbook(arguments, "mxnet", data, folder / "ledger.json"),
+                "ours": lambda: _ours(options, folder / f"run-{time.time_ns()}"),
+                "textbook": lambda: _textbook(options, "dali", data, folder / "ledger.json"),
+                "textbook, MXNet's readers": lambda: _textbook(options, "mxnet", data, folder / "ledger.json"),
             },
-            n=arguments.rounds, warmup=1, reference="textbook",
-            compared=["command_to_run_start_s", "rank_to_run_start_s"], tell=logging.getLogger(__name__).info,
-        )  # fmt: skip
-    shape = f"{arguments.image_size} px, {arguments.batch_size} images a rank, {arguments.ranks} ranks"
+            n=options.rounds,
+            warmup=1,
+            reference="textbook",
+            compared=["command_to_run_start_s", "rank_to_run_start_s"],
+            announce=logging.getLogger(__name__).info,
+        )
+    shape = f"{options.image_size} px, {options.batch_size} images a rank, {options.ranks} ranks"
     notes = [
-        f"ResNet-50 at {shape}; phases are rank 0's; ours overlap",
-        "command_: since the command was given (ours: what ./run.sh train runs; textbook: horovodrun)",
-        "rank_: since the process of rank 0 began",
-        "textbook: the order of Horovod's MXNet ImageNet example, with our DALI pipelines or, as there, MXNet's own",
+        f"ResNet-50 at {shape}; the phases are those of rank 0; in ours, phases overlap",
+        "command_to_run_start_s: since the command was given (ours: what ./run.sh train runs; textbook: horovodrun)",
+        "rank_to_run_start_s: since the process of rank 0 began",
+        "textbook: the order of Horovod's MXNet ImageNet example, with our DALI pipelines or with MXNet's readers, "
+        "which the example uses",
     ]
     return make_report(rows, notes)
 
 
-def _ours(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """Run one step by the command that users give."""
+def _ours(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Run one step by the command that users give, and return the figures of its start."""
     settings = {
-        "model.image_size": arguments.image_size, "batch.global_size": arguments.batch_size * arguments.ranks,
-        "data.eval_resize": None, "run.max_steps": 1, "cluster.ranks_per_node": arguments.ranks,
-    }  # fmt: skip
+        "model.image_size": options.image_size,
+        "batch.global_size": options.batch_size * options.ranks,
+        "data.eval_resize": None,
+        "run.max_steps": 1,
+        "cluster.ranks_per_node": options.ranks,
+    }
     sets = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     begin = time.time()
     run(command_of(Program.TRAIN_VERB, "train", _RECIPE, *sets, "--run-dir", str(folder)))
@@ -73,21 +75,32 @@ def _ours(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
     return _figures(ledger, begin, run_start)
 
 
-def _textbook(arguments: argparse.Namespace, readers: str, data: Path, output: Path) -> dict[str, float]:
-    """Run `train.bench.programs.startup_textbook` by the launcher that its readers know."""
+def _textbook(options: argparse.Namespace, readers: str, data: Path, output: Path) -> dict[str, float]:
+    """Run `train.bench.programs.startup_textbook` under horovodrun, and return the figures of its start."""
     horovodrun = Path(sys.executable).with_name("horovodrun")
     rank = command_of(
-        Program.STARTUP_TEXTBOOK, "--recipe", _RECIPE,
-        "--readers", readers, "--data", str(data), "--output", str(output),
-        "--image-size", str(arguments.image_size), "--batch-size", str(arguments.batch_size),
-    )  # fmt: skip
+        Program.STARTUP_TEXTBOOK,
+        f"--recipe={_RECIPE}",
+        f"--readers={readers}",
+        f"--data={data}",
+        f"--output={output}",
+        f"--image-size={options.image_size}",
+        f"--batch-size={options.batch_size}",
+    )
     begin = time.time()
-    run([str(horovodrun), "-np", str(arguments.ranks), "--gloo", *rank], {"OMP_NUM_THREADS": "1"})
+    run([str(horovodrun), "-np", str(options.ranks), "--gloo", *rank], {"OMP_NUM_THREADS": "1"})
     ledger = json.loads(output.read_text(encoding="utf-8"))
     return _figures(ledger, begin, ledger["run_start_time"])
 
 
 def _figures(ledger: Mapping[str, Any], begin: float, run_start: float) -> dict[str, float]:
+    """Return the seconds until ``run_start``, and the seconds of each phase of rank 0.
+
+    Args:
+        ledger: The content of ``startup.json``.
+        begin: When the command was given, in seconds since the epoch.
+        run_start: When the run started, in seconds since the epoch.
+    """
     phases: dict[str, float] = {}
     for row in ledger["phases"]:
         name = f"{row['phase']}_s"

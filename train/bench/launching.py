@@ -1,4 +1,4 @@
-"""Real jobs of several ranks, started as users start them, and the images that they read."""
+"""Start real jobs of several ranks as a user would, and pack the images that they read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from train.bench.measure import MeasurementFailed
 __all__ = ["pack_dataset", "run", "run_ranks"]
 
 _TAIL_LINES = 12
-"""Of a failed job's output, for its message."""
+"""Lines of a failed job's output that the message shows."""
 
 
 def run_ranks(
@@ -26,37 +26,47 @@ def run_ranks(
     overrides: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Run ``command`` once a rank, with what a run's ranks get, and wait for the end.
+    """Start ``command`` once for each rank, with the environment of a run's ranks, and wait until all have ended.
 
     Args:
         command: A program that reads rank and size by `train.rank.identity`; see `configs.programs.command_of`.
         cluster: A name in configs/clusters or a YAML file.
-        overrides: ``cluster.key=value``.
-        environment: Variables on top of this process's own.
+        overrides: Changes of the cluster, each ``cluster.key=value``.
+        environment: Variables to add to those of this process.
 
     Returns:
-        What the ranks wrote, mixed as it came.
+        The output of all ranks, mixed as it came.
 
     Raises:
-        MeasurementFailed: A rank failed; the text holds its last words.
+        MeasurementFailed: A rank failed; the text has the last lines of the output.
     """
     sets = [word for override in overrides for word in ("--set", override)]
     return run(command_of(Program.RANKS_LAUNCHER, "--cluster", cluster, *sets, "--", *command), environment)
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Run any program from our folder; gives its output.
+    """Run a program in the folder of this program, and return what it writes.
+
+    Args:
+        command: The command line.
+        environment: Variables to add to those of this process.
 
     Raises:
-        MeasurementFailed: Its exit status is not 0.
+        MeasurementFailed: The exit status is not 0; the text has the last lines of the output.
     """
     done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **(environment or {})}, text=True, errors="replace",
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-    )  # fmt: skip
+        command,
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+        text=True,
+        errors="replace",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
     if done.returncode:
         tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
-        raise MeasurementFailed(f"{' '.join(command)} ended with status {done.returncode}:\n{tail}")
+        raise MeasurementFailed(f"{' '.join(command)} ended with exit status {done.returncode}:\n{tail}")
     return done.stdout
 
 

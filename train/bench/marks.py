@@ -1,4 +1,4 @@
-"""Moments of a run, by name, and the milliseconds between them."""
+"""Named moments of a run, and the gaps between them in milliseconds."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ from statistics import median
 __all__ = ["BATCH", "DRAINED", "EPOCH", "EVALUATED", "EVALUATING", "QUEUED", "Moments", "gaps", "mark"]
 
 EPOCH = "an epoch begins"
-BATCH = "a step has its batch"
+BATCH = "a step has got a batch"
 QUEUED = "a step is queued"
-DRAINED = "the engine has done all steps"
+DRAINED = "the engine has finished all queued steps"
 EVALUATING = "an evaluation begins"
-EVALUATED = "it has its result"
+EVALUATED = "the evaluation has a result"
 
 Moments = list[tuple[str, float]]
-"""Name and time in seconds, in order."""
+"""Name and time in seconds of each moment, in order of time."""
 
 
 def mark(moments: Moments, name: str) -> None:
-    """Note that this moment is now."""
+    """Append the moment ``name`` with the present time."""
     moments.append((name, time.perf_counter()))
 
 
 def gaps(moments: Moments) -> Mapping[str, float]:
-    """Give what lies between steps, between epochs, and around an evaluation: medians over a run.
+    """Return the medians over a run of the gaps between steps, between epochs, and around an evaluation.
 
-    The first epoch's start is left out: it opens the files.
+    The start of the first epoch does not count, because it opens the files.
+
+    Returns:
+        ``between_steps_ms`` and ``between_epochs_ms``: from a queued step to the batch of the next step;
+        ``before_evaluation_ms``: from the end of the last queued step to the beginning of the evaluation;
+        ``evaluation_s``; ``after_evaluation_ms``: from the result to the batch of the next step.
     """
     found: dict[str, list[float]] = {}
     names = [name for name, _ in moments]

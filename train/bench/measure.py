@@ -1,4 +1,4 @@
-"""What every bench shares: alternatives measured in turn, rows with their spread, and what they were measured on.
+"""Shared by all benches: measure alternatives in turn, make a row of each figure, and describe the machine.
 
 Imports no framework; a bench imports one inside the function that needs it.
 """
@@ -13,31 +13,32 @@ from typing import Any
 
 from logs.environment import environment
 
-__all__ = ["MeasurementFailed", "Report", "Row", "interleave", "make_report", "ratio_rows", "summarize"]
+__all__ = ["BenchRow", "MeasurementFailed", "Report", "interleave", "make_report", "ratio_rows", "summarize"]
 
 Figures = Mapping[str, float]
-"""Figure -> value; the name of a figure ends with its unit: ``step_ms``, ``images_per_s``, ``input_wait_fraction``."""
+"""Name of a figure -> value. A name ends with the unit: ``step_ms``, ``images_per_s``, ``input_wait_fraction``."""
 
 _PACKAGES = ("horovod", "mxnet", "mxnet-cu112", "numpy", "nvidia-dali-cuda110", "pillow", "torch", "torchvision")
 _MACHINE = ("platform", "cpu", "cores", "usable_cores", "memory_bytes", "gpus")
 
 
 class MeasurementFailed(RuntimeError):
-    """What was to be measured failed; the text says what and why."""
+    """A job that was to be measured failed; the text says which one and why."""
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """One figure of one alternative.
 
     Attributes:
-        alternative: What was measured.
-        figure: What of it, with its unit; ``figure / reference`` is a ratio of the two in the same round.
-        n: Rounds that count.
-        warmup: Rounds before them that do not.
-        median: Of the rounds.
-        low: Their smallest value.
-        high: Their largest value.
+        alternative: Name of what was measured.
+        figure: Name of the figure, with the unit. ``FIGURE / REFERENCE`` is the value of the alternative divided by the
+            value of the reference in the same round.
+        n: Number of rounds that count.
+        warmup: Number of rounds before them that do not count.
+        median: Median of the rounds that count.
+        low: Smallest value of the rounds that count.
+        high: Largest value of the rounds that count.
     """
 
     alternative: str
@@ -55,23 +56,23 @@ class Report:
 
     Attributes:
         rows: The figures.
-        notes: Sentences that a reader of the rows needs.
-        versions: Package -> version, and the program's commit.
-        machine: What it ran on.
+        notes: Sentences that explain the rows.
+        versions: Package -> version, and the commit of this program.
+        machine: The machine that it ran on.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[BenchRow, ...]
     notes: tuple[str, ...]
     versions: Mapping[str, str]
     machine: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Give the report as plain values."""
+        """Return the report as values that JSON can hold."""
         return dataclasses.asdict(self)
 
 
-def make_report(rows: Iterable[Row], notes: Iterable[str] = ()) -> Report:
-    """Put rows and notes together with this machine and the versions of what runs on it."""
+def make_report(rows: Iterable[BenchRow], notes: Iterable[str] = ()) -> Report:
+    """Return a report of rows and notes, with a description of this machine and the versions of the packages."""
     found = environment()
     versions = {"python": found["python"].split()[0]}
     versions |= {name: version for name, version in found["packages"].items() if name.lower() in _PACKAGES}
@@ -81,26 +82,31 @@ def make_report(rows: Iterable[Row], notes: Iterable[str] = ()) -> Report:
 
 
 def interleave(
-    alternatives: Mapping[str, Callable[[], Figures]], *, n: int, warmup: int = 0, reference: str | None = None,
-    compared: Collection[str] | None = None, tell: Callable[[str], object] | None = None,
-) -> list[Row]:  # fmt: skip
-    """Measure alternatives round robin, so that a machine that slows down for a while slows all of them.
+    alternatives: Mapping[str, Callable[[], Figures]],
+    *,
+    n: int,
+    warmup: int = 0,
+    reference: str | None = None,
+    compared: Collection[str] | None = None,
+    announce: Callable[[str], object] | None = None,
+) -> list[BenchRow]:
+    """Measure all alternatives once in each round, so that a machine that slows down for a while slows all of them.
 
     Args:
-        alternatives: Name -> one measurement; all rounds of one alternative give the same figures.
-        n: Rounds that count.
-        warmup: Rounds before them that do not.
-        reference: The alternative that others are compared with; adds `ratio_rows`.
-        compared: The figures to compare; none: all that both have.
-        tell: Takes a line a measurement, since a bench may last minutes.
+        alternatives: Name -> function that measures once. All rounds of an alternative have the same figures.
+        n: Number of rounds that count.
+        warmup: Number of rounds before them that do not count.
+        reference: The alternative that the others are compared with (`ratio_rows`); if None, there is no comparison.
+        compared: The figures to compare; if None, all that both alternatives have.
+        announce: Called with a line before each measurement, because a bench may last minutes.
     """
     assert n >= 1
     assert reference is None or reference in alternatives
     measured: dict[str, list[Figures]] = {name: [] for name in alternatives}
     for number in range(warmup + n):
         for name, measure in alternatives.items():
-            if tell is not None:
-                tell(f"round {number + 1} of {warmup + n}: {name}")
+            if announce is not None:
+                announce(f"round {number + 1} of {warmup + n}: {name}")
             figures = measure()
             if number >= warmup:
                 measured[name].append(figures)
@@ -108,19 +114,36 @@ def interleave(
     return rows if reference is None else [*rows, *ratio_rows(measured, reference, warmup, compared)]
 
 
-def summarize(alternative: str, rounds: Sequence[Figures], warmup: int = 0) -> list[Row]:
-    """Make a row of each figure of ``rounds``, which all hold the same figures."""
+def summarize(alternative: str, rounds: Sequence[Figures], warmup: int = 0) -> list[BenchRow]:
+    """Return a row for each figure; all rounds have the same figures."""
     rows = []
     for figure in rounds[0]:
         values = [figures[figure] for figures in rounds]
-        rows.append(Row(alternative, figure, len(values), warmup, statistics.median(values), min(values), max(values)))
+        rows.append(
+            BenchRow(
+                alternative,
+                figure,
+                n=len(values),
+                warmup=warmup,
+                median=statistics.median(values),
+                low=min(values),
+                high=max(values),
+            )
+        )
     return rows
 
 
 def ratio_rows(
     measured: Mapping[str, Sequence[Figures]], reference: str, warmup: int = 0, compared: Collection[str] | None = None
-) -> list[Row]:
-    """Compare with ``reference``, round by round, the figures that both have; rounds where it is 0 are left out."""
+) -> list[BenchRow]:
+    """Return the ratio of each alternative to the reference, computed round by round.
+
+    Args:
+        measured: Alternative -> the figures of each round.
+        reference: The alternative to divide by. Rounds in which the figure of the reference is 0 are left out.
+        warmup: Number of rounds that do not count and are not in ``measured``; for the rows.
+        compared: The figures to compare; if None, all that both alternatives have.
+    """
     rows = []
     for name, rounds in measured.items():
         wanted = rounds[0] if compared is None else compared

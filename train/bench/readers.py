@@ -1,4 +1,4 @@
-"""Three readers of the same records that make the same batches: ours through DALI, MXNet's own, and Pillow."""
+"""Three readers that make the same batches of the same records: our DALI pipeline, MXNet's own reader, and Pillow."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ __all__ = ["BATCH_SIZE", "read_by_dali", "read_by_mxnet", "read_by_pillow"]
 
 BATCH_SIZE = 16
 _CROP_ATTEMPTS = 10
+_FLIP_SHARE = 0.5
 
 
 def read_by_dali(recipe: Recipe, cluster: Cluster, folder: Path) -> Iterator[Any]:
-    """Give batches of the pipeline that our runs use, without end."""
+    """Yield batches of the pipeline that training uses, without end."""
     from data.input.packed import open_training  # noqa: PLC0415 (DALI, MXNet)
 
     source = open_training(recipe, cluster.engine, folder, batch_size=BATCH_SIZE, rank=0, world_size=1, device_id=None)
@@ -31,19 +32,34 @@ def read_by_dali(recipe: Recipe, cluster: Cluster, folder: Path) -> Iterator[Any
 
 
 def read_by_mxnet(recipe: Recipe, folder: Path) -> Iterator[Any]:
-    """Give batches of ``mx.io.ImageRecordIter``, as Horovod's example sets it, without its colour jitter."""
+    """Yield batches of ``mx.io.ImageRecordIter`` without end, set as in Horovod's example but without colour jitter."""
     import mxnet as mx  # noqa: PLC0415
 
     crop, side = recipe.data.crop, recipe.model.image_size
     assert crop.kind == "resized"
     (mean_r, mean_g, mean_b), (std_r, std_g, std_b) = recipe.data.mean, recipe.data.std
     reader = mx.io.ImageRecordIter(
-        path_imgrec=str(folder / "train.rec"), path_imgidx=str(folder / "train.idx"), batch_size=BATCH_SIZE,
-        data_shape=(3, side, side), shuffle=True, preprocess_threads=1, verbose=False, rand_mirror=recipe.data.flip,
-        random_resized_crop=True, min_random_area=crop.area[0], max_random_area=crop.area[1],
-        min_aspect_ratio=crop.aspect[0], max_aspect_ratio=crop.aspect[1], inter_method=1,
-        mean_r=mean_r, mean_g=mean_g, mean_b=mean_b, std_r=std_r, std_g=std_g, std_b=std_b,
-    )  # fmt: skip
+        path_imgrec=str(folder / "train.rec"),
+        path_imgidx=str(folder / "train.idx"),
+        batch_size=BATCH_SIZE,
+        data_shape=(3, side, side),
+        shuffle=True,
+        preprocess_threads=1,
+        verbose=False,
+        rand_mirror=recipe.data.flip,
+        random_resized_crop=True,
+        min_random_area=crop.area[0],
+        max_random_area=crop.area[1],
+        min_aspect_ratio=crop.aspect[0],
+        max_aspect_ratio=crop.aspect[1],
+        inter_method=1,
+        mean_r=mean_r,
+        mean_g=mean_g,
+        mean_b=mean_b,
+        std_r=std_r,
+        std_g=std_g,
+        std_b=std_b,
+    )
     while True:
         for batch in reader:
             yield batch.data[0]
@@ -51,7 +67,10 @@ def read_by_mxnet(recipe: Recipe, folder: Path) -> Iterator[Any]:
 
 
 def read_by_pillow(recipe: Recipe, folder: Path) -> Iterator[Any]:
-    """Give batches as a loader in Python makes them, in this thread: decode, crop and resize, flip, normalise."""
+    """Yield batches without end, made in this thread as a loader in Python makes them.
+
+    The loader decodes, crops and resizes, flips, and normalises.
+    """
     import mxnet as mx  # noqa: PLC0415
 
     from data.input.stream import index_rows  # noqa: PLC0415 (imports MXNet)
@@ -69,12 +88,15 @@ def read_by_pillow(recipe: Recipe, folder: Path) -> Iterator[Any]:
                     box = _random_box(random, jpeg.size, crop)
                     image = jpeg.convert("RGB").resize((side, side), Image.Resampling.BILINEAR, box=box)
                 pixels = (np.asarray(image, np.float32) - mean) / std
-                row[:] = (pixels[:, ::-1] if random.random() < 0.5 else pixels).transpose(2, 0, 1)  # noqa: PLR2004
+                row[:] = (pixels[:, ::-1] if random.random() < _FLIP_SHARE else pixels).transpose(2, 0, 1)
             yield mx.nd.array(batch)
 
 
 def _random_box(random: np.random.Generator, size: tuple[int, int], crop: Crop) -> tuple[float, float, float, float]:
-    """Draw a window (left, top, right, bottom) in px by the rule of random resized crops; the whole image at worst."""
+    """Return a random window (left, top, right, bottom) in px, by the rule of random resized crops.
+
+    If no attempt fits, the window is the whole image.
+    """
     width, height = size
     for _ in range(_CROP_ATTEMPTS):
         area = width * height * random.uniform(*crop.area)

@@ -1,4 +1,7 @@
-"""How a bench's ranks tell their samples: a line of JSON an alternative. Imports nothing that a peer may lack."""
+"""Samples from the ranks of a bench to the bench: one line of JSON for each alternative, on standard output.
+
+Imports nothing that the environment of a peer may lack.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,19 @@ from collections.abc import Mapping, Sequence
 
 from train.rank.identity import Identity
 
-__all__ = ["samples_of", "tell"]
+__all__ = ["read_samples", "write_samples"]
 
-_MARK = '{"alternative":'
+_LINE_START = '{"alternative":'
 
 
-def tell(identity: Identity, alternative: str, samples: Sequence[Mapping[str, float]]) -> None:
-    """Write one line with an alternative's samples, on rank 0."""
+def write_samples(identity: Identity, alternative: str, samples: Sequence[Mapping[str, float]]) -> None:
+    """Write the samples of one alternative as a line to standard output; ranks other than 0 write nothing."""
     if identity.rank == 0:
         sys.stdout.write(json.dumps({"alternative": alternative, "samples": list(samples)}) + "\n")
         sys.stdout.flush()
 
 
-def samples_of(said: str) -> dict[str, list[Mapping[str, float]]]:
-    """Find what `tell` wrote among all that a job wrote: samples by alternative."""
-    lines = [json.loads(line) for line in said.splitlines() if line.startswith(_MARK)]
+def read_samples(output: str) -> dict[str, list[Mapping[str, float]]]:
+    """Return alternative -> samples, from the lines of `write_samples` among all output of a job."""
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith(_LINE_START)]
     return {line["alternative"]: line["samples"] for line in lines}

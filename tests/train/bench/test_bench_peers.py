@@ -42,9 +42,9 @@ _TINY = ["--model", "mnist_small_cnn", "--batch", "2", "--rounds", "1", "--steps
     [
         (["--model", "alexnett"], "--model alexnett: no such network; did you mean 'alexnet'?"),
         (["--model", "alexnet", "--image-size", "32"], "model.image_size: got 32, allowed: "),
-        (["--batch", "0"], "--batch 0: a whole number above 0"),
-        (["--ranks", "-1"], "--ranks -1: a whole number above 0"),
-        (["--rounds", "0"], "--rounds 0: a whole number above 0"),
+        (["--batch", "0"], "--batch 0: allowed: a whole number above 0"),
+        (["--ranks", "-1"], "--ranks -1: allowed: a whole number above 0"),
+        (["--rounds", "0"], "--rounds 0: allowed: a whole number above 0"),
     ],
 )
 def test_wrong_options_are_one_line_before_anything_is_installed_or_run(
@@ -65,8 +65,8 @@ def test_without_pytorch_ours_is_measured_and_the_way_to_pytorch_is_told(
     monkeypatch.setattr(bench_peers, "_FOLDER", tmp_path / "none")
     report = _report(tmp_path, "--ranks", "1")
     assert _rates(report).keys() == {"ours"}
-    assert "without PyTorch; --install puts it into .venv-peers (1 GB)" in report["notes"]
-    assert "without Horovod's example: MXNet's model zoo has no mnist_small_cnn" in report["notes"]
+    assert "PyTorch is not measured: it is not installed; --install puts it into .venv-peers (1 GB)" in report["notes"]
+    assert "Horovod's example is not measured: MXNet's model zoo has no mnist_small_cnn" in report["notes"]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -9,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from train.bench.__main__ import _BENCHES, main
-from train.bench.measure import Row, interleave
+from configs.load import ROOT
+from tests.train.bench import quick as quick_bench
+from train.bench.__main__ import main
+from train.bench.bench_options import BENCHES, BenchEntry
+from train.bench.measure import BenchRow, interleave
 
 
 def test_alternatives_take_turns_and_warm_up_rounds_do_not_count() -> None:
@@ -26,10 +30,10 @@ def test_alternatives_take_turns_and_warm_up_rounds_do_not_count() -> None:
     )  # fmt: skip
     assert order == ["ours", "theirs"] * 4
     assert rows == [
-        Row("ours", "step_ms", 3, 1, median=2, low=1, high=9),
-        Row("theirs", "step_ms", 3, 1, median=3, low=2, high=8),
+        BenchRow("ours", "step_ms", 3, 1, median=2, low=1, high=9),
+        BenchRow("theirs", "step_ms", 3, 1, median=3, low=2, high=8),
         # 1/2, 2/8 and 9/3: paired by round, so not the ratio of the medians.
-        Row("ours", "step_ms / theirs", 3, 1, median=0.5, low=0.25, high=3),
+        BenchRow("ours", "step_ms / theirs", 3, 1, median=0.5, low=0.25, high=3),
     ]
 
 
@@ -42,7 +46,8 @@ def test_figures_that_the_reference_lacks_or_has_as_zero_get_no_ratio() -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add a bench that takes no time."""
-    monkeypatch.setitem(_BENCHES, "quick", "tests.train.bench.quick")
+    entry = BenchEntry("how the harness works", quick_bench.__name__, quick_bench.add_options)
+    monkeypatch.setitem(BENCHES, "quick", entry)
 
 
 @pytest.mark.usefixtures("quick")
@@ -68,15 +73,19 @@ def test_a_measurement_that_failed_is_status_one(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "error: the ranks died of boredom\n"
 
 
-def test_help_names_every_bench_with_its_question_and_imports_no_framework() -> None:
-    program = (
-        "import sys; from train.bench.__main__ import main\n"
-        "try: main(['--help'])\n"
-        "finally: print('mxnet' in sys.modules)"
-    )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert all(name in said for name in _BENCHES)
-    assert said.splitlines()[-1] == "False"
+@pytest.mark.parametrize("words", [[], *([name] for name in BENCHES)])
+def test_help_needs_nothing_but_the_standard_library(words: list[str]) -> None:
+    imports = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from train.bench.__main__ import main"
+    lines = f"{imports}; main({[*words, '--help']})"
+    # -S leaves out site-packages, where everything lies that is installed.
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", lines], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert words or all(name in done.stdout for name in BENCHES)
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_every_bench_has_a_module_that_measures(name: str) -> None:
+    assert callable(importlib.import_module(BENCHES[name].module).measure)
 
 
 def test_a_bench_that_does_not_exist_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,1 +1,1 @@
-"""What the ranks of a bench run: each a program that tells its samples as lines of JSON on standard output."""
+"""The programs that the ranks of a bench run. Each one writes samples as lines of JSON (`train.bench.samples`)."""

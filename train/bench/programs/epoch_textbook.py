@@ -1,7 +1,8 @@
-"""One rank of ``bench epoch``: epochs as training scripts loop over them today, and the moments at which things happen.
+"""One rank of ``bench epoch``: loops over epochs as training scripts do today, and records when each part happens.
 
-*Source* of the loop: Horovod 0.28.1, examples/mxnet/mxnet_imagenet_resnet50.py with Gluon: readers that are reset at
-each epoch and evaluation, accuracy read at every step, a line an epoch. The network is a small one of MXNet's zoo.
+*Source* of the loop: Horovod 0.28.1, examples/mxnet/mxnet_imagenet_resnet50.py with Gluon. The readers are reset before
+each epoch and each evaluation, the accuracy is read at every step, and each epoch writes a line. The network is a
+small one of MXNet's model zoo.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _CLASSES = 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, and write the gaps on rank 0."""
+    """Train, and write the gaps between epochs on rank 0."""
     die_with_parent()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
@@ -95,10 +96,20 @@ def _reader(options: argparse.Namespace, split: str, **settings: Any) -> Any:
     import mxnet as mx  # noqa: PLC0415
 
     return mx.io.ImageRecordIter(
-        path_imgrec=str(options.data / f"{split}.rec"), path_imgidx=str(options.data / f"{split}.idx"),
-        data_shape=(3, options.image_size, options.image_size), batch_size=options.batch_size, preprocess_threads=1,
-        mean_r=80, mean_g=80, mean_b=80, std_r=90, std_g=90, std_b=90, verbose=False, **settings,
-    )  # fmt: skip
+        path_imgrec=str(options.data / f"{split}.rec"),
+        path_imgidx=str(options.data / f"{split}.idx"),
+        data_shape=(3, options.image_size, options.image_size),
+        batch_size=options.batch_size,
+        preprocess_threads=1,
+        mean_r=80,
+        mean_g=80,
+        mean_b=80,
+        std_r=90,
+        std_g=90,
+        std_b=90,
+        verbose=False,
+        **settings,
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""One rank of ``bench peers``: what Horovod's own MXNet example for ImageNet does, in our words.
+"""One rank of ``bench peers``: does what Horovod's own MXNet example for ImageNet does, written anew.
 
-*Source*: horovod 0.28.1, examples/mxnet/mxnet_imagenet_resnet50.py, with ``--use-rec --no-cuda`` and its defaults: the
-module interface, ``resnet50_v1`` (MXNet's model zoo has the GluonCV network of that name) or another of the zoo's
-networks as its ``--model``, ImageRecordIter with two threads and colour jitter, SGD of momentum 0.9 at 0.05 a rank
-with a polynomial decay, accuracy read every batch; or ``--mode gluon``.
+*Source*: horovod 0.28.1, examples/mxnet/mxnet_imagenet_resnet50.py, with ``--use-rec --no-cuda`` and otherwise the
+defaults of the example: the module interface; ``resnet50_v1`` (the network of that name in MXNet's model zoo is
+GluonCV's) or another network of the zoo as ``--model``; ImageRecordIter with two threads and colour jitter; SGD with
+momentum 0.9 and a learning rate of 0.05 a rank with polynomial decay; the accuracy read at every batch. ``--mode
+gluon`` is the example's other interface.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import horovod.mxnet as hvd
 import mxnet as mx
 
-from train.bench.samples import tell
+from train.bench.samples import write_samples
 from train.rank.identity import read_identity
 
 __all__ = ["main"]
@@ -30,35 +31,54 @@ _EPOCH_IMAGES, _EPOCHS, _WARMUP_EPOCHS = 1281167, 90, 10
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, help="RecordIO files without their suffix")
-    parser.add_argument("--model", required=True, help="as MXNet's model zoo calls it")
+    parser.add_argument("--model", required=True, help="name in MXNet's model zoo")
     parser.add_argument("--image-size", type=int, required=True)
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--mode", choices=["module", "gluon"], default="module")
-    parser.add_argument("--warmup", type=int, required=True, help="steps before those that count")
-    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--warmup", type=int, required=True, help="steps that do not count")
+    parser.add_argument("--steps", type=int, required=True, help="steps that count, after those")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tell images/s of all ranks."""
+    """Measure the images/s of all ranks."""
     options = _options(arguments)
     hvd.init()
     train = {"module": _train_module, "gluon": _train_gluon}[options.mode]
     seconds = train(options, mx.io.ResizeIter(_images(options), options.warmup + options.steps))
     slowest_s = float(hvd.allgather(mx.nd.array([seconds]), name="seconds").max().asscalar())
     images_per_s = hvd.size() * options.batch_size * options.steps / slowest_s
-    tell(read_identity(os.environ), options.mode, [{"images_per_s": images_per_s}])
+    write_samples(read_identity(os.environ), options.mode, [{"images_per_s": images_per_s}])
     return 0
 
 
 def _images(options: argparse.Namespace) -> Any:
     return mx.io.ImageRecordIter(
-        path_imgrec=f"{options.data}.rec", path_imgidx=f"{options.data}.idx", preprocess_threads=2, shuffle=True,
-        batch_size=options.batch_size, data_shape=(3, options.image_size, options.image_size), label_width=1,
-        mean_r=123.68, mean_g=116.779, mean_b=103.939, rand_mirror=True, rand_crop=False, random_resized_crop=True,
-        min_aspect_ratio=3 / 4, max_aspect_ratio=4 / 3, min_random_area=0.08, max_random_area=1, brightness=0.4,
-        saturation=0.4, contrast=0.4, pca_noise=0.1, num_parts=hvd.size(), part_index=hvd.rank(), verbose=False,
-    )  # fmt: skip
+        path_imgrec=f"{options.data}.rec",
+        path_imgidx=f"{options.data}.idx",
+        preprocess_threads=2,
+        shuffle=True,
+        batch_size=options.batch_size,
+        data_shape=(3, options.image_size, options.image_size),
+        label_width=1,
+        mean_r=123.68,
+        mean_g=116.779,
+        mean_b=103.939,
+        rand_mirror=True,
+        rand_crop=False,
+        random_resized_crop=True,
+        min_aspect_ratio=3 / 4,
+        max_aspect_ratio=4 / 3,
+        min_random_area=0.08,
+        max_random_area=1,
+        brightness=0.4,
+        saturation=0.4,
+        contrast=0.4,
+        pca_noise=0.1,
+        num_parts=hvd.size(),
+        part_index=hvd.rank(),
+        verbose=False,
+    )
 
 
 def _optimizer(options: argparse.Namespace, **rescale: float) -> Any:
@@ -75,14 +95,14 @@ def _network(model: str) -> tuple[Any, Any]:
 
 
 class _Stopwatch:
-    """Seconds from the end of the last step that warms up to the end of the last step."""
+    """Measures the seconds from the end of the last step that does not count to the end of the last step."""
 
     def __init__(self, warmup: int, steps: int) -> None:
         self._first, self._last, self._number = warmup, warmup + steps, 0
         self.seconds = 0.0
 
     def __call__(self, _: object = None) -> None:
-        """Tell that a step has ended."""
+        """Count a step that has ended."""
         self._number += 1
         if self._number in (self._first, self._last):
             mx.nd.waitall()

@@ -1,4 +1,4 @@
-"""One rank of ``bench peers``: this program, from JPEGs to updated weights, as a run does it."""
+"""One rank of ``bench peers``: trains as a run of this program does, from JPEGs to updated weights."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import sys
 from collections.abc import Sequence
 
 from train.bench.bench_rank import open_rank, steps_of
-from train.bench.samples import tell
+from train.bench.samples import write_samples
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tell images/s of all ranks."""
+    """Measure the images/s of all ranks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--set", dest="overrides", action="append", default=[])
-    parser.add_argument("--warmup", type=int, required=True, help="steps before those that count")
-    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--warmup", type=int, required=True, help="steps that do not count")
+    parser.add_argument("--steps", type=int, required=True, help="steps that count, after those")
     options = parser.parse_args(arguments)
-    import data.input.pipeline  # noqa: F401, PLC0415 (DALI before Horovod: see train.dataset)
+    import data.input.pipeline  # noqa: F401, PLC0415 (DALI before Horovod: `train.dataset` explains it)
     from train.dataset import images_of  # noqa: PLC0415
 
     rank = open_rank(options.overrides, "imagenet-b256")
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     steps = steps_of(rank, rank.parts.communicator, rank.parts.model.buckets, source)
     rank.time_s(lambda: steps(options.warmup))
     images_per_s = options.steps * rank.parts.plan.global_batch_size / rank.time_s(lambda: steps(options.steps))
-    tell(rank.parts.identity, "ours", [{"images_per_s": images_per_s}])
+    write_samples(rank.parts.identity, "ours", [{"images_per_s": images_per_s}])
     source.close()
     return 0
 

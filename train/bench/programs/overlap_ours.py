@@ -1,4 +1,4 @@
-"""One rank of ``bench overlap``: the same step, its gradients travelling in different ways, in turn."""
+"""One rank of ``bench overlap``: the same step with different transfers of the gradients, in turn."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from train.bench.bench_rank import BenchRank, open_rank, steps_of
-from train.bench.samples import tell
+from train.bench.samples import write_samples
 from train.comm.buckets import BucketPlan, plan_buckets, plan_reductions
 from train.comm.communicator import Communicator, SingleProcess
 
-__all__ = ["NONE", "OVERLAPPED", "SERIAL", "Way", "main"]
+__all__ = ["NONE", "OVERLAPPED", "SERIAL", "Transfer", "main"]
 
 NONE, SERIAL, OVERLAPPED = "none", "serial", "overlapped"
 
 
 @dataclass(frozen=True)
-class Way:
-    """How gradients travel.
+class Transfer:
+    """When and how the gradients are reduced.
 
     Attributes:
-        when: Never (``none``), after backward has ended (``serial``) or beside it (``overlapped``).
-        bucket_bytes: Cap of one reduction.
-        order: Which bucket is handed over first: that of the ``last`` layer, or of the ``first``.
-        wire: Type of the numbers sent.
-        deferred: Share of the bytes that lets the first layers' pass.
+        when: Never (``none``), after backward has ended (``serial``) or during backward (``overlapped``).
+        bucket_bytes: Largest size of one reduction.
+        order: The layer with the first bucket: the ``last`` layer of the network, or the ``first``.
+        wire: Data type of the numbers sent.
+        deferred: Share of the bytes that is reduced after the gradients of the first layers
+            (`train.comm.buckets.plan_reductions`).
     """
 
     when: str
@@ -38,12 +39,12 @@ class Way:
 
     @property
     def name(self) -> str:
-        """Write it as `parse` reads it."""
+        """Return the text that `parse` reads."""
         return ":".join([self.when, str(self.bucket_bytes), self.order, self.wire, f"{self.deferred:g}"])
 
     @property
     def title(self) -> str:
-        """Write it for people; what is usual is left out."""
+        """Return the name in the table; defaults are left out."""
         if self.when == NONE:
             return NONE
         order = "" if self.order == "last" else ", first layer first"
@@ -52,13 +53,13 @@ class Way:
         return f"{self.when} {self.bucket_bytes >> 10} KiB{order}{wire}{deferred}"
 
     @classmethod
-    def parse(cls, text: str) -> Way:
-        """Read ``when:bucket_bytes:order:wire:deferred``."""
+    def parse(cls, text: str) -> Transfer:
+        """Return the transfer of the text ``when:bucket_bytes:order:wire:deferred``."""
         when, bucket_bytes, order, wire, deferred = text.split(":")
         return cls(when, int(bucket_bytes), order, wire, float(deferred))
 
     def steps(self, rank: BenchRank) -> Callable[[int], Any]:
-        """Make steps whose gradients travel so."""
+        """Return a function that queues a number of steps with this transfer, as `steps_of` does."""
         buckets = self._buckets([array.size * array.dtype().itemsize for array in rank.parts.model.network.gradients])
         return steps_of(rank, self._communicator(rank.parts.communicator), buckets)
 
@@ -71,49 +72,52 @@ class Way:
     def _communicator(self, real: Communicator) -> Communicator:
         if self.when == NONE:
             return SingleProcess()
-        return _Travelling(real, self)
+        return _TransferCommunicator(real, self)
 
 
-class _Travelling(SingleProcess):
-    """Reduce in one way, under names of its own: Horovod remembers the shape that goes with a name."""
+class _TransferCommunicator(SingleProcess):
+    """Reduces as one transfer says.
 
-    def __init__(self, real: Communicator, way: Way) -> None:
-        self._real, self._way = real, way
+    Each transfer has names of its own for the reductions, because Horovod remembers the shape that belongs to a name.
+    """
+
+    def __init__(self, real: Communicator, transfer: Transfer) -> None:
+        self._real, self._transfer = real, transfer
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """See `Communicator`."""
         import mxnet as mx  # noqa: PLC0415 (slow)
 
-        if self._way.when == SERIAL and name == "bucket_0":
+        if self._transfer.when == SERIAL and name == "bucket_0":
             mx.nd.waitall()
-        name = f"{self._way.name} {name}"
-        if self._way.wire == "float32":
+        name = f"{self._transfer.name} {name}"
+        if self._transfer.wire == "float32":
             self._real.reduce(name, arrays, priority)
             return
-        sent = [array.astype(self._way.wire) for array in arrays]
+        sent = [array.astype(self._transfer.wire) for array in arrays]
         self._real.reduce(name, sent, priority)
         for array, received in zip(arrays, sent, strict=True):
             mx.nd.cast(received, dtype="float32", out=array)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tell milliseconds a step of each way, one sample a round."""
+    """Measure the milliseconds a step of each transfer, with one sample in each round."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--set", dest="overrides", action="append", default=[])
-    parser.add_argument("--rounds", type=int, required=True, help="beside one that warms up")
-    parser.add_argument("--steps", type=int, required=True, help="in one sample")
-    parser.add_argument("ways", nargs="+", type=Way.parse)
+    parser.add_argument("--rounds", type=int, required=True, help="rounds that count, after one that does not")
+    parser.add_argument("--steps", type=int, required=True, help="steps of one sample")
+    parser.add_argument("transfers", nargs="+", type=Transfer.parse)
     options = parser.parse_args(arguments)
     rank = open_rank(options.overrides)
-    ways = {way: way.steps(rank) for way in options.ways}
-    samples: dict[Way, list[dict[str, float]]] = {way: [] for way in ways}
+    steps_by_transfer = {transfer: transfer.steps(rank) for transfer in options.transfers}
+    samples: dict[Transfer, list[dict[str, float]]] = {transfer: [] for transfer in steps_by_transfer}
     for number in range(1 + options.rounds):
-        for way, steps in ways.items():
+        for transfer, steps in steps_by_transfer.items():
             step_ms = 1e3 * rank.time_between_s(steps, options.steps) / options.steps
             if number:
-                samples[way].append({"step_ms": step_ms})
-    for way, rounds in samples.items():
-        tell(rank.parts.identity, way.name, rounds)
+                samples[transfer].append({"step_ms": step_ms})
+    for transfer, rounds in samples.items():
+        write_samples(rank.parts.identity, transfer.name, rounds)
     return 0
 
 

@@ -1,6 +1,6 @@
-"""A network's table as a PyTorch module: the peer's network is ours by construction.
+"""The table of a network as a PyTorch module, so that the peer trains the same network as this program.
 
-Imports of ours only what needs nothing but the standard library, as `pytorch_peer` does.
+Of our modules, it imports only those that need nothing but the standard library, as `pytorch_peer` does.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ __all__ = ["TableNetwork"]
 
 
 class TableNetwork(nn.Module):  # type: ignore[misc]
-    """The rows of `train.networks.arch` in their order; so are the parameters, each bias behind its weight."""
+    """The rows of `train.networks.arch` in order. The parameters have the same order, each bias after its weight."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
         self._rows = network.layers
         read = [name for row in self._rows for name in row.inputs]
-        # A ReLU may overwrite what nobody else reads, as people write it by hand.
+        # A ReLU overwrites its input if no other row reads that input, as in networks that people write by hand.
         alone = {name for name in read if read.count(name) == 1}
         self.parts = nn.ModuleDict({row.name: _part(row, inplace=row.inputs[0] in alone) for row in self._rows})
 
     def forward(self, images: Any) -> Any:
-        """Give logits of shape (batch, classes)."""
+        """Return logits of shape [batch, classes]."""
         outputs = {"data": images}
         for row in self._rows:
             outputs[row.name] = self.parts[row.name](*(outputs[name] for name in row.inputs))
@@ -36,7 +36,7 @@ class TableNetwork(nn.Module):  # type: ignore[misc]
 
 
 def _part(row: Layer, *, inplace: bool) -> nn.Module:
-    """Make the module of one row; `train.engine.mxnet.network` makes the same operator of MXNet's."""
+    """Return the module of one row; `train.engine.mxnet.network` makes the same operator in MXNet."""
     geometry = row.kernel, row.stride, row.padding
     parts: dict[str, Callable[[], Any]] = {
         "conv": lambda: nn.Conv2d(row.in_channels, row.out_channels, *geometry, bias=row.has_bias),

@@ -1,7 +1,8 @@
-"""One rank of ``bench peers``: PyTorch's DistributedDataParallel over Gloo, or its DataParallel, with a plain loader.
+"""One rank of ``bench peers``: PyTorch's DistributedDataParallel over Gloo, or DataParallel, with a plain loader.
 
-The same network, batch, optimizer and images as ours; a loader of one worker that decodes with Pillow. Runs in an
-environment of its own, so it imports of ours only what needs nothing but NumPy and the standard library.
+Network, batch, optimizer and images are those of this program; the loader has one worker, which decodes with Pillow.
+The program runs in an environment of its own. So of our modules, it imports only those that need nothing but NumPy and
+the standard library.
 """
 
 from __future__ import annotations
@@ -25,44 +26,46 @@ from torch.utils.data.distributed import DistributedSampler
 
 from data.recordio import RecordFile, unpack_image
 from train.bench.programs.pytorch_network import TableNetwork
-from train.bench.samples import tell
+from train.bench.samples import write_samples
 from train.networks.arch import build_network
 from train.rank.identity import read_identity
 
 __all__ = ["main"]
 
+_FLIP_SHARE = 0.5
+
 _MEAN, _STD = np.array([123.675, 116.28, 103.53], np.float32), np.array([58.395, 57.12, 57.375], np.float32)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tell images/s of all ranks."""
+    """Measure the images/s of all ranks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, help="RecordIO files without their suffix")
     parser.add_argument("--model", required=True)
     parser.add_argument("--classes", type=int, required=True)
-    parser.add_argument("--channels", type=int, required=True, help="of the images")
+    parser.add_argument("--channels", type=int, required=True, help="channels of the images")
     parser.add_argument("--image-size", type=int, required=True)
     parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--meet", required=True, help="file by which the ranks meet; not there yet")
+    parser.add_argument("--meeting-file", required=True, help="file by which the ranks find each other; must not exist")
     parser.add_argument("--channels-last", action="store_true")
-    parser.add_argument("--threads", type=int, help="of DataParallel, in place of DistributedDataParallel")
-    parser.add_argument("--warmup", type=int, required=True, help="steps before those that count")
-    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--threads", type=int, help="measure DataParallel, with this number of threads")
+    parser.add_argument("--warmup", type=int, required=True, help="steps that do not count")
+    parser.add_argument("--steps", type=int, required=True, help="steps that count, after those")
     options = parser.parse_args(arguments)
     identity = read_identity(os.environ)
     distributed.init_process_group(
-        "gloo", init_method=f"file://{options.meet}", rank=identity.rank, world_size=identity.world_size
+        "gloo", init_method=f"file://{options.meeting_file}", rank=identity.rank, world_size=identity.world_size
     )
     slowest_s = torch.tensor(_train(options))
     distributed.all_reduce(slowest_s, distributed.ReduceOp.MAX)
     images_per_s = identity.world_size * options.batch_size * options.steps / float(slowest_s)
-    tell(identity, "pytorch", [{"images_per_s": images_per_s}])
+    write_samples(identity, "pytorch", [{"images_per_s": images_per_s}])
     distributed.destroy_process_group()
     return 0
 
 
 def _train(options: argparse.Namespace) -> float:
-    """Give the seconds of the steps that count."""
+    """Return the seconds of the steps that count."""
     order = torch.channels_last if options.channels_last else torch.contiguous_format
     table = build_network(
         options.model, num_classes=options.classes, image_size=options.image_size, input_channels=options.channels
@@ -92,7 +95,7 @@ def _train(options: argparse.Namespace) -> float:
 
 
 class _Images(Dataset):  # type: ignore[misc]
-    """The packed JPEGs, cut and flipped at random."""
+    """The packed JPEGs, cropped and flipped at random."""
 
     def __init__(self, stem: Path, size: int, channels: int) -> None:
         rows = stem.with_suffix(".idx").read_text(encoding="ascii").splitlines()
@@ -108,13 +111,13 @@ class _Images(Dataset):  # type: ignore[misc]
         image = Image.open(io.BytesIO(record.image)).convert(self._mode)
         cut = image.resize((self._size, self._size), Image.Resampling.BILINEAR, box=_random_box(*image.size))
         pixels = (np.asarray(cut, np.float32).reshape(self._size, self._size, -1) - self._mean) / self._std
-        if random.random() < 0.5:  # noqa: PLR2004 (a coin)
+        if random.random() < _FLIP_SHARE:
             pixels = pixels[:, ::-1]
         return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), int(record.labels[0])
 
 
 def _random_box(width: int, height: int) -> tuple[float, float, float, float]:
-    """Choose 8 to 100 % of the area at an aspect of 3/4 to 4/3, as the ImageNet crop does."""
+    """Return a random window of 8 to 100 % of the area with an aspect of 3/4 to 4/3, as for the ImageNet crop."""
     area = width * height * random.uniform(0.08, 1)
     aspect = random.uniform(3 / 4, 4 / 3)
     cut_width, cut_height = min(width, (area * aspect) ** 0.5), min(height, (area / aspect) ** 0.5)

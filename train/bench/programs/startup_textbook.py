@@ -1,8 +1,8 @@
-"""One rank that starts the way scripts do today: everything in turn, and weights from rank 0 by broadcast.
+"""One rank of ``bench startup``: starts as scripts do today, one phase after another, with weights broadcast by rank 0.
 
 *Source* of the order: Horovod 0.28.1, examples/mxnet/mxnet_imagenet_resnet50.py with Gluon: imports, ``hvd.init``,
-readers, network, random weights, broadcast, trainer. Then, as in our own runs, a warm-up step on blank images, and the
-moment at which a run would start. Run by `train.bench.bench_startup`, once a rank.
+readers, network, random weights, broadcast, trainer. Then follow, as in the runs of this program, a warm-up step on
+blank images, and the moment at which a run would start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Start, and write the ledger on rank 0."""
+    """Go through all phases, and write the ledger on rank 0."""
     ledger = Ledger()
     options = _options(arguments)
     with ledger.phase("imports"):
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         network.initialize(mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2))
         weights = network.collect_params()
         hvd.broadcast_parameters(weights, root_rank=0)
-    # Gluon draws the weights, and Horovod broadcasts them, when the first batch tells their shapes.
+    # Gluon draws the weights and Horovod broadcasts them only now, when the first batch tells their shapes.
     with ledger.phase("warm-up"):
         trainer = hvd.DistributedTrainer(weights, mx.optimizer.create("sgd", momentum=0.9, wd=1e-4))
         side = options.image_size
@@ -54,12 +54,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m train.bench.programs.startup_textbook", description=__doc__)
-    parser.add_argument("--recipe", required=True, help="whose images are read")
-    parser.add_argument("--readers", choices=["mxnet", "dali"], required=True, help="the example's own, or ours")
+    parser.add_argument("--recipe", required=True, help="recipe of the data set")
+    parser.add_argument(
+        "--readers",
+        choices=["mxnet", "dali"],
+        required=True,
+        help="whose readers to open",
+    )
     parser.add_argument("--image-size", type=int, required=True)
     parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--data", type=Path, required=True, help="the recipe's packed data set")
-    parser.add_argument("--output", type=Path, required=True, help="where rank 0 writes its ledger")
+    parser.add_argument("--data", type=Path, required=True, help="packed data set of the recipe")
+    parser.add_argument("--output", type=Path, required=True, help="file for the ledger of rank 0")
     return parser.parse_args(arguments)
 
 
@@ -68,23 +73,30 @@ def _open_mxnet(options: argparse.Namespace, rank: int, world_size: int) -> list
     import mxnet as mx  # noqa: PLC0415
 
     common = {
-        "batch_size": options.batch_size, "data_shape": (3, options.image_size, options.image_size),
-        "preprocess_threads": 1, "label_width": 1, "mean_r": 123.68, "mean_g": 116.779, "mean_b": 103.939,
+        "batch_size": options.batch_size,
+        "data_shape": (3, options.image_size, options.image_size),
+        "preprocess_threads": 1,
+        "label_width": 1,
+        "mean_r": 123.68,
+        "mean_g": 116.779,
+        "mean_b": 103.939,
         "verbose": False,
-    }  # fmt: skip
+    }
     crop = {"rand_mirror": True, "random_resized_crop": True, "min_random_area": 0.08, "max_random_area": 1.0}
     shard = {"num_parts": world_size, "part_index": rank, "shuffle": True}
     return [
         mx.io.ImageRecordIter(
-            path_imgrec=str(options.data / f"{split}.rec"), path_imgidx=str(options.data / f"{split}.idx"),
-            **common, **others,
+            path_imgrec=str(options.data / f"{split}.rec"),
+            path_imgidx=str(options.data / f"{split}.idx"),
+            **common,
+            **others,
         )
         for split, others in (("train", crop | shard), ("eval", {"resize": options.image_size * 8 // 7}))
-    ]  # fmt: skip
+    ]
 
 
 def _open_dali(options: argparse.Namespace, rank: int, world_size: int) -> list[Any]:
-    """Open the pipelines of our own runs."""
+    """Open the pipelines that runs of this program use."""
     from configs.load import load_both  # noqa: PLC0415
     from data.input.packed import open_evaluation, open_training  # noqa: PLC0415
 
@@ -95,7 +107,7 @@ def _open_dali(options: argparse.Namespace, rank: int, world_size: int) -> list[
 
 
 def _warm_up(mx: Any, network: Any, trainer: Any, images: Any) -> None:
-    """Take one step at rate zero."""
+    """Train one step with a learning rate of zero."""
     loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     trainer.set_learning_rate(0.0)
     with mx.autograd.record():

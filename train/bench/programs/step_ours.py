@@ -1,4 +1,4 @@
-"""One rank of ``bench step``: what a step's parts take, and what this machine could do at most."""
+"""One rank of ``bench step``: times the parts of a step, and measures the peak of this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from train.bench.bench_rank import HYPER, BenchRank, open_rank, steps_of
-from train.bench.samples import tell
+from train.bench.samples import write_samples
 
 if TYPE_CHECKING:
     from train.engine.mxnet.network import TrainedNetwork
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _SIDE = 1536
-"""Of the square matrices whose product measures the peak: 28 MB in all, 7 billion operations."""
+"""Side of the square matrices of the product that measures the peak: 28 MB in all, 7 billion operations."""
 
 _PEAK_S = 0.5
+"""Seconds that the measurement of the peak takes, about."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tell milliseconds of forward, backward and update, images/s of whole steps, and the peak's share."""
+    """Measure the milliseconds of forward, backward and update, images/s of whole steps, and the share of the peak."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--set", dest="overrides", action="append", default=[])
-    parser.add_argument("--seconds", type=float, required=True, help="to spend on samples, of which at least one")
+    parser.add_argument("--seconds", type=float, required=True, help="time for samples; at least one is taken")
     options = parser.parse_args(arguments)
     rank = open_rank(options.overrides)
     model, batch = rank.parts.model, rank.batch
@@ -43,25 +44,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         update_s = rank.time_s(lambda: model.optimizer.update(HYPER))
         step_s = rank.time_s(lambda: steps(2)) / 2
         images_per_s = rank.parts.plan.global_batch_size / step_s
-        samples.append({
-            "forward_ms": 1e3 * forward_s, "backward_ms": 1e3 * backward_s, "update_ms": 1e3 * update_s,
-            "step_ms": 1e3 * step_s, "images_per_s": images_per_s,
-            "gflop_per_s": flops * images_per_s / 1e9, "peak_fraction": flops * images_per_s / _peak(rank),
-        })  # fmt: skip
+        sample = {
+            "forward_ms": 1e3 * forward_s,
+            "backward_ms": 1e3 * backward_s,
+            "update_ms": 1e3 * update_s,
+            "step_ms": 1e3 * step_s,
+            "images_per_s": images_per_s,
+            "gflop_per_s": flops * images_per_s / 1e9,
+            "peak_fraction": flops * images_per_s / _peak(rank),
+        }
+        samples.append(sample)
         spent_s += forward_s + backward_s + update_s + 2 * step_s
-    tell(rank.parts.identity, "step", samples)
+    write_samples(rank.parts.identity, "step", samples)
     return 0
 
 
 def _peak(rank: BenchRank) -> float:
-    """Give the operations a second of all ranks when each does nothing but oneDNN's matrix product."""
+    """Return the operations a second of all ranks together if each one only computes oneDNN's matrix product."""
     import mxnet as mx  # noqa: PLC0415 (slow)
 
     left, right = (mx.nd.random.normal(shape=(_SIDE, _SIDE)) for _ in range(2))
 
     def products(number: int) -> None:
         for _ in range(number):
-            # Not mx.nd.dot, which is OpenBLAS's.
+            # mx.nd.dot would call OpenBLAS instead of oneDNN.
             mx.nd.FullyConnected(left, right, no_bias=True, num_hidden=_SIDE).wait_to_read()
 
     begin = time.perf_counter()

@@ -1,0 +1,143 @@
+"""The benches that ``./run.sh bench`` offers: the question, the module and the options of each.
+
+Imports the standard library only, so that ``--help`` works before anything is installed.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["BENCHES", "STEP_CASES", "BenchEntry"]
+
+STEP_CASES = (
+    "resnet50:64:16:2x1",
+    "resnet50:64:32:1x2",
+    "resnet50:64:16:1x1",
+    "resnet50:64:4:2x1",
+    "resnet50:224:16:2x1",
+    "resnet18:64:16:2x1",
+    "resnet20:32:32:2x1",
+)
+"""What ``bench step`` measures by default, as network:pixels:batch a rank:ranks x threads of each."""
+
+
+@dataclass(frozen=True)
+class BenchEntry:
+    """A bench, as ``./run.sh bench`` lists it.
+
+    Attributes:
+        question: What the bench measures, in one line.
+        module: The module with the function ``measure(options)``, which returns a `train.bench.measure.Report`.
+        add_options: Adds the options. The defaults answer the question in under five minutes on two cores.
+    """
+
+    question: str
+    module: str
+    add_options: Callable[[ArgumentParser], None]
+
+
+def _epoch_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--rounds", metavar="N", type=int, default=3, help="rounds that count (default: %(default)s)")
+    parser.add_argument(
+        "--epochs",
+        metavar="N",
+        type=int,
+        default=6,
+        help="epochs of a job; every second one ends with an evaluation (default: %(default)s)",
+    )
+
+
+def _input_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--rounds", metavar="N", type=int, default=5, help="rounds that count (default: %(default)s)")
+    add("--image-size", metavar="PX", type=int, default=224, help="side of a crop (default: %(default)s)")
+    add("--batches", metavar="N", type=int, default=24, help="batches of 16 images in a round (default: %(default)s)")
+    add("--steps", metavar="N", type=int, default=16, help="steps of each training run (default: %(default)s)")
+
+
+def _overlap_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", default="resnet18", help="a network of train.networks.arch (default: %(default)s)")
+    add("--image-size", metavar="PX", type=int, default=64, help="side of an image (default: %(default)s)")
+    add("--batch", metavar="N", type=int, default=16, help="images a rank (default: %(default)s)")
+    add("--rounds", metavar="N", type=int, default=3, help="rounds that count (default: %(default)s)")
+    add("--steps", metavar="N", type=int, default=2, help="steps of a sample (default: %(default)s)")
+    add(
+        "--links",
+        metavar="GBPS",
+        nargs="*",
+        default=["doubling", "1", "10"],
+        help="Gb/s in each direction; doubling is the speed at which communication after backward makes a step take "
+        "twice as long (default: doubling 1 10)",
+    )
+    add("--no-sweep", action="store_true", help="measure the links only, without the other settings")
+
+
+def _peers_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", metavar="M", default="resnet50", help="name of a network (default: %(default)s)")
+    add("--image-size", metavar="PX", type=int, help="side of an image (default: 64, or what the network is made for)")
+    add("--batch", metavar="N", type=int, default=16, help="images a rank (default: %(default)s)")
+    add("--ranks", metavar="N", type=int, default=2, help="ranks of one thread each (default: %(default)s)")
+    add("--rounds", metavar="N", type=int, help="starts of each alternative (default: 2; 1 from 128 px on)")
+    add("--steps", metavar="N", type=int, help="timed steps of each start (default: 8; 1 from 128 px on)")
+    add("--gluon", action="store_true", help="also measure Horovod's example with --mode gluon")
+    add("--install", action="store_true", help="first install PyTorch into .venv-peers if it is not there")
+
+
+def _startup_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--rounds", metavar="N", type=int, default=3, help="rounds that count (default: %(default)s)")
+    add("--image-size", metavar="PX", type=int, default=64, help="side of an image (default: %(default)s)")
+    add("--batch-size", metavar="B", type=int, default=8, help="images a rank (default: %(default)s)")
+    add("--ranks", metavar="R", type=int, default=2, help="ranks on this machine (default: %(default)s)")
+
+
+def _step_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--cases",
+        metavar="CASE",
+        nargs="+",
+        default=STEP_CASES,
+        help="network:pixels:batch a rank:ranks x threads of each, for example resnet50:64:16:2x1",
+    )
+    add("--rounds", metavar="N", type=int, default=2, help="starts of each case (default: %(default)s)")
+    add("--seconds", metavar="S", type=float, default=4, help="seconds of each start (default: %(default)s)")
+
+
+BENCHES: dict[str, BenchEntry] = {
+    "epoch": BenchEntry(
+        "idle time between epochs and around an evaluation, seconds of an evaluation, and Python's share of a step",
+        "train.bench.bench_epoch",
+        _epoch_options,
+    ),
+    "input": BenchEntry(
+        "images a second and core of the input pipeline, MXNet's reader and Pillow; the input's share of a step",
+        "train.bench.bench_input",
+        _input_options,
+    ),
+    "overlap": BenchEntry(
+        "a step without communication, with it after backward, and with it during backward, over a link of a set speed",
+        "train.bench.bench_overlap",
+        _overlap_options,
+    ),
+    "peers": BenchEntry(
+        "training images/s beside Horovod's own MXNet example, PyTorch's DistributedDataParallel and DataParallel",
+        "train.bench.bench_peers",
+        _peers_options,
+    ),
+    "startup": BenchEntry(
+        "seconds from the command to run_start, beside a script that imports, connects and loads one after another",
+        "train.bench.bench_startup",
+        _startup_options,
+    ),
+    "step": BenchEntry(
+        "forward, backward, update, images/s and the share of the measured peak, by network, ranks and threads",
+        "train.bench.bench_step",
+        _step_options,
+    ),
+}
+"""Name -> bench."""
