@@ -41,7 +41,8 @@ _RECIPE = "digits"
 
 def measure(options: argparse.Namespace) -> Report:
     """See `Bench`."""
-    recipe, cluster = load_both(_RECIPE, "laptop")
+    recipe, cluster = load_both(_RECIPE, "laptop", _overrides(options))
+    plan_run(recipe, cluster.world_size)  # Refuses a number of epochs that no run can have.
     data = pack_dataset(recipe, cluster)
     rows = interleave({"null network, tensors of ResNet-50": _python_step}, n=options.rounds, warmup=1)
     with tempfile.TemporaryDirectory(prefix="bench-epoch-") as folder:
@@ -63,8 +64,12 @@ def measure(options: argparse.Namespace) -> Report:
     return make_report(rows, notes)
 
 
+def _overrides(options: argparse.Namespace) -> list[str]:
+    return [f"run.epochs={options.epochs}", "run.eval_every_epochs=2"]
+
+
 def _ours(options: argparse.Namespace, output: Path) -> Mapping[str, float]:
-    sets = ["--set", f"run.epochs={options.epochs}", "--set", "run.eval_every_epochs=2"]
+    sets = [word for override in _overrides(options) for word in ("--set", override)]
     run_ranks(command_of(Program.EPOCH_OURS, _RECIPE, *sets, "--output", str(output)))
     return _read(output)
 
