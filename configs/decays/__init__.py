@@ -9,10 +9,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from configs.decays.base import DecayBlock, DecayTiming
 from configs.decays.cosine import Cosine
+from configs.decays.decay_block import DecayBlock, DecayTiming
 from configs.decays.polynomial import Polynomial
-from configs.decays.step import StepDecay
+from configs.decays.step_decay import StepDecay
 
 __all__ = ["Cosine", "Decay", "DecayBlock", "DecayTiming", "Polynomial", "StepDecay"]
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from configs.decays.base import DecayTiming, TimedDecay, between
+from configs.decays.decay_block import DecayTiming, TimedDecay, between
 
 __all__ = ["Cosine"]
 

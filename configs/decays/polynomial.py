@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from configs.decays.base import DecayTiming, TimedDecay, between
+from configs.decays.decay_block import DecayTiming, TimedDecay, between
 from configs.errors import ConfigError
 
 __all__ = ["Polynomial"]

@@ -10,8 +10,8 @@ from typing import Annotated
 from pydantic import Field
 
 from configs.optimizers.adam import Adam
-from configs.optimizers.base import HyperParameters, OptimizerBlock, ParameterKinds
 from configs.optimizers.lars import Lars
+from configs.optimizers.optimizer_block import HyperParameters, OptimizerBlock, ParameterKinds
 from configs.optimizers.sgd import Sgd
 
 __all__ = ["Adam", "HyperParameters", "Lars", "Optimizer", "OptimizerBlock", "ParameterKinds", "Sgd"]

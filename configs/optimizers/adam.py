@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from configs.optimizers.base import OptimizerBlock
+from configs.optimizers.optimizer_block import OptimizerBlock
 
 __all__ = ["Adam"]
 

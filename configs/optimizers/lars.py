@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from configs.optimizers.base import OptimizerBlock, ParameterKinds
+from configs.optimizers.optimizer_block import OptimizerBlock, ParameterKinds
 
 __all__ = ["Lars"]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from configs.decays.base import DecayBlock, DecayTiming
+from configs.decays.decay_block import DecayBlock, DecayTiming
 from configs.errors import ConfigError
 
 __all__ = ["StepDecay"]
