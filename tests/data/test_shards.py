@@ -80,3 +80,17 @@ def test_dali_shuffles_alike_for_seeds_with_equal_low_32_bits(tmp_path: Path) ->
         return read_labels(tmp_path, 0, 1, 50, seed=seed, random_shuffle=True, initial_fill=50)
 
     assert order(7) == order(7 + 2**32) != order(8)
+
+
+@pytest.mark.parametrize(
+    ("seed", "stream", "rank", "expected"),
+    [
+        (1, "train", 0, 5663065008173795922),
+        (1, "train", 1, 5663065008173795923),
+        (8241, "eval", 2047, 8408193267819649281),
+        (0, "", 4294967295, 3232563875473988645),
+    ],
+)
+def test_seeds_are_those_of_every_earlier_run(seed: int, stream: str, rank: int, expected: int) -> None:
+    """Any other derivation would be as random, and no recorded run would repeat."""
+    assert stream_seed(seed, stream, rank) == expected

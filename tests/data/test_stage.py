@@ -97,6 +97,18 @@ def test_a_killed_copy_is_gone_on_with(packed: Path, tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == [copy]
 
 
+def test_what_lies_there_of_a_copy_is_not_read_from_the_source_again(packed: Path, tmp_path: Path) -> None:
+    copy = stage(packed, tmp_path).folder
+    partial = copy.rename(copy.with_name(f".{copy.name}.partial"))
+    half = (packed / "train.rec").stat().st_size // 2
+    with (partial / "train.rec").open("r+b") as file:
+        file.truncate(half)
+    source = Path(shutil.copytree(packed, tmp_path / "other" / packed.name))
+    with (source / "train.rec").open("r+b") as file:
+        file.write(bytes(half))
+    assert list(verify_dataset(stage(source, tmp_path).folder)) == []
+
+
 def test_what_a_dead_copy_left_damaged_is_copied_anew(packed: Path, tmp_path: Path) -> None:
     copy = stage(packed, tmp_path).folder
     partial = copy.rename(copy.with_name(f".{copy.name}.partial"))

@@ -220,6 +220,21 @@ def test_the_check_before_a_run_refuses_files_that_do_not_fit(
     assert str(caught.value).endswith(f"; move it away and run {command}")
 
 
+def test_the_check_before_a_run_refuses_an_index_that_ends_within_the_last_header(dataset: Path) -> None:
+    manifest = load_manifest(dataset)
+    last = offset_of(dataset, -1)
+    for offset, is_refused in ((manifest.train.rec_bytes - 32, False), (manifest.train.rec_bytes - 31, True)):
+        rows = (dataset / "train.idx").read_text().splitlines(keepends=True)
+        assert len(str(offset)) == len(str(last))
+        rows[-1] = f"{manifest.train.records - 1}\t{offset}\n"
+        (dataset / "train.idx").write_text("".join(rows))
+        if not is_refused:
+            check_files(dataset, manifest)
+            continue
+        with pytest.raises(UserError, match=rf"train\.idx record 29 at byte {offset}: points behind"):
+            check_files(dataset, manifest)
+
+
 def test_a_missing_data_set_is_refused_with_the_command_that_makes_it(tmp_path: Path) -> None:
     idx = "where FOLDER has train-images-idx3-ubyte[.gz] and its three companions"
     for source, word, more in (("digits", "digits", ""), ("idx", "FOLDER", f", {idx}")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 
@@ -44,6 +45,16 @@ def test_another_process_with_another_thread_count_draws_the_same_bits() -> None
         check=True,
     )
     assert int(done.stdout) == checksum(initial_weights(NETWORK, MODEL, seed=5).items())
+
+
+def test_a_tensor_is_drawn_from_the_stream_that_its_name_and_the_seed_make() -> None:
+    """Any other derivation would be as random, and no recorded run would repeat."""
+    weights = initial_weights(NETWORK, MODEL, seed=5)
+    for name, std in (("stem_weight", (2 / 27) ** 0.5), ("classifier_weight", 0.01)):
+        key = hashlib.blake2b(f"5/weights/{name}".encode(), digest_size=16).digest()
+        stream = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+        drawn = stream.standard_normal(weights[name].shape, np.float32) * np.float32(std)
+        np.testing.assert_array_equal(weights[name], drawn, name)
 
 
 def test_seeds_and_tensors_have_streams_of_their_own() -> None:

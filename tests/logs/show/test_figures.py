@@ -1,0 +1,113 @@
+"""The numbers in a report's charts, from runs whose numbers are known."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from logs.show.chart import Band, BarChart, Chart, LineChart, Series, in_short
+from logs.show.figures import figures
+from logs.show.subject import Subject, gather
+from tests.logs import samples
+
+
+def _charts(*subjects: Subject) -> dict[str, Chart]:
+    return {figure.caption: figure.chart for figure in figures(subjects)}
+
+
+def _points(chart: Chart, series: int = 0) -> list[tuple[float, float]]:
+    assert isinstance(chart, LineChart)
+    return chart.series[series].drawable
+
+
+def _bars(chart: Chart) -> dict[str, list[tuple[float, float]]]:
+    assert isinstance(chart, BarChart)
+    return {bar.label: [(stretch.begin, stretch.end) for stretch in bar.stretches] for bar in chart.bars}
+
+
+def _near(*pairs: tuple[float, float]) -> list[object]:
+    return [pytest.approx(pair) for pair in pairs]
+
+
+def test_lines_are_placed_by_images_seen_and_by_seconds_since_the_start(tmp_path: Path) -> None:
+    charts = _charts(gather(samples.run_folder(tmp_path / "run")))
+    # After epoch 1 of 1198 images 18 steps of 64 are over, 10 s after run_start; an evaluation of 1 s follows epoch 4.
+    loss = _points(charts["Training loss by epoch"])
+    assert loss[0] == pytest.approx((18 * 64 / 1198, 2.3))
+    assert loss[-1] == pytest.approx((149 * 64 / 1198, 2.3 / 8))
+    times = [second for second, _ in _points(charts["Training loss by time"])]
+    assert times == pytest.approx([10, 20, 30, 40, 51, 61, 71, 81])
+    assert _points(charts["Accuracy by epoch"]) == _near((4, 0.38), (8, 0.76))
+    assert _points(charts["Accuracy by time"]) == _near((41, 0.38), (82, 0.76))
+    assert [lr for _, lr in _points(charts["Learning rate"])] == pytest.approx(
+        [0.1 * (1 - n / 20) for n in range(1, 9)]
+    )
+    assert _points(charts["Throughput, images/s"])[0][1] == pytest.approx(1198 / 10 + 3)
+    assert _points(charts["Evaluation time, s"]) == _near((4, 1), (8, 1))
+
+
+def test_without_metrics_the_throughput_is_that_of_the_epochs_of_the_log(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run", epoch_s=5.0)
+    (folder / "metrics.jsonl").unlink()
+    rates = _points(_charts(gather(folder))["Throughput, images/s"])
+    assert rates == _near(*((epoch, 1198 / 5) for epoch in range(1, 9)))
+    lines = (folder / "result_0.txt").read_text().splitlines(keepends=True)
+    (folder / "result_0.txt").write_text("".join(line for line in lines if '"epoch_st' not in line))
+    # Blocks of four epochs, 20 s of which are training.
+    blocks = _points(_charts(gather(folder))["Throughput, images/s"])
+    assert blocks == _near((4, 1198 * 4 / 20), (8, 1198 * 4 / 20))
+
+
+def test_bars_are_stretches_end_to_end_in_percent_and_milliseconds(tmp_path: Path) -> None:
+    charts = _charts(gather(samples.run_folder(tmp_path / "run")))
+    (shares,) = _bars(charts["Where a step's time goes"]).values()
+    assert shares == _near((0, 71), (71, 92), (92, 100))
+    ranks = _bars(charts["Time of a step by rank: rank 1 computes longest, 4.8% above the median"])
+    assert list(ranks) == ["rank 1", "rank 0"], "the slowest first"
+    assert ranks["rank 1"] == _near((0, 440), (440, 460), (460, 461))
+    assert ranks["rank 0"] == _near((0, 400), (400, 460), (460, 461))
+    start_up = _bars(charts["Start-up"])
+    assert start_up["communicator"] == [(0.5, 3.2)]
+    chart = charts["Start-up"]
+    assert isinstance(chart, BarChart)
+    colours = {bar.label: bar.stretches[0].number for bar in chart.bars}
+    assert colours["communicator"] != colours["interpreter"] == colours["data set"], "a colour a thread"
+
+
+def test_target_and_reference_are_marked_once_for_all_runs(tmp_path: Path) -> None:
+    runs = [
+        gather(samples.run_folder(tmp_path / str(seed), seed, "mlperf-b3264", epochs=36)) for seed in (1, 2)
+    ]  # fmt: skip
+    chart = _charts(*runs)["Accuracy by epoch"]
+    assert isinstance(chart, LineChart)
+    # 35.15 epochs on average with a deviation of 0.75, and 34.31 at least.
+    marked = {band.name: (band.axis, band.low, band.high) for band in chart.bands}
+    assert marked == {
+        "target 0.759": ("y", 0.759, 0.759),
+        "reference at batch 3264": ("x", pytest.approx(34.31, abs=0.01), pytest.approx(36.65, abs=0.02)),
+    }
+    assert [series.name for series in chart.series] == ["1", "2"]
+
+
+def test_a_line_is_thinned_to_its_end_and_leaves_gaps_where_a_value_is_absurd() -> None:
+    many = Series("many", 0, [(float(x), 2.0 * x) for x in range(1000)])
+    assert many.drawable[0] == (0, 0)
+    assert many.drawable[-1] == (999, 1998), "the last point is always drawn"
+    assert 200 < len(many.drawable) <= 301
+    assert not many.has_dots
+    few = Series("few", 0, [(0, 1), (1, None), (2, 1e30), (3, float("inf")), (4, 2.5)])
+    assert [y for _, y in few.drawable if not math.isnan(y)] == [1, 2.5]
+    assert len(few.drawable) == 5
+    assert few.has_dots
+    chart = LineChart("Loss", "epochs", [few], [Band("y", 1, 1, "one")])
+    assert chart.description == "Loss over epochs. few ends at 2.5."
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0.12345, "0.1235"), (9999, "9999"), (12300, "12.3k"), (999999, "1e+03k"), (1234567, "1.23M"), (-20000, "-20k")],
+)
+def test_numbers_are_written_in_few_characters(number: float, text: str) -> None:
+    assert in_short(number) == text
