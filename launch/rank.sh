@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Starts one rank: reads who it is from the launcher, tells Horovod over Gloo what srun does not, binds the rank to its
-# cores, memory, GPU and adapter, and says so in one line. The tables RANK_* are configs/rank_variables.py's, a word a local rank.
+# Starts one rank: reads the rank's number from the launcher, sets the variables that Horovod over Gloo needs and srun
+# does not set, binds the rank to cores, memory, GPU and adapter, and reports the binding in one line. The lists RANK_*,
+# with one word for each rank of a node, come from configs/rank_variables.py.
 # usage: rank.sh COMMAND [ARGUMENT ...]
 set -euo pipefail
 
@@ -9,7 +10,7 @@ refuse() {
   exit 2
 }
 
-# mpirun within Slurm sets both, and Slurm then means mpirun's own daemon.
+# mpirun within a Slurm job sets Open MPI's and Slurm's variables, and Slurm's then describe mpirun's own daemon.
 if [[ -n ${HOROVOD_RANK:-} ]]; then
   by=Horovod rank=$HOROVOD_RANK size=$HOROVOD_SIZE local_rank=$HOROVOD_LOCAL_RANK
 elif [[ -n ${OMPI_COMM_WORLD_RANK:-} ]]; then
@@ -17,7 +18,7 @@ elif [[ -n ${OMPI_COMM_WORLD_RANK:-} ]]; then
 elif [[ -n ${SLURM_PROCID:-} ]]; then
   by=Slurm rank=$SLURM_PROCID size=$SLURM_STEP_NUM_TASKS local_rank=$SLURM_LOCALID
 else
-  refuse 'no launcher says which rank this is; start ranks by srun, mpirun or horovodrun'
+  refuse 'no launcher says which rank this is; start ranks with srun, mpirun or horovodrun'
 fi
 [[ $size -eq ${RANK_WORLD_SIZE:-$size} ]] || refuse "$by started $size ranks, the cluster file says $RANK_WORLD_SIZE"
 
@@ -29,34 +30,34 @@ if [[ $by == Slurm && ${HOROVOD_CONTROLLER:-} == gloo ]]; then
 fi
 
 host=${SLURMD_NODENAME:-$(hostname)}
-did="rank $rank of $size on $host (by $by): local rank $local_rank"
+report="rank $rank of $size on $host (by $by): local rank $local_rank"
 binding=()
 read -ra cores <<<"${RANK_CORES:-}"
 if [[ ${#cores[@]} -eq 0 ]]; then
-  did+=', any core'
+  report+=', any core'
 elif ! taskset -c "${cores[local_rank]}" true 2>/dev/null; then
-  did+=", not on cores ${cores[local_rank]}, which it was not granted"
+  report+=", not on cores ${cores[local_rank]}, which it was not granted"
 else
-  # Preferred and no more: a strict binding to a full NUMA node ends in the kernel killing the rank.
+  # The NUMA node is preferred only: with a strict binding to a full node, the kernel kills the rank.
   numa=(/sys/devices/system/cpu/cpu"${cores[local_rank]%%[-,]*}"/node*)
   binding=(taskset -c "${cores[local_rank]}")
-  did+=", cores ${cores[local_rank]}, memory near ${numa[0]##*/}"
+  report+=", cores ${cores[local_rank]}, memory near ${numa[0]##*/}"
   ! command -v numactl >/dev/null || binding+=(numactl "--preferred=${numa[0]##*node}")
 fi
 if [[ ${RANK_DEVICE:-cpu} == gpu ]]; then
-  # All stay visible, for NCCL's direct copies; training takes the one with its local rank's number.
+  # All GPUs stay visible, for NCCL's direct copies; training uses the GPU with the number of the local rank.
   IFS=, read -ra visible <<<"${CUDA_VISIBLE_DEVICES:-}"
   [[ ${#visible[@]} -eq 0 || $local_rank -lt ${#visible[@]} ]] ||
     refuse "local rank $local_rank sees GPUs $CUDA_VISIBLE_DEVICES only; ask for GPUs by node, not by task"
-  did+=", GPU ${visible[local_rank]:-$local_rank}"
+  report+=", GPU ${visible[local_rank]:-$local_rank}"
 fi
 read -ra hcas <<<"${RANK_HCAS:-}"
 if [[ ${#hcas[@]} -gt 0 ]]; then
   export UCX_NET_DEVICES=${hcas[local_rank]}:1
-  did+=", MPI's adapter ${hcas[local_rank]}, NCCL's ${NCCL_IB_HCA:-all}"
+  report+=", MPI's adapter ${hcas[local_rank]}, NCCL's ${NCCL_IB_HCA:-all}"
 fi
-printf '%s\n' "$did" >&2
-# A launcher that was killed takes its ranks with it.
+printf '%s\n' "$report" >&2
+# The kernel ends the rank when the launcher is killed.
 guard=()
 ! command -v setpriv >/dev/null || guard=(setpriv --pdeathsig TERM)
 exec "${guard[@]}" "$(dirname -- "${BASH_SOURCE[0]}")/supervise_rank.sh" "$rank" "$host" "${binding[@]}" "$@"

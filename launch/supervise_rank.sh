@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Runs one rank's command, passes signals on to it, and writes into the run's folder by which signal it was killed: the
-# rank cannot say so itself, and launchers say it each in their own words, or end everybody before anybody says a word.
-# usage: keep.sh RANK HOST COMMAND [ARGUMENT ...] RUN_FOLDER
+# Runs the command of one rank, passes signals on to it, and writes a failure report into the run folder if a signal
+# killed it. The rank cannot write that report itself. Launchers report the signal in words of their own, or they end
+# all ranks before any rank can report.
+# usage: supervise_rank.sh RANK HOST COMMAND [ARGUMENT ...] RUN_FOLDER
 set -euo pipefail
 
 readonly rank=$1 host=$2 folder=${*: -1}
 shift 2
 
-# Until the ranks have met, nobody else knows where each of them is.
+# Until the ranks have met, only this file says on which host each rank is.
 [[ ! -f $folder/config.yaml ]] || printf '%d %s\n' "$rank" "$host" >>"$folder/ranks.txt" || true
 
 signals=0 child='' early=''
@@ -18,23 +19,24 @@ done
 "$@" &
 child=$!
 [[ -z $early ]] || kill -"$early" "$child" 2>/dev/null || true
+# A signal ends the wait, not the rank.
 while true; do
   before=$signals status=0
   wait "$child" || status=$?
   [[ $status -gt 128 && $signals -ne $before ]] || break
 done
 
-readonly said=$folder/failure_$rank.json
-note() { # message, status, more
-  [[ -f $folder/config.yaml && ! -e $said ]] || return 0
+readonly report=$folder/failure_$rank.json
+write_report() { # message, status, more
+  [[ -f $folder/config.yaml && ! -e $report ]] || return 0
   printf '{"rank": %d, "host": "%s", "step": null, "message": "%s", "second_hand": true, "status": %d,%s "time": %s}\n' \
-    "$rank" "$host" "$1" "$2" "${3:-}" "${EPOCHREALTIME/,/.}" >"$said" || true
+    "$rank" "$host" "$1" "$2" "${3:-}" "${EPOCHREALTIME/,/.}" >"$report" || true
 }
 case $status in
-  # Told to stop before it could listen: its interpreter was just starting.
-  138) note 'stopped by SIGUSR1' 75 && status=75 ;;
-  143) note 'stopped by SIGTERM' 75 && status=75 ;;
+  # The signal came while the rank's interpreter was starting, before it could handle signals.
+  138) write_report 'stopped by SIGUSR1' 75 && status=75 ;;
+  143) write_report 'stopped by SIGTERM' 75 && status=75 ;;
   *) [[ $status -le 128 || $signals -ne 0 ]] ||
-    note "was killed by signal $((status - 128))" "$status" " \"killed_by\": $((status - 128))," ;;
+    write_report "was killed by signal $((status - 128))" "$status" " \"killed_by\": $((status - 128))," ;;
 esac
 exit "$status"

@@ -1,1 +1,1 @@
-"""Starting ranks: command lines of launchers, the ranks of one machine, what watches them."""
+"""Start the ranks of a run: command lines of launchers, the ranks of one machine, samples of the machine's load."""

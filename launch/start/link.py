@@ -1,4 +1,4 @@
-"""A link of a chosen speed between ranks of one machine: a network namespace whose loopback is shaped."""
+"""A link of a chosen speed between the ranks of one machine: a network namespace with a rate limit on its loopback."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import subprocess
 
 from configs.errors import UserError
 
-__all__ = ["NO_LINK", "can_shape", "require_link", "shaped"]
+__all__ = ["CANNOT_SHAPE", "can_shape", "require_link", "shaped"]
 
-NO_LINK = (
+CANNOT_SHAPE = (
     "the loopback cannot be shaped here: it takes root or user namespaces, unshare, ip, tc, and a kernel with token "
     "buckets (sch_tbf)"
 )
 
 _BURST_BYTES = 128 << 10
-"""What a token bucket lets pass at once: two of the loopback's largest packets."""
+"""Bytes that the token bucket lets pass at once: two of the loopback's largest packets."""
 
 _QUEUE_MS = 400
 
@@ -27,13 +27,17 @@ _SCRIPT = (
 
 
 def shaped(bytes_per_s: float) -> list[str]:
-    """Give the words before a command line that make it run with such a link.
+    """Return the words that, put before a command line, run the command with a rate limit on the loopback.
 
-    All its processes share the loopback, so that two ranks that both send, as in a ring, get half of the bucket's
-    rate each: the rate is set to twice ``bytes_per_s``, which is what a rank can send while it receives as much.
+    All processes of the command share the loopback. Two ranks that send at the same time, as in a ring, get half of
+    the bucket's rate each; so the rate is twice ``bytes_per_s``, and a rank can send ``bytes_per_s`` while it receives
+    as much.
 
-    Needs root or user namespaces, and ``unshare``, ``ip`` and ``tc``; the command ends with status 71 where
-    the kernel has no token bucket.
+    This needs root or user namespaces, and ``unshare``, ``ip`` and ``tc``. The command ends with status 71 where the
+    kernel has no token bucket.
+
+    Args:
+        bytes_per_s: The rate at which a rank can send, in bytes per second.
     """
     script = _SCRIPT.format(rate=f"{16 * round(bytes_per_s)}bit", burst=_BURST_BYTES, queue=_QUEUE_MS)
     own_user = [] if os.geteuid() == 0 else ["--map-root-user"]
@@ -41,18 +45,18 @@ def shaped(bytes_per_s: float) -> list[str]:
 
 
 def require_link() -> None:
-    """Refuse where no loopback can be shaped.
+    """Raise if the loopback cannot be shaped.
 
     Raises:
-        UserError: It takes more than this machine or user has.
+        UserError: This machine or user lacks something that shaping needs.
     """
     if not can_shape():
-        raise UserError(f"communication.link_bytes_per_s: {NO_LINK}; leave it out to take the loopback as it is")
+        raise UserError(f"communication.link_bytes_per_s: {CANNOT_SHAPE}; leave the key out to use the plain loopback")
 
 
 @functools.cache
 def can_shape() -> bool:
-    """Try it, once."""
+    """Return whether the loopback can be shaped on this machine; it is tried once."""
     try:
         return subprocess.run([*shaped(1e8), "true"], capture_output=True, check=False).returncode == 0
     except FileNotFoundError:

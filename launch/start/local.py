@@ -1,8 +1,8 @@
-"""Start the ranks of one machine: rendezvous, parameter servers, one process a rank, none left behind.
+"""Start the ranks of one machine: rendezvous, parameter servers, one process a rank; end all of them together.
 
-``horovodrun`` does the same, but draws its output through pipes line by line (no progress bar), takes seconds to
-start and eleven to stop; here the ranks share this terminal and end together. A job script on one machine does it
-by ``python -m launch.start.local [--servers N] RANKS COMMAND ...``.
+``horovodrun`` starts ranks too, but it passes their output on line by line, which breaks progress bars, and takes
+seconds to start and eleven to stop. Here the ranks share this terminal. A job script on one machine uses
+``python -m launch.start.local [--servers N] RANKS COMMAND ...``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 
@@ -29,15 +29,17 @@ __all__ = ["Outcome", "forwarded_signals", "main", "run_ranks", "run_ranks_on_li
 
 _POLL_S = 0.05
 GRACE_S = 8.0
-"""What the others get to end by themselves after one rank died: above Horovod's own notice, below 30 s in all."""
+"""Time for the other ranks to end by themselves after a rank failed: Horovod takes less to notice, and the whole end
+stays below 30 s."""
 
 KILL_S = 5.0
-"""From SIGTERM to SIGKILL."""
+"""Time from SIGTERM to SIGKILL."""
 
 STOP_S = 60.0
-"""What ranks get to keep their state when the launcher is told to stop; a scheduler may give less."""
+"""Time for the ranks to save their state when the launcher is told to stop; a scheduler may give less."""
 
-_POLITE = (signal.SIGTERM, signal.SIGUSR1)
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+"""Signals on which ranks save their state and end."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,9 @@ class Outcome:
     """How the ranks ended.
 
     Attributes:
-        exit_status: 0, or that of a failed rank (128 + n where signal n killed it).
-        failed: Rank and status of each that failed by itself, before anybody was told to end.
-        interrupted_by: The signal that stopped the launcher itself, if one did.
+        exit_status: 0, or the status of a failed rank: 128 + n if signal n killed it.
+        failed: Rank and status of each rank that failed before the launcher ended any rank.
+        interrupted_by: The signal that stopped the launcher, if there was one.
         lost_server: Status of a parameter server that ended while ranks needed it.
     """
 
@@ -58,23 +60,23 @@ class Outcome:
 
 
 def run_ranks(
-    command: Sequence[str], num_ranks: int, environment: Mapping[str, str], *, servers: int = 0
+    command: Sequence[str], num_ranks: int, variables: Mapping[str, str], *, servers: int = 0
 ) -> Outcome:  # fmt: skip
-    """Run ``command`` once a rank on this machine and wait for all of them.
+    """Run ``command`` once for each rank on this machine and wait for all of them.
 
-    A rank that fails ends the run: the others get `GRACE_S` to notice, then SIGTERM, then SIGKILL. SIGINT, SIGTERM
-    and SIGUSR1 to this process are passed on to the ranks.
+    A rank that fails ends the run: the others get `GRACE_S` to end by themselves, then SIGTERM, then SIGKILL. SIGINT,
+    SIGTERM and SIGUSR1 to this process are passed on to the ranks.
 
     Args:
-        command: What a rank runs.
-        num_ranks: How often.
-        environment: Variables on top of this process's own.
-        servers: Parameter servers to start beside the ranks, with their scheduler.
+        command: The command of a rank.
+        num_ranks: Number of ranks.
+        variables: Variables on top of this process's own.
+        servers: Number of parameter servers to start, with their scheduler.
     """
-    with serve_rendezvous(1, num_ranks) as port, forwarded_signals() as signals:
+    with serve_rendezvous(1, num_ranks) as port, forwarded_signals() as last_signal:
         base = {
             **os.environ,
-            **environment,
+            **variables,
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
             "HOROVOD_GLOO_IFACE": "lo",
@@ -84,37 +86,37 @@ def run_ranks(
             "HOROVOD_CROSS_RANK": "0",
             "HOROVOD_CROSS_SIZE": "1",
         }
-        with _parameter_servers(num_ranks, servers, base) as (helpers, ours):
+        with _parameter_servers(num_ranks, servers, base) as (helpers, worker_variables):
             ranks = [
                 subprocess.Popen(
                     command,
-                    env={**base, **ours, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)},
-                    # A group of its own, so that Ctrl-C reaches the ranks once, through us.
+                    env={**base, **worker_variables, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)},
+                    # A session of its own, so that Ctrl-C reaches the ranks once, through this process.
                     start_new_session=True,
                 )
                 for rank in range(num_ranks)
             ]
-            return _supervise(ranks, signals, helpers)
+            return _Supervisor(ranks, last_signal, helpers, GRACE_S).wait()
 
 
 def run_ranks_on_link(
-    command: Sequence[str], num_ranks: int, environment: Mapping[str, str], *, bytes_per_s: float, servers: int = 0
+    command: Sequence[str], num_ranks: int, variables: Mapping[str, str], *, bytes_per_s: float, servers: int = 0
 ) -> Outcome:  # fmt: skip
-    """Run ranks as `run_ranks` does, over a loopback on which each sends at most ``bytes_per_s``.
+    """Run ranks as `run_ranks` does, over a loopback on which each rank sends at most ``bytes_per_s``.
 
-    They, their rendezvous and their servers live in a network of their own, and a second launcher in it with them.
+    The ranks, their rendezvous and their servers live in a network namespace of their own, with a second launcher.
 
     Raises:
-        UserError: This machine cannot shape a loopback.
+        UserError: This machine cannot limit the rate of a loopback.
     """
     require_link()
     inner = command_of(Program.LOCAL_LAUNCHER, "--servers", str(servers), str(num_ranks), *command)
-    with forwarded_signals() as signals:
+    with forwarded_signals() as last_signal:
         launcher = subprocess.Popen(
-            [*shaped(bytes_per_s), *inner], env={**os.environ, **environment}, start_new_session=True
+            [*shaped(bytes_per_s), *inner], env={**os.environ, **variables}, start_new_session=True
         )
-        # The inner launcher needs all of its grace to end its ranks.
-        outcome = _supervise([launcher], signals, grace_s=2 * GRACE_S)
+        # The inner launcher needs all of its own grace period to end its ranks.
+        outcome = _Supervisor([launcher], last_signal, (), 2 * GRACE_S).wait()
     return Outcome(outcome.exit_status, interrupted_by=outcome.interrupted_by)
 
 
@@ -122,9 +124,12 @@ def run_ranks_on_link(
 def _parameter_servers(
     workers: int, servers: int, base: Mapping[str, str]
 ) -> Iterator[tuple[Sequence[subprocess.Popen[bytes]], Mapping[str, str]]]:
-    """Run scheduler and servers while the block runs; gives them, and the variables by which ranks find them.
+    """Run the scheduler and the parameter servers while the block runs.
 
-    They end by themselves when the last rank has taken its leave, and are ended where one could not.
+    They end by themselves when the last rank has left; where a rank could not leave, they are killed.
+
+    Yields:
+        The processes, and the variables by which ranks find them. Without servers, both are empty.
     """
     if not servers:
         yield (), {}
@@ -145,13 +150,17 @@ def _parameter_servers(
 
 @contextmanager
 def forwarded_signals() -> Iterator[Callable[[], int | None]]:
-    """Note signals instead of dying of them; gives a function that tells which came last."""
+    """Record SIGINT, SIGTERM and SIGUSR1 while the block runs, so that they do not end this process.
+
+    Yields:
+        A function that returns the last signal that arrived, or None.
+    """
     received: list[int] = []
 
-    def note(number: int, _frame: FrameType | None) -> None:
+    def record(number: int, _frame: FrameType | None) -> None:
         received.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, *_POLITE)}
+    before = {number: signal.signal(number, record) for number in (signal.SIGINT, *_STOP_SIGNALS)}
     try:
         yield lambda: received[-1] if received else None
     finally:
@@ -159,66 +168,95 @@ def forwarded_signals() -> Iterator[Callable[[], int | None]]:
             signal.signal(number, handler)
 
 
-def _supervise(
-    ranks: Sequence[subprocess.Popen[bytes]], signals: Callable[[], int | None],
-    servers: Sequence[subprocess.Popen[bytes]] = (), grace_s: float | None = None,
-) -> Outcome:  # fmt: skip
-    """Wait until all ranks are gone; after the first failure, a lost server or a signal, see that they go."""
-    grace_s = GRACE_S if grace_s is None else grace_s
-    failed: dict[int, int] = {}
-    lost: int | None = None
-    deadline: float | None = None
-    told, passed_on = False, None
-    try:
-        while any(rank.poll() is None for rank in ranks):
-            if signals() is None and not told:
-                failed = {number: _status(rank) for number, rank in enumerate(ranks) if rank.poll()}
-            if not failed and lost is None:
-                lost = next((_status(server) for server in servers if server.poll()), None)
-            if lost is not None and not told:
-                _send(ranks, signal.SIGTERM)
-                told, deadline = True, time.monotonic() + grace_s
-            if signals() not in (None, passed_on):
-                passed_on = signals()
-                assert passed_on is not None
-                _send(ranks, passed_on)
-                told, deadline = True, time.monotonic() + (STOP_S if passed_on in _POLITE else grace_s)
-            if failed and deadline is None:
-                deadline = time.monotonic() + grace_s
-            if deadline is not None and time.monotonic() > deadline:
-                _send(ranks, signal.SIGKILL if told else signal.SIGTERM)
-                told, deadline = True, time.monotonic() + KILL_S
-            time.sleep(_POLL_S)
-    finally:
-        _send(ranks, signal.SIGKILL)
-    interrupted, statuses = signals(), {_status(rank) for rank in ranks}
-    if interrupted in _POLITE and statuses <= {0, STOPPED_STATUS}:
-        return Outcome(max(statuses))
-    if interrupted:
-        return Outcome(128 + interrupted, interrupted_by=interrupted)
-    if lost is not None:
-        return Outcome(lost, lost_server=lost)
-    if not told:
-        failed = {number: _status(rank) for number, rank in enumerate(ranks) if rank.returncode}
-    # A rank that a signal killed is the likelier cause than one that ended with a status, or was told to stop.
-    worst = max(failed.values(), key=lambda status: (status != STOPPED_STATUS, status), default=0)
-    return Outcome(worst, tuple(failed.items()))
+@dataclass
+class _Supervisor:
+    """Waits for the ranks; after a failure, the loss of a server or a signal, it ends the ranks that are left.
+
+    Attributes:
+        ranks: The ranks' processes, each the leader of its process group.
+        last_signal: Returns the last signal to this process, or None.
+        servers: The processes of the parameter servers.
+        grace_s: Time for the ranks to end by themselves after a failure.
+        failed: Rank and status of the ranks that failed before any rank was signalled.
+        lost_server: Status of the first server that failed.
+        is_ending: Whether the ranks were signalled.
+        deadline_s: When the ranks get the next, stronger signal.
+        passed_on: The last signal that was passed on.
+    """
+
+    ranks: Sequence[subprocess.Popen[bytes]]
+    last_signal: Callable[[], int | None]
+    servers: Sequence[subprocess.Popen[bytes]]
+    grace_s: float
+    failed: dict[int, int] = field(default_factory=dict)
+    lost_server: int | None = None
+    is_ending: bool = False
+    deadline_s: float | None = None
+    passed_on: int | None = None
+
+    def wait(self) -> Outcome:
+        """Return when all ranks have ended, and everything that they started."""
+        try:
+            while any(rank.poll() is None for rank in self.ranks):
+                self._look_for_failures()
+                self._pass_signal_on()
+                if self.deadline_s is not None and time.monotonic() > self.deadline_s:
+                    self._signal_ranks(signal.SIGKILL if self.is_ending else signal.SIGTERM, KILL_S)
+                time.sleep(_POLL_S)
+        finally:
+            _send(self.ranks, signal.SIGKILL)
+        return self._outcome()
+
+    def _look_for_failures(self) -> None:
+        if self.last_signal() is None and not self.is_ending:
+            self.failed = {number: _status(rank) for number, rank in enumerate(self.ranks) if rank.poll()}
+        if self.failed and self.deadline_s is None:
+            self.deadline_s = time.monotonic() + self.grace_s
+        if not self.failed and self.lost_server is None:
+            self.lost_server = next((_status(server) for server in self.servers if server.poll()), None)
+        if self.lost_server is not None and not self.is_ending:
+            self._signal_ranks(signal.SIGTERM, self.grace_s)
+
+    def _pass_signal_on(self) -> None:
+        received = self.last_signal()
+        if received is not None and received != self.passed_on:
+            self.passed_on = received
+            self._signal_ranks(received, STOP_S if received in _STOP_SIGNALS else self.grace_s)
+
+    def _signal_ranks(self, number: int, patience_s: float) -> None:
+        _send(self.ranks, number)
+        self.is_ending, self.deadline_s = True, time.monotonic() + patience_s
+
+    def _outcome(self) -> Outcome:
+        interrupted, statuses = self.last_signal(), {_status(rank) for rank in self.ranks}
+        if interrupted in _STOP_SIGNALS and statuses <= {0, STOPPED_STATUS}:
+            return Outcome(max(statuses))
+        if interrupted:
+            return Outcome(128 + interrupted, interrupted_by=interrupted)
+        if self.lost_server is not None:
+            return Outcome(self.lost_server, lost_server=self.lost_server)
+        if not self.is_ending:
+            self.failed = {number: _status(rank) for number, rank in enumerate(self.ranks) if rank.returncode}
+        # A rank that a signal killed is a likelier cause than a rank that exited with a status or was told to stop.
+        worst = max(self.failed.values(), key=lambda status: (status != STOPPED_STATUS, status), default=0)
+        return Outcome(worst, tuple(self.failed.items()))
 
 
-def _status(rank: subprocess.Popen[bytes]) -> int:
-    code = rank.wait()
+def _status(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a process and return its exit status, 128 + n if signal n killed it."""
+    code = process.wait()
     return 128 - code if code < 0 else code
 
 
-def _send(ranks: Sequence[subprocess.Popen[bytes]], number: int) -> None:
-    """Signal each rank's whole group, so that nothing it started stays behind."""
-    for rank in ranks:
+def _send(processes: Sequence[subprocess.Popen[bytes]], number: int) -> None:
+    """Signal the whole process group of each process, so that nothing that it started is left behind."""
+    for process in processes:
         with suppress(ProcessLookupError):
-            os.killpg(rank.pid, number)
+            os.killpg(process.pid, number)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the ranks of a job; gives their exit status."""
+    """Run the ranks of a job and return their exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     servers = 0
     if words[:1] == ["--servers"]:

@@ -1,6 +1,7 @@
-"""``python -m launch.start.ranks [--cluster C] [--set KEY=VALUE] -- COMMAND ...``: any command, once a rank.
+"""``python -m launch.start.ranks [--cluster C] [--set KEY=VALUE] -- COMMAND ...``: run any command once for each rank.
 
-The ranks get what a run's ranks get, from the same launcher; for benches, which may not import `launch`.
+The ranks get the launcher and the variables that the ranks of a run get. The benches start their programs by this
+command, because train may not import launch.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command under the cluster's launcher; give its exit status, or 2 for wrong usage."""
+    """Run the command under the cluster's launcher; return its exit status, or 2 for a wrong command line."""
     parser = Parser(prog="python -m launch.start.ranks", description=__doc__)
     parser.add_argument("--cluster", metavar="C", default="laptop", help="a name in configs/clusters or a YAML file")
     parser.add_argument("--set", metavar="KEY=VALUE", dest="overrides", action="append", default=[])
-    parser.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER, help="what every rank runs")
+    parser.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER, help="the command of every rank")
     try:
         options = parser.parse_args(arguments)
         command = options.command[1:] if options.command[:1] == ["--"] else options.command
         if not command:
-            raise UserError("COMMAND is missing; give what every rank runs behind --")
+            raise UserError("COMMAND is missing; give the command of every rank after --")
         cluster = load_cluster(options.cluster, options.overrides)
         return run_under(cluster, command, rank_environment(cluster)).exit_status
     except UserError as error:

@@ -1,7 +1,9 @@
-"""Where ranks over Gloo meet: Horovod's small HTTP key-value server, for ranks that no horovodrun started.
+"""Horovod's rendezvous, the HTTP key-value server by which ranks over Gloo find each other.
 
-``python -m launch.start.rendezvous NODES RANKS_PER_NODE`` prints its port and serves until its standard input closes,
-so it cannot outlive the job script that holds the other end. It is up before any rank: a rank tries for 1.5 s only.
+``horovodrun`` serves it for the ranks that it starts; this module serves it for all others.
+``python -m launch.start.rendezvous NODES RANKS_PER_NODE`` prints the port and serves until its standard input closes,
+so that it cannot outlive the job script at the other end of the pipe. It must run before any rank: a rank tries to
+connect for 1.5 s only.
 """
 
 from __future__ import annotations
@@ -15,8 +17,16 @@ __all__ = ["main", "serve_rendezvous"]
 
 @contextmanager
 def serve_rendezvous(num_nodes: int, ranks_per_node: int) -> Iterator[int]:
-    """Serve one run's ranks; gives the port. The nodes' HOROVOD_HOSTNAMEs are to be node0, node1 and so on."""
-    from horovod.runner.common.util.hosts import (  # noqa: PLC0415 (only who meets over Gloo needs Horovod)
+    """Serve the ranks of one run while the block runs.
+
+    Args:
+        num_nodes: Number of nodes. The ranks of node n must have the HOROVOD_HOSTNAME ``node<n>``, from node0 on.
+        ranks_per_node: Number of ranks on each node.
+
+    Yields:
+        The port.
+    """
+    from horovod.runner.common.util.hosts import (  # noqa: PLC0415 (only ranks over Gloo need Horovod here)
         get_host_assignments,
         parse_hosts,
     )
@@ -30,11 +40,11 @@ def serve_rendezvous(num_nodes: int, ranks_per_node: int) -> Iterator[int]:
         yield int(port)
     finally:
         server.stop()
-        server._httpd.server_close()  # which stop() leaves to the garbage collector
+        server._httpd.server_close()  # stop() leaves the socket to the garbage collector
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until standard input closes; gives 0."""
+    """Serve until standard input closes; return 0."""
     num_nodes, ranks_per_node = (int(word) for word in (sys.argv[1:] if arguments is None else arguments))
     with serve_rendezvous(num_nodes, ranks_per_node) as port:
         sys.stdout.write(f"{port}\n")

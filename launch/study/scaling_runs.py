@@ -12,7 +12,7 @@ from configs.load import resolve_path
 from configs.scaling_study import ScalingCell, ScalingStudy
 from configs.schema import Cluster
 from launch.run import pack
-from launch.start.link import NO_LINK, can_shape
+from launch.start.link import CANNOT_SHAPE, can_shape
 from launch.study.cell_run import CellRun, RunStarter
 from launch.study.prediction import Prediction
 from launch.study.runner import StudyTask, run_study
@@ -122,7 +122,7 @@ def _skipped(study: ScalingStudy) -> list[ScalingRow]:
     shaped = [cell for cell in study.cells() if _has_cores(cluster := study.load(cell)[1], place) and _shapes(cluster)]
     if not shaped or can_shape():
         return []
-    return [ScalingRow(*cell.axes, 0, "measured", "skipped", note=NO_LINK) for cell in shaped]
+    return [ScalingRow(*cell.axes, 0, "measured", "skipped", note=CANNOT_SHAPE) for cell in shaped]
 
 
 def _predictions(study: ScalingStudy, runs: Path) -> Iterator[Prediction]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from configs.programs import Program, command_of
-from launch.start.commands import launcher_command, meets_over_srun, notice_of
+from launch.start.commands import launcher_command, needs_rendezvous, stop_signal_of
 from launch.submit.jobspec import JobSpec
 from launch.submit.scheduler import JobScheduler
 
@@ -108,7 +108,7 @@ def _srun_options(spec: JobSpec) -> list[str]:
 
 def _signals(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
     """Return the traps that pass the scheduler's signals on, as the signal that the launcher passes to its ranks."""
-    passed = notice_of(spec.cluster.launcher).name.removeprefix("SIG")
+    passed = stop_signal_of(spec.cluster.launcher).name.removeprefix("SIG")
     notice_s = spec.cluster.scheduler.notice_s
     near = "limit_is_near=1 " if _requeues(spec, scheduler) else ""
     pass_on = f'signals=$((signals + 1)); kill -{passed} "$launched" 2>/dev/null || true'
@@ -134,7 +134,7 @@ def _signals(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
 
 def _launch_function(spec: JobSpec) -> list[str]:
     nodes, per_node = spec.cluster.num_nodes, spec.cluster.ranks_per_node
-    serves = meets_over_srun(spec.cluster, spec.variables)
+    serves = needs_rendezvous(spec.cluster, spec.variables)
     start_server = [
         "  # The rendezvous server of ranks that communicate by Gloo. It ends when the pipe from this script closes.",
         f'  coproc rendezvous {{ exec "$python" -I -m {Program.RENDEZVOUS.value} {nodes} {per_node}; }}',
