@@ -18,9 +18,21 @@ from configs.errors import UserError
 from configs.registry import PackedSource
 
 __all__ = [
-    "DEFAULT_QUALITY", "Pixels", "Settings", "Source", "SourceModule", "SourceSplit", "array_split", "check_size",
-    "encode_jpeg", "fingerprint", "name_some", "read_image", "resize_image", "sha256_of",
-]  # fmt: skip
+    "DEFAULT_QUALITY",
+    "Pixels",
+    "Settings",
+    "Source",
+    "SourceModule",
+    "SourceSplit",
+    "array_split",
+    "check_size",
+    "encode_jpeg",
+    "fingerprint",
+    "name_some",
+    "read_image",
+    "resize_image",
+    "sha256_of",
+]
 
 DEFAULT_QUALITY = 95
 """JPEG quality if the user names none."""

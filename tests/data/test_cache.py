@@ -1,4 +1,4 @@
-"""Pages are really gone from the page cache, and the count really sees them."""
+"""Dropped pages have left the page cache, and the count of resident pages is true."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_dropped_pages_are_gone_and_read_ones_are_there(file: Path) -> None:
+def test_dropped_pages_have_left_the_cache_and_pages_that_were_read_are_in_it(file: Path) -> None:
     assert resident_bytes([file]) == PAGES * mmap.PAGESIZE  # dirty, just written
     drop_pages([file])
     assert resident_bytes([file]) == 0
@@ -34,7 +34,7 @@ def test_dropped_pages_are_gone_and_read_ones_are_there(file: Path) -> None:
     assert resident_bytes([file, file]) == 2 * PAGES * mmap.PAGESIZE
 
 
-def test_files_larger_than_a_window_are_counted_window_by_window(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_larger_than_one_mapping_is_counted_in_several(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_WINDOW_BYTES", 7 * mmap.PAGESIZE)
     assert resident_bytes([file]) == PAGES * mmap.PAGESIZE
 

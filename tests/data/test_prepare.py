@@ -1,4 +1,4 @@
-"""Packing: the right records from every source, the same bytes with any workers, all or nothing on the disk."""
+"""Packing gives the right records, the same bytes with any number of workers, and a complete data set or none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENDLESS = ("generated", "--train", "1000000", "--workers", "2")
 
 
 def records(folder: Path, split: str) -> list[tuple[int, int, bytes]]:
-    """Read (label, source number, JPEG) of all records, by MXNet."""
+    """Return (label, source number, JPEG) of all records, read by MXNet."""
     reader = mx.recordio.MXIndexedRecordIO(str(folder / f"{split}.idx"), str(folder / f"{split}.rec"), "r")
     pairs = [mx.recordio.unpack(reader.read_idx(key)) for key in reader.keys]
     return [(int(header.label), header.id, image) for header, image in pairs]
@@ -91,7 +91,7 @@ def test_the_seed_orders_the_training_records_and_leaves_the_evaluation_in_the_s
         assert sorted(numbers["train"]) == list(range(1198))
         assert numbers["eval"] == list(range(599))
         orders[seed] = np.array(numbers["train"])
-    # Two uniform orders of 1198 agree in one place on average, and an image moves by a third of the set.
+    # Two random orders of 1198 images agree in one position on average, and an image moves by a third of the set.
     assert (orders[1] == orders[2]).sum() < 10
     for order in orders.values():
         assert np.abs(order - np.arange(1198)).mean() == pytest.approx(1198 / 3, rel=0.1)
@@ -175,7 +175,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
 
 
 def start_packing(folder: Path) -> subprocess.Popen[str]:
-    """Start what will not end by itself, in a process group of its own; return when it has written a megabyte."""
+    """Start packing that takes for ever, in a process group of its own, and return when it has written a megabyte."""
     command = [sys.executable, "-m", "data", "prepare", ENDLESS[0], str(folder / "out"), *ENDLESS[1:]]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
     wait_for(lambda: any(rec.stat().st_size > 1e6 for rec in folder.glob(".out.partial-*/train.rec")))
@@ -185,7 +185,7 @@ def start_packing(folder: Path) -> subprocess.Popen[str]:
 def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not condition():
-        assert time.monotonic() < deadline, "it never came"
+        assert time.monotonic() < deadline, "the condition did not become true in 20 s"
         time.sleep(0.02)
 
 
@@ -209,7 +209,7 @@ def test_ctrl_c_leaves_no_file_and_no_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks
-def test_a_killed_run_leaves_no_final_name_and_no_process_and_the_next_run_sweeps_up(
+def test_a_killed_run_leaves_no_data_set_and_no_process_and_the_next_run_removes_the_partial_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     process = start_packing(tmp_path)
@@ -222,7 +222,7 @@ def test_a_killed_run_leaves_no_final_name_and_no_process_and_the_next_run_sweep
 
 
 @pytest.mark.ranks
-def test_a_living_run_is_not_swept_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_partial_folder_of_a_live_run_is_not_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     process = start_packing(tmp_path)
     try:
         assert run(capsys, "generated", tmp_path / "out", "--train", 2, "--eval", 1)[0] == 0

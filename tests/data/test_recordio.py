@@ -1,4 +1,4 @@
-"""RecordIO against MXNet's own reader and writer, and past damage."""
+"""RecordIO agrees with MXNet's own reader and writer, and a scan continues after damage."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_image_header_is_that_of_mxnet() -> None:
         (32, (4000).to_bytes(4, "little"), "truncated: its length is 4,000 bytes, the file has 48 more"),
     ],
 )
-def test_a_scan_names_the_damaged_record_and_goes_on_behind_it(
+def test_a_scan_names_the_damaged_record_and_continues_after_it(
     tmp_path: Path, place: int, damage: bytes, problem: str
 ) -> None:
     rec = write(tmp_path, [bytes([65 + number]) * 20 for number in range(3)])

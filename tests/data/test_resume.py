@@ -1,4 +1,4 @@
-"""A stream of images that is opened with another's state goes on where that one stood, bit for bit."""
+"""A stream of images that is opened with the state of another continues exactly where that one stopped."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from data.recordio import RecordWriter, pack_image
 
 SIDE, SAMPLES, BATCH, WORLD = 16, 53, 4, 2
 EPOCHS = (1, 8, 14, 21)
-"""Batches after which an epoch begins; none fits the shards of 26 and 27, so that each carries some over."""
+"""Numbers of batches after which an epoch begins. Each epoch leaves samples over, as the shards have 26 and 27."""
 
 
 def _write(folder: Path, bad: int | None = None) -> Path:
-    """Write noise, so that each image and each crop of it is unlike all others."""
+    """Write records of noise, so that no two images and no two crops are alike."""
     random = np.random.default_rng(3)
     with RecordWriter(folder / "train.rec", folder / "train.idx") as writer:
         for number in range(SAMPLES):
@@ -39,10 +39,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _open(folder: Path, overrides: list[str], rank: int, state: bytes = b"") -> TrainingSource:
-    recipe: Recipe = load_recipe("digits", [
-        f"data.train_samples={SAMPLES}", f"model.image_size={SIDE}", "data.bad_record=skip", "data.shuffle_buffer=9",
-        *overrides,
-    ])  # fmt: skip
+    recipe: Recipe = load_recipe(
+        "digits",
+        [
+            f"data.train_samples={SAMPLES}",
+            f"model.image_size={SIDE}",
+            "data.bad_record=skip",
+            "data.shuffle_buffer=9",
+            *overrides,
+        ],
+    )
     if recipe.data.source == "synthetic":
         return open_synthetic_training(recipe, Engine(), batch_size=BATCH, rank=rank, world_size=WORLD, state=state)
     return open_training(
@@ -69,7 +75,7 @@ def _take(source: TrainingSource, batches: range) -> list[np.ndarray]:
     ],
     ids=["synthetic", "shift", "resized", "plain at the end"],
 )
-def test_it_goes_on_wherever_it_was_cut(folder: Path, overrides: list[str]) -> None:
+def test_a_stream_continues_wherever_it_was_interrupted(folder: Path, overrides: list[str]) -> None:
     whole = _take(_open(folder, overrides, 1), range(1, 26))
     for cut in (8, 21):
         first = _open(folder, overrides, 1)
@@ -82,7 +88,7 @@ def test_it_goes_on_wherever_it_was_cut(folder: Path, overrides: list[str]) -> N
         again.close()
 
 
-def test_two_cuts_are_as_good_as_none(folder: Path) -> None:
+def test_two_interruptions_change_nothing(folder: Path) -> None:
     overrides = ["data.crop={kind: resized}", "data.flip=true"]
     whole = _take(_open(folder, overrides, 0), range(1, 26))
     source, images = _open(folder, overrides, 0), []
@@ -92,9 +98,7 @@ def test_two_cuts_are_as_good_as_none(folder: Path) -> None:
     assert np.array_equal(np.stack(whole), np.stack(images))
 
 
-def test_a_record_that_was_left_out_stays_out_without_being_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_record_that_was_left_out_is_not_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     _write(tmp_path, bad=7)
     first = _open(tmp_path, ["data.crop={kind: none}"], 0)
     _take(first, range(1, 16))

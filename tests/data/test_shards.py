@@ -1,4 +1,4 @@
-"""Shards against DALI's own readers, and seeds."""
+"""Shards agree with DALI's own readers, and seeds of ranks differ."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ def read_labels(folder: Path, rank: int, world_size: int, count: int, seed: int 
     pipeline: Any = Pipeline(count, 1, None, seed=seed, prefetch_queue_depth=1)
     with pipeline:
         _, labels = fn.readers.mxnet(
-            path=[str(folder / "a.rec")], index_path=[str(folder / "a.idx")],
-            shard_id=rank, num_shards=world_size, stick_to_shard=True, **reader,
-        )  # fmt: skip
+            path=[str(folder / "a.rec")],
+            index_path=[str(folder / "a.idx")],
+            shard_id=rank,
+            num_shards=world_size,
+            stick_to_shard=True,
+            **reader,
+        )
         pipeline.set_outputs(labels)
     pipeline.build()
     return [int(label) for label in pipeline.run()[0].as_array().ravel()]
@@ -42,7 +46,7 @@ def test_a_shard_is_what_dali_reads(tmp_path: Path, num_samples: int, world_size
     write_labels(tmp_path, num_samples)
     for rank in ranks:
         shard = shard_range(num_samples, rank, world_size)
-        # One more than the shard holds: DALI begins anew, with the shard's first sample.
+        # One batch more than the shard holds: DALI starts again with the first sample of the shard.
         assert read_labels(tmp_path, rank, world_size, len(shard) + 1) == [*shard, shard[0]]
 
 

@@ -1,4 +1,4 @@
-"""A copy on the local disk is the source byte for byte, made once, gone on with after a kill, and never half."""
+"""A local copy has the bytes of the source, is made once, is completed after a kill, and is never partial."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _half_copied(disk: Path) -> list[Path]:
     return [path for path in disk.glob(".*.partial/train.rec") if path.stat().st_size > 10_000]
 
 
-def test_the_copy_is_sound_and_the_next_run_takes_it_as_it_is(packed: Path, tmp_path: Path) -> None:
+def test_the_copy_is_sound_and_the_next_run_uses_it(packed: Path, tmp_path: Path) -> None:
     first = stage(packed, tmp_path)
     assert first.copied_s is not None
     assert list(verify_dataset(first.folder)) == []
@@ -68,7 +68,7 @@ def test_the_copy_is_sound_and_the_next_run_takes_it_as_it_is(packed: Path, tmp_
 
 
 @pytest.mark.ranks
-def test_of_two_processes_one_copies_and_the_last_to_go_removes(packed: Path, tmp_path: Path) -> None:
+def test_of_two_processes_one_copies_and_the_last_to_end_removes_the_copy(packed: Path, tmp_path: Path) -> None:
     both = [_start(packed, tmp_path) for _ in range(2)]
     folders, copied = zip(*(_told(process) for process in both), strict=True)
     assert sorted(copied) == [False, True]
@@ -81,7 +81,9 @@ def test_of_two_processes_one_copies_and_the_last_to_go_removes(packed: Path, tm
 
 
 @pytest.mark.ranks
-def test_a_killed_copy_is_gone_on_with(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_copy_of_a_killed_process_is_completed(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = _start(packed, tmp_path, chunk_s=0.002)
     while not _half_copied(tmp_path):
         time.sleep(0.005)
@@ -97,7 +99,7 @@ def test_a_killed_copy_is_gone_on_with(packed: Path, tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == [copy]
 
 
-def test_what_lies_there_of_a_copy_is_not_read_from_the_source_again(packed: Path, tmp_path: Path) -> None:
+def test_the_bytes_of_a_partial_copy_are_not_read_from_the_source_again(packed: Path, tmp_path: Path) -> None:
     copy = stage(packed, tmp_path).folder
     partial = copy.rename(copy.with_name(f".{copy.name}.partial"))
     half = (packed / "train.rec").stat().st_size // 2
@@ -109,7 +111,7 @@ def test_what_lies_there_of_a_copy_is_not_read_from_the_source_again(packed: Pat
     assert list(verify_dataset(stage(source, tmp_path).folder)) == []
 
 
-def test_what_a_dead_copy_left_damaged_is_copied_anew(packed: Path, tmp_path: Path) -> None:
+def test_a_damaged_partial_copy_is_copied_again(packed: Path, tmp_path: Path) -> None:
     copy = stage(packed, tmp_path).folder
     partial = copy.rename(copy.with_name(f".{copy.name}.partial"))
     with (partial / "train.rec").open("r+b") as file:
@@ -125,7 +127,7 @@ def test_a_copy_that_was_cut_short_is_replaced(packed: Path, tmp_path: Path) -> 
     assert list(verify_dataset(again.folder)) == []
 
 
-def test_a_source_that_is_not_its_manifests_is_refused_and_never_gets_the_name(packed: Path, tmp_path: Path) -> None:
+def test_a_source_that_differs_from_its_manifest_is_refused_and_not_copied(packed: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(packed, tmp_path / "source"))
     with (source / "eval.rec").open("r+b") as file:
         file.seek(100)
@@ -135,7 +137,7 @@ def test_a_source_that_is_not_its_manifests_is_refused_and_never_gets_the_name(p
     assert [path.name[0] for path in (tmp_path / "disk").iterdir()] == ["."]
 
 
-def test_too_little_room_is_refused_before_anything_is_copied(
+def test_too_little_space_is_refused_before_anything_is_copied(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage_module, "dataset_bytes", lambda _manifest: 10**18)

@@ -1,4 +1,4 @@
-"""Batches that are read once and trained on again."""
+"""Batches that are read once and used in every epoch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from data.input.kept_batches import KeptBatches
 
 
 class Counting:
-    """A source whose n-th batch is n."""
+    """A source whose batch number n contains n."""
 
     def __init__(self) -> None:
         self.given, self.epochs, self.is_closed = 0, [0], False
@@ -26,7 +26,7 @@ class Counting:
         return TrainingBatch(self.given, None)
 
     def state(self) -> bytes:
-        raise AssertionError("what was kept is read again")
+        raise AssertionError("kept batches need no state of the source")
 
     def close(self) -> None:
         self.is_closed = True
@@ -46,7 +46,7 @@ def test_every_epochs_batches_are_those_of_the_first(size: int, steps: list[int]
 
 
 @given(st.integers(1, 20), st.integers(1, 30), st.integers(0, 60), st.integers(1, 60))
-def test_another_goes_on_with_the_batches_that_the_first_would_have_given(
+def test_a_resumed_source_gives_the_batches_that_the_first_would_have_given(
     size: int, per_epoch: int, before: int, after: int
 ) -> None:
     def take(kept: KeptBatches, numbers: range) -> list[object]:

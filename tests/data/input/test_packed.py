@@ -1,4 +1,4 @@
-"""DALI's pipelines on real files: who gets which image, what is done to it, what bad data does."""
+"""Batches from real files: which rank gets which image, how images are cut, and what damaged records cause."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Draw = Callable[[int], "np.ndarray[Any, Any]"]
 
 
 def plain(number: int) -> np.ndarray[Any, Any]:
-    """An image whose brightness says its number."""
+    """Return an image whose brightness is its number."""
     return np.full((SIDE, SIDE, 3), number % 250, np.uint8)
 
 
 def pattern(number: int) -> np.ndarray[Any, Any]:
-    """Smooth, unlike its mirror image, and nowhere black."""
+    """Return a smooth image that differs from its mirror image and is nowhere black."""
     y, x = np.mgrid[:SIDE, :SIDE]
     pixels: np.ndarray[Any, Any] = np.stack([60 + 10 * x, 60 + 10 * y, 100 + 2 * x + 5 * y], axis=-1)
     return pixels.astype(np.uint8)
@@ -46,7 +46,7 @@ def jpeg(pixels: np.ndarray[Any, Any]) -> bytes:
 def write_split(
     folder: Path, split: str, count: int, *, draw: Draw = plain, bad: Mapping[int, bytes] | None = None
 ) -> list[int]:
-    """Write records whose label is their number; give the byte offset of each."""
+    """Write records whose labels are their numbers, and return the byte offset of each."""
     payloads = [
         pack_image(number, number, bad[number] if bad and number in bad else jpeg(draw(number)))
         for number in range(count)
@@ -63,11 +63,17 @@ def recipe_for(train: int = 40, evaluation: int = 10, overrides: Sequence[str] =
     return load_recipe(
         "digits",
         [
-            f"data.train_samples={train}", f"data.eval_samples={evaluation}", "batch.global_size=4",
-            f"model.image_size={SIDE}", "model.num_classes=1000", "data.mean=[0, 0, 0]", "data.std=[1, 1, 1]",
-            "data.crop={kind: none}", *overrides,
+            f"data.train_samples={train}",
+            f"data.eval_samples={evaluation}",
+            "batch.global_size=4",
+            f"model.image_size={SIDE}",
+            "model.num_classes=1000",
+            "data.mean=[0, 0, 0]",
+            "data.std=[1, 1, 1]",
+            "data.crop={kind: none}",
+            *overrides,
         ],
-    )  # fmt: skip
+    )
 
 
 def training(
@@ -87,7 +93,7 @@ def evaluation(
 
 
 def take(source: TrainingSource, count: int) -> list[int]:
-    """Labels of the next ``count`` batches."""
+    """Return the labels of the next ``count`` batches."""
     return [int(label) for _ in range(count) for label in source.next_batch().labels.asnumpy()]
 
 
@@ -136,7 +142,7 @@ def test_each_pass_over_a_shard_is_complete_and_in_another_order_and_carries_ove
     assert len({tuple(each) for each in [*passes, range(10, 21)]}) == 5
 
 
-def test_shards_go_round_the_ranks_unless_told_to_stick(tmp_path: Path) -> None:
+def test_shards_rotate_over_the_ranks_unless_stick_to_shard_is_set(tmp_path: Path) -> None:
     write_split(tmp_path, "train", 40)
     sources = [training(tmp_path, recipe_for(), rank=rank, world=2) for rank in range(2)]
     for epoch in (1, 2):
@@ -158,7 +164,7 @@ def test_runs_repeat_and_seeds_differ(tmp_path: Path) -> None:
     assert labels(1) == labels(1) != labels(2)
 
 
-def test_opening_reads_nothing_so_the_files_may_come_later(tmp_path: Path) -> None:
+def test_opening_a_stream_reads_no_file(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     train, evaluate = training(folder, recipe_for()), evaluation(folder, recipe_for())
     write_split(folder, "train", 40)
@@ -168,7 +174,7 @@ def test_opening_reads_nothing_so_the_files_may_come_later(tmp_path: Path) -> No
     assert one_pass(evaluate) == list(range(10))
 
 
-def test_batches_read_late_hold_what_they_held_when_given(tmp_path: Path) -> None:
+def test_a_batch_that_the_engine_reads_late_is_unchanged(tmp_path: Path) -> None:
     write_split(tmp_path, "train", 200)
     source = training(tmp_path, recipe_for(200), prefetch_depth=1)
     source.begin_epoch(1)
@@ -176,7 +182,7 @@ def test_batches_read_late_hold_what_they_held_when_given(tmp_path: Path) -> Non
     late = []
     for _ in range(40):
         images, labels = source.next_batch()
-        # The engine works for a while before it comes to read the batch.
+        # The engine is busy for a while before it reads the batch.
         busy = mx.nd.dot(busy, busy) / 700
         late.append((images.mean(axis=(1, 2, 3)) + busy[0, 0] - busy[0, 0], labels))
         del images
@@ -193,7 +199,7 @@ def test_evaluation_images_are_decoded_and_normalised_as_the_recipe_says(tmp_pat
     np.testing.assert_allclose(images[0].transpose(1, 2, 0), expected, atol=1)
 
 
-def test_channels_can_come_last_with_a_fourth_of_zeros(tmp_path: Path) -> None:
+def test_channels_can_come_last_with_a_fourth_channel_of_zeros(tmp_path: Path) -> None:
     write_split(tmp_path, "eval", 1, draw=pattern)
     recipe = recipe_for(evaluation=1, overrides=["model.input_channels=4", "data.mean=[10, 20, 30]"])
     images = next(iter(evaluation(tmp_path, recipe, batch=1, layout="NHWC").batches())).images.asnumpy()
@@ -289,9 +295,10 @@ def test_the_last_epochs_are_plain_and_in_order_and_are_not_read_before(tmp_path
     ramp = np.broadcast_to(np.arange(0, 240, 2, dtype=np.uint8)[None, :, None], (60, 120, 3))
     crop = "data.crop={kind: resized, area: [0.25, 0.25], aspect: [1, 1]}"
     recipe = recipe_for(
-        21, evaluation=1,
+        21,
+        evaluation=1,
         overrides=[crop, "data.flip=true", "data.eval_resize=20", "data.plain_from_epoch=3", "run.epochs=4"],
-    )  # fmt: skip
+    )
     sources = [training(tmp_path, recipe, rank=rank, world=2) for rank in range(2)]
     write_split(tmp_path, "train", 21, draw=lambda _: ramp)
     write_split(tmp_path, "eval", 1, draw=lambda _: ramp)
@@ -311,7 +318,7 @@ def test_the_last_epochs_are_plain_and_in_order_and_are_not_read_before(tmp_path
         for batch in batches:
             np.testing.assert_array_equal(batch.images.asnumpy(), np.broadcast_to(as_evaluated, batch.images.shape))
         labels.append([int(label) for batch in batches for label in batch.labels.asnumpy()])
-    # The shards of 21 images have 10 and 11; after them each rank goes on with the other's.
+    # The shards of 21 images have 10 and 11 images; in the second pass each rank reads the other shard.
     assert labels[0] == [*range(10), *range(10, 20)]
     assert labels[1] == [*range(10, 21), *range(9)]
 
@@ -329,7 +336,7 @@ def test_a_record_left_out_before_the_plain_epochs_stays_out(tmp_path: Path, cap
     source.close()
 
 
-def test_a_rank_that_leaves_a_record_out_stays_in_the_shard_whose_turn_it_is(tmp_path: Path) -> None:
+def test_a_rank_that_leaves_a_record_out_continues_with_the_same_shard(tmp_path: Path) -> None:
     write_split(tmp_path, "train", 40, bad={33: BAD})
     source = training(tmp_path, recipe_for(overrides=["data.bad_record=skip"]), world=2)
     source.begin_epoch(1)

@@ -1,4 +1,4 @@
-"""Synthetic images: the same micro-batches however the global batch is cut, and something to learn in them."""
+"""Synthetic images do not depend on how the global batch is divided, and their classes can be learned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def recipe_for(*overrides: str) -> Recipe:
 def steps(
     recipe: Recipe, count: int, *, rank: int = 0, world: int = 1, accumulation: int = 1, batch: int = 8
 ) -> list[tuple[Array, Array]]:
-    """Give the micro-batches of ``count`` steps of one rank."""
+    """Return the micro-batches of ``count`` steps of one rank."""
     source = open_synthetic_training(recipe, Engine(), batch_size=batch, rank=rank, world_size=world)
     source.begin_epoch(1)
     batches = (source.next_batch() for _ in range(count * accumulation))
@@ -45,7 +45,7 @@ def test_the_cut_of_the_global_batch_does_not_change_its_images() -> None:
     np.testing.assert_array_equal(whole, parts)
 
 
-def test_an_epoch_holds_each_sample_once_and_then_they_return() -> None:
+def test_an_epoch_has_each_sample_once_and_the_next_epoch_repeats_them() -> None:
     images = np.concatenate([images for images, _ in steps(recipe_for("data.train_samples=40"), 10)])
     assert len({image.tobytes() for image in images[:40]}) == 40
     np.testing.assert_array_equal(images[:40], images[40:])
@@ -58,7 +58,7 @@ def test_seeds_and_splits_give_different_images() -> None:
     assert np.abs(first - next(iter(held_back.batches())).images.asnumpy()).mean() > 0.5
 
 
-def test_a_class_is_known_by_its_mean_image() -> None:
+def test_the_mean_images_of_the_classes_differ() -> None:
     recipe = recipe_for("data.train_samples=500", "data.eval_samples=100")
     images, labels = steps(recipe, 1, batch=500)[0]
     means = np.stack([images[labels == label].mean(axis=0) for label in range(10)])
@@ -83,9 +83,12 @@ def test_every_evaluation_counts_every_image_once(world: int) -> None:
 
 def test_layout_and_fourth_channel_are_those_of_the_run() -> None:
     source = open_synthetic_training(
-        recipe_for("model.input_channels=4"), Engine(layout="NHWC"), batch_size=2, rank=0,
+        recipe_for("model.input_channels=4"),
+        Engine(layout="NHWC"),
+        batch_size=2,
+        rank=0,
         world_size=1,
-    )  # fmt: skip
+    )
     images = source.next_batch().images.asnumpy()
     assert images.shape == (2, 8, 8, 4)
     assert not images[..., 3].any()

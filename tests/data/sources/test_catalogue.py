@@ -23,7 +23,7 @@ def test_every_module_of_the_registry_fills_the_protocol(kind: str, tmp_path: Pa
     assert not module.recognises(str(tmp_path))
 
 
-def test_counts_that_the_program_itself_asks_of_a_built_in_source_are_options_of_it() -> None:
+def test_a_built_in_source_takes_the_counts_that_the_program_packs_it_with() -> None:
     assert all(set(counts) <= set(module_of(SOURCES, kind).OPTIONS) for kind, counts in BUILT_IN_SOURCES.items())
 
 
@@ -32,7 +32,7 @@ def test_an_option_of_another_source_is_refused_with_the_sources_that_take_it() 
         open_source("digits", Settings(labels=Path("labels.csv")))
 
 
-def test_a_folder_of_no_known_layout_is_told_all_of_them(tmp_path: Path) -> None:
+def test_the_message_for_an_unknown_folder_names_all_layouts(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         open_source(str(tmp_path), Settings())
     layouts = [module_of(SOURCES, kind).LAYOUT for kind in SOURCES if kind not in BUILT_IN_SOURCES]

@@ -18,7 +18,7 @@ SECTION = "A data source"
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the program with the example in it, and the images that the page speaks of."""
+    """Return a copy of the program with the example in it, and with the images that the page packs."""
     folder = tmp_path_factory.mktemp("program")
     copy_program(folder)
     assert len(add_example(folder, SECTION)) == 3
@@ -34,6 +34,7 @@ def _run(program: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=program, capture_output=True, text=True, check=False, timeout=120)
 
 
+@pytest.mark.ranks
 def test_the_commands_of_the_page_pack_the_images_and_train_on_them(program: Path) -> None:
     (commands,) = [text for language, text in code_blocks(SECTION) if language == "sh"]
     python = str(make_environment(program))

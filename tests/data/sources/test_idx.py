@@ -18,7 +18,7 @@ from data.sources.image_source import Settings
 
 
 def idx_files(root: Path, suffix: str = "") -> npt.NDArray[np.uint8]:
-    """Make the four files of a set of 6 + 4 images of 9 x 9 px, labels 0, 1, 2, 0 ...; give the images."""
+    """Make the four files of a set of 6 + 4 images of 9 x 9 px, labels 0, 1, 2, 0 ..., and return the images."""
     images = np.random.default_rng(0).integers(0, 256, (10, 9, 9), np.uint8)
     labels = np.arange(10, dtype=np.uint8) % 3
     for stem, part in (("train", slice(6)), ("t10k", slice(6, 10))):
@@ -69,7 +69,7 @@ def test_broken_idx_files_are_named(tmp_path: Path, file: str, content: bytes | 
     assert message in str(caught.value)
 
 
-def test_idx_files_are_taken_in_part_and_gone_round(tmp_path: Path) -> None:
+def test_counts_take_the_first_images_and_begin_anew_where_there_are_fewer(tmp_path: Path) -> None:
     idx_files(tmp_path)
     whole = open_source(str(tmp_path), Settings())
     source = open_source(str(tmp_path), Settings(train=15, eval=2))

@@ -1,4 +1,4 @@
-"""Tables of file -> labels: read in either form, packed as vectors, delivered as batches."""
+"""Tables of file -> labels are read as CSV or JSON, packed as label vectors, and arrive in batches."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ from data.verify import check_dataset, verify_dataset
 
 TRAIN = {"a.png": ["Mass", "Edema"], "deep/b.jpg": ["No Finding"], "c.png": ["Nodule"], "d.png": ["Mass"]}
 ROWS = (
-    "Image Index,Finding Labels,Patient ID", "a.png,Mass|Edema,1", "deep/b.jpg,No Finding,2", "c.png,Nodule,3",
+    "Image Index,Finding Labels,Patient ID",
+    "a.png,Mass|Edema,1",
+    "deep/b.jpg,No Finding,2",
+    "c.png,Nodule,3",
     "d.png,Mass,4",
-)  # fmt: skip
+)
 NIH = "".join(f"{row}\n" for row in ROWS)
 SIDE = 24
 PLACE: Any = {"batch_size": 4, "rank": 0, "world_size": 1, "device_id": None}
@@ -49,11 +52,22 @@ def folder(tmp_path: Path) -> Path:
 def _recipe(channels: int = 1, classes: int = 3) -> Recipe:
     return load_recipe(
         "digits",
-        ["data.source=table", "loss={kind: sigmoid}", "run.target_top1=null", "data.train_samples=4",
-         "data.eval_samples=1", "batch.global_size=4", "model.name=resnet8", f"model.num_classes={classes}",
-         f"model.image_size={SIDE}", f"model.input_channels={channels}",
-         "data.crop={kind: none}", "data.mean=[0, 0, 0]", "data.std=[1, 1, 1]"],
-    )  # fmt: skip
+        [
+            "data.source=table",
+            "loss={kind: sigmoid}",
+            "run.target_top1=null",
+            "data.train_samples=4",
+            "data.eval_samples=1",
+            "batch.global_size=4",
+            "model.name=resnet8",
+            f"model.num_classes={classes}",
+            f"model.image_size={SIDE}",
+            f"model.input_channels={channels}",
+            "data.crop={kind: none}",
+            "data.mean=[0, 0, 0]",
+            "data.std=[1, 1, 1]",
+        ],
+    )
 
 
 def test_csv_and_json_say_the_same(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A bench that measures nothing, for the harness."""
+"""A bench that measures nothing, for the tests of ``./run.sh bench``."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Report:
     if options.fail:
-        raise MeasurementFailed("the ranks died of boredom")
+        raise MeasurementFailed("no rank was started")
     return make_report(interleave({"nothing": lambda: {"step_ms": 2.0}}, n=options.rounds), ["nothing was measured"])

@@ -1,4 +1,4 @@
-"""Gaps from moments, counted by hand; and Python's share of a step."""
+"""Gaps agree with moments chosen by hand, and Python's share of a step can be measured."""
 
 from __future__ import annotations
 
@@ -8,19 +8,39 @@ from train.bench.bench_epoch import _python_step
 from train.bench.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, gaps
 
 
-def test_gaps_are_told_apart_and_the_first_epoch_counts_for_none() -> None:
+def test_gaps_are_distinguished_and_the_start_of_the_first_epoch_does_not_count() -> None:
     moments = [
-        (EPOCH, 0.0), (BATCH, 5.0), (QUEUED, 6.0), (BATCH, 6.001), (QUEUED, 7.0),
-        (EPOCH, 7.001), (BATCH, 7.003), (QUEUED, 8.0), (BATCH, 8.002), (QUEUED, 9.0), (BATCH, 9.009), (QUEUED, 9.5),
-        (DRAINED, 10.0), (EVALUATING, 10.004), (EVALUATED, 12.004), (EPOCH, 12.005), (BATCH, 12.014), (QUEUED, 13.0),
-    ]  # fmt: skip
-    assert gaps(moments) == pytest.approx({
-        "between_steps_ms": 2, "between_epochs_ms": 3, "before_evaluation_ms": 4, "evaluation_s": 2,
-        "after_evaluation_ms": 10,
-    })  # fmt: skip
+        (EPOCH, 0.0),
+        (BATCH, 5.0),
+        (QUEUED, 6.0),
+        (BATCH, 6.001),
+        (QUEUED, 7.0),
+        (EPOCH, 7.001),
+        (BATCH, 7.003),
+        (QUEUED, 8.0),
+        (BATCH, 8.002),
+        (QUEUED, 9.0),
+        (BATCH, 9.009),
+        (QUEUED, 9.5),
+        (DRAINED, 10.0),
+        (EVALUATING, 10.004),
+        (EVALUATED, 12.004),
+        (EPOCH, 12.005),
+        (BATCH, 12.014),
+        (QUEUED, 13.0),
+    ]
+    assert gaps(moments) == pytest.approx(
+        {
+            "between_steps_ms": 2,
+            "between_epochs_ms": 3,
+            "before_evaluation_ms": 4,
+            "evaluation_s": 2,
+            "after_evaluation_ms": 10,
+        }
+    )
 
 
 def test_pythons_share_of_a_step_is_measured_without_an_engine() -> None:
     figures = _python_step()
-    # A step passes 161 tensors on to their buckets: more than nothing, and below a step's own time by far.
+    # In a step, Python passes 161 tensors to their buckets. That takes far less time than a real step.
     assert 0.01 < figures["python_step_ms"] < 100

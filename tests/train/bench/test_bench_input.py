@@ -23,10 +23,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_all_readers_give_normalised_crops_of_the_same_images(folder: Path) -> None:
-    recipe, cluster = load_both("imagenet-smoke", "laptop", [
-        "model.image_size=48", "data.eval_resize=null", "data.train_samples=32", "data.eval_samples=2",
-        "data.shuffle_buffer=32", "data.crop.area=[0.9, 1.0]",
-    ])  # fmt: skip
+    recipe, cluster = load_both(
+        "imagenet-smoke",
+        "laptop",
+        [
+            "model.image_size=48",
+            "data.eval_resize=null",
+            "data.train_samples=32",
+            "data.eval_samples=2",
+            "data.shuffle_buffer=32",
+            "data.crop.area=[0.9, 1.0]",
+        ],
+    )
     readers = {
         "dali": read_by_dali(recipe, cluster, folder),
         "mxnet": read_by_mxnet(recipe, folder),

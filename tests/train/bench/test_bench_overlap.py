@@ -40,7 +40,7 @@ needs_link = pytest.mark.skipif(not can_shape(), reason="this kernel or user can
 def test_a_shaped_link_lets_no_more_pass_than_it_may() -> None:
     command = [*shaped(50e6 / 8), sys.executable, "-c", TRANSFER]
     took_s = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    # The bucket's own bytes pass at once, and one side may take the other's half of the rate.
+    # The token bucket passes its own bytes at once, and one direction may use the half of the rate of the other one.
     assert took_s > 8 * (4_000_000 - (128 << 10)) / 100e6
 
 
@@ -69,15 +69,17 @@ def test_every_order_sends_every_gradient_once(sizes: list[int], cap: int, order
     assert sent == sorted(range(len(sizes)), reverse=order == "last")
 
 
-def test_what_is_hidden_is_the_part_of_serial_that_is_not_exposed() -> None:
+def test_the_hidden_fraction_is_the_part_of_serial_that_is_not_exposed() -> None:
     none, serial, own = {"step_ms": 100.0}, {"step_ms": 200.0}, {"step_ms": 120.0}
     assert _figures(Transfer(OVERLAPPED), own, none, serial) == {
-        "step_ms": 120.0, "exposed_ms": 20.0, "hidden_fraction": pytest.approx(0.8)
-    }  # fmt: skip
+        "step_ms": 120.0,
+        "exposed_ms": 20.0,
+        "hidden_fraction": pytest.approx(0.8),
+    }
     assert _figures(Transfer(SERIAL), serial, none, serial) == {"step_ms": 200.0, "exposed_ms": 100.0}
 
 
-def test_a_link_that_is_no_speed_is_refused_in_one_line() -> None:
+def test_a_link_that_is_not_a_speed_is_refused_in_one_line() -> None:
     assert (_bits_per_s("2.5"), _bits_per_s("doubling")) == (2.5e9, None)
     for word in ("fast", "-1", "0"):
         with pytest.raises(ValueError, match=f"--links {word}: allowed: Gb/s above 0, or doubling"):

@@ -1,4 +1,4 @@
-"""PyTorch is given the same network, and one command runs all that there is to compare with."""
+"""PyTorch trains the same network, and one command measures every alternative that is installed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TINY = ["--model", "mnist_small_cnn", "--batch", "2", "--rounds", "1", "--steps
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--model", "alexnett"], "--model alexnett: no such network; did you mean 'alexnet'?"),
         (["--model", "alexnet", "--image-size", "32"], "model.image_size: got 32, allowed: "),
@@ -48,18 +48,18 @@ _TINY = ["--model", "mnist_small_cnn", "--batch", "2", "--rounds", "1", "--steps
     ],
 )
 def test_wrong_options_are_one_line_before_anything_is_installed_or_run(
-    words: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench_peers, "_install", pytest.fail)
     assert main(["bench", "peers", "--install", *words]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: {told}")
+    assert error.startswith(f"error: {message}")
     assert error.count("\n") == 1
 
 
 @pytest.mark.slow
 @pytest.mark.ranks
-def test_without_pytorch_ours_is_measured_and_the_way_to_pytorch_is_told(
+def test_without_pytorch_ours_is_measured_and_a_note_says_how_to_install_pytorch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench_peers, "_FOLDER", tmp_path / "none")
@@ -93,10 +93,14 @@ def test_pytorch_computes_the_same_logits_from_the_same_parameters_of_every_fami
 
 
 def _ask(name: str, folder: Path) -> Any:
-    """Write a network's parameters and some images; give our logits."""
+    """Write the parameters of a network and some images to a file, and return our logits."""
     least, most = IMAGE_SIZES[name]
-    model = Model(name=name, num_classes=10, image_size=min(max(32, least), most),
-                  input_channels=1 if name.startswith("mnist") else 3)  # fmt: skip
+    model = Model(
+        name=name,
+        num_classes=10,
+        image_size=min(max(32, least), most),
+        input_channels=1 if name.startswith("mnist") else 3,
+    )
     table = build_network(name, num_classes=10, image_size=model.image_size, input_channels=model.input_channels)
     weights = initial_weights(table, model, seed=1)
     shape = (2, model.input_channels, model.image_size, model.image_size)

@@ -1,4 +1,4 @@
-"""Both ways to start are real jobs, and their ledgers add up."""
+"""Both alternatives start real jobs, and the phases of their ledgers lie within the whole time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job of real ranks: who they are, what they say, and what is said when one fails."""
+"""A job of real ranks returns their output, and a failed one shows the last lines of it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from train.bench.measure import MeasurementFailed
 
 @pytest.mark.ranks
 def test_every_rank_runs_the_program_with_the_clusters_variables() -> None:
-    said = run_ranks(
+    output = run_ranks(
         [sys.executable, "-m", "sysconfig"], overrides=["cluster.ranks_per_node=3"], environment={"ONE": "1"}
     )
-    assert said.count("Python version:") == 3
+    assert output.count("Python version:") == 3
 
 
 @pytest.mark.ranks
-def test_a_failed_job_says_the_command_and_its_last_words() -> None:
+def test_the_error_of_a_failed_job_has_the_command_and_the_last_lines() -> None:
     with pytest.raises(MeasurementFailed, match=r"(?s)no.such.module.*No module named"):
         run_ranks([sys.executable, "-m", "no.such.module"])
 

@@ -1,4 +1,4 @@
-"""Runs under the peers' Python: builds each network of a request, and tells its size, or its logits."""
+"""Runs under the Python of the peers: builds the network of each request, and writes the logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from train.networks.arch import build_network
 
 
 def main(folder: Path) -> None:
-    """Answer each ``NAME.npz`` (parameters in the table's order, images, size) with ``NAME.npy``."""
+    """Write logits to ``NAME.npy`` for each ``NAME.npz`` of images and of parameters in the order of the table."""
     for asked in folder.glob("*.npz"):
         request = np.load(asked)
         images = request["images"]
