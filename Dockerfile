@@ -1,12 +1,13 @@
-# The GPU environment as an image: the compiler stays in the first stage. No tuning here: that is the cluster file's.
+# The GPU environment as an image. The compiler stays in the first stage. Tuning belongs into the cluster file, not here.
 FROM nvidia/cuda:11.8.0-cudnn8-devel-ubuntu22.04 AS build
-# No apt versions: the base's release fixes them, and Ubuntu takes superseded ones off its index.
+# The packages have no versions here: the base image's release fixes them, and Ubuntu removes superseded ones from its
+# index.
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install -y --no-install-recommends g++ libopenmpi-dev make python3 python3-venv \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /opt/resnet-records
-# Only what set-up reads, so that a change of the program does not compile Horovod again.
+# Only the files that set-up reads, so that a change of the program does not compile Horovod again.
 COPY run.sh pyproject.toml requirements.lock ./
 COPY configs/__init__.py configs/errors.py configs/
 COPY launch/__init__.py launch/
@@ -14,7 +15,7 @@ COPY launch/setup launch/setup
 ENV CUDA_HOME=/usr/local/cuda PIP_NO_CACHE_DIR=1
 RUN ./run.sh setup --gpu
 
-# CUDA's libraries come with the wheels: the base image adds only what the driver's container runtime needs.
+# CUDA's libraries come with the wheels, so the base image only adds what the driver's container runtime needs.
 FROM nvidia/cuda:11.8.0-base-ubuntu22.04
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="resnet-records" \
@@ -33,7 +34,7 @@ WORKDIR /opt/resnet-records
 COPY --from=build --chown=trainer:trainer /opt/resnet-records/.venv .venv
 COPY --chown=trainer:trainer . .
 USER 1000
-# No GPU is needed to see that all libraries but the driver's own came along.
+# This check needs no GPU: it finds a library that is missing from the image, apart from the driver's own.
 RUN .venv/bin/python -m launch.setup.libraries
 VOLUME ["/opt/resnet-records/runs"]
 HEALTHCHECK --interval=5m --timeout=30s CMD ["nvidia-smi", "--list-gpus"]

@@ -85,7 +85,7 @@ def _parser() -> Parser:
 
 def _json(wanted: str | None) -> str:
     """Return the JSON Schema of a kind of file, a block or a key; if None, of any file."""
-    from configs.json_schema import DIALECT, KINDS, json_schema  # noqa: PLC0415 (--help must not need pydantic)
+    from configs.json_schema import DIALECT, KINDS, json_schema
 
     if wanted is None or wanted in KINDS:
         return json.dumps(json_schema(wanted), indent=2) + "\n"
@@ -108,7 +108,7 @@ def _find(wanted: str | None) -> dict[str, list[Block]]:
     Raises:
         UserError: There is no such block or key.
     """
-    from configs.json_schema import KINDS, list_blocks  # noqa: PLC0415 (--help must not need pydantic)
+    from configs.json_schema import KINDS, list_blocks
 
     every = {kind: list_blocks(kind) for kind in KINDS}
     if wanted is None:

@@ -66,8 +66,8 @@ def test_each_repeat_has_the_next_seed() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ranks": [4, 12]}, "study.ranks: got 12, allowed: up to 8, or a multiple of them"),
-        ({"ranks": [4, 4]}, "study.ranks: got [4, 4], allowed: numbers that differ"),
+        ({"ranks": [4, 12]}, "study.ranks: got 12, allowed: up to 8, or a multiple of 8"),
+        ({"ranks": [4, 4]}, "study.ranks: got [4, 4], allowed: every number once"),
         ({"leave_out": [{"batch": [64]}]}, "leave_out.batch: got 64, allowed: 32, 96"),
         ({"leave_out": [{}]}, "leave_out: got '{}', allowed: at least one axis"),
         ({"expects": [EXPECTS | {"other": 64}]}, "expects.batch: got 64"),

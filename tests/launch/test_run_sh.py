@@ -15,7 +15,7 @@ import pytest
 from launch.setup.layout import ROOT
 
 _ROWS = re.findall(r'^  "([\w-]+)\|([\w.]+)\|', (ROOT / "run.sh").read_text(encoding="utf-8"), re.MULTILINE)
-_NOT_YET = frozenset({"train", "check", "report", "watch", "package", "bench"})
+_NOT_YET = frozenset({"check", "report", "watch", "package"})
 """Verbs whose module still imports packages before it has read its arguments."""
 
 
