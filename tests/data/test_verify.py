@@ -205,7 +205,7 @@ def join_lines(folder: Path) -> None:
     [
         (cut_records, "train.rec: is 1,000 bytes long, the manifest says "),
         (lose_index, "eval.idx: No such file or directory"),
-        (lengthen_last_offset, "points behind the last record"),
+        (lengthen_last_offset, "points past the end of the records"),
         (join_lines, "train.idx: has 29 lines, the manifest says 30 records"),
     ],
 )
@@ -231,7 +231,7 @@ def test_the_check_before_a_run_refuses_an_index_that_ends_within_the_last_heade
         if not is_refused:
             check_files(dataset, manifest)
             continue
-        with pytest.raises(UserError, match=rf"train\.idx record 29 at byte {offset}: points behind"):
+        with pytest.raises(UserError, match=rf"train\.idx record 29 at byte {offset}: points past"):
             check_files(dataset, manifest)
 
 
