@@ -15,6 +15,9 @@ _OLDEST, _NEWEST = (5, 0), (8, 6)
 """Compute capabilities. mxnet-cu112 1.9.1 holds machine code for 5.0, 6.0, 7.0, 8.0 and 8.6, and no PTX, from which a
 driver could compile code for other GPUs."""
 
+_CUDA_MAJOR = 11
+"""The major version of CUDA for which mxnet-cu112 and Horovod are built."""
+
 _QUERY_TIMEOUT_S = 60
 
 
@@ -61,7 +64,7 @@ def find_toolkit() -> Path | None:
     homes = [Path(home) for home in named if home]
     if on_path:
         homes.insert(2, Path(on_path).resolve().parents[1])
-    return next((home for home in homes if _nvcc_major(home / "bin" / "nvcc") == 11), None)  # noqa: PLR2004 (CUDA 11)
+    return next((home for home in homes if _nvcc_major(home / "bin" / "nvcc") == _CUDA_MAJOR), None)
 
 
 def _nvcc_major(nvcc: Path) -> int | None:

@@ -59,9 +59,7 @@ class Outcome:
     lost_server: int | None = None
 
 
-def run_ranks(
-    command: Sequence[str], num_ranks: int, variables: Mapping[str, str], *, servers: int = 0
-) -> Outcome:  # fmt: skip
+def run_ranks(command: Sequence[str], num_ranks: int, variables: Mapping[str, str], *, servers: int = 0) -> Outcome:
     """Run ``command`` once for each rank on this machine and wait for all of them.
 
     A rank that fails ends the run: the others get `GRACE_S` to end by themselves, then SIGTERM, then SIGKILL. SIGINT,
@@ -101,7 +99,7 @@ def run_ranks(
 
 def run_ranks_on_link(
     command: Sequence[str], num_ranks: int, variables: Mapping[str, str], *, bytes_per_s: float, servers: int = 0
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Run ranks as `run_ranks` does, over a loopback on which each rank sends at most ``bytes_per_s``.
 
     The ranks, their rendezvous and their servers live in a network namespace of their own, with a second launcher.

@@ -71,10 +71,17 @@ class _Descendants:
                 memory_bytes += process.memory_info().rss
                 self._used_s[process.pid] = total_s
         span_s = now_s - self._time_s
-        everybody = (machine_s - self._machine_s) / span_s
+        machine_busy = (machine_s - self._machine_s) / span_s
         self._time_s, self._machine_s = now_s, machine_s
-        gpu = _gpus() if has_gpu else (None, None)
-        return Sample(time.time(), round(used_s / span_s, 3), round(everybody, 3), memory_bytes, *gpu)
+        gpu_share, gpu_memory_bytes = _gpus() if has_gpu else (None, None)
+        return Sample(
+            time=time.time(),
+            busy_cores=round(used_s / span_s, 3),
+            machine_busy_cores=round(machine_busy, 3),
+            memory_bytes=memory_bytes,
+            gpu_share=gpu_share,
+            gpu_memory_bytes=gpu_memory_bytes,
+        )
 
     def _machine(self) -> float:
         """Return the processor time that all processes of the machine have used, in seconds."""

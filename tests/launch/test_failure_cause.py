@@ -1,4 +1,4 @@
-"""Who is to blame, from what the ranks wrote and the launcher saw; the faults are real ones in `test_faults`."""
+"""The cause of a failed run, from made-up failure reports and outcomes; `test_faults` has real faults."""
 
 from __future__ import annotations
 
@@ -18,46 +18,92 @@ MPI = load_cluster("laptop", ["cluster.launcher=mpirun", "cluster.communication.
 HERE = socket.gethostname()
 
 
-def _row(rank: int, message: str, *, second_hand: bool, status: int = 1) -> dict[str, Any]:
-    return {"rank": rank, "host": f"node{rank}", "step": 7, "message": message, "second_hand": second_hand,
-            "status": status, "time": float(rank)}  # fmt: skip
+def _report(rank: int, message: str, *, second_hand: bool, status: int = 1) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "host": f"node{rank}",
+        "step": 7,
+        "message": message,
+        "second_hand": second_hand,
+        "status": status,
+        "time": float(rank),
+    }
 
 
-WAITED = {**_row(0, "no progress for 10 s, standing in train/comm/communicator.py", second_hand=True), "waited": True}
-KILLED = {**_row(1, "was killed by signal 9", second_hand=True, status=137), "step": None, "killed_by": 9}
-ECHO = _row(0, "Horovod has been shut down", second_hand=True)
+WAITED = {
+    **_report(0, "no progress for 10 s, standing in train/comm/communicator.py", second_hand=True),
+    "waited": True,
+}
+KILLED = {**_report(1, "was killed by signal 9", second_hand=True, status=137), "step": None, "killed_by": 9}
+ECHO = _report(0, "Horovod has been shut down", second_hand=True)
 
 
 @pytest.mark.parametrize(
     ("rows", "outcome", "message", "rank"),
     [
-        ([ECHO, _row(1, "torn", second_hand=False)], Outcome(1), "rank 1 on node1 failed at step 7: torn", 1),
-        ([ECHO, {**_row(1, "stood still itself", second_hand=False), "step": None}], Outcome(1),
-         "rank 1 on node1 failed at or before step 7: stood still itself", 1),
-        ([{**_row(1, "no such file", second_hand=False), "step": None}], Outcome(1),
-         "rank 1 on node1 failed: no such file", 1),
+        ([ECHO, _report(1, "torn", second_hand=False)], Outcome(1), "rank 1 on node1 failed at step 7: torn", 1),
+        (
+            [ECHO, {**_report(1, "stood still itself", second_hand=False), "step": None}],
+            Outcome(1),
+            "rank 1 on node1 failed at or before step 7: stood still itself",
+            1,
+        ),
+        (
+            [{**_report(1, "no such file", second_hand=False), "step": None}],
+            Outcome(1),
+            "rank 1 on node1 failed: no such file",
+            1,
+        ),
         ([ECHO], Outcome(137, ((1, 137),)), f"rank 1 on {HERE} was killed by signal 9 at or before step 7", 1),
-        ([ECHO], Outcome(1, ((0, 1),)),
-         f"rank 1 on {HERE} made no progress and reported nothing at or before step 7", 1),
-        ([ECHO, _row(1, "waits", second_hand=True)], Outcome(1, ((0, 1), (1, 1))),
-         "every rank waited for another at step 7; rank 0: Horovod has been shut down", 0),
+        (
+            [ECHO],
+            Outcome(1, ((0, 1),)),
+            f"rank 1 on {HERE} made no progress and reported nothing at or before step 7",
+            1,
+        ),
+        (
+            [ECHO, _report(1, "waits", second_hand=True)],
+            Outcome(1, ((0, 1), (1, 1))),
+            "every rank waited for another at step 7; rank 0: Horovod has been shut down",
+            0,
+        ),
         ([ECHO, KILLED], Outcome(137), "rank 1 on node1 was killed by signal 9 at or before step 7", 1),
         ([KILLED], Outcome(137), "rank 1 on node1 was killed by signal 9", 1),
-        ([{**WAITED, "rank": 0}, _row(1, "stopped by SIGTERM", second_hand=True, status=75)], Outcome(1),
-         f"rank 1 on {HERE} made no progress and reported nothing at or before step 7", 1),
+        (
+            [{**WAITED, "rank": 0}, _report(1, "stopped by SIGTERM", second_hand=True, status=75)],
+            Outcome(1),
+            f"rank 1 on {HERE} made no progress and reported nothing at or before step 7",
+            1,
+        ),
         ([], Outcome(9), "the launcher ended with status 9", None),
-        # Two ranks fail by themselves: whose clock is earlier is named, wherever it stands in the list.
-        ([_row(0, "torn", second_hand=False), _row(1, "no such file", second_hand=False)], Outcome(1),
-         "rank 0 on node0 failed at step 7: torn", 0),
-        ([{**_row(0, "torn", second_hand=False), "time": 5.0}, _row(1, "no such file", second_hand=False)],
-         Outcome(1, ((0, 1), (1, 1))), "rank 1 on node1 failed at step 7: no such file", 1),
-        ([{**_row(0, "torn", second_hand=False), "time": 5.0}, {**KILLED, "time": 4.0}], Outcome(137),
-         "rank 1 on node1 was killed by signal 9 at or before step 7", 1),
-        ([{**_row(0, "torn", second_hand=False), "time": 3.0}, {**KILLED, "time": 4.0}], Outcome(137),
-         "rank 0 on node0 failed at step 7: torn", 0),
+        # Two ranks fail by themselves: the rank with the earlier time is named, wherever the report is in the list.
+        (
+            [_report(0, "torn", second_hand=False), _report(1, "no such file", second_hand=False)],
+            Outcome(1),
+            "rank 0 on node0 failed at step 7: torn",
+            0,
+        ),
+        (
+            [{**_report(0, "torn", second_hand=False), "time": 5.0}, _report(1, "no such file", second_hand=False)],
+            Outcome(1, ((0, 1), (1, 1))),
+            "rank 1 on node1 failed at step 7: no such file",
+            1,
+        ),
+        (
+            [{**_report(0, "torn", second_hand=False), "time": 5.0}, {**KILLED, "time": 4.0}],
+            Outcome(137),
+            "rank 1 on node1 was killed by signal 9 at or before step 7",
+            1,
+        ),
+        (
+            [{**_report(0, "torn", second_hand=False), "time": 3.0}, {**KILLED, "time": 4.0}],
+            Outcome(137),
+            "rank 0 on node0 failed at step 7: torn",
+            0,
+        ),
         ([], Outcome(1, ((1, 137), (0, 1))), f"rank 1 on {HERE} was killed by signal 9", 1),
     ],
-)  # fmt: skip
+)
 def test_the_first_to_fail_is_named(
     tmp_path: Path, rows: list[dict[str, Any]], outcome: Outcome, message: str, rank: int | None
 ) -> None:
@@ -65,7 +111,7 @@ def test_the_first_to_fail_is_named(
     assert (cause["message"], cause.get("rank")) == (message, rank)
 
 
-def test_a_silent_ranks_host_is_what_the_ranks_told_each_other(tmp_path: Path) -> None:
+def test_the_host_of_a_rank_without_a_report_comes_from_the_ledger_or_the_rank_script(tmp_path: Path) -> None:
     assert "rank 1 on an unknown host" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
     (tmp_path / "ranks.txt").write_text("1 here\n0 there\n", encoding="utf-8")
     assert "rank 1 on here" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
@@ -73,7 +119,7 @@ def test_a_silent_ranks_host_is_what_the_ranks_told_each_other(tmp_path: Path) -
     assert "rank 1 on b" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
 
 
-def test_when_nobody_survived_to_say_the_step_the_metrics_do(tmp_path: Path) -> None:
+def test_the_step_comes_from_the_metrics_if_no_rank_reported_one(tmp_path: Path) -> None:
     (tmp_path / "startup.json").touch()
     cause = find_cause(tmp_path, MPI, Outcome(137), [KILLED])
     assert (cause["step"], cause["message"]) == (0, "rank 1 on node1 was killed by signal 9 at or after step 0")
@@ -83,13 +129,13 @@ def test_when_nobody_survived_to_say_the_step_the_metrics_do(tmp_path: Path) -> 
 
 
 def test_a_run_was_stopped_only_if_nobody_failed() -> None:
-    stopped = _row(0, "told to stop", second_hand=False, status=75)
-    # horovodrun makes a 1 of any status.
+    stopped = _report(0, "told to stop", second_hand=False, status=75)
+    # horovodrun returns 1 for any status of a rank.
     assert was_stopped(Outcome(75), [stopped], 2)
     assert was_stopped(Outcome(1), [stopped], 2)
-    assert not was_stopped(Outcome(1), [stopped, _row(1, "torn", second_hand=False)], 2)
+    assert not was_stopped(Outcome(1), [stopped, _report(1, "torn", second_hand=False)], 2)
     assert not was_stopped(Outcome(75), [], 2)
-    told_at_start_up = _row(0, "stopped by SIGTERM", second_hand=True, status=75)
+    told_at_start_up = _report(0, "stopped by SIGTERM", second_hand=True, status=75)
     assert was_stopped(Outcome(75), [told_at_start_up], 2)
     assert was_stopped(Outcome(1), [told_at_start_up, {**told_at_start_up, "rank": 1}], 2)
     assert not was_stopped(Outcome(137, ((1, 137),)), [told_at_start_up], 2)

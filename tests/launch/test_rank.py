@@ -1,4 +1,4 @@
-"""``rank.sh``: a rank knows who it is under every launcher, and runs where the cluster file says."""
+"""``rank.sh`` and ``supervise_rank.sh``: a rank's number under every launcher, its cores, its report if killed."""
 
 from __future__ import annotations
 
@@ -15,37 +15,54 @@ import pytest
 from configs.load import ROOT, load_cluster
 from configs.rank_variables import binding_environment
 
-_SLURM = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
-          "SLURM_STEP_NUM_NODES": "2", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7", "SLURMD_NODENAME": "beta"}  # fmt: skip
+_SLURM = {
+    "SLURM_PROCID": "3",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7",
+    "SLURMD_NODENAME": "beta",
+}
 _MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
 
 
 def _rank(variables: dict[str, str], *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([ROOT / "launch" / "rank.sh", *command], env={"PATH": os.environ["PATH"], **variables},
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    return subprocess.run(
+        [ROOT / "launch" / "rank.sh", *command],
+        env={"PATH": os.environ["PATH"], **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
-def _told(variables: dict[str, str]) -> dict[str, str]:
+def _horovod_variables(variables: dict[str, str]) -> dict[str, str]:
     done = _rank(variables, "env")
     return dict(line.split("=", 1) for line in done.stdout.splitlines() if line.startswith("HOROVOD_"))
 
 
-def test_over_gloo_srun_s_ranks_get_what_horovodrun_would_have_told_them() -> None:
-    told = _told({**_SLURM, "HOROVOD_CONTROLLER": "gloo", "RANK_LOCAL_SIZE": "2", "RANK_WORLD_SIZE": "4"})
+def test_over_gloo_the_ranks_of_srun_get_the_variables_that_horovodrun_sets() -> None:
+    told = _horovod_variables({**_SLURM, "HOROVOD_CONTROLLER": "gloo", "RANK_LOCAL_SIZE": "2", "RANK_WORLD_SIZE": "4"})
     del told["HOROVOD_CONTROLLER"]
     assert told == {
-        "HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2",
-        "HOROVOD_CROSS_RANK": "1", "HOROVOD_CROSS_SIZE": "2", "HOROVOD_HOSTNAME": "node1",
+        "HOROVOD_RANK": "3",
+        "HOROVOD_SIZE": "4",
+        "HOROVOD_LOCAL_RANK": "1",
+        "HOROVOD_LOCAL_SIZE": "2",
+        "HOROVOD_CROSS_RANK": "1",
+        "HOROVOD_CROSS_SIZE": "2",
+        "HOROVOD_HOSTNAME": "node1",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.7",
-    }  # fmt: skip
+    }
 
 
-def test_over_mpi_nothing_is_told_and_mpirun_within_slurm_is_believed() -> None:
-    assert _told({**_SLURM, **_MPI, "HOROVOD_CONTROLLER": "mpi"}) == {"HOROVOD_CONTROLLER": "mpi"}
+def test_over_mpi_no_variable_is_set_and_mpirun_is_believed_within_a_slurm_job() -> None:
+    assert _horovod_variables({**_SLURM, **_MPI, "HOROVOD_CONTROLLER": "mpi"}) == {"HOROVOD_CONTROLLER": "mpi"}
     assert "rank 1 of 2 on beta (by Open MPI)" in _rank({**_SLURM, **_MPI}, "true").stderr
 
 
-def test_a_rank_runs_on_its_own_cores_and_says_so_in_one_line() -> None:
+def test_a_rank_runs_on_its_own_cores_and_reports_them_in_one_line() -> None:
     core = str(max(os.sched_getaffinity(0)))
     done = _rank({**_MPI, "RANK_CORES": f"0 {core}"}, "nproc")
     assert done.stdout == "1\n"
@@ -74,7 +91,9 @@ def test_gpu_and_adapters_follow_the_local_rank() -> None:
         ({**_MPI, "RANK_DEVICE": "gpu", "CUDA_VISIBLE_DEVICES": "0"}, "local rank 1 sees GPUs 0 only; ask for GPUs by"),
     ],
 )
-def test_a_rank_that_would_train_the_wrong_world_is_refused(variables: dict[str, str], message: str) -> None:
+def test_a_rank_without_a_number_or_with_a_wrong_number_of_ranks_or_gpus_is_refused(
+    variables: dict[str, str], message: str
+) -> None:
     done = _rank(variables, "true")
     assert done.returncode == 2
     assert message in done.stderr
@@ -94,19 +113,25 @@ def test_the_tables_come_from_the_cluster_file(cluster: str, overrides: list[str
     assert {name: found[name] for name in ("RANK_CORES", "RANK_HCAS") if name in found} == tables
 
 
-def _keep(folder: Path, *command: str) -> list[str | Path]:
+def _supervised(folder: Path, *command: str) -> list[str | Path]:
     (folder / "config.yaml").touch()
     return [ROOT / "launch" / "supervise_rank.sh", "3", "beta", *command, folder]
 
 
 def test_a_rank_that_a_signal_kills_is_named_in_the_run_s_folder(tmp_path: Path) -> None:
-    done = subprocess.run(_keep(tmp_path, "bash", "-c", "kill -9 $$"), check=False, capture_output=True)
+    done = subprocess.run(_supervised(tmp_path, "bash", "-c", "kill -9 $$"), check=False, capture_output=True)
     assert done.returncode == 137
     row = json.loads((tmp_path / "failure_3.json").read_text(encoding="utf-8"))
     assert row | {"time": 0} == {
-        "rank": 3, "host": "beta", "step": None, "message": "was killed by signal 9", "killed_by": 9,
-        "second_hand": True, "status": 137, "time": 0,
-    }  # fmt: skip
+        "rank": 3,
+        "host": "beta",
+        "step": None,
+        "message": "was killed by signal 9",
+        "killed_by": 9,
+        "second_hand": True,
+        "status": 137,
+        "time": 0,
+    }
     assert abs(row["time"] - time.time()) < 60
 
 
@@ -114,11 +139,11 @@ def test_a_rank_that_a_signal_kills_is_named_in_the_run_s_folder(tmp_path: Path)
     ("code", "status", "said"),
     [("exit 76", 76, None), ("trap - USR1; kill -USR1 $$", 75, "stopped by SIGUSR1"), ("kill -9 $$", 137, None)],
 )
-def test_a_signal_is_passed_on_to_the_rank_which_has_the_last_word(
+def test_a_signal_is_passed_on_to_the_rank_whose_status_is_kept(
     tmp_path: Path, code: str, status: int, said: str | None
 ) -> None:
     script = f"trap '{code}' USR1; echo ready; while true; do sleep 0.05; done"
-    with subprocess.Popen(_keep(tmp_path, "bash", "-c", script), stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(_supervised(tmp_path, "bash", "-c", script), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGUSR1)

@@ -1,4 +1,4 @@
-"""A run that is stopped goes on where it was, on real ranks and real images, to the same bits."""
+"""A run that was stopped is resumed and ends with the same bits: real ranks, real images."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _resume(folder: Path, *words: str) -> FinishedRun:
 
 
 def _stop(folder: Path, number: int, epoch: int, overrides: list[str]) -> FinishedRun:
-    """Run until ``epoch`` begins, and tell the launcher to stop."""
+    """Run until ``epoch`` begins, and send the launcher a signal to stop."""
     command = train_command(folder, *overrides)
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
         begin = json.dumps({"epoch_num": epoch})[1:-1]
@@ -48,7 +48,7 @@ def _stop(folder: Path, number: int, epoch: int, overrides: list[str]) -> Finish
 
 
 def _course(folder: Path) -> list[dict[str, Any]]:
-    """Give all rows of a run's metrics, without what a clock measures."""
+    """Return all rows of a run's metrics, without the values that a clock measures."""
     told = ("kind", "step", "epoch", "loss", "lr", "top1", "correct")
     return [{key: row[key] for key in told if key in row} for row in read_metrics(folder / "metrics.jsonl")]
 
@@ -72,7 +72,7 @@ def tiny(packed_digits: Path) -> list[str]:
     return [*TWO_EPOCHS, f"cluster.paths.data={packed_digits}"]
 
 
-def test_two_rounds_of_stop_and_go_on_give_the_same_bits_as_one_go(
+def test_a_run_that_is_stopped_and_resumed_twice_ends_with_the_bits_of_a_run_in_one_go(
     tmp_path: Path, whole: Path, tiny: list[str]
 ) -> None:
     """The second round's own checkpoint is damaged, so that the last attempt resumes from the one before."""
@@ -109,7 +109,7 @@ def test_two_rounds_of_stop_and_go_on_give_the_same_bits_as_one_go(
     [["optimizer={name: adam}", "schedule.base_lr=1e-3"], ["cluster.communication.kind=parameter_server"]],
     ids=["adam", "parameter server"],
 )
-def test_under_another_optimizer_and_another_communication_it_is_the_same_bits_too(
+def test_resumption_keeps_the_bits_under_another_optimizer_and_another_communication(
     tmp_path: Path, tiny: list[str], changed: list[str]
 ) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
@@ -125,7 +125,7 @@ def test_under_another_optimizer_and_another_communication_it_is_the_same_bits_t
 
 
 def _unfinish(folder: Path) -> None:
-    """Make it look as if the ranks had been killed."""
+    """Leave the folder as killed ranks would have left it."""
     (folder / "summary.json").unlink()
 
 
@@ -185,13 +185,13 @@ def test_other_images_under_the_same_name_are_refused(tmp_path: Path, whole: Pat
     assert list_checkpoints(folder), "refused, not removed"
 
 
-def test_a_run_that_ended_does_not_go_on(whole: Path, tiny: list[str]) -> None:
+def test_a_run_that_has_ended_is_not_resumed(whole: Path, tiny: list[str]) -> None:
     done = train(whole, *tiny)
     assert done.status == 2
     assert "the run in it has ended, success after step 38" in done.errors
 
 
-def test_an_attempt_without_a_checkpoint_is_kept_aside(tmp_path: Path, whole: Path) -> None:
+def test_the_files_of_an_attempt_without_a_checkpoint_are_set_aside(tmp_path: Path, whole: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(whole, folder, ignore=shutil.ignore_patterns("checkpoints", "summary.json"))
     for number in (1, 2):

@@ -1,4 +1,4 @@
-"""Whole runs through the real door: real ranks, real Horovod, real JPEGs, the official checker."""
+"""Whole runs by the command of users: real ranks, real Horovod, real JPEGs, the official checker."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_corrupt_jpeg_is_skipped_where_the_recipe_says_so(tmp_path: Path, digi
 
 
 def _spoil(digits: Path, number: int) -> int:
-    """Overwrite the middle of one training record's JPEG, its length left alone."""
+    """Overwrite the middle of the JPEG of one training record; the length stays. Return the record's key."""
     lines = (digits / "train.idx").read_text(encoding="ascii").splitlines()
     key, offset = (int(word) for word in lines[number].split("\t"))
     with (digits / "train.rec").open("r+b") as file:
@@ -221,7 +221,7 @@ def test_a_rank_without_its_communicator_is_refused_not_trained_alone(short_run:
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "config.yaml").write_bytes((short_run.folder / "config.yaml").read_bytes())
-    # What a bare mpirun sets; a Horovod built with Gloo only takes no notice of it and sees a world of one.
+    # A bare mpirun sets these variables. A Horovod that was built with Gloo only ignores them and sees one rank.
     variables = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo",
                  "HOROVOD_CPU_OPERATIONS": "gloo"}  # fmt: skip
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The one door: finding Python, verbs, and what it says when something is wrong."""
+"""``run.sh``: the search for Python, the verbs, and the messages when something is wrong."""
 
 from __future__ import annotations
 

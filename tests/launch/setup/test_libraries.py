@@ -1,4 +1,4 @@
-"""The check of linked libraries, on this environment's and on libraries made here."""
+"""The check of linked libraries, on this environment and on libraries that the test compiles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def test_what_is_not_found_is_named_but_for_the_drivers_own(tmp_path: Path) -> N
     _compile(tmp_path / "mxnet" / "libmxnet.so", needed, driver)
     _compile(horovod, needed, absent)
     assert missing_libraries(tmp_path) == [
-        "libmxnet.so: libneeded.so.1", "mpi_lib.so: libabsent.so.3", "mpi_lib.so: libneeded.so.1",
-    ]  # fmt: skip
+        "libmxnet.so: libneeded.so.1",
+        "mpi_lib.so: libabsent.so.3",
+        "mpi_lib.so: libneeded.so.1",
+    ]
     assert link_nvidia_libraries(tmp_path)
     assert missing_libraries(tmp_path) == ["mpi_lib.so: libabsent.so.3"]

@@ -21,6 +21,8 @@ from launch.setup import horovod
 from launch.setup.layout import Environment
 from launch.setup.replacement import rewrite_path
 
+pytestmark = pytest.mark.ranks
+
 SETUP_WITH_SMALL_STAGES = """
 import os, sys
 from dataclasses import replace
@@ -79,8 +81,10 @@ def _assert_works(environment: Path, variant: str) -> None:
     assert _variant(environment) == f"{variant} {environment}"
     activated = subprocess.run(
         ["bash", "-c", f"source {environment}/bin/activate; python -c 'import sys; print(sys.prefix)'; echo $PS1"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert activated.stdout.splitlines()[0] == str(environment)
     texts = [environment / "pyvenv.cfg", *(path for path in (environment / "bin").iterdir() if not path.is_symlink())]
     assert [path.name for path in texts if ".building" in path.read_text(encoding="utf-8")] == []
@@ -255,3 +259,24 @@ def test_a_checkout_in_which_set_up_cannot_write_is_refused_in_one_line(tree: Pa
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert f"{tree}/.venv.lock: Is a directory; the environment is not complete" in done.stderr
     assert not (tree / ".venv.building").exists()
+
+
+def test_a_second_set_up_waits_for_the_first_and_finds_nothing_to_do(tree: Path) -> None:
+    variables = {**os.environ, "COMMAND": f"touch {tree}/started; until test -e {tree}/go-on; do sleep 0.05; done"}
+    with (
+        subprocess.Popen(_command("--cpu"), cwd=tree, env=variables, stderr=subprocess.PIPE, text=True) as first,
+        subprocess.Popen(
+            ["bash", "-c", f'until test -e {tree}/started; do sleep 0.02; done; exec "$@"', "bash", *_command("--cpu")],
+            cwd=tree,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as second,
+    ):
+        assert second.stderr is not None
+        assert second.stderr.readline() == "setup: another set-up is running in this folder; waiting for its end\n"
+        (tree / "go-on").touch()
+        assert second.stderr.read() == ""
+        assert first.stderr is not None
+        assert first.stderr.read().count("\n") == 3
+    assert (first.returncode, second.returncode) == (0, 0)
+    _assert_works(tree / ".venv", "cpu")

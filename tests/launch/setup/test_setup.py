@@ -1,4 +1,4 @@
-"""Set-up's parts: checks, state, the lock, running and stopping commands, explaining failures."""
+"""The parts of set-up: checks, the record of stages, running and stopping commands, explaining failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local launcher starts every rank, and leaves none behind however they end."""
+"""The local launcher starts every rank, and leaves no process behind however the ranks end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _all_gone(folder: Path) -> bool:
 
 @contextmanager
 def _signalled(number: int, folder: Path, count: int) -> Iterator[None]:
-    """Send this process a signal as soon as ``count`` ranks run; the wait ends with the block, in which they do."""
+    """Send this process a signal as soon as ``count`` ranks run, which the block starts."""
     over = threading.Event()
 
     def send() -> None:
@@ -105,7 +105,7 @@ def test_what_a_rank_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def _zombies(folder: Path) -> bool:
-    """Tell whether what is left is dead and only not yet reaped (a container's init may not reap)."""
+    """Return whether the processes that are left are zombies: a container's init may not reap them."""
     states = [Path(f"/proc/{path.read_text()}/stat") for path in folder.glob("*.pid")]
     return all(path.read_text().rpartition(")")[2].split()[0] == "Z" for path in states if path.exists())
 
@@ -120,9 +120,17 @@ def test_mpirun_and_srun_get_ranks_and_variables() -> None:
     )
     command = launcher_command(cluster, ["python", "x.py"], rank_environment(cluster))
     assert command == [
-        "srun", "-K1", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--distribution=block", "--cpu-bind=none",
-        "--mpi=pmix", "python", "x.py",
-    ]  # fmt: skip
+        "srun",
+        "-K1",
+        "--nodes=2",
+        "--ntasks=4",
+        "--ntasks-per-node=2",
+        "--distribution=block",
+        "--cpu-bind=none",
+        "--mpi=pmix",
+        "python",
+        "x.py",
+    ]
 
 
 def test_other_launchers_refuse_what_they_cannot_start() -> None:
@@ -134,10 +142,22 @@ def test_other_launchers_refuse_what_they_cannot_start() -> None:
 def test_no_module_but_one_sets_a_frameworks_variables() -> None:
     root = Path(local.__file__).parents[2]
     found = subprocess.run(
-        ["grep", "-rlE", "--include=*.py", r"\"(MXNET|NCCL|DMLC|HOROVOD_(CYCLE|FUSION|CONTROLLER))_",
-         "configs", "data", "logs", "train", "launch"],
-        cwd=root, capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
+        [
+            "grep",
+            "-rlE",
+            "--include=*.py",
+            r"\"(MXNET|NCCL|DMLC|HOROVOD_(CYCLE|FUSION|CONTROLLER))_",
+            "configs",
+            "data",
+            "logs",
+            "train",
+            "launch",
+        ],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
     assert set(found) - {"logs/environment.py", "configs/variables.py"} == {"configs/rank_variables.py"}
 
 
