@@ -120,10 +120,6 @@ class EventLog(ABC):
         assert 0 <= top1 <= 1, top1
         self.emit("point", "eval_accuracy", top1, epoch_num=epoch)
 
-    def throughput(self, images_per_s: float, epoch: int) -> None:
-        """Log the images a second, over all ranks, of ``epoch``."""
-        self.emit("point", "tracked_stats", {"throughput": images_per_s}, epoch_num=epoch)
-
 
 class NullLog(EventLog):
     """The log of every rank but 0: writes nothing, but minds the same order."""

@@ -65,7 +65,6 @@ class ToyRun:
                 for epoch in (first_epoch, first_epoch + 1):
                     with log.epoch(epoch):
                         pass
-                    log.throughput(1e6, epoch)
                 with log.evaluation(epoch):
                     pass
                 log.eval_accuracy(reached, epoch)
