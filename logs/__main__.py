@@ -1,29 +1,39 @@
-"""The verbs that read what runs have written: check, report, package, watch."""
+"""``./run.sh check``, ``report``, ``package`` and ``watch``: judge and show the files that runs have written.
+
+Exit status: 0, 1 if a log, a submission or the watched run fails, 2 for a wrong command line.
+"""
 
 from __future__ import annotations
 
-import argparse
 import json
+import math
 import signal
 import sys
+from argparse import ArgumentTypeError, Namespace, _SubParsersAction
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from configs.arguments import Parser
 from configs.errors import UserError
-from configs.load import ROOT
-from logs.judge.compliance import find_logs, judge_all
-from logs.judge.explain import explain
+
+__all__ = ["main"]
+
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
+    """Run one verb.
+
+    Args:
+        arguments: The words of the command line, from the verb on. If None, the process's own.
 
     Returns:
-        0 when everything judged passes, 1 when something fails, 2 when the arguments are wrong.
+        The exit status: 0, 1 if a log, a submission or the watched run fails, 2 for a wrong command line, 130 after
+        Ctrl-C.
     """
-    options = _parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace], int] = options.run
     try:
+        options = _parser().parse_args(arguments)
+        run: Callable[[Namespace], int] = options.run
         return run(options)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -31,13 +41,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader, a pager or head, has seen enough.
+        # The program that reads the output, as `head` or a pager, has ended. Closing stderr keeps Python from
+        # reporting the broken pipe once more at exit.
         sys.stderr.close()
         return 1
 
 
-def check(options: argparse.Namespace) -> int:
-    """Print a line for each log and ruleset, under it the checker's words and ours; give the exit status."""
+def _check(options: Namespace) -> int:
+    """Print a line for each log and ruleset, and below it each complaint with its explanation."""
+    # Imported here, as in the other verbs, so that --help works before anything is installed.
+    from logs.judge.compliance import find_logs, judge_all
+    from logs.judge.explain import explain
+
     pairs = [pair for path in options.paths for pair in find_logs(path, options.ruleset)]
     verdicts = judge_all(pairs, options.division)
     for (log, _), verdict in zip(pairs, verdicts, strict=True):
@@ -47,9 +62,9 @@ def check(options: argparse.Namespace) -> int:
     return 0 if all(verdict.passed for verdict in verdicts) else 1
 
 
-def report(options: argparse.Namespace) -> int:
-    """Write the page, or print the figures as JSON."""
-    from logs.show.report import figures_of, write_report  # noqa: PLC0415 (SciPy behind the references: half a second)
+def _report(options: Namespace) -> int:
+    """Write the page and print its path, or print the figures as JSON."""
+    from logs.show.report import figures_of, write_report
 
     if options.json:
         print(json.dumps(figures_of(options.paths), indent=2, allow_nan=False))
@@ -58,22 +73,19 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
-def package(options: argparse.Namespace) -> int:
-    """Write a submission tree and print what the official tools say of it, or make a reference set of own runs."""
-    from logs.judge.package import package as write_package  # noqa: PLC0415
-    from logs.judge.rcp import custom_rcps  # noqa: PLC0415
-    from logs.judge.system import read_fields  # noqa: PLC0415
-    from logs.read.parse import parse_log  # noqa: PLC0415
+def _package(options: Namespace) -> int:
+    """Write a submission tree and print the verdict of each official tool, or write a set of reference points."""
+    from configs.load import ROOT
+    from logs.judge.package import package
+    from logs.judge.system import read_fields
 
     if options.make_rcp:
-        logs = [find_logs(run, "4.0.0")[0][0] for run in options.runs]
-        custom_rcps([parse_log(log) for log in logs], options.make_rcp)
-        print(options.make_rcp)
-        return 0
+        return _make_reference_points(options.runs, options.make_rcp)
     if options.org is None:
         raise UserError("--org: got nothing, allowed: the submitter's name; give --org NAME")
     fields = read_fields(options.system_file, options.field)
-    packaged = write_package(options.runs, options.org, options.out, fields=fields, custom_rcp=options.custom_rcp)
+    destination = options.out or ROOT / "runs" / "packages"
+    packaged = package(options.runs, options.org, destination, fields=fields, custom_rcp=options.custom_rcp)
     for finding in packaged.findings:
         outcome = {True: "PASS", False: "FAIL", None: "----"}[finding.passed]
         words = finding.words or ("",)
@@ -84,68 +96,108 @@ def package(options: argparse.Namespace) -> int:
     return 0 if packaged.passed else 1
 
 
-def watch(options: argparse.Namespace) -> int:
-    """Show a running job's figures until it ends."""
-    from logs.show.watch import watch as follow  # noqa: PLC0415
+def _make_reference_points(runs: Sequence[Path], destination: Path) -> int:
+    from logs.judge.compliance import find_logs
+    from logs.judge.rcp import custom_rcps
+    from logs.read.parse import parse_log
 
-    return follow(options.run_folder, sys.stdout, every_s=options.every, once=options.once)
+    custom_rcps([parse_log(find_logs(run, "4.0.0")[0][0]) for run in runs], destination)
+    print(destination)
+    return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="./run.sh", description="What a run has written, judged and shown.")
+def _watch(options: Namespace) -> int:
+    """Show a running job's figures until the run ends."""
+    from logs.show.watch import watch
+
+    return watch(options.run_folder, sys.stdout, every_s=options.every, once=options.once)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="./run.sh", description="Judge and show the files that runs have written.")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     _add_check(verbs)
     _add_report(verbs)
     _add_package(verbs)
-    verb = verbs.add_parser("watch", help="a running job's figures, live in the terminal")
-    verb.add_argument("run_folder", type=Path, metavar="RUN", help="a run's folder, also on another machine's disk")
-    verb.add_argument("--every", type=_seconds, default=2.0, metavar="S", help="seconds between looks (default: 2)")
-    verb.add_argument("--once", action="store_true", help="look once and leave")
-    verb.set_defaults(run=watch)
+    verb = verbs.add_parser(
+        "watch",
+        description="Show a running job's progress in the terminal until the run ends.",
+        help="a running job's progress, live in the terminal",
+    )
+    verb.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder, also one on a network file system")
+    verb.add_argument("--every", type=_pause_s, default=2.0, metavar="S", help="seconds between updates (default: 2)")
+    verb.add_argument("--once", action="store_true", help="print the progress once and exit")
+    verb.set_defaults(run=_watch)
     return parser
 
 
-def _add_check(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    verb = verbs.add_parser("check", help="the official MLPerf compliance checker's verdict")
-    verb.add_argument("paths", nargs="+", type=Path, metavar="RUN|LOG", help="a run folder, or a log in either dialect")
-    verb.add_argument("--ruleset", metavar="R", help="0.6.0 to 4.0.0; by default the one that each log was written for")
-    verb.add_argument("--division", choices=("open", "closed"), help="judge as this one; by default as the log says")
-    verb.set_defaults(run=check)
-
-
-def _add_report(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    verb = verbs.add_parser("report", help="one HTML page of one or several runs, ours or anybody's")
+def _add_check(verbs: _SubParsersAction[Parser]) -> None:
+    words = "Judge MLPerf logs with the official compliance checker, and explain each complaint."
+    verb = verbs.add_parser("check", help="the official MLPerf compliance checker's verdict", description=words)
+    verb.add_argument("paths", nargs="+", type=Path, metavar="RUN|LOG", help="run folders, and logs of any submitter")
     verb.add_argument(
-        "paths", nargs="+", type=Path, metavar="RUN|LOG", help="run folders, and logs of rounds v0.5 to v4.0"
+        "--ruleset", metavar="R", help="0.6.0 to 4.0.0 (default: the ruleset that each log was written for)"
     )
     verb.add_argument(
-        "--out", type=Path, metavar="FILE", help="default: report.html in a single run's folder, else here"
+        "--division", choices=("open", "closed"), help="judge by this division's rules (default: the log's division)"
+    )
+    verb.set_defaults(run=_check)
+
+
+def _add_report(verbs: _SubParsersAction[Parser]) -> None:
+    words = "Write one HTML page that shows one or several runs side by side, with charts. The page needs no network."
+    verb = verbs.add_parser("report", help="one HTML page of one or several runs", description=words)
+    verb.add_argument(
+        "paths", nargs="+", type=Path, metavar="RUN|LOG", help="run folders, and any submitter's logs, v0.5 to v4.0"
+    )
+    verb.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the page (default: report.html, in the run folder if there is only one, otherwise in this folder)",
     )
     verb.add_argument("--json", action="store_true", help="print each log's figures instead of writing a page")
-    verb.set_defaults(run=report)
+    verb.set_defaults(run=_report)
 
 
-def _add_package(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    verb = verbs.add_parser("package", help="a submission tree from five runs, judged by the official tools")
-    verb.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="five folders of runs of one recipe")
-    verb.add_argument("--org", metavar="NAME", help="the submitter; names the tree")
+def _add_package(verbs: _SubParsersAction[Parser]) -> None:
+    words = "Write an MLPerf submission tree from five runs of one recipe, and judge it with the official tools."
+    verb = verbs.add_parser("package", help="a submission tree from five runs", description=words)
+    verb.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="five run folders of one recipe")
+    verb.add_argument("--org", metavar="NAME", help="the submitter, who names the tree")
+    verb.add_argument("--out", type=Path, metavar="DIR", help="where to write the tree (default: runs/packages)")
     verb.add_argument(
-        "--out", type=Path, default=ROOT / "runs" / "packages", metavar="DIR", help="where the tree is written"
+        "--system-file", type=Path, metavar="FILE", help="YAML or JSON file with fields of the system description"
     )
-    verb.add_argument("--system-file", type=Path, metavar="FILE", help="fields of the system description, YAML or JSON")
-    verb.add_argument("--field", action="append", default=[], metavar="NAME=VALUE", help="one such field; repeatable")
-    verb.add_argument("--custom-rcp", type=Path, metavar="FILE", help="reference points of one's own")
-    verb.add_argument("--make-rcp", type=Path, metavar="FILE", help="make those from ten or more runs, and no package")
-    verb.set_defaults(run=package)
+    verb.add_argument(
+        "--field",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="one field of the system description, which replaces the file's; repeatable",
+    )
+    verb.add_argument(
+        "--custom-rcp", type=Path, metavar="FILE", help="reference points from --make-rcp, in place of MLPerf's"
+    )
+    verb.add_argument(
+        "--make-rcp",
+        type=Path,
+        metavar="FILE",
+        help="write reference points (RCP) from ten or more runs into FILE, and no tree",
+    )
+    verb.set_defaults(run=_package)
 
 
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0.1 <= seconds <= 3600:  # noqa: PLR2004 (s)
-        raise argparse.ArgumentTypeError(f"got {text}, allowed: 0.1 to 3600 seconds")
+def _pause_s(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not _SHORTEST_PAUSE_S <= seconds <= _LONGEST_PAUSE_S:
+        raise ArgumentTypeError(f"got {text}, allowed: {_SHORTEST_PAUSE_S:g} to {_LONGEST_PAUSE_S:g} seconds")
     return seconds
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # "... --json | head" ends it, without a word
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `./run.sh report --json RUN | head` ends silently
     sys.exit(main())
