@@ -13,7 +13,7 @@ from configs.errors import UserError
 from configs.load import load_run
 from configs.resume_check import fixed_settings, require_unchanged
 from configs.schema import Cluster, Recipe
-from logs.checkpoints import newest_whole, set_origin
+from logs.checkpoints import newest_valid, set_resume_checkpoint
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, create, read_summary
 from logs.judge.compliance import VERDICT_FILE
 
@@ -76,7 +76,7 @@ def prepare_attempt(folder: Path, *, must_resume: bool = False) -> Path | None:
     Raises:
         UserError: ``must_resume``, and there is no whole checkpoint.
     """
-    checkpoint, damaged = newest_whole(folder)
+    checkpoint, damaged = newest_valid(folder)
     for error in damaged:
         sys.stderr.write(f"warning: {error}; the checkpoint before it is used\n")
     if checkpoint is None and must_resume:
@@ -90,7 +90,7 @@ def prepare_attempt(folder: Path, *, must_resume: bool = False) -> Path | None:
         sys.stderr.write(f"resumes from {checkpoint}\n")
         for path in [folder / SUMMARY_FILE, folder / VERDICT_FILE, *folder.glob("failure_*.json")]:
             path.unlink(missing_ok=True)
-    set_origin(folder, checkpoint)
+    set_resume_checkpoint(folder, checkpoint)
     return checkpoint
 
 

@@ -37,7 +37,7 @@ from logs.folder import (
     write_summary,
 )
 from logs.judge.compliance import Verdict, write_verdict
-from logs.judge.rcp import IMAGENET_SAMPLES, standing
+from logs.judge.rcp import IMAGENET_SAMPLES, compare_with_reference
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 
@@ -203,7 +203,7 @@ def _with_reference(folder: Path, recipe: Recipe) -> Summary:
     """
     summary, data = read_summary(folder), recipe.data
     if summary.status == "success" and data.source == "folders" and data.train_samples == IMAGENET_SAMPLES:
-        found = standing([parse_log(folder / RESULT_FILES["4.0.0"])])
+        found = compare_with_reference([parse_log(folder / RESULT_FILES["4.0.0"])])
         summary = replace(summary, rcp=asdict(found))
         write_summary(folder, summary)
     return summary

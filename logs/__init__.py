@@ -1,5 +1,6 @@
-"""Everything that a run writes, read back, judged by the official tools, and shown. Imports `configs` alone of ours.
+"""The files that a run writes: writing them, reading them back, judging them with the official tools, showing them.
 
-Three channels, never mixed: MLPerf events (`logs.mlperf`, rank 0), metrics as JSON lines (`logs.metrics`, rank 0), and
-the human log (the standard library's `logging`, which needs nothing from here).
+This package imports `configs` and none of our other packages. A run writes to three channels that are never mixed:
+MLPerf events (`logs.mlperf`, rank 0 only), metrics as JSON lines (`logs.metrics`, rank 0 only), and the log for people
+(the standard library's `logging`, which needs nothing from here).
 """

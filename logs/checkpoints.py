@@ -1,6 +1,6 @@
-"""Checkpoint files of a run: named by their step, each whole or not there, verified by a checksum.
+"""A run's checkpoint files: named by the step, written atomically, verified by a checksum.
 
-Knows arrays and bytes, not what they mean: that is `train.checkpoint`'s affair.
+This module stores arrays under names. `train.checkpoint` knows what the arrays mean.
 """
 
 from __future__ import annotations
@@ -22,13 +22,25 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
-    "CHECKPOINT_FOLDER", "ORIGIN_FILE", "Checkpoint", "DamagedCheckpoint", "list_checkpoints", "newest_whole",
-    "origin_of", "read", "set_origin", "write",
-]  # fmt: skip
+    "CHECKPOINT_FOLDER",
+    "RESUME_FILE",
+    "DamagedCheckpoint",
+    "SavedState",
+    "list_checkpoints",
+    "newest_valid",
+    "read",
+    "resume_checkpoint",
+    "set_resume_checkpoint",
+    "step_of",
+    "write",
+]
 
 CHECKPOINT_FOLDER = "checkpoints"
-ORIGIN_FILE = "goes-on-from"
-"""Names the checkpoint that the ranks go on from: chosen once, by whoever starts them, in whatever way."""
+RESUME_FILE = "goes-on-from"
+"""A file of the run folder with the name of the checkpoint from which all ranks resume.
+
+Whoever starts the ranks chooses the checkpoint once, so that all ranks take the same one.
+"""
 
 _META = "meta"
 _NAME = re.compile(r"step-(\d+)\.ckpt")
@@ -36,119 +48,134 @@ _DIGEST_BYTES = 32
 
 
 class DamagedCheckpoint(UserError):
-    """A checkpoint that is cut short, or not what was written."""
+    """A checkpoint file that is cut short, or differs from the file that was written."""
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A state by name; ``meta`` is JSON and says whose state it is."""
+class SavedState:
+    """The content of a checkpoint: ``arrays`` by name, and ``meta``, which JSON can hold, on the run and the step."""
 
     meta: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray]
 
 
-def write(run_folder: Path, step: int, checkpoint: Checkpoint, *, keep: int) -> Path:
-    """Write the state after ``step`` steps and remove all but the newest ``keep``; a crash leaves no half file.
+def write(run_folder: Path, step: int, state: SavedState, *, keep: int) -> Path:
+    """Write a checkpoint, and remove all checkpoints but the newest ``keep``.
 
-    The file is an ``.npz`` followed by its BLAKE2b digest of 32 bytes.
+    The file is an ``.npz`` followed by its BLAKE2b digest of 32 bytes. A crash leaves no incomplete file under the
+    checkpoint's name.
+
+    Args:
+        run_folder: An existing run folder.
+        step: Number of steps after which the state was taken.
+        state: The content.
+        keep: Number of checkpoints that stay, with the new one.
+
+    Returns:
+        The checkpoint file.
 
     Raises:
-        UserError: The disk is full.
+        UserError: If the disk is full.
     """
-    import numpy as np  # noqa: PLC0415 (a launcher lists checkpoints, and need not wait for this)
-
     folder = run_folder / CHECKPOINT_FOLDER
     path = folder / f"step-{step:08d}.ckpt"
-    half = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
     with explain_disk_errors(path):
         folder.mkdir(exist_ok=True)
         try:
-            with half.open("w+b") as file:
-                # savez takes a member named "file" for its own parameter; ours have slashes in their names.
-                np.savez(file, **{_META: np.array(json.dumps(checkpoint.meta)), **checkpoint.arrays})
-                file.seek(0)
-                digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-                while block := file.read(1 << 20):
-                    digest.update(block)
-                file.write(digest.digest())
-                file.flush()
-                os.fsync(file.fileno())
-            half.replace(path)
+            _write_with_digest(partial, state)
+            partial.replace(path)
             _sync_folder(folder)
         finally:
-            half.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
     for old in list_checkpoints(run_folder)[keep:]:
         old.unlink(missing_ok=True)
     return path
 
 
-def read(path: Path) -> Checkpoint:
-    """Read and verify a checkpoint.
+def _write_with_digest(path: Path, state: SavedState) -> None:
+    import numpy as np  # noqa: PLC0415 (a launcher lists checkpoints, and should not wait for this import)
+
+    with path.open("w+b") as file:
+        # savez has a parameter "file", so no array may have this name; ours contain slashes.
+        np.savez(file, **{_META: np.array(json.dumps(state.meta)), **state.arrays})
+        file.seek(0)
+        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        while block := file.read(1 << 20):
+            digest.update(block)
+        file.write(digest.digest())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read(path: Path) -> SavedState:
+    """Return the content of a checkpoint file after checking the digest.
 
     Raises:
-        DamagedCheckpoint: It is not what `write` wrote.
+        DamagedCheckpoint: If the file cannot be read, or differs from the file that was written.
     """
-    import numpy as np  # noqa: PLC0415 (as in write)
+    import numpy as np  # noqa: PLC0415 (as in _write_with_digest)
 
     content = _verified(path)
     with np.load(io.BytesIO(content), allow_pickle=False) as members:
         arrays = {name: members[name] for name in members.files}
-    return Checkpoint(json.loads(str(arrays.pop(_META))), arrays)
+    return SavedState(json.loads(str(arrays.pop(_META))), arrays)
 
 
 def list_checkpoints(run_folder: Path) -> list[Path]:
-    """List the checkpoints of a run, newest first, whole or not."""
+    """Return the checkpoint files of a run, damaged ones too, the newest first."""
     found = (run_folder / CHECKPOINT_FOLDER).glob("step-*.ckpt")
     return sorted((path for path in found if _NAME.fullmatch(path.name)), key=step_of, reverse=True)
 
 
 def step_of(path: Path) -> int:
-    """Give the number of steps that a checkpoint's name says."""
+    """Return the number of steps in the name of a checkpoint file."""
     match = _NAME.fullmatch(path.name)
     assert match is not None, path
     return int(match[1])
 
 
-def newest_whole(run_folder: Path) -> tuple[Path | None, list[DamagedCheckpoint]]:
-    """Give the newest checkpoint that is whole, if any, and what is wrong with each newer one."""
+def newest_valid(run_folder: Path) -> tuple[Path | None, list[DamagedCheckpoint]]:
+    """Return the newest checkpoint that is not damaged, or None, and an error for each newer, damaged checkpoint."""
     damaged = []
     for path in list_checkpoints(run_folder):
         try:
             _verified(path)
-        except DamagedCheckpoint as error:  # noqa: PERF203 (a file each)
+        except DamagedCheckpoint as error:  # noqa: PERF203 (reading the file takes far longer than the try)
             damaged.append(error)
         else:
             return path, damaged
     return None, damaged
 
 
-def set_origin(run_folder: Path, checkpoint: Path | None) -> None:
-    """Say where the ranks go on, or that they begin."""
-    path = run_folder / ORIGIN_FILE
+def set_resume_checkpoint(run_folder: Path, checkpoint: Path | None) -> None:
+    """Record the checkpoint from which the ranks resume. If None, they start at the first step."""
+    path = run_folder / RESUME_FILE
     path.unlink(missing_ok=True)
     if checkpoint is not None:
         write_text(path, f"{checkpoint.name}\n")
 
 
-def origin_of(run_folder: Path) -> Path | None:
-    """Give the checkpoint that `set_origin` named."""
-    path = run_folder / ORIGIN_FILE
+def resume_checkpoint(run_folder: Path) -> Path | None:
+    """Return the checkpoint that `set_resume_checkpoint` recorded, or None."""
+    path = run_folder / RESUME_FILE
     return run_folder / CHECKPOINT_FOLDER / path.read_text(encoding="utf-8").strip() if path.is_file() else None
 
 
 def _verified(path: Path) -> bytes:
+    """Return the content of a checkpoint file without the digest, after comparing the two."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise DamagedCheckpoint(f"{path}: cannot be read ({error.strerror})") from None
     body, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
     if hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() != digest:
-        raise DamagedCheckpoint(f"{path}: damaged: its {len(content):,} bytes do not have the checksum at its end")
+        raise DamagedCheckpoint(f"{path}: damaged: its {len(content):,} bytes do not match the checksum at their end")
     return body
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name itself survive a power cut."""
+    """Write the folder's entries to disk, so that the new name survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

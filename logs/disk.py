@@ -1,4 +1,4 @@
-"""Writing files so that a reader never meets half of one, and a full disk is one clear line."""
+"""Writes files atomically, so that no reader sees half a file, and reports a full disk in one line."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used
 
 @contextmanager
 def explain_disk_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk or quota, or a folder that may not be written, into one line that names ``path``.
+    """Raise a `UserError` that names ``path`` if the disk or the quota is full, or writing is not permitted.
 
     Raises:
-        UserError: In place of such an `OSError`; any other passes through.
+        UserError: In place of these errors; any other `OSError` is raised unchanged.
     """
     try:
         yield
     except PermissionError as error:
-        raise UserError(f"{path}: may not be written ({error.strerror}); give a folder that you own") from error
+        raise UserError(
+            f"{path}: cannot be written: {error.strerror}; choose a folder that you may write to"
+        ) from error
     except OSError as error:
         if error.errno not in _FULL:
             raise
@@ -37,7 +39,10 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
 
 
 def strict_json(value: Any) -> Any:
-    """Make ``value`` fit strict JSON: NumPy scalars and paths become plain values, NaN and infinities become None."""
+    """Return ``value`` in a form that strict JSON can hold.
+
+    NumPy scalars and paths become plain values; NaN and infinity become None.
+    """
     if isinstance(value, dict):
         return {str(key): strict_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -50,27 +55,27 @@ def strict_json(value: Any) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` as strict JSON, as `write_text` does.
+    """Write ``value`` to ``path`` as strict JSON, atomically.
 
     Raises:
-        UserError: The disk is full, or the folder may not be written.
+        UserError: If the disk is full, or writing is not permitted.
     """
     write_text(path, json.dumps(strict_json(value), indent=2, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` at once: a reader, or a crash, sees the old file or the new one, whole.
+    """Write ``text`` to ``path`` atomically: readers, also after a crash, see the whole old or the whole new file.
 
     Raises:
-        UserError: The disk is full, or the folder may not be written.
+        UserError: If the disk is full, or writing is not permitted.
     """
-    half = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
     with explain_disk_errors(path):
         try:
-            with half.open("w", encoding="utf-8") as file:
+            with partial.open("w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            half.replace(path)
+            partial.replace(path)
         finally:
-            half.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The folder of a run: its name, the summary in it, and its tidy end after a kill."""
+"""A run's folder: its name, the summary in it, and closing it after the ranks were killed."""
 
 from __future__ import annotations
 
@@ -35,20 +35,23 @@ STARTUP_FILE = "startup.json"
 
 @dataclass(frozen=True)
 class Summary:
-    """A run in one object; what it never came to measure is None.
+    """The outcome of a run. A number that was not measured is None.
 
     Attributes:
-        top1: Share (0 to 1) of validation images right at the last evaluation; none: see ``mean_auc``.
+        top1: Top-1 accuracy (0 to 1) at the last evaluation; None where images have several labels.
         mean_auc: Mean area under the ROC curve over the classes, where images have several labels.
-        init_s: From ``init_start`` to ``init_stop``; ``run_s`` likewise, and is what MLPerf scores.
-        images_per_s: Over all ranks, training only.
-        input_wait_fraction: Share of the steps' time spent waiting for images.
-        comm_exposed_fraction: Share of the communication that no computation hid.
+        init_s: Seconds from ``init_start`` to ``init_stop``.
+        run_s: Seconds from ``run_start`` to ``run_stop``, the time that MLPerf scores.
+        images_per_s: Training images a second over all ranks, without evaluations.
+        input_wait_fraction: Share of the steps' time in which ranks waited for images.
+        comm_exposed_fraction: Share of the communication time that did not overlap with computing.
         failure: Why an aborted run ended.
-        slowest_rank: The one that computes longest; None of a single rank, or where no step was measured.
-        rank_excess: How much longer it computes than the median rank, as a share.
-        rcp: An ImageNet run that reached its target against the official reference, see `logs.judge.rcp.Standing`.
-        resumed_from_step: Where its last attempt went on; ``run_s`` and rates are that attempt's. None: in one go.
+        slowest_rank: The rank that computes longest; None with a single rank, or if no step was measured.
+        rank_excess: By what share the slowest rank computes longer than the median rank.
+        rcp: How an ImageNet run that reached its target compares with MLPerf's reference, see
+            `logs.judge.rcp.ReferenceComparison`.
+        resumed_from_step: The step from which the last attempt continued; ``run_s`` and the rates are those of the last
+            attempt. None if there was one attempt only.
     """
 
     recipe: str
@@ -77,23 +80,27 @@ class Summary:
 
 
 def create(path: Path) -> Path:
-    """Make the folder of a run, and those above it.
+    """Create a run folder and its parent folders; return ``path``.
 
     Raises:
-        UserError: It exists and is not an empty folder, or cannot be made.
+        UserError: If ``path`` exists and is not an empty folder, or cannot be created.
     """
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise UserError(f"{path}: exists already, and a run needs a new or empty folder; give another, or remove it")
+        raise UserError(
+            f"{path}: exists already, and a run needs a new or empty folder; give another folder, or remove this one"
+        )
     with explain_disk_errors(path):
         try:
             path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            raise UserError(f"{path}: a file stands where one of its folders should be; give another") from None
+            raise UserError(
+                f"{path}: cannot be created, because one of its parent folders is a file; give another folder"
+            ) from None
     return path
 
 
 def default_name(recipe_name: str, now: datetime, runs: Path) -> str:
-    """Name a run after its recipe and start, ``digits-20261121-044500``, with ``-2`` and so on if ``runs`` has it."""
+    """Return a name not yet used in ``runs``: recipe and start, ``digits-20261121-044500``, then ``-2`` and so on."""
     name = f"{recipe_name}-{now:%Y%m%d-%H%M%S}"
     taken, number = name, 1
     while (runs / taken).exists():
@@ -103,15 +110,15 @@ def default_name(recipe_name: str, now: datetime, runs: Path) -> str:
 
 
 def write_summary(run_folder: Path, summary: Summary) -> None:
-    """Write ``summary.json`` at once."""
+    """Write ``summary.json`` atomically."""
     write_json(run_folder / SUMMARY_FILE, {field.name: getattr(summary, field.name) for field in fields(summary)})
 
 
 def read_summary(run_folder: Path) -> Summary:
-    """Read ``summary.json``; keys of other versions are passed over.
+    """Return the summary in ``summary.json``; keys that this version does not know are ignored.
 
     Raises:
-        UserError: It is not there, or is no summary.
+        UserError: If the file is missing, or is not a summary.
     """
     path = run_folder / SUMMARY_FILE
     known = {field.name for field in fields(Summary)}
@@ -121,24 +128,24 @@ def read_summary(run_folder: Path) -> Summary:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); give the folder of a run that has ended") from None
     except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: is not a run's summary ({error}); run again to get one") from None
+        raise UserError(f"{path}: is not a run's summary ({error}); repeat the run to get a summary") from None
 
 
 def close_aborted(
     run_folder: Path, reason: str, *, failed_rank: int | None = None, failed_step: int | None = None
 ) -> None:
-    """Finish the folder of a run whose ranks were killed, and are gone: ``run_stop`` aborted, and a summary.
+    """Complete the folder of a run that was killed: log ``run_stop`` with status aborted, and write a summary.
 
-    What rank 0 wrote itself is kept, and a missing log stays missing.
+    The ranks must have ended. A ``run_stop`` or a summary that rank 0 has written is kept; a missing log stays missing.
 
     Args:
-        run_folder: An existing run folder, whatever is in it.
-        reason: Why it ended, one line.
-        failed_rank: Who died first, if known.
-        failed_step: Its 0-based step, if known.
+        run_folder: An existing run folder, complete or not.
+        reason: Why the run ended, in one line.
+        failed_rank: The rank that died first. If None, the rank is unknown.
+        failed_step: The 0-based step at which that rank died. If None, the step is unknown.
 
     Raises:
-        UserError: The disk is full.
+        UserError: If the disk is full.
     """
     for ruleset, name in RESULT_FILES.items():
         close_log(run_folder / name, ruleset)

@@ -1,4 +1,4 @@
-"""Numbers over time: one JSON object a line in a run's ``metrics.jsonl``, rank 0 only."""
+"""A run's numbers over time: ``metrics.jsonl``, with one JSON object a line, written by rank 0."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["METRICS_FILE", "RANKS_FILE", "Metrics", "MetricsWriter", "NullMetric
 
 METRICS_FILE = "metrics.jsonl"
 RANKS_FILE = "ranks.json"
-"""Under ``ranks`` a row a rank: median and 95th percentile of its times of a step."""
+"""A file whose key ``ranks`` holds a row for each rank: median and 95th percentile of the rank's times in a step."""
 
 
 class Metrics(Protocol):
-    """Where the training loop puts its numbers."""
+    """The interface through which the training loop writes metrics."""
 
     def row(self, **values: Any) -> None:
-        """Keep one row; nothing is written yet, so that a step never waits for a disk."""
+        """Keep one row in memory, so that a step never waits for a disk."""
 
     def flush(self) -> None:
-        """Write the rows kept so far; call it at evaluations."""
+        """Write the rows kept so far; called at evaluations."""
 
     def close(self) -> None:
-        """Write what is left and end."""
+        """Write the remaining rows and close."""
 
 
 class NullMetrics:
@@ -41,34 +41,35 @@ class NullMetrics:
         """Write nothing."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
 
 class MetricsWriter:
     """Appends rows to a file as strict JSON.
 
-    A value that is not finite is written as null, and named under ``not_finite``: ``{"loss": null, "not_finite":
-    {"loss": "nan"}}``.
+    JSON has no NaN and no infinity, so such a value is written as null and named under ``not_finite``:
+    ``{"loss": null, "not_finite": {"loss": "nan"}}``.
 
     Args:
-        path: The file, which does not exist yet, save where a run goes on.
-        goes_on: Where a resumed run goes on: rows of what it will do again are dropped.
+        path: The file. Without ``resume_at`` it must not exist.
+        resume_at: The position at which a resumed run continues; rows of later steps are dropped, because the run
+            repeats those steps. If None, the run is new.
 
     Raises:
-        UserError: The disk is full, here or at a flush.
+        UserError: If the disk is full, now or at a flush.
     """
 
-    def __init__(self, path: Path, goes_on: Position | None = None) -> None:
+    def __init__(self, path: Path, resume_at: Position | None = None) -> None:
         self._path = path
         self._rows: list[str] = []
-        assert goes_on or not path.is_file(), f"{path} is another run's"
-        if goes_on and path.is_file():
-            write_text(path, "".join(_line(row) for row in read_metrics(path) if _is_before(row, goes_on)))
+        assert resume_at or not path.is_file(), f"{path} belongs to another run"
+        if resume_at and path.is_file():
+            write_text(path, "".join(_line(row) for row in read_metrics(path) if _is_before(row, resume_at)))
         with explain_disk_errors(path):
             self._file = path.open("a", encoding="utf-8")
 
     def row(self, **values: Any) -> None:
-        """Keep one row, as a line of text: later changes to the values do not reach it."""
+        """Keep one row in memory, as text, so that later changes to the values do not alter the row."""
         self._rows.append(_line(values))
 
     def flush(self) -> None:
@@ -79,7 +80,7 @@ class MetricsWriter:
         self._rows.clear()
 
     def close(self) -> None:
-        """Write what is left and close the file."""
+        """Write the remaining rows and close the file."""
         with explain_disk_errors(self._path):
             try:
                 self.flush()
@@ -94,17 +95,17 @@ def _line(values: Mapping[str, Any]) -> str:
 
 
 def _is_before(row: Mapping[str, Any], at: Position) -> bool:
-    """Tell whether a row was written before a run came to ``at``: an epoch's evaluation comes after all its steps."""
+    """Return whether a row was written before ``at``; the evaluation of an epoch comes after all steps of the epoch."""
     return bool(row["epoch"] < at.epoch if row["kind"] == "evaluation" else row["step"] < at.step)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the rows of a ``metrics.jsonl``, with NaN and infinities back in their places.
+    """Return the rows of a ``metrics.jsonl``, with NaN and infinities restored.
 
-    A last line that a killed run cut off is left out.
+    A last line without a line end is left out: the run was killed while writing the line.
 
     Raises:
-        UserError: There is no such file, or a line before the last is not a row.
+        UserError: If the file cannot be read, or a line before the last is not a row.
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -117,6 +118,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             row = None
         if not isinstance(row, dict):
-            raise UserError(f"{path}: line {number} is not a row of metrics; the file was changed, remove that line")
+            raise UserError(
+                f"{path}: line {number} is not a row of metrics; somebody changed the file, remove that line"
+            )
         rows.append(row | {key: float(text) for key, text in row.pop("not_finite", {}).items()})
     return rows

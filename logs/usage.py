@@ -1,4 +1,4 @@
-"""A run's use of its machine, as files: seconds and memory of each rank, and samples while it ran."""
+"""Reads the files on how much of a machine a run used: totals of each rank, and samples taken during the run."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 __all__ = ["SAMPLES_FILE", "USAGE_FILE", "Sample", "read_samples", "read_usage"]
 
 USAGE_FILE = "usage.json"
-"""Of the training, by rank: wall_s, cpu_s, children_cpu_s, peak_memory_bytes, each a list."""
+"""Totals of the training: wall_s, cpu_s, children_cpu_s and peak_memory_bytes, each a list with a number a rank."""
 
 SAMPLES_FILE = "utilisation.jsonl"
-"""A `Sample` a line."""
+"""A file with one `Sample` a line, as JSON."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a run's processes on the launching machine did since the sample before.
+    """The load of the launching machine since the previous sample.
 
     Attributes:
         time: Unix seconds.
-        busy_cores: CPU seconds a second, of the run's own processes.
-        machine_busy_cores: The same of everything on the machine: what is above is other people's.
-        memory_bytes: Resident, pages that processes share counted for each.
-        gpu_share: Mean utilisation of the machine's GPUs, 0 to 1; none without any.
-        gpu_memory_bytes: In use on all of them.
+        busy_cores: CPU seconds a second that the run's processes used.
+        machine_busy_cores: CPU seconds a second that all processes of the machine used.
+        memory_bytes: Resident memory of the run's processes; a page that processes share is counted for each process.
+        gpu_share: Mean utilisation of the machine's GPUs, 0 to 1; None without GPUs.
+        gpu_memory_bytes: Memory in use on all GPUs; None without GPUs.
     """
 
     time: float
@@ -38,14 +38,14 @@ class Sample:
 
 
 def read_usage(folder: Path) -> dict[str, list[float]]:
-    """Read ``usage.json``; empty where a run has none."""
+    """Return the content of ``usage.json``; empty if the run folder has no such file."""
     path = folder / USAGE_FILE
     found: dict[str, list[float]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return found
 
 
 def read_samples(folder: Path) -> list[Sample]:
-    """Read the samples; a last line that a kill cut off is left out."""
+    """Return the samples; a last line without a line end, cut off when the run was killed, is left out."""
     path = folder / SAMPLES_FILE
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines]

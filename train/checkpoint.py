@@ -19,7 +19,7 @@ from configs.errors import UserError
 from configs.plan import BEGINNING, Position, RunPlan
 from configs.resume_check import require_unchanged
 from data.input.batches import TrainingSource
-from logs.checkpoints import Checkpoint, read, write
+from logs.checkpoints import SavedState, read, write
 from train.comm.communicator import Communicator
 from train.engine.protocol import Engine, Optimizer, Trainee
 
@@ -27,7 +27,7 @@ __all__ = ["CheckpointWriter", "Checkpoints", "Keeper", "NoCheckpoints", "NullWr
 
 logger = logging.getLogger(__name__)
 
-Collect = Callable[[], Checkpoint]
+Collect = Callable[[], SavedState]
 
 
 class Keeper(Protocol):
@@ -160,7 +160,7 @@ class Checkpoints:
             kept = self.communicator.gather_bytes("checkpoint statistics", kept[0])
         data = self.communicator.gather_bytes("checkpoint data", own)
 
-        def collect() -> Checkpoint:
+        def collect() -> SavedState:
             arrays = {f"weights/{name}": array for name, array in self.network.read_weights().items()}
             arrays |= {
                 f"momenta/{number}": self.engine.to_host(each) for number, each in enumerate(self.optimizer.momenta)
@@ -170,13 +170,13 @@ class Checkpoints:
             for name, start, end in zip(statistics, ends, ends[1:], strict=False):
                 arrays[f"statistics/{name}"] = rows[:, start:end]
             arrays |= {f"data/{rank}": np.frombuffer(state, np.uint8) for rank, state in enumerate(data)}
-            return Checkpoint({"whose": self.fixed_settings, "epoch": at.epoch, "step": at.step}, arrays)
+            return SavedState({"whose": self.fixed_settings, "epoch": at.epoch, "step": at.step}, arrays)
 
         self.saved = at
         self.writer.write(at.step, collect)
 
 
-def weights_of(checkpoint: Checkpoint, rank: int | None = None) -> dict[str, np.ndarray]:
+def weights_of(checkpoint: SavedState, rank: int | None = None) -> dict[str, np.ndarray]:
     """Return parameters (OIHW) and running statistics by name, float32.
 
     Args:
@@ -189,7 +189,7 @@ def weights_of(checkpoint: Checkpoint, rank: int | None = None) -> dict[str, np.
     return weights
 
 
-def _below(prefix: str, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+def _below(prefix: str, checkpoint: SavedState) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): each for name, each in checkpoint.arrays.items() if name.startswith(prefix)}
 
 
@@ -198,7 +198,7 @@ class Origin:
     """Where a run begins: at its first step, or at a checkpoint."""
 
     position: Position = BEGINNING
-    checkpoint: Checkpoint | None = None
+    checkpoint: SavedState | None = None
 
     @classmethod
     def of(cls, path: Path | None, fixed_settings: Mapping[str, Any], plan: RunPlan) -> Origin:

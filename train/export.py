@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _export(run: Path, destination: Path) -> int:
     from configs.load import load_run  # noqa: PLC0415 (--help needs the standard library only)
     from configs.plan import plan_run  # noqa: PLC0415
-    from logs.checkpoints import newest_whole  # noqa: PLC0415
+    from logs.checkpoints import newest_valid  # noqa: PLC0415
     from logs.folder import CONFIG_FILE, write_json  # noqa: PLC0415
     from train.dataset import images_of  # noqa: PLC0415
 
@@ -55,7 +55,7 @@ def _export(run: Path, destination: Path) -> int:
         raise UserError(f"{run}: no {CONFIG_FILE} in it; give the folder of a run")
     recipe, cluster = load_run(run / CONFIG_FILE)
     cluster = on_cpu(cluster)
-    checkpoint, _ = newest_whole(run)
+    checkpoint, _ = newest_valid(run)
     if checkpoint is None:
         raise UserError(f"{run}: no whole checkpoint in it; a run writes one when it ends")
     images_of(recipe, cluster, plan_run(recipe, cluster.world_size), _identity()).prepare()

@@ -14,7 +14,7 @@ from configs.load import load_run
 from configs.plan import Position, RunPlan, plan_run
 from configs.resume_check import fixed_settings
 from configs.schema import Cluster, Recipe
-from logs.checkpoints import origin_of
+from logs.checkpoints import resume_checkpoint
 from logs.folder import CONFIG_FILE, STARTUP_FILE, Summary, write_json, write_summary
 from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog, NullLog
@@ -78,7 +78,7 @@ def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -
     # The watchdog starts only now, because copying has no time limit.
     watchdog = Watchdog(cluster.communication.timeout_s, partial(record_failure, folder, identity))
     facts = {**fixed_settings(recipe, cluster), "data set": checksums}
-    origin = Origin.of(origin_of(folder), facts, plan_run(recipe, identity.world_size))
+    origin = Origin.of(resume_checkpoint(folder), facts, plan_run(recipe, identity.world_size))
     resumed_from = origin.resumed_from_step
     with closing(images), opened_log(folder, recipe, cluster, identity, resumed_from, is_cold=is_cold) as log:
         begin = time.monotonic()
@@ -137,7 +137,7 @@ def opened_log(
         is_cold: Whether no page of the data set is in memory, so that ``cache_clear`` may be logged.
     """
     is_resumed = resumed_from_step is not None
-    log: EventLog = MlperfLog(folder, goes_on=is_resumed) if identity.rank == 0 else NullLog()
+    log: EventLog = MlperfLog(folder, is_resumed=is_resumed) if identity.rank == 0 else NullLog()
     try:
         if resumed_from_step is not None:
             log.resumed(resumed_from_step)

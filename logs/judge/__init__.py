@@ -1,1 +1,1 @@
-"""Judging logs and submissions by the rules, with the official tools."""
+"""Judges logs and submissions with MLPerf's official tools."""

@@ -1,7 +1,7 @@
-"""The official compliance checker's verdict on a log. Runs it as the command it is; imports nothing of it.
+"""Runs the official compliance checker on a log, and returns its verdict.
 
-In a process of its own (0.14 s, two-core machine, 2026-11) because the checker configures the root logger and keeps its
-queue of rules in a module.
+The checker runs in a process of its own (0.14 s, two-core machine, 2026-11), because it configures the root logger and
+keeps its queue of rules in a module. Nothing of the checker is imported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from logs.read.lines import find_ruleset
 __all__ = ["RULESETS", "VERDICT_FILE", "Verdict", "find_logs", "judge", "judge_all", "judge_run", "write_verdict"]
 
 RULESETS = ("0.6.0", "0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0")
-"""Those with rules for ResNet. The checker's own default is a later one, which ends in a traceback on such a log."""
+"""The rulesets with rules for ResNet. The checker's default is a later ruleset, which ends in a traceback on ResNet."""
 
 VERDICT_FILE = "verdict.json"
 
@@ -36,11 +36,11 @@ _UNREADABLE_SHOWN = 3
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the official checker says of one log under one ruleset.
+    """The verdict of the official checker on one log under one ruleset.
 
     Attributes:
-        messages: Its own words, one line each, without the context that it dumps; empty when ``passed``. Line numbers
-            are those of the file.
+        messages: The checker's complaints, one line each, shortened; empty if ``passed``. Line numbers are those of the
+            log file.
     """
 
     ruleset: str
@@ -52,18 +52,18 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
     """Run the official checker on one log.
 
     Args:
-        log: A log, in whatever dialect.
+        log: A log file of any format.
         ruleset: One of `RULESETS`.
-        division: ``open`` or ``closed``; None takes the log's own.
+        division: ``open`` or ``closed``. If None, the division that the log names.
 
     Raises:
-        UserError: There is no such log, or no such ruleset for ResNet.
+        UserError: If there is no such log, or the ruleset has no rules for ResNet.
     """
     if ruleset not in RULESETS:
         raise UserError(f"ruleset: got {ruleset!r}, allowed: {', '.join(RULESETS)}; {nearest(ruleset, RULESETS)}")
     if not log.is_file():
-        raise UserError(f"{log}: no such log; give a run folder or a log file")
-    # The checker is started elsewhere, so that no file of the working folder can stand in for a module of its own.
+        raise UserError(f"{log}: no such log file; give a run folder or a log file")
+    # In another folder, because a file of the working folder could hide a module that the checker needs.
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report"
         judged = log.absolute() if division is None else _with_division(log, ruleset, division, Path(folder))
@@ -74,21 +74,23 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
     if done.returncode == 0:
         return Verdict(ruleset, passed=True, messages=())
     messages = tuple(_shorten(words, _event_lines(log, ruleset, inserted=division is not None)))
-    crash = done.stderr.strip().splitlines()[-1:] or [f"the checker ended with status {done.returncode}"]
+    crash = done.stderr.strip().splitlines()[-1:] or [
+        f"the checker ended with exit status {done.returncode} and no message"
+    ]
     return Verdict(ruleset, passed=False, messages=messages or tuple(crash))
 
 
 def judge_all(pairs: Iterable[tuple[Path, str]], division: str | None = None) -> list[Verdict]:
-    """Judge several (log, ruleset) pairs, two at a time, in their order."""
+    """Return the verdicts on (log, ruleset) pairs, in the same order; two checkers run at a time."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         return list(pool.map(lambda pair: judge(pair[0], pair[1], division), pairs))
 
 
 def judge_run(run_folder: Path) -> dict[str, Verdict]:
-    """Judge the logs of a run folder, ruleset -> verdict; a log that is not there fails.
+    """Return the verdicts on the logs of a run folder, by ruleset; a missing log fails.
 
     Raises:
-        UserError: It is not a folder.
+        UserError: If ``run_folder`` is not a folder.
     """
     if not run_folder.is_dir():
         raise UserError(f"{run_folder}: no such run folder; give the folder that a run has written")
@@ -102,22 +104,22 @@ def judge_run(run_folder: Path) -> dict[str, Verdict]:
 
 
 def write_verdict(run_folder: Path) -> dict[str, Verdict]:
-    """Judge a run and keep the verdicts in its ``verdict.json``."""
+    """Return the verdicts on a run, and write them into the run folder as ``verdict.json``."""
     verdicts = judge_run(run_folder)
     write_json(run_folder / VERDICT_FILE, {ruleset: asdict(verdict) for ruleset, verdict in verdicts.items()})
     return verdicts
 
 
 def find_logs(path: Path, ruleset: str | None = None) -> list[tuple[Path, str]]:
-    """List the logs that ``path`` means, each with the ruleset to judge it by.
+    """Return the logs at ``path``, each with the ruleset to judge the log by.
 
     Args:
-        path: A log, or a folder whose ``result_*.txt`` are meant.
-        ruleset: None takes the one in force when the log was written: 0.6.0 by its dialect, the others, which share
-            one, by date. Of a folder, only logs in the dialect of ``ruleset`` are judged.
+        path: A log, or a folder with logs called ``result_*.txt``.
+        ruleset: In a folder, only logs in the format of this ruleset are returned. If None, each log's own ruleset:
+            0.6.0 has a format of its own, the later rulesets share one, and the date of the run tells them apart.
 
     Raises:
-        UserError: There is no such file or folder, or no log in the folder.
+        UserError: If there is no such file or folder, or no log in the folder.
     """
     if path.is_file():
         return [(path, ruleset or _own_ruleset(path))]
@@ -132,16 +134,19 @@ def find_logs(path: Path, ruleset: str | None = None) -> list[tuple[Path, str]]:
 
 
 def _own_ruleset(log: Path) -> str:
-    """Name the ruleset of a log by its events; by its name if it has none."""
+    """Return the ruleset of a log according to its events; without events, according to the file name."""
     found = find_ruleset(log)
     if found == "0.5.0":
-        remedy = "./run.sh report reads it"
+        remedy = "./run.sh report can show this log"
         raise UserError(f"{log}: is of round v0.5, for which the official checker has no rules; {remedy}")
     return found or (_OLD if log.name.endswith(".mll.txt") else _NEW)
 
 
 def _with_division(log: Path, ruleset: str, division: str, folder: Path) -> Path:
-    """Copy a log into ``folder`` with its division replaced; what was there becomes an empty line."""
+    """Copy a log into ``folder`` with another division as first line; return the copy.
+
+    The original line becomes empty, so that all line numbers grow by one.
+    """
     key, value = "submission_division", {"value": division, "metadata": {}}
     line = f":::MLL 0 {key}: {json.dumps(value)}"
     if ruleset != _OLD:
@@ -154,7 +159,13 @@ def _with_division(log: Path, ruleset: str, division: str, folder: Path) -> Path
 
 
 def _event_lines(log: Path, ruleset: str, *, inserted: bool) -> list[int]:
-    """Give the 1-based line in the file of each event: the checker counts events, from 0."""
+    """Return the 1-based line number of each event in the log file, because the checker counts events from 0.
+
+    Args:
+        log: The log file.
+        ruleset: The ruleset by which the log is judged.
+        inserted: Whether the checker reads the copy of `_with_division`, which has an event more.
+    """
     token = ":::MLL" if ruleset == _OLD else ":::MLLOG "
     with log.open(encoding="latin-1") as file:
         lines = enumerate(file, start=1)
@@ -163,7 +174,7 @@ def _event_lines(log: Path, ruleset: str, *, inserted: bool) -> list[int]:
 
 
 def _shorten(report: str, event_lines: list[int]) -> Iterable[str]:
-    """Cut the checker's report into one line a complaint."""
+    """Yield the complaints of the checker's report, one line each."""
     report = re.sub(r"^INFO - .*\n", "", report, flags=re.MULTILINE)
     report = re.sub(r"^(ERROR - FAILED|WARNING - +Found parsing errors:)\n", "", report, flags=re.MULTILINE)
     parse_error = re.compile(r"^WARNING -   (.*)\nWARNING -    \^\^  (.*)\n", re.MULTILINE)
@@ -181,7 +192,7 @@ def _shorten_complaint(complaint: str, event_lines: list[int]) -> str:
     head = re.match(r"CHECK for '(\w+)' failed in line (\d+):\n.*\nfailed test: (.*)\n", complaint)
     if head:
         key, index, test = head.groups()
-        got = _told(complaint.partition("current line[v]=")[2])
+        got = _value_and_metadata(complaint.partition("current line[v]=")[2])
         number = dict(enumerate(event_lines)).get(int(index), int(index) + 1)
         return f"line {number}: CHECK for '{key}' failed: {test.strip()}; got {json.dumps(got)}"
     words, _, context = complaint.partition("\ncurrent context[s]=")
@@ -190,8 +201,8 @@ def _shorten_complaint(complaint: str, event_lines: list[int]) -> str:
     return " ".join(words.split())
 
 
-def _told(dumped: str) -> dict[str, Any]:
-    """Read value and metadata of the line that the checker dumped, which may lack either."""
+def _value_and_metadata(dumped: str) -> dict[str, Any]:
+    """Return value and metadata of the log line that the checker printed; either may be missing."""
     try:
         line = json.loads(dumped)
     except ValueError:

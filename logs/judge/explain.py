@@ -1,4 +1,7 @@
-"""The official checker's complaints in plain words, with what to change. The checker's rules are Python expressions."""
+"""Explains the official checker's complaints in plain words, and says what to change.
+
+The checker prints rules as Python expressions. This module translates the expressions of the rules for ResNet.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _CLAUSES = (
     (r"v\['value'\] >= ([\d.e-]+)", "it must be at least {0}"),
     (r"v\['value'\] > ([\d.e-]+)", "it must be above {0}"),
     (r"v\['value'\] < ([\d.e-]+)", "it must be below {0}"),
-    (r"is_integer\(math.log2\(v\['value'\] / 0.0001\)\)", "it must be 0.0001 times a power of two (5e-5, 2e-4)"),
+    (r"is_integer\(math.log2\(v\['value'\] / 0.0001\)\)", "it must be 0.0001 times a power of two (as 5e-5 or 2e-4)"),
     (r"is_integer\(v\['value'\] / 0.001\)", "it must be a multiple of 0.001"),
     (r"not s\['init_stopped'\]", "it must come before init_stop"),
     (r"(?<!not )s\['init_stopped'\](?! *==? *False)", "it must come after init_stop"),
@@ -24,39 +27,39 @@ _CLAUSES = (
     (r"not s\['run_started'\]", "it must come before run_start"),
     (r"(?<!not )s\['run_started'\]", "it must come after run_start"),
     (r"not s\['run_stopped'\]", "it must come before run_stop"),
-    (r"first_init_start", "init_stop must come soon enough after init_start (20 to 30 minutes, open division 240)"),
+    (r"first_init_start", "init_stop must come at most 20 to 30 minutes after init_start (open division: 240)"),
     (r"not s\['in_eval'\]", "no evaluation may be open"),
     (r"not s\['in_epoch'\]", "no epoch may be open"),
     (r"not s\['in_block'\]", "no block may be open"),
-    (r"s\['accuracy_printed'\]", "the evaluation before it must have logged its eval_accuracy"),
-    (r"== ?\(?s\['last_epoch'\] ?\+ ?1\)?", "epochs must be numbered 1, 2, 3 and so on, without a gap or repeat"),
-    (r"\['epoch_num'\] (?:== |<= )s\['last_e\w+'\]", "its epoch_num must be that of the epoch or evaluation around it"),
-    (r"\['status'\] == 'success'", "its status must be success"),
-    (r"'(\w+)' in v\['metadata'\]", "its metadata must have {0}"),
-)  # fmt: skip
-"""Pattern in a rule -> what it asks, in words."""
+    (r"s\['accuracy_printed'\]", "the previous evaluation must have logged eval_accuracy"),
+    (r"== ?\(?s\['last_epoch'\] ?\+ ?1\)?", "epochs must be numbered 1, 2, 3 and so on, without gaps and repetitions"),
+    (r"\['epoch_num'\] (?:== |<= )s\['last_e\w+'\]", "epoch_num must be that of the enclosing epoch or evaluation"),
+    (r"\['status'\] == 'success'", "the status must be success"),
+    (r"'(\w+)' in v\['metadata'\]", "the metadata must contain {0}"),
+)
+"""(pattern in a rule, the requirement in words)."""
 
 _OPEN = "or submit in the open division (recipe: mlperf.division: open)"
 _REMEDIES = {
     "submission_org": "set submission.org in the cluster file",
     "submission_platform": "set submission.platform in the cluster file",
-    "submission_division": "set mlperf.division in the recipe to open or closed; on a foreign log, ask with --division",
+    "submission_division": "set mlperf.division in the recipe to open or closed; for another log, give --division",
     "submission_status": "set submission.status in the cluster file",
     "submission_benchmark": "log submission_benchmark resnet",
     "submission_poc_name": "set submission.poc_name in the cluster file",
-    "submission_entry": "log submission_entry: hardware and framework of the run",
-    "cache_clear": "drop the page cache before the run and log cache_clear true, before init_start",
-    "init_start": "log init_start from rank 0 only, before everything that prepares the run",
+    "submission_entry": "log submission_entry with hardware and framework of the run",
+    "cache_clear": "drop the page cache before the run, and log cache_clear true before init_start",
+    "init_start": "log init_start from rank 0 only, before anything that prepares the run",
     "init_stop": "end the initialisation with init_stop, before run_start",
     "run_start": "log run_start once, from rank 0, before the first training byte is read",
-    "run_stop": "let the run reach its target: an aborted or killed run cannot be submitted under these rules",
+    "run_stop": "let the run reach its target, because this ruleset accepts no aborted or killed run",
     "epoch_start": "log each epoch once, from rank 0",
     "epoch_stop": "log each epoch once, from rank 0",
     "eval_start": "log each evaluation once, after its epochs",
     "eval_stop": "log each evaluation once, after its epochs",
     "eval_accuracy": f"train longer or with another schedule until an evaluation reaches 0.759, {_OPEN}",
     "block_start": "log block_start with first_epoch_num and epoch_count, one block for each evaluation",
-    "block_stop": "log block_stop after the block's eval_accuracy",
+    "block_stop": "log block_stop after the eval_accuracy of the block",
     "train_samples": "log train_samples, the number of training images",
     "eval_samples": "log eval_samples, the number of validation images",
     "gradient_accumulation_steps": "log gradient_accumulation_steps (1 without accumulation)",
@@ -66,19 +69,19 @@ _REMEDIES = {
     "lars_opt_learning_rate_decay_poly_power": f"set schedule.decay.power to 2, {_OPEN}",
     "lars_opt_end_learning_rate": f"set schedule.decay.end_lr to 0.0001, {_OPEN}",
     "sgd_opt_end_learning_rate": f"set schedule.decay.end_lr to 0.0001, {_OPEN}",
-    "lars_opt_weight_decay": f"set optimizer.weight_decay so, {_OPEN}",
-    "sgd_opt_weight_decay": f"set optimizer.weight_decay so, {_OPEN}",
+    "lars_opt_weight_decay": f"change optimizer.weight_decay, {_OPEN}",
+    "sgd_opt_weight_decay": f"change optimizer.weight_decay, {_OPEN}",
     "sgd_opt_base_learning_rate": f"round schedule.base_lr to a multiple of 0.001, {_OPEN}",
-    "seed": "log seed once, from rank 0, another in each run",
+    "seed": "log seed once, from rank 0, with another value in each run",
 }
 
 
 def explain(message: str) -> str:
-    """Say one complaint of the checker, as `logs.judge.compliance` gives it, in plain words and with a remedy."""
-    for pattern, words in _SHAPES:
+    """Return a message of `logs.judge.compliance.Verdict` in plain words, with a remedy."""
+    for pattern, words in _COMPLAINTS:
         if found := re.match(pattern, message):
             return words(found)
-    return f"{message} (the checker's own words; ask for this rule in its package)"
+    return f"{message} (the checker's own words; the rule is in the mlperf_logging package)"
 
 
 def _required(found: re.Match[str]) -> str:
@@ -87,14 +90,17 @@ def _required(found: re.Match[str]) -> str:
     if count == "0":
         return f"{names} is missing; {_remedy(keys[0])}"
     values = f", with different values ({found[4]})" if found[4] else ""
-    return f"{names} stands {count} times{values}, where one is allowed; log it once, from rank 0"
+    return f"{names} is logged {count} times{values}, allowed: once; log {names} once, from rank 0"
 
 
 def _checked(found: re.Match[str]) -> str:
     line, key, rule, got = found.groups()
     shown = {name: value for name, value in json.loads(got).items() if value is not None}
-    value = shown["value"] if list(shown) == ["value"] else ", ".join(f"{k} {v}" for k, v in shown.items()) or "nothing"
-    return f"line {line}: {key} is {value}: {_in_words(rule)}; {_remedy(key)}"
+    if list(shown) == ["value"]:
+        words = f"is {shown['value']}"
+    else:
+        words = "has " + (", ".join(f"{name} {value}" for name, value in shown.items()) or "no value")
+    return f"line {line}: {key} {words}: {_in_words(rule)}; {_remedy(key)}"
 
 
 def _never(found: re.Match[str]) -> str:
@@ -103,35 +109,37 @@ def _never(found: re.Match[str]) -> str:
 
 def _at_the_end(found: re.Match[str]) -> str:
     keys = sorted(set(re.findall(r"s\['(\w+)'\]", found[1])))
-    return f"the hyperparameters of the optimizer are not all there, or not once: {', '.join(keys)}; log each one once"
+    return f"not all hyperparameters of the optimizer are logged exactly once: {', '.join(keys)}; log each once"
 
 
 def _none_seen(_: re.Match[str]) -> str:
     remedy = "give the log of a run, or another --ruleset"
-    return f"there is no MLPerf event in this file, or none in this ruleset's dialect; {remedy}"
+    return f"the file contains no MLPerf event, or none in the format of this ruleset; {remedy}"
 
 
 def _damaged(found: re.Match[str]) -> str:
-    remedy = "keep the two dialects in files of their own"
-    return f"a line is damaged or in another dialect ({found[1]}): {found[2]}; {remedy}"
+    remedy = "write each of the two formats into a file of its own"
+    return f"a line is damaged, or in another format ({found[1]}): {found[2]}; {remedy}"
 
 
 def _malformed(found: re.Match[str]) -> str:
     rule, line, key = found.groups()
-    return f"{key} has a value or metadata of the wrong form: {_in_words(rule)}; {_remedy(key)}. Its line: {line[:200]}"
+    return (
+        f"{key} has a value or metadata of the wrong form: {_in_words(rule)}; {_remedy(key)}. The line is: {line[:200]}"
+    )
 
 
-def _fell(found: re.Match[str]) -> str:
-    remedy = "mend the log: each accuracy is one number, each metadata a block"
-    return f"the checker itself fell over a value of the wrong form in this log ({found[1]}); {remedy}"
+def _crashed(found: re.Match[str]) -> str:
+    remedy = "correct the log: each accuracy must be a number, and all metadata JSON objects"
+    return f"the checker crashed on a value of the wrong form in this log ({found[1]}); {remedy}"
 
 
-def _more(found: re.Match[str]) -> str:
-    return f"{found[1]}; mend the lines named above first"
+def _more_lines(found: re.Match[str]) -> str:
+    return f"{found[1]}; correct the lines named above first"
 
 
 _REQUIRED = r"Required (\w+) occurrence of (.*?)(?: but found (\d+)(?: with different values: \[(.*)\])?)?$"
-_SHAPES = (
+_COMPLAINTS = (
     (_REQUIRED, _required),
     (r"line (\d+): CHECK for '(\w+)' failed: (.*); got (\{.*\})$", _checked),
     (r"Failed checks for (\w+) : (.*)", _never),
@@ -141,11 +149,11 @@ _SHAPES = (
         _malformed,
     ),
     (r"No log lines detected", _none_seen),
-    (r"(\w*(?:Error|Exception): .*)", _fell),
+    (r"(\w*(?:Error|Exception): .*)", _crashed),
     (r"cannot be read \((.*?)\): (.*)", _damaged),
-    (r"(and \d+ more lines cannot be read|Log lines had parsing errors)", _more),
+    (r"(and \d+ more lines cannot be read|Log lines had parsing errors)", _more_lines),
 )
-"""Shape of a complaint -> what puts it in words."""
+"""(pattern of a complaint, function that explains the complaint)."""
 
 
 def _in_words(rule: str) -> str:

@@ -1,6 +1,7 @@
-"""The official package, system-description, RCP and result-summary tools, as commands whose words are read.
+"""Runs MLPerf's tools for submissions: package, system description, reference convergence (RCP), result summary.
 
-Most of them end with status 0 whatever they found, and one writes into what it judges; hence the copy and the words.
+The verdicts are read from the tools' output, because most of the tools end with exit status 0 whatever they find. The
+submission tree is copied first, because one tool writes into the tree that it judges.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Finding", "judge_package"]
+__all__ = ["ToolFinding", "judge_package"]
 
 _LINE = re.compile(r"^(ERROR|WARNING) - +(.*)$", re.MULTILINE)
 _USUAL = re.compile(r"^-+$|^FAILED$|^CHECK|^Found parsing|^\s*$")
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What one official tool says of a submission tree.
+class ToolFinding:
+    """The verdict of one tool on a submission tree.
 
     Attributes:
-        passed: None where the rules do not ask for this check.
-        words: One line each: why it failed, or what it measured.
+        tool: What was checked, in words.
+        passed: None if the rules do not ask for this check.
+        words: Lines that say why the check failed, or what it measured.
     """
 
     tool: str
@@ -38,15 +40,16 @@ class Finding:
 
 def judge_package(
     org_folder: Path, *, system: str, division: str, ruleset: str = "4.0.0", custom_rcp: Path | None = None
-) -> list[Finding]:
+) -> list[ToolFinding]:
     """Run the four tools over a submission tree of ResNet results.
 
     Args:
-        org_folder: The tree, ``ORG/{systems,results,benchmarks}``; it is copied first and left as it is.
-        system: Name of the system in it.
-        division: An open submission has no RCP check.
+        org_folder: The tree, ``ORG/{systems,results,benchmarks}``. It is not changed.
+        system: Name of the system in the tree.
+        division: ``open`` or ``closed``; the rules ask for the RCP check in the closed division only.
         ruleset: 1.0.0 to 4.0.0.
-        custom_rcp: Reference points in place of the official ones; the package tool then runs with its bypass.
+        custom_rcp: A file with reference points; the package tool then runs with ``--rcp-bypass``. If None, MLPerf's
+            reference points.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -57,7 +60,7 @@ def judge_package(
         bypass = ["--rcp-bypass"] if custom_rcp else []
 
         def check_and_summarise() -> tuple[str, str]:
-            # In this order: the first leaves the normalisation of a score where the second reads it.
+            # In this order, because the summary reads the normalisation of a score that the package tool writes.
             checked = _run(folder, "package_checker", [str(tree), *common, "--quiet", *bypass])
             return checked, _run(folder, "result_summarizer", [str(tree), *common, "--quiet", "--csv", "summary.csv"])
 
@@ -68,48 +71,50 @@ def judge_package(
             package, summary = asked.result()
         score = _score(folder / "summary.json")
     return [
-        Finding("system description", "System description checker passed" in description, _complaints(description)),
-        rcp or Finding("RCP", None, ("an open submission is not compared with the reference",)),
-        Finding("package", "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS" in package, _complaints(package)),
+        ToolFinding("system description", "System description checker passed" in description, _complaints(description)),
+        rcp or ToolFinding("RCP", None, ("the rules do not compare an open submission with the reference",)),
+        ToolFinding("package", "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS" in package, _complaints(package)),
         _summary(summary, score),
     ]
 
 
-def _rcp(folder: Path, results: Path, ruleset: str, custom: Path | None) -> Finding:
+def _rcp(folder: Path, results: Path, ruleset: str, custom: Path | None) -> ToolFinding:
     arguments = ["--rcp_usage", "training", "--rcp_version", ruleset, str(results)]
     if custom is not None:
         arguments += ["--custom_rcps", str(custom.absolute())]
     words = _run(folder, "rcp_checker", arguments)
     verdict = re.search(r"^\w+ - (.*), RCP test (PASSED|FAILED)", words, re.MULTILINE)
     faster = re.search(r"Score should be normalized by factor of .* = ([\d.]+)", words)
-    told = [verdict[1]] if verdict else [words.strip().splitlines()[-1] if words.strip() else "it said nothing"]
+    told = (
+        [verdict[1]] if verdict else [words.strip().splitlines()[-1] if words.strip() else "the tool printed nothing"]
+    )
     told += [f"faster than the reference: the score is multiplied by {float(faster[1]):.4f}"] if faster else []
-    return Finding("RCP", bool(verdict and verdict[2] == "PASSED"), tuple(told))
+    return ToolFinding("RCP", bool(verdict and verdict[2] == "PASSED"), tuple(told))
 
 
-def _summary(words: str, score: float | None) -> Finding:
+def _summary(words: str, score: float | None) -> ToolFinding:
     said = tuple(line for line in words.splitlines() if re.match(r"CRITICAL|NOTICE|\w*Error", line))
     if score is None:
-        return Finding("result summary", passed=False, words=said or ("it gives no score",))
+        return ToolFinding("result summary", passed=False, words=said or ("the tool printed no score",))
     passed = not any(line.startswith("CRITICAL") for line in said)
-    return Finding("result summary", passed, (f"score {score:.6g} minutes", *said))
+    return ToolFinding("result summary", passed, (f"score {score:.6g} minutes", *said))
 
 
 def _score(path: Path) -> float | None:
-    """Read the score of the one system of the tree, in minutes."""
+    """Return the score in minutes of the only system in the tree; None without a score."""
     rows = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
     return next((float(row["resnet"]) for row in rows if row.get("resnet") is not None), None)
 
 
 def _run(folder: Path, tool: str, arguments: Sequence[str]) -> str:
-    """Run a tool in ``folder``, where it leaves its log files; give all it said."""
+    """Run a tool in ``folder``, into which the tool writes log files; return the tool's output."""
     command = [sys.executable, "-m", f"mlperf_logging.{tool}", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
     return f"{done.stdout}\n{done.stderr}"
 
 
 def _complaints(words: str) -> tuple[str, ...]:
-    """Keep what a tool calls an error, and its crash if it had one, each once."""
+    """Return the lines that a tool marks as errors, each once, and the last line of a traceback."""
     found = [text for level, text in _LINE.findall(words) if level == "ERROR" and not _USUAL.match(text)]
     if "Traceback (most recent call last)" in words:
         found.append(words.strip().splitlines()[-1])

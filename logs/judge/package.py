@@ -1,4 +1,4 @@
-"""A submission tree from five runs: systems, results, benchmarks; and what the official tools say of it."""
+"""Writes a submission tree (systems, results, benchmarks) from five runs, and has the official tools judge the tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from configs.load import ROOT, load_run
 from configs.schema import Cluster, Recipe
 from logs.disk import explain_disk_errors, write_json
 from logs.folder import CONFIG_FILE
-from logs.judge.official import Finding, judge_package
+from logs.judge.official import ToolFinding, judge_package
 from logs.judge.system import describe, read_environment
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
@@ -26,20 +26,20 @@ from logs.read.record import RunRecord
 __all__ = ["NUM_RUNS", "Packaged", "package"]
 
 NUM_RUNS = 5
-"""Result files of a ResNet submission, exactly. *Source*: the official package checker."""
+"""Number of result files that a ResNet submission must have. *Source*: the official package checker."""
 _RULESET = "4.0.0"
 
 
 @dataclass(frozen=True)
 class Packaged:
-    """A tree that was written and judged."""
+    """A submission tree and the verdicts on the tree."""
 
     folder: Path
-    findings: tuple[Finding, ...]
+    findings: tuple[ToolFinding, ...]
 
     @property
     def passed(self) -> bool:
-        """Tell whether every check that applies passed."""
+        """Whether every check that the rules ask for passed."""
         return all(finding.passed is not False for finding in self.findings)
 
 
@@ -55,37 +55,37 @@ class _Run:
 def package(
     runs: Sequence[Path], org: str, destination: Path, *, fields: Mapping[str, str], custom_rcp: Path | None = None
 ) -> Packaged:
-    """Write ``destination``/``org`` from five runs of one recipe and have it judged.
+    """Write the tree ``destination``/``org`` from five runs of one recipe, and judge the tree.
 
     Args:
-        runs: Five run folders; order is that of the result files.
+        runs: Five run folders, in the order of the result files.
         org: The submitter: letters, digits, dots, dashes.
-        destination: Folder to write into; ``org`` must not exist in it.
-        fields: Of the system description, beyond what the runs recorded.
-        custom_rcp: Reference points of one's own, see `logs.judge.rcp.custom_rcps`.
+        destination: The folder to write into; it must not contain ``org``.
+        fields: Fields of the system description that the runs have not recorded, or that replace recorded fields.
+        custom_rcp: A file with reference points, see `logs.judge.rcp.custom_rcps`. If None, MLPerf's.
 
     Raises:
-        UserError: Not five runs, of different recipes or places, on made-up images, fields unknown, the tree exists, or
-            the disk is full.
+        UserError: If the runs are not five, differ in recipe or cluster, or trained on generated images; if fields of
+            the system description are unknown, the tree exists, or the disk is full.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", org):
-        raise UserError(f"--org: got {org!r}, allowed: letters, digits, dots and dashes; it names a folder")
+        raise UserError(
+            f"--org: got {org!r}, allowed: letters, digits, dots and dashes, because a folder gets this name"
+        )
     if len(set(runs)) != NUM_RUNS or len(runs) != NUM_RUNS:
         raise UserError(
-            f"package: got {len(set(runs))} runs, allowed: {NUM_RUNS} different ones; give {NUM_RUNS} folders"
+            f"package: got {len(set(runs))} different runs, allowed: {NUM_RUNS}; give {NUM_RUNS} run folders"
         )
     loaded = [_load(run) for run in runs]
     first = loaded[0]
-    _require_same(loaded)
-    _require_real(first)
+    _require_one_submission(loaded)
+    _require_real_images(first)
     division = first.recipe.mlperf.division
-    description = describe(
-        first.environment, first.cluster, fields, org=org, division=division, ruleset=_RULESET
-    )  # fmt: skip
+    description = describe(first.environment, first.cluster, fields, org=org, division=division, ruleset=_RULESET)
     system = re.sub(r"[^A-Za-z0-9._-]+", "-", description["system_name"])
     tree = destination / org
     if tree.exists():
-        raise UserError(f"{tree}: exists already; give another --out, or remove it")
+        raise UserError(f"{tree}: exists already; give another --out, or remove this folder")
     with explain_disk_errors(tree):
         try:
             code = _write(tree, system, loaded, description)
@@ -104,21 +104,21 @@ def _load(folder: Path) -> _Run:
     return _Run(folder, recipe, cluster, read_environment(folder), parse_log(log))
 
 
-def _require_same(runs: Sequence[_Run]) -> None:
-    """Refuse runs that differ in more than seed and place on disk: they are not one submission."""
+def _require_one_submission(runs: Sequence[_Run]) -> None:
+    """Raise `UserError` if the runs differ in more than seed and paths, because they are then not one submission."""
     first = _submitted(runs[0])
     for run in runs[1:]:
         other = _submitted(run)
-        if differing := sorted(key for key in first if first[key] != other[key]):
-            names = f"{', '.join(differing)}; give runs of one recipe and place"
-            raise UserError(f"{run.folder}: differs from {runs[0].folder} in {names}")
+        if differing := ", ".join(sorted(key for key in first if first[key] != other[key])):
+            remedy = "give runs of one recipe on one cluster"
+            raise UserError(f"{run.folder}: differs from {runs[0].folder} in {differing}; {remedy}")
 
 
-def _require_real(run: _Run) -> None:
-    """Refuse runs that were a rehearsal, which no official tool would notice."""
+def _require_real_images(run: _Run) -> None:
+    """Raise `UserError` if a run trained on generated images, which no official tool would notice."""
     source = run.recipe.data.source
     if source in ("synthetic", "generated"):
-        remedy = "such a run rehearses and is no result; give runs on real images"
+        remedy = "the images are generated, so the run is no result; give runs on real images"
         raise UserError(f"{run.folder}: data.source is {source}: {remedy}")
 
 
@@ -127,8 +127,8 @@ def _submitted(run: _Run) -> dict[str, Any]:
     return {**recipe, "cluster": run.cluster.model_dump(mode="json", exclude={"paths"})}
 
 
-def _write(tree: Path, system: str, runs: Sequence[_Run], description: Mapping[str, str]) -> Finding:
-    """Write the tree; give what was found of the code."""
+def _write(tree: Path, system: str, runs: Sequence[_Run], description: Mapping[str, str]) -> ToolFinding:
+    """Write the tree; return the verdict on the copy of the code."""
     results = tree / "results" / system / "resnet"
     results.mkdir(parents=True)
     (tree / "systems").mkdir()
@@ -138,41 +138,45 @@ def _write(tree: Path, system: str, runs: Sequence[_Run], description: Mapping[s
     return _snapshot(tree / "benchmarks" / "resnet" / "implementations" / system, runs)
 
 
-def _snapshot(destination: Path, runs: Sequence[_Run]) -> Finding:
-    """Put the tracked files of the runs' commit beside the results, and what was changed since."""
+def _snapshot(destination: Path, runs: Sequence[_Run]) -> ToolFinding:
+    """Copy the tracked files of the runs' commit, and the uncommitted changes, into the tree; return the verdict."""
     states = [run.environment.get("git") or {} for run in runs]
     commits = {str(state.get("commit")) for state in states}
     commit = min(commits) if len(commits) == 1 and re.fullmatch(r"[0-9a-f]{40,64}", min(commits)) else "HEAD"
     done = subprocess.run(["git", "-C", str(ROOT), "archive", commit], capture_output=True, check=False)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip()
-        return Finding("code", passed=False, words=(f"git archive {commit} failed ({reason}); the tree has no code",))
+        return ToolFinding(
+            "code", passed=False, words=(f"git archive {commit} failed ({reason}); the tree contains no code",)
+        )
     destination.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         archive.extractall(destination)
     if commit == "HEAD":
-        return Finding("code", passed=False, words=("the runs recorded no common commit; HEAD was packed",))
+        return ToolFinding("code", passed=False, words=("the runs recorded no common commit; the tree contains HEAD",))
     diffs = {state.get("diff_sha256") for state in states}
     if diffs == {None}:
-        return Finding("code", passed=True, words=(f"tracked files of commit {commit[:12]}",))
+        return ToolFinding("code", passed=True, words=(f"the tracked files of commit {commit[:12]}",))
     if len(diffs) > 1 or not states[0].get("diff"):
-        words = f"commit {commit[:12]}, but the runs had uncommitted changes that differ or are too large to pack"
-        return Finding("code", passed=False, words=(words,))
+        words = f"commit {commit[:12]}, but the runs had uncommitted changes that differ, or were too large to record"
+        return ToolFinding("code", passed=False, words=(words,))
     (destination / "uncommitted.diff").write_text(str(states[0]["diff"]), encoding="utf-8")
-    return Finding("code", passed=True, words=(f"commit {commit[:12]} and its uncommitted.diff",))
+    return ToolFinding(
+        "code", passed=True, words=(f"commit {commit[:12]}, and uncommitted.diff with the changes since",)
+    )
 
 
-def _submitters(runs: Sequence[_Run], org: str) -> list[Finding]:
-    """Say where the logs name another submitter than the tree, which no official tool looks at."""
+def _submitters(runs: Sequence[_Run], org: str) -> list[ToolFinding]:
+    """Return a finding if the logs name another submitter than the tree, which no official tool checks."""
     others = {str(run.record.submitter) for run in runs} - {org}
-    words = f"the logs say {', '.join(sorted(others))}; set submission.org in the cluster file and run again"
-    return [Finding("submitter", passed=None, words=(words,))] if others else []
+    words = f"the logs name {', '.join(sorted(others))}; set submission.org in the cluster file and run again"
+    return [ToolFinding("submitter", passed=None, words=(words,))] if others else []
 
 
-def _seeds(runs: Sequence[_Run]) -> Finding:
-    """Check what the official seed check does, in both divisions: each run has one seed, another one each."""
+def _seeds(runs: Sequence[_Run]) -> ToolFinding:
+    """Check, as the official tool does in the closed division, that each run logs one seed, and no two the same."""
     seeds = [run.record.seeds for run in runs]
     told = ", ".join("/".join(map(str, each)) or "none" for each in seeds)
     distinct = len({each for own in seeds for each in own}) == len(runs) and all(len(each) == 1 for each in seeds)
-    words = told if distinct else f"{told}: each run needs one seed of its own; run again with --set run.seed=..."
-    return Finding("seeds", distinct, (words,))
+    words = told if distinct else f"{told}: each run needs one seed of its own; repeat runs with --set run.seed=N"
+    return ToolFinding("seeds", distinct, (words,))

@@ -1,6 +1,7 @@
-"""Reference convergence: how many epochs the reference takes at a batch size, by the official RCP checker's own data.
+"""Compares the epochs that runs need with MLPerf's reference convergence points (RCP).
 
-The only importer of ``mlperf_logging.rcp_checker``, whose tables, pruning and interpolation are asked, never copied.
+The reference's tables, pruning and interpolation are those of ``mlperf_logging.rcp_checker``, and are not copied. No
+other module imports that package.
 """
 
 from __future__ import annotations
@@ -17,24 +18,32 @@ from configs.rules import TARGET_TOP1
 from logs.disk import write_json
 from logs.read.record import RunRecord
 
-__all__ = ["IMAGENET_SAMPLES", "Reference", "Standing", "custom_rcps", "reference_for", "standing"]
+__all__ = [
+    "IMAGENET_SAMPLES",
+    "Reference",
+    "ReferenceComparison",
+    "compare_with_reference",
+    "custom_rcps",
+    "reference_for",
+]
 
 IMAGENET_SAMPLES = 1_281_167
 _LEAST_RUNS = 10
-"""Runs that a reference set needs: twice those of a submission. *Source*: the checker's table of submission runs."""
+"""Minimum number of runs for reference points: twice those of a submission. *Source*: the checker's table of runs."""
 _SLOW_DEVIATIONS = 2.0
-_HOW = {"measured": "", "interpolated": " (interpolated)", "smallest": " (that of the smallest batch which has one)"}
+_HOW = {"measured": "", "interpolated": " (interpolated)", "smallest": " (the point of the smallest batch)"}
 
 Outcome = Literal["normal", "faster", "too fast", "slower", "no reference"]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Epochs to the target that the reference needs at one batch size.
+    """The number of epochs in which MLPerf's reference runs reach the target at one batch size.
 
     Attributes:
-        least: Below this mean of a submission's five runs, the official checker rejects it.
-        how: ``measured``, ``interpolated``, or ``smallest`` for batches below every reference.
+        mean: Mean over the reference runs; ``deviation`` is the standard deviation.
+        least: The official checker rejects a submission if the mean of the five runs is below this number.
+        how: ``measured``, ``interpolated``, or ``smallest`` for a batch below the smallest reference point.
     """
 
     batch_size: int
@@ -45,13 +54,14 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A run, or a submission's runs, against the reference.
+class ReferenceComparison:
+    """How one or several runs compare with the reference.
 
     Attributes:
-        epochs: Olympic mean where there are three or more runs, plain mean else.
-        normalisation: Factor that the score (time) is multiplied by; 1 unless faster than the reference.
-        words: One line for people.
+        outcome: ``faster`` and ``slower`` are accepted by the official checker, ``too fast`` is not.
+        epochs: Mean of the runs' epochs; with three or more runs, without the lowest and the highest.
+        normalisation: Factor by which MLPerf multiplies the score (a time); 1 unless the runs are faster.
+        words: The comparison in one line.
     """
 
     outcome: Outcome
@@ -62,15 +72,17 @@ class Standing:
 
 
 def reference_for(batch_size: int, ruleset: str = "4.0.0", custom: Path | None = None) -> Reference | None:
-    """Find the reference at ``batch_size`` as the official tool does, from its pruned points; None above the largest.
+    """Return the reference at ``batch_size``, as the official tool finds it; None above the largest point.
+
+    The tool uses the pruned set of reference points, so this function does as well.
 
     Args:
         batch_size: Global batch, images.
         ruleset: 1.0.0 to 4.0.0.
-        custom: A file that `custom_rcps` made, in place of the official points.
+        custom: A file with reference points from `custom_rcps`. If None, MLPerf's points.
 
     Raises:
-        UserError: ``custom`` cannot be read.
+        UserError: If ``custom`` cannot be read.
     """
     checker, points = _checker(ruleset, custom), "pruned_rcps"
     if (found := checker._find_rcp(batch_size, points)) is not None:
@@ -81,49 +93,62 @@ def reference_for(batch_size: int, ruleset: str = "4.0.0", custom: Path | None =
     return None if above is None else _reference(batch_size, checker._find_min_rcp(points), "smallest")
 
 
-def standing(records: Sequence[RunRecord], ruleset: str = "4.0.0", custom: Path | None = None) -> Standing:
-    """Compare the epochs to target of runs of one recipe with the reference of their batch.
+def compare_with_reference(
+    records: Sequence[RunRecord], ruleset: str = "4.0.0", custom: Path | None = None
+) -> ReferenceComparison:
+    """Return how the epochs of one recipe's runs compare with the reference at their batch size.
 
-    The official checker tests the olympic mean of five; of fewer runs this says what it would say of five like them.
+    The official checker tests five runs. For fewer runs, the result is that of five runs with the same mean.
+
+    Args:
+        records: Logs of runs of one recipe.
+        ruleset: 1.0.0 to 4.0.0.
+        custom: A file with reference points from `custom_rcps`. If None, MLPerf's points.
+
+    Raises:
+        UserError: If ``custom`` cannot be read.
     """
     sizes = {record.global_batch_size for record in records}
     size = next(iter(sizes))
     if len(sizes) != 1 or size is None:
-        return _without("the logs do not agree on one global_batch_size")
+        return _no_reference("the logs do not agree on one global_batch_size")
     if any(record.train_samples != IMAGENET_SAMPLES for record in records) and custom is None:
-        return _without(f"the reference runs are of ImageNet ({IMAGENET_SAMPLES} images), these are not")
+        return _no_reference(f"the reference is of ImageNet ({IMAGENET_SAMPLES} images), and the data set is another")
     reference = reference_for(size, ruleset, custom)
     if reference is None:
-        remedy = "ten or more runs of one's own can be made one: ./run.sh package --make-rcp FILE RUN ..."
-        return _without(f"no reference reaches batch {size}: a closed submission fails as Missing RCP; {remedy}")
+        remedy = "make reference points of ten or more own runs: ./run.sh package --make-rcp FILE RUN ..."
+        return _no_reference(f"no reference reaches batch {size}: a closed submission fails as Missing RCP; {remedy}")
     epochs = sorted(record.epochs for record in records if record.status == "success" and record.epochs is not None)
     if len(epochs) < len(records):
-        return _without(f"{len(records) - len(epochs)} of {len(records)} runs did not reach the target", reference)
+        return _no_reference(f"{len(records) - len(epochs)} of {len(records)} runs did not reach the target", reference)
     if custom is None and any((record.final_accuracy or 0) < TARGET_TOP1 for record in records):
-        return _without(f"the reference ends at {TARGET_TOP1}, these runs ended below it", reference)
-    kept = epochs[1:-1] if len(epochs) > 2 else epochs  # noqa: PLR2004 (an olympic mean needs three)
+        return _no_reference(f"the reference runs end at accuracy {TARGET_TOP1}, and a run ended below", reference)
+    kept = epochs[1:-1] if len(epochs) > 2 else epochs  # noqa: PLR2004 (the mean without lowest and highest needs three)
     return _compare(sum(kept) / len(kept), reference)
 
 
 def custom_rcps(records: Sequence[RunRecord], destination: Path) -> None:
-    """Write a reference set of our own runs for ``--custom-rcp`` and the official tool's ``--custom_rcps``.
+    """Write reference points from our own runs, for ``--custom-rcp`` and the official tool's ``--custom_rcps``.
 
     Raises:
-        UserError: Fewer than ten runs, several batch sizes, a seed twice, or a run that did not reach its target.
+        UserError: If there are fewer than ten runs, several batch sizes, a seed twice, or a run without success.
     """
     sizes = {record.global_batch_size for record in records}
     if len(records) < _LEAST_RUNS:
         raise UserError(
-            f"reference runs: got {len(records)}, allowed: {_LEAST_RUNS} or more of one batch; run more seeds"
+            f"reference runs: got {len(records)}, allowed: {_LEAST_RUNS} or more with one batch size; run more seeds"
         )
     if len(sizes) != 1 or None in sizes:
-        raise UserError(
-            f"reference runs: got batch sizes {sorted(map(str, sizes))}, allowed: one; give runs of one recipe"
-        )
+        got = ", ".join(sorted(map(str, sizes)))
+        raise UserError(f"reference runs: got batch sizes {got}, allowed: one; give runs of one recipe")
     if failed := [record.source for record in records if record.status != "success" or record.epochs is None]:
-        raise UserError(f"{failed[0]}: did not reach its target; a reference is made of runs that all did")
+        raise UserError(
+            f"{failed[0]}: did not reach the target; reference points need runs that all reached the target"
+        )
     if len({record.seeds for record in records}) != len(records):
-        raise UserError("reference runs: got two of one seed, allowed: another seed in each run; leave one out")
+        raise UserError(
+            "reference runs: got a seed twice, allowed: a different seed in each run; leave one of the runs out"
+        )
     size = sizes.pop()
     point = {
         "Benchmark": "resnet",
@@ -134,32 +159,35 @@ def custom_rcps(records: Sequence[RunRecord], destination: Path) -> None:
     write_json(destination, {f"resnet_ref_{size}": point})
 
 
-def _compare(epochs: float, reference: Reference) -> Standing:
-    told = (
-        f"{epochs:g} epochs, reference {reference.mean:.2f} ± {reference.deviation:.2f} at batch {reference.batch_size}"
+def _compare(epochs: float, reference: Reference) -> ReferenceComparison:
+    numbers = (
+        f"{epochs:g} epochs, reference {reference.mean:.2f} ± {reference.deviation:.2f} at batch "
+        f"{reference.batch_size}{_HOW[reference.how]}"
     )
-    told += _HOW[reference.how]
-    if reference.how == "smallest" and epochs < reference.least:
-        return Standing("too fast", epochs, reference, 1.0, f"too fast for a batch without one of its own: {told}")
+    normalisation = 1.0
+    outcome: Outcome = "normal"
+    words = f"normal: {numbers}"
     if epochs < reference.least:
-        return Standing(
-            "too fast", epochs, reference, 1.0, f"too fast: {told}, at least {reference.least:.2f} is accepted"
-        )
-    if epochs < reference.mean:
-        factor = reference.mean / epochs
-        return Standing("faster", epochs, reference, factor, f"faster: {told}; the score is multiplied by {factor:.4f}")
-    if epochs > reference.mean + _SLOW_DEVIATIONS * reference.deviation:
-        return Standing("slower", epochs, reference, 1.0, f"slower than the reference, which is allowed: {told}")
-    return Standing("normal", epochs, reference, 1.0, f"normal: {told}")
+        outcome = "too fast"
+        words = f"too fast: {numbers}, accepted: {reference.least:.2f} epochs or more"
+        if reference.how == "smallest":
+            words = f"too fast for a batch below the smallest reference point: {numbers}"
+    elif epochs < reference.mean:
+        outcome, normalisation = "faster", reference.mean / epochs
+        words = f"faster: {numbers}; the score is multiplied by {normalisation:.4f}"
+    elif epochs > reference.mean + _SLOW_DEVIATIONS * reference.deviation:
+        outcome = "slower"
+        words = f"slower than the reference, which the rules allow: {numbers}"
+    return ReferenceComparison(outcome, epochs, reference, normalisation, words)
 
 
-def _without(words: str, reference: Reference | None = None) -> Standing:
-    return Standing("no reference", None, reference, 1.0, words)
+def _no_reference(words: str, reference: Reference | None = None) -> ReferenceComparison:
+    return ReferenceComparison("no reference", None, reference, 1.0, words)
 
 
 @lru_cache
 def _checker(ruleset: str, custom: Path | None) -> Any:
-    # Half a second, most of it SciPy: only runs that have a reference wait for it.
+    # This import takes half a second, most of it for SciPy, so it is done only for runs that have a reference.
     from mlperf_logging.rcp_checker.rcp_checker import RCP_Checker  # noqa: PLC0415
 
     if custom is None:
@@ -170,7 +198,7 @@ def _checker(ruleset: str, custom: Path | None) -> Any:
     except OSError as error:
         raise UserError(f"{custom}: cannot be read ({error.strerror}); give a file that --make-rcp wrote") from None
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError):
-        raise UserError(f"{custom}: is no set of reference points; give a file that --make-rcp wrote") from None
+        raise UserError(f"{custom}: does not contain reference points; give a file that --make-rcp wrote") from None
 
 
 def _reference(size: int, point: dict[str, Any], how: Literal["measured", "interpolated", "smallest"]) -> Reference:

@@ -1,4 +1,4 @@
-"""The system description of a submission: what the runs recorded, and the rest as the user tells it."""
+"""The system description of a submission, from the fields that runs recorded and the fields that the user gives."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _STATUS = {
     "preview": "Preview",
     "research": "Research, Development, or Internal (RDI)",
 }
-"""submission_status of a log -> its words in a system description of ruleset 4.0.0."""
+"""submission_status of a log -> the status in a system description of ruleset 4.0.0."""
 _NUMBERS = ("number_of_nodes", "host_processors_per_node", "accelerators_per_node")
-"""Fields that the official result summary multiplies; it ends in a traceback where one is no whole number."""
+"""Fields that the official result summary multiplies. It ends in a traceback if one of them is not a whole number."""
 _STACK = ("horovod", "nvidia-dali-cuda110", "numpy", "mlperf-logging")
 _GIB = 1 << 30
 
 
 def required_fields(ruleset: str) -> list[str]:
-    """Ask the official checker which fields it wants."""
+    """Return the fields that the official checker asks for."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "empty.json").write_text("{}", encoding="utf-8")
         command = [sys.executable, "-m", "mlperf_logging.system_desc_checker", "empty.json", "training", ruleset]
@@ -43,10 +43,14 @@ def required_fields(ruleset: str) -> list[str]:
 
 
 def read_fields(path: Path | None, assignments: Sequence[str]) -> dict[str, str]:
-    """Read the fields that the user gives: a YAML or JSON file, then ``NAME=VALUE`` on top.
+    """Return the fields that the user gives, name -> value.
+
+    Args:
+        path: A YAML or JSON file with fields, or None.
+        assignments: Words of the form ``NAME=VALUE``, which replace fields of the file.
 
     Raises:
-        UserError: The file cannot be read or is no block of fields, or an assignment has no ``=``.
+        UserError: If the file cannot be read or is not a mapping, or an assignment has no ``=``.
     """
     fields: dict[str, str] = {}
     if path is not None:
@@ -55,12 +59,14 @@ def read_fields(path: Path | None, assignments: Sequence[str]) -> dict[str, str]
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path}: cannot be read ({error}); give a YAML or JSON file of fields") from None
         if not isinstance(tree, dict):
-            raise UserError(f"{path}: a system file is a block of fields, this is {type(tree).__name__}")
+            raise UserError(
+                f"{path}: got {type(tree).__name__}, allowed: a mapping of names to values; write lines NAME: VALUE"
+            )
         fields = {str(name): "" if value is None else str(value) for name, value in tree.items()}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals:
-            raise UserError(f"--field: got {assignment!r}, allowed: NAME=VALUE, as cooling=air")
+            raise UserError(f"--field: got {assignment!r}, allowed: NAME=VALUE; give, for example, --field cooling=air")
         fields[name] = value
     return fields
 
@@ -68,21 +74,29 @@ def read_fields(path: Path | None, assignments: Sequence[str]) -> dict[str, str]
 def describe(
     environment: Mapping[str, Any], cluster: Cluster, given: Mapping[str, str], *, org: str, division: str, ruleset: str
 ) -> dict[str, str]:
-    """Fill the description from a run's ``environment.json`` and cluster; ``given`` comes before what was recorded.
+    """Return the system description.
+
+    Args:
+        environment: Content of a run's ``environment.json``.
+        cluster: The run's cluster.
+        given: The user's fields, which replace recorded ones.
+        org: The submitter.
+        division: ``open`` or ``closed``.
+        ruleset: 1.0.0 to 4.0.0; decides which fields are required.
 
     Raises:
-        UserError: A given field is none of the description's, or some are still unknown; they are named.
+        UserError: If the description has no such field as a given one, or a required field is unknown.
     """
     required = required_fields(ruleset)
     for name in given:
         if name not in required:
-            raise UserError(f"system description: got {name!r}, which is no field of it; {nearest(name, required)}")
+            raise UserError(f"system description: got field {name!r}, which does not exist; {nearest(name, required)}")
     known = _recorded(environment, cluster) | {"submitter": org, "division": division} | dict(given)
     if unknown := [name for name in required if name not in known]:
         names = ", ".join(unknown)
         raise UserError(
             f"system description: {len(unknown)} of {len(required)} fields are not recorded by a run: {names}; "
-            "give each with --field NAME=VALUE (empty where it does not apply), or all in --system-file FILE"
+            "give each with --field NAME=VALUE (no VALUE if a field does not apply), or all in --system-file FILE"
         )
     for name in _NUMBERS:
         if name in required and not known[name].isdecimal():
@@ -93,7 +107,7 @@ def describe(
 
 
 def _recorded(environment: Mapping[str, Any], cluster: Cluster) -> dict[str, str]:
-    """Give the fields that a run knows of itself; what it could not find out is left out."""
+    """Return the fields that a run has recorded."""
     packages, gpus = environment.get("packages") or {}, environment.get("gpus") or []
     mxnet = packages.get("mxnet") or packages.get("mxnet-cu112")
     git = environment.get("git") or {}
@@ -121,24 +135,30 @@ def _recorded(environment: Mapping[str, Any], cluster: Cluster) -> dict[str, str
             found["accelerator_memory_capacity"] = gpus[0].get("memory.total")
     else:
         kinds = (
-            "model_name", "host_interconnect", "frequency", "on-chip_memories", "memory_configuration",
-            "memory_capacity", "interconnect", "interconnect_topology",
-        )  # fmt: skip
+            "model_name",
+            "host_interconnect",
+            "frequency",
+            "on-chip_memories",
+            "memory_configuration",
+            "memory_capacity",
+            "interconnect",
+            "interconnect_topology",
+        )
         found |= {"accelerators_per_node": 0} | {f"accelerator_{kind}": "none" for kind in kinds}
     return {name: str(value) for name, value in found.items() if value is not None}
 
 
 def read_environment(run_folder: Path) -> dict[str, Any]:
-    """Read a run's ``environment.json``.
+    """Return the content of a run's ``environment.json``.
 
     Raises:
-        UserError: It is not there or is no JSON object.
+        UserError: If the file is missing, or is not a JSON object.
     """
     path = run_folder / ENVIRONMENT_FILE
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); give folders of runs of this program") from None
+        raise UserError(f"{path}: cannot be read ({error}); give run folders of this program") from None
     if not isinstance(tree, dict):
-        raise UserError(f"{path}: is no JSON object; give folders of runs of this program")
+        raise UserError(f"{path}: is not a JSON object; give run folders of this program")
     return tree

@@ -1,1 +1,1 @@
-"""Reading MLPerf logs, from v0.5 to v4.0, this program's or anybody's."""
+"""Reads MLPerf logs of rounds v0.5 to v4.0, from this program or any submitter."""

@@ -1,4 +1,4 @@
-"""The evaluations of a log, in whatever order and form their begin, end and accuracy are told."""
+"""Collects the evaluations of a log from their start, stop and accuracy events, which may come in any order."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from logs.read.lines import Event, to_number
-from logs.read.record import Evaluation, between, whole
+from logs.read.record import Evaluation, as_integer, elapsed
 
 __all__ = ["CAP", "Evaluations"]
 
 CAP = 100_000
-"""Entries of a kind that are kept of a log; a real one has a thousandth of them."""
+"""Maximum number of entries of one kind that are kept from a log. Real logs have a thousandth of this number."""
 
 
 class Evaluations:
-    """Gathers evaluations by epoch; every rank may tell of one, and v0.5 names the epoch only with the accuracy."""
+    """Evaluations by epoch.
+
+    Several ranks may log the same evaluation. In v0.5 only the accuracy event names the epoch.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[float, dict[str, Any]] = {}
@@ -23,14 +26,14 @@ class Evaluations:
         self._closed_s: float | None = None
 
     def start(self, event: Event) -> None:
-        """Take in an eval_start."""
+        """Add an eval_start event."""
         if event.epoch is None:
             self._open_s, self._closed_s = event.time_s, None
         else:
             self._row(event.epoch).setdefault("begin", event.time_s)
 
     def stop(self, event: Event) -> None:
-        """Take in an eval_stop, which may come before the accuracy or after it."""
+        """Add an eval_stop event, which may come before or after the accuracy."""
         if event.epoch is not None:
             self._row(event.epoch).setdefault("end", event.time_s)
         elif self._open_s is not None:
@@ -39,7 +42,7 @@ class Evaluations:
             next(reversed(self._rows.values())).setdefault("end", event.time_s)
 
     def accuracy(self, event: Event) -> None:
-        """Take in an eval_accuracy, of each epoch the first."""
+        """Add an eval_accuracy event; of several for one epoch, the first counts."""
         value = event.value
         if isinstance(value, dict):
             value = value.get("value", value.get("accuracy"))
@@ -54,25 +57,33 @@ class Evaluations:
             self._open_s = self._closed_s = None
 
     def first_epoch(self) -> float | None:
-        """Give the first epoch that is evaluated, as the log counts."""
+        """Return the lowest epoch that was evaluated, as the log numbers epochs."""
         return min((row["epoch"] for row in self._rows.values() if row["epoch"] is not None), default=None)
 
     def begins(self) -> Iterator[float]:
-        """Give the times at which evaluations begin."""
+        """Yield the Unix times at which evaluations began."""
         return (row["begin"] for row in self._rows.values() if row.get("begin") is not None)
 
     def since(self, start: float | None, shift: int) -> tuple[Evaluation, ...]:
-        """List the evaluations of the run: those before run_start were warm-ups, those without accuracy unfinished."""
+        """Return the evaluations of the run in order of time.
+
+        Evaluations before run_start are left out, because they belong to the warm-up, and evaluations without an
+        accuracy, because they did not finish.
+
+        Args:
+            start: Unix time of run_start. If None, no evaluation is left out as a warm-up.
+            shift: Added to the epochs, so that they count from 1.
+        """
         rows = [row for row in self._rows.values() if "time" in row]
         if start is not None:
             rows = [row for row in rows if row["time"] is None or row["time"] >= start]
         rows.sort(key=lambda row: (row["time"] or 0.0, row["epoch"] or 0.0))
         return tuple(
             Evaluation(
-                epoch=None if row["epoch"] is None else whole(row["epoch"] + shift),
-                at_s=between(start, row["time"]),
+                epoch=None if row["epoch"] is None else as_integer(row["epoch"] + shift),
+                at_s=elapsed(start, row["time"]),
                 accuracy=row["accuracy"],
-                seconds=between(row.get("begin"), row.get("end")),
+                seconds=elapsed(row.get("begin"), row.get("end")),
             )
             for row in rows
         )

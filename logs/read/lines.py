@@ -1,7 +1,7 @@
-"""Lines of MLPerf logs, anybody's, as events: the dialects of v0.5, v0.6, and v0.7 onwards, in streaming.
+"""Reads MLPerf logs of any submitter line by line, in the three formats: of v0.5, of v0.6, and of v0.7 to v4.0.
 
-Made for what is found in the wild: text before the token, several records on a line, records cut off or run through by
-another rank's, values that are not JSON. What cannot be read is counted and passed over, never raised.
+Published logs have text before the token, several records on a line, records that are cut off or mixed with the record
+of another rank, and values that are not JSON. A record that cannot be read is counted and skipped; it raises no error.
 """
 
 from __future__ import annotations
@@ -25,15 +25,24 @@ _MLP = re.compile(r"(\S+)[ \t]+\(([^)\n]*)\)[ \t]+(\w+)(?::[ \t]*)?")
 _DECODER = json.JSONDecoder()
 _SHORT = 200
 _LINE_BYTES = 1 << 20
-"""Longer lines are read in pieces, so that a file without line ends does not fill the memory."""
+"""A longer line is read in pieces, so that a file without line ends does not fill the memory."""
 _EPOCH_2015_S = 1.42e9
-"""Earlier times are place-holders: some submitters add their name to the log with time 0."""
+"""Earlier times are placeholders: some submitters add their name to the log with time 0."""
 
 ROUNDS = (
-    ("0.7.0", "2020-07-29"), ("1.0.0", "2021-06-30"), ("1.1.0", "2021-12-01"), ("2.0.0", "2022-06-29"),
-    ("2.1.0", "2022-11-09"), ("3.0.0", "2023-06-27"), ("3.1.0", "2023-11-08"), ("4.0.0", "2024-06-12"),
-)  # fmt: skip
-"""Ruleset -> the day its round was published (UTC). A `:::MLLOG` log does not name its ruleset; its date does."""
+    ("0.7.0", "2020-07-29"),
+    ("1.0.0", "2021-06-30"),
+    ("1.1.0", "2021-12-01"),
+    ("2.0.0", "2022-06-29"),
+    ("2.1.0", "2022-11-09"),
+    ("3.0.0", "2023-06-27"),
+    ("3.1.0", "2023-11-08"),
+    ("4.0.0", "2024-06-12"),
+)
+"""(ruleset, day on which the results of the round were published, UTC).
+
+A `:::MLLOG` log does not name a ruleset, so the date of the run decides.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,9 +50,9 @@ class Event:
     """One record of a log.
 
     Attributes:
-        time_s: Unix seconds; None where the log has none or a place-holder.
-        ruleset: ``0.5.0``, ``0.6.0``, or None for the dialect that v0.7 to v4.0 share.
-        benchmark: Named in each line of v0.5, and None elsewhere.
+        time_s: Unix seconds; None if the log has no time or a placeholder.
+        ruleset: ``0.5.0``, ``0.6.0``, or None for the format that v0.7 to v4.0 share.
+        benchmark: Each line of v0.5 names the benchmark; None in the other formats.
     """
 
     key: str
@@ -55,24 +64,24 @@ class Event:
 
     @property
     def epoch(self) -> float | None:
-        """The epoch that the event is of, as the log counts; in v0.5 it stands in the value."""
+        """The epoch that the event belongs to, as the log numbers epochs; v0.5 has the epoch in the value."""
         epoch = to_number(self.metadata.get("epoch_num"))
         return to_number(self.value.get("epoch")) if epoch is None and isinstance(self.value, dict) else epoch
 
     @property
     def is_short(self) -> bool:
-        """Tell whether the value is worth keeping: a number, or a short text or list."""
+        """Whether the value is a number, or a text or list of at most 200 elements."""
         value = self.value
         return len(value) <= _SHORT if isinstance(value, str | list) else isinstance(value, int | float)
 
 
 def read_events(path: Path) -> Iterator[Event | None]:
-    """Read a log's events in the order of the file; None stands for a record that cannot be read.
+    """Yield a log's events in the order of the file, and None for each record that cannot be read.
 
-    Holds one line at a time, of at most 1 MiB.
+    At most 1 MiB of the file is in memory at a time.
 
     Raises:
-        UserError: The file cannot be read.
+        UserError: If the file cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -84,15 +93,19 @@ def read_events(path: Path) -> Iterator[Event | None]:
 
 
 def parse_text(text: str) -> Iterator[Event | None]:
-    """Find the events in a piece of text; None for each token that no readable record follows."""
+    """Yield the events in a piece of text, and None for each token without a readable record behind it."""
     position = 0
     while token := _TOKEN.search(text, position):
-        event, position = _record(token, text)
+        event, position = _read_record(token, text)
         yield event
 
 
 def ruleset_at(time_s: float | None) -> str:
-    """Name the ruleset in force at ``time_s`` (Unix seconds) for a log of the newest dialect; the last by default."""
+    """Return the ruleset of a ``:::MLLOG`` log of that time.
+
+    Args:
+        time_s: Unix seconds. If None, or later than the last round, the result is the last ruleset.
+    """
     if time_s is not None and time_s < 1e11:  # noqa: PLR2004 (beyond what a datetime can hold)
         day = datetime.fromtimestamp(time_s, timezone.utc).date().isoformat()
         for ruleset, published in ROUNDS:
@@ -102,10 +115,10 @@ def ruleset_at(time_s: float | None) -> str:
 
 
 def find_ruleset(path: Path) -> str | None:
-    """Name the ruleset of a log from its first event that has a time; None if it has no event at all.
+    """Return the ruleset of a log, from the first event with a time; None if the log has no event.
 
     Raises:
-        UserError: The file cannot be read.
+        UserError: If the file cannot be read.
     """
     found = None
     for event in read_events(path):
@@ -118,7 +131,7 @@ def find_ruleset(path: Path) -> str | None:
 
 
 def to_number(value: Any) -> float | None:
-    """Read a finite number, also from text; None for everything else."""
+    """Return ``value``, a number or a text, as a finite number; None if this is not possible."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -128,8 +141,8 @@ def to_number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _record(token: re.Match[str], text: str) -> tuple[Event | None, int]:
-    """Read the record after ``token``; give it and where to go on."""
+def _read_record(token: re.Match[str], text: str) -> tuple[Event | None, int]:
+    """Return the record after ``token``, None if unreadable, and the position behind the record."""
     begin = token.end()
     if token[1]:
         record, end = _json(text, begin)
@@ -144,7 +157,7 @@ def _record(token: re.Match[str], text: str) -> tuple[Event | None, int]:
         if end < head.end() or not (value is None or isinstance(value, dict)):
             return None, begin
         return _of_mll(head, value or {}), end
-    # v0.5 has plain text as well as JSON after the key.
+    # In v0.5 the key is followed by JSON or by plain text.
     plain = value if end >= head.end() else rest
     time_s = _time(head[1], 1.0)
     return Event(head[3], plain, {}, time_s, f"{token[3]}.0", token[4]), max(end, head.end())
@@ -166,7 +179,7 @@ def _of_mll(head: re.Match[str], record: dict[str, Any]) -> Event:
 
 
 def _json(text: str, begin: int) -> tuple[Any, int]:
-    """Decode the JSON value at ``begin``; give it and its end, or (None, -1)."""
+    """Return the JSON value at ``begin`` and the position behind it, or (None, -1)."""
     try:
         return _DECODER.raw_decode(text, begin)
     except (ValueError, RecursionError):

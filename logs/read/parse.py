@@ -1,6 +1,6 @@
-"""Any MLPerf log, ours or other people's, of rounds v0.5 to v4.0, as one `RunRecord`. The only parser.
+"""Reads an MLPerf log of rounds v0.5 to v4.0, from any submitter, into a `RunRecord`. The only parser of logs.
 
-Memory does not grow with the log: what is kept is bounded by epochs, evaluations and hyperparameters, each with a cap.
+Memory does not grow with the log: the parser keeps epochs, evaluations and hyperparameters, at most `CAP` of each.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from logs.read.evaluations import CAP, Evaluations
 from logs.read.lines import Event, read_events, ruleset_at, to_number
-from logs.read.record import Evaluation, RunRecord, Span, between, whole
+from logs.read.record import EpochSpan, Evaluation, RunRecord, as_integer, elapsed
 
 __all__ = ["parse_events", "parse_log"]
 
@@ -19,28 +19,28 @@ _Status = Literal["success", "aborted"] | None
 
 _SETTINGS = ("opt_", "lars_", "sgd_", "model_bn_span", "gradient_accumulation", "label_smoothing", "eval_target")
 _LEAST_GLOBAL_BATCH = 512
-"""v0.5's input_batch_size is the global batch in some submitters' logs and one worker's (26 to 208) in others'."""
+"""In v0.5, input_batch_size is the global batch in some logs, and the batch of one worker (26 to 208) in others."""
 
 
 def parse_log(path: Path) -> RunRecord:
-    """Read a log of any round.
+    """Return the content of a log.
 
     Raises:
-        UserError: The file cannot be read.
+        UserError: If the file cannot be read.
     """
     return parse_events(read_events(path), path)
 
 
 def parse_events(events: Iterable[Event | None], source: Path) -> RunRecord:
-    """Gather events into a record; None counts as unreadable."""
-    gathering = _Gathering()
+    """Return the content of a log from its events; None counts as an unreadable record."""
+    parser = _Parser()
     for event in events:
-        gathering.feed(event)
-    return gathering.record(source)
+        parser.add(event)
+    return parser.record(source)
 
 
-class _Gathering:
-    """What has been seen so far. Times are Unix seconds until `record` turns them into seconds since run_start."""
+class _Parser:
+    """Collects events. Times are Unix seconds until `record` turns them into seconds since run_start."""
 
     def __init__(self) -> None:
         self.unreadable = 0
@@ -50,16 +50,27 @@ class _Gathering:
         self.seeds: list[int | str] = []
         self.settings: dict[str, Any] = {}
         self._handlers: dict[str, Callable[[Event], None]] = {
-            "init_start": self._init_start, "init_stop": self._once, "run_start": self._once, "run_stop": self._once,
-            "run_final": self._once, "epoch_start": self._start, "epoch_stop": self._stop, "block_start": self._start,
-            "block_stop": self._stop, "train_epoch": self._train_epoch, "eval_start": self._eval_start,
-            "eval_stop": self._eval_stop, "eval_accuracy": self._eval_accuracy, "tracked_stats": self._tracked,
-            "seed": self._seed, "run_set_random_seed": self._seed,
-        }  # fmt: skip
-        self._begin()
+            "init_start": self._init_start,
+            "init_stop": self._once,
+            "run_start": self._once,
+            "run_stop": self._once,
+            "run_final": self._once,
+            "epoch_start": self._start,
+            "epoch_stop": self._stop,
+            "block_start": self._start,
+            "block_stop": self._stop,
+            "train_epoch": self._train_epoch,
+            "eval_start": self._eval_start,
+            "eval_stop": self._eval_stop,
+            "eval_accuracy": self._eval_accuracy,
+            "tracked_stats": self._tracked,
+            "seed": self._seed,
+            "run_set_random_seed": self._seed,
+        }
+        self._restart()
 
-    def _begin(self) -> None:
-        """Forget the course of a run: a log may hold one that was started again."""
+    def _restart(self) -> None:
+        """Discard the events of a run, because a log may contain a run that was started again."""
         self.at: dict[str, Event] = {}
         self.init_starts, self.init_spread_s = 0, 0.0
         self.last_s: float | None = None
@@ -70,8 +81,8 @@ class _Gathering:
         self._open_epoch: float | None = None
         self._is_resumed = False
 
-    def feed(self, event: Event | None) -> None:
-        """Take in the next event of the file."""
+    def add(self, event: Event | None) -> None:
+        """Add the next event of the file."""
         if event is None:
             self.unreadable += 1
             return
@@ -81,7 +92,7 @@ class _Gathering:
         if event.time_s is not None:
             self.first_s = event.time_s if self.first_s is None else self.first_s
         if event.key == "resumed_from_step":
-            # Ours: the attempt before was stopped, and what follows is the same run.
+            # A key of this program: the earlier attempt was stopped, and the same run continues here.
             self.at.pop("run_stop", None)
             self._is_resumed = True
         elif event.key in self._handlers:
@@ -94,24 +105,24 @@ class _Gathering:
             self.points[event.key] = event.value
 
     def _is_after_the_end(self, event: Event) -> bool:
-        """Other ranks, or a second run in the same file, may go on after the first run_stop."""
+        """Return whether an event comes after run_stop: a slow rank or a second run in the same file may still log."""
         return "run_stop" in self.at and self._came_later(event, "run_stop")
 
     def _init_start(self, event: Event) -> None:
-        is_anew = "run_start" in self.at and "run_stop" not in self.at and not self._is_resumed
-        if is_anew and self._came_later(event, "run_start"):
-            self._begin()
+        is_restarted = "run_start" in self.at and "run_stop" not in self.at and not self._is_resumed
+        if is_restarted and self._came_later(event, "run_start"):
+            self._restart()
         self._once(event)
         self.init_starts += 1
         first = self._time("init_start")
-        self.init_spread_s = max(self.init_spread_s, between(first, event.time_s) or 0.0)
+        self.init_spread_s = max(self.init_spread_s, elapsed(first, event.time_s) or 0.0)
 
     def _came_later(self, event: Event, key: str) -> bool:
         then = self.at[key].time_s
         return event.time_s is not None and then is not None and event.time_s > then
 
     def _once(self, event: Event) -> None:
-        """Keep the first of what every rank may log."""
+        """Keep the first event of a key that every rank may log."""
         if event.key == "run_stop":
             self._close_epoch(event.time_s)
         self.at.setdefault(event.key, event)
@@ -135,7 +146,7 @@ class _Gathering:
             span[1:] = [max([event.time_s, *span[1:]])]
 
     def _train_epoch(self, event: Event) -> None:
-        """v0.5 marks only where an epoch begins; the next, or an evaluation, ends it."""
+        """Begin an epoch of v0.5, which logs no end of an epoch: the next epoch or an evaluation ends it."""
         self._close_epoch(event.time_s)
         epoch = to_number(event.value)
         if epoch is not None and event.time_s is not None and len(self.spans["epoch"]) < CAP:
@@ -164,7 +175,7 @@ class _Gathering:
             self.throughputs[len(self.throughputs) + 1.0 if event.epoch is None else event.epoch] = rate
 
     def record(self, source: Path) -> RunRecord:
-        """Turn what was gathered into a record."""
+        """Return the content of the log."""
         start, stop = self._time("run_start"), self._time("run_stop")
         if stop is None and "run_stop" not in self.at:
             stop = self._time("run_final")
@@ -189,9 +200,9 @@ class _Gathering:
             seeds=tuple(self.seeds),
             began_s=start,
             init_starts=(self.init_starts, self.init_spread_s),
-            init_s=between(self._time("init_start"), self._time("init_stop")),
-            time_to_train_s=between(start, stop),
-            elapsed_s=between(start, max(ends, default=None)),
+            init_s=elapsed(self._time("init_start"), self._time("init_stop")),
+            time_to_train_s=elapsed(start, stop),
+            elapsed_s=elapsed(start, max(ends, default=None)),
             evaluations=evaluations,
             epoch_spans=self._spans(start, shift),
             throughputs=tuple((epoch + shift, rate) for epoch, rate in sorted(self.throughputs.items())),
@@ -207,12 +218,12 @@ class _Gathering:
         return size if size is not None and size >= _LEAST_GLOBAL_BATCH else None
 
     def _counts_from_zero(self) -> bool:
-        """Tell by a log's own marks whether it calls its first epoch 0, as v0.5 allowed."""
+        """Return whether the log numbers epochs from 0, as v0.5 allowed."""
         if self.ruleset != "0.5.0":
             return False
         if self.spans["epoch"]:
             return min(self.spans["epoch"]) == 0
-        # Without marks: eval_offset is the first epoch, from 0, that is evaluated.
+        # Without epoch events: eval_offset is the first evaluated epoch, numbered from 0.
         return self.evaluations.first_epoch() == to_number(self.points.get("eval_offset"))
 
     def _status(self, evaluations: tuple[Evaluation, ...], target: float | None) -> _Status:
@@ -227,8 +238,8 @@ class _Gathering:
             return None if reached is None or target is None else "success" if reached >= target else "aborted"
         return "success" if str(told).lower() in ("success", "true") else "aborted"
 
-    def _spans(self, start: float | None, shift: int) -> tuple[Span, ...]:
-        """List the epochs, or the blocks up to their evaluation."""
+    def _spans(self, start: float | None, shift: int) -> tuple[EpochSpan, ...]:
+        """Return the epochs; if the log has no ends of epochs, the blocks up to their evaluations."""
         if start is None:
             return ()
         if any(len(span) > 1 for span in self.spans["epoch"].values()):
@@ -237,7 +248,7 @@ class _Gathering:
             blocks = self.spans["block"].items()
             found = [(epoch, self._without_evaluation(span), self.counts[epoch]) for epoch, span in blocks]
         return tuple(
-            Span(whole(epoch), round(span[0] - start, 6), round(span[1] - start, 6), count)
+            EpochSpan(as_integer(epoch), round(span[0] - start, 6), round(span[1] - start, 6), count)
             for epoch, span, count in sorted(found)
             if len(span) > 1 and span[1] >= span[0] >= start
         )
@@ -247,14 +258,27 @@ class _Gathering:
         return [span[0], min(inside)] if inside else span
 
 
-_POINTS = frozenset({
-    "submission_org", "submission_benchmark", "submission_division", "submission_platform", "global_batch_size",
-    "train_samples", "eval_samples", "preproc_num_train_examples", "preproc_num_eval_examples", "num_train_examples",
-    "num_eval_examples", "input_batch_size", "eval_offset",
-})  # fmt: skip
+_POINTS = frozenset(
+    {
+        "submission_org",
+        "submission_benchmark",
+        "submission_division",
+        "submission_platform",
+        "global_batch_size",
+        "train_samples",
+        "eval_samples",
+        "preproc_num_train_examples",
+        "preproc_num_eval_examples",
+        "num_train_examples",
+        "num_eval_examples",
+        "input_batch_size",
+        "eval_offset",
+    }
+)
 
 
 def _kind_and_epoch(event: Event) -> tuple[str, float | None]:
+    """Return ``epoch`` or ``block``, and the first epoch of the range."""
     kind = event.key.partition("_")[0]
     return kind, event.epoch if kind == "epoch" else to_number(event.metadata.get("first_epoch_num"))
 

@@ -1,4 +1,4 @@
-"""What a log says of a run, whoever wrote it. Pure: nothing is read or written here."""
+"""The content of a log as one object. This module reads and writes no file."""
 
 from __future__ import annotations
 
@@ -7,25 +7,35 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-__all__ = ["Evaluation", "RunRecord", "Span", "between", "whole"]
+__all__ = ["EpochSpan", "Evaluation", "RunRecord", "as_integer", "elapsed"]
 
 _LEAST_COVER = 0.1
-"""Epoch marks that cover less of the training were written afterwards, all at once, and say nothing of its epochs."""
+"""If epoch events cover a smaller share of the training time, they were all logged at the end, and their times mean
+nothing."""
 
 
-def between(begin: float | None, end: float | None) -> float | None:
-    """Subtract times, to the microsecond, which is all that Unix seconds hold; None where one is, or time ran back."""
+def elapsed(begin: float | None, end: float | None) -> float | None:
+    """Return the seconds from ``begin`` to ``end``; None if either is None, or ``end`` is earlier.
+
+    The result is rounded to a microsecond, because Unix times in double precision are no more exact.
+    """
     return round(end - begin, 6) if begin is not None and end is not None and end >= begin else None
 
 
-def whole(number: float) -> int | float:
-    """Write 35.0 as 35, and leave 35.5."""
+def as_integer(number: float) -> int | float:
+    """Return a whole number as an integer (35.0 as 35), and any other unchanged."""
     return int(number) if number == int(number) else number
 
 
 @dataclass(frozen=True)
-class Span:
-    """From ``begin_s`` to ``end_s``, in seconds since run_start; ``epochs`` is how many lie in it."""
+class EpochSpan:
+    """A range of one or more epochs.
+
+    Attributes:
+        first_epoch: The first epoch of the range; epochs count from 1.
+        begin_s: Seconds from run_start to the begin of the range; ``end_s`` likewise.
+        epochs: Number of epochs in the range.
+    """
 
     first_epoch: int | float
     begin_s: float
@@ -35,12 +45,13 @@ class Span:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation: accuracy is a share (0 to 1), or None where it was no number.
+    """One evaluation.
 
     Attributes:
-        epoch: Epochs trained so far.
+        epoch: Number of epochs trained before the evaluation.
         at_s: Seconds since run_start.
-        seconds: How long it took; None where the log does not say.
+        accuracy: Top-1 accuracy (0 to 1); None if the logged value is not a number.
+        seconds: Duration; None if the log does not contain it.
     """
 
     epoch: int | float | None
@@ -51,20 +62,22 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a log says of a run; None where it does not say. Epochs count from 1, whatever the log's own habit.
+    """The content of a log. A number that the log does not contain is None. Epochs count from 1, in every log.
 
     Attributes:
-        source: The file.
-        ruleset: By the dialect, and among v0.7 to v4.0, which share one, by the run's date.
-        status: Of run_stop; of v0.5, which has none, by the target.
+        source: The log file.
+        ruleset: Follows from the line format. Rulesets 0.7.0 to 4.0.0 share one format, so there the date decides.
+        status: The status of run_stop. v0.5 logs no status, so there it follows from the target.
+        target: The accuracy that ends the run.
         began_s: Unix time of run_start.
-        init_s: From the first init_start to init_stop.
-        init_starts: (how many ranks logged init_start, seconds from the first to the last).
-        time_to_train_s: From run_start to run_stop; None for a run that never stopped.
-        elapsed_s: From run_start to the last event seen, run_stop or not.
-        epoch_spans: Each epoch, or where only blocks are marked, each block.
-        throughputs: (epoch, images a second) as the log itself tells them.
-        unreadable: Records that could not be read.
+        init_s: Seconds from the first init_start to init_stop.
+        init_starts: (number of ranks that logged init_start, seconds from the first to the last of these events).
+        time_to_train_s: Seconds from run_start to run_stop; None without run_stop.
+        elapsed_s: Seconds from run_start to the last event.
+        epoch_spans: The epochs; if the log marks only blocks, the blocks without their evaluations.
+        throughputs: (epoch, images/s) pairs from ``tracked_stats`` events.
+        settings: Logged hyperparameters, key -> value.
+        unreadable: Number of records that could not be read.
     """
 
     source: Path
@@ -85,27 +98,27 @@ class RunRecord:
     time_to_train_s: float | None = None
     elapsed_s: float | None = None
     evaluations: tuple[Evaluation, ...] = ()
-    epoch_spans: tuple[Span, ...] = ()
+    epoch_spans: tuple[EpochSpan, ...] = ()
     throughputs: tuple[tuple[float, float], ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     unreadable: int = 0
 
     @property
     def epochs(self) -> int | float | None:
-        """Epochs trained up to the last evaluation, or where there is none, up to the last epoch's end."""
+        """Epochs trained before the last evaluation; without evaluations, number of the last epoch that ended."""
         evaluated = [each.epoch for each in self.evaluations if each.epoch is not None]
         if evaluated:
             return max(evaluated)
-        return max((whole(span.first_epoch + span.epochs - 1) for span in self.epoch_spans), default=None)
+        return max((as_integer(span.first_epoch + span.epochs - 1) for span in self.epoch_spans), default=None)
 
     @property
     def final_accuracy(self) -> float | None:
-        """The last accuracy that is a number."""
+        """The last logged accuracy that is a number."""
         return next((each.accuracy for each in reversed(self.evaluations) if each.accuracy is not None), None)
 
     @property
     def median_epoch_s(self) -> float | None:
-        """Median seconds of an epoch; where only blocks are marked, of a block over its epochs."""
+        """Median seconds of an epoch; if the log marks only blocks, of a block divided by the block's epochs."""
         lengths = [(span.end_s - span.begin_s) / span.epochs for span in self.epoch_spans]
         covered = sum(span.end_s - span.begin_s for span in self.epoch_spans)
         training_s = (self.elapsed_s or 0) - sum(each.seconds or 0 for each in self.evaluations)
@@ -115,7 +128,7 @@ class RunRecord:
 
     @property
     def images_per_s(self) -> float | None:
-        """Training images a second, over all ranks: of the median epoch, else as the log tells them."""
+        """Training images a second over all ranks: from the median epoch, otherwise from `throughputs`."""
         epoch_s = self.median_epoch_s
         if epoch_s and self.train_samples:
             return self.train_samples / epoch_s

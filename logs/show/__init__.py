@@ -1,1 +1,1 @@
-"""Showing runs to people: report pages, plots, the live terminal."""
+"""Shows runs to people: report pages, image files, progress in the terminal."""

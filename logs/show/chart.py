@@ -141,8 +141,9 @@ class LineChart:
     def description(self) -> str:
         """The chart in a sentence, for readers who cannot see it."""
         ends = {each.name: [y for _, y in each.drawable if not math.isnan(y)] for each in self.series}
-        told = "; ".join(f"{name} ends at {in_short(ys[-1])}" for name, ys in ends.items() if ys)
-        return f"{self.title} over {self.x_name}. {told}."
+        parts = [f"{name} ends at {in_short(ys[-1])}" for name, ys in ends.items() if ys]
+        parts += [f"marked: {band.name}" for band in self.bands]
+        return f"{self.title} over {self.x_name}. {'; '.join(parts)}."
 
 
 @dataclass(frozen=True)

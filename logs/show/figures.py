@@ -8,7 +8,7 @@ from typing import Any
 
 from logs.read.lines import to_number
 from logs.show.chart import Band, Bar, BarChart, Captioned, LineChart, Series, Stretch
-from logs.show.subject import Subject
+from logs.show.reported_run import ReportedRun
 
 __all__ = ["course", "figures"]
 
@@ -22,84 +22,84 @@ _RANKS_AT_AN_END = 8
 """Of more than twice as many ranks, only the slowest and the fastest so many are drawn."""
 
 
-def figures(subjects: Sequence[Subject]) -> Iterator[Captioned]:
+def figures(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     """Yield every chart that the runs have data for."""
-    return (figure for figure in _all(subjects) if figure.chart.has_data)
+    return (figure for figure in _all(runs) if figure.chart.has_data)
 
 
-def course(subjects: Sequence[Subject]) -> Iterator[Captioned]:
+def course(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     """Yield the charts of accuracy and loss, by epoch and by time, that the runs have data for."""
-    return (figure for figure in _course(subjects) if figure.chart.has_data)
+    return (figure for figure in _course(runs) if figure.chart.has_data)
 
 
-def _all(subjects: Sequence[Subject]) -> Iterator[Captioned]:
-    yield from _course(subjects)
-    yield Captioned("Learning rate", _by_epoch("Learning rate", subjects, _metric("lr")))
-    yield Captioned("Throughput, images/s", _by_epoch("Training images a second", subjects, _throughput))
-    shares = BarChart("Shares of a step's time", "% of the time", _shares(subjects), _SHARE_NAMES)
+def _all(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
+    yield from _course(runs)
+    yield Captioned("Learning rate", _by_epoch("Learning rate", runs, _metric("lr")))
+    yield Captioned("Throughput, images/s", _by_epoch("Training images a second", runs, _throughput))
+    shares = BarChart("Shares of a step's time", "% of the time", _shares(runs), _SHARE_NAMES)
     yield Captioned("Where a step's time goes", shares)
-    yield Captioned("Evaluation time, s", _by_epoch("Seconds of an evaluation", subjects, _evaluation_s))
-    for subject in subjects:
-        threads = list(dict.fromkeys(str(phase["thread"]) for phase in subject.startup))
-        phases = BarChart("Start-up phases", "seconds since the process began", _startup(subject, threads), threads)
-        yield Captioned(f"Start-up: {subject.name}" if len(subjects) > 1 else "Start-up", phases)
-    for subject in subjects:
-        name = f"{subject.name}, " if len(subjects) > 1 else ""
-        ranks = BarChart("Time of a step by rank", "ms of a median step", _ranks(subject), _SHARE_NAMES)
-        yield Captioned(f"Time of a step by rank: {name}{_slowest(subject)}", ranks)
+    yield Captioned("Evaluation time, s", _by_epoch("Seconds of an evaluation", runs, _evaluation_s))
+    for run in runs:
+        threads = list(dict.fromkeys(str(phase["thread"]) for phase in run.startup))
+        phases = BarChart("Start-up phases", "seconds since the process began", _startup(run, threads), threads)
+        yield Captioned(f"Start-up: {run.name}" if len(runs) > 1 else "Start-up", phases)
+    for run in runs:
+        name = f"{run.name}, " if len(runs) > 1 else ""
+        ranks = BarChart("Time of a step by rank", "ms of a median step", _ranks(run), _SHARE_NAMES)
+        yield Captioned(f"Time of a step by rank: {name}{_slowest(run)}", ranks)
 
 
-def _course(subjects: Sequence[Subject]) -> Iterator[Captioned]:
-    targets = _targets(subjects)
-    bands = [*targets, *_references(subjects)]
-    yield Captioned("Accuracy by epoch", _by_epoch("Top-1 accuracy", subjects, _accuracy, bands))
-    yield Captioned("Accuracy by time", _by_time("Top-1 accuracy", subjects, _accuracy, targets))
-    yield Captioned("Training loss by epoch", _by_epoch("Loss", subjects, _metric("loss")))
-    yield Captioned("Training loss by time", _by_time("Loss", subjects, _metric("loss")))
+def _course(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
+    targets = _targets(runs)
+    bands = [*targets, *_references(runs)]
+    yield Captioned("Accuracy by epoch", _by_epoch("Top-1 accuracy", runs, _accuracy, bands))
+    yield Captioned("Accuracy by time", _by_time("Top-1 accuracy", runs, _accuracy, targets))
+    yield Captioned("Training loss by epoch", _by_epoch("Loss", runs, _metric("loss")))
+    yield Captioned("Training loss by time", _by_time("Loss", runs, _metric("loss")))
 
 
 def _by_epoch(
-    title: str, subjects: Sequence[Subject], samples: Callable[[Subject], list[_Sample]], bands: Sequence[Band] = ()
+    title: str, runs: Sequence[ReportedRun], samples: Callable[[ReportedRun], list[_Sample]], bands: Sequence[Band] = ()
 ) -> LineChart:
-    placed = [[(epoch, value) for epoch, _, value in samples(subject)] for subject in subjects]
-    return LineChart(title, "epochs", _series(subjects, placed), bands)
+    placed = [[(epoch, value) for epoch, _, value in samples(run)] for run in runs]
+    return LineChart(title, "epochs", _series(runs, placed), bands)
 
 
 def _by_time(
-    title: str, subjects: Sequence[Subject], samples: Callable[[Subject], list[_Sample]], bands: Sequence[Band] = ()
+    title: str, runs: Sequence[ReportedRun], samples: Callable[[ReportedRun], list[_Sample]], bands: Sequence[Band] = ()
 ) -> LineChart:
-    placed = [[(second, value) for _, second, value in samples(subject)] for subject in subjects]
-    return LineChart(title, "seconds since run_start", _series(subjects, placed), bands)
+    placed = [[(second, value) for _, second, value in samples(run)] for run in runs]
+    return LineChart(title, "seconds since run_start", _series(runs, placed), bands)
 
 
-def _series(subjects: Sequence[Subject], placed: Sequence[Sequence[tuple[Any, Any]]]) -> list[Series]:
+def _series(runs: Sequence[ReportedRun], placed: Sequence[Sequence[tuple[Any, Any]]]) -> list[Series]:
     """Return a series for each run; points whose place is no number are left out."""
     found = []
-    for number, (subject, pairs) in enumerate(zip(subjects, placed, strict=True)):
+    for number, (run, pairs) in enumerate(zip(runs, placed, strict=True)):
         points = [(to_number(x), to_number(y)) for x, y in pairs]
-        found.append(Series(subject.name, number, [(x, y) for x, y in points if x is not None]))
+        found.append(Series(run.name, number, [(x, y) for x, y in points if x is not None]))
     return found
 
 
-def _accuracy(subject: Subject) -> list[_Sample]:
-    return [(each.epoch, each.at_s, each.accuracy) for each in subject.record.evaluations]
+def _accuracy(run: ReportedRun) -> list[_Sample]:
+    return [(each.epoch, each.at_s, each.accuracy) for each in run.record.evaluations]
 
 
-def _evaluation_s(subject: Subject) -> list[_Sample]:
-    return [(each.epoch, each.at_s, each.seconds) for each in subject.record.evaluations if each.seconds is not None]
+def _evaluation_s(run: ReportedRun) -> list[_Sample]:
+    return [(each.epoch, each.at_s, each.seconds) for each in run.record.evaluations if each.seconds is not None]
 
 
-def _metric(key: str) -> Callable[[Subject], list[_Sample]]:
+def _metric(key: str) -> Callable[[ReportedRun], list[_Sample]]:
     """Return a function that reads ``key`` from the rows of the metrics.
 
     A row is placed by the images seen, because the row's epoch is a whole number and stands still within an epoch.
     """
 
-    def samples(subject: Subject) -> list[_Sample]:
-        record = subject.record
+    def samples(run: ReportedRun) -> list[_Sample]:
+        record = run.record
         size, images, began = record.global_batch_size, record.train_samples, record.began_s
         found: list[_Sample] = []
-        for row in subject.intervals:
+        for row in run.intervals:
             step, when = to_number(row.get("step")), to_number(row.get("time"))
             epoch = (step + 1) * size / images if step is not None and size and images else row.get("epoch")
             found.append((epoch, when - began if when is not None and began is not None else None, row.get(key)))
@@ -108,11 +108,11 @@ def _metric(key: str) -> Callable[[Subject], list[_Sample]]:
     return samples
 
 
-def _throughput(subject: Subject) -> list[_Sample]:
+def _throughput(run: ReportedRun) -> list[_Sample]:
     """Return images/s from the metrics, else from the log's epochs, else as the log itself states them."""
-    record = subject.record
-    if subject.intervals:
-        return _metric("images_per_s")(subject)
+    record = run.record
+    if run.intervals:
+        return _metric("images_per_s")(run)
     if record.median_epoch_s is not None and record.train_samples:
         spans = [span for span in record.epoch_spans if span.end_s > span.begin_s]
         rates = [record.train_samples * span.epochs / (span.end_s - span.begin_s) for span in spans]
@@ -120,32 +120,32 @@ def _throughput(subject: Subject) -> list[_Sample]:
     return [(epoch, None, rate) for epoch, rate in record.throughputs]
 
 
-def _references(subjects: Sequence[Subject]) -> list[Band]:
+def _references(runs: Sequence[ReportedRun]) -> list[Band]:
     """Return where the official reference converges, once for each batch size."""
-    found = {standing.reference for standing in (subject.standing for subject in subjects) if standing.reference}
+    found = {comparison.reference for comparison in (run.comparison for run in runs) if comparison.reference}
     return [
         Band("x", each.least, each.mean + 2 * each.deviation, f"reference at batch {each.batch_size}")
         for each in sorted(found, key=lambda each: each.batch_size)
     ]
 
 
-def _targets(subjects: Sequence[Subject]) -> list[Band]:
-    targets = sorted({subject.target for subject in subjects if subject.target is not None})
+def _targets(runs: Sequence[ReportedRun]) -> list[Band]:
+    targets = sorted({run.target for run in runs if run.target is not None})
     return [Band("y", target, target, f"target {target:g}") for target in targets]
 
 
-def _shares(subjects: Sequence[Subject]) -> list[Bar]:
+def _shares(runs: Sequence[ReportedRun]) -> list[Bar]:
     """Return a bar for each run: the share of a step that computes, communicates unhidden, and waits for input."""
     bars = []
-    for subject in subjects:
-        source = subject.summary if subject.summary.get("input_wait_fraction") is not None else {}
-        source = source or (subject.intervals[-1] if subject.intervals else {})
+    for run in runs:
+        source = run.summary if run.summary.get("input_wait_fraction") is not None else {}
+        source = source or (run.intervals[-1] if run.intervals else {})
         waiting, exposed = (to_number(source.get(key)) for key in ("input_wait_fraction", "comm_exposed_fraction"))
         if waiting is None or exposed is None:
             continue
         shares = (max(1 - waiting - exposed, 0.0), exposed, waiting)
-        words = [f"{subject.name}: {share:.1%} {_SHARES[number]}" for number, share in enumerate(shares)]
-        bars.append(Bar(subject.name, _end_to_end([100 * share for share in shares], words)))
+        words = [f"{run.name}: {share:.1%} {_SHARES[number]}" for number, share in enumerate(shares)]
+        bars.append(Bar(run.name, _end_to_end([100 * share for share in shares], words)))
     return bars
 
 
@@ -158,19 +158,19 @@ def _end_to_end(lengths: Sequence[float], words: Sequence[str]) -> list[Stretch]
     return stretches
 
 
-def _startup(subject: Subject, threads: Sequence[str]) -> list[Bar]:
+def _startup(run: ReportedRun, threads: Sequence[str]) -> list[Bar]:
     """Return a bar for each phase of the start-up, with a colour for each thread."""
     bars = []
-    for phase in subject.startup:
+    for phase in run.startup:
         begin, end, thread = float(phase["begin_s"]), float(phase["end_s"]), str(phase["thread"])
         words = f"{phase['phase']} ({thread}): {end - begin:.2f} s from {begin:.2f} s"
         bars.append(Bar(str(phase["phase"]), [Stretch(begin, end, threads.index(thread), words)]))
     return bars
 
 
-def _ranks(subject: Subject) -> list[Bar]:
+def _ranks(run: ReportedRun) -> list[Bar]:
     """Return a bar for each rank, the slowest rank first: where the time of a step goes."""
-    rows = sorted(subject.ranks, key=lambda row: -float(row["compute_median_s"]))
+    rows = sorted(run.ranks, key=lambda row: -float(row["compute_median_s"]))
     if len(rows) > 2 * _RANKS_AT_AN_END:
         rows = [*rows[:_RANKS_AT_AN_END], *rows[-_RANKS_AT_AN_END:]]
     bars = []
@@ -182,9 +182,9 @@ def _ranks(subject: Subject) -> list[Bar]:
     return bars if len(bars) > 1 else []
 
 
-def _slowest(subject: Subject) -> str:
+def _slowest(run: ReportedRun) -> str:
     """Return a sentence that names the rank whose computing takes longest."""
-    times = {str(row["rank"]): float(row["compute_median_s"]) for row in subject.ranks}
+    times = {str(row["rank"]): float(row["compute_median_s"]) for row in run.ranks}
     usual = median(times.values()) if times else 0.0
     if not usual:
         return "nothing was measured"

@@ -35,9 +35,7 @@ def plot_validation(path: Path, rows: Sequence[tuple[float, float, str]]) -> Non
     ]
     rates = [measured for measured, _, _ in rows]
     equal = Series("equal", 0, [(rate, rate) for rate in (min(rates), max(rates))], "ideal")
-    chart = LineChart(
-        "predicted images/s", "measured images/s", [*series, equal], x_scale="log10", y_scale="log10"
-    )  # fmt: skip
+    chart = LineChart("predicted images/s", "measured images/s", [*series, equal], x_scale="log10", y_scale="log10")
     save_charts(path, [chart])
 
 

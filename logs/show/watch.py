@@ -1,7 +1,7 @@
-"""``watch``: a running job's figures, live in the terminal, from the files that it writes.
+"""``./run.sh watch``: a running job's progress in the terminal, read from the files that the job writes.
 
-Safe over a network file system: files are opened anew at each look and read on from where the last whole line ended,
-nothing is locked, mapped or watched by the kernel, and a moment's error only keeps the last figures.
+The files may be on a network file system. Each update opens a file anew and reads from the end of the last complete
+line. No file is locked, mapped or watched by the kernel. If a read fails, the previous figures stay.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from logs.judge.rcp import IMAGENET_SAMPLES, reference_for
 from logs.metrics import METRICS_FILE
 from logs.read.lines import to_number
 
-__all__ = ["Follower", "describe_progress", "watch"]
+__all__ = ["MetricsFollower", "describe_progress", "watch"]
 
 _MOST_BYTES = 1 << 24
-"""Read at one look; a longer file is caught up with over several."""
+"""Maximum number of bytes that one update reads; a longer file takes several updates."""
 
 
 @dataclass
-class Follower:
-    """The rows of a growing ``metrics.jsonl``, of each kind the last, as far as it is written."""
+class MetricsFollower:
+    """Reads a growing ``metrics.jsonl``, and keeps the last row of each kind in ``last``."""
 
     path: Path
     last: dict[str, dict[str, Any]] = field(default_factory=dict)
     _offset: int = 0
 
-    def look(self) -> None:
-        """Read what was added since the last time; a file that became shorter is read from its start."""
+    def update(self) -> None:
+        """Read the lines added since the last update; a file that became shorter is read from the start."""
         try:
             with self.path.open("rb") as file:
                 if file.seek(0, 2) < self._offset:
@@ -46,7 +46,7 @@ class Follower:
                 file.seek(self._offset)
                 added = file.read(_MOST_BYTES)
         except OSError:
-            # Not there yet, or a stale handle of a network file system: the next look tells.
+            # No file yet, or a stale handle of a network file system: the next update tries again.
             return
         whole, newline, _ = added.rpartition(b"\n")
         self._offset += len(whole) + len(newline)
@@ -62,27 +62,30 @@ class Follower:
 def watch(
     folder: Path, terminal: TextIO, *, every_s: float, once: bool, sleep: Callable[[float], None] = time.sleep
 ) -> int:
-    """Show a run's progress until it ends; give 0 when it reached its target, 1 when not or still running.
+    """Show a run's progress until the run ends.
 
     Args:
         folder: A run folder.
-        terminal: Where to write; on a terminal the figures are replaced in place.
-        every_s: Seconds between looks.
-        once: Look once and leave.
-        sleep: How to wait.
+        terminal: The output. On a terminal, each update overwrites the previous one.
+        every_s: Seconds between updates.
+        once: Print the progress once and return.
+        sleep: Function that waits.
+
+    Returns:
+        0 if the run reached its target, 1 if not or if the run is still running.
 
     Raises:
-        UserError: It is no run folder.
+        UserError: If ``folder`` is not a run folder.
     """
     if not (folder / CONFIG_FILE).is_file():
-        raise UserError(f"{folder}: no {CONFIG_FILE} in it; give the folder of a run")
+        raise UserError(f"{folder}: contains no {CONFIG_FILE}; give a run folder")
     recipe, cluster = load_run(folder / CONFIG_FILE)
     total_steps = plan_run(recipe, cluster.world_size).total_steps
-    follower = Follower(folder / METRICS_FILE)
+    follower = MetricsFollower(folder / METRICS_FILE)
     shown = 0
     while True:
         ended = (folder / SUMMARY_FILE).is_file()
-        follower.look()
+        follower.update()
         lines = describe_progress(recipe, total_steps, follower.last, time.time())
         if ended:
             summary = read_summary(folder)
@@ -99,12 +102,12 @@ def watch(
 
 
 def describe_progress(recipe: Recipe, total_steps: int, last: dict[str, dict[str, Any]], now: float) -> list[str]:
-    """Say in a few lines how far a run is.
+    """Return a few lines on the progress of a run.
 
     Args:
-        recipe: What runs.
-        total_steps: Of the whole run.
-        last: Kind of row -> the last one of that kind.
+        recipe: The run's recipe.
+        total_steps: Number of steps of the whole run.
+        last: Kind of row -> last row of this kind in the metrics.
         now: Unix seconds.
     """
     interval, evaluation = last.get("interval", {}), last.get("evaluation", {})
@@ -116,9 +119,10 @@ def describe_progress(recipe: Recipe, total_steps: int, last: dict[str, dict[str
     age = max(now - (to_number(interval.get("time")) or now), 0.0)
     lines = [
         f"{recipe.name}: {_bar((step + 1) / total_steps)} step {step + 1:.0f} of {total_steps}, epoch {epoch:.2f} of "
-        f"{recipe.run.epochs} at most; written {age:.0f} s ago",
-        f"  {rate or 0:.0f} images/s, loss {_told(interval.get('loss'))}, lr {_told(interval.get('lr'))}, waiting for "
-        f"input {_share(interval.get('input_wait_fraction'))}, communication exposed "
+        f"at most {recipe.run.epochs}; last metrics {age:.0f} s ago",
+        f"  {rate or 0:.0f} images/s, loss {_in_short(interval.get('loss'))}, "
+        f"learning rate {_in_short(interval.get('lr'))}, waiting for input "
+        f"{_share(interval.get('input_wait_fraction'))}, exposed communication "
         f"{_share(interval.get('comm_exposed_fraction'))}",
         f"  last evaluation: {_evaluation(evaluation, recipe.run.target_top1)}",
     ]
@@ -128,12 +132,13 @@ def describe_progress(recipe: Recipe, total_steps: int, last: dict[str, dict[str
 
 
 def _left(recipe: Recipe, epoch: float, epoch_s: float) -> str:
-    """Say how long the target is away, by the reference where there is one, else how long the run can last."""
+    """Return when the run reaches the target if it needs as many epochs as the reference, else when it ends."""
     reference = reference_for(recipe.batch.global_size) if recipe.data.train_samples == IMAGENET_SAMPLES else None
     if reference is None or epoch > reference.mean:
-        return f"at most {_duration((recipe.run.epochs - epoch) * epoch_s)} left of all epochs"
+        return f"at most {_duration((recipe.run.epochs - epoch) * epoch_s)} left until the last epoch ends"
     early, late = (max(end - epoch, 0) * epoch_s for end in (reference.least, reference.mean + 2 * reference.deviation))
-    return f"target in {_duration(early)} to {_duration(late)}, if it takes the reference's {reference.mean:.1f} epochs"
+    condition = f"if the run needs {reference.mean:.1f} epochs like the reference"
+    return f"target in {_duration(early)} to {_duration(late)}, {condition}"
 
 
 def _evaluation(row: dict[str, Any], target: float | None) -> str:
@@ -151,7 +156,7 @@ def _bar(share: float) -> str:
     return f"[{'#' * full}{'.' * (20 - full)}]"
 
 
-def _told(value: Any) -> str:
+def _in_short(value: Any) -> str:
     number = to_number(value)
     return "not finite" if number is None else f"{number:.4g}"
 

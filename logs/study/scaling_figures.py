@@ -10,7 +10,7 @@ from typing import Any
 
 from logs.show.chart import Bar, BarChart, Captioned, LineChart, Scale, Series, Stretch
 from logs.show.figures import course
-from logs.show.subject import gather
+from logs.show.reported_run import gather_run
 from logs.study.cells import ScalingRow
 from logs.usage import Sample, read_samples
 
@@ -188,7 +188,7 @@ def course_figures(rows: Sequence[ScalingRow], runs: Path) -> Iterator[_Section]
     for (network, data, batch), group in grouped(first, "network", "data", "batch").items():
         names = [f"{row.communication}, {ranks_in_words(row.ranks)}" for row in group]
         cells = f"{network}, {data}, batch {batch} a rank"
-        subjects = [gather(runs / row.folder, name) for row, name in zip(group, names, strict=True)]
+        subjects = [gather_run(runs / row.folder, name) for row, name in zip(group, names, strict=True)]
         courses += [replace(figure, caption=f"{figure.caption}: {cells}") for figure in course(subjects)]
         samples = {name: read_samples(runs / row.folder) for row, name in zip(group, names, strict=True)}
         traces += [replace(figure, caption=f"{figure.caption}: {cells}") for figure in _traces(samples)]

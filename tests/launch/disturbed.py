@@ -20,7 +20,7 @@ from configs.load import ROOT, load_both
 from launch.run import open_run
 from launch.submit.scheduler import render, scheduler_of
 from launch.submit.submission import make_job, submit_command
-from logs.checkpoints import CHECKPOINT_FOLDER, newest_whole
+from logs.checkpoints import CHECKPOINT_FOLDER, newest_valid
 from tests.launch.scheduled import ranks
 from train.rank.identity import read_identity
 
@@ -116,7 +116,7 @@ def disturb(way: Way, folder: Path, fault: str, phase: str) -> Ended:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     if never_ends and (folder / CHECKPOINT_FOLDER).exists():
-        assert newest_whole(folder)[1] == [], "a damaged checkpoint is left"
+        assert newest_valid(folder)[1] == [], "a damaged checkpoint is left"
     log, summary = folder / "result_0.txt", folder / "summary.json"
     events = log.read_text(encoding="utf-8").splitlines() if log.exists() else [""]
     told = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}

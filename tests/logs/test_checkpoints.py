@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from logs.checkpoints import Checkpoint, DamagedCheckpoint, list_checkpoints, newest_whole, read, write
+from logs.checkpoints import DamagedCheckpoint, SavedState, list_checkpoints, newest_valid, read, write
 
-STATE = Checkpoint(
+STATE = SavedState(
     {"epoch": 3, "words": "ä"},
     {"weights/a": np.arange(6, dtype=np.float32).reshape(2, 3), "data/0": np.frombuffer(b"\0any", np.uint8)},
 )
@@ -35,7 +35,7 @@ def test_any_byte_that_differs_or_lacks_is_noticed_and_the_one_before_taken(
     position = int(at * len(content))
     content[position] ^= flip
     newest.write_bytes(content[:position] if cuts else content)
-    found, damaged = newest_whole(tmp_path)
+    found, damaged = newest_valid(tmp_path)
     assert found == before
     assert "step-00000006.ckpt" in str(damaged[0])
     with pytest.raises(DamagedCheckpoint):
@@ -47,8 +47,8 @@ def test_only_the_newest_stay_and_half_files_do_not_count(tmp_path: Path) -> Non
         write(tmp_path, step, STATE, keep=2)
     (tmp_path / "checkpoints" / ".step-00000200.ckpt.1").write_bytes(b"half")
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000100.ckpt", "step-00000011.ckpt"]
-    assert newest_whole(tmp_path)[0] == list_checkpoints(tmp_path)[0]
+    assert newest_valid(tmp_path)[0] == list_checkpoints(tmp_path)[0]
 
 
 def test_a_folder_without_any_has_none(tmp_path: Path) -> None:
-    assert newest_whole(tmp_path) == (None, [])
+    assert newest_valid(tmp_path) == (None, [])

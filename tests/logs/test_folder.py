@@ -29,7 +29,7 @@ def test_a_new_or_empty_folder_becomes_a_run(tmp_path: Path) -> None:
 
 def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("a record")
-    with pytest.raises(UserError, match=r"exists already, .*; give another, or remove it"):
+    with pytest.raises(UserError, match=r"exists already, .*; give another folder, or remove this one"):
         create(tmp_path)
     for path in (tmp_path / "kept", tmp_path / "kept" / "run"):
         with pytest.raises(UserError, match="give another"):

@@ -79,7 +79,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path) -> None:
         metrics.close()
 
 
-def test_a_run_that_goes_on_drops_the_rows_of_what_it_does_again(tmp_path: Path) -> None:
+def test_a_resumed_run_drops_the_rows_of_steps_that_it_repeats(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     first = MetricsWriter(path)
     for step in (4, 9, 14, 19):
@@ -90,7 +90,7 @@ def test_a_run_that_goes_on_drops_the_rows_of_what_it_does_again(tmp_path: Path)
     rows = read_metrics(path)
     for at, kept in ((Position(2, 10), 3), (Position(2, 15), 4), (Position(2, 20), 5), (Position(3, 20), 6)):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows).replace("Infinity", "1e999"))
-        again = MetricsWriter(path, goes_on=at)
+        again = MetricsWriter(path, resume_at=at)
         again.row(kind="interval", step=99, epoch=9, loss=0.5)
         again.close()
         assert read_metrics(path)[:-1] == rows[:kept]

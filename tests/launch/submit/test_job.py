@@ -9,7 +9,7 @@ import pytest
 
 from configs.load import dump, load_both
 from launch.submit.job import begin, end
-from logs.checkpoints import Checkpoint, origin_of, write
+from logs.checkpoints import SavedState, resume_checkpoint, write
 from logs.folder import Summary, write_summary
 
 
@@ -44,14 +44,14 @@ def test_the_files_of_a_killed_job_are_closed_and_set_aside(run: Path) -> None:
 
 
 def test_with_checkpoints_the_next_attempt_finds_everything_but_the_end(run: Path) -> None:
-    write(run, 3, Checkpoint({}, {}), keep=1)
+    write(run, 3, SavedState({}, {}), keep=1)
     for name in ("result_0.txt", "metrics.jsonl", "failure_0.json"):
         (run / name).touch()
     assert end(run, 75, was_signalled=False) == 75
     assert begin(run)
     kept = {"config.yaml", "job.sh", "environment.json", "checkpoints", "goes-on-from", "result_0.txt", "metrics.jsonl"}
     assert _names(run) == kept
-    assert origin_of(run) == run / "checkpoints" / "step-00000003.ckpt"
+    assert resume_checkpoint(run) == run / "checkpoints" / "step-00000003.ckpt"
 
 
 def test_a_run_that_has_ended_is_not_started_again_whatever_its_result(run: Path) -> None:

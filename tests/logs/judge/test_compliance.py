@@ -173,7 +173,7 @@ def test_check_with_a_wrong_argument_is_one_line_and_status_2(
 
 
 def test_judging_what_is_not_there_is_a_users_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such log"):
+    with pytest.raises(UserError, match="no such log file"):
         judge(tmp_path / "result_0.txt", "4.0.0")
     with pytest.raises(UserError, match="no such run folder"):
         judge_run(tmp_path / "run")

@@ -15,7 +15,7 @@ from tests.logs import samples
         ("Required EXACTLY_ONE occurrence of 'run_stop' but found 0", "run_stop is missing; let the run reach"),
         (
             "Required EXACTLY_ONE occurrence of 'seed' but found 2 with different values: [1, 2]",
-            "seed stands 2 times, with different values (1, 2), where one is allowed; log it once, from rank 0",
+            "seed is logged 2 times, with different values (1, 2), allowed: once; log seed once, from rank 0",
         ),
         (
             "Required AT_LEAST_ONE occurrence of 'eval_stop' or 'block_stop'",
@@ -28,7 +28,7 @@ from tests.logs import samples
         (
             "line 7: CHECK for 'run_stop' failed: s['run_started']  and not s['in_eval'] and ( v['metadata']['status']"
             ' == \'success\' ); got {"value": null, "status": "aborted"}',
-            "line 7: run_stop is status aborted: it must come after run_start, and no evaluation may be open, and its "
+            "line 7: run_stop has status aborted: it must come after run_start, and no evaluation may be open, and the "
             "status must be success",
         ),
         ("Failed checks for eval_accuracy : v['value'] >= 0.7590 ", "no eval_accuracy passes: it must be at least"),
@@ -36,8 +36,8 @@ from tests.logs import samples
             "Failed executing CHECK code: v['value'] > 0 triggered by line: :::MLL 1.0 model_bn_span: {\"value\": []}",
             "model_bn_span has a value or metadata of the wrong form: it must be above 0; log model_bn_span once",
         ),
-        ("TypeError: '>=' not supported", "the checker itself fell over a value of the wrong form in this log"),
-        ("No log lines detected", "there is no MLPerf event in this file"),
+        ("TypeError: '>=' not supported", "the checker crashed on a value of the wrong form in this log"),
+        ("No log lines detected", "the file contains no MLPerf event"),
         ("a new kind of complaint", "a new kind of complaint (the checker's own words"),
     ],
 )  # fmt: skip

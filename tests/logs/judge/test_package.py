@@ -43,7 +43,7 @@ def test_five_open_runs_make_a_tree_that_every_official_tool_accepts(
         "seeds": "PASS", "code": "PASS", "system description": "PASS", "RCP": "----", "package": "PASS",
         "result summary": "PASS", "submitter": "----",
     }  # fmt: skip
-    assert "the logs say Anyone; set submission.org" in out
+    assert "the logs name Anyone; set submission.org" in out
     assert "score 1.36667 minutes" in out  # 82 s
     tree = tmp_path / "out" / "Testers"
     assert sorted(path.name for path in (tree / "results" / "laptop" / "resnet").iterdir()) == [
@@ -125,18 +125,24 @@ def package(tmp_path: Path, folders: Sequence[str], *more: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run0", "--org", "T"], "package: got 1 runs, allowed: 5 different ones"),
-        (["run0"] * 5 + ["--org", "T"], "package: got 1 runs, allowed: 5 different ones"),
+        (["run0", "--org", "T"], "package: got 1 different runs, allowed: 5"),
+        (["run0"] * 5 + ["--org", "T"], "package: got 1 different runs, allowed: 5"),
         (["run0", "run1", "run2", "run3", "run4"], "--org: got nothing"),
         (["run0", "run1", "run2", "run3", "run4", "--org", "../T"], "--org: got '../T'"),
         (["run0", "run1", "run2", "run3", "run4", "--org", "T"], "11 of 33 fields are not recorded by a run: host_pro"),
-        (["run0", "run1", "run2", "run3", "run4", "--org", "T", "--field", "colling=air"], "got 'colling'.*cooling"),
+        (
+            ["run0", "run1", "run2", "run3", "run4", "--org", "T", "--field", "colling=air"],
+            "got field 'colling'.*cooling",
+        ),
         (["run0", "run1", "run2", "run3", "other", "--org", "T"], "other: differs from run0 in data; give runs of one"),
         (
             ["run0", "run1", "run2", "run3", "run4", "--org", "T", *FIELDS, "--field", "host_processors_per_node="],
             "host_processors_per_node: got '', allowed: a whole number",
         ),
-        ([*(f"made-up{seed}" for seed in range(5)), "--org", "T"], "made-up0: data.source is synthetic: such a run"),
+        (
+            [*(f"made-up{seed}" for seed in range(5)), "--org", "T"],
+            "made-up0: data.source is synthetic: the images are generated",
+        ),
         (["run0", "run1", "run2", "run3", "none", "--org", "T"], "none/result_0.txt: no such log"),
         (["run0", "run1", "--make-rcp", "x"], "reference runs: got 2, allowed: 10 or more"),
     ],

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.errors import UserError
-from logs.judge.rcp import custom_rcps, reference_for, standing
+from logs.judge.rcp import compare_with_reference, custom_rcps, reference_for
 from logs.read.record import Evaluation, RunRecord
 
 
@@ -40,28 +40,28 @@ def test_references_are_those_of_the_official_tool(batch: int, mean: float, leas
     [(36, "normal", 1.0), (35, "faster", 35.1538 / 35), (34, "too fast", 1.0), (40, "slower", 1.0)],
 )
 def test_a_run_is_normal_faster_too_fast_or_slower(epochs: int, outcome: str, normalisation: float) -> None:
-    found = standing([run(epochs)])
+    found = compare_with_reference([run(epochs)])
     assert found.outcome == outcome
     assert found.normalisation == pytest.approx(normalisation, rel=1e-4)
     assert found.words.startswith(outcome)
 
 
 def test_five_runs_are_judged_by_their_olympic_mean() -> None:
-    assert standing([run(epochs) for epochs in (30, 35, 36, 37, 90)]).epochs == 36
+    assert compare_with_reference([run(epochs) for epochs in (30, 35, 36, 37, 90)]).epochs == 36
 
 
 @pytest.mark.parametrize(
     ("runs", "words"),
     [
         ([run(90, batch=86016)], "no reference reaches batch 86016: a closed submission fails as Missing RCP"),
-        ([run(12, batch=64, samples=1437)], "the reference runs are of ImageNet"),
+        ([run(12, batch=64, samples=1437)], "the reference is of ImageNet"),
         ([run(36), run(36, status="aborted")], "1 of 2 runs did not reach the target"),
-        ([run(16, top1=0.749)], "the reference ends at 0.759, these runs ended below it"),
+        ([run(16, top1=0.749)], "the reference runs end at accuracy 0.759, and a run ended below"),
         ([run(36), run(36, batch=4096)], "the logs do not agree on one global_batch_size"),
     ],
 )
 def test_where_nothing_can_be_compared_it_says_why(runs: list[RunRecord], words: str) -> None:
-    found = standing(runs)
+    found = compare_with_reference(runs)
     assert found.outcome == "no reference"
     assert found.words.startswith(words)
 
@@ -71,19 +71,19 @@ def test_ten_runs_of_ones_own_become_a_reference(tmp_path: Path) -> None:
     epochs = (85, 86, 86, 86, 87, 86, 86, 85, 90, 86)
     runs = [run(each, batch=86016, seed=seed) for seed, each in enumerate(epochs)]
     custom_rcps(runs, path)
-    found = standing([run(86, batch=86016)], custom=path)
+    found = compare_with_reference([run(86, batch=86016)], custom=path)
     assert found.outcome == "normal"
     assert found.reference is not None
     assert found.reference.mean == pytest.approx(86.0, abs=0.01)
     with pytest.raises(UserError, match="got 9, allowed: 10 or more"):
         custom_rcps([run(86)] * 9, path)
-    with pytest.raises(UserError, match="did not reach its target"):
+    with pytest.raises(UserError, match="did not reach the target"):
         custom_rcps([*runs[:9], run(86, batch=86016, status="aborted", seed=9)], path)
-    with pytest.raises(UserError, match="got two of one seed"):
+    with pytest.raises(UserError, match="got a seed twice"):
         custom_rcps([*runs, runs[0]], path)
     (tmp_path / "other.json").write_text('{"a": 1}')
-    with pytest.raises(UserError, match="is no set of reference points"):
-        standing([run(86)], custom=tmp_path / "other.json")
+    with pytest.raises(UserError, match="does not contain reference points"):
+        compare_with_reference([run(86)], custom=tmp_path / "other.json")
 
 
 @settings(max_examples=30, deadline=None)

@@ -11,7 +11,7 @@ from configs.errors import UserError
 from logs.read.lines import parse_text, read_events
 from logs.read.parse import parse_events, parse_log
 from logs.read.record import RunRecord
-from logs.show.subject import Subject, summarise
+from logs.show.reported_run import ReportedRun, summarise
 from tests.logs import samples
 
 DIALECTS = {"0.5.0": samples.mlp, "0.6.0": samples.mll, "4.0.0": samples.mllog}
@@ -23,7 +23,7 @@ def parse(text: str) -> RunRecord:
 
 
 def figures(record: RunRecord) -> dict[str, Any]:
-    found = summarise(Subject("made", record.source, record.source, record))
+    found = summarise(ReportedRun("made", record.source, record.source, record))
     json.dumps(found, allow_nan=False)
     return found
 

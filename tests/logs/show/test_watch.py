@@ -7,7 +7,7 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_recipe
 from logs.__main__ import main
-from logs.show.watch import Follower, describe_progress, watch
+from logs.show.watch import MetricsFollower, describe_progress, watch
 from tests.logs import samples
 
 
@@ -17,17 +17,17 @@ def row(step: int, **more: object) -> str:
 
 def test_a_growing_file_is_read_on_from_its_last_whole_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    follower = Follower(path)
-    follower.look()
+    follower = MetricsFollower(path)
+    follower.update()
     assert follower.last == {}
     path.write_text(row(1) + row(2)[:20])
-    follower.look()
+    follower.update()
     assert follower.last["interval"]["step"] == 1
     path.write_text(row(1) + row(2) + '{"kind": "evaluation", "top1": 0.5}\nrubbish\n')
-    follower.look()
+    follower.update()
     assert (follower.last["interval"]["step"], follower.last["evaluation"]["top1"]) == (2, 0.5)
     path.write_text(row(7))
-    follower.look()
+    follower.update()
     assert follower.last["interval"]["step"] == 7
 
 
@@ -52,8 +52,8 @@ def test_a_run_is_followed_to_its_end_and_its_status_is_ours(tmp_path: Path) -> 
     assert waits == [0.5, 0.5]
     lines = shown.getvalue().splitlines()
     assert lines[0] == "digits: starting, no step reported yet"
-    assert "epoch 2.99 of 12 at most" in lines[1]
-    assert "waiting for input 8.0%, communication exposed 21.0%" in lines[2]
+    assert "epoch 2.99 of at most 12" in lines[1]
+    assert "waiting for input 8.0%, exposed communication 21.0%" in lines[2]
     assert lines[-1] == "ended: success"
     assert "\x1b" not in shown.getvalue()
 
@@ -67,20 +67,20 @@ def test_the_time_left_is_the_references_where_there_is_one() -> None:
     }  # fmt: skip
     last["interval"]["images_per_s"] = 1281167 / 20
     words = "\n".join(describe_progress(recipe, 20_000, last, now=103.0))
-    assert "written 3 s ago" in words
+    assert "last metrics 3 s ago" in words
     assert "loss not finite" in words
     assert "top-1 0.4400 after epoch 7, target 0.759" in words
     several = {"interval": last["interval"], "evaluation": {"kind": "evaluation", "mean_auc": 0.81, "epoch": 7}}
     assert "mean ROC-AUC 0.8100 after epoch 7" in "\n".join(describe_progress(recipe, 20_000, several, now=103.0))
     # 24.3 to 26.7 epochs of 20 s
-    assert "target in 8m06s to 8m53s, if it takes the reference's 35.2 epochs" in words
+    assert "target in 8m06s to 8m53s, if the run needs 35.2 epochs like the reference" in words
     left = describe_progress(load_recipe("digits"), 100, {"interval": json.loads(row(9))}, now=100.0)[-1]
     assert left.startswith("  at most ")
 
 
 def test_watching_what_is_no_run_is_a_users_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", str(tmp_path)]) == 2
-    assert "no config.yaml in it; give the folder of a run" in capsys.readouterr().err
+    assert "contains no config.yaml; give a run folder" in capsys.readouterr().err
     with pytest.raises(UserError):
         watch(tmp_path / "none", io.StringIO(), every_s=1, once=True)
     folder = samples.run_folder(tmp_path / "run")

@@ -1,6 +1,6 @@
-"""Whatever there is to know of one run, gathered for the report: its log, and if it is ours, the rest of its folder.
+"""Reads everything that the report shows of one run: the log, and of a run of this program the other files.
 
-A file that is missing or damaged costs its part of the page, never the page.
+If a file is missing or damaged, only the part of the page that needs this file is missing.
 """
 
 from __future__ import annotations
@@ -14,31 +14,34 @@ from typing import Any
 
 from configs.errors import UserError
 from configs.load import parse_yaml
-from logs.folder import CONFIG_FILE, SUMMARY_FILE
+from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE
 from logs.judge.compliance import RULESETS, VERDICT_FILE, Verdict, find_logs, judge
-from logs.judge.rcp import Standing, standing
+from logs.judge.rcp import ReferenceComparison, compare_with_reference
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
 
-__all__ = ["Subject", "gather", "summarise"]
+__all__ = ["ReportedRun", "gather_run", "summarise"]
 
-STARTUP_FILE = "startup.json"
 _RANK_TIMES = {"compute_median_s", "compute_p95_s", "comm_wait_median_s", "input_wait_median_s"}
 
 
 @dataclass(frozen=True)
-class Subject:
+class ReportedRun:
     """One run of a report.
 
     Attributes:
-        name: Short and, in one report, unlike any other.
-        log: The file that ``record`` is of; None for a run that has not written one.
-        intervals: Rows of ``metrics.jsonl``, with ``evaluations`` the other kind.
+        name: A short name, unique in the report.
+        path: The run folder or the log file.
+        log: The log file; None if the run has written none.
+        record: Content of the log.
+        intervals: Rows of kind ``interval`` in ``metrics.jsonl``.
+        startup: Phases in ``startup.json``.
         ranks: Rows of ``ranks.json``.
-        settings: Configuration as flat names.
-        problems: What could not be read.
+        summary: Content of ``summary.json``.
+        settings: Configuration, dotted key -> value; for a log without a run folder, the logged hyperparameters.
+        problems: Messages on files that could not be read.
     """
 
     name: str
@@ -54,18 +57,18 @@ class Subject:
 
     @property
     def target(self) -> float | None:
-        """Accuracy that ends the run."""
-        told = self.summary.get("target")
-        return float(told) if isinstance(told, int | float) else self.record.target
+        """The accuracy that ends the run."""
+        target = self.summary.get("target")
+        return float(target) if isinstance(target, int | float) else self.record.target
 
     @cached_property
-    def standing(self) -> Standing:
-        """The run's epochs against the official reference."""
-        return standing([self.record])
+    def comparison(self) -> ReferenceComparison:
+        """How the run's epochs compare with MLPerf's reference."""
+        return compare_with_reference([self.record])
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
-        """The official checker's verdicts: those kept in the run's folder, else asked for now."""
+        """The official checker's verdicts, from the run folder or, without any there, from running the checker now."""
         kept = _json(self.path / VERDICT_FILE, []) if self.path.is_dir() else {}
         if kept:
             rows = [row for row in kept.values() if isinstance(row, dict) and {"ruleset", "passed"} <= row.keys()]
@@ -75,21 +78,25 @@ class Subject:
         return [judge(self.log, self.record.ruleset)]
 
 
-def gather(path: Path, name: str | None = None) -> Subject:
+def gather_run(path: Path, name: str | None = None) -> ReportedRun:
     """Read a run folder or a log.
 
+    Args:
+        path: A run folder or a log file.
+        name: The run's name in the report. If None, the name of the folder, or of the file without its suffix.
+
     Raises:
-        UserError: There is no such file, or the folder is no run's.
+        UserError: If there is no such file or folder, or the folder is not a run folder.
     """
     if path.is_file():
         record = parse_log(path)
-        return Subject(name or path.stem, path, path, record, settings=_logged(record))
+        return ReportedRun(name or path.stem, path, path, record, settings=_logged(record))
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; give run folders or logs")
     problems: list[str] = []
     log = _main_log(path)
     if log is None and not (path / CONFIG_FILE).is_file():
-        raise UserError(f"{path}: neither result_*.txt nor {CONFIG_FILE} in it; give a run folder or a log")
+        raise UserError(f"{path}: contains neither result_*.txt nor {CONFIG_FILE}; give a run folder or a log")
     record = parse_log(log) if log else RunRecord(path)
     rows: list[dict[str, Any]] = []
     if (path / METRICS_FILE).is_file():
@@ -97,7 +104,7 @@ def gather(path: Path, name: str | None = None) -> Subject:
             rows = read_metrics(path / METRICS_FILE)
         except UserError as error:
             problems.append(str(error))
-    return Subject(
+    return ReportedRun(
         name=name or path.resolve().name,
         path=path,
         log=log,
@@ -111,11 +118,11 @@ def gather(path: Path, name: str | None = None) -> Subject:
     )
 
 
-def summarise(subject: Subject) -> dict[str, Any]:
-    """Give the figures of one log for ``--json``; None where it does not say."""
-    record = subject.record
+def summarise(run: ReportedRun) -> dict[str, Any]:
+    """Return the figures of one log for ``--json``; a figure that the log does not contain is None."""
+    record = run.record
     return {
-        "log": str(subject.log or subject.path),
+        "log": str(run.log or run.path),
         "submitter": record.submitter,
         "benchmark": record.benchmark,
         "ruleset": record.ruleset,
@@ -140,6 +147,7 @@ def summarise(subject: Subject) -> dict[str, Any]:
 
 
 def _main_log(folder: Path) -> Path | None:
+    """Return the log of ruleset 4.0.0, otherwise any log in the folder; None without logs."""
     for name in RESULT_FILES.values():
         if (folder / name).is_file():
             return folder / name
@@ -149,7 +157,7 @@ def _main_log(folder: Path) -> Path | None:
 
 
 def _json(path: Path, problems: list[str]) -> dict[str, Any]:
-    """Read a JSON object; an empty one if it is not there, or is something else."""
+    """Return the JSON object in a file; an empty one if the file is missing or contains something else."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -172,12 +180,13 @@ def _settings(path: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def _logged(record: RunRecord) -> dict[str, Any]:
-    """Take the settings of a foreign run from what its log says."""
+    """Return the settings of a run without a run folder, from the log."""
     batch = {"global_batch_size": record.global_batch_size, "seed": ", ".join(map(str, record.seeds)) or None}
     return batch | record.settings
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Return (dotted key, value) pairs, without the recipe's card, which has no settings."""
     rows: list[tuple[str, Any]] = []
     for key, value in tree.items():
         if isinstance(value, dict) and value:
@@ -188,7 +197,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _rows(table: Any, names: Set[str], times: Set[str]) -> list[dict[str, Any]]:
-    """Keep the rows of a file's table that have these keys, the times as numbers."""
+    """Return the rows of ``table`` that contain the keys ``names``, and under the keys ``times`` numbers."""
     return [
         row
         for row in (table if isinstance(table, list) else [])
