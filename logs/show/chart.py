@@ -180,9 +180,10 @@ class Captioned:
 
 def in_short(number: float) -> str:
     """Return a number in a few characters, as 12.3k for 12300."""
-    if abs(number) >= 1e6:  # noqa: PLR2004
+    # The limits are those from which the next shorter form rounds up to a power of ten, as 999,999 to 1e+03k.
+    if abs(number) >= 999.5e3:  # noqa: PLR2004
         return f"{number / 1e6:.3g}M"
-    if abs(number) >= 1e4:  # noqa: PLR2004
+    if abs(number) >= 9999.5:  # noqa: PLR2004
         return f"{number / 1e3:.3g}k"
     return f"{number:.4g}"
 

@@ -9,12 +9,12 @@ import pytest
 
 from logs.show.chart import Band, BarChart, Chart, LineChart, Series, in_short
 from logs.show.figures import figures
-from logs.show.subject import Subject, gather
+from logs.show.reported_run import ReportedRun, gather_run
 from tests.logs import samples
 
 
-def _charts(*subjects: Subject) -> dict[str, Chart]:
-    return {figure.caption: figure.chart for figure in figures(subjects)}
+def _charts(*runs: ReportedRun) -> dict[str, Chart]:
+    return {figure.caption: figure.chart for figure in figures(runs)}
 
 
 def _points(chart: Chart, series: int = 0) -> list[tuple[float, float]]:
@@ -32,7 +32,7 @@ def _near(*pairs: tuple[float, float]) -> list[object]:
 
 
 def test_lines_are_placed_by_images_seen_and_by_seconds_since_the_start(tmp_path: Path) -> None:
-    charts = _charts(gather(samples.run_folder(tmp_path / "run")))
+    charts = _charts(gather_run(samples.run_folder(tmp_path / "run")))
     # After epoch 1 of 1198 images 18 steps of 64 are over, 10 s after run_start; an evaluation of 1 s follows epoch 4.
     loss = _points(charts["Training loss by epoch"])
     assert loss[0] == pytest.approx((18 * 64 / 1198, 2.3))
@@ -51,17 +51,17 @@ def test_lines_are_placed_by_images_seen_and_by_seconds_since_the_start(tmp_path
 def test_without_metrics_the_throughput_is_that_of_the_epochs_of_the_log(tmp_path: Path) -> None:
     folder = samples.run_folder(tmp_path / "run", epoch_s=5.0)
     (folder / "metrics.jsonl").unlink()
-    rates = _points(_charts(gather(folder))["Throughput, images/s"])
+    rates = _points(_charts(gather_run(folder))["Throughput, images/s"])
     assert rates == _near(*((epoch, 1198 / 5) for epoch in range(1, 9)))
     lines = (folder / "result_0.txt").read_text().splitlines(keepends=True)
     (folder / "result_0.txt").write_text("".join(line for line in lines if '"epoch_st' not in line))
     # Blocks of four epochs, 20 s of which are training.
-    blocks = _points(_charts(gather(folder))["Throughput, images/s"])
+    blocks = _points(_charts(gather_run(folder))["Throughput, images/s"])
     assert blocks == _near((4, 1198 * 4 / 20), (8, 1198 * 4 / 20))
 
 
 def test_bars_are_stretches_end_to_end_in_percent_and_milliseconds(tmp_path: Path) -> None:
-    charts = _charts(gather(samples.run_folder(tmp_path / "run")))
+    charts = _charts(gather_run(samples.run_folder(tmp_path / "run")))
     (shares,) = _bars(charts["Where a step's time goes"]).values()
     assert shares == _near((0, 71), (71, 92), (92, 100))
     ranks = _bars(charts["Time of a step by rank: rank 1 computes longest, 4.8% above the median"])
@@ -78,7 +78,7 @@ def test_bars_are_stretches_end_to_end_in_percent_and_milliseconds(tmp_path: Pat
 
 def test_target_and_reference_are_marked_once_for_all_runs(tmp_path: Path) -> None:
     runs = [
-        gather(samples.run_folder(tmp_path / str(seed), seed, "mlperf-b3264", epochs=36)) for seed in (1, 2)
+        gather_run(samples.run_folder(tmp_path / str(seed), seed, "mlperf-b3264", epochs=36)) for seed in (1, 2)
     ]  # fmt: skip
     chart = _charts(*runs)["Accuracy by epoch"]
     assert isinstance(chart, LineChart)
@@ -102,12 +102,20 @@ def test_a_line_is_thinned_to_its_end_and_leaves_gaps_where_a_value_is_absurd() 
     assert len(few.drawable) == 5
     assert few.has_dots
     chart = LineChart("Loss", "epochs", [few], [Band("y", 1, 1, "one")])
-    assert chart.description == "Loss over epochs. few ends at 2.5."
+    assert chart.description == "Loss over epochs. few ends at 2.5; marked: one."
 
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0.12345, "0.1235"), (9999, "9999"), (12300, "12.3k"), (999999, "1e+03k"), (1234567, "1.23M"), (-20000, "-20k")],
+    [
+        (0.12345, "0.1235"),
+        (9999, "9999"),
+        (12300, "12.3k"),
+        (999999, "1M"),
+        (9999.7, "10k"),
+        (1234567, "1.23M"),
+        (-20000, "-20k"),
+    ],
 )
 def test_numbers_are_written_in_few_characters(number: float, text: str) -> None:
     assert in_short(number) == text

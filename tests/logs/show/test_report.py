@@ -192,6 +192,7 @@ def test_report_with_a_wrong_argument_is_one_line_and_status_2(
     assert re.match(f"error: {words}", capsys.readouterr().err)
 
 
+@pytest.mark.ranks
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
 def test_a_browser_shows_the_page_on_a_phone_without_anything_beyond_its_edge(tmp_path: Path, runs: list[str]) -> None:
     out = tmp_path / "report.html"
