@@ -9,7 +9,7 @@ RUN apt-get update \
 WORKDIR /opt/resnet-records
 # Only the files that set-up reads, so that a change of the program does not compile Horovod again.
 COPY run.sh pyproject.toml requirements.lock ./
-COPY configs/__init__.py configs/errors.py configs/
+COPY configs/__init__.py configs/arguments.py configs/errors.py configs/
 COPY launch/__init__.py launch/
 COPY launch/setup launch/setup
 ENV CUDA_HOME=/usr/local/cuda PIP_NO_CACHE_DIR=1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from configs.arguments import Parser
 from configs.errors import UserError
 from launch.setup.checks import check_gpus, find_problems
 from launch.setup.child import StageError, Stopwatch
@@ -26,10 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 done, 1 a stage failed, 2 this machine, the folder or the arguments are wrong, 130 stopped.
     """
-    options = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGHUP, _interrupt)
     try:
+        options = _parser().parse_args(arguments)
+        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGHUP, _interrupt)
         return set_up(options.variant, with_test="test" in options.extra, is_quiet=options.quiet)
     except UserError as error:
         sys.stderr.write("".join(f"error: {line}\n" for line in str(error).splitlines()))
@@ -154,8 +154,8 @@ def _run(plan: _Plan, variant: Variant, lock: int) -> None:
         state.finish(stage.name, stage.digest)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="./run.sh setup", description=__doc__, allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser(prog="./run.sh setup", description=__doc__)
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--cpu", dest="variant", action="store_const", const="cpu", help="for this machine's CPU")
     choice.add_argument("--gpu", dest="variant", action="store_const", const="gpu", help="for NVIDIA GPUs, with NCCL")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from configs.errors import UserError
 from launch.setup import checks, gpu
+from launch.setup.__main__ import main
 from launch.setup.causes import explain
 from launch.setup.child import StageError, Stopwatch, run_logged
 from launch.setup.gpu import Gpu
@@ -206,3 +208,25 @@ def test_a_stopped_set_up_leaves_no_process_behind(tmp_path: Path) -> None:
     for pid in pids.read_text().split():
         stat = Path(f"/proc/{pid}/stat")
         assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_wrong_argument_is_one_line_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--gpus"]) == 2
+    assert re.fullmatch(r"error: '--gpus' is not expected here; did you mean '--gpu'\?.*\n", capsys.readouterr().err)
+
+
+def test_the_dockerfile_copies_what_set_up_reads(tmp_path: Path) -> None:
+    before, _, _ = (ROOT / "Dockerfile").read_text(encoding="utf-8").partition("RUN ./run.sh setup")
+    for line in re.findall(r"^COPY (.*)$", before, re.MULTILINE):
+        *sources, target = line.split()
+        (tmp_path / target).mkdir(parents=True, exist_ok=True)
+        for source in map(ROOT.joinpath, sources):
+            if source.is_dir():
+                shutil.copytree(source, tmp_path / target, dirs_exist_ok=True)
+            else:
+                shutil.copy2(source, tmp_path / target)
+    code = (
+        "from launch.setup.__main__ import make_stages as make; print(len(make('gpu', has_mpi=True, with_test=True)))"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
