@@ -1,0 +1,98 @@
+"""Habits of other people's logs at their edges: dates of rounds, place-holders of times, ranks that all tell, v0.5."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logs.read.lines import parse_text, ruleset_at
+from logs.read.parse import parse_events
+from logs.read.record import RunRecord
+
+PUBLISHED = {
+    "0.7.0": "2020-07-29", "1.0.0": "2021-06-30", "1.1.0": "2021-12-01", "2.0.0": "2022-06-29", "2.1.0": "2022-11-09",
+    "3.0.0": "2023-06-27", "3.1.0": "2023-11-08", "4.0.0": "2024-06-12",
+}  # fmt: skip
+BEGIN_S = 1.7e9
+
+
+def _record(*events: tuple[float, str, Any, dict[str, Any]]) -> RunRecord:
+    """Parse events (seconds since a beginning, key, value, metadata) in the dialect of v0.7 and later."""
+    rows = (
+        {"time_ms": round(1000 * (BEGIN_S + at)), "key": key, "value": value, "metadata": metadata}
+        for at, key, value, metadata in events
+    )
+    text = "".join(f":::MLLOG {json.dumps(row)}\n" for row in rows)
+    return parse_events(parse_text(text), Path("made.txt"))
+
+
+def _record_v05(*lines: str) -> RunRecord:
+    text = "".join(f":::MLPv0.5.0 resnet {1.54e9 + at:.1f} (a.py:1) {line}\n" for at, line in enumerate(lines))
+    return parse_events(parse_text(text), Path("made.txt"))
+
+
+@pytest.mark.parametrize("ruleset", PUBLISHED)
+def test_a_round_ends_with_the_day_of_its_publication(ruleset: str) -> None:
+    midnight = datetime.fromisoformat(PUBLISHED[ruleset]).replace(tzinfo=timezone.utc)
+    rulesets = list(PUBLISHED)
+    following = rulesets[min(rulesets.index(ruleset) + 1, len(rulesets) - 1)]
+    last_second = midnight + timedelta(days=1, seconds=-1)
+    assert ruleset_at(last_second.timestamp()) == ruleset
+    assert ruleset_at((last_second + timedelta(seconds=1)).timestamp()) == following
+
+
+@pytest.mark.parametrize("time_ms", [0, 1000, 2_000_000_000])
+def test_a_place_holder_is_no_time_in_milliseconds_either(time_ms: int) -> None:
+    row = {"time_ms": time_ms, "key": "seed", "value": 1, "metadata": {}}
+    (event,) = parse_text(f":::MLLOG {json.dumps(row)}")
+    assert event is not None
+    assert (event.key, event.time_s) == ("seed", None)
+
+
+def test_an_epoch_ends_when_the_last_rank_says_so_in_whatever_order() -> None:
+    run = [(0, "run_start", None, {}), (1, "epoch_start", None, {"epoch_num": 1})]
+    stops = [(at, "epoch_stop", None, {"epoch_num": 1}) for at in (11, 13, 12)]
+    record = _record(*run, *stops, (14, "run_stop", None, {"status": "success"}))
+    assert [(span.begin_s, span.end_s) for span in record.epoch_spans] == [(1, 13)]
+
+
+def test_the_initialisation_lasts_from_the_first_rank_and_spreads_to_the_last() -> None:
+    starts: list[tuple[float, str, Any, dict[str, Any]]] = [(at, "init_start", None, {}) for at in (0, 7, 3)]
+    record = _record(*starts, (20, "init_stop", None, {}), (21, "run_start", None, {}))
+    assert (record.init_starts, record.init_s) == ((3, 7.0), 20.0)
+
+
+def test_a_block_counts_up_to_its_first_evaluation() -> None:
+    record = _record(
+        (0, "run_start", None, {}), (0, "block_start", None, {"first_epoch_num": 1, "epoch_count": 4}),
+        (40, "eval_start", None, {"epoch_num": 4}), (41, "eval_accuracy", 0.5, {"epoch_num": 4}),
+        (42, "eval_start", None, {"epoch_num": 4.5}), (43, "block_stop", None, {"first_epoch_num": 1}),
+    )  # fmt: skip
+    (span,) = record.epoch_spans
+    assert (span.begin_s, span.end_s, span.epochs) == (0, 40, 4)
+    assert (record.median_epoch_s, record.elapsed_s, record.time_to_train_s) == (10, 43, None)
+
+
+def test_epoch_marks_that_were_written_all_at_once_say_nothing() -> None:
+    marks = [(100 + 0.01 * n, f"epoch_{end}", None, {"epoch_num": 1 + n // 2})
+             for n, end in enumerate(("start", "stop") * 3)]  # fmt: skip
+    record = _record((0, "run_start", None, {}), *marks, (101, "run_stop", None, {"status": "success"}))
+    assert (len(record.epoch_spans), record.median_epoch_s, record.images_per_s) == (3, None, None)
+
+
+@pytest.mark.parametrize(("size", "told"), [(511, None), (512, 512), (4096, 4096)])
+def test_v05_means_the_global_batch_only_by_a_large_number(size: int, told: int | None) -> None:
+    assert _record_v05(f"input_batch_size: {size}").global_batch_size == told
+
+
+@pytest.mark.parametrize(("accuracy", "status"), [(0.749, "success"), (0.7489, "aborted")])
+def test_v05_succeeds_at_its_target(accuracy: float, status: str) -> None:
+    record = _record_v05(
+        "run_start", "eval_target: 0.749", "train_epoch: 0", "eval_start",
+        f'eval_accuracy: {{"epoch": 0, "value": {accuracy}}}', "run_stop",
+    )  # fmt: skip
+    assert (record.status, record.epochs) == (status, 1)
