@@ -96,3 +96,20 @@ def test_v05_succeeds_at_its_target(accuracy: float, status: str) -> None:
         f'eval_accuracy: {{"epoch": 0, "value": {accuracy}}}', "run_stop",
     )  # fmt: skip
     assert (record.status, record.epochs) == (status, 1)
+
+
+def test_without_an_evaluation_the_epochs_are_those_that_have_ended() -> None:
+    run = [(0, "run_start", None, {}), (0, "block_start", None, {"first_epoch_num": 5, "epoch_count": 4})]
+    assert _record(*run).epochs is None
+    assert _record(*run, (40, "block_stop", None, {"first_epoch_num": 5})).epochs == 8
+    epochs = [(at, f"epoch_{end}", None, {"epoch_num": 1}) for at, end in ((1, "start"), (2, "stop"))]
+    assert _record(run[0], *epochs).epochs == 1
+
+
+def test_a_run_that_was_stopped_and_resumed_is_one_run() -> None:
+    first = [(0, "run_start", None, {}), (50, "run_stop", None, {"status": "aborted"})]
+    again = [(100, "resumed_from_step", 40, {}), (101, "init_start", None, {}), (105, "run_start", None, {}),
+             (140, "eval_accuracy", 0.76, {"epoch_num": 4}), (150, "run_stop", None, {"status": "success"})]  # fmt: skip
+    record = _record(*first, *again)
+    assert (record.status, record.time_to_train_s, record.final_accuracy, record.epochs) == ("success", 150, 0.76, 4)
+    assert _record(*first, *again[1:]).status == "aborted", "a second run in the same file"
