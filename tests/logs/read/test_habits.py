@@ -18,9 +18,10 @@ PUBLISHED = {
     "3.0.0": "2023-06-27", "3.1.0": "2023-11-08", "4.0.0": "2024-06-12",
 }  # fmt: skip
 BEGIN_S = 1.7e9
+Told = tuple[float, str, Any, dict[str, Any]]
 
 
-def _record(*events: tuple[float, str, Any, dict[str, Any]]) -> RunRecord:
+def _record(*events: Told) -> RunRecord:
     """Parse events (seconds since a beginning, key, value, metadata) in the dialect of v0.7 and later."""
     rows = (
         {"time_ms": round(1000 * (BEGIN_S + at)), "key": key, "value": value, "metadata": metadata}
@@ -61,7 +62,7 @@ def test_an_epoch_ends_when_the_last_rank_says_so_in_whatever_order() -> None:
 
 
 def test_the_initialisation_lasts_from_the_first_rank_and_spreads_to_the_last() -> None:
-    starts: list[tuple[float, str, Any, dict[str, Any]]] = [(at, "init_start", None, {}) for at in (0, 7, 3)]
+    starts: list[Told] = [(at, "init_start", None, {}) for at in (0, 7, 3)]
     record = _record(*starts, (20, "init_stop", None, {}), (21, "run_start", None, {}))
     assert (record.init_starts, record.init_s) == ((3, 7.0), 20.0)
 
@@ -107,9 +108,14 @@ def test_without_an_evaluation_the_epochs_are_those_that_have_ended() -> None:
 
 
 def test_a_run_that_was_stopped_and_resumed_is_one_run() -> None:
-    first = [(0, "run_start", None, {}), (50, "run_stop", None, {"status": "aborted"})]
-    again = [(100, "resumed_from_step", 40, {}), (101, "init_start", None, {}), (105, "run_start", None, {}),
-             (140, "eval_accuracy", 0.76, {"epoch_num": 4}), (150, "run_stop", None, {"status": "success"})]  # fmt: skip
+    first: list[Told] = [(0, "run_start", None, {}), (50, "run_stop", None, {"status": "aborted"})]
+    again: list[Told] = [
+        (100, "resumed_from_step", 40, {}),
+        (101, "init_start", None, {}),
+        (105, "run_start", None, {}),
+        (140, "eval_accuracy", 0.76, {"epoch_num": 4}),
+        (150, "run_stop", None, {"status": "success"}),
+    ]
     record = _record(*first, *again)
     assert (record.status, record.time_to_train_s, record.final_accuracy, record.epochs) == ("success", 150, 0.76, 4)
     assert _record(*first, *again[1:]).status == "aborted", "a second run in the same file"
