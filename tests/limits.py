@@ -10,7 +10,7 @@ import faulthandler
 import os
 import signal
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -102,18 +102,22 @@ def pytest_runtest_makereport(
 
 def end_processes(current_test: str) -> None:
     """Kill all processes, in whatever session, that this pytest started while PYTEST_CURRENT_TEST was this."""
-    wanted = {f"{_OWNER}={os.getpid()}".encode(), f"PYTEST_CURRENT_TEST={current_test}".encode()}
-    while victims := [pid for pid in _processes_with(wanted) if pid != os.getpid()]:
+    kill_processes_with({_OWNER: str(os.getpid()), "PYTEST_CURRENT_TEST": current_test})
+
+
+def kill_processes_with(variables: Mapping[str, str]) -> None:
+    """Kill all processes that were given these environment variables, and those that they start meanwhile."""
+    while victims := [pid for pid in processes_with(variables) if pid != os.getpid()]:
         for pid in victims:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def _processes_with(variables: set[bytes]) -> list[int]:
-    """List the processes that were given all these variables; a zombie has none any more."""
-    found = []
+def processes_with(variables: Mapping[str, str]) -> list[int]:
+    """List the processes that were given all these environment variables; a zombie has none any more."""
+    wanted, found = {f"{name}={value}".encode() for name, value in variables.items()}, []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
-            if variables <= set(path.read_bytes().split(b"\0")):
+            if wanted <= set(path.read_bytes().split(b"\0")):
                 found.append(int(path.parent.name))
     return found

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # A Grid Engine of this one machine, as root, apart from any other: gridengine.sh start DIR | stop DIR
-# Clients need SGE_ROOT=DIR, SGE_QMASTER_PORT and SGE_EXECD_PORT as below.
+# TEST_PORTS holds the ports of the master and of the node's daemon. Clients need SGE_ROOT=DIR and the ports as below.
 set -euo pipefail
 
 readonly action=$1 folder=$2
-export SGE_ROOT=$folder SGE_CELL=default SGE_QMASTER_PORT=${SGE_QMASTER_PORT:-27644} SGE_EXECD_PORT=${SGE_EXECD_PORT:-27645}
+read -r SGE_QMASTER_PORT SGE_EXECD_PORT <<<"$TEST_PORTS"
+export SGE_ROOT=$folder SGE_CELL=default SGE_QMASTER_PORT SGE_EXECD_PORT
 readonly common=$folder/default/common
 
 write_cell() {
@@ -18,10 +19,12 @@ write_cell() {
   echo "localhost $(hostname)" >"$common/host_aliases"
 }
 
-# Files, since these commands read no standard input; the first has to be called global.
+# Files, since these commands read no standard input; the first has to be called global. By default a job's end is
+# accounted for up to 15 s later.
 configure() {
   cd "$folder"
-  qconf -sconf | sed -e '/^min_[ug]id/d' -e "s,^execd_spool_dir .*,execd_spool_dir $folder/execd," >global
+  qconf -sconf | sed -e '/^min_[ug]id/d' -e "s,^execd_spool_dir .*,execd_spool_dir $folder/execd," \
+    -e 's/flush_time=[0-9:]*/flush_time=00:00:01 accounting_flush_time=00:00:00/' >global
   printf 'min_uid 0\nmin_gid 0\n' >>global
   qconf -Mconf global
   qconf -ssconf | sed -e 's/^schedule_interval .*/schedule_interval 0:0:1/' \

@@ -5,25 +5,51 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from configs.load import ROOT
+from tests.limits import kill_processes_with
 
 _GIVE_UP_S = 300
 SYNTHETIC = ["run.target_top1=null", "data.source=synthetic", "model.name=resnet8", "run.log_every_steps=5"]
 
 
 @contextmanager
-def scheduler(name: str, commands: list[str], variables: Callable[[Path], Mapping[str, str]]) -> Iterator[None]:
-    """Start ``NAME.sh``'s scheduler in a folder of its own, with its clients' variables; skip where it is not."""
+def slurm() -> Iterator[None]:
+    """Run a Slurm of two virtual nodes while the block runs."""
+    commands = ["sbatch", "salloc", "srun", "scontrol", "slurmctld", "slurmd"]
+    with _scheduler("slurm", commands, 3, lambda folder, _: {"SLURM_CONF": str(folder / "slurm.conf")}):
+        yield
+
+
+@contextmanager
+def grid_engine() -> Iterator[None]:
+    """Run a Grid Engine of this one machine while the block runs."""
+
+    def variables(folder: Path, ports: list[str]) -> dict[str, str]:
+        return {"SGE_ROOT": str(folder), "SGE_QMASTER_PORT": ports[0], "SGE_EXECD_PORT": ports[1]}
+
+    with _scheduler("gridengine", ["qsub", "qconf", "sge_qmaster", "sge_execd"], 2, variables):
+        yield
+
+
+@contextmanager
+def _scheduler(
+    name: str, commands: list[str], num_ports: int, variables: Callable[[Path, list[str]], dict[str, str]]
+) -> Iterator[None]:
+    """Start ``NAME.sh``'s scheduler in a folder of its own, with its clients' variables; skip where it is not.
+
+    Its ports are any that are free, so that several schedulers may run on one machine.
+    """
     missing = [command for command in commands if shutil.which(command) is None]
     if missing or os.geteuid() != 0:
         pytest.skip(
@@ -31,15 +57,24 @@ def scheduler(name: str, commands: list[str], variables: Callable[[Path], Mappin
         )
     folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
     script = Path(__file__).parent / f"{name}.sh"
+    ports = _free_ports(num_ports)
     with pytest.MonkeyPatch.context() as patch:
-        for variable, value in variables(folder).items():
+        clients = variables(folder, ports)
+        for variable, value in (clients | {"TEST_PORTS": " ".join(ports)}).items():
             patch.setenv(variable, value)
         try:
             subprocess.run([script, "start", folder], check=True, capture_output=True, timeout=60)
             yield
         finally:
             subprocess.run([script, "stop", folder], check=False, capture_output=True, timeout=60)
+            kill_processes_with(clients)  # of jobs that have not ended
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free_ports(count: int) -> list[str]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("", 0))) for _ in range(count)]
+        return [str(each.getsockname()[1]) for each in sockets]
 
 
 def submit(cluster: str, folder: Path, *words: str, overrides: list[str]) -> str:

@@ -1,20 +1,24 @@
 #!/usr/bin/env bash
 # A Slurm of two virtual nodes on this machine, as root, apart from any other: slurm.sh start DIR | stop DIR
-# Clients need SLURM_CONF=DIR/slurm.conf.
+# TEST_PORTS holds the ports of the controller and the nodes. Clients need SLURM_CONF=DIR/slurm.conf.
 set -euo pipefail
 
 readonly action=$1 folder=$2
-readonly port=${SLURM_TEST_PORT:-27817}
+read -r port node_ports <<<"$TEST_PORTS"
+readonly port node_ports
 export SLURM_CONF=$folder/slurm.conf
 
 write_settings() {
   mkdir -p "$folder"/{state,log,spool.node1,spool.node2,tmp.node1,tmp.node2}
   # No munge, no cgroups: neither is there on a bare machine. TmpFS keeps virtual nodes' PMIx folders apart.
+  # By default Slurm starts a batch job up to 3 s late, and a requeued one when its credential has expired, after 120 s
+  # (5 s is the least), at the next of the scheduler's rounds, one a minute.
   cat >"$SLURM_CONF" <<EOF
 ClusterName=test
 SlurmctldHost=localhost
 SlurmUser=root
 AuthType=auth/none
+AuthInfo=cred_expire=5
 CredType=cred/none
 SlurmctldPort=$port
 StateSaveLocation=$folder/state
@@ -28,9 +32,10 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 ReturnToService=2
 SlurmdParameters=config_overrides
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-NodeName=node[1-2] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[$((port + 1))-$((port + 2))] CPUs=8 State=UNKNOWN
+NodeName=node[1-2] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[${node_ports/ /,}] CPUs=8 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 EOF
 }

@@ -30,7 +30,7 @@ from tests.launch.disturbed import (
     victim_of,
 )
 from tests.launch.faults_page import Cell, write_row
-from tests.launch.scheduled import scheduler
+from tests.launch.scheduled import slurm
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600), pytest.mark.xdist_group("scheduler")]
 
@@ -48,8 +48,6 @@ FEW = [
 """Other tests kill a rank in a step, fill the disk at start-up, and tell the launcher to stop."""
 
 LIMIT_S = 30
-_SLURM_PORT = 29_817 + 10 * (os.getpid() % 200)
-"""Parts of the table may be made side by side."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -59,12 +57,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="module")
-def slurm() -> Iterator[None]:
-    with scheduler(
-        "slurm",
-        ["salloc", "srun", "slurmctld", "slurmd"],
-        lambda folder: {"SLURM_CONF": str(folder / "slurm.conf"), "SLURM_TEST_PORT": str(_SLURM_PORT)},
-    ):
+def two_nodes() -> Iterator[None]:
+    with slurm():
         yield
 
 
@@ -75,7 +69,7 @@ def test_a_fault_ends_the_run_in_time_by_name_and_leaves_nothing(
     way, fault, phase = cell
     require(way)
     if way.in_slurm:
-        request.getfixturevalue("slurm")
+        request.getfixturevalue("two_nodes")
     shared = orphaned_segments()
     disk = tmp_path / "disk"
     disk.mkdir()

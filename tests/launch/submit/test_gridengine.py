@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.scheduled import ask, scheduler, submit, wait_until
+from tests.launch.scheduled import ask, grid_engine, has_begun, submit, wait_until
 from tests.runs import read_summary
 
 pytestmark = [pytest.mark.scheduler, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("scheduler")]
@@ -22,11 +22,8 @@ communication: {bucket_bytes: 262144}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def grid_engine() -> Iterator[None]:
-    def variables(folder: Path) -> dict[str, str]:
-        return {"SGE_ROOT": str(folder), "SGE_QMASTER_PORT": "27644", "SGE_EXECD_PORT": "27645"}
-
-    with scheduler("gridengine", ["qsub", "qconf", "sge_qmaster", "sge_execd"], variables):
+def one_node() -> Iterator[None]:
+    with grid_engine():
         yield
 
 
@@ -41,13 +38,17 @@ def test_two_runs_in_one_job_have_different_seeds_and_the_job_succeeds(tmp_path:
 
 
 def test_a_job_near_its_limit_is_stopped_and_continues_where_it_was(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    overrides = ["run.max_steps=120", "cluster.scheduler.notice_s=590"]
-    job = submit(CLUSTER, folder, overrides=overrides)
+    folder, time_is_up = tmp_path / "run", tmp_path / "time-is-up"
+    # In place of the time before the notice, the first attempt waits for a file, and the second one for ever.
+    sleep = f"sleep() {{ until rm {time_is_up} 2>/dev/null; do command sleep 0.1; done; }}"
+    cluster = CLUSTER.replace("requeue: true", f"requeue: true, setup: ['{sleep}']")
+    job = submit(cluster, folder, overrides=["run.max_steps=60"])
+    wait_until(lambda: has_begun(folder), folder / "job.log")
+    time_is_up.touch()
     wait_until(lambda: "exit_status  0 " in ask("qacct", "-j", job), folder / "job.log")
     found = read_summary(folder)
-    assert (found["status"], found["steps"]) == ("success", 120)
+    assert (found["status"], found["steps"]) == ("success", 60)
     assert 0 < found["resumed_from_step"] <= found["steps"]
     log = (folder / "job.log").read_text(encoding="utf-8")
-    assert log.count(f"job {job} of {folder} on localhost") > 1
+    assert log.count(f"job {job} of {folder} on localhost") == 2
     assert "stopped before its end" in log

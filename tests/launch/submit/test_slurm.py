@@ -18,7 +18,8 @@ import pytest
 from configs.load import ROOT
 from launch.study.__main__ import main as sweep
 from launch.submit.__main__ import main
-from tests.launch.scheduled import ask, has_begun, ranks, scheduler, submit, wait_until
+from tests.launch.scheduled import ask, has_begun, ranks, slurm, submit, wait_until
+from tests.limits import processes_with
 from tests.runs import read_summary
 
 pytestmark = [pytest.mark.scheduler, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("scheduler")]
@@ -54,9 +55,8 @@ data: {{synthetic: {{}}}}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def slurm() -> Iterator[None]:
-    commands = ["sbatch", "srun", "scontrol", "slurmctld", "slurmd"]
-    with scheduler("slurm", commands, lambda folder: {"SLURM_CONF": str(folder / "slurm.conf")}):
+def two_nodes() -> Iterator[None]:
+    with slurm():
         yield
 
 
@@ -68,17 +68,15 @@ def _state(job: str) -> tuple[str, str, int]:
     return state, status, int(restarts or 0)
 
 
-def _has_continued(job: str) -> bool:
-    """Return whether a job that was queued again has succeeded; while the job is pending, ask Slurm to start it.
+def _has_steps() -> bool:
+    """Return whether any job of this Slurm still runs, or is ending."""
+    commands = [Path(f"/proc/{pid}/cmdline") for pid in processes_with({"SLURM_CONF": os.environ["SLURM_CONF"]})]
+    return any(path.read_bytes().startswith(b"slurmstepd: ") for path in commands if path.exists())
 
-    By itself Slurm waits for minutes before it starts a requeued job. It may refuse a new start time for a job that was
-    just queued, and it holds a job that a node refused.
-    """
+
+def _has_continued(job: str) -> bool:
+    """Return whether a job that was queued again has succeeded."""
     state, status, _ = _state(job)
-    if state == "PENDING":
-        ask("scontrol", "release", job)
-        ask("scontrol", "update", f"JobId={job}", "StartTime=now")
-        time.sleep(2)
     # On the way back into the queue, the job is COMPLETED for a moment, with exit status 75.
     return (state, status) == ("COMPLETED", "0:0")
 
@@ -92,8 +90,7 @@ def test_a_job_near_its_limit_is_queued_again_and_continues_where_it_was(tmp_pat
     assert _state(job)[2] == 1
     assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8")
     # Slurm would end the next attempt together with the rest of this one, so this one has to be gone first.
-    ending = ["pgrep", "-f", rf"slurmstepd: \[{job}\."]
-    wait_until(lambda: subprocess.run(ending, check=False).returncode != 0, folder / "job.log")
+    wait_until(lambda: not _has_steps(), folder / "job.log")
     wait_until(lambda: _has_continued(job), folder / "job.log")
     found = read_summary(folder)
     assert (found["status"], found["steps"], found["world_size"]) == ("success", 60, 2)
