@@ -14,7 +14,7 @@ from configs.load import load_run
 from configs.resume_check import fixed_settings, require_unchanged
 from configs.schema import Cluster, Recipe
 from logs.checkpoints import newest_valid, set_resume_checkpoint
-from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, create, read_summary
+from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, create_run_folder, read_summary
 from logs.judge.compliance import VERDICT_FILE
 
 __all__ = ["UNFINISHED_MARK", "prepare_attempt", "prepared_folder"]
@@ -51,7 +51,7 @@ def prepared_folder(folder: Path, recipe: Recipe, cluster: Cluster, *, must_resu
     if must_resume and not is_begun:
         raise UserError(f"{folder}: no {CONFIG_FILE} in it; --resume needs the folder of a run")
     if not is_begun:
-        create(folder)
+        create_run_folder(folder)
     with _claimed(folder):
         if is_begun:
             recorded = fixed_settings(*load_run(folder / CONFIG_FILE))

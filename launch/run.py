@@ -31,8 +31,8 @@ from logs.folder import (
     SUMMARY_FILE,
     Summary,
     close_aborted,
-    create,
-    default_name,
+    create_run_folder,
+    default_run_name,
     read_summary,
     write_summary,
 )
@@ -103,7 +103,7 @@ def _run_ranks(folder: Path, recipe: Recipe, cluster: Cluster) -> Outcome:
 def new_folder(recipe: Recipe, cluster: Cluster) -> Path:
     """Return the folder for a run that begins now, below the cluster's folder of runs; nothing is made."""
     runs = resolve_path(cluster.paths.runs)
-    return runs / default_name(recipe.name, datetime.now().astimezone(), runs)
+    return runs / default_run_name(recipe.name, datetime.now().astimezone(), runs)
 
 
 def open_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
@@ -113,7 +113,7 @@ def open_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
         UserError: The batch cannot be divided, the folder exists, or data cannot be packed.
     """
     _check_and_pack(recipe, cluster)
-    create(folder)
+    create_run_folder(folder)
     _write_config(folder, recipe, cluster)
 
 

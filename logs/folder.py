@@ -20,8 +20,8 @@ __all__ = [
     "SUMMARY_FILE",
     "Summary",
     "close_aborted",
-    "create",
-    "default_name",
+    "create_run_folder",
+    "default_run_name",
     "environment",
     "read_summary",
     "write_json",
@@ -79,7 +79,7 @@ class Summary:
     resumed_from_step: int | None = None
 
 
-def create(path: Path) -> Path:
+def create_run_folder(path: Path) -> Path:
     """Create a run folder and its parent folders; return ``path``.
 
     Raises:
@@ -99,7 +99,7 @@ def create(path: Path) -> Path:
     return path
 
 
-def default_name(recipe_name: str, now: datetime, runs: Path) -> str:
+def default_run_name(recipe_name: str, now: datetime, runs: Path) -> str:
     """Return a name not yet used in ``runs``: recipe and start, ``digits-20261121-044500``, then ``-2`` and so on."""
     name = f"{recipe_name}-{now:%Y%m%d-%H%M%S}"
     taken, number = name, 1

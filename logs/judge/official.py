@@ -85,11 +85,11 @@ def _rcp(folder: Path, results: Path, ruleset: str, custom: Path | None) -> Tool
     words = _run(folder, "rcp_checker", arguments)
     verdict = re.search(r"^\w+ - (.*), RCP test (PASSED|FAILED)", words, re.MULTILINE)
     faster = re.search(r"Score should be normalized by factor of .* = ([\d.]+)", words)
-    told = (
+    lines = (
         [verdict[1]] if verdict else [words.strip().splitlines()[-1] if words.strip() else "the tool printed nothing"]
     )
-    told += [f"faster than the reference: the score is multiplied by {float(faster[1]):.4f}"] if faster else []
-    return ToolFinding("RCP", bool(verdict and verdict[2] == "PASSED"), tuple(told))
+    lines += [f"faster than the reference: the score is multiplied by {float(faster[1]):.4f}"] if faster else []
+    return ToolFinding("RCP", bool(verdict and verdict[2] == "PASSED"), tuple(lines))
 
 
 def _summary(words: str, score: float | None) -> ToolFinding:

@@ -176,7 +176,8 @@ def _submitters(runs: Sequence[_Run], org: str) -> list[ToolFinding]:
 def _seeds(runs: Sequence[_Run]) -> ToolFinding:
     """Check, as the official tool does in the closed division, that each run logs one seed, and no two the same."""
     seeds = [run.record.seeds for run in runs]
-    told = ", ".join("/".join(map(str, each)) or "none" for each in seeds)
-    distinct = len({each for own in seeds for each in own}) == len(runs) and all(len(each) == 1 for each in seeds)
-    words = told if distinct else f"{told}: each run needs one seed of its own; repeat runs with --set run.seed=N"
-    return ToolFinding("seeds", distinct, (words,))
+    words = ", ".join("/".join(map(str, each)) or "none" for each in seeds)
+    are_distinct = len({each for own in seeds for each in own}) == len(runs) and all(len(each) == 1 for each in seeds)
+    if not are_distinct:
+        words += ": each run needs one seed of its own; repeat runs with --set run.seed=N"
+    return ToolFinding("seeds", are_distinct, (words,))

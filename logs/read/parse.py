@@ -230,13 +230,13 @@ class _Parser:
         stop = self.at.get("run_stop")
         if stop is None:
             return None
-        told = stop.metadata.get("status")
-        if told is None and isinstance(stop.value, dict):
-            told = stop.value.get("status", stop.value.get("success"))
-        if told is None:
+        status = stop.metadata.get("status")
+        if status is None and isinstance(stop.value, dict):
+            status = stop.value.get("status", stop.value.get("success"))
+        if status is None:
             reached = max((each.accuracy for each in evaluations if each.accuracy is not None), default=None)
             return None if reached is None or target is None else "success" if reached >= target else "aborted"
-        return "success" if str(told).lower() in ("success", "true") else "aborted"
+        return "success" if str(status).lower() in ("success", "true") else "aborted"
 
     def _spans(self, start: float | None, shift: int) -> tuple[EpochSpan, ...]:
         """Return the epochs; if the log has no ends of epochs, the blocks up to their evaluations."""

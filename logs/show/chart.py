@@ -163,8 +163,8 @@ class BarChart:
     @property
     def description(self) -> str:
         """The chart in a sentence, for readers who cannot see it."""
-        told = "; ".join(stretch.words for bar in self.bars for stretch in bar.stretches)
-        return f"{self.title}: {told}."
+        words = "; ".join(stretch.words for bar in self.bars for stretch in bar.stretches)
+        return f"{self.title}: {words}."
 
 
 Chart = LineChart | BarChart

@@ -46,11 +46,11 @@ SGD: dict[str, Any] = {
 
 
 class ToyRun:
-    """Four epochs in two blocks, with the hyperparameters of a closed-division submission."""
+    """Logs four epochs in two blocks, with the hyperparameters of a closed-division submission."""
 
     lars, sgd = LARS, SGD
 
-    def tell(
+    def log_events(
         self, log: EventLog, division: Any = "closed", values: Mapping[str, Any] = LARS, top1: float = 0.761
     ) -> None:
         log.submission(Submission(org="unaffiliated", platform="laptop", poc_name="Anyone"), Mlperf(division=division))
@@ -69,10 +69,10 @@ class ToyRun:
                     pass
                 log.eval_accuracy(reached, epoch)
 
-    def write(self, folder: Path, status: Any = "success", **told: Any) -> Path:
+    def write(self, folder: Path, status: Any = "success", **events: Any) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         log = MlperfLog(folder)
-        self.tell(log, **told)
+        self.log_events(log, **events)
         log.run_stop(status)
         log.close()
         return folder

@@ -1,4 +1,4 @@
-"""Made-up logs of any round, with times and accuracies known beforehand."""
+"""Logs and run folders with known times and accuracies, in the log formats of all rounds."""
 
 import json
 import subprocess
@@ -12,26 +12,29 @@ from logs.disk import write_json
 from logs.judge.compliance import Verdict
 
 BEGIN_S = 1_790_000_000.0
-"""In 2026: by its date, a `:::MLLOG` log of then is one of ruleset 4.0.0."""
+"""A time in 2026, so that a `:::MLLOG` log is one of ruleset 4.0.0, by its date."""
 
-Told = tuple[float, str, Any, dict[str, Any]]
+LoggedEvent = tuple[float, str, Any, dict[str, Any]]
 
 
-def tell(  # noqa: PLR0913 (a run has as many sides)
+def run_events(  # noqa: PLR0913 (each test changes one or two of many properties)
     *, epochs: int = 8, every: int = 4, epoch_s: float = 10.0, eval_s: float = 1.0, init_s: float = 20.0,
     begin_s: float = BEGIN_S, batch: int = 3264, seed: int = 17, best: float = 0.76, status: str = "success",
     org: str = "Anyone", samples: int = 1281167, division: str = "open",
-) -> list[Told]:  # fmt: skip
-    """Tell a run as (seconds, key, value, metadata), evaluated after every ``every`` epochs, the last time ``best``."""
+) -> list[LoggedEvent]:  # fmt: skip
+    """Return the events of a run, as (Unix seconds, key, value, metadata).
+
+    An evaluation follows every ``every`` epochs; the last one has accuracy ``best``.
+    """
     now = begin_s
-    told: list[Told] = [
+    events: list[LoggedEvent] = [
         (now, f"submission_{key}", value, {})
         for key, value in {
             "benchmark": "resnet", "org": org, "division": division, "status": "research", "platform": "made up",
             "poc_name": "nobody", "entry": "none",
         }.items()
     ]  # fmt: skip
-    told += [(now, "cache_clear", True, {}), (now, "init_start", None, {}), (now, "seed", seed, {})]
+    events += [(now, "cache_clear", True, {}), (now, "init_start", None, {}), (now, "seed", seed, {})]
     values = {
         "global_batch_size": batch, "train_samples": samples, "eval_samples": 50000, "opt_name": "lars",
         "gradient_accumulation_steps": 1, "model_bn_span": 32, "opt_base_learning_rate": 10.5,
@@ -40,45 +43,48 @@ def tell(  # noqa: PLR0913 (a run has as many sides)
         "lars_opt_base_learning_rate": 10.5, "lars_opt_end_learning_rate": 1e-4,
         "lars_opt_learning_rate_warmup_epochs": 2,
     }  # fmt: skip
-    told += [(now, key, value, {}) for key, value in values.items()]
+    events += [(now, key, value, {}) for key, value in values.items()]
     now += init_s
-    told += [(now, "init_stop", None, {}), (now, "run_start", None, {})]
+    events += [(now, "init_stop", None, {}), (now, "run_start", None, {})]
     for epoch in range(1, epochs + 1):
         if (epoch - 1) % every == 0:
-            told.append((now, "block_start", None, {"first_epoch_num": epoch, "epoch_count": every}))
-        told.append((now, "epoch_start", None, {"epoch_num": epoch}))
+            events.append((now, "block_start", None, {"first_epoch_num": epoch, "epoch_count": every}))
+        events.append((now, "epoch_start", None, {"epoch_num": epoch}))
         now += epoch_s
-        told.append((now, "epoch_stop", None, {"epoch_num": epoch}))
+        events.append((now, "epoch_stop", None, {"epoch_num": epoch}))
         if epoch % every == 0:
-            told.append((now, "eval_start", None, {"epoch_num": epoch}))
+            events.append((now, "eval_start", None, {"epoch_num": epoch}))
             now += eval_s
-            told.append((now, "eval_accuracy", best * epoch / epochs, {"epoch_num": epoch}))
-            told.append((now, "eval_stop", None, {"epoch_num": epoch}))
-            told.append((now, "block_stop", None, {"first_epoch_num": epoch + 1 - every}))
-    return [*told, (now, "run_stop", None, {"status": status})]
+            events.append((now, "eval_accuracy", best * epoch / epochs, {"epoch_num": epoch}))
+            events.append((now, "eval_stop", None, {"epoch_num": epoch}))
+            events.append((now, "block_stop", None, {"first_epoch_num": epoch + 1 - every}))
+    return [*events, (now, "run_stop", None, {"status": status})]
 
 
-def mllog(told: list[Told]) -> str:
-    """Write as rounds v0.7 to v4.0 do."""
+def mllog(events: list[LoggedEvent]) -> str:
+    """Return a log in the format of v0.7 to v4.0."""
     rows = (
         {"namespace": "", "time_ms": round(1000 * at), "event_type": "POINT_IN_TIME", "key": key, "value": value,
          "metadata": {"file": "made.py", "lineno": 1, **metadata}}
-        for at, key, value, metadata in told
+        for at, key, value, metadata in events
     )  # fmt: skip
     return "".join(f":::MLLOG {json.dumps(row)}\n" for row in rows)
 
 
-def mll(told: list[Told]) -> str:
-    """Write as round v0.6 does."""
-    rows = ((at, key, json.dumps({"value": value, "metadata": metadata})) for at, key, value, metadata in told)
+def mll(events: list[LoggedEvent]) -> str:
+    """Return a log in the format of v0.6."""
+    rows = ((at, key, json.dumps({"value": value, "metadata": metadata})) for at, key, value, metadata in events)
     return "".join(f":::MLL {at:.3f} {key}: {text}\n" for at, key, text in rows)
 
 
-def mlp(told: list[Told], first_epoch: int = 0) -> str:
-    """Write as round v0.5 does: no submission, no init, epochs marked at their beginning, counted from 0 as a rule."""
+def mlp(events: list[LoggedEvent], first_epoch: int = 0) -> str:
+    """Return a log in the format of v0.5.
+
+    v0.5 has no submission and init events, marks only the begin of epochs, and usually numbers epochs from 0.
+    """
     lines = [":::MLPv0.5.0 resnet 1541720273.929 (<string>:1) run_clear_caches"]
     names = {"global_batch_size": "input_batch_size", "train_samples": "preproc_num_train_examples"}
-    for at, key, value, metadata in told:
+    for at, key, value, metadata in events:
         shift = first_epoch - 1
         if key.startswith(("submission", "init", "block", "epoch_stop", "cache")):
             continue
@@ -101,7 +107,7 @@ def _commit() -> str | None:
 
 
 def write_ranks(folder: Path, computing_s: Sequence[float]) -> None:
-    """Write a run's ``ranks.json``: all wait until the slowest is done."""
+    """Write a run's ``ranks.json``, in which all ranks wait for the slowest."""
     rows = [
         {"rank": rank, "compute_median_s": own_s, "compute_p95_s": 1.2 * own_s, "input_wait_median_s": 0.001,
          "comm_wait_median_s": max(computing_s) - own_s + 0.02}
@@ -111,16 +117,16 @@ def write_ranks(folder: Path, computing_s: Sequence[float]) -> None:
 
 
 def run_folder(folder: Path, seed: int = 1, recipe_name: str = "digits", overrides: Any = (), **run: Any) -> Path:
-    """Write the folder of a finished run, as training does."""
+    """Write the folder of a finished run, as training writes it."""
     recipe, cluster = load_recipe(recipe_name, [f"run.seed={seed}", *overrides]), load_cluster("laptop")
     size, samples = recipe.batch.global_size, recipe.data.train_samples
-    told = tell(**{"batch": size, "seed": seed, "samples": samples, "division": recipe.mlperf.division, **run})
+    events = run_events(**{"batch": size, "seed": seed, "samples": samples, "division": recipe.mlperf.division, **run})
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(dump(recipe, cluster))
-    (folder / "result_0.txt").write_text(mllog(told))
-    (folder / "result_0.mll.txt").write_text(mll(told))
-    start = next(at for at, key, *_ in told if key == "run_start")
-    epochs = [(at, metadata["epoch_num"]) for at, key, _, metadata in told if key == "epoch_stop"]
+    (folder / "result_0.txt").write_text(mllog(events))
+    (folder / "result_0.mll.txt").write_text(mll(events))
+    start = next(at for at, key, *_ in events if key == "run_start")
+    epochs = [(at, metadata["epoch_num"]) for at, key, _, metadata in events if key == "epoch_stop"]
     with (folder / "metrics.jsonl").open("w") as file:
         for at, epoch in epochs:
             step = epoch * samples // size - 1
@@ -139,7 +145,7 @@ def run_folder(folder: Path, seed: int = 1, recipe_name: str = "digits", overrid
     write_json(
         folder / "summary.json",
         {"recipe": "digits", "status": "success", "target": recipe.run.target_top1, "epochs": epochs[-1][1],
-         "run_s": told[-1][0] - start, "input_wait_fraction": 0.08, "comm_exposed_fraction": 0.21, "seed": seed},
+         "run_s": events[-1][0] - start, "input_wait_fraction": 0.08, "comm_exposed_fraction": 0.21, "seed": seed},
     )  # fmt: skip
     environment = {
         "packages": {"mxnet": "1.9.1", "horovod": "0.28.1"}, "cpu": "A CPU", "cores": 2, "memory_bytes": 8 << 30,

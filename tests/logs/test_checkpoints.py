@@ -1,4 +1,4 @@
-"""Checkpoint files are whole or said to be damaged, whatever happens to a byte, and only the newest stay."""
+"""A checkpoint file is complete or reported as damaged, whichever byte changes, and only the newest files stay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_what_was_written_is_read_to_the_bit(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), cuts=st.booleans())
-def test_any_byte_that_differs_or_lacks_is_noticed_and_the_one_before_taken(
+def test_any_changed_or_missing_byte_is_noticed_and_the_previous_checkpoint_is_used(
     tmp_path: Path, at: float, flip: int, cuts: bool
 ) -> None:
     before, newest = (write(tmp_path, step, STATE, keep=2) for step in (5, 6))
@@ -42,7 +42,7 @@ def test_any_byte_that_differs_or_lacks_is_noticed_and_the_one_before_taken(
         read(newest)
 
 
-def test_only_the_newest_stay_and_half_files_do_not_count(tmp_path: Path) -> None:
+def test_only_the_newest_stay_and_incomplete_files_do_not_count(tmp_path: Path) -> None:
     for step in (8, 9, 100, 11):
         write(tmp_path, step, STATE, keep=2)
     (tmp_path / "checkpoints" / ".step-00000200.ckpt.1").write_bytes(b"half")
@@ -50,5 +50,5 @@ def test_only_the_newest_stay_and_half_files_do_not_count(tmp_path: Path) -> Non
     assert newest_valid(tmp_path)[0] == list_checkpoints(tmp_path)[0]
 
 
-def test_a_folder_without_any_has_none(tmp_path: Path) -> None:
+def test_a_folder_without_checkpoints_has_no_valid_one(tmp_path: Path) -> None:
     assert newest_valid(tmp_path) == (None, [])

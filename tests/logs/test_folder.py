@@ -12,8 +12,8 @@ from configs.load import dump, load_cluster, load_recipe
 from logs.folder import (
     Summary,
     close_aborted,
-    create,
-    default_name,
+    create_run_folder,
+    default_run_name,
     read_summary,
     write_json,
     write_summary,
@@ -23,29 +23,29 @@ from logs.mlperf import MlperfLog
 
 
 def test_a_new_or_empty_folder_becomes_a_run(tmp_path: Path) -> None:
-    assert create(tmp_path / "runs" / "one").is_dir()
-    assert create(tmp_path / "runs" / "one").is_dir()
+    assert create_run_folder(tmp_path / "runs" / "one").is_dir()
+    assert create_run_folder(tmp_path / "runs" / "one").is_dir()
 
 
 def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("a record")
     with pytest.raises(UserError, match=r"exists already, .*; give another folder, or remove this one"):
-        create(tmp_path)
+        create_run_folder(tmp_path)
     for path in (tmp_path / "kept", tmp_path / "kept" / "run"):
         with pytest.raises(UserError, match="give another"):
-            create(path)
+            create_run_folder(path)
     assert (tmp_path / "kept").read_text() == "a record"
 
 
-def test_a_name_says_recipe_and_start_and_is_never_taken(tmp_path: Path) -> None:
+def test_a_name_has_recipe_and_start_time_and_is_not_in_use(tmp_path: Path) -> None:
     now = datetime(2026, 11, 21, 4, 45)
     names = ["digits-20261121-044500", "digits-20261121-044500-2", "digits-20261121-044500-3"]
     for name in names:
-        assert default_name("digits", now, tmp_path) == name
+        assert default_run_name("digits", now, tmp_path) == name
         (tmp_path / name).mkdir()
 
 
-def test_json_is_replaced_whole_and_strict(tmp_path: Path) -> None:
+def test_json_is_replaced_atomically_and_is_strict(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     write_json(path, {"a": 1})
     write_json(path, {"a": [float("nan"), float("inf"), 1.5], "b": tmp_path})
@@ -55,7 +55,7 @@ def test_json_is_replaced_whole_and_strict(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.json"]
 
 
-def test_a_full_disk_keeps_the_old_file_and_is_one_line(tmp_path: Path) -> None:
+def test_on_a_full_disk_the_old_file_stays_and_the_error_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     write_json(path, {"a": 1})
     (tmp_path / f".summary.json.{os.getpid()}").symlink_to("/dev/full")
@@ -79,17 +79,17 @@ def test_a_missing_or_broken_summary_is_named(tmp_path: Path, text: str | None) 
         read_summary(tmp_path)
 
 
-def test_a_killed_run_is_closed_as_aborted_with_whole_logs_and_a_summary(tmp_path: Path, toy_run: Any) -> None:
+def test_a_killed_run_is_closed_as_aborted_with_complete_logs_and_a_summary(tmp_path: Path, toy_run: Any) -> None:
     recipe, cluster = load_recipe("digits"), load_cluster("laptop")
     (tmp_path / "config.yaml").write_text(dump(recipe, cluster))
     log = MlperfLog(tmp_path)
-    toy_run.tell(log)
+    toy_run.log_events(log)
     log.close()
     for path in tmp_path.glob("result_*.txt"):
-        path.write_text(path.read_text() + path.read_text()[:50])  # a last line cut off
+        path.write_text(path.read_text() + path.read_text()[:50])  # a last line that was cut off
     close_aborted(tmp_path, "rank 1 died by signal 9", failed_rank=1)
     verdicts = judge_run(tmp_path)
-    # 4.0.0 takes any status of a run that has reached the target once.
+    # 4.0.0 accepts any status if the run has reached the target once.
     assert verdicts["4.0.0"].passed
     (message,) = verdicts["0.6.0"].messages
     assert re.search("'run_stop' failed.*aborted", message)

@@ -34,7 +34,7 @@ def test_rows_come_back_as_they_were_from_strict_json(rows: list[dict[str, Any]]
         assert [repr(sorted(row.items())) for row in read_metrics(path)] == [repr(sorted(row.items())) for row in rows]
 
 
-def test_a_loss_that_is_not_finite_is_null_and_still_named(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_is_null_and_named_beside(tmp_path: Path) -> None:
     metrics = MetricsWriter(tmp_path / "metrics.jsonl")
     metrics.row(step=np.int64(3), loss=np.float32("nan"), lr=0.5)
     metrics.close()

@@ -31,7 +31,7 @@ def read_old(folder: Path) -> list[tuple[float, str, Any]]:
     return [(float(match[1]), match[2], json.loads(match[3])) for match in matches if match]
 
 
-def test_both_dialects_tell_the_same_events_at_the_same_times(tmp_path: Path, toy_run: Any) -> None:
+def test_both_files_contain_the_same_events_at_the_same_times(tmp_path: Path, toy_run: Any) -> None:
     toy_run.write(tmp_path)
     new, old = read_new(tmp_path), read_old(tmp_path)
     assert len(new) == len(old) > 40
@@ -95,11 +95,11 @@ def test_run_stop_is_logged_once_on_every_rank(tmp_path: Path, rank: int) -> Non
     log.close()
 
 
-def test_the_null_log_takes_a_whole_run_and_writes_nothing(
+def test_the_null_log_accepts_a_whole_run_and_writes_nothing(
     tmp_path: Path, toy_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    toy_run.tell(NullLog())
+    toy_run.log_events(NullLog())
     assert not list(tmp_path.iterdir())
 
 
@@ -125,7 +125,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path, name: str) 
     value=st.text() | st.floats(allow_nan=False) | st.lists(st.integers()),
     key=st.from_regex(r"[a-z_]+", fullmatch=True),
 )
-def test_any_value_comes_back_from_both_dialects(value: Any, key: str) -> None:
+def test_any_value_comes_back_from_both_files(value: Any, key: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = MlperfLog(Path(folder))
         log.emit("point", key, value, note=value)

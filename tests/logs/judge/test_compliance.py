@@ -42,7 +42,7 @@ def swapped(first: str, second: str) -> Callable[[Lines], Lines]:
 def test_a_toy_run_passes_both_rulesets(tmp_path: Path, toy_run: Any, division: str, optimizer: str) -> None:
     values = getattr(toy_run, optimizer)
     if optimizer == "sgd" and division == "closed":
-        # 4.0.0 wants a polynomial decay of SGD, 0.6.0 its boundaries.
+        # For SGD, 4.0.0 asks for a polynomial decay, and 0.6.0 for the boundaries of a step decay.
         values = values | {
             "sgd_opt_learning_rate_decay_poly_power": 2,
             "sgd_opt_learning_rate_decay_steps": 1600,
@@ -88,7 +88,7 @@ def test_an_open_run_with_the_records_own_hyperparameters_passes_and_a_closed_on
         ("0.6.0", lambda lines: [*lines, ":::MLLOG {}"], "cannot be read"),
     ],
 )
-def test_a_log_with_one_fault_is_refused_and_the_words_name_it(
+def test_a_log_with_one_fault_fails_and_a_message_names_the_fault(
     tmp_path: Path, toy_run: Any, ruleset: str, edit: Callable[[Lines], Lines], key: str
 ) -> None:
     log = toy_run.write(tmp_path) / RESULT_FILES[ruleset]
@@ -122,13 +122,13 @@ def test_an_empty_log_fails(tmp_path: Path) -> None:
         assert "No log lines detected" in verdict.messages
 
 
-def test_the_rulesets_are_those_of_the_package_that_know_resnet() -> None:
+def test_the_rulesets_are_those_of_the_package_with_rules_for_resnet() -> None:
     package = Path(mlperf_logging.__path__[0]) / "compliance_checker"
     rules = [*package.glob("training_*.0/closed_resnet.yaml"), *package.glob("training_*.0/resnet.yaml")]
     assert tuple(sorted(path.parent.name.removeprefix("training_") for path in rules)) == RULESETS
 
 
-def test_a_log_is_judged_in_its_own_dialect_whatever_its_name(tmp_path: Path, toy_run: Any) -> None:
+def test_a_log_is_judged_by_the_ruleset_of_its_format_whatever_its_name(tmp_path: Path, toy_run: Any) -> None:
     toy_run.write(tmp_path)
     other = (tmp_path / RESULT_FILES["0.6.0"]).rename(tmp_path / "result_1.txt")
     assert find_logs(tmp_path) == [(tmp_path / "result_0.txt", "4.0.0"), (other, "0.6.0")]
@@ -136,7 +136,7 @@ def test_a_log_is_judged_in_its_own_dialect_whatever_its_name(tmp_path: Path, to
     assert find_logs(other, "4.0.0") == [(other, "4.0.0")]
 
 
-def test_check_says_pass_or_fail_a_line_a_log_and_in_its_exit_status(
+def test_check_prints_pass_or_fail_for_each_log_and_has_the_exit_status(
     tmp_path: Path, toy_run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = toy_run.write(tmp_path / "run")
@@ -172,7 +172,7 @@ def test_check_with_a_wrong_argument_is_one_line_and_status_2(
     assert error.count("\n") == 1
 
 
-def test_judging_what_is_not_there_is_a_users_error(tmp_path: Path) -> None:
+def test_judging_a_missing_log_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such log file"):
         judge(tmp_path / "result_0.txt", "4.0.0")
     with pytest.raises(UserError, match="no such run folder"):

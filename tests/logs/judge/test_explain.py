@@ -41,27 +41,27 @@ from tests.logs import samples
         ("a new kind of complaint", "a new kind of complaint (the checker's own words"),
     ],
 )  # fmt: skip
-def test_a_complaint_is_said_in_plain_words_with_its_remedy(complaint: str, words: str) -> None:
+def test_a_complaint_is_explained_in_plain_words_with_a_remedy(complaint: str, words: str) -> None:
     assert explain(complaint).startswith(words)
 
 
 @pytest.mark.parametrize("ruleset", ["0.6.0", "1.0.0", "4.0.0"])
 @pytest.mark.parametrize("fault", ["run_stop", "_size", "lars_", "submission_", "init_stop", "eval_accuracy"])
-def test_no_broken_rule_is_left_in_the_checkers_own_code(tmp_path: Path, ruleset: str, fault: str) -> None:
-    told = [each for each in samples.tell(division="closed") if fault not in each[1]]
+def test_no_complaint_keeps_the_checkers_python_expressions(tmp_path: Path, ruleset: str, fault: str) -> None:
+    events = [each for each in samples.run_events(division="closed") if fault not in each[1]]
     log = tmp_path / "log.txt"
-    log.write_text((samples.mll if ruleset == "0.6.0" else samples.mllog)(told))
+    log.write_text((samples.mll if ruleset == "0.6.0" else samples.mllog)(events))
     verdict = judge(log, ruleset)
     assert not verdict.passed
     for message in verdict.messages:
         assert not any(word in explain(message) for word in ("s['", "v['", "the rule is", "own words")), message
 
 
-def test_check_finds_ruleset_and_division_in_the_log_or_takes_what_is_asked(
+def test_check_takes_ruleset_and_division_from_the_log_or_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "log.txt"
-    old = samples.tell(begin_s=1.622e9, best=0.5)
+    old = samples.run_events(begin_s=1.622e9, best=0.5)
     log.write_text(samples.mllog(old))
     assert main(["check", str(log)]) == 0
     assert capsys.readouterr().out.startswith("PASS  1.0.0")
@@ -74,36 +74,34 @@ def test_check_finds_ruleset_and_division_in_the_log_or_takes_what_is_asked(
     assert main(["check", "--division", "open", str(log)]) == 0
 
 
-def test_a_line_number_stays_that_of_the_file_when_the_division_is_asked_for(tmp_path: Path) -> None:
+def test_line_numbers_are_those_of_the_file_also_with_another_division(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
-    told: Any = [(at, k, 1e-9 if k == "lars_epsilon" else v, m) for at, k, v, m in samples.tell()]
-    log.write_text(samples.mllog(told))
+    events: Any = [(at, k, 1e-9 if k == "lars_epsilon" else v, m) for at, k, v, m in samples.run_events()]
+    log.write_text(samples.mllog(events))
     line = next(n for n, text in enumerate(log.read_text().splitlines(), start=1) if "lars_epsilon" in text)
     (message,) = judge(log, "4.0.0", "closed").messages
     assert message.startswith(f"line {line}: CHECK for 'lars_epsilon'")
 
 
-def test_a_log_of_v05_and_a_damaged_one_are_answered_not_a_crash(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_of_v05_and_a_damaged_log_do_not_crash_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log.txt"
-    log.write_text(samples.mlp(samples.tell()))
+    log.write_text(samples.mlp(samples.run_events()))
     assert main(["check", str(log)]) == 2
     assert "is of round v0.5, for which the official checker has no rules" in capsys.readouterr().err
-    text = samples.mllog(samples.tell())
+    text = samples.mllog(samples.run_events())
     for damaged in (text[: len(text) // 2], text.replace('"time_ms": 1', '"time_ms": "x1'), text.replace("}", "")):
         log.write_bytes(damaged.encode() + b"\xff\x00")
         assert main(["check", str(log)]) == 1
         assert "FAIL" in capsys.readouterr().out
 
 
-def test_a_broken_rule_on_a_line_without_metadata_is_answered_too(
+def test_a_complaint_on_a_line_without_metadata_is_explained_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "result_0.mll.txt"
-    told = samples.mll(samples.tell()).replace(
+    events = samples.mll(samples.run_events()).replace(
         'global_batch_size: {"value": 3264, "metadata": {}}', 'global_batch_size: {"value": 0}'
     )
-    log.write_text(told)
+    log.write_text(events)
     assert main(["check", str(log)]) == 1
     assert "global_batch_size is 0: it must be above 0" in capsys.readouterr().out

@@ -35,9 +35,11 @@ def test_every_key_that_is_no_mere_number_has_a_remedy_of_its_own(key: str) -> N
 def test_a_complaint_names_the_line_of_the_file_also_under_another_division(
     tmp_path: Path, ruleset: str, division: str | None
 ) -> None:
-    told = [(at, key, "" if key == "submission_platform" else value, meta) for at, key, value, meta in samples.tell()]
+    events = [
+        (at, key, "" if key == "submission_platform" else value, meta) for at, key, value, meta in samples.run_events()
+    ]
     log = tmp_path / "log"
-    text = (samples.mll if ruleset == "0.6.0" else samples.mllog)(told)
+    text = (samples.mll if ruleset == "0.6.0" else samples.mllog)(events)
     log.write_text(f"other output\n\n{text}")
     number = next(n for n, line in enumerate(log.read_text().splitlines(), 1) if "submission_platform" in line)
     messages = judge(log, ruleset, division).messages
@@ -48,7 +50,7 @@ def test_a_complaint_names_the_line_of_the_file_also_under_another_division(
 def test_of_many_damaged_lines_three_are_shown_and_the_others_counted(tmp_path: Path) -> None:
     log = tmp_path / "log"
     damaged = "".join(f':::MLLOG {{"key": "broken {number}\n' for number in range(5))
-    log.write_text(samples.mllog(samples.tell()) + damaged)
+    log.write_text(samples.mllog(samples.run_events()) + damaged)
     messages = judge(log, "4.0.0").messages
     assert [each for each in messages if each.startswith("cannot be read (")] == list(messages[:3])
     assert messages[3] == "and 2 more lines cannot be read"

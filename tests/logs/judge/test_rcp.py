@@ -60,13 +60,13 @@ def test_five_runs_are_judged_by_their_olympic_mean() -> None:
         ([run(36), run(36, batch=4096)], "the logs do not agree on one global_batch_size"),
     ],
 )
-def test_where_nothing_can_be_compared_it_says_why(runs: list[RunRecord], words: str) -> None:
+def test_without_a_comparison_the_words_say_why(runs: list[RunRecord], words: str) -> None:
     found = compare_with_reference(runs)
     assert found.outcome == "no reference"
     assert found.words.startswith(words)
 
 
-def test_ten_runs_of_ones_own_become_a_reference(tmp_path: Path) -> None:
+def test_ten_own_runs_become_a_reference(tmp_path: Path) -> None:
     path = tmp_path / "rcp.json"
     epochs = (85, 86, 86, 86, 87, 86, 86, 85, 90, 86)
     runs = [run(each, batch=86016, seed=seed) for seed, each in enumerate(epochs)]

@@ -14,7 +14,7 @@ from logs.read.record import RunRecord
 from logs.show.reported_run import ReportedRun, summarise
 from tests.logs import samples
 
-DIALECTS = {"0.5.0": samples.mlp, "0.6.0": samples.mll, "4.0.0": samples.mllog}
+FORMATS = {"0.5.0": samples.mlp, "0.6.0": samples.mll, "4.0.0": samples.mllog}
 
 
 def parse(text: str) -> RunRecord:
@@ -30,17 +30,17 @@ def figures(record: RunRecord) -> dict[str, Any]:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    ruleset=st.sampled_from(sorted(DIALECTS)), blocks=st.integers(1, 6), every=st.integers(1, 4),
+    ruleset=st.sampled_from(sorted(FORMATS)), blocks=st.integers(1, 6), every=st.integers(1, 4),
     seconds=st.tuples(st.floats(0.1, 5000), st.floats(0.01, 100), st.floats(0, 1000)), batch=st.integers(512, 90_000),
 )  # fmt: skip
-def test_every_round_gives_the_times_and_epochs_that_were_run(
+def test_the_log_of_every_round_has_the_times_and_epochs_of_the_run(
     ruleset: str, blocks: int, every: int, seconds: tuple[float, float, float], batch: int
 ) -> None:
     epoch_s, eval_s, init_s = seconds
-    told = samples.tell(
+    events = samples.run_events(
         epochs=blocks * every, every=every, epoch_s=epoch_s, eval_s=eval_s, init_s=init_s, batch=batch
     )  # fmt: skip
-    record = parse(DIALECTS[ruleset](told))
+    record = parse(FORMATS[ruleset](events))
     assert record.time_to_train_s == pytest.approx(blocks * (every * epoch_s + eval_s), abs=0.002)
     assert record.median_epoch_s == pytest.approx(epoch_s, abs=0.002)
     assert record.images_per_s == pytest.approx(1281167 / epoch_s, rel=0.03)
@@ -57,53 +57,53 @@ def test_every_round_gives_the_times_and_epochs_that_were_run(
 
 
 @pytest.mark.parametrize(("day_s", "ruleset"), [(1.592e9, "0.7.0"), (1.683e9, "3.0.0"), (1.715e9, "4.0.0")])
-def test_the_rounds_that_share_a_dialect_are_told_by_their_date(day_s: float, ruleset: str) -> None:
-    assert parse(samples.mllog(samples.tell(begin_s=day_s))).ruleset == ruleset
+def test_the_date_tells_rounds_apart_that_share_a_format(day_s: float, ruleset: str) -> None:
+    assert parse(samples.mllog(samples.run_events(begin_s=day_s))).ruleset == ruleset
 
 
-def test_blocks_without_epochs_and_names_with_time_0_are_understood() -> None:
-    # The form of the TPU submissions of v0.6 (blocks from 4, stops after the next start) and v1.0 (blocks from 0).
-    told = [each for each in samples.tell(epochs=12) if not each[1].startswith(("epoch", "eval_st"))]
-    told = [(0.0 if key.startswith("submission") else at, key, value, meta) for at, key, value, meta in told]
-    record = parse(samples.mllog(told).replace('"first_epoch_num": 1,', '"first_epoch_num": 0,'))
+def test_blocks_without_epochs_and_submitters_with_time_0_are_read() -> None:
+    # As in the TPU submissions of v0.6 (blocks from 4, a stop after the next start) and v1.0 (blocks from 0).
+    events = [each for each in samples.run_events(epochs=12) if not each[1].startswith(("epoch", "eval_st"))]
+    events = [(0.0 if key.startswith("submission") else at, key, value, meta) for at, key, value, meta in events]
+    record = parse(samples.mllog(events).replace('"first_epoch_num": 1,', '"first_epoch_num": 0,'))
     assert (record.submitter, record.epochs, record.evaluations[0].epoch) == ("Anyone", 12, 4)
     assert record.ruleset == "4.0.0"
     assert record.median_epoch_s == pytest.approx(41 / 4)
-    # Where the evaluation is marked, the block's time without it counts.
-    with_marks = [each for each in samples.tell(epochs=12) if not each[1].startswith("epoch")]
+    # If the log marks the evaluation, only the rest of the block counts.
+    with_marks = [each for each in samples.run_events(epochs=12) if not each[1].startswith("epoch")]
     assert parse(samples.mllog(with_marks)).median_epoch_s == pytest.approx(10)
 
 
 @pytest.mark.parametrize(("first", "logged"), [(0, 7), (1, 8)])
-def test_v05_counts_epochs_from_0_or_1_and_we_from_1(first: int, logged: int) -> None:
-    text = samples.mlp(samples.tell(), first_epoch=first)
+def test_v05_numbers_epochs_from_0_or_1_and_a_record_from_1(first: int, logged: int) -> None:
+    text = samples.mlp(samples.run_events(), first_epoch=first)
     assert f'"epoch": {logged}}}' in text
     assert parse(text).epochs == 8
-    # Marks that were all written at the end, in milliseconds, say nothing of an epoch's length.
+    # Epoch events that were all logged within milliseconds at the end say nothing on the duration of an epoch.
     late = [line for line in text.splitlines() if "train_epoch" not in line]
     head = f":::MLPv0.5.0 resnet {samples.BEGIN_S + 102:.0f}"
     late[-1:-1] = [f"{head}.00{i} (a:1) train_epoch: {i + first}" for i in range(8)]
     assert (parse("\n".join(late)).epochs, parse("\n".join(late)).median_epoch_s) == (8, None)
 
 
-def test_v05_of_one_worker_says_no_global_batch() -> None:
-    assert parse(samples.mlp(samples.tell(batch=26))).global_batch_size is None
+def test_v05_with_the_batch_of_one_worker_has_no_global_batch() -> None:
+    assert parse(samples.mlp(samples.run_events(batch=26))).global_batch_size is None
 
 
-def test_evaluations_before_run_start_are_warm_up() -> None:
-    told = samples.tell()
-    start = next(at for at, key, *_ in told if key == "run_start")
+def test_evaluations_before_run_start_are_left_out_as_warm_up() -> None:
+    events = samples.run_events()
+    start = next(at for at, key, *_ in events if key == "run_start")
     warm = [(start - 5, "eval_accuracy", 0.1, {"epoch_num": 3})]
-    assert len(parse(samples.mlp(warm + told)).evaluations) == 2
+    assert len(parse(samples.mlp(warm + events)).evaluations) == 2
 
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), ranks=st.integers(2, 4))
 def test_interleaved_ranks_and_text_before_the_token_change_nothing(data: Any, ranks: int) -> None:
-    told = samples.tell()
-    plain, lines = samples.mllog(told), []
+    events = samples.run_events()
+    plain, lines = samples.mllog(events), []
     for rank in range(ranks):
-        shifted = [(at + 0.001 * rank, key, value, metadata) for at, key, value, metadata in told]
+        shifted = [(at + 0.001 * rank, key, value, metadata) for at, key, value, metadata in events]
         lines.append(samples.mllog(shifted).splitlines())
     merged = []
     for group in zip(*lines, strict=True):
@@ -115,8 +115,8 @@ def test_interleaved_ranks_and_text_before_the_token_change_nothing(data: Any, r
         assert found[key] == pytest.approx(expected[key], abs=0.01)
 
 
-def test_thousands_of_init_start_lines_count_from_the_first() -> None:
-    text = samples.mll(samples.tell())
+def test_of_thousands_of_init_start_lines_the_first_counts() -> None:
+    text = samples.mll(samples.run_events())
     line = next(each for each in text.splitlines() if "init_start" in each)
     later = [line.replace(f"{samples.BEGIN_S:.3f}", f"{samples.BEGIN_S + i / 1000:.3f}") for i in range(2048)]
     record = parse(text.replace(line, "\n".join(later)))
@@ -124,8 +124,8 @@ def test_thousands_of_init_start_lines_count_from_the_first() -> None:
     assert record.init_starts == (2048, 2.047)
 
 
-def test_two_records_glued_together_are_two_and_a_broken_one_costs_only_itself() -> None:
-    text = samples.mllog(samples.tell())
+def test_two_records_on_a_line_are_two_and_a_broken_one_hides_no_other() -> None:
+    text = samples.mllog(samples.run_events())
     assert figures(parse(text.replace("\n", ""))) == figures(parse(text))
     whole, broken = text.splitlines(), ':::MLLOG {"namespace": "", "time_ms": 17'
     record = parse("\n".join([*whole[:9], broken + whole[9], *whole[10:]]))
@@ -133,8 +133,8 @@ def test_two_records_glued_together_are_two_and_a_broken_one_costs_only_itself()
     assert figures(record) == figures(parse(text)) | {"unreadable_records": 1}
 
 
-def test_a_run_that_never_stopped_has_no_time_to_train_but_its_course() -> None:
-    text = samples.mllog(samples.tell(epochs=12))
+def test_a_run_without_run_stop_has_evaluations_but_no_time_to_train() -> None:
+    text = samples.mllog(samples.run_events(epochs=12))
     cut = text[: text.rindex('"key": "eval_start"')]
     record = parse(cut)
     assert (record.time_to_train_s, record.status, record.epochs) == (None, None, 8)
@@ -142,19 +142,33 @@ def test_a_run_that_never_stopped_has_no_time_to_train_but_its_course() -> None:
     assert record.unreadable == 1
 
 
-def test_an_accuracy_that_is_no_number_is_none_and_the_last_number_counts() -> None:
-    text = samples.mllog(samples.tell()).replace('"value": 0.76,', '"value": NaN,')
+def test_tracked_throughput_counts_where_the_log_has_no_epochs() -> None:
+    events = [each for each in samples.run_events() if not each[1].startswith(("epoch", "block"))]
+    rates = [
+        (samples.BEGIN_S + 30, "tracked_stats", {"throughput": rate}, {"epoch_num": n})
+        for n, rate in ((1, 90.0), (2, 110.0))
+    ]
+    record = parse(samples.mllog([*events[:-1], *rates, events[-1]]))
+    assert record.throughputs == ((1, 90), (2, 110))
+    assert record.images_per_s == 100
+
+
+def test_an_accuracy_that_is_not_a_number_is_none_and_the_last_number_counts() -> None:
+    text = samples.mllog(samples.run_events()).replace('"value": 0.76,', '"value": NaN,')
     record = parse(text)
     assert [each.accuracy for each in record.evaluations] == [0.38, None]
     assert figures(record)["final_accuracy"] == 0.38
 
 
 def test_a_run_started_again_in_the_same_file_is_the_one_that_counts() -> None:
-    first = samples.mll(samples.tell(epoch_s=99, begin_s=samples.BEGIN_S - 9000))
+    first = samples.mll(samples.run_events(epoch_s=99, begin_s=samples.BEGIN_S - 9000))
     died = first[: first.index("epoch_stop")].rpartition("\n")[0]
-    assert parse(died + "\n" + samples.mll(samples.tell())).time_to_train_s == 82
-    # What follows a finished run, another one or a slow rank, does not change it.
-    assert parse(samples.mll(samples.tell()) + samples.mll(samples.tell(begin_s=samples.BEGIN_S + 9e3))).epochs == 8
+    assert parse(died + "\n" + samples.mll(samples.run_events())).time_to_train_s == 82
+    # Events after run_stop, of another run or a slow rank, change nothing.
+    assert (
+        parse(samples.mll(samples.run_events()) + samples.mll(samples.run_events(begin_s=samples.BEGIN_S + 9e3))).epochs
+        == 8
+    )
 
 
 PIECES = st.sampled_from([
@@ -168,16 +182,16 @@ PIECES = st.sampled_from([
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(PIECES | st.text(max_size=20), max_size=25))
-def test_no_text_makes_the_parser_fall(pieces: list[str]) -> None:
+def test_no_text_crashes_the_parser(pieces: list[str]) -> None:
     figures(parse("".join(pieces)))
 
 
 @settings(max_examples=100, deadline=None)
-@given(data=st.data(), ruleset=st.sampled_from(sorted(DIALECTS)))
-def test_no_damage_to_a_log_makes_the_parser_fall(
+@given(data=st.data(), ruleset=st.sampled_from(sorted(FORMATS)))
+def test_no_damage_to_a_log_crashes_the_parser(
     tmp_path_factory: pytest.TempPathFactory, data: Any, ruleset: str
 ) -> None:
-    content = bytearray(DIALECTS[ruleset](samples.tell()).encode())
+    content = bytearray(FORMATS[ruleset](samples.run_events()).encode())
     for _ in range(data.draw(st.integers(1, 5))):
         at = data.draw(st.integers(0, len(content)))
         content[at : at + data.draw(st.integers(0, 200))] = data.draw(st.binary(max_size=8))
@@ -190,7 +204,7 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     path = tmp_path / "large.txt"
     line = samples.mllog([(samples.BEGIN_S, "weights_initialization", None, {"tensor": "stage1_conv1_weight"})])
     with path.open("w") as file:
-        file.write(samples.mllog(samples.tell()))
+        file.write(samples.mllog(samples.run_events()))
         file.writelines([line * 500] * 40)
         file.write("x" * 5_000_000)
     parse_log(path)
@@ -202,7 +216,7 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     assert peak < 4_500_000 < path.stat().st_size / 2
 
 
-def test_a_log_that_is_not_there_is_a_users_error(tmp_path: Path) -> None:
+def test_a_missing_log_is_a_user_error_and_an_empty_one_is_not(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none.txt: cannot be read \(No such file or directory\); give a run folder"):
         parse_log(tmp_path / "none.txt")
     (tmp_path / "empty").touch()

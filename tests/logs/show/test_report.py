@@ -15,7 +15,7 @@ from tests.logs import samples
 
 
 class Page(HTMLParser):
-    """A page's tags and words; complains of tags left open."""
+    """The tags and words of a page; fails if a tag is not closed."""
 
     void = frozenset({"meta", "br", "path", "rect", "circle"})
 
@@ -48,7 +48,7 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the drawings out, which take most of a report's time."""
+    """Write descriptions in place of drawings, which take most of a report's time."""
     monkeypatch.setattr("logs.show.drawing.to_svg", lambda chart: f"<svg>{escape(chart.description)}</svg>")
 
 
@@ -58,7 +58,7 @@ def runs(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_page_of_several_runs_says_how_long_and_how_sure(
+def test_the_page_of_several_runs_has_their_times_and_charts(
     tmp_path: Path, runs: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "page" / "report.html"
@@ -94,7 +94,7 @@ def test_the_slowest_rank_is_named_and_of_many_ranks_both_ends_are_drawn(tmp_pat
     assert "rank 1000" not in text
 
 
-def test_the_page_needs_nothing_else_and_can_be_read_without_eyes_or_mouse(tmp_path: Path, runs: list[str]) -> None:
+def test_the_page_loads_nothing_and_works_with_screen_reader_and_keyboard(tmp_path: Path, runs: list[str]) -> None:
     out = tmp_path / "report.html"
     main(["report", *runs, "--out", str(out)])
     page = Page(out)
@@ -109,7 +109,7 @@ def test_the_page_needs_nothing_else_and_can_be_read_without_eyes_or_mouse(tmp_p
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_one_run_has_its_page_in_its_folder_and_says_why_a_log_fails(runs: list[str]) -> None:
+def test_the_page_of_one_run_is_in_the_run_folder_and_says_why_a_log_fails(runs: list[str]) -> None:
     folder = Path(runs[0])
     log = folder / "result_0.txt"
     log.write_text("\n".join(line for line in log.read_text().splitlines() if "train_samples" not in line))
@@ -122,9 +122,9 @@ def test_one_run_has_its_page_in_its_folder_and_says_why_a_log_fails(runs: list[
 
 @pytest.mark.usefixtures("undrawn")
 def test_foreign_logs_of_all_rounds_stand_side_by_side(tmp_path: Path) -> None:
-    told = samples.tell(epochs=36, batch=3264)
+    events = samples.run_events(epochs=36, batch=3264)
     for name, write in (("result_0", samples.mlp), ("result_1", samples.mll), ("result_2", samples.mllog)):
-        (tmp_path / f"{name}.txt").write_text(write(told))
+        (tmp_path / f"{name}.txt").write_text(write(events))
     out = tmp_path / "report.html"
     assert main(["report", str(tmp_path), "--out", str(out)]) == 0
     page = Page(out)
@@ -133,8 +133,8 @@ def test_foreign_logs_of_all_rounds_stand_side_by_side(tmp_path: Path) -> None:
     assert "Reference convergence: normal: 36 epochs" in page.text
 
 
-def test_json_gives_the_figures_of_each_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.txt").write_text(samples.mllog(samples.tell()))
+def test_json_contains_the_figures_of_each_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text(samples.mllog(samples.run_events()))
     (tmp_path / "b.txt").write_bytes(b"nothing\xff of the kind")
     assert main(["report", "--json", str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]) == 0
     first, second = json.loads(capsys.readouterr().out)
@@ -149,7 +149,7 @@ def test_json_gives_the_figures_of_each_log(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.usefixtures("undrawn")
 def test_markup_in_a_log_stays_text(tmp_path: Path) -> None:
     log = tmp_path / "a.txt"
-    log.write_text(samples.mllog(samples.tell(org="<script>alert(1)</script>")))
+    log.write_text(samples.mllog(samples.run_events(org="<script>alert(1)</script>")))
     main(["report", str(log), "--out", str(tmp_path / "r.html")])
     page = Page(tmp_path / "r.html")
     assert not page.all("script")
@@ -161,7 +161,7 @@ def test_markup_in_a_log_stays_text(tmp_path: Path) -> None:
     "name",
     ["metrics.jsonl", "ranks.json", "startup.json", "summary.json", "config.yaml", "result_0.txt", "verdict.json"],
 )
-def test_a_damaged_file_costs_its_part_of_the_page_only(tmp_path: Path, name: str) -> None:
+def test_a_damaged_file_removes_only_a_part_of_the_page(tmp_path: Path, name: str) -> None:
     folder = samples.run_folder(tmp_path / "run")
     for content in (
         b"\xff\xfe{",
@@ -194,7 +194,7 @@ def test_report_with_a_wrong_argument_is_one_line_and_status_2(
 
 @pytest.mark.ranks
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
-def test_a_browser_shows_the_page_on_a_phone_without_anything_beyond_its_edge(tmp_path: Path, runs: list[str]) -> None:
+def test_on_a_phone_nothing_of_the_page_is_beyond_the_edge(tmp_path: Path, runs: list[str]) -> None:
     out = tmp_path / "report.html"
     main(["report", *runs, "--out", str(out)])
     probe = """<iframe id=f src=report.html style="width:390px;height:800px"></iframe><script>

@@ -15,7 +15,7 @@ def row(step: int, **more: object) -> str:
     return json.dumps({"kind": "interval", "step": step, "images_per_s": 1000.0, "time": 100.0, **more}) + "\n"
 
 
-def test_a_growing_file_is_read_on_from_its_last_whole_line(tmp_path: Path) -> None:
+def test_a_growing_file_is_read_from_the_end_of_the_last_complete_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     follower = MetricsFollower(path)
     follower.update()
@@ -31,7 +31,7 @@ def test_a_growing_file_is_read_on_from_its_last_whole_line(tmp_path: Path) -> N
     assert follower.last["interval"]["step"] == 7
 
 
-def test_a_run_is_followed_to_its_end_and_its_status_is_ours(tmp_path: Path) -> None:
+def test_a_run_is_followed_to_its_end_and_decides_the_exit_status(tmp_path: Path) -> None:
     folder = samples.run_folder(tmp_path / "run")
     summary = (folder / "summary.json").read_bytes()
     (folder / "summary.json").unlink()
@@ -58,7 +58,7 @@ def test_a_run_is_followed_to_its_end_and_its_status_is_ours(tmp_path: Path) -> 
     assert "\x1b" not in shown.getvalue()
 
 
-def test_the_time_left_is_the_references_where_there_is_one() -> None:
+def test_the_time_left_follows_from_the_reference_if_there_is_one() -> None:
     recipe = load_recipe("mlperf-b3264")
     steps_of_10_epochs = 10 * 1281167 // 3264
     last = {
@@ -78,7 +78,7 @@ def test_the_time_left_is_the_references_where_there_is_one() -> None:
     assert left.startswith("  at most ")
 
 
-def test_watching_what_is_no_run_is_a_users_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watching_a_folder_that_is_no_run_is_a_user_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", str(tmp_path)]) == 2
     assert "contains no config.yaml; give a run folder" in capsys.readouterr().err
     with pytest.raises(UserError):
