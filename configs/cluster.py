@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from configs.blocks.execution import Communication, Engine
+from configs.blocks.execution import Communication, EngineSettings
 from configs.blocks.jobs import Checkpoint, Container, Paths, Scheduler, Submission
 from configs.blocks.machines import Fabric, Node
 from configs.errors import ConfigError
@@ -65,7 +65,7 @@ class Cluster(Section):
     fabric: Fabric = Fabric()
     scheduler: Scheduler = Scheduler()
     container: Container = Container()
-    engine: Engine = Engine()
+    engine: EngineSettings = EngineSettings()
     communication: Communication = Communication()
     checkpoint: Checkpoint = Checkpoint()
     paths: Paths = Paths()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from configs.blocks.execution import Communication, Engine
+from configs.blocks.execution import Communication, EngineSettings
 from configs.blocks.images import Crop, Data
 from configs.blocks.jobs import Container, Paths, Scheduler, Submission
 from configs.blocks.machines import Fabric, Node
@@ -32,7 +32,7 @@ __all__ = [
     "Cosine",
     "Crop",
     "Data",
-    "Engine",
+    "EngineSettings",
     "Fabric",
     "Lars",
     "Loss",

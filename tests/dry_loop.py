@@ -24,7 +24,7 @@ from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
 from train.engine.protocol import Engine, Optimizer, Trainee
 from train.evaluate import top1_score
-from train.loop import Result, Run, train
+from train.loop import Result, TrainingRun, train
 from train.measure.progress import Progress
 from train.measure.timing import StepClock
 from train.rank.identity import Identity
@@ -105,7 +105,7 @@ def dry_train(  # noqa: PLR0913
 ) -> tuple[Result, RunPlan]:  # fmt: skip
     """Run the loop; its evaluations give ``tops`` (0 to 1) in turn, and nothing of a step is computed.
 
-    It is told to stop after ``stop_from`` batches; ``changes`` replace parts of the `Run`.
+    It is told to stop after ``stop_from`` batches; ``changes`` replace parts of the `TrainingRun`.
     """
     plan, every, answers = plan_run(recipe, world_size), recipe.run.log_every_steps, iter(tops)
     engine = cast(Engine, NumberEngine())
@@ -115,7 +115,7 @@ def dry_train(  # noqa: PLR0913
         every_steps=every, visible=False,
     )  # fmt: skip
     total = recipe.data.eval_samples
-    run = Run(
+    run = TrainingRun(
         plan=plan, schedule=resolve_schedule(recipe, plan),
         step=Step(
             engine, cast(Trainee, blank), cast(Optimizer, blank), SingleProcess(), BucketPlan(((1,), (0,))),

@@ -22,7 +22,7 @@ from train.rank.signals import RunStopped
 from train.schedule import LrSchedule
 from train.step import Step
 
-__all__ = ["Result", "Run", "RunFailed", "blocks", "train"]
+__all__ = ["Result", "RunFailed", "TrainingRun", "blocks", "train"]
 
 
 class RunFailed(RuntimeError):
@@ -47,7 +47,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """The parts of a run that do not change while it runs.
 
     Attributes:
@@ -84,7 +84,7 @@ def blocks(plan: RunPlan, first_epoch: int = 1) -> list[range]:
     return [range(start, end + 1) for start, end in zip(starts, ends, strict=True)]
 
 
-def train(run: Run, *, log: EventLog, progress: Progress) -> Result:
+def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
     """Train to the target; every rank calls this at the same time.
 
     The clock of the run starts here. The training source is opened afterwards, so that no training byte is read before
@@ -146,8 +146,14 @@ def _timed(evaluate: Callable[[], Score]) -> tuple[Score, float]:
 
 
 def _report(
-    run: Run, window: LossWindow, progress: Progress, source: TrainingSource, at: Position, *, is_last: bool = False
-) -> None:  # fmt: skip
+    run: TrainingRun,
+    window: LossWindow,
+    progress: Progress,
+    source: TrainingSource,
+    at: Position,
+    *,
+    is_last: bool = False,
+) -> None:
     """Read and report the losses of finished steps; stop the run here if any rank was told to stop.
 
     Every rank reads the same steps at the same point, so all ranks stop together. They stop at the end of an interval,

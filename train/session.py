@@ -192,7 +192,7 @@ class _Training:
 
     def run(self, images: Images, log: EventLog, watchdog: Watchdog, signals: StopSignals) -> tuple[Result, Clock]:
         """Train and return the result and the clock that measured the run."""
-        from train.loop import Run, train  # noqa: PLC0415 (imported while nothing waits)
+        from train.loop import TrainingRun, train  # noqa: PLC0415 (imported while nothing waits)
         from train.measure.progress import Progress  # noqa: PLC0415
 
         rank, goal = self.rank, self.rank.recipe.run
@@ -214,7 +214,7 @@ class _Training:
             visible=is_reporter,
         )
         try:
-            run = Run(
+            run = TrainingRun(
                 plan=rank.plan,
                 schedule=resolve_schedule(rank.recipe, rank.plan),
                 step=rank.make_step(clock, on_step, told_to_stop=signals.told_to_stop),

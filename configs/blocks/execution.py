@@ -9,10 +9,10 @@ from pydantic import Field
 from configs.registry import CommunicatorKind
 from configs.section import Section
 
-__all__ = ["Communication", "Engine"]
+__all__ = ["Communication", "EngineSettings"]
 
 
-class Engine(Section):
+class EngineSettings(Section):
     """How MXNet and DALI use one rank's share of the machine."""
 
     precision: Literal["float32", "float16"] = Field(

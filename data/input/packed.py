@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.schema import Engine, Recipe
+from configs.schema import EngineSettings, Recipe
 from data.input.batches import EvaluationBatch, EvaluationSource, TrainingBatch, TrainingSource
 from data.input.pipeline import make_pipeline
 from data.input.stream import ReadRequest, Stream, UndecodableError, index_rows
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 def open_training(  # noqa: PLR0913
     recipe: Recipe,
-    engine: Engine,
+    engine: EngineSettings,
     folder: Path,
     *,
     batch_size: int,
@@ -59,7 +59,7 @@ def open_training(  # noqa: PLR0913
 
 def open_evaluation(  # noqa: PLR0913
     recipe: Recipe,
-    engine: Engine,
+    engine: EngineSettings,
     folder: Path,
     *,
     batch_size: int,

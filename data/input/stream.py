@@ -15,7 +15,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from configs.schema import Engine, Recipe
+from configs.schema import EngineSettings, Recipe
 from data.input.batches import DataError, TrainingBatch
 
 __all__ = ["READER", "ReadRequest", "Stream", "UndecodableError", "index_rows"]
@@ -42,7 +42,7 @@ class ReadRequest:
     """
 
     recipe: Recipe
-    engine: Engine
+    engine: EngineSettings
     folder: Path
     split: str
     batch_size: int

@@ -14,7 +14,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from configs.schema import Engine, Recipe
+from configs.schema import EngineSettings, Recipe
 from data.input.batches import EvaluationBatch, EvaluationSource, TrainingBatch, TrainingSource
 from data.shards import shard_range, stream_seed
 
@@ -29,7 +29,7 @@ _SHARE_OF_A_CLASS = 0.2
 
 def open_synthetic_training(  # noqa: PLR0913
     recipe: Recipe,
-    engine: Engine,
+    engine: EngineSettings,
     *,
     batch_size: int,
     rank: int,
@@ -58,7 +58,7 @@ def open_synthetic_training(  # noqa: PLR0913
 
 def open_synthetic_evaluation(
     recipe: Recipe,
-    engine: Engine,
+    engine: EngineSettings,
     *,
     batch_size: int,
     rank: int,
@@ -111,7 +111,9 @@ class _SyntheticEvaluation:
 class _Pool:
     """Images and labels in the memory of the device."""
 
-    def __init__(self, recipe: Recipe, engine: Engine, split: str, num_samples: int, device_id: int | None) -> None:
+    def __init__(
+        self, recipe: Recipe, engine: EngineSettings, split: str, num_samples: int, device_id: int | None
+    ) -> None:
         context = mx.cpu() if device_id is None else mx.gpu(device_id)
         images, labels = _draw(recipe, split, num_samples)
         if engine.layout == "NCHW":

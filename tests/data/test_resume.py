@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from configs.load import load_recipe
-from configs.schema import Engine, Recipe
+from configs.schema import EngineSettings, Recipe
 from data.input.batches import TrainingSource
 from data.input.packed import open_training
 from data.input.synthetic import open_synthetic_training
@@ -50,9 +50,11 @@ def _open(folder: Path, overrides: list[str], rank: int, state: bytes = b"") -> 
         ],
     )
     if recipe.data.source == "synthetic":
-        return open_synthetic_training(recipe, Engine(), batch_size=BATCH, rank=rank, world_size=WORLD, state=state)
+        return open_synthetic_training(
+            recipe, EngineSettings(), batch_size=BATCH, rank=rank, world_size=WORLD, state=state
+        )
     return open_training(
-        recipe, Engine(), folder, batch_size=BATCH, rank=rank, world_size=WORLD, device_id=None, state=state
+        recipe, EngineSettings(), folder, batch_size=BATCH, rank=rank, world_size=WORLD, device_id=None, state=state
     )
 
 

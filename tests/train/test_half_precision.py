@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from configs.load import load_cluster, load_recipe
-from configs.schema import Engine, Lars, Loss, Model
+from configs.schema import EngineSettings, Lars, Loss, Model
 from tests.engines import ALONE
 from tests.oracles import LarsOracle
 from train.comm.buckets import BucketPlan
@@ -27,11 +27,11 @@ RECIPE, CLUSTER = load_recipe("abci-b86016"), load_cluster("abci-v100")
 TABLE = build_network("resnet50", num_classes=1000, image_size=224, input_channels=4)
 TWO = BucketPlan(((0,), (1,)))
 SMALL = Model(name="resnet8", num_classes=10, image_size=16, input_channels=4)
-HALF = Engine(precision="float16", layout="NHWC")
+HALF = EngineSettings(precision="float16", layout="NHWC")
 RATES = [0.1, 0.2, 0.15]
 
 
-def _small(engine: Engine, *, accumulate: bool = False, context: object = None) -> TrainedNetwork:
+def _small(engine: EngineSettings, *, accumulate: bool = False, context: object = None) -> TrainedNetwork:
     table = build_network("resnet8", num_classes=10, image_size=16, input_channels=4)
     network = TrainedNetwork(
         table, model=SMALL, loss=Loss(), engine=engine, context=context or mx.cpu(), accumulate=accumulate
@@ -73,7 +73,7 @@ def test_the_record_holds_161_tensors_whose_float32_masters_are_the_seeded_weigh
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_both_layouts_and_precisions_begin_with_the_same_weights(precision: Literal["float32", "float16"]) -> None:
-    engines = Engine(precision=precision, layout="NCHW"), Engine(precision=precision, layout="NHWC")
+    engines = EngineSettings(precision=precision, layout="NCHW"), EngineSettings(precision=precision, layout="NHWC")
     networks = [_small(engine) for engine in engines]
     first, second = (checksum(network.each_weight()) for network in networks)
     assert first == second == checksum(initial_weights(networks[0].network, SMALL, seed=1).items())
@@ -130,10 +130,10 @@ def test_a_step_in_float16_on_a_gpu_agrees_with_float32_on_a_cpu(
     random = np.random.default_rng(0)
     images = random.standard_normal((8, 4, 16, 16), np.float32)
     labels = random.integers(0, 10, 8)
-    engine = Engine(precision="float16", layout=layout)
+    engine = EngineSettings(precision="float16", layout=layout)
     found = []
     for network, context in (
-        (_small(Engine()), mx.cpu()),
+        (_small(EngineSettings()), mx.cpu()),
         (_small(engine, accumulate=accumulate, context=mx.gpu()), mx.gpu()),
     ):
         is_nhwc = context == mx.gpu() and layout == "NHWC"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mxnet.gluon.model_zoo import vision
 
-from configs.schema import Engine, Loss, Model, Sgd
+from configs.schema import EngineSettings, Loss, Model, Sgd
 from tests.engines import cpu_engine
 from train.engine.build import dropout_seed
 from train.engine.init import initial_weights
@@ -32,7 +32,7 @@ def _network(model: Model) -> TrainedNetwork:
 
 
 def _network_of(table: Network, model: Model, layout: Literal["NCHW", "NHWC"] = "NCHW") -> TrainedNetwork:
-    engine = Engine(layout=layout)
+    engine = EngineSettings(layout=layout)
     network = TrainedNetwork(table, model=model, loss=Loss(), engine=engine, context=mx.cpu(), accumulate=False)
     network.load_weights(initial_weights(table, model, seed=1))
     return network
@@ -84,7 +84,9 @@ def test_logits_equal_those_of_the_model_zoo_with_the_zoos_parameters(name: str,
     _fill(zoo)
     theirs = zoo(images).asnumpy()
     zoo.save_parameters(str(tmp_path / "zoo.params"))
-    network = TrainedNetwork(table, model=model, loss=Loss(), engine=Engine(), context=mx.cpu(), accumulate=False)
+    network = TrainedNetwork(
+        table, model=model, loss=Loss(), engine=EngineSettings(), context=mx.cpu(), accumulate=False
+    )
     network.load_weights(load_parameters(tmp_path / "zoo.params", table, {}, cpu_engine().read_parameters))
     np.testing.assert_allclose(network.predict(images).asnumpy(), theirs, rtol=1e-4, atol=1e-4 * theirs.std())
     _require_that_it_says_something(zoo, images, theirs)

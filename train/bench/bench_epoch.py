@@ -26,7 +26,7 @@ from train.comm.buckets import plan_reductions
 from train.comm.communicator import SingleProcess
 from train.engine.protocol import Engine, Optimizer, Trainee
 from train.evaluate import top1_score
-from train.loop import Run, train
+from train.loop import TrainingRun, train
 from train.measure.progress import Progress
 from train.measure.timing import StepClock
 from train.networks.arch import build_network
@@ -170,7 +170,7 @@ def _python_step() -> dict[str, float]:
         every_steps=recipe.run.log_every_steps,
         visible=False,
     )
-    run = Run(
+    run = TrainingRun(
         plan=plan,
         schedule=resolve_schedule(recipe, plan),
         step=step,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 
 from configs.plan import RunPlan
-from configs.schema import Engine
+from configs.schema import EngineSettings
 from train.networks.arch import Layer, Network
 
 __all__ = ["BYTES_PER_NUMBER", "InputBuffers", "MemoryEstimate", "estimate_input", "estimate_memory"]
@@ -62,7 +62,7 @@ class MemoryEstimate:
         return sum(astuple(self))
 
 
-def estimate_input(network: Network, plan: RunPlan, engine: Engine, *, on_gpu: bool) -> InputBuffers:
+def estimate_input(network: Network, plan: RunPlan, engine: EngineSettings, *, on_gpu: bool) -> InputBuffers:
     """Return the buffers of the input: for each place of the queue, one micro-batch of cropped, normalised images."""
     numbers = plan.per_rank_batch_size * network.input_channels * network.image_size**2
     batch_bytes = numbers * BYTES_PER_NUMBER[engine.precision]
@@ -76,7 +76,7 @@ def estimate_input(network: Network, plan: RunPlan, engine: Engine, *, on_gpu: b
 
 
 def estimate_memory(
-    network: Network, plan: RunPlan, engine: Engine, buffers: InputBuffers, *, on_gpu: bool, num_moments: int
+    network: Network, plan: RunPlan, engine: EngineSettings, buffers: InputBuffers, *, on_gpu: bool, num_moments: int
 ) -> MemoryEstimate:
     """Estimate a rank's memory during training.
 

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from configs.load import load_recipe
-from configs.schema import Engine, Recipe
+from configs.schema import EngineSettings, Recipe
 from data.input.batches import DataError, EvaluationSource, TrainingSource
 from data.input.packed import open_evaluation, open_training
 from data.recordio import RecordWriter, frame, pack_image
@@ -80,7 +80,7 @@ def training(
     folder: Path, recipe: Recipe, *, batch: int = 4, rank: int = 0, world: int = 1, **engine: Any
 ) -> TrainingSource:
     return open_training(
-        recipe, Engine(**engine), folder, batch_size=batch, rank=rank, world_size=world, device_id=None
+        recipe, EngineSettings(**engine), folder, batch_size=batch, rank=rank, world_size=world, device_id=None
     )
 
 
@@ -88,7 +88,7 @@ def evaluation(
     folder: Path, recipe: Recipe, *, batch: int = 4, rank: int = 0, world: int = 1, **engine: Any
 ) -> EvaluationSource:
     return open_evaluation(
-        recipe, Engine(**engine), folder, batch_size=batch, rank=rank, world_size=world, device_id=None
+        recipe, EngineSettings(**engine), folder, batch_size=batch, rank=rank, world_size=world, device_id=None
     )
 
 
@@ -397,7 +397,7 @@ def test_a_gpu_pipeline_is_accepted_up_to_the_missing_driver(tmp_path: Path) -> 
     for kind in ("none", "shift", "resized"):
         recipe = recipe_for(overrides=[f"data.crop={{kind: {kind}, padding: 2}}", "data.flip=true"])
         with pytest.raises((RuntimeError, mx.base.MXNetError), match=r"(?i)cuda"):
-            open_training(recipe, Engine(), tmp_path, batch_size=4, rank=0, world_size=1, device_id=0)
+            open_training(recipe, EngineSettings(), tmp_path, batch_size=4, rank=0, world_size=1, device_id=0)
 
 
 @pytest.mark.gpu
@@ -407,11 +407,11 @@ def test_a_gpu_gives_the_same_images_as_a_cpu(tmp_path: Path, kind: str) -> None
     write_split(tmp_path, "eval", 10, draw=pattern)
     recipe = recipe_for(overrides=[f"data.crop={{kind: {kind}}}"])
     place: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": 1}
-    sources = [open_training(recipe, Engine(), tmp_path, **place, device_id=device) for device in (None, 0)]
+    sources = [open_training(recipe, EngineSettings(), tmp_path, **place, device_id=device) for device in (None, 0)]
     for source in sources:
         source.begin_epoch(1)
     on_cpu, on_gpu = (source.next_batch() for source in sources)
     assert on_gpu.images.context == on_gpu.labels.context == mx.gpu(0)
     np.testing.assert_array_equal(on_gpu.labels.asnumpy(), on_cpu.labels.asnumpy())
     np.testing.assert_allclose(on_gpu.images.asnumpy(), on_cpu.images.asnumpy(), atol=8)
-    assert one_pass(open_evaluation(recipe, Engine(), tmp_path, **place, device_id=0)) == list(range(10))
+    assert one_pass(open_evaluation(recipe, EngineSettings(), tmp_path, **place, device_id=0)) == list(range(10))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from configs.load import load_recipe
-from configs.schema import Engine, Recipe
+from configs.schema import EngineSettings, Recipe
 from data.input.synthetic import open_synthetic_evaluation, open_synthetic_training
 
 Array = Any
@@ -22,7 +22,7 @@ def steps(
     recipe: Recipe, count: int, *, rank: int = 0, world: int = 1, accumulation: int = 1, batch: int = 8
 ) -> list[tuple[Array, Array]]:
     """Return the micro-batches of ``count`` steps of one rank."""
-    source = open_synthetic_training(recipe, Engine(), batch_size=batch, rank=rank, world_size=world)
+    source = open_synthetic_training(recipe, EngineSettings(), batch_size=batch, rank=rank, world_size=world)
     source.begin_epoch(1)
     batches = (source.next_batch() for _ in range(count * accumulation))
     return [(images.asnumpy(), labels.asnumpy()) for images, labels in batches]
@@ -54,7 +54,7 @@ def test_an_epoch_has_each_sample_once_and_the_next_epoch_repeats_them() -> None
 def test_seeds_and_splits_give_different_images() -> None:
     first, second = (steps(recipe_for(f"run.seed={seed}"), 1)[0][0] for seed in (1, 2))
     assert np.abs(first - second).mean() > 0.5
-    held_back = open_synthetic_evaluation(recipe_for(), Engine(), batch_size=8, rank=0, world_size=1)
+    held_back = open_synthetic_evaluation(recipe_for(), EngineSettings(), batch_size=8, rank=0, world_size=1)
     assert np.abs(first - next(iter(held_back.batches())).images.asnumpy()).mean() > 0.5
 
 
@@ -62,7 +62,7 @@ def test_the_mean_images_of_the_classes_differ() -> None:
     recipe = recipe_for("data.train_samples=500", "data.eval_samples=100")
     images, labels = steps(recipe, 1, batch=500)[0]
     means = np.stack([images[labels == label].mean(axis=0) for label in range(10)])
-    source = open_synthetic_evaluation(recipe, Engine(), batch_size=100, rank=0, world_size=1)
+    source = open_synthetic_evaluation(recipe, EngineSettings(), batch_size=100, rank=0, world_size=1)
     others, other_labels, _ = next(iter(source.batches()))
     distances = ((others.asnumpy()[:, None] - means) ** 2).sum(axis=(2, 3, 4))
     assert (distances.argmin(axis=1) == other_labels.asnumpy()).mean() > 0.95
@@ -72,7 +72,8 @@ def test_the_mean_images_of_the_classes_differ() -> None:
 def test_every_evaluation_counts_every_image_once(world: int) -> None:
     recipe = recipe_for("data.eval_samples=20")
     sources = [
-        open_synthetic_evaluation(recipe, Engine(), batch_size=4, rank=rank, world_size=world) for rank in range(world)
+        open_synthetic_evaluation(recipe, EngineSettings(), batch_size=4, rank=rank, world_size=world)
+        for rank in range(world)
     ]
     for _ in range(2):
         batches = [batch for source in sources for batch in source.batches()]
@@ -84,7 +85,7 @@ def test_every_evaluation_counts_every_image_once(world: int) -> None:
 def test_layout_and_fourth_channel_are_those_of_the_run() -> None:
     source = open_synthetic_training(
         recipe_for("model.input_channels=4"),
-        Engine(layout="NHWC"),
+        EngineSettings(layout="NHWC"),
         batch_size=2,
         rank=0,
         world_size=1,

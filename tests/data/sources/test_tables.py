@@ -15,7 +15,7 @@ from PIL import Image
 
 from configs.errors import UserError
 from configs.load import load_recipe
-from configs.schema import Engine, Recipe
+from configs.schema import EngineSettings, Recipe
 from data.input.batches import DataError
 from data.input.packed import open_evaluation, open_training
 from data.prepare import prepare
@@ -96,7 +96,7 @@ def test_records_hold_a_vector_of_sorted_labels_and_the_images_own_bytes(folder:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_batches_carry_each_image_with_its_own_labels(folder: Path, tmp_path: Path, channels: int) -> None:
     prepare(open_source(str(folder), Settings()), tmp_path / "out")
-    source = open_training(_recipe(channels), Engine(), tmp_path / "out", **PLACE)
+    source = open_training(_recipe(channels), EngineSettings(), tmp_path / "out", **PLACE)
     source.begin_epoch(1)
     images, labels = source.next_batch()
     assert (images.shape, labels.shape) == ((4, channels, SIDE, SIDE), (4, 3))
@@ -104,7 +104,7 @@ def test_batches_carry_each_image_with_its_own_labels(folder: Path, tmp_path: Pa
     assert sorted(np.rint(brightness)) == [0, 1, 2, 3]
     wanted = [[1, 1, 0], [0, 0, 0], [0, 0, 1], [0, 1, 0]]
     assert labels.asnumpy().tolist() == [wanted[int(np.rint(each))] for each in brightness]
-    evaluation = open_evaluation(_recipe(channels), Engine(), tmp_path / "out", **PLACE)
+    evaluation = open_evaluation(_recipe(channels), EngineSettings(), tmp_path / "out", **PLACE)
     (batch,) = list(evaluation.batches())
     assert (batch.labels.asnumpy()[: batch.num_valid].tolist(), batch.num_valid) == ([[1, 0, 1]], 1)
 
@@ -118,7 +118,7 @@ def test_size_makes_jpegs_of_that_shorter_side(folder: Path) -> None:
 
 def test_records_of_another_width_are_refused(folder: Path, tmp_path: Path) -> None:
     prepare(open_source(str(folder), Settings()), tmp_path / "out")
-    source = open_training(_recipe(classes=10), Engine(), tmp_path / "out", **PLACE)
+    source = open_training(_recipe(classes=10), EngineSettings(), tmp_path / "out", **PLACE)
     source.begin_epoch(1)
     with pytest.raises(DataError, match="3 labels an image, expected 10"):
         source.next_batch()

@@ -13,7 +13,7 @@ import pytest
 
 from configs.load import ROOT
 from configs.networks import IMAGE_SIZES
-from configs.schema import Engine, Loss, Model
+from configs.schema import EngineSettings, Loss, Model
 from train.bench import bench_peers
 from train.bench.__main__ import main
 from train.engine.init import initial_weights
@@ -108,7 +108,7 @@ def _ask(name: str, folder: Path) -> Any:
     numbered = {str(number): weights[each.name] for number, each in enumerate(table.parameters)}
     np.savez(folder / f"{name}.npz", images=images, **numbered)
     network = TrainedNetwork(
-        table, model=model, loss=Loss(), engine=Engine(layout="NCHW"), context=mx.cpu(), accumulate=False
+        table, model=model, loss=Loss(), engine=EngineSettings(layout="NCHW"), context=mx.cpu(), accumulate=False
     )
     network.load_weights(weights)
     return network.predict(mx.nd.array(images)).asnumpy()

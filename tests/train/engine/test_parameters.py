@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from configs.schema import Engine, Loss, Model
+from configs.schema import EngineSettings, Loss, Model
 from tests.engines import cpu_engine
 from train.engine.init import initial_weights
 from train.engine.mxnet.network import TrainedNetwork
@@ -49,7 +49,9 @@ def test_all_but_another_classifier_comes_from_the_file(
     with caplog.at_level(logging.INFO):
         weights = load_parameters(path, table, drawn, cpu_engine().read_parameters)
     assert "; newly initialised: classifier_bias, classifier_weight" in caplog.text
-    network = TrainedNetwork(table, model=model, loss=Loss(), engine=Engine(), context=mx.cpu(), accumulate=False)
+    network = TrainedNetwork(
+        table, model=model, loss=Loss(), engine=EngineSettings(), context=mx.cpu(), accumulate=False
+    )
     network.load_weights(weights)
     for name, held in network.read_weights().items():
         expected = drawn[name] if name.startswith("classifier") else arrays[f"arg:{name}"].asnumpy()

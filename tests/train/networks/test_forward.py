@@ -6,7 +6,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from configs.schema import Engine, Loss, Model
+from configs.schema import EngineSettings, Loss, Model
 from tests import forward
 from tests.forward import Forward
 from train.engine.init import initial_weights
@@ -18,7 +18,7 @@ SIZES = {"resnet50": 64, "resnet8": 16, "googlenet": 64}
 
 def _network(model: Model) -> TrainedNetwork:
     table = build_network(model.name, num_classes=model.num_classes, image_size=model.image_size)
-    return TrainedNetwork(table, model=model, loss=Loss(), engine=Engine(), context=mx.cpu(), accumulate=False)
+    return TrainedNetwork(table, model=model, loss=Loss(), engine=EngineSettings(), context=mx.cpu(), accumulate=False)
 
 
 def _tensors(network: TrainedNetwork, model: Model) -> dict[str, np.ndarray]:

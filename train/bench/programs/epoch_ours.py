@@ -22,7 +22,7 @@ from train.bench.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEU
 from train.compose import compose
 from train.dataset import images_of
 from train.engine.protocol import Array, Engine
-from train.loop import Run, train
+from train.loop import TrainingRun, train
 from train.measure.progress import Progress, StepLoss
 from train.measure.timing import StepClock
 from train.rank.failure import record_failure
@@ -69,7 +69,7 @@ def _run(name: str, overrides: Sequence[str], identity: Identity, folder: Path) 
         visible=is_reporter,
     )
     watchdog = Watchdog(cluster.watchdog_s, partial(record_failure, folder, identity))
-    run = Run(
+    run = TrainingRun(
         plan=rank.plan,
         schedule=resolve_schedule(recipe, rank.plan),
         target_top1=None,

@@ -19,7 +19,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from configs.schema import Engine, Loss, Model
+from configs.schema import EngineSettings, Loss, Model
 from train.engine.mxnet.losses import losses_of
 from train.networks.arch import Layer, Network, Parameter
 
@@ -49,7 +49,7 @@ class TrainedNetwork:
     """
 
     def __init__(
-        self, network: Network, *, model: Model, loss: Loss, engine: Engine, context: Any, accumulate: bool
+        self, network: Network, *, model: Model, loss: Loss, engine: EngineSettings, context: Any, accumulate: bool
     ) -> None:
         self.network = network
         self.label_shape = (network.num_classes,) if loss.kind == "sigmoid" else ()
@@ -178,7 +178,7 @@ class TrainedNetwork:
             yield each.name, _from_layout(array.asnumpy(), self._layout)
 
 
-def logits_symbol(network: Network, model: Model, engine: Engine) -> Any:
+def logits_symbol(network: Network, model: Model, engine: EngineSettings) -> Any:
     """Return the symbol from float32 images to float32 logits; with float16, the layers between infer their types."""
     half = engine.precision == "float16"
     data = mx.sym.Variable("data", dtype="float32")

@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from configs.schema import Engine, Lars, Loss, Model
+from configs.schema import EngineSettings, Lars, Loss, Model
 from tests.engines import cpu_engine
 from tests.oracles import smoothed_cross_entropy as expected_losses
 from train.comm.buckets import BucketPlan
@@ -29,7 +29,12 @@ SMALL = Model(name="resnet8", num_classes=10, image_size=16)
 def _network(model: Model = SMALL, *, accumulate: bool = False) -> TrainedNetwork:
     table = build_network(model.name, num_classes=model.num_classes, image_size=model.image_size)
     network = TrainedNetwork(
-        table, model=model, loss=Loss(label_smoothing=0.1), engine=Engine(), context=mx.cpu(), accumulate=accumulate
+        table,
+        model=model,
+        loss=Loss(label_smoothing=0.1),
+        engine=EngineSettings(),
+        context=mx.cpu(),
+        accumulate=accumulate,
     )
     network.load_weights(initial_weights(table, model, seed=1))
     return network
