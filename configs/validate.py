@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from configs.errors import ConfigError, nearest
 
-__all__ = ["alternatives", "validate"]
+__all__ = ["validate"]
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -41,7 +41,7 @@ def validate(schema: type[Schema], tree: Mapping[str, Any], prefix: str = "") ->
 
 def _explain(schema: type[BaseModel], problem: Any, prefix: str, count: int) -> ConfigError:
     """Return our error for one of the ``count`` complaints that pydantic has about a file."""
-    location, blocks = _locate(schema, problem["loc"])
+    location, blocks, value_type = _locate(schema, problem["loc"])
     key = prefix + ".".join(location)
     kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
     if kind == "value_error" and isinstance(context.get("error"), ConfigError):
@@ -51,21 +51,43 @@ def _explain(schema: type[BaseModel], problem: Any, prefix: str, count: int) -> 
     if kind == "extra_forbidden":
         known = {name for block in blocks for name in block.model_fields}
         return ConfigError(key, got, "no such key", nearest(location[-1], known))
+    if kind == "missing" and isinstance(problem["loc"][-1], int):
+        return ConfigError(prefix + ".".join(location[:-1]), got, f"more than {problem['loc'][-1]} values")
     if kind == "missing":
         return ConfigError(key, None, "this key is required", "add it")
     if kind in ("union_tag_invalid", "union_tag_not_found"):
-        tags = [tag.strip("'\" ") for tag in str(context.get("expected_tags", "")).split(",") if tag.strip()]
-        tag = str(context.get("tag", ""))
-        allowed = "one of " + ", ".join(tags) if tags else "a block with a name"
-        return ConfigError(f"{key}.name", tag or None, allowed, nearest(tag, tags) if tag and tags else "")
-    message = re.sub(r"^(Input|Value) should be ", "", problem["msg"])
-    if kind == "literal_error" and isinstance(got, str):
-        return ConfigError(key, got, message, nearest(got, re.findall(r"'([^']*)'", message)))
-    return ConfigError(key, got, message, f"and {count - 1} more to mend" if count > 1 else "")
+        names = [str(name) for block in _alternatives(value_type) for name in _names(block)]
+        name = str(context.get("tag", ""))
+        allowed = "one of " + ", ".join(names)
+        return ConfigError(f"{key}.name", name or None, allowed, nearest(name, names) if name else "add it")
+    allowed = _allowed(kind, problem["msg"], context)
+    is_name = kind == "literal_error" and isinstance(got, str)
+    others = f"and {count - 1} more to correct" if count > 1 else ""
+    return ConfigError(key, got, allowed, nearest(got, re.findall(r"'([^']*)'", allowed)) if is_name else others)
 
 
-def _locate(schema: type[BaseModel], location: Sequence[int | str]) -> tuple[list[str], list[type[BaseModel]]]:
-    """Return the keys that a user wrote on the way to a problem, and the classes of the block that holds the last one.
+def _allowed(kind: str, message: str, context: Mapping[str, Any]) -> str:
+    """Return the allowed values in words, where pydantic's own message speaks of Python's types."""
+    if kind == "string_pattern_mismatch":
+        return f"a text that matches {context['pattern']}"
+    if kind in ("too_short", "too_long"):
+        return f"{context['min_length']} or more values" if kind == "too_short" else f"{context['max_length']} values"
+    return _ALLOWED.get(kind) or re.sub(r"^(Input|Value) should be ", "", message)
+
+
+_ALLOWED = {
+    "dict_type": "a block of keys",
+    "model_attributes_type": "a block of keys",
+    "model_type": "a block of keys",
+    "string_too_short": "a text that is not empty",
+    "string_type": "a text",
+    "tuple_type": "a list",
+}
+"""Pydantic's kind of problem -> the allowed values."""
+
+
+def _locate(schema: type[BaseModel], location: Sequence[int | str]) -> tuple[list[str], list[type[BaseModel]], Any]:
+    """Return the keys that a user wrote on the way to a problem, the classes of the block with the last key, its type.
 
     Pydantic's location also holds the ``name`` of a block with alternatives (``optimizer``, ``lars``, ``momentum``),
     which is not a key: it selects the class instead.
@@ -75,7 +97,7 @@ def _locate(schema: type[BaseModel], location: Sequence[int | str]) -> tuple[lis
     holders = blocks
     value_type: Any = schema
     for part in map(str, location):
-        blocks = alternatives(value_type)
+        blocks = _alternatives(value_type)
         selected = [block for block in blocks if len(blocks) > 1 and part in _names(block)]
         if selected:
             value_type = selected[0]
@@ -84,7 +106,7 @@ def _locate(schema: type[BaseModel], location: Sequence[int | str]) -> tuple[lis
         holders = blocks
         fields = [block.model_fields[part].annotation for block in blocks if part in block.model_fields]
         value_type = fields[0] if fields else _element(value_type)
-    return keys, holders
+    return keys, holders, value_type
 
 
 def _names(block: type[BaseModel]) -> tuple[Any, ...]:
@@ -93,14 +115,14 @@ def _names(block: type[BaseModel]) -> tuple[Any, ...]:
     return get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
 
 
-def alternatives(annotation: Any) -> list[type[BaseModel]]:
+def _alternatives(annotation: Any) -> list[type[BaseModel]]:
     """Return the classes that a block of this type may have; empty for a scalar, a list or a table of free names."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     if get_origin(annotation) is Annotated:
-        return alternatives(get_args(annotation)[0])
+        return _alternatives(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
-        return [block for each in get_args(annotation) for block in alternatives(each)]
+        return [block for each in get_args(annotation) for block in _alternatives(each)]
     return []
 
 

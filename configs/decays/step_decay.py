@@ -19,7 +19,8 @@ class StepDecay(DecayBlock):
 
     name: Literal["step"] = Field(description="Chooses step decay.")
     boundaries: Annotated[tuple[float, ...], Field(strict=False, min_length=1)] = Field(
-        description="Epochs, rising, after which the learning rate is multiplied by factor."
+        description="Epochs, rising, after which the learning rate is multiplied by factor.",
+        json_schema_extra={"unit": "epochs"},
     )
     factor: float = Field(0.1, gt=0, lt=1, description="Factor of the learning rate at each boundary.")
 

@@ -42,7 +42,7 @@ EDGES = [
     ("mlperf-b67840", ["batch.bn_span=1"], "batch.global_size", 67840, 67841),
     ("mlperf-b32768", [], "data.crop.aspect", "[0.75, 1.3334]", "[0.75, 1.335]"),
     ("mlperf-b32768", [], "data.crop.area", "[0.05, 1.0]", "[0.06, 1.0]"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "both", "key", "allowed", "refused"), EDGES)

@@ -35,6 +35,7 @@ UNITS = {
     "data.train_samples": "images",
     "model.image_size": "px",
     "run.epochs": "epochs",
+    "schedule.decay.boundaries": "epochs",
     "schedule.decay.steps": "steps",
     "study.batch": "images",
     "study.ranks": "ranks",

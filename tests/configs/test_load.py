@@ -78,9 +78,22 @@ def test_a_wrong_value_is_refused_with_key_value_and_remedy(override: str, messa
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("5e-5", 5e-5), ("1e6", 1e6), ("010", 10), ("12:30", "12:30"), ("no", "no"), ("on", "on"), ("true", True),
-     ("1_000", 1000), (".5", 0.5), ("null", None), ("", None), ("0x10", "0x10"), ("1.2.3", "1.2.3")],
-)  # fmt: skip
+    [
+        ("5e-5", 5e-5),
+        ("1e6", 1e6),
+        ("010", 10),
+        ("12:30", "12:30"),
+        ("no", "no"),
+        ("on", "on"),
+        ("true", True),
+        ("1_000", 1000),
+        (".5", 0.5),
+        ("null", None),
+        ("", None),
+        ("0x10", "0x10"),
+        ("1.2.3", "1.2.3"),
+    ],
+)
 def test_plain_scalars_mean_what_a_person_reads(text: str, value: object) -> None:
     assert parse_yaml(text, "test") == value
 

@@ -11,8 +11,13 @@ from configs.load import load_recipe
 from configs.plan import RunPlan, plan_run
 from configs.schema import Batch
 
-RECORD = ["batch.global_size=86016", "data.train_samples=1281167", "run.epochs=90", "run.eval_every_epochs=4",
-          "schedule.warmup_epochs=36"]  # fmt: skip
+RECORD = [
+    "batch.global_size=86016",
+    "data.train_samples=1281167",
+    "run.epochs=90",
+    "run.eval_every_epochs=4",
+    "schedule.warmup_epochs=36",
+]
 
 NO_WARMUP = load_recipe("digits", ["schedule.warmup_epochs=0", "run.epochs=12", "run.eval_first_epoch=1"])
 

@@ -38,12 +38,15 @@ def _changes(**changed: Any) -> list[str]:
         ({"gpus": None}, ["GPUs none instead of V100, V100"]),
         (
             {"variables": {"OMP_NUM_THREADS": "2", "KMP_AFFINITY": "compact", "HOROVOD_CYCLE_TIME": "5"}},
-            ["DNNL_MAX_CPU_ISA unset instead of AVX2", "KMP_AFFINITY compact instead of unset",
-             "engine.threads 2 instead of 1"],
+            [
+                "DNNL_MAX_CPU_ISA unset instead of AVX2",
+                "KMP_AFFINITY compact instead of unset",
+                "engine.threads 2 instead of 1",
+            ],
         ),
         ({"cpu_flags": None, "cpu_id": None, "cores": 5}, []),
     ],
-)  # fmt: skip
+)
 def test_what_decides_the_last_bits_is_compared_and_nothing_else(changed: dict[str, Any], words: list[str]) -> None:
     assert _changes(**changed) == words
 

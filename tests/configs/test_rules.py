@@ -12,9 +12,10 @@ CLOSED = sorted(
     path.stem for pattern in ("mlperf-*.yaml", "nvidia-*.yaml") for path in (ROOT / "configs" / "recipes").glob(pattern)
 )
 SGD = [
-    "optimizer={name: sgd, momentum: 0.9, weight_decay: 1e-4}", "schedule.base_lr=0.256",
+    "optimizer={name: sgd, momentum: 0.9, weight_decay: 1e-4}",
+    "schedule.base_lr=0.256",
     "schedule.decay={name: polynomial, power: 2, end_lr: 1e-4}",
-]  # fmt: skip
+]
 BREAKS = {
     "lars_epsilon": ["optimizer.epsilon=1e-9"],
     "lars_opt_end_learning_rate": ["schedule.decay.end_lr=0.0325"],

@@ -11,9 +11,14 @@ from configs.scaling_study import ScalingStudy
 from configs.validate import validate
 
 GRID = {
-    "name": "grid", "title": "Grid", "purpose": "Tests", "recipe": "imagenet-b256", "cluster": "dgx-a100",
+    "name": "grid",
+    "title": "Grid",
+    "purpose": "Tests",
+    "recipe": "imagenet-b256",
+    "cluster": "dgx-a100",
     "set": {"run.seed": 7, "cluster.num_nodes": 8, "run.epochs": 50},
-    "ranks": [4, 16], "batch": [32, 96],
+    "ranks": [4, 16],
+    "batch": [32, 96],
     "network": {"deep": {"model.name": "resnet101"}, "plain": {}},
     "communication": {
         "torus": {"cluster.communication.allreduce": "torus"},
@@ -22,7 +27,7 @@ GRID = {
     },
     "data": {"real": {}, "short": {"run.epochs": 40}},
     "times_ranks": {"schedule.base_lr": 0.0125},
-}  # fmt: skip
+}
 
 EXPECTS = {"axis": "batch", "base": 32, "other": 96, "effect": "gains", "network": "deep"}
 
@@ -39,8 +44,10 @@ def test_cells_are_the_grid_without_what_cannot_be() -> None:
     assert {ranks for _, communication, _, _, ranks in cells if communication == "devices"} == {4}
     left_out = _study(leave_out=[{"network": ["plain"], "ranks": [16]}, {"batch": [96]}])
     assert {(network, batch, ranks) for network, _, _, batch, ranks in (cell.axes for cell in left_out.cells())} == {
-        ("deep", 32, 4), ("deep", 32, 16), ("plain", 32, 4),
-    }  # fmt: skip
+        ("deep", 32, 4),
+        ("deep", 32, 16),
+        ("plain", 32, 4),
+    }
 
 
 def test_a_cell_sets_batch_rate_machines_and_the_keys_of_its_axes() -> None:
@@ -73,7 +80,7 @@ def test_each_repeat_has_the_next_seed() -> None:
         ({"expects": [EXPECTS | {"other": 64}]}, "expects.batch: got 64"),
         ({"expects": [EXPECTS | {"than": ["no"]}]}, "expects.network: got 'no'"),
     ],
-)  # fmt: skip
+)
 def test_a_grid_that_contradicts_itself_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         list(_study(**changes).cells())

@@ -83,6 +83,27 @@ def test_the_keys_offered_are_those_of_the_chosen_alternative() -> None:
         load_recipe("imagenet-b256", ["schedule.decay.factr=0.5"])
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("run=3", "run: got 3, allowed: a block of keys"),
+        ("optimizer=lars", "optimizer: got 'lars', allowed: a block of keys"),
+        ("optimizer={momentum: 1}", "optimizer.name: got None, allowed: one of lars, sgd, adam; add it"),
+        ("data.mean=3", "data.mean: got 3, allowed: a list"),
+        ("data.mean=[1, 2]", "data.mean: got [1, 2], allowed: more than 2 values"),
+        ("data.mean=[1, 2, 3, 4]", "data.mean: got [1, 2, 3, 4], allowed: 3 values"),
+        ("schedule.decay={name: step, boundaries: []}", "schedule.decay.boundaries: got [], allowed: 1 or more values"),
+        ("data.name=a b", "data.name: got 'a b', allowed: a text that matches ^[A-Za-z0-9][A-Za-z0-9._-]*$"),
+        ("data.name=4", "data.name: got 4, allowed: a text"),
+        ("model.parameters=''", "model.parameters: got '', allowed: a text that is not empty"),
+    ],
+)
+def test_allowed_values_are_told_in_the_words_of_yaml(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_recipe("digits", [override])
+    assert str(caught.value) == message
+
+
 def test_several_mistakes_are_counted() -> None:
-    with pytest.raises(ConfigError, match=r"^cluster\.num_nodes: got 0, .*; and 1 more to mend$"):
+    with pytest.raises(ConfigError, match=r"^cluster\.num_nodes: got 0, .*; and 1 more to correct$"):
         load_cluster("laptop", ["cluster.num_nodes=0", "cluster.ranks_per_node=0"])
