@@ -1,0 +1,74 @@
+"""Runs that are no submission together, and a tree that cannot be finished."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from logs.__main__ import main
+from tests.logs import samples
+from tests.logs.judge.test_package import FIELDS
+
+
+def _package(*runs: str) -> int:
+    return main(["package", *runs, "--org", "T", "--out", "out", *FIELDS])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["run.epochs=11"], "run"),
+        (["run.target_top1=0.96"], "run"),
+        (["schedule.base_lr=2"], "schedule"),
+        (["optimizer.momentum=0.8"], "optimizer"),
+        (["model.bn_epsilon=1e-4"], "model"),
+        (["mlperf.ruleset=0.6.0"], "mlperf"),
+    ],
+)
+def test_a_run_that_differs_in_more_than_its_seed_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    overrides: list[str],
+    named: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed in range(4):
+        samples.run_folder(Path(f"run{seed}"), seed)
+    samples.run_folder(Path("other"), 9, overrides=overrides)
+    assert _package("run0", "run1", "run2", "run3", "other") == 2
+    assert f"other: differs from run0 in {named}; give runs of one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["synthetic", "generated"])
+def test_made_up_images_are_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = [samples.run_folder(Path(f"run{seed}"), seed, overrides=[f"data.source={source}"]) for seed in range(5)]
+    assert _package(*map(str, runs)) == 2
+    assert f"run0: data.source is {source}: the images are generated" in capsys.readouterr().err
+
+
+@pytest.mark.ranks
+def test_a_tree_that_cannot_be_finished_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = [samples.run_folder(Path(f"run{seed}"), seed) for seed in range(5)]
+    copied: list[str] = []
+
+    def copy(source: Path, destination: Path) -> None:
+        if len(copied) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        copied.append(str(destination))
+        Path(destination).write_bytes(Path(source).read_bytes())
+
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    assert _package(*map(str, runs)) == 2
+    assert "the disk is full" in capsys.readouterr().err
+    assert len(copied) == 3
+    assert not Path("out", "T").exists()

@@ -1,0 +1,76 @@
+"""A system description says what the runs recorded, in the units and counts of the official form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import load_cluster
+from logs.judge.system import describe, required_fields
+
+pytestmark = pytest.mark.ranks
+
+RECORDED: dict[str, Any] = {
+    "packages": {"mxnet-cu112": "1.9.1", "horovod": "0.28.1", "numpy": "1.23.5"}, "cpu": "EPYC 7742", "cpu_cores": 128,
+    "cpu_sockets": 2, "cpu_cache": "L3 256 MiB", "cores": 256, "memory_bytes": 1024 << 30, "platform": "Linux 5.15",
+    "gpus": [{"name": "A100", "memory.total": "40960 MiB"}], "git": {"commit": "f" * 40},
+}  # fmt: skip
+DGX = load_cluster(
+    "dgx-a100", ["cluster.num_nodes=12", "cluster.submission.platform=DGX", "cluster.submission.status=onprem"]
+)
+
+
+def _describe(environment: dict[str, Any], given: dict[str, str], **changes: Any) -> dict[str, str]:
+    fields = dict.fromkeys(required_fields("4.0.0"), "")
+    known = set(_known())
+    rest = {name: "" for name in fields if name not in known}
+    cluster = changes.get("cluster", DGX)
+    return describe(environment, cluster, {**rest, **given}, org="Testers", division="open", ruleset="4.0.0")
+
+
+def _known() -> list[str]:
+    return [
+        "submitter", "division", "status", "system_name", "number_of_nodes", "host_processors_per_node",
+        "host_processor_model_name", "host_processor_core_count", "host_processor_vcpu_count", "host_processor_caches",
+        "host_memory_capacity", "accelerators_per_node", "accelerator_model_name", "accelerator_memory_capacity",
+        "framework", "other_software_stack", "operating_system", "hw_notes", "sw_notes",
+    ]  # fmt: skip
+
+
+def test_a_description_holds_what_was_recorded() -> None:
+    found = _describe(RECORDED, {})
+    assert {name: found[name] for name in _known()} == {
+        "submitter": "Testers", "division": "open", "status": "Available on-premise", "system_name": "DGX",
+        "number_of_nodes": "12", "host_processors_per_node": "2", "host_processor_model_name": "EPYC 7742",
+        "host_processor_core_count": "64", "host_processor_vcpu_count": "256", "host_processor_caches": "L3 256 MiB",
+        "host_memory_capacity": "1024 GiB", "accelerators_per_node": "8", "accelerator_model_name": "A100",
+        "accelerator_memory_capacity": "40960 MiB", "framework": "MXNet 1.9.1",
+        "other_software_stack": "horovod 0.28.1; numpy 1.23.5", "operating_system": "Linux 5.15", "hw_notes": "",
+        "sw_notes": f"commit {'f' * 40}",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [("onprem", "Available on-premise"), ("cloud", "Available cloud"), ("preview", "Preview"),
+     ("research", "Research, Development, or Internal (RDI)")],
+)  # fmt: skip
+def test_the_status_of_the_log_has_its_words(status: str, words: str) -> None:
+    cluster = load_cluster("dgx-a100", [f"cluster.submission.status={status}"])
+    assert _describe(RECORDED, {}, cluster=cluster)["status"] == words
+
+
+def test_a_cpu_has_no_accelerators_and_what_is_given_comes_first() -> None:
+    found = _describe({**RECORDED, "gpus": []}, {"cooling": "air", "host_memory_capacity": "2 TB"},
+                      cluster=load_cluster("laptop"))  # fmt: skip
+    assert (found["accelerators_per_node"], found["accelerator_model_name"]) == ("0", "none")
+    assert (found["cooling"], found["host_memory_capacity"]) == ("air", "2 TB")
+
+
+def test_what_no_run_records_is_asked_for_by_name() -> None:
+    with pytest.raises(UserError, match=r"fields are not recorded by a run: .*\bcooling\b"):
+        describe(RECORDED, DGX, {}, org="Testers", division="open", ruleset="4.0.0")
+    with pytest.raises(UserError, match=r"host_processors_per_node: got 'two', allowed: a whole number"):
+        _describe(RECORDED, {"host_processors_per_node": "two"})

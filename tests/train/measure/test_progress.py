@@ -1,0 +1,109 @@
+"""What a run reports: the mean of an interval, the rate since the last report, and the time that is left."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, cast
+
+import pytest
+
+from logs.metrics import NullMetrics
+from train.engine.protocol import Engine
+from train.evaluate import top1_score
+from train.measure.progress import LossWindow, Progress, StepLoss
+from train.measure.timing import Clock
+from train.step import StepArrays
+
+
+class Rows(NullMetrics):
+    """Remembers rows."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.flushed = 0
+
+    def row(self, **fields: Any) -> None:
+        self.rows.append(fields)
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+
+class Times:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.steps, self.stepping_s = 0, 0.0
+
+    def fractions(self) -> tuple[float, float]:
+        return 0.1, 0.2
+
+
+def _progress(every: int = 3, *, visible: bool = False) -> tuple[Progress, Rows, Times]:
+    rows, clock = Rows(), Times()
+    progress = Progress(
+        rows, cast(Clock, clock), global_batch_size=64, total_steps=100, every_steps=every, visible=visible
+    )
+    return progress, rows, clock
+
+
+def _losses(first: int, *means: float) -> list[StepLoss]:
+    return [StepLoss(first + n, 1, 0.1 * (first + n), mean, own_is_finite=True, ranks_stopping=0)
+            for n, mean in enumerate(means)]  # fmt: skip
+
+
+def test_an_interval_reports_the_mean_loss_and_the_last_steps_rate() -> None:
+    progress, rows, clock = _progress()
+    clock.steps, clock.stepping_s = 4, 2.0
+    progress.steps(_losses(0, 3.0, 2.0, 1.0, 9.0))
+    clock.steps, clock.stepping_s = 7, 8.0
+    progress.steps(_losses(4, 8.0))
+    progress.steps(_losses(5, 4.0, 0.5))
+    progress.steps([], is_last=True)
+    told = [(row["step"], row["loss"], row["lr"], row["images_per_s"]) for row in rows.rows]
+    # 4 steps of 64 images in 2 s, then 3 steps in 6 s; the last interval is cut short.
+    assert told == [
+        (2, 2.0, pytest.approx(0.2), 128.0), (5, 7.0, pytest.approx(0.5), 32.0), (6, 0.5, pytest.approx(0.6), 32.0),
+    ]  # fmt: skip
+    assert {(row["kind"], row["input_wait_fraction"], row["comm_exposed_fraction"]) for row in rows.rows} == {
+        ("interval", 0.1, 0.2)
+    }
+    progress.close()
+
+
+def test_a_line_says_how_much_time_is_left_at_the_pace_so_far(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "train.measure.progress")
+    progress, rows, clock = _progress(10, visible=True)
+    clock.steps, clock.stepping_s = 10, 25.0
+    progress.steps(_losses(0, *[2.0] * 10))
+    progress.evaluated(1, 9, top1_score(30, 40), 1.5)
+    clock.steps, clock.stepping_s = 20, 25_000.0
+    progress.steps(_losses(10, *[1.0] * 10))
+    progress.close()
+    assert caplog.messages == [
+        "epoch 1 step 10/100  26 images/s  loss 2.0000  lr 0.9  not evaluated yet  at most 3m45s left",
+        "epoch 1  top-1 0.7500 (30 of 40) in 1.50 s",
+        "epoch 1 step 20/100  0.0 images/s  loss 1.0000  lr 1.9  top-1 0.7500  at most 27h46m left",
+    ]
+    (row,) = [row for row in rows.rows if row["kind"] == "evaluation"]
+    assert (row["step"], row["epoch"], row["top1"], row["correct"], row["seconds"]) == (9, 1, 0.75, 30, 1.5)
+    assert rows.flushed == 1, "an evaluation is written at once"
+
+
+class Numbers:
+    """An engine whose arrays are numbers."""
+
+    def to_number(self, array: float) -> float:
+        return array
+
+
+def test_losses_are_read_oldest_first_as_means_of_the_global_batch() -> None:
+    window = LossWindow(cast(Engine, Numbers()), 64)
+    nan = float("nan")
+    for step, (own, summed, stops) in enumerate([(32.0, 128.0, 0.0), (32.0, nan, 0.0), (nan, nan, 2.0), (1, 64.0, 0)]):
+        window.push(step, 5, 0.5, StepArrays(own, summed, stops))
+    first, *others = window.pop(1)
+    assert (first.step, first.epoch, first.lr, first.mean, first.own_is_finite) == (0, 5, 0.5, 2.0, True)
+    assert [(each.step, each.own_is_finite, each.ranks_stopping) for each in others] == [(1, True, 0), (2, False, 2)]
+    assert [each.step for each in window.pop(0)] == [3]
+    assert window.pop(0) == []
