@@ -1,0 +1,62 @@
+"""What a failing rank leaves behind: whose fault it was, where, and with which status."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from train.rank.failure import failure_path, is_second_hand, record_failure
+from train.rank.identity import Identity
+from train.rank.signals import RunStopped, Stopped
+from train.rank.watchdog import StoodStill
+
+THIRD = Identity(rank=3, world_size=8, local_rank=1, local_size=2, host="node1", launcher="Horovod")
+
+
+@pytest.mark.parametrize(
+    ("error", "second_hand"),
+    [
+        (OSError("record 7 is torn"), False),
+        (RuntimeError("Horovod has been shut down. This was caused by an exception on one of the ranks"), True),
+        (RuntimeError("[/gloo/transport/tcp/pair.cc:598] Connection closed by peer [127.0.0.1]:2"), True),
+        (RuntimeError("Read error [127.0.0.1]:2: Connection reset by peer"), True),
+        (StoodStill("no progress", 5, waits=True), True),
+        (StoodStill("no progress", 5, waits=False), False),
+        (Stopped(signal.SIGTERM), True),
+        (RunStopped(40), False),
+    ],
+    ids=["own", "Horovod", "Gloo closed", "Gloo reset", "waits", "stands", "told to end", "agreed to stop"],
+)
+def test_only_what_another_rank_caused_is_second_hand(error: BaseException, second_hand: bool) -> None:
+    assert is_second_hand(error) is second_hand
+
+
+def test_a_failure_is_on_the_disk_in_one_line_with_rank_host_step_and_status(tmp_path: Path) -> None:
+    before = time.time()
+    record_failure(tmp_path, THIRD, StoodStill("no progress\n for 10 s,   standing", 41, waits=True), 1)
+    row = json.loads((tmp_path / "failure_3.json").read_text(encoding="utf-8"))
+    assert before <= row.pop("time") <= time.time()
+    assert row == {
+        "rank": 3, "host": "node1", "step": 41, "message": "no progress for 10 s, standing", "second_hand": True,
+        "waited": True, "status": 1,
+    }  # fmt: skip
+    record_failure(tmp_path, THIRD, OSError("x" * 5000), 75)
+    row = json.loads(failure_path(tmp_path, 3).read_text(encoding="utf-8"))
+    assert (row["step"], len(row["message"]), row["waited"], row["status"]) == (None, 2000, False, 75)
+
+
+def test_a_folder_that_is_gone_raises_nothing(tmp_path: Path) -> None:
+    record_failure(tmp_path / "gone", THIRD, OSError("x"))
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "words"),
+    [(signal.SIGTERM, 75, "SIGTERM"), (signal.SIGUSR1, 75, "SIGUSR1"), (signal.SIGINT, 130, "SIGINT")],
+)
+def test_a_rank_told_to_end_says_by_what_and_with_which_status(number: int, status: int, words: str) -> None:
+    stopped = Stopped(number)
+    assert (stopped.exit_status, str(stopped)) == (status, f"stopped by {words}")

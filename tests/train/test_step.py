@@ -1,0 +1,125 @@
+"""One step's calls, in their order and with their arguments, on parts that only remember."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+
+from configs.optimizers import HyperParameters
+from data.input.batches import TrainingBatch
+from train.comm.buckets import BucketPlan
+from train.engine.protocol import Engine
+from train.step import Step, StepArrays
+
+HYPER = HyperParameters(0.1, 0.9, 1e-4, 7)
+
+
+class Remembering:
+    """Engine, network, optimizer, communicator, clock and source in one; arrays are words."""
+
+    def __init__(self) -> None:
+        self.gradients: Sequence[str] = ("g0", "g1", "g2", "g3")
+        self.calls: list[Any] = []
+        self.losses = iter([1.0, 20.0, 300.0])
+
+    def copy(self, array: Any) -> Any:
+        return f"sum of {array}"
+
+    def flag(self, like: Any, *, is_set: bool) -> Any:
+        return f"flag {is_set}"
+
+    def seed_dropout(self, seed: int) -> None:
+        self.calls.append(("seed", seed))
+
+    def zero_gradients(self) -> None:
+        self.calls.append("zero")
+
+    @contextmanager
+    def input(self) -> Iterator[None]:
+        self.calls.append("input")
+        yield
+        self.calls.append("input over")
+
+    def next_batch(self) -> TrainingBatch:
+        self.calls.append("batch")
+        return TrainingBatch("images", "labels")
+
+    def forward_backward(self, images: Any, labels: Any) -> Any:
+        self.calls.append((images, labels))
+        return next(self.losses)
+
+    def backward_queued(self, step: int, gradients: Any) -> None:
+        self.calls.append(("backward", step, gradients))
+
+    def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
+        self.calls.append((name, list(arrays), priority))
+
+    def update(self, hyper: HyperParameters) -> None:
+        self.calls.append(hyper)
+
+    def exchange(self, *, settled: bool = False) -> None:
+        self.calls.append(("exchange", settled))
+
+    def step_queued(self, loss: Any, gradients: Any) -> None:
+        self.calls.append(("queued", loss, gradients))
+
+
+def _take(buckets: BucketPlan, *, accumulation: int = 1, told_to_stop: bool = False) -> tuple[list[Any], StepArrays]:
+    parts = Remembering()
+    each = cast(Any, parts)
+    step = Step(
+        cast(Engine, parts), each, each, each, buckets, accumulation, each,
+        on_step=lambda step: parts.calls.append(("on step", step)), dropout_seed=lambda step: 100 + step,
+        told_to_stop=lambda: told_to_stop,
+    )  # fmt: skip
+    arrays = step(7, each, HYPER)
+    return parts.calls, arrays
+
+
+FETCH = ["input", "batch", "input over", ("images", "labels")]
+GRADIENTS = ("g0", "g1", "g2", "g3")
+
+
+def test_a_step_is_forward_reductions_last_layer_first_update_and_exchange() -> None:
+    calls, arrays = _take(BucketPlan(((3, 2), (1,), (0,))))
+    assert calls == [
+        ("seed", 107),
+        *FETCH,
+        ("backward", 7, GRADIENTS),
+        ("bucket_0", ["g3", "g2", "sum of 1.0", "flag False"], 0),
+        ("bucket_1", ["g1"], -1),
+        ("bucket_2", ["g0"], -2),
+        HYPER,
+        ("exchange", False),
+        ("queued", "sum of 1.0", GRADIENTS),
+        ("on step", 7),
+    ]
+    assert arrays == StepArrays(own=1.0, summed="sum of 1.0", stops="flag False")
+
+
+def test_accumulation_clears_the_sums_once_and_adds_the_losses() -> None:
+    calls, arrays = _take(BucketPlan(((3, 2, 1, 0),)), accumulation=3)
+    assert calls[:14] == [("seed", 107), "zero", *FETCH, *FETCH, *FETCH]
+    assert arrays.own == 321.0
+    assert calls[15] == ("bucket_0", ["g3", "g2", "g1", "g0", "sum of 321.0", "flag False"], 0)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_the_wish_to_stop_travels_with_the_first_bucket(told: bool) -> None:
+    calls, arrays = _take(BucketPlan(((3,), (2, 1, 0))), told_to_stop=told)
+    assert arrays.stops == f"flag {told}"
+    assert ("bucket_0", ["g3", "sum of 1.0", f"flag {told}"], 0) in calls
+
+
+def test_deferred_buckets_and_the_one_before_them_share_an_array_that_orders_them() -> None:
+    calls, _ = _take(BucketPlan(((3,), (0,), (1,), (2,)), num_deferred=2))
+    reductions = [call for call in calls if isinstance(call, tuple) and str(call[0]).startswith("bucket")]
+    assert reductions == [
+        ("bucket_0", ["g3", "sum of 1.0", "flag False"], 0),
+        ("bucket_1", ["g0", "flag False"], -1),
+        ("bucket_2", ["g1", "flag False"], -2),
+        ("bucket_3", ["g2", "flag False"], -3),
+    ]
