@@ -63,11 +63,13 @@ def _check(options: Namespace) -> int:
 
 
 def _report(options: Namespace) -> int:
-    """Write the page and print its path, or print the figures as JSON."""
-    from logs.show.report import figures_of, write_report
+    """Write the page or the picture and print its path, or print the figures as JSON."""
+    from logs.show.report import figures_of, write_picture, write_report
 
     if options.json:
         print(json.dumps(figures_of(options.paths), indent=2, allow_nan=False))
+    elif options.plot:
+        print(write_picture(options.paths, options.plot))
     else:
         print(write_report(options.paths, options.out))
     return 0
@@ -156,7 +158,11 @@ def _add_report(verbs: _SubParsersAction[Parser]) -> None:
         metavar="FILE",
         help="the page (default: report.html, in the run folder if there is only one, otherwise in this folder)",
     )
-    verb.add_argument("--json", action="store_true", help="print each log's figures instead of writing a page")
+    instead = verb.add_mutually_exclusive_group()
+    instead.add_argument("--json", action="store_true", help="print each log's figures instead of writing a page")
+    instead.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw accuracy and loss by epoch, as SVG or PNG, instead of a page"
+    )
     verb.set_defaults(run=_report)
 
 

@@ -1,17 +1,21 @@
-"""``./run.sh report``: the page of one or several runs, or their figures as JSON."""
+"""``./run.sh report``: the page of one or several runs, a picture of their curves, or their figures as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
 from logs.disk import write_text
+from logs.show.chart import LineChart
+from logs.show.drawing import save_charts
+from logs.show.figures import course
 from logs.show.page import render
 from logs.show.reported_run import ReportedRun, gather_run, summarise
 
-__all__ = ["figures_of", "write_report"]
+__all__ = ["figures_of", "write_picture", "write_report"]
 
 
 def figures_of(paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -50,6 +54,29 @@ def write_report(paths: Sequence[Path], out: Path | None) -> Path:
             f"--out: got {destination}, which cannot be a file; give a file name, for example report.html"
         ) from None
     return destination
+
+
+def write_picture(paths: Sequence[Path], file: Path) -> Path:
+    """Draw top-1 accuracy and training loss by epoch side by side; return the path of the picture.
+
+    Only a log with metrics has a loss.
+
+    Args:
+        paths: Run folders, folders of logs, and logs.
+        file: SVG if the name ends so, otherwise PNG.
+
+    Raises:
+        UserError: If there is no such run or log, no evaluation in it, or the file cannot be written.
+    """
+    charts = [
+        replace(figure.chart, heading=figure.caption)
+        for figure in course(_gather_all(paths))
+        if isinstance(figure.chart, LineChart) and figure.chart.x_name == "epochs"
+    ]
+    if not charts:
+        raise UserError(f"{', '.join(map(str, paths))}: no evaluation and no loss to draw; give a run that has trained")
+    save_charts(file, charts)
+    return file
 
 
 def _gather_all(paths: Sequence[Path]) -> list[ReportedRun]:

@@ -146,6 +146,20 @@ def test_json_contains_the_figures_of_each_log(tmp_path: Path, capsys: pytest.Ca
     assert {second[key] for key in first if key not in ("log", "seeds", "curve", "unreadable_records")} == {None}
 
 
+def test_a_picture_has_the_evaluations_and_the_losses_by_epoch(tmp_path: Path, capsys: Any, runs: list[str]) -> None:
+    picture = tmp_path / "curves.svg"
+    assert main(["report", runs[0], "--plot", str(picture)]) == 0
+    assert capsys.readouterr().out == f"{picture}\n"
+    text = picture.read_text(encoding="utf-8")
+    assert "Accuracy by epoch" in text
+    assert "Training loss by epoch" in text
+    assert "seconds" not in text
+    log = tmp_path / "a.txt"
+    log.write_text(samples.mllog(samples.run_events()))
+    assert main(["report", str(log), "--plot", str(picture)]) == 0
+    assert "loss" not in picture.read_text(encoding="utf-8")
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_markup_in_a_log_stays_text(tmp_path: Path) -> None:
     log = tmp_path / "a.txt"
@@ -181,6 +195,8 @@ def test_a_damaged_file_removes_only_a_part_of_the_page(tmp_path: Path, name: st
         (["."], r"\.: contains neither result_\*.txt nor config.yaml; give a run folder"),
         (["log.txt", "--out", "."], r"--out: got \., which cannot be a file"),
         (["log.txt", "--out", "log.txt/x.html"], "--out: got log.txt/x.html"),
+        (["log.txt", "--plot", "x.svg"], "log.txt: no evaluation and no loss to draw"),
+        (["log.txt", "--plot", "x.svg", "--json"], "argument --json: not allowed with argument --plot"),
     ],
 )
 def test_report_with_a_wrong_argument_is_one_line_and_status_2(
