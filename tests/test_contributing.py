@@ -1,0 +1,69 @@
+"""CONTRIBUTING.md tells of the checks, marks and limits that there are, and the licence is the one that it names."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import pytest
+
+from configs.load import ROOT
+from tests.conftest import FEW_FILES
+from tests.documents import broken_links, read, section, table_rows, unknown_names
+from tests.limits import QUICK_S
+
+PAGE = "CONTRIBUTING.md"
+APACHE_2_SHA256 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+"""Digest of https://www.apache.org/licenses/LICENSE-2.0.txt."""
+
+OTHER_WORDS = frozenset(
+    {
+        "pre-commit",
+        "pre-commit install",
+        "exec .ci/checks",
+        ".git/hooks/pre-commit",
+        "-n 0",
+        "area: imperative summary",
+        "utils.py",
+        ".venv/bin/ruff format .",
+        ".venv/bin/python -m tests.launch.golden_jobs",
+        *("_s", "_ms", "_bytes", "_steps", "_epochs"),
+    }
+)
+
+
+def first_column(heading: str) -> list[str]:
+    return [row[0].strip("`") for row in table_rows(section(read(PAGE), heading))]
+
+
+def test_the_checks_are_those_of_ci_checks() -> None:
+    checks = re.findall(r"^check (.*)$", read(".ci/checks"), re.MULTILINE)
+    assert [check for check in checks if not check.startswith(tuple(first_column("## The loop")))] == []
+    assert len(checks) == len(first_column("## The loop"))
+
+
+def test_the_marks_are_those_of_the_suite() -> None:
+    text = read("pyproject.toml").partition("markers = [")[2].partition("]")[0]
+    marks = re.findall(r'^ *"(\w+):', text, re.MULTILINE)
+    assert sorted(first_column("## The suite")[: len(marks)]) == sorted(marks)
+
+
+def test_the_limits_are_those_of_the_suite(pytestconfig: pytest.Config) -> None:
+    text = read(PAGE)
+    assert f"a limit of {pytestconfig.getini('timeout')} s" in text
+    assert f"more than {QUICK_S:g} s of CPU time" in text
+    assert f"more than {FEW_FILES} files" in text
+
+
+def test_every_name_in_backticks_exists() -> None:
+    assert unknown_names(PAGE, OTHER_WORDS, also_words=True) == []
+    assert broken_links(PAGE) == []
+
+
+def test_the_page_stays_short() -> None:
+    assert 80 <= len(read(PAGE).splitlines()) <= 160
+
+
+def test_the_licence_is_apache_2_to_the_letter() -> None:
+    assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE_2_SHA256
+    assert 'license = { text = "Apache-2.0" }' in read("pyproject.toml")
