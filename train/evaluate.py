@@ -50,8 +50,9 @@ class Evaluator:
         if statistics := self._network.statistics:
             self._communicator.average("statistics", statistics)
         metric = self._new_metric()
+        predict = self._network.inference()
         for images, labels, num_valid in self._source.batches():
-            metric.add(self._network.predict(images), labels, num_valid)
+            metric.add(predict(images), labels, num_valid)
             self._on_batch()
         return metric.score(self._communicator)
 

@@ -31,7 +31,7 @@ def warm_up(engine: Engine, model: ModelParts, communicator: Communicator, batch
     for number, bucket in enumerate(model.buckets.order):
         communicator.reduce(f"warm_up_{number}", [network.gradients[index] for index in bucket])
     model.optimizer.update(HyperParameters(lr=0.0, momentum=0.0, weight_decay=0.0))
-    engine.wait(network.predict(images))
+    engine.wait(network.inference()(images))
     network.load_weights(model.weights)
     network.zero_gradients()
     model.optimizer.reset()

@@ -41,7 +41,8 @@ def test_the_loaded_network_judges_every_image_as_the_trained_one(run: Path, tmp
     }
     assert list(logits) == ["trained", "MXNet", "ONNX"]
     assert logits["trained"].std() > 0.1, "it has learned something to tell apart"
-    np.testing.assert_array_equal(logits["MXNet"], logits["trained"])
+    # A run evaluates with batch norm folded into the convolutions, the files have it as in training.
+    np.testing.assert_allclose(logits["MXNet"], logits["trained"], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(logits["ONNX"], logits["trained"], atol=1e-4)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Literal
 
 import mxnet as mx
@@ -16,8 +17,10 @@ from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
 from train.engine.build import ModelParts
 from train.engine.init import checksum, initial_weights
+from train.engine.mxnet.folding import folded_symbol
 from train.engine.mxnet.lars import MomentumOptimizer
-from train.engine.mxnet.network import TrainedNetwork, logits_symbol
+from train.engine.mxnet.network import TrainedNetwork
+from train.engine.mxnet.symbols import logits_symbol
 from train.engine.protocol import open_engine
 from train.networks.arch import build_network
 from train.schedule import HyperParameters
@@ -58,6 +61,26 @@ def test_every_operator_of_the_record_has_the_type_and_layout_that_its_gpus_want
         if len(window) == 3:
             assert shapes[parameter.name] == (out, *window[1:], window[0])
     assert sum(types[each.name] is np.float16 for each in TABLE.parameters) == 55
+
+
+@pytest.mark.parametrize("cluster", ["abci-v100", "dgx-a100", "a100-node"])
+def test_evaluation_on_a_gpu_has_no_batch_norm_and_stays_in_float16(cluster: str) -> None:
+    # Stock MXNet gives cuDNN N H W images in a spatial batch norm of NHWC, and cuDNN takes 65,535 of them in inference.
+    engine = load_cluster(cluster).engine
+    assert engine.layout == "NHWC"
+    symbol = folded_symbol(TABLE, RECIPE.model, engine)
+    operators = [node["op"] for node in json.loads(symbol.tojson())["nodes"]]
+    assert "BatchNorm" not in operators
+    assert "Convolution" in operators
+    _, (output,), statistics = symbol.infer_type(data="float32")
+    assert (output, statistics) == (np.float32, [])
+    inside = symbol.get_internals()
+    shapes = dict(zip(inside.list_outputs(), inside.infer_shape(data=(42, 224, 224, 4))[1], strict=True))
+    types = dict(zip(inside.list_outputs(), inside.infer_type(data="float32")[1], strict=True))
+    for layer in TABLE.layers[:-1]:
+        if layer.kind != "bn":
+            assert types[f"{layer.name}_output"] is np.float16, layer.name
+            assert shapes[f"{layer.name}_output"] == (42, layer.out_size, layer.out_size, layer.out_channels)
 
 
 def test_the_record_holds_161_tensors_whose_float32_masters_are_the_seeded_weights() -> None:

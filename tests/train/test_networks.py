@@ -88,7 +88,7 @@ def test_logits_equal_those_of_the_model_zoo_with_the_zoos_parameters(name: str,
         table, model=model, loss=Loss(), engine=EngineSettings(), context=mx.cpu(), accumulate=False
     )
     network.load_weights(load_parameters(tmp_path / "zoo.params", table, {}, cpu_engine().read_parameters))
-    np.testing.assert_allclose(network.predict(images).asnumpy(), theirs, rtol=1e-4, atol=1e-4 * theirs.std())
+    np.testing.assert_allclose(network.inference()(images).asnumpy(), theirs, rtol=1e-4, atol=1e-4 * theirs.std())
     _require_that_it_says_something(zoo, images, theirs)
 
 
@@ -121,8 +121,8 @@ def test_a_dense_layer_over_an_image_means_the_same_in_both_layouts() -> None:
     table = Network("dense", 8, 3, 5, tuple(rows.layers))
     model = Model(name="resnet8", num_classes=5, image_size=8)
     images = _images(model, 2)
-    expected = _network_of(table, model).predict(images).asnumpy()
-    channels_last = _network_of(table, model, "NHWC").predict(images.transpose((0, 2, 3, 1))).asnumpy()
+    expected = _network_of(table, model).inference()(images).asnumpy()
+    channels_last = _network_of(table, model, "NHWC").inference()(images.transpose((0, 2, 3, 1))).asnumpy()
     np.testing.assert_allclose(channels_last, expected, rtol=1e-5)
 
 
@@ -137,7 +137,7 @@ def test_dropout_draws_what_its_seed_says_in_training_and_nothing_in_evaluation(
 
     one, two = dropout_seed(1, 0, 7), dropout_seed(1, 1, 7)
     assert loss(one) == loss(one) != loss(two)
-    assert (network.predict(images) == network.predict(images)).asnumpy().all()
+    assert (network.inference()(images) == network.inference()(images)).asnumpy().all()
 
 
 def test_no_two_ranks_and_no_two_steps_drop_the_same() -> None:

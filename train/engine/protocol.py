@@ -67,8 +67,12 @@ class Trainee(Protocol):
     def forward_backward(self, images: Array, labels: Array) -> Array:
         """Queue one micro-batch and return the sum of its losses, shape (1,)."""
 
-    def predict(self, images: Array) -> Array:
-        """Queue inference and return the logits, shape (batch, classes)."""
+    def inference(self) -> Callable[[Array], Array]:
+        """Return the function from images to logits, shape (batch, classes), of the network as it is now.
+
+        The function queues and returns at once. Weights or statistics that change later have no effect on it, or make
+        it wrong: call `inference` again.
+        """
 
     def zero_gradients(self) -> None:
         """Clear the gradients before a new sum over micro-batches."""

@@ -111,7 +111,7 @@ def _ask(name: str, folder: Path) -> Any:
         table, model=model, loss=Loss(), engine=EngineSettings(layout="NCHW"), context=mx.cpu(), accumulate=False
     )
     network.load_weights(weights)
-    return network.predict(mx.nd.array(images)).asnumpy()
+    return network.inference()(mx.nd.array(images)).asnumpy()
 
 
 def _report(folder: Path, *words: str) -> Any:

@@ -44,7 +44,7 @@ def test_logits_are_those_of_the_paper(name: str) -> None:
     network, compute = _network(model), getattr(forward, name)
     tensors, images = _tensors(network, model), _images(model, 2)
     network.load_weights(tensors)
-    ours = network.predict(mx.nd.array(images)).asnumpy()
+    ours = network.inference()(mx.nd.array(images)).asnumpy()
     expected = compute(Forward(tensors), images)
     assert np.abs(ours - expected).max() <= 1e-4 * expected.std()
     # The comparison is worth something: images differ, and they move the logits more than the classifier's bias does.
@@ -82,5 +82,5 @@ def test_epsilon_reaches_the_inference_too(epsilon: float) -> None:
     tensors, images = _tensors(network, model), _images(model, 2)
     network.load_weights(tensors)
     expected, other = (forward.resnet8(Forward(tensors, epsilon=each), images) for each in (epsilon, 0.5 - epsilon))
-    np.testing.assert_allclose(network.predict(mx.nd.array(images)).asnumpy(), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(network.inference()(mx.nd.array(images)).asnumpy(), expected, rtol=1e-4, atol=1e-5)
     assert np.abs(other - expected).max() > 0.1 * expected.std()

@@ -31,8 +31,8 @@ def export_formats(network: TrainedNetwork, prefix: Path) -> Iterator[tuple[str,
     import onnxruntime  # noqa: PLC0415 (slow)
 
     shape = (1, *network.image_shape)
-    network.predict(mx.nd.zeros(shape)).wait_to_read()
-    yield "trained", lambda images: network.predict(images).asnumpy()
+    predict = network.inference()
+    yield "trained", lambda images: predict(images).asnumpy()
 
     network.export(prefix)
     files = f"{prefix}-symbol.json", f"{prefix}-0000.params"

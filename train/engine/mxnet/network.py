@@ -1,7 +1,7 @@
 """A table of layers as an MXNet network with its loss. This module knows no rank and no data.
 
-One symbol becomes two blocks over the same parameters: from images and labels to the loss of each image (training), and
-from images to logits (evaluation). Both blocks are hybridized with static shapes, so a step takes few engine pushes.
+Training has a block from images and labels to the loss of each image. Inference has a block of its own, without batch
+norm (`train.engine.mxnet.folding`). Blocks are hybridized with static shapes, so a step takes few engine pushes.
 
 With float16, convolutions and the classifier compute with float16 weights. Each of these weights has a float32 master,
 which is initialised, updated and included in checksums. Parameters of batch norm, logits and loss are float32.
@@ -11,7 +11,7 @@ Gradients are sums over images, never means, which keeps them within the range o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,12 @@ import numpy as np
 from mxnet import autograd, gluon
 
 from configs.schema import EngineSettings, Loss, Model
+from train.engine.mxnet.folding import FoldedInference
 from train.engine.mxnet.losses import losses_of
-from train.networks.arch import Layer, Network, Parameter
+from train.engine.mxnet.symbols import logits_symbol
+from train.networks.arch import Network, Parameter
 
-__all__ = ["TrainedNetwork", "logits_symbol"]
+__all__ = ["TrainedNetwork"]
 
 Array = Any
 """An MXNet NDArray; MXNet carries no types."""
@@ -64,9 +66,17 @@ class TrainedNetwork:
         images, labels = mx.sym.Variable("data", dtype="float32"), mx.sym.Variable("label", dtype="float32")
         losses = losses_of(mx.sym, logits, labels, network.num_classes, loss)
         self._training = gluon.SymbolBlock(losses, [images, labels])
-        self._inference = gluon.SymbolBlock(logits, [images], params=self._training.collect_params())
+        self._exported = gluon.SymbolBlock(logits, [images], params=self._training.collect_params())
         self._held = {each.name: each for each in self._training.collect_params().values()}
         self._allocate()
+        self._folded = FoldedInference(
+            network,
+            model,
+            engine,
+            held=self._held,
+            masters=dict(zip((each.name for each in self.parameters), self.masters, strict=True)),
+            context=context,
+        )
 
     def _allocate(self) -> None:
         shapes = {each.name: self._stored_shape(each) for each in self.parameters}
@@ -75,7 +85,7 @@ class TrainedNetwork:
             held.initialize(mx.init.Zero(), ctx=self._context)
             if name in shapes:
                 held.grad_req = "add" if self._accumulate and not _is_half(held) else "write"
-        for block in (self._training, self._inference):
+        for block in (self._training, self._exported):
             block.hybridize(static_alloc=True, static_shape=True)
         self.weights = [self._held[each.name].data() for each in self.parameters]
         self.masters = [weight.astype("float32", copy=False) for weight in self.weights]
@@ -136,13 +146,20 @@ class TrainedNetwork:
                 self._queued.popleft().wait_to_read()
         return loss
 
-    def predict(self, images: Array) -> Array:
-        """Queue inference and return the logits, shape (batch, classes)."""
-        return self._inference(images.as_in_context(self._context))
+    def inference(self) -> Callable[[Array], Array]:
+        """Fold batch norm into the weights as they are now; return the function from images to logits.
+
+        The function queues inference and returns logits of shape (batch, classes). Call `inference` again after the
+        weights or the statistics have changed.
+        """
+        self._settle()
+        self._folded.fold()
+        return lambda images: self._folded(images.as_in_context(self._context))
 
     def export(self, prefix: Path) -> None:
-        """Write ``PREFIX-symbol.json`` and ``PREFIX-0000.params`` for MXNet's own loaders; call `predict` before."""
-        self._inference.export(str(prefix))
+        """Write ``PREFIX-symbol.json`` and ``PREFIX-0000.params`` for MXNet's own loaders, with batch norm unfolded."""
+        self._exported(mx.nd.zeros((1, *self.image_shape), ctx=self._context)).wait_to_read()
+        self._exported.export(str(prefix))
 
     def zero_gradients(self) -> None:
         """Clear the gradients before a new sum over micro-batches."""
@@ -176,57 +193,6 @@ class TrainedNetwork:
         """Yield the items of `read_weights` one by one, so that only one copy exists at a time."""
         for each, array in zip(self.parameters, self.masters, strict=True):
             yield each.name, _from_layout(array.asnumpy(), self._layout)
-
-
-def logits_symbol(network: Network, model: Model, engine: EngineSettings) -> Any:
-    """Return the symbol from float32 images to float32 logits; with float16, the layers between infer their types."""
-    half = engine.precision == "float16"
-    data = mx.sym.Variable("data", dtype="float32")
-    outputs = {"data": mx.sym.cast(data, "float16") if half else data}
-    for layer in network.layers:
-        inputs = [outputs[name] for name in layer.inputs]
-        outputs[layer.name] = _operator(layer, inputs, model, engine.layout)
-    last = outputs[network.layers[-1].name]
-    return mx.sym.cast(last, "float32") if half else last
-
-
-def _operator(layer: Layer, inputs: Sequence[Any], model: Model, layout: str) -> Any:  # noqa: PLR0911 (one return per kind)
-    """Return the symbol of one layer."""
-    geometry = {
-        "kernel": (layer.kernel, layer.kernel),
-        "stride": (layer.stride, layer.stride),
-        "pad": (layer.padding, layer.padding),
-        "layout": layout,
-    }
-    if layer.kind == "conv":
-        return mx.sym.Convolution(
-            inputs[0], num_filter=layer.out_channels, no_bias=not layer.has_bias, name=layer.name, **geometry
-        )
-    if layer.kind == "bn":
-        return mx.sym.BatchNorm(
-            inputs[0], eps=model.bn_epsilon, momentum=model.bn_momentum, fix_gamma=False,
-            axis=layout.index("C"), name=layer.name,
-        )  # fmt: skip
-    if layer.kind == "relu":
-        return mx.sym.Activation(inputs[0], act_type="relu", name=layer.name)
-    if layer.kind == "add":
-        return mx.sym.elemwise_add(inputs[0], inputs[1], name=layer.name)
-    if layer.kind == "concat":
-        return mx.sym.Concat(*inputs, dim=layout.index("C"), name=layer.name)
-    if layer.kind in ("max_pool", "avg_pool"):
-        return mx.sym.Pooling(inputs[0], pool_type=layer.kind.removesuffix("_pool"), name=layer.name, **geometry)
-    if layer.kind == "global_pool":
-        return mx.sym.Pooling(
-            inputs[0], pool_type="avg", global_pool=True, kernel=(1, 1), layout=layout, name=layer.name
-        )
-    if layer.kind == "dropout":
-        # cuDNN's dropout has a random generator of its own, which cannot be seeded again.
-        return mx.sym.Dropout(inputs[0], p=layer.rate, cudnn_off=True, name=layer.name)
-    assert layer.kind == "dense"
-    whole_channels = layer.in_size == 1 or layout == "NCHW"
-    flat = inputs[0] if whole_channels else mx.sym.transpose(inputs[0], axes=(0, 3, 1, 2))
-    # flatten=True is MXNet's default, but its ONNX export takes a missing flatten for False.
-    return mx.sym.FullyConnected(flat, num_hidden=layer.out_channels, flatten=True, name=layer.name)
 
 
 def _is_half(parameter: Any) -> bool:

@@ -1,0 +1,94 @@
+"""The layers of a network's table as MXNet symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mxnet as mx
+
+from configs.schema import EngineSettings, Model
+from train.networks.arch import Layer, Network
+
+__all__ = ["layer_symbol", "logits_symbol", "with_precision"]
+
+
+def logits_symbol(network: Network, model: Model, engine: EngineSettings) -> Any:
+    """Return the symbol from float32 images to float32 logits, with batch norm as in training."""
+
+    def logits(data: Any) -> Any:
+        outputs = {"data": data}
+        for layer in network.layers:
+            inputs = [outputs[name] for name in layer.inputs]
+            outputs[layer.name] = layer_symbol(layer, inputs, model, engine.layout)
+        return outputs[network.layers[-1].name]
+
+    return with_precision(engine, logits)
+
+
+def with_precision(engine: EngineSettings, logits: Callable[[Any], Any]) -> Any:
+    """Return the symbol from float32 images to float32 logits; with float16, the layers between infer their types.
+
+    Args:
+        engine: Has the precision.
+        logits: Takes the symbol of the images, cast to the precision, and returns that of the logits.
+    """
+    data = mx.sym.Variable("data", dtype="float32")
+    if engine.precision == "float32":
+        return logits(data)
+    return mx.sym.cast(logits(mx.sym.cast(data, "float16")), "float32")
+
+
+def layer_symbol(  # noqa: PLR0911 (one return per kind)
+    layer: Layer, inputs: Sequence[Any], model: Model, layout: str, *, has_bias: bool | None = None, **tensors: Any
+) -> Any:
+    """Return the symbol of one layer.
+
+    Args:
+        layer: The layer.
+        inputs: Symbols of the layers that it reads.
+        model: Constants of batch norm.
+        layout: NCHW or NHWC.
+        has_bias: Whether a convolution has a bias. If None, as the table says.
+        tensors: Symbols of a convolution's weight and bias. Tensors that are not given are named after the layer.
+    """
+    geometry = {
+        "kernel": (layer.kernel, layer.kernel),
+        "stride": (layer.stride, layer.stride),
+        "pad": (layer.padding, layer.padding),
+        "layout": layout,
+    }
+    if layer.kind == "conv":
+        return mx.sym.Convolution(
+            inputs[0],
+            num_filter=layer.out_channels,
+            no_bias=not (layer.has_bias if has_bias is None else has_bias),
+            name=layer.name,
+            **tensors,
+            **geometry,
+        )
+    if layer.kind == "bn":
+        return mx.sym.BatchNorm(
+            inputs[0], eps=model.bn_epsilon, momentum=model.bn_momentum, fix_gamma=False,
+            axis=layout.index("C"), name=layer.name,
+        )  # fmt: skip
+    if layer.kind == "relu":
+        return mx.sym.Activation(inputs[0], act_type="relu", name=layer.name)
+    if layer.kind == "add":
+        return mx.sym.elemwise_add(inputs[0], inputs[1], name=layer.name)
+    if layer.kind == "concat":
+        return mx.sym.Concat(*inputs, dim=layout.index("C"), name=layer.name)
+    if layer.kind in ("max_pool", "avg_pool"):
+        return mx.sym.Pooling(inputs[0], pool_type=layer.kind.removesuffix("_pool"), name=layer.name, **geometry)
+    if layer.kind == "global_pool":
+        return mx.sym.Pooling(
+            inputs[0], pool_type="avg", global_pool=True, kernel=(1, 1), layout=layout, name=layer.name
+        )
+    if layer.kind == "dropout":
+        # cuDNN's dropout has a random generator of its own, which cannot be seeded again.
+        return mx.sym.Dropout(inputs[0], p=layer.rate, cudnn_off=True, name=layer.name)
+    assert layer.kind == "dense"
+    whole_channels = layer.in_size == 1 or layout == "NCHW"
+    flat = inputs[0] if whole_channels else mx.sym.transpose(inputs[0], axes=(0, 3, 1, 2))
+    # flatten=True is MXNet's default, but its ONNX export takes a missing flatten for False.
+    return mx.sym.FullyConnected(flat, num_hidden=layer.out_channels, flatten=True, name=layer.name)
