@@ -1,0 +1,188 @@
+"""What a run keeps of its state and when, and what a resumed rank gets back of it; real files, no training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from configs.load import load_recipe
+from configs.plan import Position, plan_run
+from logs.checkpoints import list_checkpoints
+from train.checkpoint import Checkpoints, CheckpointWriter, NullWriter, Origin
+from train.comm.communicator import SingleProcess
+from train.engine.protocol import Engine
+
+SETTINGS = {"run": {"seed": 1}}
+PLAN = plan_run(load_recipe("digits"), 2)
+WEIGHTS: dict[str, np.ndarray] = {
+    "stem_weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "b": np.array([7], np.float32),
+}
+STATISTICS: dict[str, np.ndarray] = {
+    "bn_moving_mean": np.array([1, 2], np.float32),
+    "bn_moving_var": np.array([3, 4], np.float32),
+}
+MOMENTA: list[np.ndarray] = [np.array([[0.5, 1.5]], np.float32), np.array([2.5], np.float32)]
+
+
+class Parts:
+    """Engine, network, optimizer and source of a rank, whose arrays are NumPy's."""
+
+    def __init__(self) -> None:
+        self.momenta = [each.copy() for each in MOMENTA]
+
+    def to_host(self, array: np.ndarray) -> np.ndarray:
+        return array
+
+    def from_host(self, array: np.ndarray) -> np.ndarray:
+        return array
+
+    def overwrite(self, target: np.ndarray, source: np.ndarray) -> None:
+        target[:] = source
+
+    def read_weights(self) -> Mapping[str, np.ndarray]:
+        return WEIGHTS
+
+    def read_statistics(self) -> Mapping[str, np.ndarray]:
+        return STATISTICS
+
+    def state(self) -> bytes:
+        return b"where rank 0 reads"
+
+
+class TwoRanks(SingleProcess):
+    """Gathers what rank 1 has beside rank 0's."""
+
+    def __init__(self) -> None:
+        self.gathered: list[str] = []
+
+    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
+        self.gathered.append(name)
+        if "statistics" in name:
+            return [content, (10 * np.frombuffer(content, np.float32)).tobytes()]
+        return [content, b"where rank 1 reads"]
+
+    def gather(self, name: str, value: int) -> list[int]:
+        self.gathered.append(name)
+        return [value, value]
+
+
+def _checkpoints(
+    folder: Path, every: int | None = 2, keep: int = 2, writer: Any = None
+) -> tuple[Checkpoints, TwoRanks]:
+    parts, communicator = cast(Any, Parts()), TwoRanks()
+    folder.mkdir(exist_ok=True)
+    return Checkpoints(
+        cast(Engine, parts), parts, parts, communicator, writer or CheckpointWriter(folder, keep), SETTINGS, every,
+        saved=Position(1, 0), on_save=lambda: None,
+    ), communicator  # fmt: skip
+
+
+def _steps(folder: Path) -> list[int]:
+    return sorted(int(path.stem.partition("-")[2]) for path in list_checkpoints(folder))
+
+
+def _evaluate(checkpoints: Checkpoints, epochs: Sequence[int]) -> None:
+    for epoch in epochs:
+        checkpoints.evaluated(cast(Any, Parts()), Position(epoch, 19 * (epoch - 1)))
+    checkpoints.writer.wait()
+
+
+@pytest.mark.parametrize(
+    ("every", "evaluated", "kept"),
+    [(1, [2, 3, 4], [19, 38, 57]), (2, [2, 3, 4, 5], [38, 76]), (3, [3, 5, 6, 9], [76, 152]), (None, [2, 3, 4], [])],
+)
+def test_a_checkpoint_is_due_so_many_epochs_after_the_last(
+    tmp_path: Path, every: int | None, evaluated: list[int], kept: list[int]
+) -> None:
+    checkpoints, _ = _checkpoints(tmp_path, every, keep=9)
+    _evaluate(checkpoints, evaluated)
+    assert _steps(tmp_path) == kept
+
+
+def test_only_the_newest_stay(tmp_path: Path) -> None:
+    checkpoints, _ = _checkpoints(tmp_path, 1, keep=2)
+    _evaluate(checkpoints, [2, 3, 4, 5])
+    assert _steps(tmp_path) == [57, 76]
+
+
+def _origin(folder: Path, settings: Mapping[str, Any] = SETTINGS) -> Origin:
+    return Origin.of(list_checkpoints(folder)[0], settings, PLAN)
+
+
+def test_a_rank_that_was_stopped_gets_its_own_statistics_and_place_and_everybodys_weights(tmp_path: Path) -> None:
+    checkpoints, communicator = _checkpoints(tmp_path)
+    checkpoints.stopped(cast(Any, Parts()), Position(3, 45))
+    assert communicator.gathered[-1] == "checkpoint written", "all ranks wait until it is on the disk"
+    origin = _origin(tmp_path)
+    assert (origin.position, origin.resumed_from_step) == (Position(3, 45), 45)
+    for rank, factor in enumerate((1, 10)):
+        given = origin.weights(rank)
+        assert given is not None
+        assert given.keys() == {*WEIGHTS, *STATISTICS}
+        for name, array in WEIGHTS.items():
+            np.testing.assert_array_equal(given[name], array)
+        for name, array in STATISTICS.items():
+            np.testing.assert_array_equal(given[name], factor * array)
+        assert origin.source_state(rank) == f"where rank {rank} reads".encode()
+    parts = Parts()
+    for momentum in parts.momenta:
+        momentum[:] = -1
+    origin.restore_momenta(cast(Engine, parts), cast(Any, parts))
+    for momentum, kept in zip(parts.momenta, MOMENTA, strict=True):
+        np.testing.assert_array_equal(momentum, kept)
+
+
+def test_after_an_evaluation_the_statistics_of_one_rank_are_everybodys(tmp_path: Path) -> None:
+    checkpoints, communicator = _checkpoints(tmp_path, every=1)
+    _evaluate(checkpoints, [2])
+    assert "checkpoint statistics" not in communicator.gathered
+    for rank in range(2):
+        given = _origin(tmp_path).weights(rank)
+        assert given is not None
+        np.testing.assert_array_equal(given["bn_moving_var"], STATISTICS["bn_moving_var"])
+
+
+def test_a_run_without_a_checkpoint_begins_at_its_first_step() -> None:
+    origin = Origin.of(None, SETTINGS, PLAN)
+    assert (origin.position, origin.resumed_from_step) == (Position(1, 0), None)
+    assert (origin.weights(0), origin.source_state(0)) == (None, b"")
+
+
+def test_another_run_or_one_that_is_over_is_not_resumed(tmp_path: Path) -> None:
+    checkpoints, _ = _checkpoints(tmp_path)
+    checkpoints.finished(Position(12, 209))
+    assert _origin(tmp_path).position == Position(12, 209), "the last of 12 epochs is still to come"
+    with pytest.raises(UserError, match=r"run\.seed: got 2, the run was begun with 1"):
+        _origin(tmp_path, {"run": {"seed": 2}})
+    checkpoints.finished(Position(13, 225))
+    with pytest.raises(UserError, match="has reached its last epoch, 12"):
+        _origin(tmp_path)
+
+
+class Full(NullWriter):
+    """A writer whose disk is full."""
+
+    def write(self, step: int, collect: Any) -> None:
+        raise UserError(f"step {step}: the disk is full")
+
+
+def test_a_full_disk_costs_a_periodic_checkpoint_but_ends_a_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    checkpoints, _ = _checkpoints(tmp_path, every=1, writer=Full())
+    _evaluate(checkpoints, [2])
+    checkpoints.finished(Position(13, 225))
+    assert caplog.messages == [
+        "no checkpoint after step 19: step 19: the disk is full",
+        "the trained network is not kept: step 225: the disk is full",
+    ]
+    with pytest.raises(UserError, match="the disk is full"):
+        checkpoints.stopped(cast(Any, Parts()), Position(2, 25))
