@@ -26,14 +26,15 @@ __all__ = ["save_charts", "to_svg"]
 
 _WIDTH, _HEIGHT = 360, 220
 """Size of a page's line chart in CSS pixels: about as wide as a phone's screen, so that text is not shrunk there."""
-_RIGHT, _TOP, _BOTTOM = 14, 8, 38
+_RIGHT, _TOP, _BOTTOM = 14, 8, 40
 """Margins of a page's chart in pixels. Automatic margins would measure all labels, and double a drawing's time."""
 _FILE_WIDTH, _FILE_HEIGHT = 560, 380
 """Size of each chart of an image file in CSS pixels."""
 _ROW = 24
-_CHARACTER = 6.6
+"""Height of a row of a bar chart in pixels."""
+_CHARACTER = 6.2
 """Width of a character in pixels: capitals are wider, small letters narrower."""
-_LABEL_CHARACTERS = 26
+_LABEL_CHARACTERS = 30
 _POINTS_PER_INCH = 72
 """The SVG backend writes points; with 72 pixels to the inch, a pixel is a point."""
 _PAD = 0.15
@@ -44,6 +45,7 @@ _NARROW, _WIDE = 5.0, 1e3
 from ``_WIDE`` on they are too many, and only powers of ten are marked."""
 _STYLE = {
     "svg.fonttype": "none",  # text stays text
+    "text.parse_math": False,  # a name may contain dollar signs
     "svg.hashsalt": "chart",
     "font.size": 11.5,
     "axes.axisbelow": True,
@@ -73,7 +75,7 @@ def save_charts(path: Path, charts: Sequence[LineChart]) -> None:
     """Draw charts side by side, with headings and legends, into a file: SVG if ``path`` ends so, otherwise PNG.
 
     Raises:
-        UserError: The file cannot be written.
+        UserError: If the file cannot be written.
     """
     size = (_FILE_WIDTH * len(charts) / _POINTS_PER_INCH, _FILE_HEIGHT / _POINTS_PER_INCH)
     tooltips: Tooltips = {}
@@ -114,7 +116,7 @@ def _draw(axes: Axes, chart: Chart, prefix: str = "") -> Tooltips:
     axes.xaxis.label.set_color(soft)
     axes.yaxis.label.set_color(soft)
     tooltips = _draw_bars(axes, chart) if isinstance(chart, BarChart) else _draw_lines(axes, chart, prefix)
-    axes.tick_params(which="both", length=0, labelcolor=soft)
+    axes.tick_params(which="both", length=0, pad=5, labelcolor=soft)
     axes.grid(axis="x" if isinstance(chart, BarChart) else "y", color=grid, clip_on=False)
     return tooltips
 
@@ -230,5 +232,7 @@ def _draw_bars(axes: Axes, chart: BarChart) -> Tooltips:
 
 
 def _shortened(label: str) -> str:
+    """Return a label of at most `_LABEL_CHARACTERS`, without control characters, which XML cannot hold."""
+    label = "".join(character if character.isprintable() else " " for character in label)
     half = _LABEL_CHARACTERS // 2
     return label if len(label) <= _LABEL_CHARACTERS else f"{label[: half - 1]}…{label[-half:]}"

@@ -1,8 +1,8 @@
 """Turns an SVG that matplotlib wrote into a small one, many of which can share a page.
 
 For a chart of a few lines matplotlib writes 30 KB: a group and an id for each artist, a list of fonts for each text,
-numbers with six decimals. All of that goes. Colours become CSS variables, so that one drawing serves light and dark
-mode, and tooltips are added.
+numbers with six decimals. This module removes all of them. It replaces colours by CSS variables, so that one drawing
+serves light and dark mode, and adds tooltips.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def lean_svg(text: str, title: str, description: str, tooltips: Tooltips) -> Ele
 
 
 def standalone(svg: Element) -> str:
-    """Return a drawing as the text of a file of its own: with a size, a background, and the colours of both modes."""
+    """Return a drawing as the text of an SVG file, with a size, a background, and the colours of both modes."""
     _, _, width, height = svg.attrib["viewBox"].split()
     svg.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "width": width, "height": height}
     style = Element("style")
@@ -94,12 +94,12 @@ def _add_tooltips(elements: list[Element], own: str, of_dots: list[str]) -> None
 
 
 def _rounded(text: str) -> str:
-    """Return ``text`` on one line with a decimal in each number: a tenth of a pixel cannot be seen."""
+    """Return ``text`` on one line, with at most one decimal in each number: 0.1 pixel is invisible."""
     return _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), " ".join(text.split()))
 
 
 def _style(text: str) -> str:
-    """Return a style without fonts, which the root has, and with CSS variables for colours."""
+    """Return a style without fonts, which the root element has, and with CSS variables in place of colours."""
     variables = {colour: f"var({name})" for name, colour in light_colours().items()}
     parts = [part for part in text.split("; ") if not part.startswith("font")]
     return re.sub(r"#[0-9a-f]{6}", lambda found: variables.get(found[0], found[0]), "; ".join(parts))

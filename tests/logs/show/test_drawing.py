@@ -57,6 +57,14 @@ def test_dots_and_bars_say_their_numbers_and_names_are_escaped() -> None:
     ]  # fmt: skip
 
 
+def test_names_with_dollars_line_ends_and_control_characters_are_drawn_as_they_are() -> None:
+    bars = [Bar("cost $x_$ \\frac", [Stretch(0, 1, 0, "$")]), Bar("a\nb\x1b[0m", [Stretch(0, 1, 0, "")])]
+    drawing = to_svg(BarChart("t", "s", bars))
+    assert ">cost $x_$ \\frac<" in drawing
+    assert ">a b [0m<" in drawing
+    assert "50 $" in to_svg(_lines(Series("a", 0, [(1, 1.0)]), bands=[Band("y", 1, 1, "50 $ and 60 $")]))
+
+
 def test_a_gap_interrupts_a_line_and_many_points_are_thinned_to_the_last() -> None:
     def path(points: Any) -> str:
         drawing = to_svg(_lines(Series("a", 0, points)))
