@@ -34,7 +34,8 @@ def rank_environment(cluster: Cluster) -> dict[str, str]:
     if communication.allreduce != "flat":
         variables[f"HOROVOD_{communication.allreduce.upper()}_ALLREDUCE"] = "1"
     if cluster.node.hcas:
-        variables["NCCL_IB_HCA"] = ",".join(cluster.node.hcas)
+        # Without the leading =, NCCL takes each name for a prefix, and mlx5_1 also matches mlx5_10.
+        variables["NCCL_IB_HCA"] = "=" + ",".join(cluster.node.hcas)
     return variables | cluster.environment
 
 

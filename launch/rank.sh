@@ -54,7 +54,8 @@ fi
 read -ra hcas <<<"${RANK_HCAS:-}"
 if [[ ${#hcas[@]} -gt 0 ]]; then
   export UCX_NET_DEVICES=${hcas[local_rank]}:1
-  report+=", MPI's adapter ${hcas[local_rank]}, NCCL's ${NCCL_IB_HCA:-all}"
+  nccl_hcas=${NCCL_IB_HCA:-} nccl_hcas=${nccl_hcas#=}
+  report+=", MPI's adapter ${hcas[local_rank]}, NCCL's ${nccl_hcas:-all}"
 fi
 printf '%s\n' "$report" >&2
 # The kernel ends the rank when the launcher is killed.

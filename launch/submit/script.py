@@ -52,7 +52,7 @@ def render_script(spec: JobSpec, scheduler: JobScheduler, directives: Sequence[s
 
 
 def _settings(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
-    variables = [f"export {name}={shlex.quote(value)}" for name, value in sorted(spec.variables.items())]
+    variables = [f"export {name}={_quote(value)}" for name, value in sorted(spec.variables.items())]
     return [
         f"readonly python={_quote(spec.python)} folder={_quote(spec.folder)} num_hosts={spec.cluster.num_nodes}",
         *_array("runs", [str(run) for run in spec.run_folders]),
@@ -202,6 +202,7 @@ def _wrapped(name: str, words: Sequence[str]) -> list[str]:
 
 
 def _quote(path: Path | str) -> str:
-    """Return a word quoted for the shell; also with a comma in it, which shellcheck reports in an array."""
+    """Return a word quoted for the shell; also with a comma in it or a = before it, which shellcheck reports."""
     word = str(path)
-    return f"'{word}'" if "," in word and shlex.quote(word) == word else shlex.quote(word)
+    is_suspicious = "," in word or word.startswith("=")
+    return f"'{word}'" if is_suspicious and shlex.quote(word) == word else shlex.quote(word)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from configs.load import ROOT, load_cluster
-from configs.rank_variables import binding_environment
+from configs.rank_variables import binding_environment, rank_environment
 
 _SLURM = {
     "SLURM_PROCID": "3",
@@ -81,6 +81,12 @@ def test_gpu_and_adapters_follow_the_local_rank() -> None:
     done = _rank({**_MPI, **tables}, "printenv", "UCX_NET_DEVICES", "CUDA_VISIBLE_DEVICES")
     assert done.stdout == "mlx5_1:1\n4,6\n"
     assert "GPU 6, MPI's adapter mlx5_1, NCCL's all" in done.stderr
+    done = _rank({**_MPI, **tables, "NCCL_IB_HCA": "=mlx5_0,mlx5_1"}, "true")
+    assert "MPI's adapter mlx5_1, NCCL's mlx5_0,mlx5_1\n" in done.stderr
+
+
+def test_nccl_matches_the_names_of_adapters_exactly() -> None:
+    assert rank_environment(load_cluster("abci-v100", []))["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"
 
 
 @pytest.mark.parametrize(
