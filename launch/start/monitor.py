@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import threading
@@ -20,6 +21,8 @@ __all__ = ["monitored"]
 
 INTERVAL_S = 1.0
 _GPU_QUERY = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
+_GPU_QUERY_TIMEOUT_S = 20
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 @contextmanager
@@ -90,11 +93,18 @@ class _Descendants:
 
 
 def _gpus() -> tuple[float | None, int | None]:
-    """Return the mean share of time (0 to 1) in which the GPUs were busy, and their used memory in bytes."""
+    """Return the mean share of time (0 to 1) in which the GPUs were busy, and their used memory in bytes.
+
+    A value is None if no GPU reports it: the parts of a GPU in MIG mode have no utilisation, ``[N/A]``.
+    """
     if shutil.which(_GPU_QUERY[0]) is None:
         return None, None
-    output = subprocess.run(_GPU_QUERY, capture_output=True, text=True, check=False).stdout
-    rows = [[float(word) for word in line.split(",")] for line in output.splitlines() if line.strip()]
-    if not rows:
+    try:
+        output = subprocess.run(
+            _GPU_QUERY, capture_output=True, text=True, timeout=_GPU_QUERY_TIMEOUT_S, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
         return None, None
-    return sum(row[0] for row in rows) / len(rows) / 100, int(sum(row[1] for row in rows) * (1 << 20))
+    rows = [[word.strip() for word in line.split(",")] for line in output.splitlines() if line.count(",") == 1]
+    busy, used = ([float(row[column]) for row in rows if _NUMBER.fullmatch(row[column])] for column in (0, 1))
+    return (sum(busy) / len(busy) / 100 if busy else None), (int(sum(used) * (1 << 20)) if used else None)

@@ -1,0 +1,46 @@
+"""The samples of a run's load: no answer of ``nvidia-smi`` ends them, and a cluster file can do without its calls."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from launch.start import monitor
+from logs.usage import Sample, read_samples
+
+MIB = 1 << 20
+
+
+def _samples(folder: Path, answer: str, monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
+    """Return the samples of a short block, on a machine whose ``nvidia-smi`` prints this answer."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{answer}\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    monkeypatch.setattr(monitor, "INTERVAL_S", 0.02)
+    deadline_s = time.monotonic() + 20
+    with monitor.monitored(folder, has_gpu=True):
+        while len(samples := read_samples(folder)) < 2 and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+    return samples
+
+
+@pytest.mark.parametrize(
+    ("answer", "share", "used_bytes"),
+    [
+        ("echo '50, 100'; echo '100, 300'", 0.75, 400 * MIB),
+        ("echo '[N/A], 100'; echo '[N/A], 300'", None, 400 * MIB),
+        ("echo '[N/A], 100'; echo '40, [Insufficient Permissions]'", 0.4, 100 * MIB),
+        ("echo 'NVIDIA-SMI has failed, because of the driver, today'; exit 9", None, None),
+        ("echo 'No devices were found'", None, None),
+    ],
+)
+def test_no_answer_of_nvidia_smi_ends_the_samples(
+    answer: str, share: float | None, used_bytes: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = _samples(tmp_path, answer, monkeypatch)
+    assert len(samples) >= 2
+    assert (samples[-1].gpu_share, samples[-1].gpu_memory_bytes) == (share, used_bytes)
