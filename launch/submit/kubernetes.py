@@ -5,6 +5,7 @@ The launcher reaches its workers by ssh, so the image needs an sshd beside what 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -31,6 +32,8 @@ SCHEDULER = JobScheduler(
 
 _GRACE_S = 30
 """Least time between SIGTERM and SIGKILL of a pod, which is also the default of Kubernetes."""
+
+_SHARED_MEMORY = "shared-memory"
 
 
 class _LiteralText(str):
@@ -66,6 +69,12 @@ def render(spec: JobSpec) -> str:
         resource, _, amount = word.partition("=")
         limits[resource] = amount
     worker = _container(spec) | {"command": ["/usr/sbin/sshd", "-De"], "resources": {"limits": limits}}
+    volumes: list[dict[str, Any]] = []
+    if cluster.device == "gpu":
+        worker["volumeMounts"] = [*worker["volumeMounts"], {"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}]
+        # NCCL locks the memory that it registers with the InfiniBand adapters, which a pod may not do by default.
+        worker["securityContext"] = {"capabilities": {"add": ["IPC_LOCK"]}}
+        volumes = [_shared_memory()]
     tree = {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
@@ -83,7 +92,7 @@ def render(spec: JobSpec) -> str:
             },
             "mpiReplicaSpecs": {
                 "Launcher": _replicas(1, spec, script),
-                "Worker": _replicas(cluster.num_nodes, spec, worker),
+                "Worker": _replicas(cluster.num_nodes, spec, worker, volumes),
             },
         },
     }
@@ -109,13 +118,24 @@ def _container(spec: JobSpec) -> dict[str, Any]:
     return {"name": "training", "image": spec.cluster.container.image, "volumeMounts": mounts}
 
 
-def _replicas(count: int, spec: JobSpec, container: dict[str, Any]) -> dict[str, Any]:
+def _shared_memory() -> dict[str, Any]:
+    """Return the volume for /dev/shm: a pod's own has 64 MB, in which the NCCL of eight ranks cannot start.
+
+    Pages that a pod writes there count as memory of the pod.
+    """
+    return {"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory"}}
+
+
+def _replicas(
+    count: int, spec: JobSpec, container: dict[str, Any], more_volumes: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
     pod = {
         "restartPolicy": "Never",
         # The time from SIGTERM to SIGKILL, in which the ranks save their state.
         "terminationGracePeriodSeconds": max(_GRACE_S, spec.cluster.scheduler.notice_s),
         "containers": [container],
-        "volumes": [_volume(number, pair.partition(":")[0]) for number, pair in enumerate(spec.mounts)],
+        "volumes": [_volume(number, pair.partition(":")[0]) for number, pair in enumerate(spec.mounts)]
+        + list(more_volumes),
     }
     return {"replicas": count, "template": {"spec": pod}}
 
