@@ -24,7 +24,7 @@ from launch.resume import prepared_folder
 from launch.start.commands import run_under
 from launch.start.local import Outcome
 from launch.start.monitor import monitored
-from logs.disk import explain_disk_errors
+from logs.disk import write_text
 from logs.environment import ENVIRONMENT_FILE, write_environment
 from logs.folder import (
     CONFIG_FILE,
@@ -40,6 +40,7 @@ from logs.judge.compliance import Verdict, write_verdict
 from logs.judge.rcp import IMAGENET_SAMPLES, compare_with_reference
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
+from logs.redaction import has_secret
 
 __all__ = [
     "REFUSED",
@@ -124,8 +125,8 @@ def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
 
 
 def _write_config(folder: Path, recipe: Recipe, cluster: Cluster) -> None:
-    with explain_disk_errors(folder / CONFIG_FILE):
-        (folder / CONFIG_FILE).write_text(dump(recipe, cluster), encoding="utf-8")
+    """Write the config; if the cluster's variables hold a secret, which the ranks need, only the owner can read it."""
+    write_text(folder / CONFIG_FILE, dump(recipe, cluster), is_private=has_secret(cluster.environment))
 
 
 def record_environment(folder: Path, variables: Mapping[str, str]) -> None:

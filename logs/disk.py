@@ -54,17 +54,19 @@ def strict_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` to ``path`` as strict JSON, atomically.
+def write_json(path: Path, value: Any, *, is_private: bool = False) -> None:
+    """Write ``value`` to ``path`` as strict JSON, atomically; with ``is_private``, only the owner can read the file.
 
     Raises:
         UserError: If the disk is full, or writing is not permitted.
     """
-    write_text(path, json.dumps(strict_json(value), indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(strict_json(value), indent=2, allow_nan=False) + "\n", is_private=is_private)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
     """Write ``text`` to ``path`` atomically: readers, also after a crash, see the whole old or the whole new file.
+
+    With ``is_private``, only the owner can read the file.
 
     Raises:
         UserError: If the disk is full, or writing is not permitted.
@@ -73,6 +75,8 @@ def write_text(path: Path, text: str) -> None:
     with explain_disk_errors(path):
         try:
             with partial.open("w", encoding="utf-8") as file:
+                if is_private:
+                    os.fchmod(file.fileno(), 0o600)
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())

@@ -18,6 +18,7 @@ from typing import Any
 from configs.load import ROOT
 from configs.resume_check import NUMERICS_PREFIXES, arithmetic_changes, arithmetic_of
 from logs.disk import write_json
+from logs.redaction import is_secret, redact_lines
 
 __all__ = ["ENVIRONMENT_FILE", "environment", "write_environment"]
 
@@ -25,7 +26,6 @@ ENVIRONMENT_FILE = "environment.json"
 """The file of a run folder that holds the surroundings of the newest attempt."""
 
 _PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "DALI_", "CUDA_", *NUMERICS_PREFIXES)
-_SECRETS = ("SECRET", "TOKEN", "PASSWORD")
 _DIFF_CHARACTERS = 200_000
 _HEADER = re.compile(r"^(Name|Version): *(.*?) *$", re.MULTILINE)
 _PAIR = re.compile(r"^(\w[\w ]*?)\s*: (.*)$", re.MULTILINE)
@@ -49,7 +49,7 @@ def environment() -> dict[str, Any]:
         "variables": {
             name: value
             for name, value in sorted(os.environ.items())
-            if name.startswith(_PREFIXES) and not any(word in name for word in _SECRETS)
+            if name.startswith(_PREFIXES) and not is_secret(name, value)
         },
         "git": _git(),
     }
@@ -57,6 +57,8 @@ def environment() -> dict[str, Any]:
 
 def write_environment(folder: Path, variables: Mapping[str, str]) -> list[str]:
     """Write this process's surroundings into a run folder, for the attempt that begins.
+
+    Variables that may hold a secret are left out, and only the owner can read the file.
 
     If the folder has the surroundings of an earlier attempt, the part of them on which the last bits of the results
     depend is kept under ``earlier_attempts``, oldest first; attempts in a row on equal machines are one entry.
@@ -70,11 +72,11 @@ def write_environment(folder: Path, variables: Mapping[str, str]) -> list[str]:
     """
     path = folder / ENVIRONMENT_FILE
     surroundings = environment()
-    surroundings["variables"] = surroundings["variables"] | dict(variables)
+    surroundings["variables"] |= {name: value for name, value in variables.items() if not is_secret(name, value)}
     earlier = _earlier_attempts(path)
     if earlier:
         surroundings["earlier_attempts"] = earlier
-    write_json(path, surroundings)
+    write_json(path, surroundings, is_private=True)
     return arithmetic_changes(earlier[0], arithmetic_of(surroundings)) if earlier else []
 
 
@@ -138,7 +140,7 @@ def _git() -> dict[str, Any] | None:
         "commit": commit and commit.strip(),
         "dirty": None if status is None else bool(status),
         "diff_sha256": hashlib.sha256(diff.encode()).hexdigest() if diff else None,
-        "diff": diff if 0 < len(diff) <= _DIFF_CHARACTERS else None,
+        "diff": redact_lines(diff) if 0 < len(diff) <= _DIFF_CHARACTERS else None,
     }
 
 

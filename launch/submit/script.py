@@ -71,7 +71,7 @@ def _hosts(scheduler: JobScheduler) -> list[str]:
         "  exit 2",
         "fi",
         f'printf \'job %s of %s on %s\\n\' {scheduler.job_id} "$folder" "${{hosts[*]}}"',
-        "env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' | sort",
+        "env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' | grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)' | sort",
     ]
 
 

@@ -18,6 +18,7 @@ from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
 from launch.submit.requirements import require_submittable
 from launch.submit.scheduler import JobScheduler, render, scheduler_of
 from logs.disk import write_text
+from logs.redaction import has_secret
 
 __all__ = ["make_job", "submit_command", "submit_job", "submit_run"]
 
@@ -82,7 +83,7 @@ def _make_folders(recipe: Recipe, spec: JobSpec, script: str) -> None:
     for number, folder in enumerate(spec.run_folders):
         run = recipe.run.model_copy(update={"seed": recipe.run.seed + number})
         open_run(recipe.model_copy(update={"run": run}), spec.cluster, folder)
-        write_text(folder / script_name, script)
+        write_text(folder / script_name, script, is_private=has_secret(spec.variables))
 
 
 def _start_on_hosts(spec: JobSpec) -> str:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from configs.load import ROOT
 from logs.environment import ENVIRONMENT_FILE, environment, write_environment
+from logs.redaction import REDACTED
 
 
 def _recorded(folder: Path) -> Any:
@@ -29,6 +31,25 @@ def test_the_environment_names_versions_and_variables_but_no_secret(
     assert 1 <= found["usable_cores"] <= found["cores"]
     assert found["memory_bytes"] > 1 << 28
     assert "earlier_attempts" not in found
+
+
+def test_no_secret_of_the_cluster_file_is_recorded_and_only_the_owner_reads_the_record(tmp_path: Path) -> None:
+    hidden = {"AWS_SECRET_ACCESS_KEY": "a", "WANDB_API_KEY": "b", "HF_TOKEN": "c", "DB_PASSWORD": "d",
+              "PROXY": "http://user:hush@proxy:3128", "NOTE": "AKIAABCDEFGHIJKLMNOP"}  # fmt: skip
+    write_environment(tmp_path, {**hidden, "NCCL_DEBUG": "INFO"})
+    found = _recorded(tmp_path)["variables"]
+    assert not hidden.keys() & found.keys()
+    assert found["NCCL_DEBUG"] == "INFO"
+    assert (tmp_path / ENVIRONMENT_FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_the_recorded_diff_has_no_line_with_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    diff = "+WANDB_API_KEY: 0123\n+batch = sorted(rows, key=len)\n+-----BEGIN PRIVATE KEY-----\n+abc\n"
+    monkeypatch.setattr(
+        "logs.environment._output_of",
+        lambda *words: diff if "diff" in words else f"{ROOT}\n" if "git" in words else None,
+    )
+    assert environment()["git"]["diff"] == f"+{REDACTED}\n+batch = sorted(rows, key=len)\n+{REDACTED}"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ if [[ ${#hosts[@]} -ne $num_hosts ]]; then
   exit 2
 fi
 printf 'job %s of %s on %s\n' $$ "$folder" "${hosts[*]}"
-env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' | sort
+env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' | grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)' | sort
 
 printf -v slots ',%s:2' "${hosts[@]}"
 readonly launcher=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -66,6 +67,19 @@ def test_a_scheduler_that_is_not_here_is_refused_before_a_folder_is_made(
     assert main(["submit", "digits", "--cluster", "laptop", *_SLURM, *_LIMIT, *_SRUN, *words]) == 2
     assert capsys.readouterr().err.startswith("error: sbatch is not on this machine; submit from a machine that has it")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_job_script_and_a_config_with_a_secret_are_readable_by_their_owner_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 7\n", encoding="utf-8")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("launch.run._pack_built_in", lambda *_: None)
+    words = [*_SLURM, *_LIMIT, *_SRUN, "--run-dir", str(tmp_path / "run")]
+    assert main(["submit", "digits", "--cluster", "laptop", *words, "--set", "cluster.environment={MY_TOKEN: a}"]) == 0
+    for name in ("config.yaml", "job.sh"):
+        assert (tmp_path / "run" / name).stat().st_mode & 0o777 == 0o600, name
 
 
 @pytest.mark.ranks
