@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from configs.errors import ConfigError
 from configs.registry import SCHEDULERS
@@ -109,6 +109,15 @@ class Scheduler(Section):
         (), description="Shell lines at the beginning of the job script, for example module load openmpi."
     )
 
+    @field_validator("queue", "account", "resources")
+    @classmethod
+    def _directives_are_single_lines(cls, value: str | tuple[str, ...], info: ValidationInfo) -> str | tuple[str, ...]:
+        for word in (value,) if isinstance(value, str) else value:
+            if not word.isprintable():
+                # A line break would begin a directive, or a command, of its own in the job script.
+                raise ConfigError(str(info.field_name), word, "one line without control characters")
+        return value
+
     @field_validator("resources")
     @classmethod
     def _resources_name_known_values(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -116,6 +125,11 @@ class Scheduler(Section):
             unknown = set(re.findall(r"{(.*?)}", word)) - {"num_nodes", "ranks_per_node", "world_size"}
             if unknown:
                 raise ConfigError("resources", word, "{num_nodes}, {ranks_per_node} or {world_size} in braces")
+            try:
+                word.format(num_nodes=1, ranks_per_node=1, world_size=1)
+            except (ValueError, LookupError):
+                remedy = "close every brace, or double the braces that the scheduler itself shall see"
+                raise ConfigError("resources", word, "pairs of braces around a name", remedy) from None
         return value
 
     @model_validator(mode="after")

@@ -34,6 +34,12 @@ _SRUN = ["--set", "cluster.launcher=srun"]
         ([*_SLURM, *_LIMIT, *_SRUN, "--repeat", "0"], "--repeat: got 0, allowed: 1 or more"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.scheduler.notice_s=600"], "cluster.scheduler.notice_s: got 600, allowed"),
         ([*_SLURM, "--set", "cluster.scheduler.resources=['rt_F={nodes}']"], "allowed: {num_nodes}, {ranks_per_node}"),
+        ([*_SLURM, *_LIMIT, "--set", "cluster.scheduler.resources=['a{']"],
+         "cluster.scheduler.resources: got 'a{', allowed: pairs of braces around a name"),
+        ([*_SLURM, *_LIMIT, "--set", 'cluster.scheduler.queue="a\\n#SBATCH --exclusive"'],
+         "cluster.scheduler.queue: got 'a\\n#SBATCH --exclusive', allowed: one line without control characters"),
+        ([*_SLURM, *_LIMIT, "--set", 'cluster.scheduler.resources=["--a\\nrm"]'],
+         "cluster.scheduler.resources: got '--a\\nrm', allowed: one line without control characters"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.node.rank_cores=['0']"], "cluster.node.rank_cores: got ['0']"),
     ],
 )  # fmt: skip
