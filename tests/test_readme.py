@@ -30,12 +30,12 @@ def test_the_table_of_a_run_folder_is_what_a_run_leaves(short_run: FinishedRun) 
 
 
 def test_the_table_of_commands_has_every_verb_once() -> None:
-    commands = [span.split()[1] for span in first_spans("## The doors", "./run.sh")]
+    commands = [span.split()[1] for span in first_spans("## The commands", "./run.sh")]
     assert sorted(commands) == sorted(verbs())
 
 
 def test_the_recipes_exist() -> None:
-    named = [name for name in first_spans("## The doors") if not name.startswith("./run.sh")]
+    named = [name for name in first_spans("## The commands") if not name.startswith("./run.sh")]
     assert len(named) > 5
     assert [name for name in named if not list((ROOT / "configs" / FOLDERS["recipe"]).glob(f"{name}.yaml"))] == []
 
