@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from train.rank.identity import read_identity
 from train.engine.init import WeightsDiffer, require_equal
 from train.rank.startup import Ledger
 
+CONTENTS = eval(sys.argv[3])
+
 def main(identity, ledger, connect):
     comm = bring_up(identity, ledger, connect).wait()
     rank = identity.rank
@@ -42,6 +45,7 @@ def main(identity, ledger, connect):
     comm.average("mean", means)
     total = comm.sum_integers("count", [rank, 2**40 + rank])
     seen = comm.gather("odd", 2**63 + rank)
+    contents = [comm.gather_bytes(f"contents {case}", own[rank]) for case, own in enumerate(CONTENTS)]
     try:
         require_equal(comm.gather("weights", 7 + rank), "before the run")
         words = "equal"
@@ -55,6 +59,7 @@ def main(identity, ledger, connect):
     np.savez(
         f"{sys.argv[2]}/{rank}.npz", a=arrays[0].asnumpy(), b=arrays[1].asnumpy(), mean=means[0].asnumpy(),
         anew=mx.nd.concat(*made_anew, dim=0).asnumpy(), total=total, seen=np.array(seen, np.uint64), words=words,
+        contents=repr(contents),
         weights=weights.asnumpy(),
     )
     comm.gather("over", 0)
@@ -63,6 +68,7 @@ def main(identity, ledger, connect):
 cluster = load_cluster("laptop", [f"cluster.communication.kind={sys.argv[1]}"])
 sys.exit(run_ranks_here(cluster, read_identity(os.environ), Ledger(), main))
 """
+CONTENTS = [[b"first", b"a longer second"], [b"", b"\0\xff only one"], [b"", b""], [bytes(range(256)) * 9, b"x"]]
 SYNCHRONOUS = ("horovod", "parameter_server", "devices")
 
 
@@ -76,7 +82,7 @@ def _run(cluster: Cluster, *command: str) -> Outcome:
 
 @pytest.mark.parametrize("kind", [*SYNCHRONOUS, "parameter_server_async"])
 def test_two_ranks_sum_average_gather_and_notice_different_weights(tmp_path: Path, kind: str) -> None:
-    outcome = _run(_cluster(kind, "cluster.communication.servers=2"), "-c", RANK, kind, str(tmp_path))
+    outcome = _run(_cluster(kind, "cluster.communication.servers=2"), "-c", RANK, kind, str(tmp_path), repr(CONTENTS))
     assert outcome.exit_status == 0
     for rank in range(2):
         row = np.load(tmp_path / f"{rank}.npz")
@@ -91,6 +97,7 @@ def test_two_ranks_sum_average_gather_and_notice_different_weights(tmp_path: Pat
         assert row["anew"].tolist() == [2 * number for number in range(300)]
         assert row["mean"].tolist() == [0.5, 4]
         assert row["total"].tolist() == [1, 2**41 + 1]
+        assert ast.literal_eval(str(row["contents"])) == CONTENTS
         assert row["seen"].tolist() == [2**63, 2**63 + 1]
         assert "before the run: the weights of rank 1" in str(row["words"])
 
