@@ -50,6 +50,13 @@ if [[ ${RANK_DEVICE:-cpu} == gpu ]]; then
   [[ ${#visible[@]} -eq 0 || $local_rank -lt ${#visible[@]} ]] ||
     refuse "local rank $local_rank sees GPUs $CUDA_VISIBLE_DEVICES only; ask for GPUs by node, not by task"
   report+=", GPU ${visible[local_rank]:-$local_rank}"
+  # NVRTC 11.8, with which MXNet fuses pointwise operators, writes PTX 7.8, which drivers below R520 refuse.
+  driver=''
+  [[ ! -r ${RANK_DRIVER_FILE:=/proc/driver/nvidia/version} ]] || read -r driver <"$RANK_DRIVER_FILE" || true
+  if [[ $driver =~ \ ([0-9]{3})\.[0-9] && ${BASH_REMATCH[1]} -lt 520 && -z ${MXNET_USE_FUSION:-} ]]; then
+    export MXNET_USE_FUSION=0
+    report+=", no fusion (driver R${BASH_REMATCH[1]}, below R520)"
+  fi
 fi
 read -ra hcas <<<"${RANK_HCAS:-}"
 if [[ ${#hcas[@]} -gt 0 ]]; then

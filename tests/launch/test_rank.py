@@ -85,6 +85,26 @@ def test_gpu_and_adapters_follow_the_local_rank() -> None:
     assert "MPI's adapter mlx5_1, NCCL's mlx5_0,mlx5_1\n" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "fusion"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.57.02  Tue Jul 13 16:14:05 UTC 2021", "0"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  515.65.01  Release Build  (root@node-1.2.3)", "0"),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  520.61.05  Thu Sep 29 05:30:25 UTC 2022", ""),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (root@node)", ""),
+        ("something else", ""),
+    ],
+)
+def test_a_driver_that_cannot_load_fused_operators_gets_none(line: str, fusion: str, tmp_path: Path) -> None:
+    (tmp_path / "version").write_text(f"{line}\nGCC version:  gcc version 9.3.0\n", encoding="utf-8")
+    tables = {"RANK_DEVICE": "gpu", "RANK_DRIVER_FILE": str(tmp_path / "version")}
+    done = _rank({**_MPI, **tables}, "printenv", "MXNET_USE_FUSION")
+    assert done.stdout.strip() == fusion
+    assert (", no fusion (driver R" in done.stderr) == bool(fusion)
+    assert _rank({**_MPI, **tables, "MXNET_USE_FUSION": "1"}, "printenv", "MXNET_USE_FUSION").stdout == "1\n"
+    assert _rank({**_MPI, **tables, "RANK_DEVICE": "cpu"}, "printenv", "MXNET_USE_FUSION").stdout == ""
+
+
 def test_nccl_matches_the_names_of_adapters_exactly() -> None:
     assert rank_environment(load_cluster("abci-v100", []))["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"
 
