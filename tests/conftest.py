@@ -69,3 +69,4 @@ def _turn(item: pytest.Item) -> int:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults-table", metavar="FILE", help="inject every fault in every phase, and write the outcomes")
+    parser.addoption("--gpu-table", metavar="FILE", help="write what set-up and doctor say of each GPU and driver")

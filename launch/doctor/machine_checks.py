@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from launch.doctor.check_result import CheckResult, Facts, Level, ProbeReport
+from launch.setup.gpu import FUSION_DRIVER, OLDEST_DRIVER, Gpu, capability_of, driver_number
 
 __all__ = ["HARDWARE_CHECKS", "SOFTWARE_CHECKS"]
 
@@ -27,7 +30,24 @@ def _drivers(report: ProbeReport, machine: Facts) -> CheckResult | None:
     wanted = report.cluster.ranks_per_node
     if len(gpus) < wanted:
         return CheckResult("FAIL", "driver", f"{len(gpus)} GPUs for {wanted} ranks a node", "ask for whole nodes")
-    return CheckResult("OK", "driver", f"{gpus[0]['driver_version']}, {len(gpus)} {gpus[0]['name']}")
+    return _first_gpu(gpus)
+
+
+def _first_gpu(gpus: Sequence[Facts]) -> CheckResult:
+    """Check the driver and the model of the first GPU; the other GPUs of a machine are alike."""
+    name, version = gpus[0]["name"], gpus[0]["driver_version"]
+    words, number, capability = f"{version}, {len(gpus)} {name}", driver_number(version), capability_of(name)
+    if number is not None and number < OLDEST_DRIVER:
+        return CheckResult(
+            "FAIL", "driver", f"{words}: too old for CUDA 11", "update the driver, at best to R520 or later"
+        )
+    if capability is not None and not Gpu(name, capability).is_supported:
+        remedy = "take nodes with older GPUs (V100, A100, L40S), or set cluster.device=cpu"
+        return CheckResult("FAIL", "driver", f"{words}: MXNet 1.9.1 has no kernels for this GPU", remedy)
+    if number is not None and number < FUSION_DRIVER:
+        words += ": older than R520, so ranks run without MXNet's fusion (MXNET_USE_FUSION=0)"
+        return CheckResult("WARN", "driver", words, "update the driver to R520 or later for the full speed")
+    return CheckResult("OK", "driver", words)
 
 
 def _libraries(report: ProbeReport, machine: Facts) -> CheckResult:

@@ -11,9 +11,9 @@ from types import FrameType
 
 from configs.arguments import Parser
 from configs.errors import UserError
-from launch.setup.checks import check_gpus, find_problems
+from launch.setup.checks import check_gpus, describe_gpus, find_problems
 from launch.setup.child import StageError, Stopwatch
-from launch.setup.gpu import find_gpus
+from launch.setup.gpu import search_gpus
 from launch.setup.layout import BUILDING, CURRENT, ROOT, Environment, Variant
 from launch.setup.replacement import holds_its_path, put_in_place, refuse_links, remove_folder, restore_replaced
 from launch.setup.stages import Stage, Work, is_usable, make_stages
@@ -82,8 +82,12 @@ def _choose(wanted: Variant | None, remembered: Variant | None) -> Variant:
     """Return the variant; a CPU environment on a machine with a GPU must have been asked for."""
     if wanted == "cpu" or (wanted is None and remembered):
         return wanted or remembered or "cpu"
-    found = check_gpus(find_gpus())
-    return wanted or found
+    search = search_gpus()
+    suited = check_gpus(search.gpus, wanted)
+    variant = wanted or suited
+    if line := describe_gpus(search, variant):
+        sys.stderr.write(f"setup: {line}\n")
+    return variant
 
 
 @dataclass(frozen=True)

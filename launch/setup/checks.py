@@ -7,14 +7,15 @@ import os
 import platform
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from configs.errors import UserError
-from launch.setup.gpu import Gpu, find_toolkit
+from launch.setup.gpu import FUSION_DRIVER, OLDEST_DRIVER, Gpu, GpuSearch, driver_number, find_toolkit
 from launch.setup.layout import Variant
 
-__all__ = ["check_gpus", "find_problems"]
+__all__ = ["check_gpus", "describe_gpus", "find_problems"]
 
 GB = 10**9
 
@@ -39,18 +40,61 @@ def find_problems(variant: Variant, folder: Path, pending: Iterable[str], needed
     return [problem for problem in problems if problem]
 
 
-def check_gpus(gpus: Sequence[Gpu]) -> Variant:
+def check_gpus(gpus: Sequence[Gpu], wanted: Variant | None = None) -> Variant:
     """Return the variant for these GPUs: gpu if MXNet supports one of them, cpu if there are no GPUs.
 
+    Args:
+        gpus: The GPUs of this machine.
+        wanted: The variant that the user asks for. If None, a GPU of unknown compute capability is refused, because
+            neither variant is surely right.
+
     Raises:
-        UserError: There are GPUs, but MXNet supports none of them.
+        UserError: There are GPUs, but MXNet supports none of them, or the driver is too old for CUDA 11.
     """
-    if gpus and not any(gpu.is_supported for gpu in gpus):
+    if not gpus:
+        return "cpu"
+    number = driver_number(gpus[0].driver)
+    if number is not None and number < OLDEST_DRIVER:
         raise UserError(
-            f"{gpus[0]}: MXNet 1.9.1 has kernels for compute capability 5.0 to 8.6 only; "
-            "train on this machine's CPU with ./run.sh setup --cpu, or take an older GPU (V100, A100, RTX 30)"
+            f"{gpus[0]}: driver {gpus[0].driver} is too old for CUDA 11; update the driver to R450 (450.80.02) or "
+            "later, better R520, or train on this machine's CPU with ./run.sh setup --cpu"
         )
-    return "gpu" if gpus else "cpu"
+    if any(gpu.is_supported for gpu in gpus):
+        return "gpu"
+    if any(gpu.capability is None for gpu in gpus):
+        if wanted == "gpu":
+            return "gpu"
+        raise UserError(
+            f"{gpus[0]}: neither nvidia-smi nor libcuda.so.1 tells the compute capability, and MXNet 1.9.1 has kernels "
+            "for 5.0 to 8.9 only; choose with ./run.sh setup --gpu or ./run.sh setup --cpu"
+        )
+    raise UserError(
+        f"{gpus[0]}: MXNet 1.9.1 has kernels for compute capability 5.0 to 8.9 only; "
+        "train on this machine's CPU with ./run.sh setup --cpu, or take an older GPU (V100, A100, L40S, RTX 30 or 40)"
+    )
+
+
+def describe_gpus(search: GpuSearch, variant: Variant) -> str:
+    """Return one line on the GPUs that were found, the variant that set-up chose, and what the driver cannot do.
+
+    Returns:
+        Empty if there is no GPU and no ``nvidia-smi`` that fails.
+    """
+    if not search.gpus:
+        if not search.problem:
+            return ""
+        return f"nvidia-smi lists no GPU ({search.problem}); set-up makes the {variant} environment" + (
+            "; if this machine has GPUs, repair the driver and give ./run.sh setup --gpu" if variant == "cpu" else ""
+        )
+    first = search.gpus[0]
+    counted = ", ".join(f"{count} x {gpu}" for gpu, count in Counter(map(str, search.gpus)).items())
+    words = [f"{counted}, driver {first.driver or 'unknown'}; set-up makes the {variant} environment"]
+    number = driver_number(first.driver)
+    if number is not None and number < FUSION_DRIVER:
+        words.append("the driver is older than R520, so ranks run without MXNet's fusion (MXNET_USE_FUSION=0)")
+    if any(gpu.is_split for gpu in search.gpus):
+        words.append("MIG is on, so that a rank sees one part of one GPU: switch MIG off, or start one rank")
+    return "; ".join(words)
 
 
 def _wrong_machine() -> str | None:

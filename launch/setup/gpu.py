@@ -6,19 +6,75 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Gpu", "find_gpus", "find_toolkit"]
+__all__ = [
+    "FUSION_DRIVER",
+    "OLDEST_DRIVER",
+    "Gpu",
+    "GpuSearch",
+    "capability_of",
+    "driver_number",
+    "find_gpus",
+    "find_toolkit",
+    "search_gpus",
+]
 
-_OLDEST, _NEWEST = (5, 0), (8, 6)
+_OLDEST, _TOO_NEW = (5, 0), (9, 0)
 """Compute capabilities. mxnet-cu112 1.9.1 holds machine code for 5.0, 6.0, 7.0, 8.0 and 8.6, and no PTX, from which a
-driver could compile code for other GPUs."""
+driver could compile code for other GPUs. Machine code also runs on later GPUs of the same major version, so the code
+for 8.6 runs on Ada (8.9)."""
+
+OLDEST_DRIVER = (450, 80)
+"""The oldest driver that runs programs of CUDA 11. *Source*: the section on minor versions of CUDA's compatibility
+guide."""
+
+FUSION_DRIVER = (520, 0)
+"""The oldest driver that loads what MXNet's pointwise fusion compiles: NVRTC 11.8 writes PTX 7.8, which older drivers
+refuse. ``launch/rank.sh`` switches the fusion off below this driver."""
 
 _CUDA_MAJOR = 11
 """The major version of CUDA for which mxnet-cu112 and Horovod are built."""
 
 _QUERY_TIMEOUT_S = 60
+
+_FIELDS = ("name", "compute_cap", "driver_version", "mig.mode.current")
+
+_CAPABILITIES = (
+    (r"K80", (3, 7)),
+    (r"M10|M60|M40|M4|M6|GTX 9\d\d|GTX TITAN X", (5, 2)),
+    (r"P100|GP100", (6, 0)),
+    (r"P40|P4|P6|GTX 10\d\d|TITAN Xp?", (6, 1)),
+    (r"V100|V100S|GV100|TITAN V", (7, 0)),
+    (r"T4|T4G|RTX 20\d\d|Quadro RTX|TITAN RTX|GTX 16\d\d", (7, 5)),
+    (r"A100X?|A800|A30X?", (8, 0)),
+    (r"A40|A10G?|A16|A2|RTX A\d+|RTX 30\d\d", (8, 6)),
+    (r"L4|L20|L40S?|RTX 40\d\d|RTX \d+ Ada", (8, 9)),
+    (r"G?H100|G?H200|H800|H20", (9, 0)),
+    (r"G?B100|G?B200", (10, 0)),
+    (r"G?B300", (10, 3)),
+    (r"RTX 50\d\d|RTX PRO \d+ Blackwell", (12, 0)),
+)
+"""Pattern of a GPU's name, and the compute capability. *Source*: NVIDIA's list of CUDA GPUs."""
+
+_LIBCUDA_QUERY = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+assert cuda.cuInit(0) == 0
+count, device, number = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+assert cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
+for index in range(count.value):
+    name, found = ctypes.create_string_buffer(256), []
+    assert cuda.cuDeviceGet(ctypes.byref(device), index) == 0
+    assert cuda.cuDeviceGetName(name, 256, device) == 0
+    for attribute in (75, 76):  # the major and the minor number of the compute capability
+        assert cuda.cuDeviceGetAttribute(ctypes.byref(number), attribute, device) == 0
+        found.append(str(number.value))
+    print(name.value.decode(), ".".join(found), sep="\\t")
+"""
 
 
 @dataclass(frozen=True)
@@ -27,30 +83,104 @@ class Gpu:
 
     Attributes:
         name: The GPU's name in ``nvidia-smi``.
-        capability: CUDA's compute capability, for example (8, 0).
+        capability: CUDA's compute capability, for example (8, 0). If None, it is unknown.
+        driver: The version of the driver, for example 535.104.05; empty if it is unknown.
+        is_split: Whether MIG splits the GPU into parts.
     """
 
     name: str
-    capability: tuple[int, int]
+    capability: tuple[int, int] | None
+    driver: str = ""
+    is_split: bool = False
 
     @property
     def is_supported(self) -> bool:
         """Whether MXNet's wheel has kernels for this GPU."""
-        return _OLDEST <= self.capability <= _NEWEST
+        return self.capability is not None and _OLDEST <= self.capability < _TOO_NEW
 
     def __str__(self) -> str:
-        return f"{self.name} (compute capability {self.capability[0]}.{self.capability[1]})"
+        known = "unknown" if self.capability is None else f"{self.capability[0]}.{self.capability[1]}"
+        return f"{self.name} (compute capability {known})"
+
+
+@dataclass(frozen=True)
+class GpuSearch:
+    """The GPUs of this machine.
+
+    Attributes:
+        gpus: The GPUs, in the order of ``nvidia-smi``.
+        problem: Why ``nvidia-smi`` lists no GPU, although it is installed; else empty.
+    """
+
+    gpus: Sequence[Gpu]
+    problem: str = ""
 
 
 def find_gpus() -> list[Gpu]:
-    """Return the GPUs that ``nvidia-smi`` lists: none if it is not installed or fails, as it does without a driver."""
-    command = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    """Return the GPUs of this machine; empty if there are none or no driver runs."""
+    return list(search_gpus().gpus)
+
+
+def search_gpus() -> GpuSearch:
+    """Return the GPUs of this machine, with the reason if ``nvidia-smi`` is installed and lists none.
+
+    The ``nvidia-smi`` of drivers up to R470 does not know compute capabilities, and a container may have none. Then
+    CUDA's driver library is asked, and after it the table of names.
+    """
+    if shutil.which("nvidia-smi") is None:
+        return GpuSearch([Gpu(name, capability) for name, capability in _ask_libcuda()])
+    status, output = _run("nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader")
+    if status == 0 and (gpus := _parse(output)):
+        return GpuSearch(gpus)
+    fields = [field for field in _FIELDS if field != "compute_cap"]
+    status, output = _run("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
+    rows = [line.rsplit(", ", 2) for line in output.splitlines() if line.count(", ") >= len(fields) - 1]
+    if status or not rows:
+        return GpuSearch([], (output.strip().splitlines() or [f"exit status {status}, no output"])[0])
+    told = dict(_ask_libcuda())
+    return GpuSearch(
+        [Gpu(name, told.get(name) or capability_of(name), driver, mig == "Enabled") for name, driver, mig in rows]
+    )
+
+
+def capability_of(name: str) -> tuple[int, int] | None:
+    """Return the compute capability of the GPU of this name, by a table; None if the table lacks the name."""
+    found = [capability for pattern, capability in _CAPABILITIES if re.search(rf"\b({pattern})\b", name)]
+    return found[0] if len(found) == 1 else None
+
+
+def driver_number(version: str) -> tuple[int, int] | None:
+    """Return the first two numbers of a driver's version, for example (535, 104); None if the version has none."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _parse(output: str) -> list[Gpu]:
+    """Return the GPUs of an answer with all fields. A name may contain commas."""
+    rows = re.findall(r"^(.+?), (\d+)\.(\d+), ([^,]*), ([^,]*?)\s*$", output, re.MULTILINE)
+    return [Gpu(name, (int(major), int(minor)), driver, mig == "Enabled") for name, major, minor, driver, mig in rows]
+
+
+def _ask_libcuda() -> list[tuple[str, tuple[int, int]]]:
+    """Return name and compute capability of each GPU that CUDA's driver library sees; empty if it cannot be used.
+
+    A process of its own loads the library, because a library that does not fit the kernel's driver may crash.
+    """
+    status, output = _run(sys.executable, "-I", "-S", "-c", _LIBCUDA_QUERY, CUDA_VISIBLE_DEVICES=None)
+    rows = re.findall(r"^(.+)\t(\d+)\.(\d+)$", output, re.MULTILINE) if status == 0 else []
+    return [(name, (int(major), int(minor))) for name, major, minor in rows]
+
+
+def _run(*command: str, **changes: str | None) -> tuple[int, str]:
+    """Return the exit status and the output of a command; variables that are None are left out."""
+    environment = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_QUERY_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    rows = re.findall(r"^(.+?),\s*(\d+)\.(\d+)\s*$", answer.stdout, re.MULTILINE) if answer.returncode == 0 else []
-    return [Gpu(name, (int(major), int(minor))) for name, major, minor in rows]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_QUERY_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 1, str(error)
+    return done.returncode, done.stdout or done.stderr
 
 
 def find_toolkit() -> Path | None:

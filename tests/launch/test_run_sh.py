@@ -113,12 +113,13 @@ def test_a_python_that_exists_and_does_not_run_is_passed_over(tree: Path, progra
 
 
 def test_a_gpu_without_kernels_is_refused_before_anything_is_made(tree: Path, programs: Path) -> None:
-    stand_in(programs, "nvidia-smi", "echo 'NVIDIA H100 80GB HBM3, 9.0'")
+    stand_in(programs, "nvidia-smi", "echo 'NVIDIA H100 80GB HBM3, 9.0, 550.54.15, Disabled'")
     done = run(tree / "run.sh", programs=programs)
     assert done.returncode == 2
     assert done.stderr == (
         "error: NVIDIA H100 80GB HBM3 (compute capability 9.0): MXNet 1.9.1 has kernels for compute capability 5.0 to "
-        "8.6 only; train on this machine's CPU with ./run.sh setup --cpu, or take an older GPU (V100, A100, RTX 30)\n"
+        "8.9 only; train on this machine's CPU with ./run.sh setup --cpu, or take an older GPU (V100, A100, L40S, RTX "
+        "30 or 40)\n"
     )
     assert not (tree / ".venv").exists()
 

@@ -18,7 +18,7 @@ PLAN = {"memory": {"total_bytes": 10e9}, "parameters": 25_557_032}
 
 
 def _machine() -> dict[str, Any]:
-    gpu = {"name": "A100", "driver_version": "470.57", "memory.total": "81251 MiB"}
+    gpu = {"name": "A100", "driver_version": "535.104", "memory.total": "81251 MiB"}
     environment = {"python": "3.11.7 (main)", "packages": {"mxnet-cu112": "1.9.1", "tqdm": "4.66"}, "gpus": [gpu] * 2,
                    "git": {"commit": "abc", "diff_sha256": None}}  # fmt: skip
     return {
@@ -73,9 +73,26 @@ def _set(rank: int, *path: Any, to: Any) -> Callable[[Ranks], None]:
     return apply
 
 
+def _old_driver(version: str) -> Callable[[Ranks], None]:
+    def apply(ranks: Ranks) -> None:
+        for rank in ranks[::2]:
+            environment = rank["machine"]["environment"]
+            environment["gpus"] = [{**gpu, "driver_version": version} for gpu in environment["gpus"]]
+
+    return apply
+
+
+def _newer_gpu(ranks: Ranks) -> None:
+    gpus = ranks[2]["machine"]["environment"]["gpus"]
+    ranks[2]["machine"]["environment"]["gpus"] = [{**gpu, "name": "NVIDIA H100 80GB HBM3"} for gpu in gpus]
+
+
 TROUBLES = [
     (_lost, "FAIL", "ranks: 1 of 6 did not report: 3;"),
     (_no_driver, "FAIL", "driver (node1): nvidia-smi finds no GPU;"),
+    (_old_driver("470.57.02"), "WARN", "driver: 470.57.02, 2 A100: older than R520, so ranks run without"),
+    (_old_driver("440.33"), "FAIL", "driver: 440.33, 2 A100: too old for CUDA 11;"),
+    (_newer_gpu, "FAIL", "driver (node1): 535.104, 2 NVIDIA H100 80GB HBM3: MXNet 1.9.1 has no kernels for this GPU;"),
     (_set(2, "libraries", "DALI", to={"problem": "no such library"}), "FAIL", "libraries (node1): DALI: no such"),
     (_set(4, "libraries", "Horovod", "has", "nccl", to=False), "FAIL", "libraries (node2): Horovod was built without"),
     (_set(4, "machine", "environment", "packages", "mxnet-cu112", to="1.9.0"), "FAIL",

@@ -1,0 +1,112 @@
+"""Machines with GPUs, imitated: an ``nvidia-smi`` as that of a driver, and a driver library that knows the GPU."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["MACHINES", "GpuMachine"]
+
+_FIRST_WITH_CAPABILITY = 495
+"""The first driver whose nvidia-smi knows the field compute_cap."""
+
+_NVIDIA_SMI = """#!{python} -IS
+import sys
+known = {known!r}
+fields = sys.argv[1].removeprefix("--query-gpu=").split(",")
+for field in fields:
+    if field not in known:
+        sys.exit(f'Field "{{field}}" is not a valid field to query.')
+for _ in range({count}):
+    print(", ".join(known[field] for field in fields))
+"""
+
+_LIBCUDA = """
+#include <string.h>
+int cuInit(unsigned flags) {{ return 0; }}
+int cuDeviceGetCount(int *count) {{ *count = {count}; return 0; }}
+int cuDeviceGet(int *device, int index) {{ *device = index; return 0; }}
+int cuDeviceGetName(char *name, int size, int device) {{ strncpy(name, "{name}", size); return 0; }}
+int cuDeviceGetAttribute(int *value, int attribute, int device)
+{{ *value = attribute == 75 ? {major} : {minor}; return 0; }}
+"""
+
+
+@dataclass(frozen=True)
+class GpuMachine:
+    """A machine with equal GPUs.
+
+    Attributes:
+        label: The GPU, in a few letters.
+        name: The GPU's name in ``nvidia-smi``.
+        capability: The GPU's compute capability.
+        driver: The version of the driver.
+        is_split: Whether MIG is on.
+        count: Number of GPUs.
+    """
+
+    label: str
+    name: str
+    capability: tuple[int, int]
+    driver: str
+    is_split: bool = False
+    count: int = 8
+
+    def __str__(self) -> str:
+        return f"{self.label}, R{self.driver.partition('.')[0]}"
+
+    def install(self, folder: Path, *, with_library: bool = True) -> None:
+        """Write ``nvidia-smi``, and ``libcuda.so.1`` if wanted, into a folder for PATH and LD_LIBRARY_PATH."""
+        known = {
+            "name": self.name,
+            "driver_version": self.driver,
+            "memory.total": "81920 MiB",
+            "mig.mode.current": "Enabled" if self.is_split else "Disabled",
+        }
+        if int(self.driver.partition(".")[0]) >= _FIRST_WITH_CAPABILITY:
+            known["compute_cap"] = ".".join(map(str, self.capability))
+        program = folder / "nvidia-smi"
+        program.write_text(_NVIDIA_SMI.format(python=sys.executable, known=known, count=self.count), encoding="utf-8")
+        program.chmod(0o755)
+        if with_library:
+            self._compile_library(folder)
+
+    def _compile_library(self, folder: Path) -> None:
+        major, minor = self.capability
+        source = _LIBCUDA.format(name=self.name, count=self.count, major=major, minor=minor)
+        (folder / "libcuda.c").write_text(source, encoding="utf-8")
+        compiler = shutil.which("cc") or shutil.which("gcc") or "c++"
+        command = [compiler, "-shared", "-fPIC", "-o", "libcuda.so.1", "libcuda.c"]
+        subprocess.run(command, cwd=folder, check=True)
+
+
+_V100 = ("V100", "Tesla V100-SXM2-16GB", (7, 0))
+_A100 = ("A100", "NVIDIA A100-SXM4-80GB", (8, 0))
+_OLD_A100 = ("A100", "A100-SXM4-40GB", (8, 0))
+_L40S = ("L40S", "NVIDIA L40S", (8, 9))
+_H100 = ("H100", "NVIDIA H100 80GB HBM3", (9, 0))
+_R440, _R450, _R470, _R510, _R525, _R550, _R570 = (
+    "440.33.01",
+    "450.80.02",
+    "470.57.02",
+    "510.47.03",
+    "525.60.13",
+    "550.54.15",
+    "570.86.15",
+)
+
+MACHINES = (
+    *(GpuMachine(*_V100, driver) for driver in (_R440, _R450, _R470, _R510, _R525, _R550)),
+    GpuMachine(*_OLD_A100, _R450),
+    *(GpuMachine(*_A100, driver) for driver in (_R470, _R510, _R525, _R550)),
+    GpuMachine("A100 with MIG", *_A100[1:], _R470, is_split=True),
+    GpuMachine("A100 with MIG", *_A100[1:], _R550, is_split=True),
+    *(GpuMachine(*_L40S, driver) for driver in (_R525, _R550)),
+    *(GpuMachine(*_H100, driver) for driver in (_R525, _R550)),
+    GpuMachine("H100 with MIG", *_H100[1:], _R550, is_split=True),
+    GpuMachine("B200", "NVIDIA B200", (10, 0), _R570),
+)
+"""The oldest driver for B200 is R570; L40S and H100 came with R525."""

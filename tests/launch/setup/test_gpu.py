@@ -1,0 +1,119 @@
+"""What set-up and doctor say on a machine with GPUs, by GPU and driver; ``docs/gpu.md`` holds the answers.
+
+    ./run.sh test tests/launch/setup/test_gpu.py --gpu-table docs/gpu.md
+
+writes the page.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import ROOT, load_cluster
+from launch.doctor.check_result import ProbeReport
+from launch.doctor.machine_checks import SOFTWARE_CHECKS
+from launch.setup.checks import check_gpus, describe_gpus
+from launch.setup.gpu import capability_of, search_gpus
+from logs import environment
+from tests.launch.setup.gpu_machines import MACHINES, GpuMachine
+
+_HEAD = """# GPUs and drivers: what set-up and doctor say
+
+`./run.sh test tests/launch/setup/test_gpu.py --gpu-table docs/gpu.md` makes the table below, and the test compares the
+table with the program. A stand-in for `nvidia-smi` and one for CUDA's driver library imitate each machine; none of the
+rows is from a machine with GPUs.
+
+- MXNet 1.9.1 has machine code for compute capability 5.0, 6.0, 7.0, 8.0 and 8.6. The code for 8.6 also runs on Ada
+  (8.9). Hopper (9.0) and later GPUs need another MXNet.
+- CUDA 11 needs driver R450 (450.80.02) or later.
+- Below R520, a driver cannot load the operators that MXNet fuses at run time. `launch/rank.sh` then sets
+  `MXNET_USE_FUSION=0`, unless the cluster file's `environment` sets the variable.
+- The `nvidia-smi` of drivers up to R470 does not tell the compute capability. Set-up asks CUDA's driver library, and
+  then a table of names.
+
+"""
+
+
+@pytest.fixture
+def imitate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder from which ``nvidia-smi`` and ``libcuda.so.1`` are taken."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    return tmp_path
+
+
+def _set_up_says() -> str:
+    search = search_gpus()
+    try:
+        return f"setup: {describe_gpus(search, check_gpus(search.gpus))}"
+    except UserError as error:
+        return f"error: {error}"
+
+
+def _doctor_says() -> str:
+    cluster = load_cluster("a100-node", [])
+    machine = {"machine": {"environment": environment.environment()}, "host": "node0"}
+    return str(SOFTWARE_CHECKS[0](ProbeReport(cluster, [machine], None, is_packed_on_demand=False), machine))
+
+
+def test_the_page_tells_what_set_up_and_doctor_say(
+    imitate: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "_packages", dict)
+    lines = ["| GPUs, driver | set-up | doctor |", "| --- | --- | --- |"]
+    for machine in MACHINES:
+        machine.install(imitate)
+        lines.append(f"| {machine} | {_set_up_says()} | {_doctor_says()} |")
+    page = _HEAD + "\n".join(lines) + "\n"
+    if name := request.config.getoption("--gpu-table"):
+        Path(name).write_text(page, encoding="utf-8")
+    assert (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8") == page, "make the page anew, see this file's head"
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=str)
+def test_without_the_driver_library_the_name_tells_the_capability(machine: GpuMachine, imitate: Path) -> None:
+    machine.install(imitate, with_library=False)
+    (imitate / "libcuda.so.1").write_bytes(b"no library")
+    assert [gpu.capability for gpu in search_gpus().gpus] == [machine.capability] * machine.count
+    assert capability_of(machine.name) == machine.capability
+
+
+def test_a_gpu_that_nothing_knows_is_never_taken_for_no_gpu(imitate: Path) -> None:
+    GpuMachine("X", "NVIDIA X1, special", (8, 0), "470.57.02", count=2).install(imitate, with_library=False)
+    (imitate / "libcuda.so.1").write_bytes(b"no library")
+    gpus = search_gpus().gpus
+    assert [(gpu.name, gpu.capability) for gpu in gpus] == [("NVIDIA X1, special", None)] * 2
+    with pytest.raises(UserError, match=r"neither nvidia-smi nor libcuda.*setup --gpu or"):
+        check_gpus(gpus)
+    assert check_gpus(gpus, "gpu") == "gpu"
+
+
+def test_a_container_without_nvidia_smi_asks_the_driver_library(imitate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    MACHINES[0].install(imitate)
+    (imitate / "nvidia-smi").unlink()
+    monkeypatch.setenv("PATH", str(imitate))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert [str(gpu) for gpu in search_gpus().gpus] == ["Tesla V100-SXM2-16GB (compute capability 7.0)"] * 8
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("echo 'NVIDIA-SMI has failed because of the driver'; exit 9", "NVIDIA-SMI has failed because of the driver"),
+        ("echo 'No devices were found'", "No devices were found"),
+        ("exit 3", "exit status 3, no output"),
+    ],
+)
+def test_an_nvidia_smi_that_lists_nothing_is_told(body: str, reason: str, imitate: Path) -> None:
+    (imitate / "nvidia-smi").write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+    (imitate / "nvidia-smi").chmod(0o755)
+    search = search_gpus()
+    assert check_gpus(search.gpus) == "cpu"
+    assert describe_gpus(search, "cpu") == (
+        f"nvidia-smi lists no GPU ({reason}); set-up makes the cpu environment; if this machine has GPUs, repair the "
+        f"driver and give ./run.sh setup --gpu"
+    )
