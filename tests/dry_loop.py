@@ -65,9 +65,6 @@ class Blank:
         self.seeds: list[int] = []
         self.epochs: list[int] = []
 
-    def open(self) -> Blank:
-        return self
-
     def begin_epoch(self, epoch: int) -> None:
         self.epochs.append(epoch)
 
@@ -121,7 +118,7 @@ def dry_train(  # noqa: PLR0913
             engine, cast(Trainee, blank), cast(Optimizer, blank), SingleProcess(), BucketPlan(((1,), (0,))),
             plan.accumulation_steps, clock, on_step=lambda _: None, told_to_stop=lambda: blank.batches > stop_from,
         ),
-        open_training=blank.open, evaluate=lambda: top1_score(round(next(answers) * total), total),
+        source=blank, evaluate=lambda: top1_score(round(next(answers) * total), total),
         target_top1=recipe.run.target_top1, log_every_steps=every, run_ahead_steps=2,
     )  # fmt: skip
     result = train(replace(run, **changes), log=log, progress=progress)

@@ -18,7 +18,7 @@ import numpy as np
 
 from configs.plan import RunPlan, plan_run
 from configs.schema import Cluster, Recipe
-from data.input.batches import EvaluationSource
+from data.input.batches import EvaluationSource, TrainingSource
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import Communicator, Connect, bring_up, connector
 from train.dataset import Images
@@ -45,6 +45,7 @@ class Composition:
         engine: The framework, on this rank's device.
         communicator: Connects this rank with the others.
         model: Network, initial weights, bucket plan and optimizer.
+        training: This rank's stream of micro-batches, which has read nothing yet; None without images.
         evaluation: This rank's shard of the evaluation images; None without images.
     """
 
@@ -55,6 +56,7 @@ class Composition:
     engine: Engine
     communicator: Communicator
     model: ModelParts
+    training: TrainingSource | None
     evaluation: EvaluationSource | None
 
     def make_clock(self) -> Clock:
@@ -109,6 +111,7 @@ def compose(  # noqa: PLR0913 (each is another part of a run)
     ledger: Ledger,
     *,
     images: Images | None = None,
+    source_state: bytes = b"",
     connect: Connect | None = None,
     kept: Mapping[str, np.ndarray] | None = None,
 ) -> Composition:
@@ -119,7 +122,8 @@ def compose(  # noqa: PLR0913 (each is another part of a run)
         cluster: The place of the run.
         identity: This rank, as the launcher numbered it.
         ledger: Records the phases.
-        images: Opens the evaluation pipeline. If None, no library that reads images is imported.
+        images: Opens the pipelines. If None, no library that reads images is imported.
+        source_state: State of the training stream in a checkpoint; empty for a new run.
         connect: Makes the communicator. If None, as the cluster file says.
         kept: Weights and running statistics of a checkpoint. If None, the recipe's.
 
@@ -134,12 +138,15 @@ def compose(  # noqa: PLR0913 (each is another part of a run)
         with ledger.phase("import of input"):
             images.load()
     pending = bring_up(identity, ledger, connect or connector(cluster.communication))
-    evaluation = None
+    training, evaluation = None, None
     if images is not None:
         with ledger.phase("evaluation pipeline"):
             evaluation = images.open_evaluation()
+        # Built before the run starts, since nvJPEG's allocations take seconds. It reads nothing before an epoch begins.
+        with ledger.phase("training pipeline"):
+            training = images.open_training(source_state)
     with ledger.phase("network and weights"):
         model = build_model(engine, recipe, cluster, plan, kept)
     with ledger.phase("wait for communicator"):
         communicator = pending.wait()
-    return Composition(recipe, cluster, plan, identity, engine, communicator, model, evaluation)
+    return Composition(recipe, cluster, plan, identity, engine, communicator, model, training, evaluation)

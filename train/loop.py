@@ -54,7 +54,8 @@ class TrainingRun:
         plan: Batches, steps, epochs and evaluations.
         schedule: Learning rate, momentum and weight decay of each step.
         step: One optimizer step.
-        open_training: Opens this rank's stream of micro-batches at the point where the run begins.
+        source: This rank's stream of micro-batches at the point where the run begins; it reads nothing before the first
+            epoch begins.
         evaluate: Returns the score over all ranks.
         target_top1: Evaluation top-1 that ends the run with success. If None, the run ends after the last epoch.
         log_every_steps: Length of an interval, after which losses are reported.
@@ -67,7 +68,7 @@ class TrainingRun:
     plan: RunPlan
     schedule: LrSchedule
     step: Step
-    open_training: Callable[[], TrainingSource]
+    source: TrainingSource
     evaluate: Callable[[], Score]
     target_top1: float | None
     log_every_steps: int
@@ -87,7 +88,7 @@ def blocks(plan: RunPlan, first_epoch: int = 1) -> list[range]:
 def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
     """Train to the target; every rank calls this at the same time.
 
-    The clock of the run starts here. The training source is opened afterwards, so that no training byte is read before
+    The clock of the run starts here. The training source reads its first byte when the first epoch begins, after
     ``run_start``. The first step is step 0. ``run_stop`` is logged exactly once, whatever happens.
 
     Args:
@@ -107,7 +108,7 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
     step.clock.start()
     begin = time.perf_counter()
     try:
-        source = run.open_training()
+        source = run.source
         for epochs in blocks(plan, start.epoch):
             with log.block(epochs[0], len(epochs)):
                 for epoch in epochs:

@@ -37,7 +37,6 @@ from train.schedule import logged_hyperparameters, resolve_schedule
 from train.warmup import warm_up
 
 if TYPE_CHECKING:
-    from train.dataset import Images
     from train.loop import Result
     from train.measure.timing import Clock
 
@@ -83,7 +82,14 @@ def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -
     with closing(images), opened_log(folder, recipe, cluster, identity, resumed_from, is_cold=is_cold) as log:
         begin = time.monotonic()
         rank = compose(
-            recipe, cluster, identity, ledger, images=images, connect=connect, kept=origin.weights(identity.rank)
+            recipe,
+            cluster,
+            identity,
+            ledger,
+            images=images,
+            source_state=origin.source_state(identity.rank),
+            connect=connect,
+            kept=origin.weights(identity.rank),
         )
         require_cold(rank.communicator, is_cold=is_cold)
         with ledger.phase("warm-up"):
@@ -109,7 +115,7 @@ def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -
         if cluster.communication.is_synchronous:
             job.signals.wait_for_step()
         watchdog.expect(cluster.watchdog_s)
-        result, clock = training.run(images, log, watchdog, job.signals)
+        result, clock = training.run(log, watchdog, job.signals)
     usage.write(folder, rank.communicator, is_writer=identity.rank == 0)
     training.conclude(result, clock, init_s)
     watchdog.rest()
@@ -190,12 +196,13 @@ class _Training:
     checkpoints: Checkpoints
     tracer: Tracer
 
-    def run(self, images: Images, log: EventLog, watchdog: Watchdog, signals: StopSignals) -> tuple[Result, Clock]:
+    def run(self, log: EventLog, watchdog: Watchdog, signals: StopSignals) -> tuple[Result, Clock]:
         """Train and return the result and the clock that measured the run."""
         from train.loop import TrainingRun, train  # noqa: PLC0415 (imported while nothing waits)
         from train.measure.progress import Progress  # noqa: PLC0415
 
         rank, goal = self.rank, self.rank.recipe.run
+        assert rank.training is not None
         is_reporter = rank.identity.rank == 0
         clock = rank.make_clock()
 
@@ -218,7 +225,7 @@ class _Training:
                 plan=rank.plan,
                 schedule=resolve_schedule(rank.recipe, rank.plan),
                 step=rank.make_step(clock, on_step, told_to_stop=signals.told_to_stop),
-                open_training=partial(images.open_training, self.origin.source_state(rank.identity.rank)),
+                source=rank.training,
                 evaluate=rank.make_evaluator(watchdog),
                 target_top1=goal.target_top1,
                 log_every_steps=goal.log_every_steps,

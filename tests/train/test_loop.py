@@ -29,15 +29,16 @@ class RememberingLog(EventLog):
 
 
 class Remembered(Blank):
-    """Tells the log when it is opened."""
+    """Tells the log when its first epoch begins, before which a source reads nothing."""
 
     def __init__(self, log: RememberingLog, **faults: int) -> None:
         super().__init__(**faults)
         self._log = log
 
-    def open(self) -> Blank:
-        self._log.keys.append("opened")
-        return self
+    def begin_epoch(self, epoch: int) -> None:
+        if epoch == 1:
+            self._log.keys.append("reading begins")
+        super().begin_epoch(epoch)
 
 
 def _run(
@@ -54,7 +55,8 @@ def test_a_run_to_its_target_logs_every_interval_in_order() -> None:
     epochs = ["epoch_start", "epoch_stop"] * 2
     evaluation = ["eval_start", "eval_accuracy", "eval_stop"]
     block = ["block_start", *epochs, *evaluation, "block_stop"]
-    assert log.keys == ["run_start", "opened", *block, *block, "run_stop success"]
+    first_block = ["block_start", "epoch_start", "reading begins", *block[2:]]
+    assert log.keys == ["run_start", *first_block, *block, "run_stop success"]
     assert (result.success, result.score.value, result.epochs, result.steps) == (True, 0.97, 4, plan.total_steps)
     assert blank.epochs == [1, 2, 3, 4]
     assert blank.batches == plan.total_steps

@@ -174,7 +174,7 @@ def _python_step() -> dict[str, float]:
         plan=plan,
         schedule=resolve_schedule(recipe, plan),
         step=step,
-        open_training=lambda: nothing,
+        source=nothing,
         evaluate=lambda: top1_score(1, 1),
         target_top1=None,
         log_every_steps=recipe.run.log_every_steps,

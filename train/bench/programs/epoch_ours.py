@@ -55,6 +55,7 @@ def _run(name: str, overrides: Sequence[str], identity: Identity, folder: Path) 
     recipe, cluster = load_both(name, "laptop", overrides)
     images = images_of(recipe, cluster, plan_run(recipe, identity.world_size), identity)
     rank = compose(recipe, cluster, identity, Ledger(), images=images)
+    assert rank.training is not None
     moments: Moments = []
     ahead, every = cluster.engine.run_ahead_steps, recipe.run.log_every_steps
     clock = _MarkingClock(moments, rank.engine, ahead, every)
@@ -74,7 +75,7 @@ def _run(name: str, overrides: Sequence[str], identity: Identity, folder: Path) 
         schedule=resolve_schedule(recipe, rank.plan),
         target_top1=None,
         step=rank.make_step(clock, watchdog),
-        open_training=lambda: _MarkingSource(moments, images.open_training()),
+        source=_MarkingSource(moments, rank.training),
         evaluate=rank.make_evaluator(watchdog),
         log_every_steps=every,
         run_ahead_steps=ahead,
