@@ -20,8 +20,6 @@ OTHER_WORDS = frozenset(
     {
         "pre-commit",
         "pre-commit install",
-        "exec .ci/checks",
-        ".git/hooks/pre-commit",
         "-n 0",
         "area: imperative summary",
         "utils.py",
