@@ -90,8 +90,8 @@ def _newer_gpu(ranks: Ranks) -> None:
 TROUBLES = [
     (_lost, "FAIL", "ranks: 1 of 6 did not report: 3;"),
     (_no_driver, "FAIL", "driver (node1): nvidia-smi finds no GPU;"),
-    (_old_driver("470.57.02"), "WARN", "driver: 470.57.02, 2 A100: older than R520, so ranks run without"),
-    (_old_driver("440.33"), "FAIL", "driver: 440.33, 2 A100: too old for CUDA 11;"),
+    (_old_driver("470.57.02"), "WARN", "driver (node0, node1, node2): 470.57.02, 2 A100: older than R520, so"),
+    (_old_driver("440.33"), "FAIL", "driver (node0, node1, node2): 440.33, 2 A100: too old for CUDA 11;"),
     (_newer_gpu, "FAIL", "driver (node1): 535.104, 2 NVIDIA H100 80GB HBM3: MXNet 1.9.1 has no kernels for this GPU;"),
     (_set(2, "libraries", "DALI", to={"problem": "no such library"}), "FAIL", "libraries (node1): DALI: no such"),
     (_set(4, "libraries", "Horovod", "has", "nccl", to=False), "FAIL", "libraries (node2): Horovod was built without"),
