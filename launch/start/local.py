@@ -71,7 +71,7 @@ def run_ranks(command: Sequence[str], num_ranks: int, variables: Mapping[str, st
         variables: Variables on top of this process's own.
         servers: Number of parameter servers to start, with their scheduler.
     """
-    with serve_rendezvous(1, num_ranks) as port, forwarded_signals() as last_signal:
+    with serve_rendezvous(1, num_ranks, is_local=True) as port, forwarded_signals() as last_signal:
         base = {
             **os.environ,
             **variables,

@@ -9,19 +9,25 @@ connect for 1.5 s only.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 __all__ = ["main", "serve_rendezvous"]
 
 
 @contextmanager
-def serve_rendezvous(num_nodes: int, ranks_per_node: int) -> Iterator[int]:
+def serve_rendezvous(num_nodes: int, ranks_per_node: int, *, is_local: bool = False) -> Iterator[int]:
     """Serve the ranks of one run while the block runs.
+
+    Horovod's server authenticates nobody, so it listens on the loopback only where all ranks are on this machine.
 
     Args:
         num_nodes: Number of nodes. The ranks of node n must have the HOROVOD_HOSTNAME ``node<n>``, from node0 on.
         ranks_per_node: Number of ranks on each node.
+        is_local: Whether the ranks reach the server at 127.0.0.1. Under srun they use the address of the node that
+            runs srun, also for a single node.
 
     Yields:
         The port.
@@ -34,13 +40,23 @@ def serve_rendezvous(num_nodes: int, ranks_per_node: int) -> Iterator[int]:
 
     hosts = ",".join(f"node{node}:{ranks_per_node}" for node in range(num_nodes))
     server = RendezvousServer()
-    port = server.start()
+    port = _start_on_loopback(server) if is_local else server.start()
     server.init(get_host_assignments(parse_hosts(hosts), num_nodes * ranks_per_node))
     try:
         yield int(port)
     finally:
         server.stop()
         server._httpd.server_close()  # stop() leaves the socket to the garbage collector
+
+
+def _start_on_loopback(server: Any) -> int:
+    """Start Horovod's server on 127.0.0.1 and return the port; Horovod itself listens on every address."""
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer  # noqa: PLC0415
+
+    server._httpd = RendezvousHTTPServer(("127.0.0.1", 0), RendezvousHandler, 0)
+    server._listen_thread = threading.Thread(target=server._httpd.serve_forever, daemon=True)
+    server._listen_thread.start()
+    return int(server._httpd.server_address[1])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
