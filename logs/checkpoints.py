@@ -75,7 +75,7 @@ def write(run_folder: Path, step: int, state: SavedState, *, keep: int) -> Path:
         The checkpoint file.
 
     Raises:
-        UserError: If the disk is full.
+        UserError: If the disk is full, or the disk or the file server is in trouble.
     """
     folder = run_folder / CHECKPOINT_FOLDER
     path = folder / f"step-{step:08d}.ckpt"
@@ -88,8 +88,8 @@ def write(run_folder: Path, step: int, state: SavedState, *, keep: int) -> Path:
             _sync_folder(folder)
         finally:
             partial.unlink(missing_ok=True)
-    for old in list_checkpoints(run_folder)[keep:]:
-        old.unlink(missing_ok=True)
+        for old in list_checkpoints(run_folder)[keep:]:
+            old.unlink(missing_ok=True)
     return path
 
 

@@ -1,4 +1,4 @@
-"""Writes files atomically, so that no reader sees half a file, and reports a full disk in one line."""
+"""Writes files atomically, so that no reader sees half a file, and reports disks in trouble in one line."""
 
 from __future__ import annotations
 
@@ -15,12 +15,24 @@ from configs.errors import UserError
 
 __all__ = ["explain_disk_errors", "strict_json", "write_json", "write_text"]
 
-_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
+_SPACE = "free some space, or put paths.runs on another disk"
+_SERVER = "check the disk or the file server, or put paths.runs on another disk"
+_REASONS = {
+    errno.ENOSPC: ("the disk is full", _SPACE),
+    errno.EDQUOT: ("the disk quota is used up", _SPACE),
+    errno.EFBIG: ("the file would become larger than the file system or the user's limit allows", _SPACE),
+    errno.EIO: ("the disk or the file server reports an input/output error", _SERVER),
+    errno.ESTALE: ("the file server no longer knows the file (stale file handle)", _SERVER),
+    errno.EROFS: ("the file system is read-only", _SERVER),
+    errno.ETIMEDOUT: ("the file server does not answer", _SERVER),
+    errno.ENOENT: ("the folder is missing, or was deleted during the run", "repeat the run, and leave the folder"),
+}
+"""What a write error means and what to do. Network file systems give EIO, ESTALE and EROFS for moments only."""
 
 
 @contextmanager
 def explain_disk_errors(path: Path) -> Iterator[None]:
-    """Raise a `UserError` that names ``path`` if the disk or the quota is full, or writing is not permitted.
+    """Raise a `UserError` that names ``path`` if writing fails for a known reason or is not permitted.
 
     Raises:
         UserError: In place of these errors; any other `OSError` is raised unchanged.
@@ -32,10 +44,10 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
             f"{path}: cannot be written: {error.strerror}; choose a folder that you may write to"
         ) from error
     except OSError as error:
-        if error.errno not in _FULL:
+        reason, remedy = _REASONS.get(error.errno or 0, ("", ""))
+        if not reason:
             raise
-        remedy = "free some space, or put paths.runs on another disk"
-        raise UserError(f"{path}: cannot be written: {_FULL[error.errno]}; {remedy}") from error
+        raise UserError(f"{path}: cannot be written: {reason}; {remedy}") from error
 
 
 def strict_json(value: Any) -> Any:

@@ -122,7 +122,7 @@ class Checkpoints:
     on_save: Callable[[], object]
 
     def evaluated(self, source: TrainingSource, at: Position) -> None:
-        """Keep the state if a checkpoint is due. If the disk is full, the checkpoint is missing and the run goes on."""
+        """Keep the state if a checkpoint is due. If the state cannot be written, the run goes on without it."""
         if self.every_epochs is None or at.epoch - self.saved.epoch < self.every_epochs:
             return
         try:

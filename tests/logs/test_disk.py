@@ -1,0 +1,42 @@
+"""Write errors end in one line that names the file, the reason and the remedy; a checkpoint is skipped."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from logs import checkpoints
+from logs.disk import explain_disk_errors
+
+PASSING = ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "ESTALE", "EROFS", "ETIMEDOUT")
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_a_checkpoint_that_the_file_system_refuses_is_the_error_that_a_run_survives(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`train.checkpoint.Checkpoints.evaluated` skips a checkpoint after a UserError only."""
+
+    def refuse(*_: object) -> None:
+        number = getattr(errno, name)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(checkpoints, "_write_with_digest", refuse)
+    with pytest.raises(UserError, match=r"step-00000003\.ckpt: cannot be written: .*; .*") as caught:
+        checkpoints.write(tmp_path, 3, checkpoints.SavedState({}, {}), keep=1)
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_a_run_folder_that_was_deleted_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the folder is missing, or was deleted during the run"):
+        checkpoints.write(tmp_path / "gone", 3, checkpoints.SavedState({}, {}), keep=1)
+
+
+def test_an_error_that_nobody_expects_stays_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Is a directory"), explain_disk_errors(tmp_path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
