@@ -113,10 +113,11 @@ def _signals(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
     near = "limit_is_near=1 " if _requeues(spec, scheduler) else ""
     pass_on = f'signals=$((signals + 1)); kill -{passed} "$launched" 2>/dev/null || true'
     lines = [
-        "# SIGUSR1 announces the time limit, SIGTERM stops the job. The ranks save their state and end.",
+        "# SIGUSR1 announces the time limit. SIGTERM, SIGINT (LSF's bkill sends it first) and SIGHUP stop the job. The",
+        "# ranks save their state and end.",
         f"signals=0 {near and 'limit_is_near=0 '}launched=",
         f"trap '{near}{pass_on}' USR1",
-        f"trap '{pass_on}' TERM",
+        f"trap '{pass_on}' TERM INT HUP",
     ]
     if scheduler.has_time_limit and not scheduler.sends_notice and notice_s:
         delay = spec.wall_time_s - notice_s

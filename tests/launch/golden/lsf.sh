@@ -52,10 +52,11 @@ readonly rank=(
   /shared/resnet-records/.venv/bin/python -I -u -m train
 )
 
-# SIGUSR1 announces the time limit, SIGTERM stops the job. The ranks save their state and end.
+# SIGUSR1 announces the time limit. SIGTERM, SIGINT (LSF's bkill sends it first) and SIGHUP stop the job. The
+# ranks save their state and end.
 signals=0 limit_is_near=0 launched=
 trap 'limit_is_near=1 signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' USR1
-trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM
+trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM INT HUP
 {
   trap 'kill $!' TERM
   sleep 3480 &

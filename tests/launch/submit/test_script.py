@@ -104,11 +104,14 @@ def test_the_exit_status_of_several_runs_is_their_worst(tmp_path: Path, table: l
     assert output.count("launch.submit.job end") == len(table)
 
 
-def test_a_signal_reaches_the_launcher_and_the_job_ends_with_75_without_a_further_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_reaches_the_launcher_and_the_job_ends_with_75_without_a_further_run(
+    tmp_path: Path, number: int
+) -> None:
     job = _StandInJob(tmp_path, _cluster(), ["30 0", "0 0"])
     started = job.start()
     job.wait_for_launch(started)
-    started.send_signal(signal.SIGTERM)
+    started.send_signal(number)
     output, _ = started.communicate(timeout=10)
     assert started.returncode == 75
     assert "--status 75 --signals 1" in output
