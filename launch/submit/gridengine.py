@@ -6,7 +6,7 @@ of the job's process group, which kills every process without a handler for SIGU
 
 from __future__ import annotations
 
-from launch.submit.jobspec import JobSpec, clock_time
+from launch.submit.jobspec import JobSpec, clock_time, directive_path
 from launch.submit.scheduler import JobScheduler
 from launch.submit.script import render_script
 
@@ -33,7 +33,8 @@ def render(spec: JobSpec) -> str:
     options = [
         "-S /bin/bash",
         f"-N {spec.name}" if spec.name[0].isalpha() else f"-N run-{spec.name}",
-        f"-o {spec.log}",
+        # Grid Engine takes HOST:PATH,PATH.
+        f"-o {directive_path(spec.log, ':,')}",
         "-j y",
         f"-l h_rt={clock_time(spec.wall_time_s)}",
         f"-r {'y' if scheduler.requeue else 'n'}",

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from configs.errors import UserError
 from configs.programs import Program, command_of
 from configs.schema import Cluster
 from launch.start.commands import RANK_SCRIPT
 
-__all__ = ["IMAGE_PROGRAM", "JobSpec", "clock_time"]
+__all__ = ["IMAGE_PROGRAM", "JobSpec", "clock_time", "directive_path"]
 
 IMAGE_PROGRAM = Path("/opt/resnet-records")
 """The folder of this program in an image built by the Dockerfile."""
@@ -96,3 +97,23 @@ class JobSpec:
 def clock_time(seconds: int) -> str:
     """Return a duration as hours, minutes and seconds: 3600 is ``01:00:00``."""
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def directive_path(path: Path, special: str = "") -> str:
+    """Return a path as a word of a scheduler's directive, in double quotes if the path has a space in it.
+
+    Args:
+        path: A file in the run folder.
+        special: Characters that the scheduler replaces or splits paths at, and offers no way to quote.
+
+    Raises:
+        UserError: The path has a character that no quotes protect.
+    """
+    text = str(path)
+    found = sorted({each for each in text if each in f"\"'\\$`{special}" or not each.isprintable()})
+    if found:
+        raise UserError(
+            f"{text!r}: the scheduler cannot be given a path with {' or '.join(map(repr, found))} in it; give another "
+            "folder with --run-dir"
+        )
+    return f'"{text}"' if any(each in " #;&|()<>*?[]{}~" for each in text) else text

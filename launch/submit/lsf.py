@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launch.submit.jobspec import JobSpec
+from launch.submit.jobspec import JobSpec, directive_path
 from launch.submit.scheduler import JobScheduler
 from launch.submit.script import render_script
 
@@ -37,7 +37,8 @@ def render(spec: JobSpec) -> str:
         f'-R "span[ptile={cluster.ranks_per_node}]"',
         # -W takes minutes; the limit is rounded up.
         f"-W {-(-spec.wall_time_s // 60)}",
-        f"-o {spec.folder / 'job.out'}",
+        # LSF replaces %J and %I.
+        f"-o {directive_path(spec.folder / 'job.out', '%')}",
     ]
     if cluster.device == "gpu":
         options.append(f'-gpu "num={cluster.ranks_per_node}/host"')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launch.submit.jobspec import JobSpec, clock_time
+from launch.submit.jobspec import JobSpec, clock_time, directive_path
 from launch.submit.scheduler import JobScheduler
 from launch.submit.script import render_script
 
@@ -40,7 +40,8 @@ def render(spec: JobSpec) -> str:
         f"-N {spec.name[:_NAME_CHARACTERS]}",
         f"-l select={':'.join(chunk)}",
         f"-l walltime={clock_time(spec.wall_time_s)}",
-        f"-o {spec.folder / 'job.out'}",
+        # PBS takes HOST:PATH, and ^ stands before a name that PBS replaces.
+        f"-o {directive_path(spec.folder / 'job.out', ':^')}",
         "-j oe",
         f"-r {'y' if scheduler.requeue else 'n'}",
     ]
@@ -48,5 +49,9 @@ def render(spec: JobSpec) -> str:
         options.append(f"-q {scheduler.queue}")
     if scheduler.account:
         options.append(f"-A {scheduler.account}")
-    options += [word for word in spec.resources if word.startswith("-")]
+    own = [word for word in spec.resources if word.startswith("-")]
+    if not any("place=" in word for word in own):
+        # Without this request, PBS may put two chunks on one host, and the script refuses that.
+        own.insert(0, "-l place=scatter")
+    options += own
     return render_script(spec, SCHEDULER, [f"#PBS {option}" for option in options])

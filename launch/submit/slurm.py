@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launch.submit.jobspec import JobSpec, clock_time
+from launch.submit.jobspec import JobSpec, clock_time, directive_path
 from launch.submit.scheduler import ON_HOST, JobScheduler
 from launch.submit.script import render_script
 
@@ -34,7 +34,8 @@ def render(spec: JobSpec) -> str:
         f"--nodes={cluster.num_nodes}",
         f"--ntasks-per-node={cluster.ranks_per_node}",
         f"--time={clock_time(spec.wall_time_s)}",
-        f"--output={spec.log}",
+        # sbatch replaces %j and the like; %% stands for a percent sign.
+        f"--output={directive_path(spec.log).replace('%', '%%')}",
         "--open-mode=append",
         "--requeue" if scheduler.requeue else "--no-requeue",
     ]

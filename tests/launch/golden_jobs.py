@@ -25,7 +25,7 @@ CASES: dict[str, tuple[str, list[str], int]] = {
                                  "cluster.scheduler.wall_time_s=600", "cluster.node.cores=8"], 5),
     "gridengine.sh": ("abci-v100", ["cluster.scheduler.requeue=true",
                                     "cluster.scheduler.setup=['module load openmpi']"], 5),
-    "pbs-apptainer.sh": ("abci-v100", ["cluster.scheduler.kind=pbs", "cluster.scheduler.resources=[-l place=scatter]",
+    "pbs-apptainer.sh": ("abci-v100", ["cluster.scheduler.kind=pbs", "cluster.scheduler.resources=[]",
                                        "cluster.container.runtime=apptainer", _IMAGE,
                                        "cluster.scheduler.requeue=true"], 1),
     "lsf.sh": ("laptop", [*_SMALL, "cluster.scheduler.kind=lsf", "cluster.num_nodes=2", "cluster.scheduler.queue=long",

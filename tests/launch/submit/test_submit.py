@@ -40,6 +40,7 @@ _SRUN = ["--set", "cluster.launcher=srun"]
          "cluster.scheduler.queue: got 'a\\n#SBATCH --exclusive', allowed: one line without control characters"),
         ([*_SLURM, *_LIMIT, "--set", 'cluster.scheduler.resources=["--a\\nrm"]'],
          "cluster.scheduler.resources: got '--a\\nrm', allowed: one line without control characters"),
+        ([*_SLURM, *_LIMIT, *_SRUN, "--run-dir", "a\"b", "--dry-run"], "the scheduler cannot be given a path with"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.node.rank_cores=['0']"], "cluster.node.rank_cores: got ['0']"),
     ],
 )  # fmt: skip
@@ -63,6 +64,30 @@ def test_a_dry_run_prints_script_and_command_and_makes_nothing(
     assert lines[-1] == f"# sbatch --parsable {tmp_path}/run-1/job.sh"
     assert f"  {tmp_path}/run-3" in lines
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("kind", "directive"),
+    [
+        ("slurm", '#SBATCH --output="{folder}/a 5%%/job.log"'),
+        ("gridengine", '#$ -o "{folder}/a 5%/job.log"'),
+        ("pbs", '#PBS -o "{folder}/a 5%/job.out"'),
+    ],
+)
+def test_a_run_folder_with_a_space_or_a_percent_sign_is_quoted_for_the_scheduler(
+    kind: str, directive: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = ["--set", f"cluster.scheduler.kind={kind}", *_LIMIT, "--run-dir", str(tmp_path / "a 5%"), "--dry-run"]
+    assert main(["submit", "digits", "--cluster", "laptop", *sets]) == 0
+    assert directive.format(folder=tmp_path) in capsys.readouterr().out.splitlines()
+
+
+def test_pbs_places_one_chunk_on_a_host_unless_the_cluster_file_places_them(capsys: pytest.CaptureFixture[str]) -> None:
+    for resources, place in (("[]", "scatter"), ("['-l place=scatter:excl']", "scatter:excl")):
+        sets = ["--set", "cluster.scheduler.kind=pbs", *_LIMIT, "--set", f"cluster.scheduler.resources={resources}"]
+        assert main(["submit", "digits", "--cluster", "laptop", *sets, "--dry-run"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line for line in lines if "place=" in line] == [f"#PBS -l place={place}"]
 
 
 def test_a_scheduler_that_is_not_here_is_refused_before_a_folder_is_made(
