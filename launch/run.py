@@ -21,7 +21,7 @@ from configs.registry import BUILT_IN_SOURCES, packing_words
 from configs.schema import Cluster, Recipe
 from launch.failure_cause import find_cause, read_failures, was_stopped
 from launch.resume import prepared_folder
-from launch.start.commands import run_under
+from launch.start.commands import require_startable, run_under
 from launch.start.local import Outcome
 from launch.start.monitor import monitored
 from logs.disk import write_text
@@ -73,6 +73,7 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
     Raises:
         UserError: Nothing was started: the batch cannot be divided, the folder is taken, or data cannot be packed.
     """
+    require_startable(cluster)
     folder = run_folder or new_folder(recipe, cluster)
     _check_and_pack(recipe, cluster)
     with prepared_folder(folder, recipe, cluster, must_resume=must_resume) as checkpoint:

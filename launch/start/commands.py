@@ -11,14 +11,23 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from configs.errors import UserError
+from configs.errors import ConfigError, UserError
 from configs.load import ROOT
-from configs.rank_variables import binding_environment
+from configs.rank_variables import binding_environment, rank_environment
 from configs.schema import Cluster
 from launch.start.local import Outcome, forwarded_signals, run_ranks, run_ranks_on_link
 from launch.start.rendezvous import serve_rendezvous
 
-__all__ = ["RANK_SCRIPT", "launcher_command", "needs_rendezvous", "run_under", "stop_signal_of"]
+__all__ = [
+    "RANK_SCRIPT",
+    "launcher_command",
+    "local_words",
+    "needs_rendezvous",
+    "require_launchable",
+    "require_startable",
+    "run_under",
+    "stop_signal_of",
+]
 
 _POLL_S = 0.05
 RANK_SCRIPT = "launch/rank.sh"
@@ -71,16 +80,10 @@ def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, 
     """
     if cluster.launcher == "local":
         return _run_local(cluster, command, variables)
-    _require_startable(cluster)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    if shutil.which(cluster.launcher, path=path) is None:
-        raise UserError(
-            f"launcher: {cluster.launcher} is not on this machine; install it, or use --set cluster.launcher=local on "
-            f"one machine"
-        )
+    require_startable(cluster)
     variables = {**variables, **binding_environment(cluster)}
     full = launcher_command(cluster, [str(ROOT / RANK_SCRIPT), *command], variables)
-    variables["PATH"] = path  # horovodrun is in the folder of this Python
+    variables["PATH"] = _search_path()
     if not needs_rendezvous(cluster, variables):
         return _run(cluster.launcher, full, variables)
     with serve_rendezvous(cluster.num_nodes, cluster.ranks_per_node) as port:
@@ -89,31 +92,69 @@ def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, 
 
 def _run_local(cluster: Cluster, command: Sequence[str], variables: Mapping[str, str]) -> Outcome:
     """Run the ranks on this machine without a foreign launcher, with parameter servers and a slow link if wanted."""
-    communication = cluster.communication
-    servers = communication.servers if communication.kind.startswith("parameter_server") else 0
-    processes, link = 1 if communication.kind == "devices" else cluster.world_size, communication.link_bytes_per_s
+    processes, servers = _local_numbers(cluster)
+    link = cluster.communication.link_bytes_per_s
     if link is not None:
         return run_ranks_on_link(command, processes, variables, bytes_per_s=link, servers=servers)
     return run_ranks(command, processes, variables, servers=servers)
 
 
-def _require_startable(cluster: Cluster) -> None:
-    """Raise if horovodrun, mpirun or srun cannot start the cluster's ranks from here.
+def local_words(cluster: Cluster) -> list[str]:
+    """Return the arguments of ``launch.start.local`` that start the cluster's processes: servers and ranks."""
+    processes, servers = _local_numbers(cluster)
+    return [*(["--servers", str(servers)] if servers else []), str(processes)]
+
+
+def _local_numbers(cluster: Cluster) -> tuple[int, int]:
+    """Return the number of rank processes on this machine and the number of parameter servers."""
+    communication = cluster.communication
+    servers = communication.servers if communication.kind.startswith("parameter_server") else 0
+    return (1 if communication.kind == "devices" else cluster.world_size), servers
+
+
+def require_launchable(cluster: Cluster) -> None:
+    """Raise if the cluster's launcher cannot start this kind of communication, on any machine.
 
     Raises:
-        UserError: The communication needs servers or devices, or horovodrun does not know the other nodes.
+        UserError: horovodrun, mpirun or srun would have to start servers or devices.
+        ConfigError: The ranks would meet over Gloo under mpirun, which serves no rendezvous.
     """
-    kind = cluster.communication.kind
+    kind, launcher = cluster.communication.kind, cluster.launcher
+    if launcher == "local":
+        return
     if kind not in ("horovod", "none"):
         raise UserError(
-            f"communication.kind: got {kind!r} under {cluster.launcher}, which starts neither servers nor devices; "
+            f"communication.kind: got {kind!r} under {launcher}, which starts neither servers nor devices; "
             f"set cluster.launcher=local on one machine, or cluster.communication.kind=horovod"
         )
+    if launcher == "mpirun" and rank_environment(cluster)["HOROVOD_CONTROLLER"] == "gloo":
+        remedy = "set cluster.communication.backend=mpi, or set launcher: horovodrun"
+        raise ConfigError("cluster.communication.backend", "gloo", "mpi or nccl under mpirun", remedy)
+
+
+def require_startable(cluster: Cluster) -> None:
+    """Raise if the cluster's launcher cannot start the ranks from this machine.
+
+    Raises:
+        UserError: The launcher is not installed, cannot start this kind of communication, or would start the ranks of
+            several nodes on this one.
+    """
+    require_launchable(cluster)
     if cluster.launcher == "horovodrun" and cluster.num_nodes > 1 and "LSB_JOBID" not in os.environ:
         raise UserError(
             f"launcher: horovodrun would start all {cluster.world_size} ranks on this machine, since it does not know "
             f"the other nodes; use ./run.sh submit --hosts A,B, or set cluster.num_nodes=1"
         )
+    if cluster.launcher != "local" and shutil.which(cluster.launcher, path=_search_path()) is None:
+        raise UserError(
+            f"launcher: {cluster.launcher} is not on this machine; install it, or use --set cluster.launcher=local on "
+            f"one machine"
+        )
+
+
+def _search_path() -> str:
+    """Return PATH with the folder of this Python first, where horovodrun is."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
 def _run(launcher: str, command: Sequence[str], variables: Mapping[str, str]) -> Outcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from configs.errors import ConfigError, UserError
 from configs.rank_variables import rank_environment
 from configs.schema import Cluster
+from launch.start.commands import require_launchable
 from launch.submit.scheduler import JobScheduler, scheduler_of
 
 __all__ = ["require_submittable"]
@@ -50,10 +51,11 @@ def _require_launcher(cluster: Cluster, scheduler: JobScheduler) -> None:
     launcher, kind = cluster.launcher, cluster.scheduler.kind
     if launcher not in scheduler.launchers:
         raise ConfigError("cluster.launcher", launcher, f"{' or '.join(scheduler.launchers)} with scheduler {kind}")
+    require_launchable(cluster)
+    if cluster.communication.link_bytes_per_s is not None:
+        allowed = "null for a job, because only ./run.sh train limits the loopback"
+        raise ConfigError("cluster.communication.link_bytes_per_s", cluster.communication.link_bytes_per_s, allowed)
     meets_over_gloo = rank_environment(cluster)["HOROVOD_CONTROLLER"] == "gloo"
-    if launcher == "mpirun" and meets_over_gloo:
-        key, remedy = "cluster.communication.backend", "or set launcher: horovodrun"
-        raise ConfigError(key, "gloo", "mpi or nccl under mpirun", remedy)
     if meets_over_gloo and cluster.world_size > _GLOO_RANKS:
         raise ConfigError(
             "cluster.communication.backend",

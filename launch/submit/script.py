@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from configs.programs import Program, command_of
-from launch.start.commands import launcher_command, needs_rendezvous, stop_signal_of
+from launch.start.commands import launcher_command, local_words, needs_rendezvous, stop_signal_of
 from launch.submit.jobspec import JobSpec
 from launch.submit.scheduler import JobScheduler
 
@@ -79,7 +79,7 @@ def _commands(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
     """Return the arrays ``launcher`` and ``rank``: the words that start all ranks, and those that start one."""
     cluster, lines = spec.cluster, []
     if cluster.launcher == "local":
-        words = command_of(Program.LOCAL_LAUNCHER, str(cluster.world_size), python=spec.python)
+        words = command_of(Program.LOCAL_LAUNCHER, *local_words(cluster), python=spec.python)
     else:
         words = launcher_command(cluster, [], spec.variables)
     quoted = [_quote(word) for word in words]

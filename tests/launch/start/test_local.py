@@ -16,6 +16,7 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_cluster
 from configs.rank_variables import rank_environment
+from launch.__main__ import main as train_verb
 from launch.start import local
 from launch.start.commands import launcher_command, run_under
 from launch.start.link import can_shape
@@ -137,6 +138,16 @@ def test_other_launchers_refuse_what_they_cannot_start() -> None:
     cluster = load_cluster("laptop", ["cluster.launcher=mpirun", "cluster.communication.kind=parameter_server"])
     with pytest.raises(UserError, match=r"^communication\.kind: got 'parameter_server' under mpirun"):
         run_under(cluster, ["true"], {})
+
+
+def test_train_refuses_mpirun_over_gloo_before_it_makes_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    assert train_verb(["train", "digits", "--run-dir", str(folder), "--set", "cluster.launcher=mpirun"]) == 2
+    refused = "error: cluster.communication.backend: got 'gloo', allowed: mpi or nccl under mpirun; set cluster."
+    assert capsys.readouterr().err.startswith(refused)
+    assert not folder.exists()
 
 
 def test_no_module_but_one_sets_a_frameworks_variables() -> None:

@@ -40,6 +40,10 @@ _SRUN = ["--set", "cluster.launcher=srun"]
          "cluster.scheduler.queue: got 'a\\n#SBATCH --exclusive', allowed: one line without control characters"),
         ([*_SLURM, *_LIMIT, "--set", 'cluster.scheduler.resources=["--a\\nrm"]'],
          "cluster.scheduler.resources: got '--a\\nrm', allowed: one line without control characters"),
+        ([*_SLURM, *_LIMIT, *_SRUN, "--set", "cluster.communication.kind=parameter_server"],
+         "communication.kind: got 'parameter_server' under srun, which starts neither servers nor devices"),
+        ([*_SLURM, *_LIMIT, "--set", "cluster.communication.link_bytes_per_s=1e9"],
+         "cluster.communication.link_bytes_per_s: got 1000000000.0, allowed: null for a job"),
         ([*_SLURM, *_LIMIT, *_SRUN, "--run-dir", "a\"b", "--dry-run"], "the scheduler cannot be given a path with"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.node.rank_cores=['0']"], "cluster.node.rank_cores: got ['0']"),
     ],
@@ -80,6 +84,15 @@ def test_a_run_folder_with_a_space_or_a_percent_sign_is_quoted_for_the_scheduler
     sets = ["--set", f"cluster.scheduler.kind={kind}", *_LIMIT, "--run-dir", str(tmp_path / "a 5%"), "--dry-run"]
     assert main(["submit", "digits", "--cluster", "laptop", *sets]) == 0
     assert directive.format(folder=tmp_path) in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(("kind", "words"), [("parameter_server", " --servers 1 2\n"), ("devices", " 1\n")])
+def test_a_job_with_the_local_launcher_starts_the_processes_of_train(
+    kind: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = [*_SLURM, *_LIMIT, "--set", f"cluster.communication.kind={kind}", "--dry-run"]
+    assert main(["submit", "digits", "--cluster", "laptop", *sets]) == 0
+    assert f"-m launch.start.local{words}" in capsys.readouterr().out
 
 
 def test_pbs_places_one_chunk_on_a_host_unless_the_cluster_file_places_them(capsys: pytest.CaptureFixture[str]) -> None:
