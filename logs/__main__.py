@@ -94,7 +94,7 @@ def _package(options: Namespace) -> int:
         print(f"{outcome}  {finding.tool:<18}  {words[0]}".rstrip())
         for line in words[1:]:
             print(f"{'':26}{line}")
-    print(packaged.folder)
+    print(packaged.folder if packaged.passed else f"{packaged.folder}: not written, because a check failed")
     return 0 if packaged.passed else 1
 
 

@@ -17,6 +17,7 @@ from configs.load import ROOT, load_run
 from configs.schema import Cluster, Recipe
 from logs.disk import explain_disk_errors, write_json
 from logs.folder import CONFIG_FILE
+from logs.judge.eligible import require_different_logs, require_result, require_same_machines
 from logs.judge.official import ToolFinding, judge_package
 from logs.judge.system import describe, read_environment
 from logs.mlperf import RESULT_FILES
@@ -32,7 +33,7 @@ _RULESET = "4.0.0"
 
 @dataclass(frozen=True)
 class Packaged:
-    """A submission tree and the verdicts on the tree."""
+    """A submission tree and the verdicts on the tree. A tree that failed is removed: ``folder`` does not exist then."""
 
     folder: Path
     findings: tuple[ToolFinding, ...]
@@ -55,7 +56,7 @@ class _Run:
 def package(
     runs: Sequence[Path], org: str, destination: Path, *, fields: Mapping[str, str], custom_rcp: Path | None = None
 ) -> Packaged:
-    """Write the tree ``destination``/``org`` from five runs of one recipe, and judge the tree.
+    """Write the tree ``destination``/``org`` from five runs of one recipe, and judge it; remove a tree that fails.
 
     Args:
         runs: Five run folders, in the order of the result files.
@@ -65,8 +66,9 @@ def package(
         custom_rcp: A file with reference points, see `logs.judge.rcp.custom_rcps`. If None, MLPerf's.
 
     Raises:
-        UserError: If the runs are not five, differ in recipe or cluster, or trained on generated images; if fields of
-            the system description are unknown, the tree exists, or the disk is full.
+        UserError: If the runs are not five, differ in recipe, cluster or machine, trained on generated images, missed
+            their target, or have files that contradict each other; if fields of the system description are unknown,
+            the tree exists, or the disk is full.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", org):
         raise UserError(
@@ -80,20 +82,28 @@ def package(
     first = loaded[0]
     _require_one_submission(loaded)
     _require_real_images(first)
+    require_different_logs(runs)
+    require_same_machines(runs, [run.environment for run in loaded])
+    for run in loaded:
+        require_result(run.folder, run.recipe, run.record)
     division = first.recipe.mlperf.division
     description = describe(first.environment, first.cluster, fields, org=org, division=division, ruleset=_RULESET)
     system = re.sub(r"[^A-Za-z0-9._-]+", "-", description["system_name"])
     tree = destination / org
     if tree.exists():
         raise UserError(f"{tree}: exists already; give another --out, or remove this folder")
-    with explain_disk_errors(tree):
-        try:
+    created = next((each for each in reversed([tree, *tree.parents]) if not each.exists()), tree)
+    try:
+        with explain_disk_errors(tree):
             code = _write(tree, system, loaded, description)
-        except BaseException:
-            shutil.rmtree(tree, ignore_errors=True)
-            raise
-    findings = judge_package(tree, system=system, division=division, ruleset=_RULESET, custom_rcp=custom_rcp)
-    return Packaged(tree, (*_submitters(loaded, org), _seeds(loaded), code, *findings))
+        judged = judge_package(tree, system=system, division=division, ruleset=_RULESET, custom_rcp=custom_rcp)
+        packaged = Packaged(tree, (*_submitters(loaded, org), _seeds(loaded), code, *judged))
+    except BaseException:
+        shutil.rmtree(created, ignore_errors=True)
+        raise
+    if not packaged.passed:
+        shutil.rmtree(created)
+    return packaged
 
 
 def _load(folder: Path) -> _Run:

@@ -136,6 +136,10 @@ def run_folder(folder: Path, seed: int = 1, recipe_name: str = "digits", overrid
                 "comm_exposed_fraction": 0.21,
             }  # fmt: skip
             file.write(json.dumps(row) + "\n")
+    with (folder / "metrics.jsonl").open("a") as file:
+        evaluations = [(value, metadata["epoch_num"]) for _, key, value, metadata in events if key == "eval_accuracy"]
+        for top1, epoch in evaluations:
+            file.write(json.dumps({"kind": "evaluation", "step": epoch, "epoch": epoch, "top1": top1}) + "\n")
     phases = (("interpreter", "MainThread", 0, 0.4), ("communicator", "bring-up", 0.5, 3.2),
               ("data set", "MainThread", 0.5, 1.1), ("network and weights", "MainThread", 1.1, 2.9),
               ("wait for communicator", "MainThread", 2.9, 3.2))  # fmt: skip
@@ -144,7 +148,8 @@ def run_folder(folder: Path, seed: int = 1, recipe_name: str = "digits", overrid
     write_ranks(folder, [0.40, 0.44])
     write_json(
         folder / "summary.json",
-        {"recipe": "digits", "status": "success", "target": recipe.run.target_top1, "epochs": epochs[-1][1],
+        {"recipe": "digits", "status": events[-1][-1]["status"], "top1": evaluations[-1][0],
+         "target": recipe.run.target_top1, "epochs": epochs[-1][1],
          "run_s": events[-1][0] - start, "input_wait_fraction": 0.08, "comm_exposed_fraction": 0.21, "seed": seed},
     )  # fmt: skip
     environment = {

@@ -86,6 +86,8 @@ def test_closed_runs_of_one_seed_and_without_reference_fail_and_each_tool_says_w
     assert "1, 1, 2, 3, 4: each run needs one seed of its own" in out
     assert "Missing RCP, please submit RCP with BS = 86016" in out
     assert "Seed checker failed" in out
+    assert "not written, because a check failed" in out
+    assert not (tmp_path / "out").exists()
 
 
 @in_checkout
@@ -152,7 +154,7 @@ def test_runs_that_cannot_be_packed_give_one_line_and_leave_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for seed in range(5):
-        samples.run_folder(Path(f"run{seed}"), seed)
+        samples.run_folder(Path(f"run{seed}"), seed, best=0.98)
         samples.run_folder(Path(f"made-up{seed}"), seed, overrides=["data.source=synthetic"])
     samples.run_folder(Path("other"), 9, overrides=["data.flip=true"])
     assert main(["package", *arguments, "--out", "out"]) == 2

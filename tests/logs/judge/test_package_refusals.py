@@ -37,7 +37,7 @@ def test_a_run_that_differs_in_more_than_its_seed_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for seed in range(4):
-        samples.run_folder(Path(f"run{seed}"), seed)
+        samples.run_folder(Path(f"run{seed}"), seed, best=0.98)
     samples.run_folder(Path("other"), 9, overrides=overrides)
     assert _package("run0", "run1", "run2", "run3", "other") == 2
     assert f"other: differs from run0 in {named}; give runs of one" in capsys.readouterr().err
@@ -58,7 +58,7 @@ def test_a_tree_that_cannot_be_finished_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    runs = [samples.run_folder(Path(f"run{seed}"), seed) for seed in range(5)]
+    runs = [samples.run_folder(Path(f"run{seed}"), seed, best=0.98) for seed in range(5)]
     copied: list[str] = []
 
     def copy(source: Path, destination: Path) -> None:

@@ -1,0 +1,92 @@
+"""Runs that are no result of a submission, and that no official tool refuses in the open division."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logs.__main__ import main
+from tests.logs import samples
+from tests.logs.judge.test_package import FIELDS
+
+LOG = "result_0.txt"
+
+
+def edited_log(before: str, after: str) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        text = (folder / LOG).read_text()
+        assert before in text
+        (folder / LOG).write_text(text.replace(before, after))
+
+    return edit
+
+
+def edited_json(name: str, key: str, value: object) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        tree = json.loads((folder / name).read_text()) | {key: value}
+        (folder / name).write_text(json.dumps(tree))
+
+    return edit
+
+
+def packaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    runs = [str(tmp_path / f"run{number}") for number in range(5)]
+    assert main(["package", *runs, "--org", "T", "--out", str(tmp_path / "out"), *FIELDS]) == 2
+    assert not (tmp_path / "out").exists()
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (edited_log('"status": "success"', '"status": "aborted"'), "result_0.txt: run_stop has status aborted"),
+        (edited_json("summary.json", "status", "aborted"), "summary.json: status is aborted, allowed: success"),
+        (edited_json("summary.json", "target", 0.5), "target is 0.5, but config.yaml has 0.97"),
+        (edited_log('"value": 0.98', '"value": 0.99'), "accuracy is 0.99 in the log, but 0.98 in summary.json"),
+        (edited_log('"value": 0.49', '"value": 0.48'), r"after epoch 4 is 0.48 .*, but 0.49 in metrics.jsonl"),
+        (edited_log('"key": "seed", "value": 3', '"key": "seed", "value": 8'), "has seed 8, but config.yaml has 3"),
+        (edited_json("summary.json", "run_s", 20.0), "run time in s is 82.0 in the log, but 20.0 in summary.json"),
+        (edited_json("environment.json", "cpu", "Another"), "ran with other processors than .*run0"),
+        (lambda folder: (folder / "summary.json").unlink(), "summary.json: cannot be read"),
+        (lambda folder: (folder / "metrics.jsonl").unlink(), "metrics.jsonl: cannot be read"),
+    ],
+)
+def test_a_run_whose_files_are_no_result_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None], words: str
+) -> None:
+    for seed in range(5):
+        samples.run_folder(tmp_path / f"run{seed}", seed, best=0.98)
+    damage(tmp_path / "run3")
+    assert re.search(f"run3.*{words}|run3: {words}", packaged(tmp_path, capsys))
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ({"status": "aborted", "best": 0.5}, "run_stop has status aborted, allowed: success"),
+        ({"best": 0.96}, "the last accuracy in the log is 0.96, below the target of 0.97"),
+    ],
+)
+def test_five_runs_that_missed_the_target_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], run: dict[str, Any], words: str
+) -> None:
+    for seed in range(5):
+        samples.run_folder(tmp_path / f"run{seed}", seed, **run)
+    assert words in packaged(tmp_path, capsys)
+
+
+def test_a_run_under_two_paths_is_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in range(4):
+        samples.run_folder(tmp_path / f"run{seed}", seed, best=0.98)
+    shutil.copytree(tmp_path / "run1", tmp_path / "run4")
+    error = packaged(tmp_path, capsys)
+    assert "run4: has the same log as" in error
+    assert "give five different runs" in error
