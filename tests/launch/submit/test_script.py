@@ -99,7 +99,7 @@ def _cluster(*overrides: str) -> Cluster:
 @pytest.mark.parametrize(("table", "status"), [(["0 0", "0 0"], 0), (["0 0", "0 1", "0 0"], 1), (["0 137"], 137)])
 def test_the_exit_status_of_several_runs_is_their_worst(tmp_path: Path, table: list[str], status: int) -> None:
     started = _StandInJob(tmp_path, _cluster(), table).start()
-    output, _ = started.communicate(timeout=20)
+    output, _ = started.communicate(timeout=25)
     assert started.returncode == status
     assert output.count("launch.submit.job end") == len(table)
 
@@ -112,7 +112,7 @@ def test_a_signal_reaches_the_launcher_and_the_job_ends_with_75_without_a_furthe
     started = job.start()
     job.wait_for_launch(started)
     started.send_signal(number)
-    output, _ = started.communicate(timeout=10)
+    output, _ = started.communicate(timeout=25)
     assert started.returncode == 75
     assert "--status 75 --signals 1" in output
     assert not (tmp_path / "run-1" / "launched").exists()
@@ -126,7 +126,7 @@ def test_before_the_limit_the_script_signals_its_ranks_and_asks_grid_engine_to_q
     hosts.write_text("one 2 main.q@one UNDEFINED\ntwo 2 main.q@two UNDEFINED\n", encoding="utf-8")
     job = _StandInJob(tmp_path, _cluster("cluster.scheduler.kind=gridengine", *limits), ["30 0"])
     started = job.start(PE_HOSTFILE=str(hosts), JOB_ID="7")
-    output, _ = started.communicate(timeout=20)
+    output, _ = started.communicate(timeout=25)
     assert started.returncode == 99
     assert f"job 7 of {tmp_path}/run-0 on one two" in output
 
@@ -135,7 +135,7 @@ def test_a_run_that_has_ended_is_not_started_again(tmp_path: Path) -> None:
     job = _StandInJob(tmp_path, _cluster(), ["0 1", "0 0"])
     (tmp_path / "run-0" / "over").touch()
     started = job.start()
-    started.communicate(timeout=10)
+    started.communicate(timeout=25)
     assert started.returncode == 0
     assert [(tmp_path / f"run-{number}" / "launched").exists() for number in (0, 1)] == [False, True]
 
@@ -147,6 +147,6 @@ def test_other_hosts_than_asked_for_are_refused(tmp_path: Path) -> None:
     started = _StandInJob(tmp_path, _cluster("cluster.scheduler.kind=gridengine", *limit), ["0 0"]).start(
         SGE_JOB_HOSTLIST=str(hosts), JOB_ID="7"
     )
-    output, _ = started.communicate(timeout=10)
+    output, _ = started.communicate(timeout=25)
     assert started.returncode == 2
     assert "error: the job got 1 hosts (one) and needs 2" in output
