@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import sys
 from argparse import ArgumentTypeError, Namespace, _SubParsersAction
@@ -48,9 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check(options: Namespace) -> int:
-    """Print a line for each log and ruleset, and below it each complaint with its explanation."""
+    """Print a line for each log and ruleset, below it each complaint explained; keep the verdicts in run folders."""
     # Imported here, as in the other verbs, so that --help works before anything is installed.
-    from logs.judge.compliance import find_logs, judge_all
+    from logs.folder import CONFIG_FILE
+    from logs.judge.compliance import find_logs, judge_all, keep_verdicts
     from logs.judge.explain import explain
 
     pairs = [pair for path in options.paths for pair in find_logs(path, options.ruleset)]
@@ -59,6 +61,12 @@ def _check(options: Namespace) -> int:
         print("PASS" if verdict.passed else "FAIL", verdict.ruleset, log, sep="  ")
         for message in verdict.messages:
             print(f"      {message}\n        {explain(message)}")
+    if options.ruleset is None and options.division is None:
+        judged = [(log, verdict) for (log, _), verdict in zip(pairs, verdicts, strict=True)]
+        for path in options.paths:
+            # Other people's run folders may be read-only; the verdict is then only printed.
+            if (path / CONFIG_FILE).is_file() and os.access(path, os.W_OK):
+                keep_verdicts(path, judged)
     return 0 if all(verdict.passed for verdict in verdicts) else 1
 
 

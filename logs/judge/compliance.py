@@ -6,12 +6,13 @@ keeps its queue of rules in a module. Nothing of the checker is imported.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +23,19 @@ from logs.disk import write_json
 from logs.mlperf import RESULT_FILES
 from logs.read.lines import find_ruleset
 
-__all__ = ["RULESETS", "VERDICT_FILE", "Verdict", "find_logs", "judge", "judge_all", "judge_run", "write_verdict"]
+__all__ = [
+    "RULESETS",
+    "VERDICT_FILE",
+    "Verdict",
+    "digest_of",
+    "find_logs",
+    "judge",
+    "judge_all",
+    "judge_run",
+    "keep_verdicts",
+    "read_verdicts",
+    "write_verdict",
+]
 
 RULESETS = ("0.6.0", "0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0")
 """The rulesets with rules for ResNet. The checker's default is a later ruleset, which ends in a traceback on ResNet."""
@@ -41,11 +54,14 @@ class Verdict:
     Attributes:
         messages: The checker's complaints, one line each, shortened; empty if ``passed``. Line numbers are those of the
             log file.
+        log_sha256: Digest of the judged log, by which a reader knows whether the verdict belongs to the log at hand;
+            None if there was no log.
     """
 
     ruleset: str
     passed: bool
     messages: tuple[str, ...]
+    log_sha256: str | None = None
 
 
 def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
@@ -63,6 +79,8 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
         raise UserError(f"ruleset: got {ruleset!r}, allowed: {', '.join(RULESETS)}; {nearest(ruleset, RULESETS)}")
     if not log.is_file():
         raise UserError(f"{log}: no such log file; give a run folder or a log file")
+    # Before the checker reads the log, so that a log that grows meanwhile has another digest than the verdict.
+    digest = digest_of(log)
     # In another folder, because a file of the working folder could hide a module that the checker needs.
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report"
@@ -72,12 +90,40 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
         words = report.read_text(encoding="utf-8", errors="replace") if report.is_file() else ""
     if done.returncode == 0:
-        return Verdict(ruleset, passed=True, messages=())
+        return Verdict(ruleset, passed=True, messages=(), log_sha256=digest)
     messages = tuple(_shorten(words, _event_lines(log, ruleset, inserted=division is not None)))
     crash = done.stderr.strip().splitlines()[-1:] or [
         f"the checker ended with exit status {done.returncode} and no message"
     ]
-    return Verdict(ruleset, passed=False, messages=messages or tuple(crash))
+    return Verdict(ruleset, passed=False, messages=messages or tuple(crash), log_sha256=digest)
+
+
+def digest_of(log: Path) -> str:
+    """Return the SHA-256 of a log, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with log.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def read_verdicts(run_folder: Path) -> list[Verdict]:
+    """Return the verdicts in ``verdict.json`` that belong to the run's logs as they are now, by digest.
+
+    A missing or damaged file has no verdict, and a verdict on a log that was missing then holds while it is missing.
+    """
+    try:
+        tree = json.loads((run_folder / VERDICT_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return []
+    found = []
+    for ruleset, name in RESULT_FILES.items():
+        row, log = tree.get(ruleset) if isinstance(tree, dict) else None, run_folder / name
+        if isinstance(row, dict) and row.get("log_sha256", "") == (digest_of(log) if log.is_file() else None):
+            messages = row.get("messages")
+            shown = tuple(map(str, messages)) if isinstance(messages, list) else ()
+            found.append(Verdict(ruleset, row.get("passed") is True, shown, row["log_sha256"]))
+    return found
 
 
 def judge_all(pairs: Iterable[tuple[Path, str]], division: str | None = None) -> list[Verdict]:
@@ -96,11 +142,26 @@ def judge_run(run_folder: Path) -> dict[str, Verdict]:
         raise UserError(f"{run_folder}: no such run folder; give the folder that a run has written")
     logs = {ruleset: run_folder / name for ruleset, name in RESULT_FILES.items()}
     found = judge_all((log, ruleset) for ruleset, log in logs.items() if log.is_file())
-    verdicts = {verdict.ruleset: verdict for verdict in found}
+    return _complete({verdict.ruleset: verdict for verdict in found})
+
+
+def _complete(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
     return {
-        ruleset: verdicts.get(ruleset) or Verdict(ruleset, passed=False, messages=(f"no {log.name} was written",))
-        for ruleset, log in logs.items()
+        ruleset: verdicts.get(ruleset) or Verdict(ruleset, passed=False, messages=(f"no {name} was written",))
+        for ruleset, name in RESULT_FILES.items()
     }
+
+
+def keep_verdicts(run_folder: Path, judged: Iterable[tuple[Path, Verdict]]) -> None:
+    """Write the verdicts on a run's logs into the run folder as ``verdict.json``.
+
+    Args:
+        run_folder: A run folder.
+        judged: (log, verdict) pairs; logs of other folders, other names or other rulesets are left out.
+    """
+    logs = {ruleset: run_folder / name for ruleset, name in RESULT_FILES.items()}
+    verdicts = _complete({each.ruleset: each for log, each in judged if logs.get(each.ruleset) == log})
+    write_json(run_folder / VERDICT_FILE, {ruleset: asdict(verdict) for ruleset, verdict in verdicts.items()})
 
 
 def write_verdict(run_folder: Path) -> dict[str, Verdict]:

@@ -15,7 +15,7 @@ from typing import Any
 from configs.errors import UserError
 from configs.load import parse_yaml
 from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE
-from logs.judge.compliance import RULESETS, VERDICT_FILE, Verdict, find_logs, judge
+from logs.judge.compliance import RULESETS, Verdict, find_logs, judge, read_verdicts
 from logs.judge.rcp import ReferenceComparison, compare_with_reference
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
@@ -68,14 +68,20 @@ class ReportedRun:
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
-        """The official checker's verdicts, from the run folder or, without any there, from running the checker now."""
-        kept = _json(self.path / VERDICT_FILE, []) if self.path.is_dir() else {}
-        if kept:
-            rows = [row for row in kept.values() if isinstance(row, dict) and {"ruleset", "passed"} <= row.keys()]
-            return [Verdict(str(r["ruleset"]), bool(r["passed"]), tuple(map(str, r.get("messages", ())))) for r in rows]
-        if self.log is None or self.record.ruleset not in RULESETS:
-            return []
-        return [judge(self.log, self.record.ruleset)]
+        """The official checker's verdicts on the logs as they are now.
+
+        A verdict in the run folder counts only for the log that it judged; the checker judges any other log now.
+        """
+        if not self.path.is_dir():
+            known = self.log is not None and self.record.ruleset in RULESETS
+            return [judge(self.log, str(self.record.ruleset))] if known and self.log else []
+        kept = {verdict.ruleset: verdict for verdict in read_verdicts(self.path)}
+        logs = {ruleset: self.path / name for ruleset, name in RESULT_FILES.items()}
+        judged = {ruleset: log for ruleset, log in logs.items() if ruleset not in kept and log.is_file()}
+        if self.log is not None and self.log not in logs.values() and self.record.ruleset in RULESETS:
+            judged[str(self.record.ruleset)] = self.log
+        found = kept | {ruleset: judge(log, ruleset) for ruleset, log in judged.items()}
+        return [found[ruleset] for ruleset in sorted(found, reverse=True)]
 
 
 def gather_run(path: Path, name: str | None = None) -> ReportedRun:

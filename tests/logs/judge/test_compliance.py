@@ -1,3 +1,4 @@
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -51,7 +52,13 @@ def test_a_toy_run_passes_both_rulesets(tmp_path: Path, toy_run: Any, division: 
     assert {ruleset: verdict.messages for ruleset, verdict in verdicts.items()} == {"4.0.0": (), "0.6.0": ()}
     assert all(verdict.passed for verdict in verdicts.values())
     assert json.loads((tmp_path / "verdict.json").read_text()) == {
-        ruleset: {"ruleset": ruleset, "passed": True, "messages": []} for ruleset in RESULT_FILES
+        ruleset: {
+            "ruleset": ruleset,
+            "passed": True,
+            "messages": [],
+            "log_sha256": hashlib.sha256((tmp_path / name).read_bytes()).hexdigest(),
+        }
+        for ruleset, name in RESULT_FILES.items()
     }
 
 
