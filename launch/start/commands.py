@@ -160,10 +160,12 @@ def _search_path() -> str:
 def _run(launcher: str, command: Sequence[str], variables: Mapping[str, str]) -> Outcome:
     """Run a launcher. A signal that stops this process is passed on as the signal that the launcher gives its ranks."""
     # mpirun refuses to run as root without these variables; other launchers do not read them.
+    # The kernel ends the launcher, and the launcher its ranks, if this process is killed.
+    guard = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
     with forwarded_signals() as last_signal:
         process = subprocess.Popen(
-            command,
+            [*guard, *command],
             env={**os.environ, **variables, **root},
             stdin=subprocess.DEVNULL,
             # A session of its own, so that Ctrl-C reaches the launcher once, through this process.

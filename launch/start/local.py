@@ -148,7 +148,10 @@ def _parameter_servers(
 
 @contextmanager
 def forwarded_signals() -> Iterator[Callable[[], int | None]]:
-    """Record SIGINT, SIGTERM and SIGUSR1 while the block runs, so that they do not end this process.
+    """Record SIGINT, SIGTERM, SIGUSR1 and SIGHUP while the block runs, so that they do not end this process.
+
+    SIGHUP, which a terminal sends when it closes, counts as SIGTERM: the ranks save their state and end. Under nohup
+    SIGHUP stays ignored.
 
     Yields:
         A function that returns the last signal that arrived, or None.
@@ -156,14 +159,28 @@ def forwarded_signals() -> Iterator[Callable[[], int | None]]:
     received: list[int] = []
 
     def record(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
+        if number == signal.SIGHUP:
+            _leave_terminal()
+        received.append(signal.SIGTERM if number == signal.SIGHUP else number)
 
-    before = {number: signal.signal(number, record) for number in (signal.SIGINT, *_STOP_SIGNALS)}
+    numbers = [signal.SIGINT, *_STOP_SIGNALS]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, record) for number in numbers}
     try:
         yield lambda: received[-1] if received else None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _leave_terminal() -> None:
+    """Send this process's output nowhere, since writing to a closed terminal is an error."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        if os.isatty(descriptor):
+            os.dup2(null, descriptor)
+    os.close(null)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ from launch.start.commands import run_under
 from tests.launch.disturbed import WAYS, Way, require
 from tests.launch.scheduled import SYNTHETIC, has_begun, ranks, wait_until
 from tests.runs import SHORT, FinishedRun, read_summary, train, train_command
+
+_GONE_S = 10
+"""Longest time that ranks outlive a launcher that was killed."""
 
 OTHERS = [way for way in WAYS if way.launcher in ("horovodrun", "mpirun") and way.nodes == 1]
 
@@ -48,6 +52,26 @@ def test_told_to_stop_ranks_keep_their_state_under_every_launcher(way: Way, tmp_
     assert process.wait(timeout=60) == STOPPED_STATUS, (tmp_path / "output").read_text(encoding="utf-8")
     assert "told to stop, state kept after step" in read_summary(folder)["failure"]
     assert not ranks(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [way for way in WAYS if way.nodes == 1 and not way.in_slurm], ids=str)
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGHUP, STOPPED_STATUS)])
+@pytest.mark.ranks
+def test_a_killed_launcher_or_a_closed_terminal_takes_every_rank_with_it(
+    way: Way, number: int, status: int, tmp_path: Path
+) -> None:
+    require(way)
+    folder = tmp_path / "run"
+    with (tmp_path / "output").open("wb") as output:
+        command = train_command(folder, *SYNTHETIC, "run.epochs=500", *way.settings)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+    wait_until(lambda: has_begun(folder), tmp_path / "output")
+    process.send_signal(number)
+    since = time.monotonic()
+    assert process.wait(timeout=30) == status, (tmp_path / "output").read_text(encoding="utf-8")
+    wait_until(lambda: not ranks(folder), tmp_path / "output")
+    assert number != signal.SIGKILL or time.monotonic() - since < _GONE_S
 
 
 def test_horovodrun_on_machines_that_nobody_names_is_refused() -> None:
