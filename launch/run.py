@@ -22,7 +22,7 @@ from configs.schema import Cluster, Recipe
 from launch.failure_cause import find_cause, read_failures, was_stopped
 from launch.resume import prepared_folder
 from launch.start.commands import require_startable, run_under
-from launch.start.local import Outcome
+from launch.start.local import Outcome, forwarded_signals
 from launch.start.monitor import monitored
 from logs.disk import write_text
 from logs.environment import ENVIRONMENT_FILE, write_environment
@@ -81,7 +81,9 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
         outcome = _run_ranks(folder, recipe, cluster)
         if outcome.exit_status != REFUSED:
             try:
-                return finish_run(folder, recipe, cluster, outcome)
+                # A second Ctrl-C must not keep the log from being closed and judged.
+                with forwarded_signals():
+                    return finish_run(folder, recipe, cluster, outcome)
             except UserError as error:  # For example a full disk. The ranks have run, so the status is not 2.
                 sys.stderr.write(f"error: {error}\n")
                 return 1

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from configs.load import ROOT, load_cluster, load_recipe
+from configs.load import ROOT, load_both, load_cluster, load_recipe
+from launch import run
 from launch.run import finish_run
 from launch.start.local import Outcome
 from logs.metrics import read_metrics
@@ -232,3 +233,17 @@ def test_a_rank_without_its_communicator_is_refused_not_trained_alone(short_run:
     )  # fmt: skip
     assert done.returncode != 0
     assert "started rank 1 of 2, but Horovod sees rank 0 of 1: this would train separate models" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_second_signal_does_not_keep_the_log_from_being_closed(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finish(*_: object) -> int:
+        os.kill(os.getpid(), number)
+        return 130
+
+    monkeypatch.setattr(run, "_check_and_pack", lambda *_: None)
+    monkeypatch.setattr(run, "_run_ranks", lambda *_: Outcome(130, interrupted_by=signal.SIGINT))
+    monkeypatch.setattr(run, "finish_run", finish)
+    assert run.launch_run(*load_both("digits", "laptop"), tmp_path / "run") == 130
