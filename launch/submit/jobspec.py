@@ -46,6 +46,12 @@ class JobSpec:
         return self.run_folders[0]
 
     @property
+    def size(self) -> str:
+        """The numbers of ranks and nodes in words: ``2 ranks on 1 node``."""
+        counts = {"rank": self.cluster.world_size, "node": self.cluster.num_nodes}
+        return " on ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())
+
+    @property
     def log(self) -> Path:
         """The file with the output of the job, over all its attempts."""
         return self.folder / "job.log"

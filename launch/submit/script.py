@@ -34,7 +34,7 @@ def render_script(spec: JobSpec, scheduler: JobScheduler, directives: Sequence[s
     cluster = spec.cluster
     submitted = f"{scheduler.submit} {_quote(spec.folder / scheduler.script_name)}"
     header = [
-        f"# {spec.name}: {cluster.world_size} ranks on {cluster.num_nodes} nodes of {cluster.name}. Submitted by:",
+        f"# {spec.name}: {spec.size} of {cluster.name}. Submitted by:",
         f"# {submitted}",
         "set -euo pipefail",
     ]

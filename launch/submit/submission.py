@@ -120,7 +120,7 @@ def _summary(spec: JobSpec, scheduler: JobScheduler, job_id: str) -> str:
     log, folder = short_path(spec.log), short_path(spec.folder)
     watch = f"{scheduler.watch.format(job=job_id)}; tail -f {log}; ./run.sh watch {folder}"
     lines = [
-        f"{spec.name}: job {job_id}, {spec.cluster.world_size} ranks on {spec.cluster.num_nodes} nodes",
+        f"{spec.name}: job {job_id}, {spec.size}",
         *(f"  {short_path(folder)}" for folder in spec.run_folders),
         f"  watch   {watch}",
         f"  cancel  {scheduler.cancel.format(job=job_id)}",

@@ -65,6 +65,7 @@ def test_a_dry_run_prints_script_and_command_and_makes_nothing(
     assert main(["submit", "digits", "--cluster", "laptop", *_SLURM, *_LIMIT, *_SRUN, *words]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "#!/usr/bin/env bash"
+    assert "# digits: 2 ranks on 1 node of laptop. Submitted by:" in lines
     assert lines[-1] == f"# sbatch --parsable {tmp_path}/run-1/job.sh"
     assert f"  {tmp_path}/run-3" in lines
     assert not list(tmp_path.iterdir())
