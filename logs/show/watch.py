@@ -7,6 +7,8 @@ line. No file is locked, mapped or watched by the kernel. If a read fails, the p
 from __future__ import annotations
 
 import json
+import os
+import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -66,7 +68,7 @@ def watch(
 
     Args:
         folder: A run folder.
-        terminal: The output. On a terminal, each update overwrites the previous one.
+        terminal: The output. On a terminal, each update overwrites the previous one, at any width.
         every_s: Seconds between updates.
         once: Print the progress once and return.
         sleep: Function that waits.
@@ -82,18 +84,15 @@ def watch(
     recipe, cluster = load_run(folder / CONFIG_FILE)
     total_steps = plan_run(recipe, cluster.world_size).total_steps
     follower = MetricsFollower(folder / METRICS_FILE)
-    shown = 0
+    shown: list[str] = []
     while True:
         ended = (folder / SUMMARY_FILE).is_file()
         follower.update()
-        lines = describe_progress(recipe, total_steps, follower.last, time.time())
+        lines = describe_progress(recipe, total_steps, follower.last, None if ended else time.time())
         if ended:
             summary = read_summary(folder)
             lines.append(f"ended: {summary.status}" + (f", {summary.failure}" if summary.failure else ""))
-        back = f"\x1b[{shown}A\x1b[J" if shown and terminal.isatty() else ""
-        terminal.write(back + "".join(f"{line}\n" for line in lines))
-        terminal.flush()
-        shown = len(lines)
+        shown = _redraw(terminal, shown, lines)
         if ended:
             return 0 if summary.status == "success" else 1
         if once:
@@ -101,14 +100,44 @@ def watch(
         sleep(every_s)
 
 
-def describe_progress(recipe: Recipe, total_steps: int, last: dict[str, dict[str, Any]], now: float) -> list[str]:
+def _redraw(terminal: TextIO, shown: list[str], lines: list[str]) -> list[str]:
+    """Write lines over the lines ``shown`` before; return the lines as written, to be given to the next call.
+
+    On a terminal the lines are wrapped, because the cursor moves up by rows of the screen and not by lines.
+    """
+    lines = ["".join(letter if letter.isprintable() else " " for letter in line) for line in lines]
+    back = ""
+    if terminal.isatty():
+        columns, rows = _size(terminal)
+        # A terminal that became narrower since the last update has wrapped the lines shown on it.
+        height = sum(max(1, -(-len(line) // columns)) for line in shown)
+        lines = [part for line in lines for part in textwrap.wrap(line, columns - 1, subsequent_indent="    ")]
+        lines = lines[: max(rows - 1, 1)]
+        back = f"\x1b[{min(height, rows - 1)}A\r\x1b[J" if height else ""
+    terminal.write(back + "".join(f"{line}\n" for line in lines))
+    terminal.flush()
+    return lines
+
+
+def _size(terminal: TextIO) -> tuple[int, int]:
+    """Return columns and rows of a terminal; 80 and 24 if the terminal does not know, and at least 20 and 2."""
+    try:
+        columns, rows = os.get_terminal_size(terminal.fileno())
+    except (OSError, ValueError):
+        columns, rows = 0, 0
+    return max(columns or 80, 20), max(rows or 24, 2)
+
+
+def describe_progress(
+    recipe: Recipe, total_steps: int, last: dict[str, dict[str, Any]], now: float | None
+) -> list[str]:
     """Return a few lines on the progress of a run.
 
     Args:
         recipe: The run's recipe.
         total_steps: Number of steps of the whole run.
         last: Kind of row -> last row of this kind in the metrics.
-        now: Unix seconds.
+        now: Unix seconds. If None, the run has ended: the lines name no time left and no age of the metrics.
     """
     interval, evaluation = last.get("interval", {}), last.get("evaluation", {})
     step, rate = to_number(interval.get("step")), to_number(interval.get("images_per_s"))
@@ -116,17 +145,17 @@ def describe_progress(recipe: Recipe, total_steps: int, last: dict[str, dict[str
         return [f"{recipe.name}: starting, no step reported yet"]
     size, samples = recipe.batch.global_size, recipe.data.train_samples
     epoch = (step + 1) * size / samples
-    age = max(now - (to_number(interval.get("time")) or now), 0.0)
+    age = "" if now is None else f"; last metrics {max(now - (to_number(interval.get('time')) or now), 0.0):.0f} s ago"
     lines = [
         f"{recipe.name}: {_bar((step + 1) / total_steps)} step {step + 1:.0f} of {total_steps}, epoch {epoch:.2f} of "
-        f"at most {recipe.run.epochs}; last metrics {age:.0f} s ago",
+        f"at most {recipe.run.epochs}{age}",
         f"  {rate or 0:.0f} images/s, loss {_in_short(interval.get('loss'))}, "
         f"learning rate {_in_short(interval.get('lr'))}, waiting for input "
         f"{_share(interval.get('input_wait_fraction'))}, exposed communication "
         f"{_share(interval.get('comm_exposed_fraction'))}",
         f"  last evaluation: {_evaluation(evaluation, recipe.run.target_top1)}",
     ]
-    if rate:
+    if rate and now is not None:
         lines.append(f"  {_left(recipe, epoch, samples / rate)}")
     return lines
 
