@@ -11,10 +11,13 @@ shift 2
 # Until the ranks have met, only this file says on which host each rank is.
 [[ ! -f $folder/config.yaml ]] || printf '%d %s\n' "$rank" "$host" >>"$folder/ranks.txt" || true
 
+# The local launcher signals the whole process group, and a rank must not get the same signal twice.
+pass_on='kill'
+[[ -z ${RANK_GROUP_SIGNALLED:-} ]] || pass_on=:
 signals=0 child='' early=''
 for name in TERM USR1 INT; do
   # shellcheck disable=SC2064
-  trap "signals=\$((signals + 1)); [[ -n \$child ]] || early=$name; kill -$name \$child 2>/dev/null || true" "$name"
+  trap "signals=\$((signals + 1)); [[ -n \$child ]] || early=$name; $pass_on -$name \$child 2>/dev/null || true" "$name"
 done
 "$@" &
 child=$!

@@ -31,7 +31,7 @@ __all__ = [
 
 _POLL_S = 0.05
 RANK_SCRIPT = "launch/rank.sh"
-"""The script in the program's folder that starts a rank under every launcher but the local one."""
+"""The script in the program's folder that starts a rank under every launcher, except CPU ranks of the local one."""
 
 
 def launcher_command(cluster: Cluster, command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
@@ -94,6 +94,10 @@ def _run_local(cluster: Cluster, command: Sequence[str], variables: Mapping[str,
     """Run the ranks on this machine without a foreign launcher, with parameter servers and a slow link if wanted."""
     processes, servers = _local_numbers(cluster)
     link = cluster.communication.link_bytes_per_s
+    if cluster.device == "gpu" and cluster.communication.kind != "devices":
+        # The script binds a rank to its cores and its memory, and looks at the driver; a CPU rank uses any core.
+        command, variables = [str(ROOT / RANK_SCRIPT), *command], {**variables, **binding_environment(cluster)}
+        variables["RANK_GROUP_SIGNALLED"] = "1"
     if link is not None:
         return run_ranks_on_link(command, processes, variables, bytes_per_s=link, servers=servers)
     return run_ranks(command, processes, variables, servers=servers)

@@ -134,6 +134,36 @@ def test_mpirun_and_srun_get_ranks_and_variables() -> None:
     ]
 
 
+def test_the_local_launcher_binds_gpu_ranks_to_their_cores_and_leaves_cpu_ranks_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "version").write_text("NVRM version: Kernel Module  470.57.02  Tue\n", encoding="utf-8")
+    monkeypatch.setenv("RANK_DRIVER_FILE", str(tmp_path / "version"))
+    core = max(os.sched_getaffinity(0))
+    changes = ["cluster.ranks_per_node=2", f"cluster.node.rank_cores=['{core}','{core}']", "cluster.node.cores=2"]
+    code = "import os, sys; print(sorted(os.sched_getaffinity(0)), os.environ.get('MXNET_USE_FUSION'))"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    gpu = load_cluster("a100-node", changes)
+    assert run_under(gpu, command, rank_environment(gpu)).exit_status == 0
+    out, err = capfd.readouterr()
+    assert out == f"[{core}] 0\n" * 2
+    assert f"by Horovod): local rank 1, cores {core}, memory near" in err
+    cpu = load_cluster("laptop", changes)
+    assert run_under(cpu, command, rank_environment(cpu)).exit_status == 0
+    assert capfd.readouterr() == (f"{sorted(os.sched_getaffinity(0))} None\n" * 2, "")
+
+
+def test_a_signal_reaches_a_gpu_rank_of_the_local_launcher_once(tmp_path: Path) -> None:
+    handler = "signal.signal(2, lambda *a: print('x', end='', file=open(d/(r+'.got'), 'a')));"
+    code = PIDS.replace("(d/", handler + "(d/", 1)
+    code += "[time.sleep(.1) for _ in range(100) if not (d/(r+'.got')).exists()]; time.sleep(.5)"
+    gpu = load_cluster("a100-node", ["cluster.ranks_per_node=2"])
+    with _signalled(signal.SIGINT, tmp_path, 2):
+        outcome = run_under(gpu, [sys.executable, "-c", code, str(tmp_path)], rank_environment(gpu))
+    assert outcome.interrupted_by == signal.SIGINT
+    assert [(tmp_path / f"{rank}.got").read_text() for rank in (0, 1)] == ["x", "x"]
+
+
 def test_other_launchers_refuse_what_they_cannot_start() -> None:
     cluster = load_cluster("laptop", ["cluster.launcher=mpirun", "cluster.communication.kind=parameter_server"])
     with pytest.raises(UserError, match=r"^communication\.kind: got 'parameter_server' under mpirun"):
