@@ -61,6 +61,11 @@ class Cluster(Section):
         le=1000,
         description="Steps whose operators are recorded in trace.json. 0 records none; train --trace records 3.",
     )
+    sample_gpus: bool = Field(
+        True,
+        description="Whether a run asks nvidia-smi once a second how busy the GPUs are, for utilisation.jsonl. If "
+        "false, the samples hold cores and memory only.",
+    )
     node: Node = Node()
     fabric: Fabric = Fabric()
     scheduler: Scheduler = Scheduler()

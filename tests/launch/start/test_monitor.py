@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from configs.load import load_both
+from launch import run
 from launch.start import monitor
+from launch.start.local import Outcome
 from logs.usage import Sample, read_samples
 
 MIB = 1 << 20
@@ -44,3 +48,22 @@ def test_no_answer_of_nvidia_smi_ends_the_samples(
     samples = _samples(tmp_path, answer, monkeypatch)
     assert len(samples) >= 2
     assert (samples[-1].gpu_share, samples[-1].gpu_memory_bytes) == (share, used_bytes)
+
+
+@pytest.mark.parametrize(
+    ("change", "asked"), [("cluster.sample_gpus=true", True), ("cluster.sample_gpus=false", False)]
+)
+def test_a_cluster_file_can_do_without_the_calls_of_nvidia_smi(
+    change: str, asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+
+    def note(_folder: Path, *, has_gpu: bool) -> nullcontext[None]:
+        told.append(has_gpu)
+        return nullcontext()
+
+    monkeypatch.setattr(run, "monitored", note)
+    monkeypatch.setattr(run, "run_under", lambda *_: Outcome(0))
+    monkeypatch.setattr(run, "record_environment", lambda *_: None)
+    run._run_ranks(tmp_path, *load_both("digits", "a100-node", [change]))
+    assert told == [asked]
