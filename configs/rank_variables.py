@@ -36,6 +36,8 @@ def rank_environment(cluster: Cluster) -> dict[str, str]:
     if cluster.node.hcas:
         # Without the leading =, NCCL takes each name for a prefix, and mlx5_1 also matches mlx5_10.
         variables["NCCL_IB_HCA"] = "=" + ",".join(cluster.node.hcas)
+    if cluster.node.interface:
+        variables["NCCL_SOCKET_IFNAME"] = f"={cluster.node.interface}"
     return variables | cluster.environment
 
 

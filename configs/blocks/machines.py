@@ -17,7 +17,8 @@ class Node(Section):
     """The hardware of one machine, for planning, for prediction and for binding ranks.
 
     Rates are those that are reached, in one direction. A value that nobody knows is left out. Only ``cores``,
-    ``rank_cores`` and ``hcas`` change what a run does: a rank that a job script starts is bound to its share.
+    ``rank_cores``, ``hcas`` and ``interface`` change what a run does: a rank that a job script starts is bound to
+    its share.
     """
 
     gpu: str | None = Field(
@@ -67,6 +68,12 @@ class Node(Section):
         (),
         description="InfiniBand adapters, in the order of the local ranks that share them: [mlx5_0, mlx5_1]. If empty, "
         "NCCL and MPI choose adapters by themselves.",
+    )
+    interface: str | None = Field(
+        None,
+        min_length=1,
+        description="Network interface over which NCCL's ranks find each other, for example eth0. If null, NCCL takes "
+        "the first interface that is up, which may be one that does not reach the other nodes.",
     )
     rank_cores: Texts = Field(
         (),

@@ -47,8 +47,11 @@ def launcher_command(cluster: Cluster, command: Sequence[str], variables: Mappin
     if cluster.launcher == "mpirun":
         passed = [word for name in ("PATH", "LD_LIBRARY_PATH", *variables) for word in ("-x", name)]
         # These options are horovodrun's, except for the placement by node: sites count an allocation's slots in
-        # different units. MPI's own InfiniBand transport would compete with NCCL's.
-        placing = f"-bind-to none -map-by ppr:{per_node}:node -mca pml ob1 -mca btl ^openib".split()
+        # different units. MPI's own InfiniBand transport would compete with NCCL's. Where the cluster file names the
+        # adapters of GPU nodes, MPI may take UCX over them for Horovod's negotiation, as NVIDIA's submissions let it;
+        # ob1 without openib is TCP, and ignores the UCX_NET_DEVICES that rank.sh sets.
+        layer = [] if cluster.device == "gpu" and cluster.node.hcas else ["-mca", "pml", "ob1"]
+        placing = [*f"-bind-to none -map-by ppr:{per_node}:node".split(), *layer, "-mca", "btl", "^openib"]
         return ["mpirun", "-np", ranks, *placing, *passed, *command]
     assert cluster.launcher == "srun"
     size = [f"--nodes={cluster.num_nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={per_node}"]

@@ -107,6 +107,9 @@ def test_a_driver_that_cannot_load_fused_operators_gets_none(line: str, fusion: 
 
 def test_nccl_matches_the_names_of_adapters_exactly() -> None:
     assert rank_environment(load_cluster("abci-v100", []))["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"
+    named = load_cluster("abci-v100", ["cluster.node.interface=ib0"])
+    assert rank_environment(named)["NCCL_SOCKET_IFNAME"] == "=ib0"
+    assert "NCCL_SOCKET_IFNAME" not in rank_environment(load_cluster("abci-v100", []))
 
 
 @pytest.mark.parametrize(

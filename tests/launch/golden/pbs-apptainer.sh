@@ -51,8 +51,8 @@ env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' | grep -vE '^[^=]*(KEY|TOKEN|SEC
 
 printf '%s slots=4\n' "${hosts[@]}" >"$folder/hosts"
 readonly launcher=(
-  mpirun -np 2048 -bind-to none -map-by ppr:4:node -mca pml ob1 -mca btl
-  '^openib' -x PATH -x LD_LIBRARY_PATH -x OMP_NUM_THREADS -x MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD
+  mpirun -np 2048 -bind-to none -map-by ppr:4:node -mca btl '^openib' -x PATH
+  -x LD_LIBRARY_PATH -x OMP_NUM_THREADS -x MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD
   -x MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD -x MXNET_UPDATE_ON_KVSTORE -x HOROVOD_CYCLE_TIME
   -x HOROVOD_GLOO_TIMEOUT_SECONDS -x HOROVOD_FUSION_THRESHOLD -x HOROVOD_CONTROLLER
   -x HOROVOD_CPU_OPERATIONS -x HOROVOD_TORUS_ALLREDUCE -x NCCL_IB_HCA -x MXNET_GPU_WORKER_NTHREADS

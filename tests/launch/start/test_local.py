@@ -164,6 +164,14 @@ def test_a_signal_reaches_a_gpu_rank_of_the_local_launcher_once(tmp_path: Path) 
     assert [(tmp_path / f"{rank}.got").read_text() for rank in (0, 1)] == ["x", "x"]
 
 
+def test_mpi_may_use_the_adapters_that_the_cluster_file_names() -> None:
+    named = load_cluster("abci-v100", [])
+    bare = load_cluster("abci-v100", ["cluster.node.hcas=[]"])
+    words = [" ".join(launcher_command(each, ["x"], rank_environment(each))) for each in (named, bare)]
+    assert ["-mca pml ob1" in each for each in words] == [False, True]
+    assert all("-mca btl ^openib" in each for each in words)
+
+
 def test_other_launchers_refuse_what_they_cannot_start() -> None:
     cluster = load_cluster("laptop", ["cluster.launcher=mpirun", "cluster.communication.kind=parameter_server"])
     with pytest.raises(UserError, match=r"^communication\.kind: got 'parameter_server' under mpirun"):
