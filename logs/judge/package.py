@@ -89,17 +89,24 @@ def package(
     division = first.recipe.mlperf.division
     description = describe(first.environment, first.cluster, fields, org=org, division=division, ruleset=_RULESET)
     system = re.sub(r"[^A-Za-z0-9._-]+", "-", description["system_name"])
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", system):
+        words = f"system_name: got {description['system_name']!r}, allowed: a name that begins with a letter or a digit"
+        raise UserError(f"{words}, because a folder gets this name; give --field system_name=NAME")
     tree = destination / org
     if tree.exists():
         raise UserError(f"{tree}: exists already; give another --out, or remove this folder")
     created = next((each for each in reversed([tree, *tree.parents]) if not each.exists()), tree)
     try:
+        tree.parent.mkdir(parents=True, exist_ok=True)
         with explain_disk_errors(tree):
             code = _write(tree, system, loaded, description)
         judged = judge_package(tree, system=system, division=division, ruleset=_RULESET, custom_rcp=custom_rcp)
         packaged = Packaged(tree, (*_submitters(loaded, org), _seeds(loaded), code, *judged))
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(created, ignore_errors=True)
+        if isinstance(error, OSError) and not tree.parent.is_dir():
+            reason = error.strerror or str(error)
+            raise UserError(f"--out: {tree} cannot be created ({reason}); give another folder") from None
         raise
     if not packaged.passed:
         shutil.rmtree(created)

@@ -49,9 +49,10 @@ def write_report(paths: Sequence[Path], out: Path | None) -> Path:
             raise IsADirectoryError
         destination.parent.mkdir(parents=True, exist_ok=True)
         write_text(destination, text)
-    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+    except OSError as error:
+        reason = f" ({error.strerror})" if error.strerror else ""
         raise UserError(
-            f"--out: got {destination}, which cannot be a file; give a file name, for example report.html"
+            f"--out: got {destination}, which cannot be a file{reason}; give a file name, for example report.html"
         ) from None
     return destination
 

@@ -6,6 +6,7 @@ If a file is missing or damaged, only the part of the page that needs this file 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -208,5 +209,5 @@ def _rows(table: Any, names: Set[str], times: Set[str]) -> list[dict[str, Any]]:
         row
         for row in (table if isinstance(table, list) else [])
         if isinstance(row, dict) and (names | times) <= row.keys()
-        if all(isinstance(row[key], int | float) for key in times)
+        if all(isinstance(row[key], int | float) and math.isfinite(row[key]) for key in times)
     ]

@@ -72,3 +72,28 @@ def test_a_tree_that_cannot_be_finished_is_removed(
     assert "the disk is full" in capsys.readouterr().err
     assert len(copied) == 3
     assert not Path("out", "T").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--field", "system_name=.."], "system_name: got '..', allowed: a name that begins with"),
+        (["--out", "file/out"], "--out: file/out/T cannot be created (Not a directory)"),
+        (["--out", "/proc/none"], "--out: /proc/none/T cannot be created"),
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("kept")
+    runs = [str(samples.run_folder(Path(f"run{seed}"), seed, best=0.98)) for seed in range(5)]
+    assert main(["package", *runs, "--org", "T", "--out", "out", *FIELDS, *more]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert Path("file").read_text() == "kept"

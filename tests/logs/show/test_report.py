@@ -181,6 +181,7 @@ def test_a_damaged_file_removes_only_a_part_of_the_page(tmp_path: Path, name: st
         b"[1, 2]",
         b'{"phases": [{"phase": 1}], "ranks": [1, {"rank": 1}], "4.0.0": {"passed": 1}}\n',
         b"null\n",
+        b'{"phases": [{"phase": "p", "thread": "t", "begin_s": 0, "end_s": Infinity}], "4.0.0": {"messages": 5}}\n',
     ):
         (folder / name).write_bytes(content)
         assert main(["report", str(folder)]) == 0
@@ -194,6 +195,7 @@ def test_a_damaged_file_removes_only_a_part_of_the_page(tmp_path: Path, name: st
         (["."], r"\.: contains neither result_\*.txt nor config.yaml; give a run folder"),
         (["log.txt", "--out", "."], r"--out: got \., which cannot be a file"),
         (["log.txt", "--out", "log.txt/x.html"], "--out: got log.txt/x.html"),
+        (["log.txt", "--out", "/proc/none/x.html"], "--out: got /proc/none/x.html, which cannot be a file"),
         (["log.txt", "--plot", "x.svg"], "log.txt: no evaluation and no loss to draw"),
         (["log.txt", "--plot", "x.svg", "--json"], "argument --json: not allowed with argument --plot"),
     ],
