@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,10 @@ from logs.show.page import render
 from logs.show.reported_run import ReportedRun, gather_run, summarise
 
 __all__ = ["figures_of", "write_picture", "write_report"]
+
+_OUTPUTS = (".html", ".htm", ".svg", ".png")
+"""Files of these kinds in a run folder are earlier pages and pictures, which may be replaced."""
+_WRITABLE = 0o222
 
 
 def figures_of(paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -43,6 +48,7 @@ def write_report(paths: Sequence[Path], out: Path | None) -> Path:
     """
     folder = paths[0] if len(paths) == 1 and paths[0].is_dir() else Path()
     destination = out or folder / "report.html"
+    _require_replaceable("--out", destination, paths)
     text = render(_gather_all(paths), destination)
     try:
         if destination.is_dir():
@@ -69,6 +75,7 @@ def write_picture(paths: Sequence[Path], file: Path) -> Path:
     Raises:
         UserError: If there is no such run or log, no evaluation in it, or the file cannot be written.
     """
+    _require_replaceable("--plot", file, paths)
     charts = [
         replace(figure.chart, heading=figure.caption)
         for figure in course(_gather_all(paths))
@@ -78,6 +85,26 @@ def write_picture(paths: Sequence[Path], file: Path) -> Path:
         raise UserError(f"{', '.join(map(str, paths))}: no evaluation and no loss to draw; give a run that has trained")
     save_charts(file, charts)
     return file
+
+
+def _require_replaceable(option: str, file: Path, paths: Sequence[Path]) -> None:
+    """Raise `UserError` if ``file`` exists and is an input, write-protected, or a device, pipe or socket."""
+    if not os.path.lexists(file) or file.is_dir():
+        return
+    found = file.resolve()
+    is_input = any(found == path.resolve() for path in paths) or (
+        found.suffix.lower() not in _OUTPUTS and any(found.parent == path.resolve() for path in paths)
+    )
+    if is_input:
+        reason = "which is a file that the report reads"
+    elif found.exists() and not found.is_file():
+        reason = "which is no regular file"
+    elif found.exists() and not found.stat().st_mode & _WRITABLE:
+        # The mode decides and not os.access, because root may write to any file.
+        reason = "which is write-protected"
+    else:
+        return
+    raise UserError(f"{option}: got {file}, {reason}; give another file name")
 
 
 def _gather_all(paths: Sequence[Path]) -> list[ReportedRun]:

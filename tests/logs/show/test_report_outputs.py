@@ -1,0 +1,50 @@
+"""The files that a report may replace."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from logs.__main__ import main
+from tests.logs import samples
+
+
+@pytest.mark.parametrize("option", ["--out", "--plot"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("run/result_0.txt", "which is a file that the report reads"),
+        ("run/config.yaml", "which is a file that the report reads"),
+        ("link", "which is a file that the report reads"),
+        ("protected.html", "which is write-protected"),
+        ("pipe", "which is no regular file"),
+    ],
+)
+def test_a_report_replaces_no_input_and_no_odd_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    name: str,
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    samples.run_folder(Path("run"))
+    Path("link").symlink_to("run/metrics.jsonl")
+    Path("protected.html").write_text("kept")
+    Path("protected.html").chmod(0)
+    os.mkfifo("pipe")
+    before = os.lstat(name)
+    assert main(["report", "run", option, name]) == 2
+    assert f"{option}: got {name}, {words}" in capsys.readouterr().err
+    assert os.lstat(name) == before
+
+
+def test_a_log_that_is_the_only_input_is_not_replaced(tmp_path: Path) -> None:
+    log = tmp_path / "log.html"
+    log.write_text(samples.mllog(samples.run_events()))
+    before = log.read_bytes()
+    assert main(["report", str(log), "--out", str(log)]) == 2
+    assert log.read_bytes() == before
