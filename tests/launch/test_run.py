@@ -53,6 +53,8 @@ def test_a_run_leaves_a_complete_folder_that_both_rulesets_accept(short_run: Fin
     assert summary["status"] == "success"
     assert (summary["steps"], summary["world_size"], summary["global_batch_size"]) == (8, 2, 64)
     assert len(summary["weights_checksum"]) == 16
+    # The rate counts the images of all ranks, and leaves out the evaluation, a small part of the run.
+    assert 0.6 * 8 * 64 < summary["images_per_s"] * summary["run_s"] < 3 * 8 * 64
     assert 0 <= summary["input_wait_fraction"] <= 1
     assert summary["rcp"] is None
     assert "reference" not in short_run.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -10,9 +11,15 @@ from pathlib import Path
 import pytest
 
 from configs.errors import UserError
+from configs.load import load_cluster, load_recipe
+from configs.plan import plan_run
+from data.prepare import prepare
+from data.sources.catalogue import open_source
+from data.sources.image_source import Settings
 from tests.runs import train
 from train.comm.communicator import SingleProcess
-from train.dataset import local_folder, require_cold
+from train.dataset import images_of, local_folder, require_cold
+from train.rank.identity import Identity
 
 SHORT = ["run.max_steps=2", "run.target_top1=null", "model.name=resnet8", "model.image_size=16"]
 
@@ -73,3 +80,34 @@ def test_a_log_that_would_say_too_much_is_refused_and_names_the_hosts() -> None:
         require_cold(_Hosts(values), is_cold=True)
     with pytest.raises(UserError, match=r"the log says cache_clear, but the hosts of ranks 1, 3 hold images in memory"):
         require_cold(_Hosts([1, 0, 1, 0]), is_cold=True)
+
+
+def _packed(folder: Path) -> Path:
+    prepare(open_source("generated", Settings(train=12, eval=5, classes=3, quality=50)), folder / "set")
+    return folder
+
+
+@pytest.mark.parametrize(("rank", "local_rank", "clears"), [(0, 0, True), (1, 1, False), (2, 0, True), (3, 1, False)])
+def test_the_first_rank_of_each_host_clears_the_cache_and_all_tell_sets_apart_by_their_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, local_rank: int, clears: bool
+) -> None:
+    cleared: list[Path] = []
+    monkeypatch.setattr("train.dataset.clear_dataset", cleared.append)
+    recipe = load_recipe("imagenet-smoke", ["data.name=set", "data.train_samples=12", "data.eval_samples=5"])
+    cluster = load_cluster("laptop", [f"cluster.paths.data={_packed(tmp_path)}"])
+    identity = Identity(rank=rank, world_size=4, local_rank=local_rank, local_size=2, host="a", launcher="none")
+    found = images_of(recipe, cluster, plan_run(recipe, 4), identity).prepare()
+    assert cleared == ([tmp_path / "set"] if clears else [])
+    assert found.is_cold
+    sums = {name: hashlib.sha256((tmp_path / "set" / name).read_bytes()).hexdigest() for name in found.checksums}
+    assert found.checksums == sums
+    assert set(sums) == {"train.rec", "eval.rec"}
+
+
+def test_pages_that_stay_are_said_to_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("train.dataset.clear_dataset", lambda _folder: "4,096 bytes stay")
+    recipe = load_recipe("imagenet-smoke", ["data.name=set", "data.train_samples=12", "data.eval_samples=5"])
+    cluster = load_cluster("laptop", [f"cluster.paths.data={_packed(tmp_path)}"])
+    for rank, is_cold in ((0, False), (1, True)):
+        identity = Identity(rank=rank, world_size=2, local_rank=rank, local_size=2, host="a", launcher="none")
+        assert images_of(recipe, cluster, plan_run(recipe, 2), identity).prepare().is_cold is is_cold

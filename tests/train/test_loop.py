@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 import pytest
 
@@ -10,11 +12,17 @@ from configs.load import load_recipe
 from configs.plan import Position, RunPlan, plan_run
 from logs.events import EventLog, Kind
 from logs.metrics import NullMetrics
-from tests.dry_loop import Blank, dry_train
+from tests.dry_loop import Blank, NumberEngine, dry_train
 from train.checkpoint import NoCheckpoints
+from train.comm.buckets import BucketPlan
+from train.comm.communicator import SingleProcess
+from train.engine.protocol import Engine
+from train.evaluate import Score, top1_score
 from train.loop import Result, RunFailed, blocks
 from train.measure.progress import LossNotFinite
+from train.measure.timing import NoClock
 from train.rank.signals import RunStopped
+from train.step import Step
 
 
 class RememberingLog(EventLog):
@@ -160,3 +168,58 @@ def test_a_run_stuck_at_chance_ends_with_the_reason() -> None:
     result, _ = _run(Remembered(log), log, [], [0.1, 0.1], judge=lambda step, *_: f"stuck at step {step}")
     assert (result.success, result.failure, result.epochs) == (False, "stuck at step 37", 2)
     assert log.keys[-1] == "run_stop aborted"
+
+
+class PausingClock(NoClock):
+    """A clock that knows whether it is paused."""
+
+    is_paused = False
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        self.is_paused = True
+        yield
+        self.is_paused = False
+
+
+def test_an_evaluation_is_no_part_of_the_steps_time() -> None:
+    log = RememberingLog()
+    blank = Remembered(log)
+    engine = cast(Engine, NumberEngine())
+    clock, seen = PausingClock(engine, 2), []
+
+    def evaluate() -> Score:
+        seen.append(clock.is_paused)
+        return top1_score(97, 100)
+
+    part = cast(Any, blank)
+    step = Step(engine, part, part, SingleProcess(), BucketPlan(((0, 1),)), 1, clock, on_step=lambda _: None)
+    _run(blank, log, [], [], step=step, evaluate=evaluate)
+    assert (seen, clock.is_paused) == ([True], False)
+
+
+def test_a_loss_that_is_not_finite_just_before_an_evaluation_aborts_before_it() -> None:
+    for step in (36, 37):
+        log = RememberingLog()
+        with pytest.raises(RunFailed, match=f"loss not finite at step {step}"):
+            _run(Remembered(log, bad_step=step), log, [], [0.97])
+        assert "eval_start" not in log.keys
+
+
+class Rows(NullMetrics):
+    """Remembers the last step of each interval."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def row(self, **fields: Any) -> None:
+        if fields["kind"] == "interval":
+            self.steps.append(fields["step"])
+
+
+def test_a_run_that_stops_has_reported_every_step_that_it_took() -> None:
+    log, rows = RememberingLog(), Rows()
+    recipe = load_recipe("digits", ["run.epochs=4", "run.log_every_steps=5", "data.eval_samples=100"])
+    with pytest.raises(RunStopped):
+        dry_train(recipe, 1, [0.5], log=log, blank=Remembered(log), metrics=rows, stop_from=7)
+    assert rows.steps == [4, 9], "told to stop in step 7, seen and stopped after step 9"

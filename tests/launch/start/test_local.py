@@ -87,6 +87,44 @@ def test_a_rank_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pyte
     assert _all_gone(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("ends", "status"),
+    [("75 3", 3), ("3 75", 3), ("75 0", 75), ("1 2", 2), ("0 0", 0)],
+)
+def test_a_rank_that_failed_counts_more_than_one_that_was_told_to_stop(ends: str, status: int) -> None:
+    command = ["bash", "-c", f"ends=({ends}); exit ${{ends[$HOROVOD_RANK]}}"]
+    assert run_ranks(command, 2, {}).exit_status == status
+
+
+def test_ranks_are_asked_to_end_before_they_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "GRACE_S", 0.3)
+    code = "signal.signal(15, lambda *_: ((d/'asked').touch(), sys.exit(0))); (d/'ready').touch(); time.sleep(60)"
+    wait = "\nwhile not (d/'ready').exists(): time.sleep(.01)\nsys.exit(3)"
+    outcome = _ranks(tmp_path, f"exec({code!r}) if r=='0' else exec({wait!r})")
+    assert outcome == local.Outcome(3, ((1, 3),))
+    assert (tmp_path / "asked").exists()
+
+
+@pytest.mark.parametrize(
+    ("ends", "outcome"),
+    [
+        (("75", "75"), local.Outcome(75)),
+        (("75", "0"), local.Outcome(75)),
+        (("0", "0"), local.Outcome(0)),
+        (("75", "1"), local.Outcome(143, interrupted_by=signal.SIGTERM)),
+    ],
+)
+def test_ranks_that_keep_their_state_when_told_to_stop_make_the_launchers_status(
+    tmp_path: Path, ends: tuple[str, str], outcome: local.Outcome
+) -> None:
+    code = f"signal.signal(15, lambda *_: sys.exit({ends}[int(r)] and int({ends}[int(r)]))); "
+    code += "(d/(r+'.pid')).write_text(str(os.getpid())); time.sleep(60)"
+    pids = PIDS.replace("(d/(r+'.pid')).write_text(str(os.getpid()));", "")
+    with _signalled(signal.SIGTERM, tmp_path, 2):
+        found = run_ranks([sys.executable, "-c", pids + code, str(tmp_path)], 2, {})
+    assert found == outcome
+
+
 def test_ctrl_c_reaches_the_ranks_once_and_leaves_no_orphan(tmp_path: Path) -> None:
     code = "signal.signal(15, lambda *a: sys.exit(0)); time.sleep(60)"
     with _signalled(signal.SIGINT, tmp_path, 2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from configs.load import load_cluster
-from train.comm.communicator import Connect
+from train.comm.communicator import Communicator, Connect, WorldMismatch, bring_up
 from train.comm.devices import run_ranks_here
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
@@ -27,6 +27,21 @@ def test_a_failing_device_ends_the_others_and_names_the_cause(bad: int) -> None:
 
     with pytest.raises(OSError, match="record 7 is torn"):
         run_ranks_here(cluster, ALONE, Ledger(), main)
+
+
+@pytest.mark.parametrize(("statuses", "worst"), [([0, 0], 0), ([0, 1], 1), ([1, 0], 1)])
+def test_the_worst_exit_status_of_the_devices_counts(statuses: list[int], worst: int) -> None:
+    cluster = load_cluster("laptop", ["cluster.communication.kind=devices"])
+    assert run_ranks_here(cluster, ALONE, Ledger(), lambda identity, *_: statuses[identity.rank]) == worst
+
+
+def test_what_kept_the_communicator_from_coming_up_is_what_whoever_waits_gets() -> None:
+    def connect(_identity: Identity, _ledger: Ledger) -> Communicator:
+        raise WorldMismatch("Horovod sees rank 0 of 1")
+
+    pending = bring_up(ALONE, Ledger(), connect)
+    with pytest.raises(WorldMismatch, match="Horovod sees rank 0 of 1"):
+        pending.wait()
 
 
 def test_each_device_is_a_rank_of_one_world() -> None:

@@ -64,6 +64,19 @@ def test_seeds_and_tensors_have_streams_of_their_own() -> None:
     assert abs(np.corrcoef(same_shape[0].ravel(), same_shape[1].ravel())[0, 1]) < 0.1
 
 
+@pytest.mark.parametrize("std", [0.01, 0.3])
+def test_the_classifier_is_as_wide_as_the_recipe_says(std: float) -> None:
+    weights = initial_weights(NETWORK, MODEL.model_copy(update={"classifier_std": std}), seed=1)
+    assert weights["classifier_weight"].std() == pytest.approx(std, rel=0.1)
+    assert weights["stem_weight"].std() == pytest.approx((2 / 27) ** 0.5, rel=0.1)
+
+
+def test_the_checksum_notices_arrays_that_have_swapped_their_names() -> None:
+    one, two = np.array([1, 2], np.float32), np.array([3, 4], np.float32)
+    assert checksum([("a", one), ("b", two)]) != checksum([("b", one), ("a", two)])
+    assert checksum([("a", one), ("b", two)]) != checksum([("a", two), ("b", one)])
+
+
 def test_the_checksum_notices_one_bit() -> None:
     weights = initial_weights(NETWORK, MODEL, seed=1)
     before = checksum(weights.items())

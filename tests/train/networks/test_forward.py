@@ -75,6 +75,15 @@ def _cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.asarray(np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels])
 
 
+def test_statistics_that_are_not_given_are_mean_0_and_variance_1() -> None:
+    model = Model(name="resnet8", num_classes=10, image_size=16)
+    network = _network(model)
+    network.load_weights(_tensors(network, model))
+    network.load_weights(initial_weights(network.network, model, seed=3))
+    for name, statistic in network.read_statistics().items():
+        assert (statistic == (1 if name.endswith("_var") else 0)).all(), name
+
+
 @pytest.mark.parametrize("epsilon", [1e-5, 0.5])
 def test_epsilon_reaches_the_inference_too(epsilon: float) -> None:
     model = Model(name="resnet8", num_classes=10, image_size=16, bn_epsilon=epsilon, classifier_std=0.5)

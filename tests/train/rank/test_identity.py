@@ -29,6 +29,24 @@ def test_the_innermost_launcher_says_who_a_rank_is(variables: dict[str, str], la
     assert identity.launcher == launcher
 
 
+def test_a_host_has_at_least_as_many_ranks_as_the_number_of_one_of_them_says() -> None:
+    identity = read_identity({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "8", "HOROVOD_LOCAL_RANK": "3"})
+    assert (identity.local_rank, identity.local_size) == (3, 4)
+    assert read_identity({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "8"}).local_size == 1
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"HOROVOD_RANK": "-1", "HOROVOD_SIZE": "8"},
+        {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "8", "HOROVOD_LOCAL_RANK": "-1"},
+    ],
+)
+def test_negative_numbers_are_refused(variables: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="start the run"):
+        read_identity(variables)
+
+
 def test_a_batch_shell_of_slurm_is_no_rank() -> None:
     assert read_identity({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}).launcher == "none"
 

@@ -27,6 +27,7 @@ def stand_in(folder, paths):
     tell = Watchdog(1.0, report)
     for step in range(3):
         tell(step)
+    tell()
     stand = lambda: time.sleep(20)
     for path in reversed(paths):
         names = {"call": stand}

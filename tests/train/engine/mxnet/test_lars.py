@@ -60,7 +60,7 @@ def _oracle(config: Lars | Sgd, parameter: Parameter) -> LarsOracle:
              trust_weight_decay=6.5e-4),
         Lars(name="lars", weight_decay=2e-4, skip_trust_ratio=(), skip_weight_decay=("gamma", "beta")),
         # Against gradients of norm 4 to 190 an epsilon of 0.5 moves an update by up to a tenth.
-        Lars(name="lars", weight_decay=2e-4, trust_coefficient=0.01, epsilon=0.5),
+        Lars(name="lars", weight_decay=0.2, trust_coefficient=0.01, epsilon=0.5, skip_weight_decay=("gamma",)),
         Sgd(name="sgd", momentum=0.9, weight_decay=1e-4),
     ],
     ids=["lars", "record", "no skips", "large epsilon", "sgd"],
