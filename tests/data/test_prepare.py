@@ -66,6 +66,7 @@ def test_the_digits_are_all_there_with_every_third_for_evaluation(tmp_path: Path
     assert [label for label, _, _ in train] == kept[numbers].tolist()
 
 
+@pytest.mark.ranks
 def test_the_bytes_do_not_depend_on_the_workers_but_on_the_seed(tmp_path: Path) -> None:
     def pack(name: str, seed: int, workers: int) -> list[bytes]:
         source = open_source("generated", Settings(train=40, eval=3, classes=3, seed=seed))
@@ -164,6 +165,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_full_disk_is_one_line_and_leaves_nothing(
     tiny_disk: Path, capsys: pytest.CaptureFixture[str], workers: int

@@ -83,6 +83,7 @@ def test_evaluation_on_a_gpu_has_no_batch_norm_and_stays_in_float16(cluster: str
             assert shapes[f"{layer.name}_output"] == (42, layer.out_size, layer.out_size, layer.out_channels)
 
 
+@pytest.mark.slow
 def test_the_record_holds_161_tensors_whose_float32_masters_are_the_seeded_weights() -> None:
     network = TrainedNetwork(
         TABLE, model=RECIPE.model, loss=RECIPE.loss, engine=CLUSTER.engine, context=mx.cpu(), accumulate=False

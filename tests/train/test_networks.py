@@ -43,6 +43,7 @@ def _images(model: Model, count: int) -> Any:
     return mx.nd.array(np.random.default_rng(0).standard_normal(shape, np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SIZES)
 def test_each_network_learns_a_batch_by_heart_and_every_parameter_has_a_gradient(name: str) -> None:
     model = Model(name=name, num_classes=10, image_size=SIZES[name], input_channels=1 if "mnist" in name else 3)

@@ -48,6 +48,7 @@ def test_the_commands_of_the_page_pack_the_images_and_train_on_them(program: Pat
     assert read_summary(program / "runs/two-steps").steps == 2
 
 
+@pytest.mark.ranks
 def test_the_test_of_the_page_and_that_of_every_source_pass(program: Path) -> None:
     tests = [f"tests/data/sources/{name}.py" for name in ("test_npz", "test_catalogue")]
     done = _run(program, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)

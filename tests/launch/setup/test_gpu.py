@@ -60,6 +60,7 @@ def _doctor_says() -> str:
     return str(SOFTWARE_CHECKS[0](ProbeReport(cluster, [machine], None, is_packed_on_demand=False), machine))
 
 
+@pytest.mark.ranks
 def test_the_page_tells_what_set_up_and_doctor_say(
     imitate: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

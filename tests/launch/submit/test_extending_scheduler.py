@@ -43,6 +43,7 @@ def test_the_command_of_the_page_prints_a_script_for_the_new_scheduler(program: 
     assert lines[-1].startswith(f"# tide submit {program}/runs/digits-")
 
 
+@pytest.mark.ranks
 def test_the_test_of_the_page_and_those_of_every_scheduler_pass(program: Path) -> None:
     tests = [f"tests/launch/submit/{name}.py" for name in ("test_tide", "test_scheduler")]
     done = _python(program, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)

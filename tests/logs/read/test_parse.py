@@ -200,6 +200,7 @@ def test_no_damage_to_a_log_crashes_the_parser(
     figures(parse_log(path))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     path = tmp_path / "large.txt"
     line = samples.mllog([(samples.BEGIN_S, "weights_initialization", None, {"tensor": "stage1_conv1_weight"})])

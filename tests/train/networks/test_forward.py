@@ -38,6 +38,7 @@ def _images(model: Model, count: int) -> np.ndarray:
     return np.random.default_rng(5).standard_normal(shape, np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SIZES)
 def test_logits_are_those_of_the_paper(name: str) -> None:
     model = Model(name=name, num_classes=10, image_size=SIZES[name], classifier_std=0.5)

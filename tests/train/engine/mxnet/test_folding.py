@@ -48,6 +48,7 @@ def _images(model: Model) -> mx.nd.NDArray:
     return mx.nd.array(np.random.default_rng(9).standard_normal(shape, np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet8", "resnet18", "resnet50", "densenet121", "alexnet", "googlenet"])
 def test_folded_logits_equal_those_with_batch_norm(name: str) -> None:
     network, model = _network(name)

@@ -73,6 +73,7 @@ def test_softmax_output_smoothing_has_the_gradient_of_mxnets_operator() -> None:
     np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_resnet50_holds_the_161_tensors_of_its_table() -> None:
     network = _network(Model(name="resnet50", num_classes=1000, image_size=32))
     assert len(network.weights) == 161

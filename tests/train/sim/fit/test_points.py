@@ -138,6 +138,7 @@ def test_an_interval_is_the_conformal_quantile_of_held_out_errors() -> None:
     assert quantile([0.2], 0.9) == 0.2
 
 
+@pytest.mark.slow
 def test_the_largest_systems_are_hidden_a_product_at_a_time_and_predicted() -> None:
     points = [point for point in read_points(EXCERPT) if point.accelerator.chip in ("A100", "H100")]
     told: list[str] = []

@@ -30,6 +30,7 @@ def test_input_and_negotiation_cost_compute_only_where_cores_do_not_outnumber_ra
     assert many.cycle_cpu_s == many.decode_s == 0
 
 
+@pytest.mark.ranks
 def test_this_machine_is_measured_in_rates_above_zero() -> None:
     found = measure_machine(processes=1)
     assert found["flops"] > 1e8
