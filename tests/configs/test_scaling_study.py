@@ -32,17 +32,17 @@ GRID = {
 EXPECTS = {"axis": "batch", "base": 32, "other": 96, "effect": "gains", "network": "deep"}
 
 
-def _study(**changes: Any) -> ScalingStudy:
+def scaling_study(**changes: Any) -> ScalingStudy:
     return validate(ScalingStudy, GRID | changes, "study.")
 
 
 def test_cells_are_the_grid_without_what_cannot_be() -> None:
-    cells = [cell.axes for cell in _study().cells()]
+    cells = [cell.axes for cell in scaling_study().cells()]
     # A rank alone is no 4 or 16, and devices are those of one machine of eight.
     assert len(cells) == 2 * 2 * 2 * (2 + 1)
     assert not any(communication == "alone" for _, communication, *_ in cells)
     assert {ranks for _, communication, _, _, ranks in cells if communication == "devices"} == {4}
-    left_out = _study(leave_out=[{"network": ["plain"], "ranks": [16]}, {"batch": [96]}])
+    left_out = scaling_study(leave_out=[{"network": ["plain"], "ranks": [16]}, {"batch": [96]}])
     assert {(network, batch, ranks) for network, _, _, batch, ranks in (cell.axes for cell in left_out.cells())} == {
         ("deep", 32, 4),
         ("deep", 32, 16),
@@ -51,7 +51,7 @@ def test_cells_are_the_grid_without_what_cannot_be() -> None:
 
 
 def test_a_cell_sets_batch_rate_machines_and_the_keys_of_its_axes() -> None:
-    study = _study()
+    study = scaling_study()
     (cell,) = [cell for cell in study.cells() if cell.axes == ("deep", "torus", "short", 96, 16)]
     recipe, cluster = study.load(cell)
     assert recipe.batch.global_size == 96 * 16
@@ -65,7 +65,7 @@ def test_a_cell_sets_batch_rate_machines_and_the_keys_of_its_axes() -> None:
 
 
 def test_each_repeat_has_the_next_seed() -> None:
-    study = _study()
+    study = scaling_study()
     cell = next(study.cells())
     assert [study.load(cell, repeat)[0].run.seed for repeat in range(3)] == [7, 8, 9]
 
@@ -83,5 +83,5 @@ def test_each_repeat_has_the_next_seed() -> None:
 )
 def test_a_grid_that_contradicts_itself_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        list(_study(**changes).cells())
+        list(scaling_study(**changes).cells())
     assert message in str(caught.value)

@@ -77,3 +77,8 @@ def test_a_failed_launcher_is_a_failed_run_and_a_run_that_never_started_is_no_su
 def test_ranks_that_refused_keep_their_folder(run: Path) -> None:
     assert end(run, 2, was_signalled=False) == 2
     assert "summary.json" not in _names(run)
+
+
+def test_ranks_that_ended_with_the_status_of_a_refusal_after_their_run_had_begun_have_failed(run: Path) -> None:
+    write_summary(run, Summary("digits", "aborted", failure="rank 1 failed"))
+    assert end(run, 2, was_signalled=False) == 1

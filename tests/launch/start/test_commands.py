@@ -1,0 +1,46 @@
+"""The words of launchers' command lines, and by which signal each is told that its ranks should save their state."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from configs.load import load_cluster
+from configs.rank_variables import rank_environment
+from launch.start.commands import launcher_command, stop_signal_of
+from launch.start.link import shaped
+
+PLACES = ["cluster.num_nodes=3", "cluster.ranks_per_node=4", "cluster.communication.backend=mpi"]
+
+
+def test_mpirun_places_a_nodes_ranks_on_each_node() -> None:
+    cluster = load_cluster("laptop", [*PLACES, "cluster.launcher=mpirun"])
+    words = launcher_command(cluster, ["rank"], rank_environment(cluster))
+    assert words[:3] == ["mpirun", "-np", "12"]
+    assert words[words.index("-map-by") + 1] == "ppr:4:node"
+    assert words[words.index("-bind-to") + 1] == "none"
+    assert {words[n + 1] for n, word in enumerate(words) if word == "-x"} >= {"PATH", *rank_environment(cluster)}
+
+
+def test_srun_and_horovodrun_start_all_ranks() -> None:
+    cluster = load_cluster("laptop", [*PLACES, "cluster.launcher=srun"])
+    words = launcher_command(cluster, ["rank"], rank_environment(cluster))
+    assert words[:5] == ["srun", "-K1", "--nodes=3", "--ntasks=12", "--ntasks-per-node=4"]
+    assert "--mpi=pmix" in words
+    cluster = load_cluster("laptop", ["cluster.num_nodes=3", "cluster.ranks_per_node=4", "cluster.launcher=horovodrun"])
+    words = launcher_command(cluster, ["rank"], rank_environment(cluster))
+    assert words == ["horovodrun", "-np", "12", "--gloo", "rank"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "number"),
+    [("srun", signal.SIGUSR1), ("mpirun", signal.SIGUSR1), ("horovodrun", signal.SIGTERM), ("local", signal.SIGTERM)],
+)
+def test_launchers_that_end_their_ranks_at_a_sigterm_get_another_signal(launcher: str, number: signal.Signals) -> None:
+    assert stop_signal_of(launcher) == number
+
+
+def test_a_shaped_loopback_has_twice_the_rate_in_bits() -> None:
+    (script,) = [word for word in shaped(1e6) if "tc qdisc" in word]
+    assert " rate 16000000bit " in script

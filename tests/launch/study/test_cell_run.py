@@ -1,0 +1,128 @@
+"""The runs of studies with a starter in place of ranks: what is started, kept, counted, and when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import dump, load_both
+from configs.schema import Cluster, Recipe
+from configs.study import Study
+from configs.validate import validate
+from launch.study.accuracy_runs import run_accuracy
+from launch.study.cell_run import CellRun
+from launch.study.runner import run_study
+from launch.study.scaling_runs import run_scaling
+from logs.folder import Summary, write_summary
+from tests.configs.test_scaling_study import scaling_study
+from tests.launch.study.test_runner import _Number, _Numbers
+
+STUDY = {
+    "name": "tiny", "title": "Tiny", "purpose": "Tests", "recipe": "digits", "swept": "batch.global_size",
+    "tuned": "schedule.base_lr", "seeds": [1, 2, 3],
+    "curves": {"LARS": {"grid": {32: [0.5, 1, 2], 64: [1]}}},
+}  # fmt: skip
+
+
+class Starter:
+    """Ends every run at once; the accuracy is the rate's."""
+
+    def __init__(self, end: Callable[[Recipe], Summary | None] | None = None, status: int | None = 0) -> None:
+        self.end = end or (lambda recipe: Summary(recipe.name, "success", top1=recipe.schedule.base_lr / 10))
+        self.status = status
+        self.started: list[str] = []
+
+    def __call__(self, recipe: Recipe, cluster: Cluster, folder: Path) -> int | None:
+        self.started.append(folder.name)
+        assert not folder.exists(), "the rest of an earlier attempt"
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
+        if summary := self.end(recipe):
+            write_summary(folder, summary)
+        return self.status
+
+
+def _sweep(folder: Path, starter: Starter) -> int:
+    study = validate(Study, STUDY, "study.")
+    return run_accuracy(study, folder / "runs", folder / "out", is_dry_run=False, starter=starter)
+
+
+GRID = ["LARS-32-0.5-seed1", "LARS-32-1-seed1", "LARS-32-2-seed1", "LARS-64-1-seed1"]
+
+
+def test_the_grid_runs_at_the_first_seed_and_the_best_of_each_point_at_the_others(tmp_path: Path) -> None:
+    starter = Starter()
+    assert _sweep(tmp_path, starter) == 0
+    others = [f"LARS-{point}-seed{seed}" for point in ("32-2", "64-1") for seed in (2, 3)]
+    assert starter.started == [*GRID, *others]
+    assert _sweep(tmp_path, again := Starter()) == 0
+    assert again.started == []
+
+
+def test_a_run_that_diverged_is_a_result_and_one_that_failed_ends_the_study(tmp_path: Path) -> None:
+    def diverge(recipe: Recipe) -> Summary:
+        if recipe.schedule.base_lr == 2:
+            return Summary(recipe.name, "aborted", failure="RunFailed: loss not finite at step 3, first on rank 0")
+        return Summary(recipe.name, "success", top1=recipe.schedule.base_lr / 10)
+
+    starter = Starter(diverge)
+    assert _sweep(tmp_path, starter) == 0
+    assert starter.started[len(GRID) :] == [f"LARS-{point}-seed{seed}" for point in ("32-1", "64-1") for seed in (2, 3)]
+    failing = Starter(lambda recipe: Summary(recipe.name, "aborted", failure="rank 1 was killed"), status=1)
+    assert _sweep(tmp_path / "failing", failing) == 1
+    assert failing.started == GRID[:1]
+
+
+@pytest.mark.parametrize("number", [1, 2, 15])
+def test_any_signal_that_stops_a_task_stops_the_study(number: int) -> None:
+    stopping = _Number(2, status=128 + number)
+    stopping.read = lambda: None  # type: ignore[method-assign]
+    study = _Numbers([_Number(1), stopping, _Number(3)])
+    assert run_study(study, is_dry_run=False) == 128 + number
+    assert study.results == [1]
+
+
+def _cell(folder: Path, starter: Starter) -> CellRun:
+    return CellRun(*load_both("digits", "laptop"), folder / "cell", starter)
+
+
+def test_what_is_left_of_an_attempt_without_an_end_is_cleared_away(tmp_path: Path) -> None:
+    (tmp_path / "cell").mkdir()
+    (tmp_path / "cell" / "metrics.jsonl").touch()
+    run = _cell(tmp_path, Starter())
+    assert run.start() == 0
+    summary = run.summary()
+    assert summary is not None
+    assert summary.status == "success"
+
+
+def test_a_job_in_a_queue_is_handed_over_once_and_again_only_on_request(tmp_path: Path) -> None:
+    starter = Starter(lambda _recipe: None, status=None)
+    run = _cell(tmp_path, starter)
+    assert (run.start(), run.start(), len(starter.started)) == (None, None, 1)
+    assert run.state() == "waits in the scheduler's queue"
+    write_summary(run.folder, Summary("digits", "aborted", failure="out of time"))
+    assert (run.start(), len(starter.started)) == (1, 1)
+    assert run.state() == "failed; remove cell.submitted to try again"
+    run.ticket.unlink()
+    assert (run.start(), len(starter.started)) == (None, 2)
+
+
+def test_a_run_that_was_refused_names_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cell: the run was refused"):
+        _cell(tmp_path, Starter(status=2)).start()
+
+
+@pytest.mark.parametrize(("threads", "word"), [(1, "to run"), (512, "to predict")])
+def test_a_cell_is_measured_if_there_is_a_core_for_each_thread(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], threads: int, word: str
+) -> None:
+    study = scaling_study(
+        recipe="digits", cluster="laptop", ranks=[1], batch=[32], times_ranks={}, data={"real": {}}, repeats=1,
+        network={"plain": {}}, communication={"alone": {}}, set={"cluster.engine.threads": threads},
+    )  # fmt: skip
+    assert run_scaling(study, tmp_path / "runs", tmp_path, is_dry_run=True, starter=Starter()) == 0
+    assert word in capsys.readouterr().out.splitlines()[0]

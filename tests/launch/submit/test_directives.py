@@ -1,0 +1,53 @@
+"""What a scheduler's directives round, rename or refuse, apart from the scripts that were reviewed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import load_cluster
+from launch.submit.requirements import require_submittable
+from launch.submit.scheduler import render
+from tests.launch.golden_jobs import CASES, job
+
+
+def _script(name: str, *overrides: str, job_name: str = "digits") -> str:
+    cluster, given, runs = CASES[name]
+    return render(replace(job(load_cluster(cluster, [*given, *overrides]), runs), name=job_name))
+
+
+@pytest.mark.parametrize(("seconds", "minutes"), [(3600, 60), (3601, 61), (60, 1), (119, 2)])
+def test_lsf_takes_whole_minutes_and_gets_no_fewer(seconds: int, minutes: int) -> None:
+    overrides = [f"cluster.scheduler.wall_time_s={seconds}", "cluster.scheduler.notice_s=10"]
+    assert f"#BSUB -W {minutes}\n" in _script("lsf.sh", *overrides)
+
+
+@pytest.mark.parametrize(("seconds", "clock"), [(3600, "01:00:00"), (86399, "23:59:59"), (360061, "100:01:01")])
+@pytest.mark.parametrize(("name", "key"), [("slurm-pyxis.sh", "--time="), ("pbs-apptainer.sh", "walltime="),
+                                           ("gridengine.sh", "h_rt=")])  # fmt: skip
+def test_others_take_hours_minutes_and_seconds(name: str, key: str, seconds: int, clock: str) -> None:
+    assert f"{key}{clock}\n" in _script(name, f"cluster.scheduler.wall_time_s={seconds}")
+
+
+@pytest.mark.parametrize(("job_name", "told"), [("digits", "digits"), ("2019-record", "run-2019-record")])
+def test_grid_engine_takes_no_name_that_begins_with_a_digit(job_name: str, told: str) -> None:
+    assert f"#$ -N {told}\n" in _script("gridengine.sh", job_name=job_name)
+
+
+def test_pbs_takes_fifteen_characters_of_a_name() -> None:
+    assert "#PBS -N nvidia-v06-n130\n" in _script("pbs-apptainer.sh", job_name="nvidia-v06-n130-seed-1")
+
+
+def test_slurm_gives_a_rank_its_share_of_the_cores() -> None:
+    assert "#SBATCH --cpus-per-task=4\n" in _script("slurm-gloo.sh"), "8 cores, 2 ranks"
+    assert "#SBATCH --cpus-per-task=1\n" in _script("slurm-gloo.sh", "cluster.node.cores=1")
+
+
+@pytest.mark.parametrize("hosts", [(), ("a",), ("a", "b", "c")])
+def test_as_many_hosts_are_named_as_the_cluster_has_nodes(hosts: tuple[str, ...]) -> None:
+    cluster = load_cluster("laptop", ["cluster.num_nodes=2", "cluster.launcher=horovodrun"])
+    require_submittable(cluster, ("a", "b"))
+    with pytest.raises(UserError):
+        require_submittable(cluster, hosts)
