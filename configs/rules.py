@@ -140,7 +140,7 @@ CLOSED_RULES = (
     Rule(
         "lars_opt_trust_weight_decay",
         "optimizer.trust_weight_decay",
-        "null (weight decay of the update)",
+        "null (optimizer.weight_decay)",
         _is(None),
         _REFERENCE,
         optimizer="lars",
