@@ -74,7 +74,8 @@ def test_every_tensor_is_of_the_shape_that_it_has_in_the_model_zoo(name: str) ->
     assert theirs == [each.shape for each in build_network(name, num_classes=1000, image_size=224).parameters]
 
 
-@pytest.mark.parametrize(("name", "size"), [("alexnet", 67), pytest.param("densenet121", 224, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "size"), [("alexnet", 67), ("densenet121", 224)])
 def test_logits_equal_those_of_the_model_zoo_with_the_zoos_parameters(name: str, size: int, tmp_path: Path) -> None:
     model = Model(name=name, num_classes=10, image_size=size)
     table = build_network(name, num_classes=10, image_size=size)
