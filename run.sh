@@ -49,7 +49,7 @@ for row in "${verbs[@]}"; do
   [[ $name == "$verb" ]] || continue
   [[ $verb == setup || $verb == test ]] || set -- "$verb" "$@"
   if [[ " $* " == *' --help '* || " $* " == *' -h '* ]]; then
-    [[ $verb != test ]] || { printf 'usage: ./run.sh test [FILE ...] [-k WORDS] [any argument of pytest]\n' && exit; }
+    [[ $verb != test ]] || { printf 'usage: ./run.sh test [FILE ...] [-m quick] [-k WORDS] [any argument of pytest]\n' && exit; }
     run_bare -m "$module" "$@"
   fi
   find_python 11
