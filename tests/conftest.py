@@ -1,4 +1,4 @@
-"""What all tests share: which of them run where and with which marks, and Ctrl-C as on a terminal."""
+"""What all tests share: which of them run where and with which marks, and signals as on a terminal."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ def _num_files(arguments: list[str]) -> int:
 
 
 def pytest_configure() -> None:
-    """Undo what a shell does to a job in its background: ignore Ctrl-C, for its children too."""
+    """Undo what a shell or nohup does to a job in its background: ignore Ctrl-C and SIGHUP, for its children too."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)
