@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from configs.blocks.execution import Communication, EngineSettings
 from configs.blocks.images import Crop, Data
 from configs.blocks.jobs import Container, Paths, Scheduler, Submission
-from configs.blocks.machines import Fabric, Node
+from configs.blocks.machines import DataSheet, Fabric, Node
 from configs.blocks.training import Batch, Card, Loss, Mlperf, Model, Run, Schedule
 from configs.cluster import Cluster
 from configs.decays import Cosine, Polynomial, StepDecay
@@ -32,6 +32,7 @@ __all__ = [
     "Cosine",
     "Crop",
     "Data",
+    "DataSheet",
     "EngineSettings",
     "Fabric",
     "Lars",

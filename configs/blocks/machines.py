@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
+from pydantic.config import JsonDict
 
 from configs.section import Section
 
-__all__ = ["Fabric", "Node"]
+__all__ = ["DataSheet", "Fabric", "Node"]
 
+_FLOPS: JsonDict = {"unit": "FLOP/s"}
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class DataSheet(Section):
+    """An accelerator as its data sheet describes it, for predictions on a machine that the program does not list.
+
+    All rates are dense ones; data sheets often print twice the rate, for sparse matrices.
+    """
+
+    float16_flops: float = Field(gt=0, description="FLOP/s of 16-bit matrix products.", json_schema_extra=_FLOPS)
+    tf32_flops: float | None = Field(
+        None,
+        gt=0,
+        description="FLOP/s of TF32 matrix products. If null, the accelerator has no TF32.",
+        json_schema_extra=_FLOPS,
+    )
+    float32_flops: float = Field(
+        gt=0, description="FLOP/s of float32 without matrix units (CUDA cores).", json_schema_extra=_FLOPS
+    )
+    memory_bytes_per_s: float = Field(gt=0, description="Bandwidth of the memory.")
+    cache_bytes: float = Field(ge=0, description="Size of the last-level cache.")
+    units: int = Field(
+        ge=1, description="Multiprocessors (compute units).", json_schema_extra={"unit": "multiprocessors"}
+    )
+    link: Literal["nvlink", "pcie", "ethernet", "torus"] = Field(
+        "nvlink",
+        description="Kind of link to the other accelerators of the node, which decides the latency of a hop. Without "
+        "node.gpu_link_bytes_per_s, a PCIe link is assumed.",
+    )
+    has_matrix_units: bool = Field(
+        True, description="Whether 16-bit products are made by matrix units (tensor cores), as on GPUs since 2017."
+    )
 
 
 class Node(Section):
@@ -24,7 +57,11 @@ class Node(Section):
     gpu: str | None = Field(
         None,
         description="Model of the GPU, for example V100-SXM2-16GB, by which ./run.sh simulate finds its speed. If "
-        "null, the cluster's name is looked up instead.",
+        "null, node.accelerator must describe the GPU before a prediction can be made.",
+    )
+    accelerator: DataSheet | None = Field(
+        None,
+        description="Data sheet of the GPU, for ./run.sh simulate. If null, the listed rates of the GPU's model apply.",
     )
     gpu_memory_bytes: int | None = Field(
         None,

@@ -22,6 +22,7 @@ _DESCRIPTION = "Predict a run on a described machine, and compare such predictio
 _EXAMPLES = """\
 examples:
   ./run.sh simulate abci-b86016 --cluster abci-v100                   a run, its parts, and the causes of lost time
+  ./run.sh simulate abci-b86016 --cluster abci-v100 --as-recorded --round 0.6   the 2019 record
   ./run.sh simulate abci-b86016 --cluster abci-v100 --sweep ranks=64..4096/100 --json
   ./run.sh simulate abci-b86016 --cluster abci-v100 --optimize --deadline 70.4
   ./run.sh simulate abci-b86016 --cluster abci-v100 --collectives     the fastest allreduce by ranks and bytes
@@ -87,9 +88,9 @@ def _add_software(parser: Parser) -> None:
     group.add_argument("--round", metavar="R", help="MLPerf round of the software (default: the chip's newest known)")
     group.add_argument("--algorithm", metavar="A", help="allreduce algorithm (default: by the cluster file)")
     group.add_argument(
-        "--own-buckets",
+        "--as-recorded",
         action="store_true",
-        help="the cluster file's buckets and allreduce, also if those of a record on this cluster are known",
+        help="the buckets and the allreduce of the program that set a record on this cluster",
     )
     group.add_argument("--input-rate", metavar="X", type=float, help="images/s of one rank's input pipeline")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from configs.load import parse_yaml
 
-__all__ = ["CONSTANTS", "Calibration", "Constants", "load_calibration", "log_compute_factor"]
+__all__ = ["CLASS_WIDTHS", "CONSTANTS", "Calibration", "Constants", "load_calibration", "log_compute_factor"]
 
 CONSTANTS = Path(__file__).with_name("constants.yaml")
 
@@ -22,6 +22,8 @@ class Constants:
 
     Args:
         compute_efficiency: Share of the peak FLOP/s that convolutions reach.
+        plain_efficiency: The same without matrix units, of the multiplications that remain with fast algorithms
+            for small filters. Set by published float32 rates (docs/simulator.md); the points all have matrix units.
         memory_efficiency: Share of the memory bandwidth that kernels reach.
         cache_share: Share of the last-level cache that holds a tensor until the next kernel reads it.
         kernel_s: Launch and ramp-up of one kernel on the device.
@@ -38,6 +40,7 @@ class Constants:
     """
 
     compute_efficiency: float = 0.6
+    plain_efficiency: float = 0.7
     memory_efficiency: float = 0.8
     cache_share: float = 0.5
     kernel_s: float = 4e-6
@@ -75,6 +78,17 @@ class Calibration:
     largest: dict[str, int] = field(default_factory=dict)
     rounds: dict[str, str] = field(default_factory=dict)
 
+    def spread(self, chip: str, ranks: int, classes: Sequence[str]) -> tuple[str, float]:
+        """Return the basis and the half-width of `interval`, widened by each of ``classes``.
+
+        Args:
+            chip: Generation of the accelerator.
+            ranks: Number of accelerators.
+            classes: Keys of `CLASS_WIDTHS` that apply to the forecast.
+        """
+        basis, width = self.interval(chip, ranks)
+        return basis, math.sqrt(width**2 + sum(CLASS_WIDTHS[name] ** 2 for name in classes))
+
     def interval(self, chip: str, ranks: int) -> tuple[str, float]:
         """Return the key of ``half_widths`` that applies to ``ranks`` accelerators, and the half-width."""
         largest = self.largest.get(chip)
@@ -86,6 +100,10 @@ class Calibration:
         return "larger", max(seen, larger) * max(1.0, math.log2(ranks / largest) / _DOUBLINGS)
 
 
+CLASS_WIDTHS = {"own kernels": 0.25, "another network": 0.25, "float32": 0.30}
+"""What a forecast lacks that every measured point has -> half-width that this adds, in log images/s. The points are all
+of MLPerf's tuned programs, of ResNet-50, and in 16 bits. The widths are assumed, not conformal: they contain the
+published rates of frameworks in docs/simulator.md."""
 _DOUBLINGS = 4
 """Held-out intervals were measured up to four doublings beyond the largest known system; beyond four, the half-width
 grows in proportion to the doublings."""

@@ -6,14 +6,15 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from configs.errors import UserError
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from train.networks.arch import build_network
 from train.sim.constants import Calibration, log_compute_factor
-from train.sim.convergence import epochs_to_target
+from train.sim.convergence import LARGEST_CONVERGED, epochs_to_target
 from train.sim.hardware import Machine, find_system, machine_of_cluster
 from train.sim.startup_time import StartupTime, predict_startup
-from train.sim.step_time import SEPARATE_SUMS, Software, StepModel, StepTime
+from train.sim.step_time import SEPARATE_SUMS, UNFUSED, Software, StepModel, StepTime
 from train.sim.time_to_train import DataSet, RunTime, run_time
 
 __all__ = [
@@ -21,12 +22,14 @@ __all__ = [
     "Scenario",
     "effect_names",
     "forecast",
+    "has_reference",
     "make_scenario",
     "step_model",
     "time_step",
     "with_recorded_software",
 ]
 
+_REFERENCE_TOP1 = 0.759
 _REFERENCE_IMAGES = 1_000_000
 """The convergence points are for ImageNet; a recipe for a smaller data set keeps its own epochs."""
 _ALGORITHMS = {"flat": "auto", "hierarchical": "hierarchical", "torus": "hierarchical"}
@@ -45,6 +48,7 @@ class Scenario:
         software: How the program launches kernels and reduces gradients.
         mlperf_round: MLPerf round of the software, for the calibrated factor.
         evaluations: Evaluations of the whole run. If None, there is one after every fourth epoch.
+        tuned: Whether the program is one of MLPerf's tuned ones, as all calibration points are.
     """
 
     recipe: Recipe
@@ -54,6 +58,17 @@ class Scenario:
     software: Software
     mlperf_round: str
     evaluations: int | None = None
+    tuned: bool = False
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What the scenario lacks that the measured points have, see `train.sim.constants.CLASS_WIDTHS`."""
+        lacks = {
+            "own kernels": not self.tuned,
+            "another network": self.recipe.model.name != "resnet50",
+            "float32": not self.machine.half,
+        }
+        return () if self.machine.accelerator.chip == "cpu" else tuple(name for name, is_so in lacks.items() if is_so)
 
     @property
     def global_batch(self) -> float:
@@ -74,7 +89,9 @@ class Forecast:
         basis: Which held-out points gave the interval, see `train.sim.constants.Calibration`.
         efficiency: The rate relative to that of one accelerator with the same batch, times the number of ranks.
         epochs: Epochs of the run.
-        reaches_target: Whether the target is expected within these epochs.
+        convergence: ``reference`` if reference points say how many epochs the batch needs; ``more epochs`` if they say
+            that the recipe has too few; ``beyond`` if nobody is known to have converged at a batch as large, so that
+            the epochs are extrapolated; ``none`` if no reference applies to the recipe, which has no time to train.
         run: Parts of the timed run.
         startup: Parts of the start before the timed run.
     """
@@ -87,9 +104,19 @@ class Forecast:
     basis: str
     efficiency: float
     epochs: int
-    reaches_target: bool
+    convergence: str
     run: RunTime
     startup: StartupTime
+
+    @property
+    def reaches_target(self) -> bool | None:
+        """Whether the target is expected within the epochs; None if no reference says that."""
+        return {"reference": True, "more epochs": False}.get(self.convergence)
+
+    @property
+    def time_to_train_s(self) -> float | None:
+        """Seconds of the timed run, or None if no reference says how many epochs the recipe needs."""
+        return None if self.convergence == "none" else self.run.total_s
 
     @property
     def accelerator_hours(self) -> float:
@@ -125,7 +152,7 @@ def make_scenario(
         algorithm=_ALGORITHMS[communication.allreduce],
         cycle_s=communication.cycle_time_ms / 1e3,
         graphs=False,
-        norm_traffic=SEPARATE_SUMS,
+        norm_traffic=SEPARATE_SUMS if machine.half or cluster.device == "cpu" else UNFUSED,
     )
     return Scenario(
         recipe=recipe,
@@ -141,13 +168,14 @@ def make_scenario(
 def with_recorded_software(scenario: Scenario, cluster_name: str) -> Scenario:
     """Return the scenario with the buckets and the allreduce of the program that set a record on this cluster.
 
-    If the catalogue knows no such program for ``cluster_name``, the scenario is returned as it is.
+    Raises:
+        UserError: The catalogue knows no such program for ``cluster_name``.
     """
     system = find_system(cluster_name)
     if not system.boundaries:
-        return scenario
+        raise UserError(f"--as-recorded: no record on the cluster {cluster_name!r} is known; it is known of abci-v100")
     software = replace(scenario.software, algorithm=system.algorithm, boundaries=system.boundaries)
-    return replace(scenario, software=software)
+    return replace(scenario, software=software, tuned=True)
 
 
 @lru_cache(maxsize=8)
@@ -162,10 +190,12 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
     step = time_step(scenario, calibration)
     step_s = step.total_s + (scenario.accumulation - 1) * step.compute_s
     rate = scenario.global_batch / step_s
-    alone = replace(scenario, machine=machine.with_ranks(1), accumulation=1)
+    # The input pipeline is part of what a rank loses, so the accelerator that is compared with does not wait for it.
+    software = replace(scenario.software, images_per_s=None)
+    alone = replace(scenario, machine=machine.with_ranks(1), accumulation=1, software=software)
     alone_s = time_step(alone, calibration).total_s
-    basis, half_width = calibration.interval(machine.accelerator.chip, machine.ranks)
-    epochs, reaches_target = _epochs(scenario)
+    basis, half_width = calibration.spread(machine.accelerator.chip, machine.ranks, scenario.classes)
+    epochs, convergence = _epochs(scenario)
     evaluations = scenario.evaluations if epochs == recipe.run.epochs else None
     data = DataSet(recipe.data.train_samples, recipe.data.eval_samples, evaluations)
     return Forecast(
@@ -177,7 +207,7 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
         basis=basis,
         efficiency=rate / machine.ranks / (scenario.batch / alone_s),
         epochs=epochs,
-        reaches_target=reaches_target,
+        convergence=convergence,
         run=run_time(rate, epochs, machine.nodes, mlperf_round=scenario.mlperf_round, data=data),
         startup=predict_startup(machine.ranks),
     )
@@ -199,13 +229,21 @@ def effect_names(machine: Machine, mlperf_round: str) -> tuple[str, ...]:
     return (*names, f"network:{product.chip}/{mlperf_round}") if machine.nodes > 1 else names
 
 
-def _epochs(scenario: Scenario) -> tuple[int, bool]:
-    """Return the epochs of the run, and whether the target is expected within them."""
+def _epochs(scenario: Scenario) -> tuple[int, str]:
+    """Return the epochs of the run, and the word of `Forecast.convergence`."""
     run = scenario.recipe.run
-    if scenario.recipe.data.train_samples < _REFERENCE_IMAGES or run.target_top1 is None:
-        return run.epochs, True
+    if not has_reference(scenario.recipe):
+        return run.epochs, "none"
     needed = epochs_to_target(scenario.global_batch, scenario.mlperf_round)
+    if scenario.global_batch > LARGEST_CONVERGED:
+        return needed, "beyond"
     if scenario.global_batch != scenario.recipe.batch.global_size:
         # Another batch needs another recipe, which would have the epochs that the batch needs.
-        return needed, True
-    return min(needed, run.epochs), needed <= run.epochs
+        return needed, "reference"
+    return min(needed, run.epochs), "reference" if needed <= run.epochs else "more epochs"
+
+
+def has_reference(recipe: Recipe) -> bool:
+    """Return whether MLPerf's convergence points apply: ResNet-50 on all of ImageNet, to their accuracy."""
+    is_network = recipe.model.name == "resnet50" and recipe.data.train_samples >= _REFERENCE_IMAGES
+    return is_network and recipe.run.target_top1 == _REFERENCE_TOP1

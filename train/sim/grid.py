@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from configs.errors import ConfigError, nearest
+from train.sim.collectives import ALGORITHMS
 from train.sim.constants import Calibration
 from train.sim.forecast import Forecast, Scenario, forecast, time_step
+from train.sim.step_time import MAX_BATCH, MAX_RANKS
 
-__all__ = ["SWEEP_KEYS", "Limits", "optimize", "parse_sweep", "savings_by_cause", "sweep"]
+__all__ = ["SWEEP_KEYS", "Limits", "check_algorithm", "optimize", "parse_sweep", "savings_by_cause", "sweep"]
 
 Change = Callable[[Scenario, str], Scenario]
 
@@ -37,8 +39,11 @@ SWEEP_KEYS: dict[str, Change] = {
     "uplink_share": lambda scenario, value: _with_machine(scenario, uplink_share=float(value)),
 }
 """Values that a sweep can vary. ``ranks`` keeps the images of each rank (weak scaling); ``batch`` is images a rank."""
-_WHOLE_NUMBERS = ("ranks", "nics")
+_LARGEST = {"ranks": MAX_RANKS, "batch": MAX_BATCH, "bucket_bytes": 1 << 32, "nics": 64, "uplink_share": 1}
+"""Largest value of each key."""
+_WHOLE_NUMBERS = ("ranks", "batch", "nics")
 
+_MOST_VALUES = 10_000
 _FRAMEWORK_BYTES = 1.5e9
 _BYTES_PER_IMAGE = 70e6
 """Memory of a ResNet-50 step in 16 bits for each image: 208 images fill a V100 with 16 GB (MLPerf 0.6)."""
@@ -47,8 +52,9 @@ _LARGEST_BATCH = 512
 _BATCHES = (8, 16, 24, 32, 40, 42, 48, 64, 96, 128, 192, 208, 256, 400, 512)
 _SMALLEST_GLOBAL_BATCH = 256
 """Images a step; there is no convergence point near a smaller global batch."""
-_REDUCTIONS = tuple(itertools.product(("auto", "hierarchical", "halving-doubling"), (4 << 20, 16 << 20, 64 << 20)))
-"""Pairs of algorithm and bucket_bytes that `optimize` tries."""
+_REDUCTIONS = tuple(itertools.product(("auto", "hierarchical"), (4 << 20, 16 << 20, 64 << 20)))
+"""Pairs of algorithm and bucket_bytes that `optimize` tries: only algorithms that the program has. ``auto`` is its flat
+allreduce (NCCL chooses ring or tree), ``hierarchical`` its hierarchical and torus ones."""
 
 
 def parse_sweep(text: str) -> tuple[str, tuple[str, ...]]:
@@ -66,10 +72,14 @@ def parse_sweep(text: str) -> tuple[str, tuple[str, ...]]:
     span = re.fullmatch(r"(\d+)\.\.(\d+)(?:/(\d+))?", values)
     if span is None:
         return key, _checked(key, text, tuple(each.strip() for each in values.split(",")))
+    if key not in ("ranks", "batch", "bucket_bytes", "nics"):
+        raise ConfigError("--sweep", text, f"{key}=VALUE,VALUE,...; only whole numbers have LOW..HIGH")
     low, high, count = int(span[1]), int(span[2]), int(span[3] or 0)
     is_count_too_small = span[3] is not None and count <= 1
     if not 0 < low <= high or is_count_too_small:
         raise ConfigError("--sweep", text, "LOW..HIGH with 1 <= LOW <= HIGH, and /COUNT of 2 or more")
+    if high > _LARGEST[key] or count > _MOST_VALUES:
+        raise ConfigError("--sweep", text, f"{key} up to {_LARGEST[key]:,}, and at most {_MOST_VALUES:,} values")
     if count:
         found = [round(low + (high - low) * index / (count - 1)) for index in range(count)]
     else:
@@ -77,18 +87,28 @@ def parse_sweep(text: str) -> tuple[str, tuple[str, ...]]:
     return key, tuple(str(each) for each in dict.fromkeys(found))
 
 
+def check_algorithm(key: str, name: str) -> None:
+    """Raise `ConfigError` if `train.sim.collectives.allreduce` has no algorithm of this name."""
+    is_server = name.startswith("ps:") and name[3:].isdecimal() and int(name[3:]) > 0
+    if name not in (*ALGORITHMS, "auto") and not is_server:
+        known = (*ALGORITHMS, "auto", "ps:SERVERS")
+        raise ConfigError(key, name, f"one of {', '.join(known)}", nearest(name, known))
+
+
 def _checked(key: str, text: str, values: tuple[str, ...]) -> tuple[str, ...]:
     """Return ``values``; raise `ConfigError` if one of them is not a number above 0, or not whole for a count."""
     if key == "algorithm":
+        for value in values:
+            check_algorithm("--sweep", value)
         return values
     for value in values:
         try:
-            is_usable = float(value) > 0 and (key not in _WHOLE_NUMBERS or value.isdecimal())
+            is_usable = 0 < float(value) <= _LARGEST[key] and (key not in _WHOLE_NUMBERS or value.isdecimal())
         except ValueError:
             is_usable = False
         if not is_usable:
             kind = "whole numbers above 0" if key in _WHOLE_NUMBERS else "numbers above 0"
-            raise ConfigError("--sweep", text, f"{key} in {kind}")
+            raise ConfigError("--sweep", text, f"{key} in {kind}, up to {_LARGEST[key]:,}")
     return values
 
 

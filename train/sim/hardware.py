@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from configs.errors import ConfigError, nearest
 from configs.load import parse_yaml
 from configs.schema import Cluster
 from train.sim.topology import Topology
@@ -20,8 +21,11 @@ __all__ = [
     "find_accelerator",
     "find_system",
     "machine_of_cluster",
+    "refuse_unknown",
 ]
 
+_PCIE_BYTES_PER_S, _NIC_BYTES_PER_S = 12e9, 3e9
+"""Links of a described machine without rates: PCIe of the third generation with 16 lanes, 25 Gb/s Ethernet."""
 FAMILIES = Path(__file__).with_name("families.yaml")
 
 
@@ -33,7 +37,7 @@ class Accelerator:
         name: Product, for example ``A100-SXM-40GB``.
         chip: Generation; all products of a chip share a calibration.
         peak: Dense 16-bit matrix FLOP/s.
-        peak32: Dense float32 matrix FLOP/s.
+        peak32: Float32 FLOP/s without matrix units.
         memory: Memory bandwidth, bytes/s.
         cache: Bytes of the last-level cache.
         units: Multiprocessors, or the chip's equivalent.
@@ -42,7 +46,9 @@ class Accelerator:
         link_kind: ``nvlink``, ``pcie``, ``ethernet``, ``torus`` or ``memory``; decides the latency of a hop.
         nics: Network ports of a usual node.
         nic: Bytes/s of one network port, in one direction.
-        known: Whether the product is in the catalogue.
+        tf32: Dense TF32 FLOP/s of the matrix units. If None, they have no TF32.
+        matrix_units: Whether 16-bit numbers are multiplied in matrix units.
+        known: Whether the catalogue or a cluster file describes the product.
         match: Patterns of which one must occur in an accelerator's description.
     """
 
@@ -58,6 +64,8 @@ class Accelerator:
     link_kind: str
     nics: int
     nic: float
+    tf32: float | None = None
+    matrix_units: bool = True
     known: bool = True
     match: tuple[str, ...] = ()
 
@@ -108,7 +116,7 @@ UNKNOWN = Accelerator(
     nic=20e9,
     known=False,
 )
-"""Stands for an accelerator that families.yaml does not list: middling rates, predicted with a wide interval."""
+"""Stands for an accelerator that families.yaml does not list. No forecast is made with it, see `refuse_unknown`."""
 
 
 @cache
@@ -131,7 +139,18 @@ def accelerators() -> tuple[Accelerator, ...]:
 @cache
 def find_accelerator(text: str) -> Accelerator:
     """Return the first accelerator with a pattern that occurs in ``text``, or `UNKNOWN`."""
-    return next((each for each in accelerators() if _matches(each.match, text)), UNKNOWN)
+    return next((each for each in accelerators() if _names(each.match, text)), UNKNOWN)
+
+
+def refuse_unknown(key: str, text: str) -> ConfigError:
+    """Return the error for an accelerator that is not known, with the nearest name and the way to describe one."""
+    hint = nearest(text, {each.name for each in accelerators()}) if text else "for example V100-SXM2-16GB"
+    return ConfigError(
+        key,
+        text or None,
+        "an accelerator of train/sim/families.yaml",
+        f"{hint}, or describe it by its data sheet in node.accelerator of the cluster file (./run.sh keys node)",
+    )
 
 
 @cache
@@ -142,6 +161,12 @@ def find_system(text: str) -> System:
 
 def _matches(patterns: tuple[str, ...], text: str) -> bool:
     return any(re.search(pattern, text.lower()) for pattern in patterns)
+
+
+def _names(patterns: tuple[str, ...], text: str) -> bool:
+    """Return whether a pattern stands in ``text`` as words of its own: GH200 is no H200, and A1000 is no A100."""
+    whole = [pattern.replace(".*", "(?![0-9]).*", 1) for pattern in patterns]
+    return any(re.search(rf"(?<![a-z0-9])(?:{pattern})(?![0-9])", text.lower()) for pattern in whole)
 
 
 @dataclass(frozen=True)
@@ -157,6 +182,7 @@ class Machine:
         nic_bytes_per_s: Rate of one network port.
         nodes_per_rack: See `train.sim.topology.Topology`; uplink_share and rack_ordered likewise.
         half: Whether the run computes in 16 bits. If False, it computes in float32.
+        tf32: Whether float32 is multiplied as TF32 where the matrix units can do that, as cuDNN does by default.
     """
 
     accelerator: Accelerator
@@ -169,6 +195,7 @@ class Machine:
     uplink_share: float = 1.0
     rack_ordered: bool = True
     half: bool = True
+    tf32: bool = True
 
     @property
     def nodes(self) -> int:
@@ -178,7 +205,15 @@ class Machine:
     @property
     def peak(self) -> float:
         """Peak FLOP/s of one accelerator in the precision of the run."""
-        return self.accelerator.peak if self.half else self.accelerator.peak32
+        product = self.accelerator
+        if self.half:
+            return product.peak
+        return product.tf32 if product.tf32 is not None and self.tf32 else product.peak32
+
+    @property
+    def uses_matrix_units(self) -> bool:
+        """Whether matrix units multiply. If False, the general float units do."""
+        return self.accelerator.matrix_units if self.half else self.accelerator.tf32 is not None and self.tf32
 
     @property
     def bytes_per_number(self) -> int:
@@ -208,9 +243,15 @@ class Machine:
 
 
 def machine_of_cluster(cluster: Cluster) -> Machine:
-    """Return the machine that a cluster file describes; the catalogue gives what the node block leaves out."""
+    """Return the machine that a cluster file describes; the catalogue gives what the node block leaves out.
+
+    Raises:
+        ConfigError: Neither the catalogue nor the cluster file describes the accelerator.
+    """
     node, fabric = cluster.node, cluster.fabric
-    accelerator = find_accelerator(node.gpu or cluster.name)
+    accelerator = described_accelerator(cluster) or find_accelerator(node.gpu or "")
+    if not accelerator.known:
+        raise refuse_unknown("node.gpu", node.gpu or "")
     system = find_system(cluster.name)
     return Machine(
         accelerator=accelerator,
@@ -223,4 +264,33 @@ def machine_of_cluster(cluster: Cluster) -> Machine:
         uplink_share=fabric.uplink_share,
         rack_ordered=system.rack_ordered,
         half=cluster.engine.precision == "float16",
+        tf32=str(cluster.environment.get("NVIDIA_TF32_OVERRIDE", "")) != "0",
+    )
+
+
+def described_accelerator(cluster: Cluster) -> Accelerator | None:
+    """Return the accelerator of the data sheet in the cluster file, or None if the file has none.
+
+    Its chip is the described name, so that no interval of a measured chip applies to it.
+    """
+    node = cluster.node
+    sheet = node.accelerator
+    if sheet is None:
+        return None
+    name = node.gpu or cluster.name
+    return Accelerator(
+        name=name,
+        chip=f"described: {name}",
+        peak=sheet.float16_flops,
+        peak32=sheet.float32_flops,
+        tf32=sheet.tf32_flops,
+        memory=sheet.memory_bytes_per_s,
+        cache=sheet.cache_bytes,
+        units=sheet.units,
+        node=cluster.ranks_per_node,
+        link=node.gpu_link_bytes_per_s or _PCIE_BYTES_PER_S,
+        link_kind="pcie" if node.gpu_link_bytes_per_s is None else sheet.link,
+        nics=node.nics or 1,
+        nic=node.nic_bytes_per_s or _NIC_BYTES_PER_S,
+        matrix_units=sheet.has_matrix_units,
     )

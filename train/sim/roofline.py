@@ -36,6 +36,7 @@ class KernelTable:
     Args:
         names: ``layer`` or ``layer/part``.
         flops: FLOPs for each image.
+        plain_flops: The same without matrix units, where kernels of small filters multiply less (Winograd).
         numbers: Numbers read or written for each image.
         weights: Numbers read or written once, whatever the batch.
         tiles: Matrix tiles for each image; 0 for kernels that only move bytes.
@@ -47,6 +48,7 @@ class KernelTable:
 
     names: tuple[str, ...]
     flops: Array
+    plain_flops: Array
     numbers: Array
     weights: Array
     tiles: Array
@@ -64,6 +66,7 @@ class _Kernel(NamedTuple):
     fresh: float
     span: float
     flops: float = 0.0
+    plain_flops: float = 0.0
     weights: float = 0.0
     tiles: float = 0.0
 
@@ -88,6 +91,7 @@ def _forward(layer: Layer, index: int) -> list[_Kernel]:
             fresh=read,
             span=read,
             flops=2.0 * layer.macs,
+            plain_flops=2.0 * layer.macs / _spared(layer),
             weights=_weights(layer),
             tiles=made / _TILE,
         )
@@ -109,6 +113,7 @@ def _backward(layer: Layer, index: int, *, is_first: bool) -> list[_Kernel]:
             fresh=made,
             span=made + read,
             flops=2.0 * layer.macs,
+            plain_flops=2.0 * layer.macs / _spared(layer),
             weights=_weights(layer),
         )
         # The gradient of the images is not needed.
@@ -122,6 +127,17 @@ def _backward(layer: Layer, index: int, *, is_first: bool) -> list[_Kernel]:
     return [_Kernel(layer.name, index, numbers=numbers, fresh=fresh, span=span)]
 
 
+def _spared(layer: Layer) -> float:
+    """Return by how much fast algorithms for small filters cut the multiplications of a layer.
+
+    *Source*: Winograd's F(2x2, 3x3) needs 16 multiplications in place of 36; 5x5 filters have F(2x2, 5x5) with 36 in
+    place of 100 (Lavin and Gray, arXiv:1509.09308).
+    """
+    if layer.kind != "conv" or layer.stride != 1:
+        return 1.0
+    return {3: 36 / 16, 5: 100 / 36}.get(layer.kernel, 1.0)
+
+
 def _weights(layer: Layer) -> float:
     return float(sum(parameter.size for parameter in layer.parameters))
 
@@ -133,6 +149,7 @@ def _table(kernels: list[_Kernel]) -> KernelTable:
     return KernelTable(
         names=tuple(kernel.name for kernel in kernels),
         flops=column("flops"),
+        plain_flops=column("plain_flops"),
         numbers=column("numbers"),
         weights=column("weights"),
         tiles=column("tiles"),
@@ -155,7 +172,10 @@ def kernel_times(
         norm_traffic: Factor on the bytes that kernels without arithmetic move, see `train.sim.step_time.Software`.
     """
     units = machine.accelerator.units
-    arithmetic = batch * table.flops / (machine.peak * constants.compute_efficiency)
+    if machine.uses_matrix_units:
+        arithmetic = batch * table.flops / (machine.peak * constants.compute_efficiency)
+    else:
+        arithmetic = batch * table.plain_flops / (machine.peak * constants.plain_efficiency)
     tiles = np.maximum(batch * table.tiles, 1e-9)
     arithmetic = np.where(table.tiles > 0, arithmetic * (1 + constants.tail * units / tiles), arithmetic)
     held = constants.cache_share * machine.accelerator.cache

@@ -22,8 +22,9 @@ from train.sim.fit.hiding import KINDS
 from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import read_points
 from train.sim.fit.this_machine import cpu_constants, load_description, machine_of_description, measure_machine
-from train.sim.forecast import Scenario, forecast, make_scenario, with_recorded_software
+from train.sim.forecast import Scenario, forecast, has_reference, make_scenario, with_recorded_software
 from train.sim.grid import Limits, optimize, parse_sweep, savings_by_cause, sweep
+from train.sim.option_checks import check_options
 from train.sim.output.columns import table
 from train.sim.output.comparison import held_out_text, validation_text
 from train.sim.output.forecast_text import collective_rows, forecast_row, forecast_text, startup_text
@@ -42,6 +43,7 @@ _GRID_COLUMNS = (
     "images_per_s",
     "efficiency",
     "epochs",
+    "convergence",
     "time_to_train_s",
     "accelerator_hours",
 )
@@ -53,6 +55,7 @@ def answer(options: argparse.Namespace) -> str:
     Raises:
         UserError: The input is wrong, or a file cannot be read or written.
     """
+    check_options(options)
     if options.calibrate_here:
         return _calibrate_here(options.out or _THIS_MACHINE)
     if options.calibrate:
@@ -84,7 +87,7 @@ def _scenario(
         constants = cpu_constants(calibration.constants, description, ranks, recipe.model.image_size)
         calibration = replace(calibration, constants=constants)
     scenario = make_scenario(recipe, cluster, calibration, machine=machine, mlperf_round=options.round)
-    if not options.own_buckets:
+    if options.as_recorded:
         scenario = with_recorded_software(scenario, cluster.name)
     software = replace(scenario.software, images_per_s=options.input_rate)
     if options.algorithm:
@@ -109,6 +112,11 @@ def _simulate(scenario: Scenario, cluster: Cluster, calibration: Calibration, op
 def _grid(scenario: Scenario, cluster: Cluster, calibration: Calibration, options: argparse.Namespace) -> str:
     """Answer ``--sweep`` and ``--optimize``."""
     if options.optimize:
+        if not has_reference(scenario.recipe):
+            raise UserError(
+                f"--optimize: no convergence reference applies to the recipe {scenario.recipe.name}, so that a larger "
+                "batch would look free; use --sweep, which shows images/s"
+            )
         limits = Limits(cluster.world_size, cluster.node.gpu_memory_bytes, options.deadline, options.budget)
         found = optimize(scenario, calibration, limits)[:_SHOWN_OPTIMA]
         if not found:

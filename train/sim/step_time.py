@@ -15,13 +15,28 @@ from train.sim.constants import Constants
 from train.sim.hardware import Machine
 from train.sim.roofline import KernelTable, kernel_times, tabulate, update_time
 
-__all__ = ["SEPARATE_SUMS", "Reduction", "SimulatedBucket", "Software", "StepModel", "StepTime"]
+__all__ = [
+    "MAX_BATCH",
+    "MAX_RANKS",
+    "SEPARATE_SUMS",
+    "UNFUSED",
+    "Reduction",
+    "SimulatedBucket",
+    "Software",
+    "StepModel",
+    "StepTime",
+]
 
 Array = npt.NDArray[np.float64]
 
 SEPARATE_SUMS = 8 / 7
 """Memory traffic of batch norms that read their input once more for its sums, relative to NVIDIA's networks for one
 node, in which the convolution before the batch norm makes the sums: 3 + 5 passes over a tensor instead of 2 + 5."""
+MAX_RANKS, MAX_BATCH = 1 << 20, 1 << 14
+"""Largest number of accelerators, and of images a rank, that a forecast accepts: far beyond any machine."""
+UNFUSED = 13 / 7
+"""The same of float32 networks, in which batch norm, ReLU and addition are kernels of their own: 5 + 8 passes over a
+tensor instead of 2 + 5. The fused kernels exist for 16 bits only."""
 _MOST_CONTENTION = 0.5
 """Reductions take at most this share of the multiprocessors from backward."""
 

@@ -15,7 +15,7 @@ import pytest
 from train.sim.__main__ import main
 
 EXCERPT = Path(__file__).with_name("points.csv")
-RECORD = ["abci-b86016", "--cluster", "abci-v100", "--round", "0.6"]
+RECORD = ["abci-b86016", "--cluster", "abci-v100", "--round", "0.6", "--as-recorded"]
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -136,6 +136,18 @@ def test_every_allreduce_is_compared_by_ranks_and_bytes(capsys: pytest.CaptureFi
         ([*RECORD, "--algorithm", "rings"], "did you mean 'ring'"),
         ([*RECORD, "--optimize", "--deadline", "1"], "no run is within the limits"),
         (["--points", "nowhere.csv"], "cannot be read"),
+        ([*RECORD[:3], "--round", "banana"], "--round: got 'banana'"),
+        ([*RECORD, "--input-rate", "-5"], "--input-rate"),
+        ([*RECORD, "--sweep", "batch=0.001"], "whole numbers above 0"),
+        ([*RECORD, "--sweep", "batch=1e12"], "whole numbers above 0"),
+        ([*RECORD, "--sweep", "ranks=1..99999999"], "up to"),
+        ([*RECORD, "--sweep", "uplink_share=2"], "up to 1"),
+        ([*RECORD, "--sweep", "algorithm=rings"], "did you mean 'ring'"),
+        ([*RECORD, "--deadline", "9"], "--optimize"),
+        (["imagenet-b256", "--as-recorded", "--cluster", "a100-node"], "abci-v100"),
+        (["imagenet-smoke", "--optimize", "--cluster", "a100-node"], "no convergence reference"),
+        ([*RECORD[:3], "--set", "cluster.node.gpu=B20"], "did you mean 'B200'"),
+        ([*RECORD[:3], "--set", "cluster.node.gpu=null"], "node.accelerator"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_two(
@@ -146,3 +158,69 @@ def test_a_mistake_is_one_line_and_status_two(
     assert message in error
     assert error.startswith("error: ")
     assert error.count("\n") == 1
+
+
+def test_the_default_is_the_cluster_files_own_program_with_a_wider_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    own = json.loads(answer(capsys, *RECORD[:3], "--json"))
+    recorded = json.loads(answer(capsys, *RECORD, "--json"))
+    assert own["bucket_bytes"] == 16 << 20
+    assert recorded["bucket_bytes"] is None
+    assert own["interval_widened_by"] == ["own kernels"]
+    assert own["high"] / own["low"] > recorded["high"] / recorded["low"]
+
+
+def test_a_recipe_without_a_reference_has_no_time_to_train_and_a_huge_batch_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    smoke = json.loads(answer(capsys, "imagenet-smoke", "--cluster", "a100-node", "--json"))
+    assert smoke["time_to_train_s"] is smoke["reaches_target"] is None
+    assert smoke["epochs_s"] > 0
+    row = json.loads(answer(capsys, *RECORD, "--sweep", "ranks=16384", "--json"))[0]
+    assert (row["convergence"], row["reaches_target"]) == ("beyond", None)
+
+
+def test_the_optimum_names_only_algorithms_that_the_program_has(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(answer(capsys, *RECORD[:3], "--optimize", "--json"))
+    assert {row["algorithm"] for row in rows} <= {"auto", "hierarchical"}
+
+
+def test_a_slow_input_lowers_the_efficiency(capsys: pytest.CaptureFixture[str]) -> None:
+    slow = json.loads(answer(capsys, *RECORD, "--input-rate", "100", "--json"))
+    assert slow["efficiency"] < 0.2
+
+
+def test_an_accelerator_that_is_not_listed_can_be_described_by_its_data_sheet(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sheet = "{float16_flops: 125e12, float32_flops: 15.7e12, memory_bytes_per_s: 900e9, cache_bytes: 6e6, units: 80}"
+    changes = ["--set", "cluster.node.gpu=X1", "--set", f"cluster.node.accelerator={sheet}"]
+    described = json.loads(answer(capsys, *RECORD[:3], *changes, "--json"))
+    listed = json.loads(answer(capsys, *RECORD[:3], "--json"))
+    assert described["accelerator"] == "X1"
+    assert described["interval_from"] == "unseen"
+    assert described["images_per_s"] == pytest.approx(listed["images_per_s"], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "network", "batch", "measured"),
+    [
+        ("V100-SXM2-16GB", "resnet50", 128, 417),
+        ("P100", "resnet50", 64, 219),
+        ("P100", "alexnet", 512, 2987),
+        ("A100-SXM4-80GB", "resnet50", 256, 1056),
+    ],
+)
+def test_published_float32_and_tf32_rates_of_one_gpu_are_inside_the_interval(
+    gpu: str, network: str, batch: int, measured: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = {
+        "cluster.ranks_per_node": 1,
+        "cluster.engine.precision": "float32",
+        "cluster.node.gpu": gpu,
+        "model.name": network,
+        "batch.global_size": batch,
+    }
+    words = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+    found = json.loads(answer(capsys, "imagenet-b256", "--cluster", "a100-node", *words, "--json"))
+    assert found["low"] <= measured <= found["high"]
+    assert found["images_per_s"] == pytest.approx(measured, rel=0.35)

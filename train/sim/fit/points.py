@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 
 from configs.errors import UserError
-from train.sim.hardware import Accelerator, Machine, System, find_accelerator, find_system
-from train.sim.step_time import SEPARATE_SUMS, Software
+from train.sim.hardware import Accelerator, Machine, System, find_accelerator, find_system, refuse_unknown
+from train.sim.step_time import MAX_BATCH, MAX_RANKS, SEPARATE_SUMS, Software
 
 __all__ = ["Point", "ranks_per_node", "read_points"]
 
@@ -183,13 +183,18 @@ def read_points(path: Path) -> list[Point]:
 def _point(row: Mapping[str, str], where: str) -> Point:
     ranks = _number(row.get("n_acc"), 0)
     batch = _number(row.get("batch_per_acc"), 0) or _number(row.get("global_batch"), 0) / max(ranks, 1)
-    if ranks < 1 or ranks != int(ranks) or batch <= 0:
+    if not 1 <= ranks <= MAX_RANKS or ranks != int(ranks) or not 0 < batch <= MAX_BATCH:
         got = {key: row.get(key) for key in ("n_acc", "batch_per_acc", "global_batch")}
-        raise UserError(f"{where}: got {got}, allowed: a whole number above 0 in n_acc, and batch_per_acc above 0")
+        raise UserError(
+            f"{where}: got {got}, allowed: a whole number above 0 in n_acc (at most "
+            f"{MAX_RANKS:,}), and batch_per_acc above 0 (at most {MAX_BATCH:,})"
+        )
     system = row.get("system") or ""
     accelerator = find_accelerator(row.get("accelerator") or "")
     if not accelerator.known:
         accelerator = find_accelerator(f"{row.get('accelerator') or ''} {system}")
+    if not accelerator.known:
+        raise refuse_unknown(f"{where}: accelerator", row.get("accelerator") or "")
     time_key = next((key for key in row if key and key.startswith("time_to_train_s")), "")
     return Point(
         round=row.get("mlperf_round") or "",

@@ -31,7 +31,7 @@ _REPEATS = 50
 _SIDE = 512
 _COPY_BYTES = 32 << 20
 _MESSAGE_BYTES = 4 << 20
-_CPU = {"compute_efficiency": 0.6, "memory_efficiency": 0.8, "kernel_s": 40e-6, "launch_s": 0.0, "tail": 0.0}
+_CPU = {"plain_efficiency": 0.6, "memory_efficiency": 0.8, "kernel_s": 40e-6, "launch_s": 0.0, "tail": 0.0}
 """Constants of a CPU, which are assumed and not measured: the rate of oneDNN's convolutions relative to the measured
 matrix product, the time of an operator in MXNet's engine, and others."""
 _CYCLE_CPU_S = 1e-4

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from train.sim.collectives import ALGORITHMS, allreduce, best_algorithm
+from train.sim.convergence import LARGEST_CONVERGED
 from train.sim.forecast import Forecast
 from train.sim.output.columns import table
 from train.sim.startup_time import predict_startup
@@ -19,6 +20,14 @@ _BASES = {
     "unseen": "no system with this chip was measured",
 }
 """What was known of the machine: key of `train.sim.constants.Calibration.half_widths` -> words."""
+_CONVERGENCE = {
+    "reference": "",
+    "more epochs": "; the target needs more at this batch",
+    "beyond": f"; nobody is known to have reached the target with more than {LARGEST_CONVERGED:,} images a step, the "
+    "epochs are extrapolated",
+    "none": " of the recipe; no convergence reference applies, so there is no time to train",
+}
+"""Word of `train.sim.forecast.Forecast.convergence` -> text after the number of epochs."""
 _SHOWN_FROM_MS = 0.005
 """Smaller savings are 0.00 ms when printed."""
 
@@ -55,10 +64,13 @@ def forecast_row(one: Forecast, price: float | None = None) -> dict[str, Any]:
         "low": one.low,
         "high": one.high,
         "interval_from": one.basis,
+        "interval_widened_by": list(scenario.classes),
         "efficiency": one.efficiency,
         "epochs": one.epochs,
+        "convergence": one.convergence,
         "reaches_target": one.reaches_target,
-        "time_to_train_s": one.run.total_s,
+        "time_to_train_s": one.time_to_train_s,
+        "run_s": one.run.total_s,
         "epochs_s": one.run.epochs_s,
         "first_epoch_excess_s": one.run.first_epoch_excess_s,
         "evaluations_s": one.run.evaluations_s,
@@ -81,15 +93,16 @@ def forecast_text(one: Forecast, savings_ms: Mapping[str, float], coverage: floa
         price: Price of an accelerator hour. If None, no cost is shown.
     """
     row = forecast_row(one, price)
+    title = "run" if one.time_to_train_s is None else "time to train"
     lines = [
         f"{row['recipe']} on {row['ranks']:,} x {row['accelerator']} in {row['nodes']:,} nodes, "
         f"{row['per_rank_batch_size']:g} images a rank, {row['global_batch_size']:,.0f} a step",
         f"images/s       {one.images_per_s:,.0f}  ({coverage:.0%} interval {one.low:,.0f} to {one.high:,.0f}, "
-        f"from the errors on held-out points; {_BASES[one.basis]})",
+        f"from the errors on held-out points; {_BASES[one.basis]}{_widened(one)})",
         f"efficiency     {one.efficiency:.1%} of {row['ranks']:,} times one accelerator at the same batch",
         *_step_lines(one),
-        f"epochs         {one.epochs}" + ("" if one.reaches_target else "; the target needs more at this batch"),
-        f"time to train  {one.run.total_s:,.1f} s: before the first epoch {one.run.pre_s:.1f}, "
+        f"epochs         {one.epochs}{_CONVERGENCE[one.convergence]}",
+        f"{title:<14} {one.run.total_s:,.1f} s: before the first epoch {one.run.pre_s:.1f}, "
         f"epochs {one.run.epochs_s:,.1f}, excess of the first epoch {one.run.first_epoch_excess_s:.1f}, "
         f"evaluations {one.run.evaluations_s:.1f}",
         f"start-up       {one.startup.total_s:.1f} s before run_start: launch {one.startup.launch_s:.1f}, then "
@@ -102,6 +115,12 @@ def forecast_text(one: Forecast, savings_ms: Mapping[str, float], coverage: floa
         shown = {cause: saved for cause, saved in savings_ms.items() if saved > _SHOWN_FROM_MS}
         lines += [f"  {cause:<50} by {saved:6.2f} ms" for cause, saved in shown.items()]
     return "\n".join(lines)
+
+
+def _widened(one: Forecast) -> str:
+    """Return by which assumptions the interval is wider than that of the measured points."""
+    classes = one.scenario.classes
+    return f"; wider, because the points have none of: {', '.join(classes)}" if classes else ""
 
 
 def _step_lines(one: Forecast) -> list[str]:

@@ -76,14 +76,12 @@ def test_the_record_is_predicted_though_no_point_of_its_machine_was_fitted(tmp_p
     assert found.low <= 1_722_000 <= found.high
 
 
-def test_two_columns_are_enough_and_an_unknown_accelerator_gets_a_wide_interval(tmp_path: Path) -> None:
-    calibration = load_calibration()
-    unknown = PREDICTOR.forecast(one_point(tmp_path, n_acc="16", batch_per_acc="64"), calibration)
-    known = PREDICTOR.forecast(
-        one_point(tmp_path, n_acc="16", batch_per_acc="64", accelerator="NVIDIA H100-SXM5-80GB"), calibration
-    )
-    assert unknown.basis == "unseen"
-    assert unknown.high / unknown.low > known.high / known.low
+def test_an_unknown_accelerator_is_refused_with_the_row_and_the_nearest_name(tmp_path: Path) -> None:
+    for name in ("foo", "H800", ""):
+        with pytest.raises(UserError, match=r"row 2: accelerator: got .*node\.accelerator"):
+            one_point(tmp_path, n_acc="16", batch_per_acc="64", accelerator=name)
+    with pytest.raises(UserError, match="did you mean 'A100-SXM-80GB'"):
+        one_point(tmp_path, n_acc="16", batch_per_acc="64", accelerator="A1000-SXM-80GB")
 
 
 @pytest.mark.parametrize(
@@ -92,6 +90,7 @@ def test_two_columns_are_enough_and_an_unknown_accelerator_gets_a_wide_interval(
         {"n_acc": "0", "batch_per_acc": "8"},
         {"n_acc": "8", "batch_per_acc": "many"},
         {"n_acc": "1.5", "global_batch": "3"},
+        {"n_acc": "8", "batch_per_acc": "1e12"},
     ],
 )
 def test_a_row_without_a_usable_count_or_batch_is_refused_with_its_number(
@@ -152,7 +151,7 @@ def test_the_largest_systems_are_hidden_a_product_at_a_time_and_predicted() -> N
 
 
 def test_coverage_is_counted_with_widths_that_the_fold_itself_had_no_part_in(tmp_path: Path) -> None:
-    point = one_point(tmp_path, n_acc="16", batch_per_acc="64")
+    point = one_point(tmp_path, n_acc="16", batch_per_acc="64", accelerator="H200")
     calm = [HeldOutPrediction(point, "row", "calm", 0.01) for _ in range(9)]
     wild = [HeldOutPrediction(point, "row", "wild", 0.5)]
     assert covered(calm + wild, 0.9) == 0.9
