@@ -11,6 +11,7 @@ from configs.blocks.execution import Communication, EngineSettings
 from configs.blocks.jobs import Checkpoint, Container, Paths, Scheduler, Submission
 from configs.blocks.machines import Fabric, Node
 from configs.errors import ConfigError
+from configs.registry import ENGINES, installed_engine
 from configs.section import Section
 from configs.variables import require_known
 
@@ -96,10 +97,24 @@ class Cluster(Section):
             require_known(key)
         return {key: item if isinstance(item, str) else str(item) for key, item in value.items()}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_engine(cls, values: Any) -> Any:
+        """Fill in the engine and the kind of communication, whose defaults depend on the environment."""
+        blocks = {block: values.get(block, {}) for block in ("engine", "communication")}
+        if not all(isinstance(block, dict) for block in blocks.values()):
+            return values  # which the fields refuse, or which are sections already
+        engine = {"name": installed_engine(), **blocks["engine"]}
+        if engine["name"] not in ENGINES:
+            return values
+        communication = {"kind": ENGINES[engine["name"]].communicators[0], **blocks["communication"]}
+        return {**values, "engine": engine, "communication": communication}
+
     @model_validator(mode="after")
     def _parts_agree(self) -> Cluster:
-        if self.device == "cpu":
-            self._require_possible_on_cpu()
+        self._require_possible_engine()
+        if self.device == "cpu" and self.communication.backend == "nccl":
+            raise ConfigError("communication.backend", "nccl", "gloo or mpi on a CPU")
         if 0 < len(self.node.rank_cores) < self.ranks_per_node:
             allowed = f"an entry for each of a node's {self.ranks_per_node} ranks, or an empty list"
             raise ConfigError("node.rank_cores", list(self.node.rank_cores), allowed)
@@ -108,13 +123,15 @@ class Cluster(Section):
             raise ConfigError("launcher", "local", "horovodrun, mpirun or srun for more than one node")
         return self
 
-    def _require_possible_on_cpu(self) -> None:
-        if self.engine.precision == "float16":
-            raise ConfigError("engine.precision", "float16", "float32 on a CPU", "set device: gpu, or leave it out")
-        if self.engine.layout == "NHWC":
-            raise ConfigError("engine.layout", "NHWC", "NCHW on a CPU", "MXNet's CPU convolutions are NCHW only")
-        if self.communication.backend == "nccl":
-            raise ConfigError("communication.backend", "nccl", "gloo or mpi on a CPU")
+    def _require_possible_engine(self) -> None:
+        engine, entry, on = self.engine, ENGINES[self.engine.name], f"under {ENGINES[self.engine.name].title}"
+        precisions, layouts = entry.precisions, entry.layouts
+        if self.device == "cpu":
+            precisions, layouts, on = entry.cpu_precisions, entry.cpu_layouts, f"{on} on a CPU"
+        allowed = (("engine.precision", engine.precision, precisions), ("engine.layout", engine.layout, layouts))
+        for key, value, values in (*allowed, ("communication.kind", self.communication.kind, entry.communicators)):
+            if value not in values:
+                raise ConfigError(key, value, f"{', '.join(values)} {on}")
 
     def _require_possible_communication(self) -> None:
         communication = self.communication
@@ -122,6 +139,10 @@ class Cluster(Section):
             allowed = "flat or hierarchical without NCCL"
             raise ConfigError("communication.allreduce", "torus", allowed, "set communication.backend: nccl")
         kind = communication.kind
+        if kind == "torch_distributed" and communication.allreduce != "flat":
+            raise ConfigError("communication.allreduce", communication.allreduce, "flat with torch_distributed")
+        if kind == "torch_distributed" and communication.deferred_fraction:
+            raise ConfigError("communication.deferred_fraction", communication.deferred_fraction, "0 under PyTorch")
         if kind == "none" and self.world_size > 1:
             allowed = f"for one rank, not {self.world_size}"
             raise ConfigError("communication.kind", kind, allowed, "set cluster.ranks_per_node=1")

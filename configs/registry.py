@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 __all__ = [
     "BUILT_IN_SOURCES",
@@ -24,7 +25,10 @@ __all__ = [
     "SOURCES_WITH_LABEL_VECTORS",
     "CommunicatorKind",
     "DataSource",
+    "EngineEntry",
+    "EngineName",
     "PackedSource",
+    "installed_engine",
     "module_of",
     "packing_words",
 ]
@@ -34,6 +38,7 @@ COMMUNICATORS: Mapping[str, str] = {
     "parameter_server": "train.comm.parameter_servers",
     "parameter_server_async": "train.comm.parameter_servers",
     "devices": "train.comm.devices",
+    "torch_distributed": "train.comm.torch_communicator",
     "none": "train.comm.communicator",
 }
 """`communication.kind` -> module with a function ``connect(communication)`` that returns a `Connect`.
@@ -41,8 +46,60 @@ COMMUNICATORS: Mapping[str, str] = {
 `train.comm.devices` has none: it starts a thread for each rank of a process and connects the threads itself.
 """
 
-ENGINES: Mapping[str, str] = {"mxnet": "train.engine.mxnet"}
-"""Framework -> package with a function ``open_engine(cluster, identity)``."""
+
+class EngineEntry(NamedTuple):
+    """An engine and what a cluster file may ask of it.
+
+    Attributes:
+        module: Package with a function ``open_engine(cluster, identity)``.
+        package: The framework's own package, whose presence tells whether the environment has the engine.
+        title: The framework's name in messages.
+        communicators: The values of ``communication.kind`` that sum the engine's arrays; the first is the default.
+        precisions: The values of ``engine.precision`` on a GPU.
+        cpu_precisions: Those on a CPU.
+        layouts: The values of ``engine.layout`` on a GPU.
+        cpu_layouts: Those on a CPU.
+    """
+
+    module: str
+    package: str
+    title: str
+    communicators: tuple[str, ...]
+    precisions: tuple[str, ...]
+    cpu_precisions: tuple[str, ...]
+    layouts: tuple[str, ...]
+    cpu_layouts: tuple[str, ...]
+
+
+ENGINES: Mapping[str, EngineEntry] = {
+    "mxnet": EngineEntry(
+        module="train.engine.mxnet",
+        package="mxnet",
+        title="MXNet",
+        communicators=("horovod", "parameter_server", "parameter_server_async", "devices", "none"),
+        precisions=("float32", "float16"),
+        cpu_precisions=("float32",),
+        layouts=("NCHW", "NHWC"),
+        cpu_layouts=("NCHW",),
+    ),
+    "torch": EngineEntry(
+        module="train.engine.torch",
+        package="torch",
+        title="PyTorch",
+        communicators=("torch_distributed", "none"),
+        precisions=("float32", "float16", "bfloat16"),
+        cpu_precisions=("float32", "bfloat16"),
+        layouts=("NCHW", "NHWC"),
+        cpu_layouts=("NCHW", "NHWC"),
+    ),
+}
+"""`engine.name` -> engine. The first engine is the default, unless the environment has only another one."""
+
+
+def installed_engine() -> str:
+    """Return the default of ``engine.name``: the first engine that this environment has, or else the first."""
+    return next((name for name, entry in ENGINES.items() if find_spec(entry.package)), next(iter(ENGINES)))
+
 
 SCHEDULERS: Mapping[str, str] = {
     "none": "launch.submit.hosts",
@@ -78,11 +135,13 @@ SOURCES_WITH_LABEL_VECTORS = frozenset({"table"})
 
 if TYPE_CHECKING:
     CommunicatorKind = str
+    EngineName = str
     DataSource = str
     PackedSource = str
 else:
     # A type checker cannot read names from a table, pydantic can.
     CommunicatorKind = Literal[tuple(COMMUNICATORS)]
+    EngineName = Literal[tuple(ENGINES)]
     _ALL_SOURCES = (*SOURCES, "synthetic")
     DataSource = Literal[_ALL_SOURCES]
     PackedSource = Literal[tuple(SOURCES)]

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from configs.plan import RunPlan, plan_run
+from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from data.input.batches import EvaluationSource, TrainingSource
 from train.comm.buckets import BucketPlan
@@ -132,7 +133,7 @@ def compose(  # noqa: PLR0913 (each is another part of a run)
         WorldMismatch: The communication library sees another world than the launcher.
     """
     plan = plan_run(recipe, identity.world_size)
-    with ledger.phase("import of MXNet"):
+    with ledger.phase(f"import of {ENGINES[cluster.engine.name].title}"):
         engine = open_engine(cluster, identity)
     if images is not None:
         with ledger.phase("import of input"):
@@ -141,10 +142,10 @@ def compose(  # noqa: PLR0913 (each is another part of a run)
     training, evaluation = None, None
     if images is not None:
         with ledger.phase("evaluation pipeline"):
-            evaluation = images.open_evaluation()
+            evaluation = images.open_evaluation(engine)
         # Built before the run starts, since nvJPEG's allocations take seconds. It reads nothing before an epoch begins.
         with ledger.phase("training pipeline"):
-            training = images.open_training(source_state)
+            training = images.open_training(engine, source_state)
     with ledger.phase("network and weights"):
         model = build_model(engine, recipe, cluster, plan, kept)
     with ledger.phase("wait for communicator"):

@@ -21,7 +21,7 @@ from train.rank.identity import Identity
 from train.rank.imports import dali_without_manual
 
 if TYPE_CHECKING:
-    from data.input.batches import EvaluationSource, TrainingSource
+    from data.input.batches import Arrays, EvaluationSource, TrainingSource
 
 logger = logging.getLogger(__name__)
 
@@ -49,15 +49,16 @@ class Images(Protocol):
     def prepare(self) -> PreparedImages:
         """Check the images, copy them to this host if asked for, and drop them from the page cache, once per host."""
 
-    def open_training(self, state: bytes = b"") -> TrainingSource:
+    def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
         """Open this rank's stream of micro-batches; nothing is read before the first epoch begins.
 
         Args:
+            arrays: The engine, which makes the arrays of the batches.
             state: State of a stream (`TrainingSource.state`) at which the new stream continues; empty for a new run.
         """
 
-    def open_evaluation(self) -> EvaluationSource:
-        """Open this rank's shard of the evaluation images."""
+    def open_evaluation(self, arrays: Arrays) -> EvaluationSource:
+        """Open this rank's shard of the evaluation images; ``arrays`` is the engine."""
 
     def close(self) -> None:
         """Release the images; the last user on a host removes the copy on the host's disk, unless it is kept."""
@@ -72,12 +73,12 @@ class _RankImages:
         self._batches_per_epoch = -(-plan.samples_per_rank // plan.per_rank_batch_size)
         self._folder = resolve_path(cluster.paths.data) / recipe.data.name
 
-    def _shard_arguments(self) -> dict[str, Any]:
+    def _shard_arguments(self, arrays: Arrays) -> dict[str, Any]:
         return {
+            "arrays": arrays,
             "batch_size": self._batch_size,
             "rank": self._identity.rank,
             "world_size": self._identity.world_size,
-            "device_id": self._identity.local_rank if self._cluster.device == "gpu" else None,
         }
 
 
@@ -85,6 +86,10 @@ class PackedImages(_RankImages):
     """Images in RecordIO files, read by DALI."""
 
     _staged: Staged | None = None
+
+    def _shard_arguments(self, arrays: Arrays) -> dict[str, Any]:
+        device_id = self._identity.local_rank if self._cluster.device == "gpu" else None
+        return {**super()._shard_arguments(arrays), "device_id": device_id}
 
     def load(self) -> None:
         """Import DALI, which must happen before Horovod is imported.
@@ -116,22 +121,22 @@ class PackedImages(_RankImages):
         checksums = {"train.rec": manifest.train.rec_sha256, "eval.rec": manifest.eval.rec_sha256}
         return PreparedImages(checksums, is_cold=left is None)
 
-    def open_training(self, state: bytes = b"") -> TrainingSource:
+    def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
         """See `Images`."""
         from data.input.packed import open_training  # noqa: PLC0415 (imports DALI)
 
         open_stream = partial(
-            open_training, self._recipe, self._cluster.engine, self._folder, **self._shard_arguments()
+            open_training, self._recipe, self._cluster.engine, self._folder, **self._shard_arguments(arrays)
         )
         if not self._recipe.data.keep_batches:
             return open_stream(state=state)
         return KeptBatches(open_stream(), self._batches_per_epoch, batches_given=int(state or 0))
 
-    def open_evaluation(self) -> EvaluationSource:
+    def open_evaluation(self, arrays: Arrays) -> EvaluationSource:
         """See `Images`."""
         from data.input.packed import open_evaluation  # noqa: PLC0415
 
-        return open_evaluation(self._recipe, self._cluster.engine, self._folder, **self._shard_arguments())
+        return open_evaluation(self._recipe, self._cluster.engine, self._folder, **self._shard_arguments(arrays))
 
     def close(self) -> None:
         """See `Images`."""
@@ -149,17 +154,17 @@ class SyntheticImages(_RankImages):
         """Return no checksums, because the images follow from the recipe, and cold, because no file is cached."""
         return PreparedImages({}, is_cold=True)
 
-    def open_training(self, state: bytes = b"") -> TrainingSource:
+    def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
         """See `Images`."""
         from data.input.synthetic import open_synthetic_training  # noqa: PLC0415 (imports MXNet)
 
-        return open_synthetic_training(self._recipe, self._cluster.engine, state=state, **self._shard_arguments())
+        return open_synthetic_training(self._recipe, self._cluster.engine, state=state, **self._shard_arguments(arrays))
 
-    def open_evaluation(self) -> EvaluationSource:
+    def open_evaluation(self, arrays: Arrays) -> EvaluationSource:
         """See `Images`."""
         from data.input.synthetic import open_synthetic_evaluation  # noqa: PLC0415
 
-        return open_synthetic_evaluation(self._recipe, self._cluster.engine, **self._shard_arguments())
+        return open_synthetic_evaluation(self._recipe, self._cluster.engine, **self._shard_arguments(arrays))
 
     def close(self) -> None:
         """Do nothing."""

@@ -163,6 +163,7 @@ class MeanAuc:
             start = stop
         table = self._engine.from_host(rows)
         communicator.reduce("evaluation scores", [table])
+        communicator.complete()
         gathered = self._engine.to_host(table)
         return gathered[0], gathered[1]
 

@@ -127,7 +127,7 @@ def evaluate(recipe: Recipe, cluster: Cluster, predict: Predict) -> Score:
     engine = open_engine(cluster, _identity())
     images = images_of(recipe, cluster, plan_run(recipe, cluster.world_size), _identity())
     images.load()
-    source = images.open_evaluation()
+    source = images.open_evaluation(engine)
     metric = metric_of(engine, recipe.loss, 0)()
     for batch in source.batches():
         metric.add(engine.from_host(predict(batch.images)), batch.labels, batch.num_valid)

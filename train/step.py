@@ -67,40 +67,62 @@ class Step:
     told_to_stop: Callable[[], bool] = _never_told_to_stop
 
     def __call__(self, step: int, source: TrainingSource, hyper: HyperParameters) -> StepArrays:
-        """Queue a step; nothing here waits for the engine."""
-        own = self._forward_backward(step, source)
-        gradients = self.network.gradients
-        self.clock.backward_queued(step, gradients)
+        """Queue a step; nothing here waits, unless the framework computes at once."""
+        network, gradients = self.network, self.network.gradients
+        own = self._forward(step, source)
         arrays = StepArrays(own, self.engine.copy(own), self.engine.flag(own, is_set=self.told_to_stop()))
-        self._reduce(arrays)
+        network.backward(self._reducer(step, arrays))
+        with self.clock.reductions(gradients):
+            self.communicator.complete()
         self.optimizer.update(hyper)
         self.communicator.exchange()
-        self.clock.step_queued(arrays.summed, gradients)
+        self.clock.step_queued(arrays.summed)
         self.on_step(step)
         return arrays
 
-    def _forward_backward(self, step: int, source: TrainingSource) -> Array:
-        """Queue forward and backward of every micro-batch and return the sum of this rank's losses."""
+    def _forward(self, step: int, source: TrainingSource) -> Array:
+        """Queue all micro-batches but the last one's backward pass; return the sum of this rank's losses."""
         self.network.seed_dropout(self.dropout_seed(step))
         if self.accumulation_steps > 1:
             self.network.zero_gradients()
         own: Any = 0
-        for _ in range(self.accumulation_steps):
+        for number in range(self.accumulation_steps):
+            if number:
+                self.network.backward()
             with self.clock.input():
                 images, labels = source.next_batch()
-            own = self.network.forward_backward(images, labels) + own
+            own = self.network.forward(images, labels) + own
         return own
 
-    def _reduce(self, arrays: StepArrays) -> None:
-        """Queue the reduction of every bucket.
+    def _reducer(self, step: int, arrays: StepArrays) -> Callable[[int], None]:
+        """Return the function that takes note of a complete gradient and queues the buckets that are complete.
 
-        The loss and the stop flag travel with bucket 0, which saves a separate allreduce. Deferred buckets share one
-        more array: every reduction writes it, so the engine runs these reductions one after another.
+        Buckets are queued in the plan's order, the same on every rank, although a later bucket may be complete first.
         """
-        gradients, buckets = self.network.gradients, self.buckets
+        buckets = self.buckets
+        missing = {number: set(bucket) for number, bucket in enumerate(buckets.order)}
+        bucket_of = {index: number for number, bucket in enumerate(buckets.order) for index in bucket}
+        # Every deferred reduction writes this array, so an engine with dependencies runs them one after another.
         order = self.engine.flag(arrays.own, is_set=False) if buckets.num_deferred else None
-        for number, bucket in enumerate(buckets.order):
-            riders = [arrays.summed, arrays.stops] if number == 0 else []
-            if order is not None and number >= buckets.last_prompt:
-                riders.append(order)
-            self.communicator.reduce(f"bucket_{number}", [*(gradients[i] for i in bucket), *riders], -number)
+
+        def arrived(index: int) -> None:
+            if index == 0:
+                self.clock.first_layer_arrived(step, self.network.gradients[0])
+            missing[bucket_of[index]].remove(index)
+            while missing and not missing[number := min(missing)]:
+                del missing[number]
+                self._reduce(number, arrays, order)
+
+        return arrived
+
+    def _reduce(self, number: int, arrays: StepArrays, order: Array | None) -> None:
+        """Queue the reduction of a bucket.
+
+        The loss and the stop flag travel with bucket 0, which saves a separate allreduce.
+        """
+        buckets = self.buckets
+        riders = [arrays.summed, arrays.stops] if number == 0 else []
+        if order is not None and number >= buckets.last_prompt:
+            riders.append(order)
+        gradients = [self.network.gradients[index] for index in buckets.order[number]]
+        self.communicator.reduce(f"bucket_{number}", [*gradients, *riders], -number)

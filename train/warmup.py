@@ -27,9 +27,11 @@ def warm_up(engine: Engine, model: ModelParts, communicator: Communicator, batch
     network = model.network
     images = engine.zeros((batch_size, *network.image_shape))
     labels = engine.zeros((batch_size, *network.label_shape))
-    network.forward_backward(images, labels)
+    network.forward(images, labels)
+    network.backward()
     for number, bucket in enumerate(model.buckets.order):
         communicator.reduce(f"warm_up_{number}", [network.gradients[index] for index in bucket])
+    communicator.complete()
     model.optimizer.update(HyperParameters(lr=0.0, momentum=0.0, weight_decay=0.0))
     engine.wait(network.inference()(images))
     network.load_weights(model.weights)

@@ -6,19 +6,24 @@ from typing import Literal
 
 from pydantic import Field
 
-from configs.registry import CommunicatorKind
+from configs.registry import CommunicatorKind, EngineName
 from configs.section import Section
 
 __all__ = ["Communication", "EngineSettings"]
 
 
 class EngineSettings(Section):
-    """How MXNet and DALI use one rank's share of the machine."""
+    """How the framework and DALI use one rank's share of the machine."""
 
-    precision: Literal["float32", "float16"] = Field(
+    name: EngineName = Field(
+        "mxnet",
+        description="Framework that computes. If the file does not say, it is mxnet, unless the environment has "
+        "PyTorch only (./run.sh setup --engine torch). Weights, batches and schedules are the same under both.",
+    )
+    precision: Literal["float32", "float16", "bfloat16"] = Field(
         "float32",
-        description="Number type of convolutions, activations and gradients. float16 halves memory and network traffic "
-        "and uses tensor cores; it needs device: gpu, and every weight keeps a float32 master copy.",
+        description="Number type of convolutions, activations and gradients. The 16-bit types halve memory and network "
+        "traffic, and every weight keeps a float32 master copy. float16 needs device: gpu, bfloat16 needs name: torch.",
     )
     layout: Literal["NCHW", "NHWC"] = Field(
         "NCHW",
@@ -92,15 +97,17 @@ class EngineSettings(Section):
 class Communication(Section):
     """How ranks sum their gradients, and in which portions.
 
-    ``horovod`` is an allreduce by ``backend``. ``parameter_server`` is MXNet's ``dist_sync``, with ``servers``
-    processes beside the ranks; ``parameter_server_async`` is its ``dist_async``. ``devices`` makes every rank a device
-    of one process. ``none`` is for a single rank. All kinds but the asynchronous one take the same steps.
+    ``horovod`` and ``torch_distributed`` are an allreduce by ``backend``. ``parameter_server`` is MXNet's
+    ``dist_sync``, with ``servers`` processes beside the ranks; ``parameter_server_async`` is its ``dist_async``.
+    ``devices`` makes every rank a device of one process. ``none`` is for a single rank. All kinds but the asynchronous
+    one take the same steps.
     """
 
     kind: CommunicatorKind = Field(
         "horovod",
-        description="What sums the gradients: an allreduce (horovod), server processes, the devices of one process, or "
-        "nothing (none, for a single rank). Only horovod and none work under a launcher other than local.",
+        description="What sums the gradients: an allreduce (horovod under MXNet, torch_distributed under PyTorch), "
+        "server processes, the devices of one process, or nothing (none, for a single rank). If the file does not say, "
+        "it is the allreduce of the engine. Only allreduce and none work under a launcher other than local.",
     )
     servers: int = Field(
         1,
@@ -112,8 +119,8 @@ class Communication(Section):
     )
     backend: Literal["gloo", "mpi", "nccl"] = Field(
         "gloo",
-        description="Library that carries Horovod's messages: gloo or mpi between CPUs, nccl between GPUs. Gloo is "
-        "good for about 64 ranks.",
+        description="Library that carries the messages of an allreduce: gloo or mpi between CPUs, nccl between GPUs. "
+        "Gloo is good for about 64 ranks.",
     )
     allreduce: Literal["flat", "hierarchical", "torus"] = Field(
         "flat",

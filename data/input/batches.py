@@ -5,19 +5,59 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["DataError", "EvaluationBatch", "EvaluationSource", "TrainingBatch", "TrainingSource"]
+import numpy as np
+
+__all__ = [
+    "Arrays", "DataError", "EvaluationBatch", "EvaluationSource", "HostArrays", "TrainingBatch", "TrainingSource",
+]  # fmt: skip
 
 
 class DataError(RuntimeError):
     """A data set cannot be used; the text is one line that names the file and, if known, the record."""
 
 
+class Arrays(Protocol):
+    """What a source asks of the framework that computes with its batches (`train.engine.protocol.Engine` has it)."""
+
+    def from_host(self, values: np.ndarray) -> Any:
+        """Return an array on the rank's device with the values and the type of a host array."""
+
+    def from_dali(self, tensor: Any, *, is_on_host: bool) -> Any:
+        """Copy a dense tensor of DALI into a new array on the rank's device.
+
+        The tensor may be overwritten as soon as this returns.
+
+        Args:
+            tensor: The tensor, float32.
+            is_on_host: Whether the tensor is in the memory of the host instead of that of the rank's GPU.
+        """
+
+    def take(self, array: Any, rows: np.ndarray) -> Any:
+        """Return the ``rows`` (whole numbers) of an array's first axis as a new array; may return before it is done."""
+
+
+class HostArrays:
+    """`Arrays` in NumPy, for readers of images that train nothing."""
+
+    def from_host(self, values: np.ndarray) -> Any:
+        """Return the values themselves."""
+        return values
+
+    def from_dali(self, tensor: Any, *, is_on_host: bool) -> Any:
+        """Copy a tensor from the host or from a GPU."""
+        return np.array(tensor if is_on_host else tensor.as_cpu())
+
+    def take(self, array: Any, rows: np.ndarray) -> Any:
+        """See `Arrays`."""
+        return array[rows]
+
+
 class TrainingBatch(NamedTuple):
     """One rank's micro-batch, in memory of its own on the rank's device; nothing overwrites it later.
 
     Attributes:
-        images: NDArray of float32 [B, C, H, W], or [B, H, W, C] if ``engine.layout`` is NHWC.
-        labels: NDArray of float32: [B] whole numbers from 0 to num_classes - 1, or [B, num_classes] zeros and ones if
+        images: Array of float32 [B, C, H, W], or [B, H, W, C] if ``engine.layout`` is NHWC.
+        labels: Array of float32: [B] whole numbers from 0 to num_classes - 1, or [B, num_classes] zeros and ones if
             images have several labels.
     """
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from configs.schema import EngineSettings, Recipe
-from data.input.batches import EvaluationBatch, EvaluationSource, TrainingBatch, TrainingSource
+from data.input.batches import Arrays, EvaluationBatch, EvaluationSource, HostArrays, TrainingBatch, TrainingSource
 from data.input.pipeline import make_pipeline
 from data.input.stream import ReadRequest, Stream, UndecodableError, index_rows
 from data.shards import shard_range, stream_seed
@@ -29,6 +29,7 @@ def open_training(  # noqa: PLR0913
     rank: int,
     world_size: int,
     device_id: int | None,
+    arrays: Arrays | None = None,
     state: bytes = b"",
 ) -> TrainingSource:
     """Open this rank's endless stream of training images. No file is opened before the first epoch begins.
@@ -41,6 +42,7 @@ def open_training(  # noqa: PLR0913
         rank: This rank, below ``world_size``.
         world_size: Number of ranks, at most the number of training images.
         device_id: GPU of this host; if None, the CPU.
+        arrays: Makes the arrays of the batches. If None, they are NumPy's.
         state: The state of a stream that this one continues; if empty, it starts at the beginning.
     """
     assert world_size <= recipe.data.train_samples
@@ -53,6 +55,7 @@ def open_training(  # noqa: PLR0913
         rank=rank,
         world_size=world_size,
         device_id=device_id,
+        arrays=arrays or HostArrays(),
     )
     return _PackedTraining(request, _StreamPosition.from_bytes(state) if state else _StreamPosition())
 
@@ -66,6 +69,7 @@ def open_evaluation(  # noqa: PLR0913
     rank: int,
     world_size: int,
     device_id: int | None,
+    arrays: Arrays | None = None,
 ) -> EvaluationSource:
     """Open this rank's shard of the evaluation images.
 
@@ -80,6 +84,7 @@ def open_evaluation(  # noqa: PLR0913
         rank=rank,
         world_size=world_size,
         device_id=device_id,
+        arrays=arrays or HostArrays(),
     )
     return _PackedEvaluation(request)
 

@@ -1,22 +1,20 @@
-"""A stream of batches: runs a DALI pipeline, copies its outputs into MXNet arrays, and explains its errors.
+"""A stream of batches: runs a DALI pipeline, copies its outputs into the framework's arrays, and explains its errors.
 
 Calls methods of DALI's objects, but does not import DALI: `data.input.pipeline` makes the pipelines.
 """
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import mxnet as mx
 import numpy as np
 
 from configs.schema import EngineSettings, Recipe
-from data.input.batches import DataError, TrainingBatch
+from data.input.batches import Arrays, DataError, TrainingBatch
 
 __all__ = ["READER", "ReadRequest", "Stream", "UndecodableError", "index_rows"]
 
@@ -39,6 +37,7 @@ class ReadRequest:
         rank: This rank, below ``world_size``.
         world_size: Number of ranks.
         device_id: GPU of this host; if None, the CPU.
+        arrays: Makes the arrays of the batches.
     """
 
     recipe: Recipe
@@ -49,6 +48,7 @@ class ReadRequest:
     rank: int
     world_size: int
     device_id: int | None
+    arrays: Arrays
 
     @property
     def rec(self) -> Path:
@@ -98,7 +98,6 @@ class Stream:
     def __init__(self, request: ReadRequest, pipeline: Any, num_samples: int, state: bytes = b"") -> None:
         self._request, self._pipeline, self._num_samples = request, pipeline, num_samples
         self._initial_state: bytes | None = state
-        self._context = mx.cpu() if request.device_id is None else mx.gpu(request.device_id)
         self._is_running = False
         self._has_vectors = request.recipe.loss.kind == "sigmoid"
         pipeline.build()
@@ -129,7 +128,12 @@ class Stream:
         images, labels, sources = self._call(self._pipeline.share_outputs)
         self._initial_state = None
         self._check_labels(labels.as_array(), sources)
-        batch = TrainingBatch(_copy(images.as_tensor(), self._context), self._labels(labels.as_tensor()))
+        # DALI keeps labels on the host.
+        is_on_host = self._request.device_id is None
+        batch = TrainingBatch(
+            self._request.arrays.from_dali(images.as_tensor(), is_on_host=is_on_host),
+            self._request.arrays.from_dali(self._dense_labels(labels), is_on_host=True),
+        )
         self._pipeline.release_outputs()
         self._call(self._pipeline.schedule_run)
         return batch
@@ -146,10 +150,11 @@ class Stream:
         self._pipeline = None
         self._is_running = False
 
-    def _labels(self, tensor: Any) -> Any:
+    def _dense_labels(self, labels: Any) -> Any:
+        tensor = labels.as_tensor()
         if not self._has_vectors:
             tensor.squeeze(-1)
-        return _copy(tensor, mx.cpu()).as_in_context(self._context)
+        return tensor
 
     def _check_labels(self, labels: Any, sources: Any) -> None:
         """Raise DataError if a label is not a class. DALI keeps labels on the host, so this does not wait for a GPU."""
@@ -196,17 +201,3 @@ def _reason(text: str) -> str:
     """Return the line of DALI's error text that says what happened: the last line before the first stack trace."""
     line = text.partition("\nStacktrace")[0].splitlines()[-1]
     return re.sub(r"^(Error in thread \d+: )?(\[\S+:\d+\] )*", "", line)
-
-
-def _copy(tensor: Any, context: Any) -> Any:
-    """Copy a tensor of DALI into a new NDArray.
-
-    The array is new for every batch, because the engine still reads a batch some steps after it was returned. Reusing
-    a ring of arrays was no faster (two cores: 0.06 ms for 32x3x32x32, 1.0 ms for 16x3x224x224). On a GPU this waits for
-    the copy, because the CUDA streams of MXNet and DALI are not synchronised with each other.
-    """
-    array = mx.nd.empty(tuple(tensor.shape()), ctx=context, dtype="float32")
-    pointer = ctypes.c_void_p()
-    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
-    tensor.copy_to_external(pointer)
-    return array

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import mxnet as mx
 import numpy as np
 
 from configs.schema import EngineSettings, Recipe
-from data.input.batches import EvaluationBatch, EvaluationSource, TrainingBatch, TrainingSource
+from data.input.batches import Arrays, EvaluationBatch, EvaluationSource, HostArrays, TrainingBatch, TrainingSource
 from data.shards import shard_range, stream_seed
 
 __all__ = ["open_synthetic_evaluation", "open_synthetic_training"]
@@ -34,7 +33,7 @@ def open_synthetic_training(  # noqa: PLR0913
     batch_size: int,
     rank: int,
     world_size: int,
-    device_id: int | None = None,
+    arrays: Arrays | None = None,
     state: bytes = b"",
 ) -> TrainingSource:
     """Open this rank's endless stream of synthetic training images.
@@ -49,10 +48,10 @@ def open_synthetic_training(  # noqa: PLR0913
         batch_size: Images of a micro-batch of this rank.
         rank: This rank, below ``world_size``.
         world_size: Number of ranks.
-        device_id: GPU of this host; if None, the CPU.
+        arrays: Makes the arrays of the batches. If None, they are NumPy's.
         state: The state of a stream that this one continues; if empty, it starts at the beginning.
     """
-    pool = _Pool(recipe, engine, "train", recipe.data.train_samples, device_id)
+    pool = _Pool(recipe, engine, "train", recipe.data.train_samples, arrays)
     return _SyntheticTraining(pool, batch_size, int(state) if state else rank, world_size)
 
 
@@ -63,10 +62,10 @@ def open_synthetic_evaluation(
     batch_size: int,
     rank: int,
     world_size: int,
-    device_id: int | None = None,
+    arrays: Arrays | None = None,
 ) -> EvaluationSource:
     """Open this rank's shard of the synthetic evaluation images; the arguments are those of training."""
-    pool = _Pool(recipe, engine, "eval", recipe.data.eval_samples, device_id)
+    pool = _Pool(recipe, engine, "eval", recipe.data.eval_samples, arrays)
     return _SyntheticEvaluation(pool, batch_size, shard_range(recipe.data.eval_samples, rank, world_size))
 
 
@@ -112,19 +111,19 @@ class _Pool:
     """Images and labels in the memory of the device."""
 
     def __init__(
-        self, recipe: Recipe, engine: EngineSettings, split: str, num_samples: int, device_id: int | None
+        self, recipe: Recipe, engine: EngineSettings, split: str, num_samples: int, arrays: Arrays | None
     ) -> None:
-        context = mx.cpu() if device_id is None else mx.gpu(device_id)
         images, labels = _draw(recipe, split, num_samples)
         if engine.layout == "NCHW":
             images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
         self._size = len(labels)
-        self._images, self._labels = mx.nd.array(images, ctx=context), mx.nd.array(labels, ctx=context)
+        self._arrays = arrays or HostArrays()
+        self._images, self._labels = self._arrays.from_host(images), self._arrays.from_host(labels)
 
     def take(self, positions: Any) -> TrainingBatch:
-        """Return the images at these positions of the global sequence; MXNet queues the copy and does not wait."""
-        rows = mx.nd.array(positions % self._size, dtype="int32").as_in_context(self._images.context)
-        return TrainingBatch(mx.nd.take(self._images, rows), mx.nd.take(self._labels, rows))
+        """Return the images at these positions of the global sequence."""
+        rows = positions % self._size
+        return TrainingBatch(self._arrays.take(self._images, rows), self._arrays.take(self._labels, rows))
 
 
 def _draw(recipe: Recipe, split: str, num_samples: int) -> tuple[Any, Any]:

@@ -63,7 +63,7 @@ def _take(source: TrainingSource, batches: range) -> list[np.ndarray]:
     for number in batches:
         if number in EPOCHS or number == batches.start:
             source.begin_epoch(1 + sum(number > first for first in EPOCHS[1:]))
-        images.append(source.next_batch().images.asnumpy())
+        images.append(source.next_batch().images)
     return images
 
 

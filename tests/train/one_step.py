@@ -35,7 +35,7 @@ def _step(file: Path, recipe: Recipe, cluster: Cluster, identity: Identity, ledg
     rank = compose(recipe, cluster, identity, ledger, connect=connect)
     plan, engine, model, communicator = rank.plan, rank.engine, rank.model, rank.communicator
     step = rank.make_step(NoClock(engine, 2), lambda _: None)
-    source = images_of(recipe, cluster, plan, identity).open_training()
+    source = images_of(recipe, cluster, plan, identity).open_training(engine)
     source.begin_epoch(1)
     _, loss, _ = step(0, source, resolve_schedule(recipe, plan).at(0))
     # After one step, the momentum is the update itself, with more digits than a difference of weights has.

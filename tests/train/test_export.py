@@ -15,6 +15,7 @@ from configs.load import ROOT, load_both
 from configs.plan import plan_run
 from tests.runs import FinishedRun
 from train.dataset import images_of
+from train.engine.protocol import open_engine
 from train.export import export_network, on_cpu
 from train.rank.identity import Identity
 
@@ -33,7 +34,8 @@ def test_the_loaded_network_judges_every_image_as_the_trained_one(run: Path, tmp
     cluster = on_cpu(cluster)
     checkpoint = next((run / "checkpoints").iterdir())
     alone = Identity(rank=0, world_size=1, local_rank=0, local_size=1, host="here", launcher="none")
-    source = images_of(recipe, cluster, plan_run(recipe, 2), alone).open_evaluation()
+    engine = open_engine(cluster, alone)
+    source = images_of(recipe, cluster, plan_run(recipe, 2), alone).open_evaluation(engine)
     batches = [images for images, _, _ in source.batches()]
     logits = {
         name: np.concatenate([predict(images) for images in batches])

@@ -79,7 +79,7 @@ def _micro_batches(recipe: Recipe) -> list[tuple[np.ndarray, np.ndarray]]:
     source = open_synthetic_training(recipe, EngineSettings(), batch_size=MICRO_BATCH, rank=0, world_size=1)
     source.begin_epoch(1)
     batches = [source.next_batch() for _ in range(RANKS * ACCUMULATED)]
-    return [(batch.images.asnumpy(), batch.labels.asnumpy().astype(int)) for batch in batches]
+    return [(batch.images, batch.labels.astype(int)) for batch in batches]
 
 
 def _loss(weights: dict[str, np.ndarray], batches: list[tuple[np.ndarray, np.ndarray]]) -> float:
@@ -162,8 +162,8 @@ def test_ranks_are_evaluated_with_the_mean_of_their_statistics(ran: Ran) -> None
 def _correct(ran: Ran, statistics: dict[str, np.ndarray]) -> int:
     """Count the evaluation images that the trained weights get right with these statistics."""
     (batch,) = open_synthetic_evaluation(ran.recipe, EngineSettings(), batch_size=101, rank=0, world_size=1).batches()
-    logits = resnet8(Forward(ran.named("weights/") | statistics, 1e-3), batch.images.asnumpy())
-    return int((logits.argmax(axis=1) == batch.labels.asnumpy()).sum())
+    logits = resnet8(Forward(ran.named("weights/") | statistics, 1e-3), batch.images)
+    return int((logits.argmax(axis=1) == batch.labels).sum())
 
 
 def test_ranks_that_begin_with_different_weights_end_the_run_before_its_first_step(tmp_path: Path) -> None:

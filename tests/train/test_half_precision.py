@@ -11,7 +11,7 @@ import pytest
 
 from configs.load import load_cluster, load_recipe
 from configs.schema import EngineSettings, Lars, Loss, Model
-from tests.engines import ALONE
+from tests.engines import ALONE, forward_backward
 from tests.oracles import LarsOracle
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
@@ -163,7 +163,7 @@ def test_a_step_in_float16_on_a_gpu_agrees_with_float32_on_a_cpu(
         is_nhwc = context == mx.gpu() and layout == "NHWC"
         batch = mx.nd.array(images.transpose(0, 2, 3, 1) if is_nhwc else images, ctx=context)
         network.zero_gradients()
-        network.forward_backward(batch, mx.nd.array(labels, ctx=context))
+        forward_backward(network, batch, mx.nd.array(labels, ctx=context))
         optimizer = MomentumOptimizer(
             Lars(name="lars", weight_decay=1e-4, trust_coefficient=0.01), network.parameters, weights=network.weights,
             gradients=network.gradients, masters=network.masters, rescale=1 / 8,

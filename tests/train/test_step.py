@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -20,7 +20,8 @@ HYPER = HyperParameters(0.1, 0.9, 1e-4, 7)
 class Remembering:
     """Engine, network, optimizer, communicator, clock and source in one; arrays are words."""
 
-    def __init__(self) -> None:
+    def __init__(self, arrivals: Sequence[int]) -> None:
+        self.arrivals = arrivals
         self.gradients: Sequence[str] = ("g0", "g1", "g2", "g3")
         self.calls: list[Any] = []
         self.losses = iter([1.0, 20.0, 300.0])
@@ -47,12 +48,28 @@ class Remembering:
         self.calls.append("batch")
         return TrainingBatch("images", "labels")
 
-    def forward_backward(self, images: Any, labels: Any) -> Any:
+    def forward(self, images: Any, labels: Any) -> Any:
         self.calls.append((images, labels))
         return next(self.losses)
 
-    def backward_queued(self, step: int, gradients: Any) -> None:
-        self.calls.append(("backward", step, gradients))
+    def backward(self, arrived: Callable[[int], None] | None = None) -> None:
+        self.calls.append("backward")
+        if arrived is not None:
+            for index in self.arrivals:
+                self.calls.append(index)
+                arrived(index)
+
+    def first_layer_arrived(self, step: int, gradient: Any) -> None:
+        self.calls.append(("first layer", step, gradient))
+
+    @contextmanager
+    def reductions(self, gradients: Any) -> Iterator[None]:
+        self.calls.append(("reductions", gradients))
+        yield
+        self.calls.append("reduced")
+
+    def complete(self) -> None:
+        self.calls.append("complete")
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         self.calls.append((name, list(arrays), priority))
@@ -63,12 +80,14 @@ class Remembering:
     def exchange(self, *, settled: bool = False) -> None:
         self.calls.append(("exchange", settled))
 
-    def step_queued(self, loss: Any, gradients: Any) -> None:
-        self.calls.append(("queued", loss, gradients))
+    def step_queued(self, loss: Any) -> None:
+        self.calls.append(("queued", loss))
 
 
-def _take(buckets: BucketPlan, *, accumulation: int = 1, told_to_stop: bool = False) -> tuple[list[Any], StepArrays]:
-    parts = Remembering()
+def _take(
+    buckets: BucketPlan, *, accumulation: int = 1, told_to_stop: bool = False, arrivals: Sequence[int] = (3, 2, 1, 0)
+) -> tuple[list[Any], StepArrays]:
+    parts = Remembering(arrivals)
     each = cast(Any, parts)
     step = Step(
         cast(Engine, parts), each, each, each, buckets, accumulation, each,
@@ -88,13 +107,21 @@ def test_a_step_is_forward_reductions_last_layer_first_update_and_exchange() -> 
     assert calls == [
         ("seed", 107),
         *FETCH,
-        ("backward", 7, GRADIENTS),
+        "backward",
+        3,
+        2,
         ("bucket_0", ["g3", "g2", "sum of 1.0", "flag False"], 0),
+        1,
         ("bucket_1", ["g1"], -1),
+        0,
+        ("first layer", 7, "g0"),
         ("bucket_2", ["g0"], -2),
+        ("reductions", GRADIENTS),
+        "complete",
+        "reduced",
         HYPER,
         ("exchange", False),
-        ("queued", "sum of 1.0", GRADIENTS),
+        ("queued", "sum of 1.0"),
         ("on step", 7),
     ]
     assert arrays == StepArrays(own=1.0, summed="sum of 1.0", stops="flag False")
@@ -102,9 +129,16 @@ def test_a_step_is_forward_reductions_last_layer_first_update_and_exchange() -> 
 
 def test_accumulation_clears_the_sums_once_and_adds_the_losses() -> None:
     calls, arrays = _take(BucketPlan(((3, 2, 1, 0),)), accumulation=3)
-    assert calls[:14] == [("seed", 107), "zero", *FETCH, *FETCH, *FETCH]
+    assert calls[:17] == [("seed", 107), "zero", *FETCH, "backward", *FETCH, "backward", *FETCH, "backward"]
     assert arrays.own == 321.0
-    assert calls[15] == ("bucket_0", ["g3", "g2", "g1", "g0", "sum of 321.0", "flag False"], 0)
+    assert calls[22] == ("bucket_0", ["g3", "g2", "g1", "g0", "sum of 321.0", "flag False"], 0)
+
+
+def test_buckets_leave_in_the_order_of_the_plan_whatever_the_order_of_arrival() -> None:
+    calls, _ = _take(BucketPlan(((3, 2), (1,), (0,))), arrivals=(1, 3, 0, 2))
+    names = [call[0] if isinstance(call, tuple) else call for call in calls]
+    begin = names.index("backward") + 1
+    assert names[begin : begin + 8] == [1, 3, 0, "first layer", 2, "bucket_0", "bucket_1", "bucket_2"]
 
 
 @pytest.mark.parametrize("told", [True, False])

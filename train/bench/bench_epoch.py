@@ -10,7 +10,7 @@ import json
 import logging
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -113,8 +113,13 @@ class _Nothing:
     def __add__(self, _other: object) -> _Nothing:
         return self
 
-    def forward_backward(self, _images: Any, _labels: Any) -> _Nothing:
+    def forward(self, _images: Any, _labels: Any) -> _Nothing:
         return self
+
+    def backward(self, arrived: Callable[[int], None] | None = None) -> None:
+        if arrived is not None:
+            for index in reversed(range(len(self.gradients))):
+                arrived(index)
 
     def zero_gradients(self) -> None:
         """There are none."""

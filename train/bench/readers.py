@@ -23,7 +23,7 @@ _FLIP_SHARE = 0.5
 
 def read_by_dali(recipe: Recipe, cluster: Cluster, folder: Path) -> Iterator[Any]:
     """Yield batches of the pipeline that training uses, without end."""
-    from data.input.packed import open_training  # noqa: PLC0415 (DALI, MXNet)
+    from data.input.packed import open_training  # noqa: PLC0415 (DALI)
 
     source = open_training(recipe, cluster.engine, folder, batch_size=BATCH_SIZE, rank=0, world_size=1, device_id=None)
     source.begin_epoch(1)

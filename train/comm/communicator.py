@@ -30,8 +30,14 @@ class Communicator(Protocol):
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """Queue the sum of each array over the ranks, in place; the arrays travel together."""
 
+    def complete(self) -> None:
+        """Make every queued sum visible to work that is queued from now on; must be called before the arrays are read.
+
+        It waits on the host only where the framework's queue cannot wait for a sum.
+        """
+
     def average(self, name: str, arrays: Sequence[Any]) -> None:
-        """Queue the average of each array over the ranks, in place."""
+        """Average each array over the ranks, in place; work that is queued from now on sees the averages."""
 
     def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
         """Return the sums of integers over the ranks; waits."""
@@ -58,6 +64,9 @@ class SingleProcess:
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """Leave the arrays as they are."""
+
+    def complete(self) -> None:
+        """Do nothing."""
 
     def average(self, name: str, arrays: Sequence[Any]) -> None:
         """Leave the arrays as they are."""

@@ -79,6 +79,9 @@ class Devices:
         """Wait for all devices, then queue the sums, so that operators queued next come after the sums."""
         self._group.meet(self._rank, arrays, lambda all_: self._group.add_up(name, all_, priority))
 
+    def complete(self) -> None:
+        """Do nothing: MXNet's engine orders every later reader after the sum."""
+
     def average(self, name: str, arrays: Sequence[Any]) -> None:
         """Queue the sums, then a division by the number of devices."""
         self.reduce(name, arrays)

@@ -57,6 +57,9 @@ class HorovodCommunicator:
         """Queue one grouped allreduce; MXNet's engine starts it when all of ``arrays`` are ready."""
         self._horovod.grouped_allreduce_(list(arrays), op=self._horovod.Sum, name=name, priority=priority)
 
+    def complete(self) -> None:
+        """Do nothing: MXNet's engine orders every later reader after the sum."""
+
     def average(self, name: str, arrays: Sequence[Any]) -> None:
         """Queue one grouped allreduce that divides by the number of ranks."""
         self._horovod.grouped_allreduce_(list(arrays), op=self._horovod.Average, name=name)

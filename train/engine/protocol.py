@@ -6,6 +6,7 @@ back to these verbs. Verbs that queue work return before the work is done.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from configs.optimizers import HyperParameters, OptimizerBlock
-from configs.registry import ENGINES, module_of
+from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from train.networks.arch import Network, Parameter
 from train.rank.identity import Identity
@@ -64,8 +65,17 @@ class Trainee(Protocol):
     def statistics(self) -> Sequence[Array]:
         """Return the batch-norm running means and variances, by layer; waits for the last backward."""
 
-    def forward_backward(self, images: Array, labels: Array) -> Array:
-        """Queue one micro-batch and return the sum of its losses, shape (1,)."""
+    def forward(self, images: Array, labels: Array) -> Array:
+        """Queue the forward pass of one micro-batch and return the sum of its losses, shape (1,)."""
+
+    def backward(self, arrived: Callable[[int], None] | None = None) -> None:
+        """Queue the backward pass of the last `forward`; gradients are sums over images.
+
+        Args:
+            arrived: Called with the index of each gradient that is complete, once each, as soon as work on the gradient
+                may be queued: during the backward pass under an eager framework, after it is queued under another. A
+                reduction that is queued in the call may overlap with the rest of the backward pass.
+        """
 
     def inference(self) -> Callable[[Array], Array]:
         """Return the function from images to logits, shape (batch, classes), of the network as it is now.
@@ -150,6 +160,17 @@ class Engine(Protocol):
     def from_host(self, values: np.ndarray) -> Array:
         """Return an array with the values and the type of a host array."""
 
+    def from_dali(self, tensor: Any, *, is_on_host: bool) -> Array:
+        """Copy a dense float32 tensor of DALI into a new array on the rank's device; it may be overwritten afterwards.
+
+        Args:
+            tensor: The tensor.
+            is_on_host: Whether the tensor is in the memory of the host instead of that of the rank's GPU.
+        """
+
+    def take(self, array: Array, rows: np.ndarray) -> Array:
+        """Queue a copy of the ``rows`` (whole numbers) of an array's first axis."""
+
     def to_host(self, array: Array) -> np.ndarray:
         """Copy an array to the host; waits for it."""
 
@@ -195,5 +216,6 @@ class Engine(Protocol):
 
 def open_engine(cluster: Cluster, identity: Identity) -> Engine:
     """Import the framework and return it on this rank's device."""
-    engine: Engine = module_of(ENGINES, "mxnet").open_engine(cluster, identity)
+    entry = ENGINES[cluster.engine.name]
+    engine: Engine = importlib.import_module(entry.module).open_engine(cluster, identity)
     return engine

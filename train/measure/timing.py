@@ -53,10 +53,13 @@ class Clock(Protocol):
     def input(self) -> Any:
         """Return a context manager that surrounds fetching a batch."""
 
-    def backward_queued(self, step: int, gradients: Sequence[Array]) -> None:
-        """Take note that the backward pass of ``step`` is queued and that no reduction of the step is."""
+    def first_layer_arrived(self, step: int, gradient: Array) -> None:
+        """Take note that the first layer's gradient, the last of ``step``, is computed or queued, but not reduced."""
 
-    def step_queued(self, loss: Array, gradients: Sequence[Array]) -> None:
+    def reductions(self, gradients: Sequence[Array]) -> Any:
+        """Return a context manager that surrounds waiting for the reductions of ``gradients``, all of them queued."""
+
+    def step_queued(self, loss: Array) -> None:
         """Count a queued step; waits if the host runs too far ahead of the engine."""
 
     def pause(self) -> Any:
@@ -98,10 +101,15 @@ class NoClock:
         """Measure nothing."""
         yield
 
-    def backward_queued(self, step: int, gradients: Sequence[Array]) -> None:
+    def first_layer_arrived(self, step: int, gradient: Array) -> None:
         """Do nothing."""
 
-    def step_queued(self, loss: Array, gradients: Sequence[Array]) -> None:
+    @contextmanager
+    def reductions(self, gradients: Sequence[Array]) -> Iterator[None]:
+        """Measure nothing."""
+        yield
+
+    def step_queued(self, loss: Array) -> None:
         """Count the step and wait for the step ``run_ahead_steps`` before it, which bounds queues and memory."""
         self.steps += 1
         self._queued.append(loss)
@@ -133,6 +141,8 @@ class StepClock(NoClock):
         self._sampled = (0, 0.0, 0.0)
         self._input_wait_s = 0.0
         self._exposed_s = 0.0
+        self._exposed_now_s: float | None = None
+        self._older_wait_s = 0.0
 
     @contextmanager
     def input(self) -> Iterator[None]:
@@ -141,43 +151,58 @@ class StepClock(NoClock):
         yield
         self._fetch_s += time.perf_counter() - begin
 
-    def backward_queued(self, step: int, gradients: Sequence[Array]) -> None:
-        """On a sampled step, queue a copy of the first element of the first layer's gradient.
+    def first_layer_arrived(self, step: int, gradient: Array) -> None:
+        """On a sampled step, queue a copy of the gradient's first element.
 
-        Backward computes that gradient last, and the copy is queued before the reduction that overwrites the gradient.
+        Backward computes this gradient last, and the copy is queued before the reduction that overwrites the gradient.
         So backward has ended when the copy is done.
         """
         if step % self._sample_every_steps == self._sample_every_steps // 2:
-            self._marker = self._engine.first_element(gradients[0])
+            self._marker = self._engine.first_element(gradient)
 
-    def step_queued(self, loss: Array, gradients: Sequence[Array]) -> None:
+    @contextmanager
+    def reductions(self, gradients: Sequence[Array]) -> Iterator[None]:
+        """On a sampled step, measure the time from the end of backward to the end of all reductions."""
+        if self._marker is None:
+            yield
+            return
+        begin = time.perf_counter()
+        if len(self._queued) == self._run_ahead_steps:
+            self._engine.wait(self._queued[0])
+        self._older_wait_s = time.perf_counter() - begin
+        self._engine.wait(self._marker)
+        self._marker = None
+        backward_end = time.perf_counter()
+        yield
+        for gradient in gradients:
+            self._engine.wait(gradient)
+        self._exposed_now_s = time.perf_counter() - backward_end
+
+    def step_queued(self, loss: Array) -> None:
         """Count the step, and decide whether the run waited for its input.
 
         Fetching a batch counts as waiting only if the engine had run out of work meanwhile: if the step
         ``run_ahead_steps`` ago is already done, nothing but the batch was missing.
         """
         begin = time.perf_counter()
-        super().step_queued(loss, gradients)
-        if time.perf_counter() - begin < _DRAINED_S and self.steps > self._run_ahead_steps:
+        super().step_queued(loss)
+        waited_s = self._older_wait_s + time.perf_counter() - begin
+        if waited_s < _DRAINED_S and self.steps > self._run_ahead_steps:
             self._input_wait_s += self._fetch_s
-        self._fetch_s = 0.0
-        if self._marker is not None:
-            self._sample_communication(gradients)
+        self._fetch_s = self._older_wait_s = 0.0
+        if self._exposed_now_s is not None:
+            self._take_sample(self._exposed_now_s)
+            self._exposed_now_s = None
 
-    def _sample_communication(self, gradients: Sequence[Array]) -> None:
-        self._engine.wait(self._marker)
-        self._marker = None
-        backward_end = time.perf_counter()
-        for gradient in gradients:
-            self._engine.wait(gradient)
-        exposed = time.perf_counter() - backward_end
-        self._exposed_s += exposed
-        # Nothing is queued now, and nothing was at the last sample, so whole steps lie between the two.
+    def _take_sample(self, exposed_s: float) -> None:
+        """Keep the times of this rank's steps since the last sample."""
+        self._exposed_s += exposed_s
+        # No backward pass or reduction is queued now, and none was at the last sample, so whole steps lie between them.
         now = (self.steps, self.stepping_s, self._input_wait_s)
         steps, seconds, input_wait = (end - begin for begin, end in zip(self._sampled, now, strict=True))
         self._sampled = now
-        computing = max(seconds / steps - input_wait / steps - exposed, 0.0)
-        self.samples.append(StepTimes(computing, exposed, input_wait / steps))
+        computing = max(seconds / steps - input_wait / steps - exposed_s, 0.0)
+        self.samples.append(StepTimes(computing, exposed_s, input_wait / steps))
 
     def fractions(self) -> tuple[float | None, float | None]:
         """See `Clock`; both are averages since `start`."""

@@ -82,7 +82,7 @@ def test_images_are_resized_by_unfiltered_linear_interpolation(tmp_path: Path, p
         source = training(tmp_path, recipe)
         source.begin_epoch(1)
         images = source.next_batch().images
-    ours = images.asnumpy()[0].transpose(1, 2, 0)
+    ours = images[0].transpose(1, 2, 0)
     decoded = np.asarray(Image.open(io.BytesIO(jpeg(BOARD))))
     assert np.abs(ours - _linear(decoded.astype(np.float64), SIDE)).max() <= 3
     # Pillow's own linear filter widens with the scale; the records' pipelines did not filter, nor does ours.

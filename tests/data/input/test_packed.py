@@ -20,6 +20,7 @@ from data.input.batches import DataError, EvaluationSource, TrainingSource
 from data.input.packed import open_evaluation, open_training
 from data.recordio import RecordWriter, frame, pack_image
 from data.shards import shard_range
+from tests.engines import cpu_engine
 
 SIDE = 16
 Draw = Callable[[int], "np.ndarray[Any, Any]"]
@@ -94,11 +95,11 @@ def evaluation(
 
 def take(source: TrainingSource, count: int) -> list[int]:
     """Return the labels of the next ``count`` batches."""
-    return [int(label) for _ in range(count) for label in source.next_batch().labels.asnumpy()]
+    return [int(label) for _ in range(count) for label in source.next_batch().labels]
 
 
 def one_pass(source: EvaluationSource) -> list[int]:
-    return [int(label) for batch in source.batches() for label in batch.labels.asnumpy()[: batch.num_valid]]
+    return [int(label) for batch in source.batches() for label in batch.labels[: batch.num_valid]]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +177,16 @@ def test_opening_a_stream_reads_no_file(tmp_path: Path) -> None:
 
 def test_a_batch_that_the_engine_reads_late_is_unchanged(tmp_path: Path) -> None:
     write_split(tmp_path, "train", 200)
-    source = training(tmp_path, recipe_for(200), prefetch_depth=1)
+    source = open_training(
+        recipe_for(200),
+        EngineSettings(prefetch_depth=1),
+        tmp_path,
+        batch_size=4,
+        rank=0,
+        world_size=1,
+        device_id=None,
+        arrays=cpu_engine(),
+    )
     source.begin_epoch(1)
     busy = mx.nd.ones((700, 700))
     late = []
@@ -193,7 +203,7 @@ def test_a_batch_that_the_engine_reads_late_is_unchanged(tmp_path: Path) -> None
 def test_evaluation_images_are_decoded_and_normalised_as_the_recipe_says(tmp_path: Path) -> None:
     write_split(tmp_path, "eval", 1, draw=pattern)
     recipe = recipe_for(evaluation=1, overrides=["data.mean=[10, 20, 30]", "data.std=[2, 4, 8]"])
-    images = next(iter(evaluation(tmp_path, recipe, batch=1).batches())).images.asnumpy()
+    images = next(iter(evaluation(tmp_path, recipe, batch=1).batches())).images
     decoded = np.asarray(Image.open(io.BytesIO(jpeg(pattern(0)))), np.float32)
     expected = (decoded - [10, 20, 30]) / [2, 4, 8]
     np.testing.assert_allclose(images[0].transpose(1, 2, 0), expected, atol=1)
@@ -202,7 +212,7 @@ def test_evaluation_images_are_decoded_and_normalised_as_the_recipe_says(tmp_pat
 def test_channels_can_come_last_with_a_fourth_channel_of_zeros(tmp_path: Path) -> None:
     write_split(tmp_path, "eval", 1, draw=pattern)
     recipe = recipe_for(evaluation=1, overrides=["model.input_channels=4", "data.mean=[10, 20, 30]"])
-    images = next(iter(evaluation(tmp_path, recipe, batch=1, layout="NHWC").batches())).images.asnumpy()
+    images = next(iter(evaluation(tmp_path, recipe, batch=1, layout="NHWC").batches())).images
     assert images.shape == (1, SIDE, SIDE, 4)
     assert not images[..., 3].any()
     np.testing.assert_allclose(images[0, ..., :3] + [10, 20, 30], pattern(0), atol=4)
@@ -212,7 +222,7 @@ def test_evaluation_resizes_the_shorter_side_and_cuts_the_centre(tmp_path: Path)
     ramp = np.broadcast_to(np.arange(0, 240, 2, dtype=np.uint8)[None, :, None], (60, 120, 3))
     write_split(tmp_path, "eval", 1, draw=lambda _: ramp)
     recipe = recipe_for(evaluation=1, overrides=["data.eval_resize=20"])
-    row = next(iter(evaluation(tmp_path, recipe, batch=1).batches())).images.asnumpy()[0, 0, SIDE // 2]
+    row = next(iter(evaluation(tmp_path, recipe, batch=1).batches())).images[0, 0, SIDE // 2]
     # 120x60 becomes 40x20, a step of 6 a pixel; the 16 in the middle are 12 to 27.
     np.testing.assert_allclose(row, 6 * np.arange(12, 28) + 2, atol=2)
 
@@ -224,7 +234,7 @@ def test_a_shift_gives_windows_of_the_image_with_a_black_border(tmp_path: Path) 
     source.begin_epoch(1)
     padded = np.pad(pattern(0).astype(np.float32), ((2, 2), (2, 2), (0, 0)))
     found: Counter[tuple[int, int]] = Counter()
-    for image in source.next_batch().images.asnumpy().transpose(0, 2, 3, 1):
+    for image in source.next_batch().images.transpose(0, 2, 3, 1):
         errors = {(y, x): np.abs(image - padded[y : y + SIDE, x : x + SIDE]).max() for y in range(5) for x in range(5)}
         best = min(errors, key=lambda place: errors[place])
         assert errors[best] <= 4
@@ -236,7 +246,7 @@ def test_half_of_the_images_are_mirrored_if_the_recipe_says_so(tmp_path: Path) -
     write_split(tmp_path, "train", 8, draw=pattern)
     source = training(tmp_path, recipe_for(8, overrides=["data.flip=true"]), batch=100)
     source.begin_epoch(1)
-    images = source.next_batch().images.asnumpy()
+    images = source.next_batch().images
     mirrored = images[:, 0, 0, 0] > images[:, 0, 0, -1]
     assert 30 <= mirrored.sum() <= 70
     np.testing.assert_allclose(
@@ -250,7 +260,7 @@ def test_random_crops_keep_to_the_recipes_share_of_the_area(tmp_path: Path) -> N
     crop = "data.crop={kind: resized, area: [0.25, 0.25], aspect: [1, 1]}"
     source = training(tmp_path, recipe_for(8, overrides=[crop]), batch=50)
     source.begin_epoch(1)
-    rows = source.next_batch().images.asnumpy()[:, 0, 5]
+    rows = source.next_batch().images[:, 0, 5]
     # A quarter of the area is half of the width, and half of the ramp.
     np.testing.assert_allclose(rows[:, -1] - rows[:, 0], 125 * (SIDE - 1) / SIDE, atol=6)
     assert np.ptp(rows[:, 0]) > 60
@@ -303,12 +313,12 @@ def test_the_last_epochs_are_plain_and_in_order_and_are_not_read_before(tmp_path
     write_split(tmp_path, "train", 21, draw=lambda _: ramp)
     write_split(tmp_path, "eval", 1, draw=lambda _: ramp)
     # A rank's epoch is 10 images in batches of 4: 3 steps, then 2.
-    as_evaluated = next(iter(evaluation(tmp_path, recipe, batch=1).batches())).images.asnumpy()[0]
+    as_evaluated = next(iter(evaluation(tmp_path, recipe, batch=1).batches())).images[0]
     for source in sources:
         for epoch, steps in ((1, 3), (2, 2)):
             source.begin_epoch(epoch)
             for _ in range(steps):
-                assert not any(np.allclose(image, as_evaluated) for image in source.next_batch().images.asnumpy())
+                assert not any(np.allclose(image, as_evaluated) for image in source.next_batch().images)
     labels: list[list[int]] = []
     for source in sources:
         source.begin_epoch(3)
@@ -316,8 +326,8 @@ def test_the_last_epochs_are_plain_and_in_order_and_are_not_read_before(tmp_path
         source.begin_epoch(4)
         batches += [source.next_batch() for _ in range(2)]
         for batch in batches:
-            np.testing.assert_array_equal(batch.images.asnumpy(), np.broadcast_to(as_evaluated, batch.images.shape))
-        labels.append([int(label) for batch in batches for label in batch.labels.asnumpy()])
+            np.testing.assert_array_equal(batch.images, np.broadcast_to(as_evaluated, batch.images.shape))
+        labels.append([int(label) for batch in batches for label in batch.labels])
     # The shards of 21 images have 10 and 11 images; in the second pass each rank reads the other shard.
     assert labels[0] == [*range(10), *range(10, 20)]
     assert labels[1] == [*range(10, 21), *range(9)]
@@ -396,7 +406,7 @@ def test_a_gpu_pipeline_is_accepted_up_to_the_missing_driver(tmp_path: Path) -> 
         pytest.skip("there is a GPU")
     for kind in ("none", "shift", "resized"):
         recipe = recipe_for(overrides=[f"data.crop={{kind: {kind}, padding: 2}}", "data.flip=true"])
-        with pytest.raises((RuntimeError, mx.base.MXNetError), match=r"(?i)cuda"):
+        with pytest.raises(RuntimeError, match=r"(?i)cuda"):
             open_training(recipe, EngineSettings(), tmp_path, batch_size=4, rank=0, world_size=1, device_id=0)
 
 
@@ -411,7 +421,6 @@ def test_a_gpu_gives_the_same_images_as_a_cpu(tmp_path: Path, kind: str) -> None
     for source in sources:
         source.begin_epoch(1)
     on_cpu, on_gpu = (source.next_batch() for source in sources)
-    assert on_gpu.images.context == on_gpu.labels.context == mx.gpu(0)
-    np.testing.assert_array_equal(on_gpu.labels.asnumpy(), on_cpu.labels.asnumpy())
-    np.testing.assert_allclose(on_gpu.images.asnumpy(), on_cpu.images.asnumpy(), atol=8)
+    np.testing.assert_array_equal(on_gpu.labels, on_cpu.labels)
+    np.testing.assert_allclose(on_gpu.images, on_cpu.images, atol=8)
     assert one_pass(open_evaluation(recipe, EngineSettings(), tmp_path, **place, device_id=0)) == list(range(10))

@@ -49,8 +49,10 @@ def test_a_step_is_computing_then_waiting_and_evaluations_are_left_out(monkeypat
         # 30 ms until backward is over, 10 more until everyone's gradients are there.
         times.backward_s, step_ends_s = step_ends_s + 0.030, step_ends_s + 0.040
         gradients = [Array(times, step_ends_s)]
-        clock.backward_queued(step, gradients)
-        clock.step_queued(Array(times, step_ends_s), gradients)
+        clock.first_layer_arrived(step, gradients[0])
+        with clock.reductions(gradients):
+            pass
+        clock.step_queued(Array(times, step_ends_s))
         if step == 6:
             with clock.pause():
                 times.now_s = step_ends_s = times.now_s + 5.0

@@ -37,8 +37,10 @@ class Machine:
                     self.now += self.fetch_s
             self.backward_end = max(self.now, self.free) + self.compute_s
             self.free = self.backward_end + self.exposed_s
-            clock.backward_queued(step, [self.free, self.backward_end])
-            clock.step_queued(self.free, [self.free, self.backward_end])
+            clock.first_layer_arrived(step, self.free)
+            with clock.reductions([self.free, self.backward_end]):
+                pass
+            clock.step_queued(self.free)
             done.append(self.free)
             self.most_ahead = max(self.most_ahead, sum(moment > self.now for moment in done))
 

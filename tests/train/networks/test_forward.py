@@ -8,6 +8,7 @@ import pytest
 
 from configs.schema import EngineSettings, Loss, Model
 from tests import forward
+from tests.engines import forward_backward
 from tests.forward import Forward
 from train.engine.init import initial_weights
 from train.engine.mxnet.network import TrainedNetwork
@@ -59,7 +60,7 @@ def test_a_training_step_normalises_by_the_batch_and_moves_the_running_statistic
     tensors, images = _tensors(network, model), _images(model, 4)
     network.load_weights(tensors)
     labels = np.arange(4)
-    loss = network.forward_backward(mx.nd.array(images), mx.nd.array(labels)).asscalar()
+    loss = forward_backward(network, mx.nd.array(images), mx.nd.array(labels)).asscalar()
     passed = Forward(tensors, epsilon=0.05, is_training=True)
     logits = forward.resnet8(passed, images)
     assert loss == pytest.approx(_cross_entropy(logits, labels).sum(), rel=1e-5)

@@ -97,8 +97,8 @@ class _MarkingClock(StepClock):
             yield
         mark(self._moments, BATCH)
 
-    def step_queued(self, loss: Array, gradients: Sequence[Array]) -> None:
-        super().step_queued(loss, gradients)
+    def step_queued(self, loss: Array) -> None:
+        super().step_queued(loss)
         mark(self._moments, QUEUED)
 
     @contextmanager

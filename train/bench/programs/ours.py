@@ -23,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from train.dataset import images_of  # noqa: PLC0415
 
     rank = open_rank(options.overrides, "imagenet-b256")
-    source = images_of(rank.parts.recipe, rank.parts.cluster, rank.parts.plan, rank.parts.identity).open_training()
+    parts = rank.parts
+    source = images_of(parts.recipe, parts.cluster, parts.plan, parts.identity).open_training(parts.engine)
     source.begin_epoch(1)
     steps = steps_of(rank, rank.parts.communicator, rank.parts.model.buckets, source)
     rank.time_s(lambda: steps(options.warmup))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -73,6 +74,7 @@ class MxnetEngine:
         self._settings = cluster.engine
         is_gpu = cluster.device == "gpu"
         self.context = mx.gpu(identity.local_rank) if is_gpu else mx.cpu(_cpu_number(identity))
+        self._host = mx.cpu() if is_gpu else self.context
 
     def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> Trainee:
         """See `Engine`."""
@@ -117,6 +119,23 @@ class MxnetEngine:
     def from_host(self, values: np.ndarray) -> Any:
         """See `Engine`."""
         return mx.nd.array(values, dtype=values.dtype, ctx=self.context)
+
+    def from_dali(self, tensor: Any, *, is_on_host: bool) -> Any:
+        """Copy a float32 tensor of DALI into a new array on this rank's device.
+
+        The array is new for every batch, because MXNet's engine still reads a batch some steps after it was returned.
+        Reusing a ring of arrays was no faster (two cores: 0.06 ms for 32x3x32x32, 1.0 ms for 16x3x224x224). From a GPU
+        this waits for the copy, because the CUDA streams of MXNet and DALI are not synchronised with each other.
+        """
+        array = mx.nd.empty(tuple(tensor.shape()), ctx=self._host if is_on_host else self.context, dtype="float32")
+        pointer = ctypes.c_void_p()
+        mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+        tensor.copy_to_external(pointer)
+        return array.as_in_context(self.context)
+
+    def take(self, array: Any, rows: np.ndarray) -> Any:
+        """See `Engine`."""
+        return mx.nd.take(array, mx.nd.array(rows, dtype="int32").as_in_context(array.context))
 
     def to_host(self, array: Any) -> np.ndarray:
         """See `Engine`."""

@@ -123,28 +123,34 @@ class TrainedNetwork:
         if self._has_dropout:
             mx.random.seed(seed, ctx=self._context)
 
-    def forward(self, images: Array, labels: Array) -> Array:
+    def losses(self, images: Array, labels: Array) -> Array:
         """Queue the forward pass of one micro-batch; return its losses, shape (batch,), which have a ``backward``."""
         with autograd.record():
             return self._training(images, labels)
 
-    def forward_backward(self, images: Array, labels: Array) -> Array:
-        """Queue forward and backward of one micro-batch; gradients are sums over its images.
-
-        Returns:
-            Sum of the images' losses, shape (1,). The call returns before the engine has computed anything. With
-            accumulation it waits when the queue is full, because queued micro-batches take memory.
-        """
-        losses = self.forward(images.as_in_context(self._context), labels.as_in_context(self._context))
-        losses.backward()
-        for total, gradient in self._half_sums:
-            mx.nd.elemwise_add(total, gradient.astype("float32"), out=total)
-        loss = losses.sum()
+    def forward(self, images: Array, labels: Array) -> Array:
+        """Queue the forward pass of one micro-batch and return the sum of its losses, shape (1,)."""
+        self._losses = self.losses(images.as_in_context(self._context), labels.as_in_context(self._context))
+        loss = self._losses.sum()
         if self._accumulate:
             self._queued.append(loss)
-            if len(self._queued) > self._run_ahead:
-                self._queued.popleft().wait_to_read()
         return loss
+
+    def backward(self, arrived: Callable[[int], None] | None = None) -> None:
+        """Queue the backward pass of the last `forward`; gradients are sums over images.
+
+        The call returns before the engine has computed anything. With accumulation it waits when the queue is full,
+        because queued micro-batches take memory. MXNet's engine starts a reduction when its gradients are computed, so
+        ``arrived`` is called for all gradients, last first, when the whole backward pass is queued.
+        """
+        self._losses.backward()
+        for total, gradient in self._half_sums:
+            mx.nd.elemwise_add(total, gradient.astype("float32"), out=total)
+        if len(self._queued) > self._run_ahead:
+            self._queued.popleft().wait_to_read()
+        if arrived is not None:
+            for index in reversed(range(len(self.gradients))):
+                arrived(index)
 
     def inference(self) -> Callable[[Array], Array]:
         """Fold batch norm into the weights as they are now; return the function from images to logits.

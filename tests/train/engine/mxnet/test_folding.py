@@ -8,6 +8,7 @@ import pytest
 
 from configs.networks import IMAGE_SIZES
 from configs.schema import EngineSettings, Loss, Model
+from tests.engines import forward_backward
 from train.engine.init import initial_weights
 from train.engine.mxnet.folding import folded_symbol
 from train.engine.mxnet.network import TrainedNetwork
@@ -83,7 +84,7 @@ def test_training_after_an_evaluation_takes_the_same_steps() -> None:
         network, _ = _network("resnet8")
         if evaluates:
             network.inference()(images).wait_to_read()
-        network.forward_backward(images, labels)
+        forward_backward(network, images, labels)
         return b"".join(each.asnumpy().tobytes() for each in network.gradients)
 
     assert gradients(evaluates=True) == gradients(evaluates=False)

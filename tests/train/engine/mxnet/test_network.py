@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from configs.schema import EngineSettings, Lars, Loss, Model
-from tests.engines import cpu_engine
+from tests.engines import cpu_engine, forward_backward
 from tests.oracles import smoothed_cross_entropy as expected_losses
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
@@ -92,10 +92,10 @@ def test_gradients_of_two_accumulated_halves_equal_their_sum() -> None:
     halves = [_batch(seed=seed) for seed in (1, 2)]
     together.zero_gradients()
     for images, labels in halves:
-        together.forward_backward(images, labels)
+        forward_backward(together, images, labels)
     summed = 0
     for images, labels in halves:
-        apart.forward_backward(images, labels)
+        forward_backward(apart, images, labels)
         summed = summed + apart.gradients[0].asnumpy()
     np.testing.assert_allclose(together.gradients[0].asnumpy(), summed, rtol=1e-5, atol=1e-6)
 
@@ -104,7 +104,7 @@ def test_statistics_are_those_after_the_last_backward() -> None:
     """A CPU's batch norm moves them in its backward, which the engine does not order by itself."""
     network = _network()
     for seed in range(8):
-        network.forward_backward(*_batch(64, seed)).wait_to_read()
+        forward_backward(network, *_batch(64, seed)).wait_to_read()
         early = network.read_statistics()
         mx.nd.waitall()
         for name, statistic in network.read_statistics().items():
@@ -123,7 +123,7 @@ def test_a_warm_up_is_undone_bit_for_bit() -> None:
             weights = initial_weights(network.network, SMALL, seed=1)
             warm_up(cpu_engine(), ModelParts(network, optimizer, weights, TWO), SingleProcess(), 8)
         for seed in (1, 2, 3):
-            network.forward_backward(*_batch(seed=seed))
+            forward_backward(network, *_batch(seed=seed))
             optimizer.update(HyperParameters(0.1, 0.9, 1e-4))
         return checksum(network.each_weight()), b"".join(each.asnumpy().tobytes() for each in network.statistics)
 
