@@ -1,4 +1,7 @@
-"""Three readers that make the same batches of the same records: our DALI pipeline, MXNet's own reader, and Pillow."""
+"""Three readers that make the same batches of the same records: our DALI pipeline, MXNet's own reader, and Pillow.
+
+Batches are NumPy arrays in memory of their own.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ def read_by_mxnet(recipe: Recipe, folder: Path) -> Iterator[Any]:
     )
     while True:
         for batch in reader:
-            yield batch.data[0]
+            yield batch.data[0].asnumpy()
         reader.reset()
 
 
@@ -71,9 +74,7 @@ def read_by_pillow(recipe: Recipe, folder: Path) -> Iterator[Any]:
 
     The loader decodes, crops and resizes, flips, and normalises.
     """
-    import mxnet as mx  # noqa: PLC0415
-
-    from data.input.stream import index_rows  # noqa: PLC0415 (imports MXNet)
+    from data.input.stream import index_rows  # noqa: PLC0415 (imports pydantic)
 
     crop, side = recipe.data.crop, recipe.model.image_size
     assert crop.kind == "resized"
@@ -89,7 +90,7 @@ def read_by_pillow(recipe: Recipe, folder: Path) -> Iterator[Any]:
                     image = jpeg.convert("RGB").resize((side, side), Image.Resampling.BILINEAR, box=box)
                 pixels = (np.asarray(image, np.float32) - mean) / std
                 row[:] = (pixels[:, ::-1] if random.random() < _FLIP_SHARE else pixels).transpose(2, 0, 1)
-            yield mx.nd.array(batch)
+            yield batch.copy()
 
 
 def _random_box(random: np.random.Generator, size: tuple[int, int], crop: Crop) -> tuple[float, float, float, float]:
