@@ -10,6 +10,16 @@ refuse() {
   exit 2
 }
 
+# interface_to ADDRESS: prints the interface that has the address or, on another node, through which it is reached. It
+# prints nothing where `ip` is missing. Without an interface, Gloo announces the address of the host's name, which is
+# 127.0.1.1 in the /etc/hosts of Debian and Ubuntu, and crashes on a host without an entry for its name.
+interface_to() {
+  local own route
+  own=$(ip -o address show to "$1" 2>/dev/null || true)
+  route=$(ip -o route get "$1" 2>/dev/null || true)
+  if [[ $own =~ ^[0-9]+:\ ([^ ]+) || $route =~ \ dev\ ([^ ]+) ]]; then printf '%s\n' "${BASH_REMATCH[1]}"; fi
+}
+
 # mpirun within a Slurm job sets Open MPI's and Slurm's variables, and Slurm's then describe mpirun's own daemon.
 if [[ -n ${HOROVOD_RANK:-} ]]; then
   by=Horovod rank=$HOROVOD_RANK size=$HOROVOD_SIZE local_rank=$HOROVOD_LOCAL_RANK
@@ -27,6 +37,12 @@ if [[ $by == Slurm && ${HOROVOD_CONTROLLER:-} == gloo ]]; then
   export HOROVOD_LOCAL_SIZE=${RANK_LOCAL_SIZE:?} HOROVOD_HOSTNAME=node$SLURM_NODEID
   export HOROVOD_CROSS_RANK=$SLURM_NODEID HOROVOD_CROSS_SIZE=$SLURM_STEP_NUM_NODES
   export HOROVOD_GLOO_RENDEZVOUS_ADDR=$SLURM_LAUNCH_NODE_IPADDR
+  socket=${NCCL_SOCKET_IFNAME:-}
+  interface=${HOROVOD_GLOO_IFACE:-${socket#=}}
+  if [[ $SLURM_STEP_NUM_NODES -gt 1 && -z $interface ]]; then
+    interface=$(interface_to "$SLURM_LAUNCH_NODE_IPADDR")
+  fi
+  [[ -z $interface ]] || export HOROVOD_GLOO_IFACE=$interface
 fi
 
 host=${SLURMD_NODENAME:-$(hostname)}

@@ -21,7 +21,7 @@ _SLURM = {
     "SLURM_LOCALID": "1",
     "SLURM_NODEID": "1",
     "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7",
+    "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
     "SLURMD_NODENAME": "beta",
 }
 _MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
@@ -53,8 +53,15 @@ def test_over_gloo_the_ranks_of_srun_get_the_variables_that_horovodrun_sets() ->
         "HOROVOD_CROSS_RANK": "1",
         "HOROVOD_CROSS_SIZE": "2",
         "HOROVOD_HOSTNAME": "node1",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.7",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+        "HOROVOD_GLOO_IFACE": "lo",
     }
+
+
+@pytest.mark.parametrize("given", [{"NCCL_SOCKET_IFNAME": "=ib0"}, {"HOROVOD_GLOO_IFACE": "ib0"}])
+def test_over_gloo_the_ranks_of_srun_use_the_interface_of_the_cluster_file(given: dict[str, str]) -> None:
+    told = _horovod_variables({**_SLURM, "HOROVOD_CONTROLLER": "gloo", "RANK_LOCAL_SIZE": "2", **given})
+    assert told["HOROVOD_GLOO_IFACE"] == "ib0"
 
 
 def test_over_mpi_no_variable_is_set_and_mpirun_is_believed_within_a_slurm_job() -> None:
