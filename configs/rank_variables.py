@@ -31,6 +31,10 @@ def rank_environment(cluster: Cluster) -> dict[str, str]:
     # reduced by NCCL, whatever HOROVOD_CPU_OPERATIONS says.
     controller = _controller(cluster)
     variables |= {"HOROVOD_CONTROLLER": controller, "HOROVOD_CPU_OPERATIONS": controller}
+    if controller == "mpi":
+        # Both would rewrite munmap, madvise and others in memory while MPI starts. A thread of the overlapped start-up
+        # that is inside such a function crashes. The hooks serve caches of RDMA buffers that MPI moves itself.
+        variables |= {"OMPI_MCA_memory": "^patcher", "UCX_MEM_MMAP_HOOK_MODE": "none"}
     if communication.allreduce != "flat":
         variables[f"HOROVOD_{communication.allreduce.upper()}_ALLREDUCE"] = "1"
     if cluster.node.hcas:

@@ -35,12 +35,14 @@ export MXNET_GPU_WORKER_NTHREADS=1
 export MXNET_UPDATE_ON_KVSTORE=0
 export NCCL_IB_HCA='=mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_6,mlx5_7,mlx5_8,mlx5_9'
 export NCCL_NET_GDR_READ=1
+export OMPI_MCA_memory='^patcher'
 export OMP_NUM_THREADS=1
 export RANK_CORES='48-55 56-63 16-23 24-31 112-119 120-127 80-87 88-95'
 export RANK_DEVICE=gpu
 export RANK_HCAS='mlx5_0 mlx5_1 mlx5_2 mlx5_3 mlx5_6 mlx5_7 mlx5_8 mlx5_9'
 export RANK_LOCAL_SIZE=8
 export RANK_WORLD_SIZE=16
+export UCX_MEM_MMAP_HOOK_MODE=none
 
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 if [[ ${#hosts[@]} -ne $num_hosts ]]; then
