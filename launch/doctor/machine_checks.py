@@ -89,14 +89,17 @@ def _memory(report: ProbeReport, machine: Facts) -> CheckResult:
     if report.plan is None:
         words = f"{_gb(free)} free, not compared with a plan"
         return CheckResult("WARN", "memory", words, "name a recipe with --recipe")
-    planned = report.plan["memory"]["total_bytes"]
+    memory = report.plan["memory"]
+    planned = memory["total_bytes"]
     on_gpu = cluster.device == "gpu"
     gpus = machine["machine"]["environment"]["gpus"] or []
     smallest = min((int(gpu["memory.total"].split()[0]) << 20 for gpu in gpus), default=None) if on_gpu else None
     if smallest is not None and planned > smallest:
+        level: Level = "FAIL" if memory["certain_bytes"] > smallest else "WARN"
         words = f"the plan needs {_gb(planned)} and a GPU has {_gb(smallest)}"
-        return CheckResult("FAIL", "memory", words, "lower batch.global_size or raise batch.accumulation_steps")
-    needed = cluster.ranks_per_node * (_PROCESS_BYTES + (0 if on_gpu else planned))
+        return CheckResult(level, "memory", words, "lower batch.global_size or raise batch.accumulation_steps")
+    on_host = memory["pinned_bytes_per_node"] if on_gpu else cluster.ranks_per_node * planned
+    needed = cluster.ranks_per_node * _PROCESS_BYTES + on_host
     if free is not None and needed > free:
         words = f"{_gb(free)} free, {_gb(needed)} needed for {cluster.ranks_per_node} ranks"
         return CheckResult("FAIL", "memory", words, "end other programs, lower the batch, or start fewer ranks a node")

@@ -111,7 +111,7 @@ def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
     # The sum of a gradient over micro-batches is float32, see train.engine.mxnet.network.
     precision = "float32" if plan.accumulation_steps > 1 else engine.precision
     sizes = gradient_bytes(network.parameters, BYTES_PER_NUMBER[precision])
-    buffers = estimate_input(network, plan, engine, on_gpu=cluster.device == "gpu")
+    buffers = estimate_input(recipe, cluster, plan)
     return {
         "parameters": network.num_parameters,
         "tensors": len(sizes),
@@ -127,19 +127,18 @@ def _memory(
     recipe: Recipe, cluster: Cluster, plan: RunPlan, network: Network, buffers: InputBuffers
 ) -> dict[str, int | bool | None]:
     """Return the estimated bytes of a rank by purpose, the bytes that it may use, and whether the estimate fits."""
-    on_gpu, node = cluster.device == "gpu", cluster.node
-    num_moments = recipe.optimizer.num_moments
-    estimate = estimate_memory(network, plan, cluster.engine, buffers, on_gpu=on_gpu, num_moments=num_moments)
-    if on_gpu:
+    estimate, node = estimate_memory(recipe, cluster, plan, network, buffers), cluster.node
+    if cluster.device == "gpu":
         available = node.gpu_memory_bytes
     else:
         available = None if node.memory_bytes is None else node.memory_bytes // cluster.ranks_per_node
-    total = estimate.total_bytes
     return {
         **asdict(estimate),
-        "total_bytes": total,
+        "total_bytes": estimate.total_bytes,
+        "certain_bytes": estimate.certain_bytes,
+        "pinned_bytes_per_node": cluster.ranks_per_node * buffers.pinned_bytes,
         "available_bytes": available,
-        "fits": None if available is None else total <= available,
+        "fits": None if available is None else estimate.total_bytes <= available,
     }
 
 

@@ -1,110 +1,208 @@
-"""The memory of a rank's device during training, estimated from the table of the network's layers.
+"""The memory of a rank during training, by purpose, estimated from the table of the network's layers.
 
-The estimate was never compared with a measurement on a GPU. Its purpose is to tell 4 GB from 40 GB before a job waits
-in a queue. Imports no framework.
+Activations were compared with what MXNet allocates on a CPU (`tests/train/plan/test_memory.py`). The parts that only a
+GPU has (context, cuDNN's workspace, NCCL, nvJPEG) follow from the libraries' sources and settings, and were never
+compared with a GPU; ``./run.sh doctor --step`` compares them. Imports no framework.
 """
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 from configs.plan import RunPlan
-from configs.schema import EngineSettings
-from train.networks.arch import Layer, Network
+from configs.schema import Cluster, Recipe
+from train.networks.arch import Layer, Network, gradient_bytes
 
-__all__ = ["BYTES_PER_NUMBER", "InputBuffers", "MemoryEstimate", "estimate_input", "estimate_memory"]
+__all__ = [
+    "BYTES_PER_NUMBER", "InputBuffers", "MemoryEstimate", "estimate_input", "estimate_memory", "inference_elements",
+]  # fmt: skip
 
 BYTES_PER_NUMBER = {"float32": 4, "float16": 2}
 
-_CUDA_BYTES = 3 << 29
-"""Assumed for the CUDA context, the workspace of cuDNN and the buffers of NCCL: 1.5 GiB."""
+_CUDA_BYTES = 1 << 30
+"""Assumed for the CUDA context with the kernels of MXNet, cuDNN and cuBLAS: 1 GiB."""
 
-_GPU_DECODER_BYTES = 211_025_920
-"""Device memory that `data.input.pipeline` lets nvJPEG allocate in advance."""
+_WORKSPACE_BYTES = 1 << 30
+"""Most memory that MXNet lets cuDNN take for a convolution's temporary results: the default of the operator's
+``workspace``, 1,024 MB. All convolutions of a device share one."""
+
+_NCCL_CHANNELS, _NCCL_BUFFER_BYTES = 16, 4 << 20
+"""NCCL's usual number of channels and its default NCCL_BUFFSIZE. A channel has a buffer to send and one to receive."""
+
+_ROUTES = {"flat": 1, "hierarchical": 3, "torus": 3}
+"""NCCL communicators by ``communication.allreduce``: all ranks; also those of the node, and those across nodes."""
+
+_NVJPEG_DEVICE_BYTES, _NVJPEG_HOST_BYTES = 211_025_920, 140_544_512
+"""What `data.input.pipeline` lets nvJPEG allocate in advance, as DALI's own ImageNet examples do. DALI keeps one buffer
+on the GPU and two page-locked buffers on the host for each decoding thread. *Source*: DALI's nvJPEG decoder,
+``nvjpeg_memory::AddBuffer``."""
+
+_DECODED_BYTES = 500 * 400 * 3
+"""A decoded image of ImageNet: about 500 x 400 px."""
 
 _LIVE_GRADIENTS = 2
 """Gradients of activations that backward holds at once, counted as the largest: one is read, one is written."""
 
+_PLANNING_LOSS = 2
+"""What inference takes over what must live at once: 1.6 (ResNet-50) and 2.1 (GoogLeNet) measured on a CPU. DenseNet-121
+takes 10, because MXNet does not reuse the memory of its concatenations."""
+
 
 @dataclass(frozen=True)
 class InputBuffers:
-    """The memory of one rank's DALI pipeline.
+    """The memory of one rank's DALI pipelines.
 
     Attributes:
-        threads: CPU threads of the pipeline.
-        prefetch_depth: Batches that the pipeline prepares in advance.
+        pipelines: Pipelines that exist at once: evaluation, training, and training on plain images.
+        threads: CPU threads of a pipeline.
+        prefetch_depth: Batches that a pipeline prepares in advance.
         batch_bytes: Bytes of one batch.
-        queued_bytes: Bytes of all batches that are prepared in advance.
-        decoder_bytes: Bytes of the JPEG decoder on the GPU; 0 on a CPU.
+        queued_bytes: Bytes of all batches that are prepared in advance, and of those that queued steps still hold.
+        decoder_bytes: Bytes of the JPEG decoders on the GPU, with decoded images; 0 on a CPU.
+        pinned_bytes: Page-locked bytes of the host, for the JPEG decoders of a GPU; 0 on a CPU.
     """
 
+    pipelines: int
     threads: int
     prefetch_depth: int
     batch_bytes: int
     queued_bytes: int
     decoder_bytes: int
+    pinned_bytes: int
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of one rank, by purpose."""
+    """Bytes of one rank, by purpose.
+
+    Attributes:
+        weights_bytes: What the network computes with, and the float32 masters of float16 weights.
+        gradients_bytes: One gradient for each parameter, and the float32 sums of accumulated float16 gradients.
+        optimizer_bytes: Moments.
+        activations_bytes: Outputs of layers that backward needs, for one micro-batch, and their gradients.
+        evaluation_bytes: Weights with batch norm folded in, and the outputs of inference.
+        input_bytes: Batches and decoders.
+        communication_bytes: Horovod's fusion buffer and NCCL's channels.
+        workspace_bytes: Temporary results of convolutions, an upper limit.
+        libraries_bytes: Context and kernels.
+    """
 
     weights_bytes: int
     gradients_bytes: int
     optimizer_bytes: int
     activations_bytes: int
+    evaluation_bytes: int
     input_bytes: int
+    communication_bytes: int
+    workspace_bytes: int
     libraries_bytes: int
 
     @property
     def total_bytes(self) -> int:
         """The sum over all purposes."""
-        return sum(astuple(self))
+        return sum(getattr(self, field.name) for field in fields(self))
+
+    @property
+    def certain_bytes(self) -> int:
+        """The part that follows from the recipe: without the limits and assumptions about libraries."""
+        return self.total_bytes - self.workspace_bytes - self.libraries_bytes
 
 
-def estimate_input(network: Network, plan: RunPlan, engine: EngineSettings, *, on_gpu: bool) -> InputBuffers:
-    """Return the buffers of the input: for each place of the queue, one micro-batch of cropped, normalised images."""
-    numbers = plan.per_rank_batch_size * network.input_channels * network.image_size**2
-    batch_bytes = numbers * BYTES_PER_NUMBER[engine.precision]
+def estimate_input(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> InputBuffers:
+    """Return the buffers of a rank's input.
+
+    Every pipeline holds ``prefetch_depth`` batches of cropped, normalised images. A batch is copied for the step, and
+    the copies of ``run_ahead_steps`` queued steps live on.
+    """
+    engine, model, batch = cluster.engine, recipe.model, plan.per_rank_batch_size
+    on_gpu = cluster.device == "gpu"
+    # DALI writes float32 on a CPU, and the engine's precision on a GPU.
+    width = BYTES_PER_NUMBER[engine.precision] if on_gpu else 4
+    batch_bytes = batch * model.input_channels * model.image_size**2 * width
+    is_packed = recipe.data.source != "synthetic"
+    pipelines = (2 + (recipe.data.plain_from_epoch is not None)) * is_packed
+    held = pipelines * engine.prefetch_depth + engine.run_ahead_steps + 1
+    decoders = pipelines * engine.input_threads * on_gpu
+    decoded = pipelines * engine.prefetch_depth * batch * _DECODED_BYTES * on_gpu
     return InputBuffers(
+        pipelines=pipelines,
         threads=engine.input_threads,
         prefetch_depth=engine.prefetch_depth,
         batch_bytes=batch_bytes,
-        queued_bytes=engine.prefetch_depth * batch_bytes,
-        decoder_bytes=_GPU_DECODER_BYTES if on_gpu else 0,
+        queued_bytes=held * batch_bytes,
+        decoder_bytes=decoders * _NVJPEG_DEVICE_BYTES + decoded,
+        pinned_bytes=decoders * 2 * _NVJPEG_HOST_BYTES,
     )
 
 
 def estimate_memory(
-    network: Network, plan: RunPlan, engine: EngineSettings, buffers: InputBuffers, *, on_gpu: bool, num_moments: int
+    recipe: Recipe, cluster: Cluster, plan: RunPlan, network: Network, buffers: InputBuffers
 ) -> MemoryEstimate:
     """Estimate a rank's memory during training.
 
     Backward needs the outputs of convolutions, ReLUs, pools and concatenations. The outputs of batch norms and
     additions are not kept, because the ReLU behind them overwrites them. With float16, each weight also has a float32
-    master copy.
+    master copy; parameters of batch norm are float32.
 
     Args:
-        network: The layers.
+        recipe: Has the optimizer.
+        cluster: Precision, device and communication.
         plan: Gives the images of a micro-batch.
-        engine: Gives the precision.
+        network: The layers.
         buffers: Of `estimate_input`.
-        on_gpu: Whether the rank computes on a GPU.
-        num_moments: Numbers that the optimizer keeps for each weight, always in float32.
     """
-    width = BYTES_PER_NUMBER[engine.precision]
+    width, on_gpu = BYTES_PER_NUMBER[cluster.engine.precision], cluster.device == "gpu"
+    own = sum(gradient_bytes(network.parameters, width))
+    is_half = cluster.engine.precision == "float16"
+    masters = sum(4 * each.size for each in network.parameters if is_half and each.kind not in ("gamma", "beta"))
     kept = [layer.output_elements for layer in network.layers if _is_kept(layer)]
     live = sum(kept) + _LIVE_GRADIENTS * max(kept)
-    master = 4 if engine.precision == "float16" else 0
+    folded = sum(each.size for each in network.parameters if each.kind == "weight") * width
     return MemoryEstimate(
-        weights_bytes=network.num_parameters * (width + master),
-        gradients_bytes=network.num_parameters * width,
-        optimizer_bytes=network.num_parameters * 4 * num_moments,
+        weights_bytes=own + masters,
+        gradients_bytes=own + (masters if plan.accumulation_steps > 1 else 0),
+        optimizer_bytes=network.num_parameters * 4 * recipe.optimizer.num_moments,
         activations_bytes=plan.per_rank_batch_size * live * width,
+        evaluation_bytes=folded + plan.per_rank_batch_size * _PLANNING_LOSS * inference_elements(network) * width,
         input_bytes=buffers.queued_bytes + buffers.decoder_bytes,
+        communication_bytes=_communication_bytes(cluster),
+        workspace_bytes=_WORKSPACE_BYTES if on_gpu else 0,
         libraries_bytes=_CUDA_BYTES if on_gpu else 0,
     )
 
 
+def inference_elements(network: Network) -> int:
+    """Return the most elements that live at once in inference, for one image; operators that can work in place do."""
+    last_use = {name: number for number, layer in enumerate(network.layers) for name in layer.inputs}
+    alive = {"data": network.input_channels * network.image_size**2}
+    most = 0
+    for number, layer in enumerate(network.layers):
+        ended = [name for name in set(layer.inputs) if last_use[name] == number]
+        is_in_place = layer.kind in ("bn", "relu", "add", "dropout") and bool(ended)
+        most = max(most, sum(alive.values()) + (0 if is_in_place else layer.output_elements))
+        alive[layer.name] = layer.output_elements
+        for name in ended:
+            del alive[name]
+    return most
+
+
 def _is_kept(layer: Layer) -> bool:
     return layer.kind not in ("bn", "add")
+
+
+def _communication_bytes(cluster: Cluster) -> int:
+    communication, variables = cluster.communication, cluster.environment
+    if cluster.world_size == 1 or communication.kind != "horovod":
+        return 0
+    fusion = communication.bucket_bytes
+    if communication.backend != "nccl":
+        return fusion
+    channels = _number(variables, "NCCL_MAX_NCHANNELS", _NCCL_CHANNELS)
+    buffer = _number(variables, "NCCL_BUFFSIZE", _NCCL_BUFFER_BYTES)
+    return fusion + _ROUTES[communication.allreduce] * 2 * channels * buffer
+
+
+def _number(variables: Mapping[str, str], name: str, default: int) -> int:
+    given = variables.get(name, "")
+    return int(given) if given.isdecimal() else default

@@ -11,7 +11,19 @@ __all__ = ["draw", "render"]
 _WIDTH, _HEIGHT = 72, 10
 _LISTED_EVALUATIONS = 6
 """Evaluations up to which the line lists every epoch; of more it lists the first three and the last two."""
-_PURPOSES = ("weights", "gradients", "optimizer", "activations", "input", "libraries", "total")
+_PURPOSES = {
+    "weights": "",
+    "gradients": "",
+    "optimizer": "",
+    "activations": "  of one micro-batch",
+    "evaluation": "  folded weights and activations",
+    "input": "  batches and decoders",
+    "communication": "  fusion buffer and NCCL",
+    "workspace": "  cuDNN, at most",
+    "libraries": "  assumed",
+    "total": "",
+}
+"""Purpose -> a note on what is counted; purposes that take nothing are left out."""
 
 
 def render(document: Mapping[str, Any]) -> str:
@@ -104,21 +116,34 @@ def _network(document: Mapping[str, Any]) -> list[str]:
 
 def _memory(document: Mapping[str, Any]) -> list[str]:
     memory, dali = document["memory"], document["dali"]
-    lines = [f"{purpose:<12}{_megabytes(memory[f'{purpose}_bytes'])}" for purpose in _PURPOSES]
-    if memory["available_bytes"] is None:
-        lines.append(
-            "available   unknown: the cluster file has neither node.memory_bytes (CPU) nor node.gpu_memory_bytes (GPU)"
-        )
+    lines = [
+        f"{purpose:<15}{_megabytes(memory[f'{purpose}_bytes'])}{note}"
+        for purpose, note in _PURPOSES.items()
+        if memory[f"{purpose}_bytes"]
+    ]
+    lines.append(_verdict(memory))
+    batch, decoder, pinned = (
+        _megabytes(number).strip()
+        for number in (dali["batch_bytes"], dali["decoder_bytes"], memory["pinned_bytes_per_node"])
+    )
+    queue = f"{dali['threads']} threads each, {dali['prefetch_depth']} batches of {batch} in advance"
+    lines.append(f"DALI: {dali['pipelines']} pipelines with {queue}, decoders {decoder}")
+    return [*lines, f"page-locked memory of a node, for the decoders: {pinned}"] if dali["pinned_bytes"] else lines
+
+
+def _verdict(memory: Mapping[str, Any]) -> str:
+    available = memory["available_bytes"]
+    if available is None:
+        keys = "node.memory_bytes (CPU) nor node.gpu_memory_bytes (GPU)"
+        return f"{'available':<15}unknown: the cluster file has neither {keys}"
+    remedy = "use more ranks, or accumulate smaller micro-batches (batch.bn_span)"
+    if memory["fits"]:
+        verdict = "fits"
+    elif memory["certain_bytes"] <= available:
+        verdict = f"TIGHT: fits only if the libraries take less than assumed; {remedy}"
     else:
-        verdict = (
-            "fits"
-            if memory["fits"]
-            else "DOES NOT FIT: use more ranks, or accumulate smaller micro-batches (batch.bn_span)"
-        )
-        lines.append(f"{'available':<12}{_megabytes(memory['available_bytes'])}: {verdict}")
-    batch, decoder = (_megabytes(dali[key]).strip() for key in ("batch_bytes", "decoder_bytes"))
-    queue = f"{dali['threads']} threads, {dali['prefetch_depth']} batches of {batch} in advance"
-    return [*lines, f"DALI: {queue}, decoder {decoder}"]
+        verdict = f"DOES NOT FIT: {_megabytes(memory['certain_bytes'] - available).strip()} too much; {remedy}"
+    return f"{'available':<15}{_megabytes(available)}: {verdict}"
 
 
 def _compliance(compliance: Mapping[str, Any]) -> list[str]:

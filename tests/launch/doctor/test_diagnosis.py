@@ -14,7 +14,10 @@ from launch.doctor.diagnosis import judge
 
 Ranks = list[dict[str, Any]]
 CLUSTER = load_cluster("dgx-a100", ["cluster.ranks_per_node=2", "cluster.node.rank_cores=[]", "cluster.num_nodes=3"])
-PLAN = {"memory": {"total_bytes": 10e9}, "parameters": 25_557_032}
+PLAN = {
+    "memory": {"total_bytes": 10e9, "certain_bytes": 9e9, "pinned_bytes_per_node": 20e9},
+    "parameters": 25_557_032,
+}
 
 
 def _machine() -> dict[str, Any]:
@@ -99,8 +102,9 @@ TROUBLES = [
      "versions (node2): mxnet-cu112 1.9.0, elsewhere 1.9.1; start the program of all hosts from one folder or image"),
     (_set(4, "machine", "environment", "packages", "tqdm", to="4.67"), "WARN", "versions (node2): tqdm 4.67"),
     (_set(0, "machine", "environment", "git", "commit", to="def"), "FAIL", "versions (node0): commit def"),
-    (_set(2, "machine", "memory_available_bytes", to=1e8), "FAIL", "memory (node1): 0.1 GB free, 0.6 GB needed"),
+    (_set(2, "machine", "memory_available_bytes", to=1e8), "FAIL", "memory (node1): 0.1 GB free, 20.6 GB needed"),
     (_set(2, "machine", "environment", "gpus", 0, "memory.total", to="8000 MiB"), "FAIL", "memory (node1): the plan"),
+    (_set(2, "machine", "environment", "gpus", 0, "memory.total", to="9200 MiB"), "WARN", "memory (node1): the plan"),
     (_set(2, "machine", "runs", "free_bytes", to=2e9), "WARN", "disk (node1): 2.0 GB free at /runs, 4.1 GB needed"),
     (_set(2, "machine", "runs", "is_writable", to=False), "FAIL", "disk (node1): /runs is not writable;"),
     (_set(2, "machine", "shm_free_bytes", to=64 << 20), "WARN", "shared memory (node1): 0.1 GB free"),

@@ -1,0 +1,136 @@
+"""The estimated memory of a rank: MXNet's own allocations, the arithmetic of each part, and the verdict."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from configs.load import ROOT, load_both
+from train.networks.arch import build_network
+from train.networks.table import Network, Rows
+from train.plan.document import plan_document
+from train.plan.memory import inference_elements
+from train.plan.text import render
+
+_GROWTH = """
+import sys
+from train.engine.mxnet.mxnet_import import import_mxnet
+import_mxnet()
+import mxnet as mx
+from configs.load import load_both
+from train.engine.mxnet.network import TrainedNetwork
+from train.networks.arch import build_network
+
+def resident():
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * 4096
+
+recipe, cluster = load_both("imagenet-b256", "laptop", [f"model.name={sys.argv[1]}", "model.image_size=64"])
+table = build_network(sys.argv[1], num_classes=1000, image_size=64)
+network = TrainedNetwork(
+    table, model=recipe.model, loss=recipe.loss, engine=cluster.engine, context=mx.cpu(), accumulate=False
+)
+batch = int(sys.argv[2])
+images, labels = mx.nd.zeros((batch, *network.image_shape)), mx.nd.zeros((batch,))
+mx.nd.waitall()
+before = resident()
+network.forward(images, labels)
+network.backward()
+mx.nd.waitall()
+print(resident() - before)
+"""
+
+
+def _memory(recipe: str, cluster: str, *overrides: str) -> dict[str, Any]:
+    memory: dict[str, Any] = plan_document(*load_both(recipe, cluster, overrides))["memory"]
+    return memory
+
+
+def _growth(network: str, batch: int) -> int:
+    """Return the bytes by which a process grows in its first step."""
+    command = [sys.executable, "-c", _GROWTH, network, str(batch)]
+    return int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["resnet50", "densenet121"])
+def test_the_activations_of_an_image_are_those_that_mxnet_allocates(network: str) -> None:
+    few, many = 4, 12
+    measured = (_growth(network, many) - _growth(network, few)) / (many - few)
+    sets = [f"model.name={network}", "model.image_size=64", "batch.global_size=2"]
+    assert _memory("imagenet-b256", "laptop", *sets)["activations_bytes"] == pytest.approx(measured, rel=0.2)
+
+
+def test_float16_halves_all_but_the_masters_the_moments_and_batch_norm() -> None:
+    half, full = (
+        _memory("abci-b86016", "abci-v100", f"cluster.engine.precision={name}") for name in ("float16", "float32")
+    )
+    table = build_network("resnet50", num_classes=1000, image_size=224, input_channels=4)
+    norms = sum(each.size for each in table.parameters if each.kind in ("gamma", "beta"))
+    others = table.num_parameters - norms
+    assert half["weights_bytes"] == 6 * others + 4 * norms
+    assert full["weights_bytes"] == full["gradients_bytes"] == 4 * table.num_parameters
+    assert half["gradients_bytes"] == 2 * others + 4 * norms
+    assert 2 * half["activations_bytes"] == full["activations_bytes"]
+    assert half["optimizer_bytes"] == full["optimizer_bytes"]
+
+
+def test_accumulated_float16_gradients_have_float32_sums_beside_them() -> None:
+    sets = ["batch.bn_span=21", "cluster.engine.precision=float16"]
+    once, twice = (_memory("abci-b86016", "abci-v100", *each) for each in ([], sets))
+    table = build_network("resnet50", num_classes=1000, image_size=224, input_channels=4)
+    norms = sum(each.size for each in table.parameters if each.kind in ("gamma", "beta"))
+    assert twice["gradients_bytes"] - once["gradients_bytes"] == 4 * (table.num_parameters - norms)
+    assert 2 * twice["activations_bytes"] == once["activations_bytes"]
+
+
+def test_every_pipeline_has_decoders_of_its_own_and_two_pinned_buffers_a_thread() -> None:
+    three, two = (_memory("abci-b86016", "abci-v100", f"data.plain_from_epoch={each}") for each in ("86", "null"))
+    one_pipeline = 3 * 211_025_920 + 3 * 42 * (224 * 224 * 4 * 2 + 600_000)
+    assert three["input_bytes"] - two["input_bytes"] == one_pipeline
+    assert three["pinned_bytes_per_node"] == 4 * 3 * 3 * 2 * 140_544_512
+    threads = _memory("abci-b86016", "abci-v100", "cluster.engine.input_threads=6")
+    assert threads["pinned_bytes_per_node"] == 2 * three["pinned_bytes_per_node"]
+
+
+def test_the_plan_reserves_what_the_pipeline_reserves() -> None:
+    from data.input import pipeline
+    from train.plan import memory
+
+    assert pipeline._GPU_DECODER["device_memory_padding"] == memory._NVJPEG_DEVICE_BYTES
+    assert pipeline._GPU_DECODER["host_memory_padding"] == memory._NVJPEG_HOST_BYTES
+
+
+def test_the_buffers_of_nccl_follow_from_its_variables() -> None:
+    flat, torus = (
+        _memory("abci-b86016", "abci-v100", f"cluster.communication.allreduce={name}") for name in ("flat", "torus")
+    )
+    fusion, ring = 16 << 20, 2 * 16 * 2097152
+    assert flat["communication_bytes"] == fusion + ring
+    assert torus["communication_bytes"] == fusion + 3 * ring
+
+
+def test_inference_holds_a_layer_with_its_inputs_and_what_later_layers_read() -> None:
+    rows = Rows(3, 8)
+    stem = rows.conv_bn("stem", "data", 4, relu=True)
+    branch = rows.conv_bn("branch", stem, 4)
+    total = rows.add("total", "add", branch, stem)
+    rows.dense("classifier", total, 10)
+    network = Network("small", 8, 3, 10, tuple(rows.layers))
+    # The most is alive in the branch: the stem's output, which the addition reads later, and the branch's own.
+    assert inference_elements(network) == 2 * 4 * 8 * 8
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "words"), [(16, "fits"), (6, "TIGHT: fits only if the libraries take less"), (4, "DOES NOT FIT: ")]
+)
+def test_the_plan_says_how_well_a_rank_fits(gigabytes: int, words: str) -> None:
+    sets = [f"cluster.node.gpu_memory_bytes={gigabytes << 30}"]
+    text = render(plan_document(*load_both("abci-b86016", "abci-v100", sets)))
+    found = re.search(r"^  available .* MB: (.*)$", text, re.MULTILINE)
+    assert found is not None
+    assert found[1].startswith(words)
