@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from logs.read.evaluations import CAP, Evaluations
 from logs.read.lines import Event, read_events, ruleset_at, to_number
-from logs.read.record import EpochSpan, Evaluation, RunRecord, as_integer, elapsed
+from logs.read.record import Evaluation, RunRecord, elapsed
+from logs.read.spans import Spans
 
 __all__ = ["parse_events", "parse_log"]
 
@@ -55,11 +56,11 @@ class _Parser:
             "run_start": self._once,
             "run_stop": self._once,
             "run_final": self._once,
-            "epoch_start": self._start,
-            "epoch_stop": self._stop,
-            "block_start": self._start,
-            "block_stop": self._stop,
-            "train_epoch": self._train_epoch,
+            "epoch_start": self._span,
+            "epoch_stop": self._span,
+            "block_start": self._span,
+            "block_stop": self._span,
+            "train_epoch": self._span,
             "eval_start": self._eval_start,
             "eval_stop": self._eval_stop,
             "eval_accuracy": self._eval_accuracy,
@@ -74,11 +75,9 @@ class _Parser:
         self.at: dict[str, Event] = {}
         self.init_starts, self.init_spread_s = 0, 0.0
         self.last_s: float | None = None
-        self.spans: dict[str, dict[float, list[float]]] = {"epoch": {}, "block": {}}
-        self.counts: dict[float, float] = {}
+        self.spans = Spans()
         self.evaluations = Evaluations()
         self.throughputs: dict[float, float] = {}
-        self._open_epoch: float | None = None
         self._is_resumed = False
 
     def add(self, event: Event | None) -> None:
@@ -124,43 +123,18 @@ class _Parser:
     def _once(self, event: Event) -> None:
         """Keep the first event of a key that every rank may log."""
         if event.key == "run_stop":
-            self._close_epoch(event.time_s)
+            self.spans.close(event.time_s)
         self.at.setdefault(event.key, event)
 
     def _seed(self, event: Event) -> None:
         if isinstance(event.value, int | str) and event.value not in self.seeds and len(self.seeds) < CAP:
             self.seeds.append(event.value)
 
-    def _start(self, event: Event) -> None:
-        kind, epoch = _kind_and_epoch(event)
-        if epoch is None or event.time_s is None or len(self.spans[kind]) >= CAP:
-            return
-        if kind == "block":
-            self.counts[epoch] = to_number(event.metadata.get("epoch_count")) or 1.0
-        self.spans[kind].setdefault(epoch, [event.time_s])
-
-    def _stop(self, event: Event) -> None:
-        kind, epoch = _kind_and_epoch(event)
-        span = self.spans[kind].get(epoch) if epoch is not None else None
-        if span and event.time_s is not None:
-            span[1:] = [max([event.time_s, *span[1:]])]
-
-    def _train_epoch(self, event: Event) -> None:
-        """Begin an epoch of v0.5, which logs no end of an epoch: the next epoch or an evaluation ends it."""
-        self._close_epoch(event.time_s)
-        epoch = to_number(event.value)
-        if epoch is not None and event.time_s is not None and len(self.spans["epoch"]) < CAP:
-            self.spans["epoch"].setdefault(epoch, [event.time_s])
-            self._open_epoch = epoch
-
-    def _close_epoch(self, time_s: float | None) -> None:
-        span = self.spans["epoch"].get(self._open_epoch) if self._open_epoch is not None else None
-        if span and len(span) == 1 and time_s is not None:
-            span.append(time_s)
-        self._open_epoch = None
+    def _span(self, event: Event) -> None:
+        self.spans.add(event)
 
     def _eval_start(self, event: Event) -> None:
-        self._close_epoch(event.time_s)
+        self.spans.close(event.time_s)
         self.evaluations.start(event)
 
     def _eval_stop(self, event: Event) -> None:
@@ -182,6 +156,7 @@ class _Parser:
         shift = 1 if self._counts_from_zero() else 0
         evaluations = self.evaluations.since(start, shift)
         ends = [value for value in (stop, self.last_s) if value is not None]
+        elapsed_s = elapsed(start, max(ends, default=None))
         points = self.points
         target = to_number(self.settings.get("eval_target"))
         known = any(value is not None for value in (self.first_s, self.ruleset)) or bool(points or self.at)
@@ -202,9 +177,10 @@ class _Parser:
             init_starts=(self.init_starts, self.init_spread_s),
             init_s=elapsed(self._time("init_start"), self._time("init_stop")),
             time_to_train_s=elapsed(start, stop),
-            elapsed_s=elapsed(start, max(ends, default=None)),
+            elapsed_s=elapsed_s,
             evaluations=evaluations,
-            epoch_spans=self._spans(start, shift),
+            epoch_spans=self.spans.since(start, shift, self.evaluations, evaluations, elapsed_s or 0.0),
+            last_epoch=self.spans.last_epoch(shift),
             throughputs=tuple((epoch + shift, rate) for epoch, rate in sorted(self.throughputs.items())),
             settings=dict(sorted(self.settings.items())),
             unreadable=self.unreadable,
@@ -221,8 +197,8 @@ class _Parser:
         """Return whether the log numbers epochs from 0, as v0.5 allowed."""
         if self.ruleset != "0.5.0":
             return False
-        if self.spans["epoch"]:
-            return min(self.spans["epoch"]) == 0
+        if (first := self.spans.first_epoch()) is not None:
+            return first == 0
         # Without epoch events: eval_offset is the first evaluated epoch, numbered from 0.
         return self.evaluations.first_epoch() == to_number(self.points.get("eval_offset"))
 
@@ -237,25 +213,6 @@ class _Parser:
             reached = max((each.accuracy for each in evaluations if each.accuracy is not None), default=None)
             return None if reached is None or target is None else "success" if reached >= target else "aborted"
         return "success" if str(status).lower() in ("success", "true") else "aborted"
-
-    def _spans(self, start: float | None, shift: int) -> tuple[EpochSpan, ...]:
-        """Return the epochs; if the log has no ends of epochs, the blocks up to their evaluations."""
-        if start is None:
-            return ()
-        if any(len(span) > 1 for span in self.spans["epoch"].values()):
-            found = [(epoch + shift, span, 1.0) for epoch, span in self.spans["epoch"].items()]
-        else:
-            blocks = self.spans["block"].items()
-            found = [(epoch, self._without_evaluation(span), self.counts[epoch]) for epoch, span in blocks]
-        return tuple(
-            EpochSpan(as_integer(epoch), round(span[0] - start, 6), round(span[1] - start, 6), count)
-            for epoch, span, count in sorted(found)
-            if len(span) > 1 and span[1] >= span[0] >= start
-        )
-
-    def _without_evaluation(self, span: list[float]) -> list[float]:
-        inside = [at for at in self.evaluations.begins() if span[1:] and span[0] < at < span[1]]
-        return [span[0], min(inside)] if inside else span
 
 
 _POINTS = frozenset(
@@ -275,12 +232,6 @@ _POINTS = frozenset(
         "eval_offset",
     }
 )
-
-
-def _kind_and_epoch(event: Event) -> tuple[str, float | None]:
-    """Return ``epoch`` or ``block``, and the first epoch of the range."""
-    kind = event.key.partition("_")[0]
-    return kind, event.epoch if kind == "epoch" else to_number(event.metadata.get("first_epoch_num"))
 
 
 def _text(value: Any) -> str | None:

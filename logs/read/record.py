@@ -7,11 +7,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-__all__ = ["EpochSpan", "Evaluation", "RunRecord", "as_integer", "elapsed"]
+__all__ = ["IMAGENET_IMAGES", "IMAGE_BENCHMARK", "EpochSpan", "Evaluation", "RunRecord", "as_integer", "elapsed"]
 
-_LEAST_COVER = 0.1
-"""If epoch events cover a smaller share of the training time, they were all logged at the end, and their times mean
-nothing."""
+IMAGE_BENCHMARK = "resnet"
+IMAGENET_IMAGES = 1_281_167
+"""Training images of the benchmark ``resnet``, for logs that do not say how many images they train on."""
 
 
 def elapsed(begin: float | None, end: float | None) -> float | None:
@@ -74,7 +74,9 @@ class RunRecord:
         init_starts: (number of ranks that logged init_start, seconds from the first to the last of these events).
         time_to_train_s: Seconds from run_start to run_stop; None without run_stop.
         elapsed_s: Seconds from run_start to the last event.
-        epoch_spans: The epochs; if the log marks only blocks, the blocks without their evaluations.
+        epoch_spans: The epochs; if the log marks only blocks, the blocks without their evaluations; if the marks do not
+            cover the run, the stretches between evaluations.
+        last_epoch: The last epoch that has ended, by the log's marks.
         throughputs: (epoch, images/s) pairs from ``tracked_stats`` events.
         settings: Logged hyperparameters, key -> value.
         unreadable: Number of records that could not be read.
@@ -99,6 +101,7 @@ class RunRecord:
     elapsed_s: float | None = None
     evaluations: tuple[Evaluation, ...] = ()
     epoch_spans: tuple[EpochSpan, ...] = ()
+    last_epoch: int | float | None = None
     throughputs: tuple[tuple[float, float], ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     unreadable: int = 0
@@ -107,9 +110,7 @@ class RunRecord:
     def epochs(self) -> int | float | None:
         """Epochs trained before the last evaluation; without evaluations, number of the last epoch that ended."""
         evaluated = [each.epoch for each in self.evaluations if each.epoch is not None]
-        if evaluated:
-            return max(evaluated)
-        return max((as_integer(span.first_epoch + span.epochs - 1) for span in self.epoch_spans), default=None)
+        return max(evaluated) if evaluated else self.last_epoch
 
     @property
     def final_accuracy(self) -> float | None:
@@ -118,18 +119,47 @@ class RunRecord:
 
     @property
     def median_epoch_s(self) -> float | None:
-        """Median seconds of an epoch; if the log marks only blocks, of a block divided by the block's epochs."""
+        """Median seconds of an epoch, without evaluations where the log marks these."""
         lengths = [(span.end_s - span.begin_s) / span.epochs for span in self.epoch_spans]
-        covered = sum(span.end_s - span.begin_s for span in self.epoch_spans)
-        training_s = (self.elapsed_s or 0) - sum(each.seconds or 0 for each in self.evaluations)
-        if not lengths or covered < _LEAST_COVER * training_s:
+        return median(lengths) if lengths else None
+
+    @property
+    def is_of_images(self) -> bool:
+        """Whether the log is of image classification, and not of another benchmark of MLPerf."""
+        return self.benchmark in (None, IMAGE_BENCHMARK)
+
+    @property
+    def images_per_epoch(self) -> int | None:
+        """Training images as the log has them; those of ImageNet for a log of ``resnet`` that does not say."""
+        if not self.is_of_images:
             return None
-        return median(lengths)
+        return self.train_samples or (IMAGENET_IMAGES if self.benchmark == IMAGE_BENCHMARK else None)
 
     @property
     def images_per_s(self) -> float | None:
-        """Training images a second over all ranks: from the median epoch, otherwise from `throughputs`."""
-        epoch_s = self.median_epoch_s
-        if epoch_s and self.train_samples:
-            return self.train_samples / epoch_s
-        return median(rate for _, rate in self.throughputs) if self.throughputs else None
+        """Mean training images a second over all ranks from run_start to run_stop, with evaluations and pauses.
+
+        Without run_stop, the rate is that up to the last evaluation. `no_rate_because` has the reason for None.
+        """
+        if self.no_rate_because:
+            return None
+        return float(self.epochs or 0) * (self.images_per_epoch or 0) / (self._rate_s or 1.0)
+
+    @property
+    def no_rate_because(self) -> str:
+        """Why the log has no images/s, in words; empty if it has."""
+        if not self.is_of_images:
+            return f"the log is of the benchmark {self.benchmark}, which trains on no images"
+        needed = {
+            "train_samples": self.images_per_epoch,
+            "an epoch that has ended": self.epochs,
+            "the times of run_start and of an end": self._rate_s,
+        }
+        missing = [words for words, value in needed.items() if not value]
+        return f"the log does not have {' and '.join(missing)}" if missing else ""
+
+    @property
+    def _rate_s(self) -> float | None:
+        if self.time_to_train_s is not None:
+            return self.time_to_train_s
+        return self.evaluations[-1].at_s if self.evaluations else self.elapsed_s

@@ -97,7 +97,7 @@ def _metric(key: str) -> Callable[[ReportedRun], list[_Sample]]:
 
     def samples(run: ReportedRun) -> list[_Sample]:
         record = run.record
-        size, images, began = record.global_batch_size, record.train_samples, record.began_s
+        size, images, began = record.global_batch_size, record.images_per_epoch, record.began_s
         found: list[_Sample] = []
         for row in run.intervals:
             step, when = to_number(row.get("step")), to_number(row.get("time"))
@@ -113,11 +113,11 @@ def _throughput(run: ReportedRun) -> list[_Sample]:
     record = run.record
     if run.intervals:
         return _metric("images_per_s")(run)
-    if record.median_epoch_s is not None and record.train_samples:
-        spans = [span for span in record.epoch_spans if span.end_s > span.begin_s]
-        rates = [record.train_samples * span.epochs / (span.end_s - span.begin_s) for span in spans]
+    spans = [span for span in record.epoch_spans if span.end_s > span.begin_s]
+    if spans and (images := record.images_per_epoch):
+        rates = [images * span.epochs / (span.end_s - span.begin_s) for span in spans]
         return [(span.first_epoch + span.epochs - 1, span.end_s, rate) for span, rate in zip(spans, rates, strict=True)]
-    return [(epoch, None, rate) for epoch, rate in record.throughputs]
+    return [(epoch, None, rate) for epoch, rate in record.throughputs] if record.is_of_images else []
 
 
 def _references(runs: Sequence[ReportedRun]) -> list[Band]:

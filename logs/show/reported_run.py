@@ -144,6 +144,7 @@ def summarise(run: ReportedRun) -> dict[str, Any]:
         "median_epoch_s": record.median_epoch_s and round(record.median_epoch_s, 6),
         "evaluations": len(record.evaluations) if record.ruleset else None,
         "images_per_s": record.images_per_s and round(record.images_per_s, 3),
+        "no_images_per_s_because": record.no_rate_because or None,
         "seeds": list(record.seeds),
         "curve": [
             {"epoch": each.epoch, "at_s": each.at_s, "accuracy": each.accuracy, "seconds": each.seconds}

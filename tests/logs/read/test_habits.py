@@ -82,7 +82,58 @@ def test_epoch_marks_that_were_written_all_at_once_say_nothing() -> None:
     marks = [(100 + 0.01 * n, f"epoch_{end}", None, {"epoch_num": 1 + n // 2})
              for n, end in enumerate(("start", "stop") * 3)]  # fmt: skip
     record = _record((0, "run_start", None, {}), *marks, (101, "run_stop", None, {"status": "success"}))
-    assert (len(record.epoch_spans), record.median_epoch_s, record.images_per_s) == (3, None, None)
+    assert (record.epochs, record.epoch_spans, record.median_epoch_s) == (3, (), None)
+    assert (record.images_per_s, record.no_rate_because) == (None, "the log does not have train_samples")
+
+
+def _run(*marks: Told, status: str = "success", benchmark: str = "resnet", images: int | None = 1000) -> RunRecord:
+    """Parse a run of 100 s with evaluations of 2 s after 4 and 8 epochs, and the given marks of epochs or blocks."""
+    head: list[Told] = [(0, "submission_benchmark", benchmark, {}), (0, "run_start", None, {})]
+    head += [(0, "train_samples", images, {})] if images else []
+    for epoch, at in ((4, 48), (8, 98)):
+        head.append((at, "eval_start", None, {"epoch_num": epoch}))
+        head.append((at + 2, "eval_accuracy", 0.1 * epoch, {"epoch_num": epoch}))
+        head.append((at + 2, "eval_stop", None, {"epoch_num": epoch}))
+    return _record(*head, *marks, (100, "run_stop", None, {"status": status}))
+
+
+def _marks(key: str, seconds: float, pause: float = 0.0, **metadata: int) -> list[Told]:
+    """Return eight marks of ``seconds``, ``pause`` seconds apart, all with ``metadata`` or numbered from 1."""
+    told: list[Told] = []
+    for n in range(8):
+        begin, own = n * (seconds + pause), metadata or {"epoch_num": n + 1}
+        told += [(begin, f"{key}_start", None, own), (begin + seconds, f"{key}_stop", None, own)]
+    return told
+
+
+def test_marks_ahead_of_the_accelerator_do_not_make_a_run_faster() -> None:
+    # As on 527 nodes in v1.1: the host marks an epoch when it has queued the epoch, in a seventh of the time.
+    honest, ahead = _run(*_marks("epoch", 12)), _run(*_marks("epoch", 1.7, 0.5))
+    assert (honest.median_epoch_s, honest.images_per_s) == (12, 80)
+    assert (ahead.median_epoch_s, ahead.images_per_s) == (12, 80)
+    assert [(span.first_epoch, span.epochs, span.begin_s, span.end_s) for span in ahead.epoch_spans] == [
+        (1, 4, 0, 48), (5, 4, 50, 98),
+    ]  # fmt: skip
+
+
+def test_blocks_of_one_epoch_that_repeat_their_number_do_not_make_a_run_slower() -> None:
+    # As in v1.0 on 1024 chips: block_start of one epoch for each of four epochs, all with the number of the first.
+    blocks = [
+        (at, "block_start", None, {"first_epoch_num": first, "epoch_count": 1})
+        for first, begin in ((1, 0), (5, 50))
+        for at in range(begin, begin + 48, 12)
+    ]
+    ends = [(at, "block_stop", None, {"first_epoch_num": first}) for first, at in ((1, 50), (5, 100))]
+    record = _run(*blocks, *ends)
+    assert (record.epochs, record.median_epoch_s, record.images_per_s) == (8, 12, 80)
+
+
+def test_a_log_of_resnet_trains_on_imagenet_and_other_benchmarks_on_no_images() -> None:
+    assert _run(images=None).images_per_s == pytest.approx(8 * 1281167 / 100)
+    other = _run(benchmark="gpt3", images=2_000_000_000)
+    assert (other.images_per_s, other.images_per_epoch) == (None, None)
+    assert other.no_rate_because == "the log is of the benchmark gpt3, which trains on no images"
+    assert _run(benchmark="resnet", images=1000, status="aborted").images_per_s == 80
 
 
 @pytest.mark.parametrize(("size", "told"), [(511, None), (512, 512), (4096, 4096)])
