@@ -1,4 +1,4 @@
-"""Runs MLPerf's tools for submissions: package, system description, reference convergence (RCP), result summary.
+"""Runs MLPerf's tools for submissions: package, system description, RCP (reference convergence), summary, repository.
 
 The verdicts are read from the tools' output, because most of the tools end with exit status 0 whatever they find. The
 submission tree is copied first, because one tool writes into the tree that it judges.
@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ToolFinding", "judge_package"]
+__all__ = ["ToolFinding", "judge_package", "judge_repository"]
 
 _LINE = re.compile(r"^(ERROR|WARNING) - +(.*)$", re.MULTILINE)
 _USUAL = re.compile(r"^-+$|^FAILED$|^CHECK|^Found parsing|^\s*$")
@@ -41,13 +41,13 @@ class ToolFinding:
 def judge_package(
     org_folder: Path, *, system: str, division: str, ruleset: str = "4.0.0", custom_rcp: Path | None = None
 ) -> list[ToolFinding]:
-    """Run the four tools over a submission tree of ResNet results.
+    """Run the five tools over a submission tree of ResNet results.
 
     Args:
         org_folder: The tree, ``ORG/{systems,results,benchmarks}``. It is not changed.
         system: Name of the system in the tree.
         division: ``open`` or ``closed``; the rules ask for the RCP check in the closed division only.
-        ruleset: 1.0.0 to 4.0.0.
+        ruleset: 2.0.0 to 4.0.0.
         custom_rcp: A file with reference points; the package tool then runs with ``--rcp-bypass``. If None, MLPerf's
             reference points.
     """
@@ -68,6 +68,7 @@ def judge_package(
             asked = pool.submit(check_and_summarise)
             description = _run(folder, "system_desc_checker", [str(tree / "systems" / f"{system}.json"), *common])
             rcp = _rcp(folder, results, ruleset, custom_rcp) if division == "closed" else None
+            repository = judge_repository(tree, ruleset)
             package, summary = asked.result()
         score = _score(folder / "summary.json")
     return [
@@ -75,7 +76,17 @@ def judge_package(
         rcp or ToolFinding("RCP", None, ("the rules do not compare an open submission with the reference",)),
         ToolFinding("package", "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS" in package, _complaints(package)),
         _summary(summary, score),
+        repository,
     ]
+
+
+def judge_repository(org_folder: Path, ruleset: str = "4.0.0") -> ToolFinding:
+    """Run the tool that looks for files that a Git host refuses: hidden, too large, with a space or a broken link."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = _run(Path(folder), "repo_checker", [str(org_folder.absolute()), "training", ruleset])
+    lines = (line.strip().removeprefix("ERROR - ") for line in words.splitlines() if not line.startswith("INFO"))
+    complaints = tuple(line.replace(f"{org_folder.absolute()}/", "") for line in dict.fromkeys(lines) if line)
+    return ToolFinding("repository", "ALL CHECKS PASSED" in words, complaints)
 
 
 def _rcp(folder: Path, results: Path, ruleset: str, custom: Path | None) -> ToolFinding:

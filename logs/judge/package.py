@@ -168,19 +168,27 @@ def _snapshot(destination: Path, runs: Sequence[_Run]) -> ToolFinding:
         )
     destination.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(destination)
+        members = archive.getmembers()
+        archive.extractall(destination, [each for each in members if not _is_unfriendly(each.name)])
+    left_out = [each.name for each in members if each.isfile() and _is_unfriendly(each.name)]
+    kept = f", without {', '.join(left_out)}, whose names the repository checker refuses" if left_out else ""
     if commit == "HEAD":
         return ToolFinding("code", passed=False, words=("the runs recorded no common commit; the tree contains HEAD",))
     diffs = {state.get("diff_sha256") for state in states}
     if diffs == {None}:
-        return ToolFinding("code", passed=True, words=(f"the tracked files of commit {commit[:12]}",))
+        return ToolFinding("code", passed=True, words=(f"the tracked files of commit {commit[:12]}{kept}",))
     if len(diffs) > 1 or not states[0].get("diff"):
         words = f"commit {commit[:12]}, but the runs had uncommitted changes that differ, or were too large to record"
         return ToolFinding("code", passed=False, words=(words,))
     (destination / "uncommitted.diff").write_text(str(states[0]["diff"]), encoding="utf-8")
     return ToolFinding(
-        "code", passed=True, words=(f"commit {commit[:12]}, and uncommitted.diff with the changes since",)
+        "code", passed=True, words=(f"commit {commit[:12]}{kept}, and uncommitted.diff with the changes since",)
     )
+
+
+def _is_unfriendly(name: str) -> bool:
+    """Return whether a file lies at a path that the official repository checker refuses: hidden, or with a space."""
+    return any(part.startswith(".") or " " in part for part in Path(name).parts)
 
 
 def _submitters(runs: Sequence[_Run], org: str) -> list[ToolFinding]:

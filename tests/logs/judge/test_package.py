@@ -41,8 +41,10 @@ def test_five_open_runs_make_a_tree_that_every_official_tool_accepts(
     out = capsys.readouterr().out
     assert outcomes(out) == {
         "seeds": "PASS", "code": "PASS", "system description": "PASS", "RCP": "----", "package": "PASS",
-        "result summary": "PASS", "submitter": "----",
+        "result summary": "PASS", "repository": "PASS", "submitter": "----",
     }  # fmt: skip
+    assert "without .ci/checks, " in out
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.name.startswith(".")]
     assert "the logs name Anyone; set submission.org" in out
     assert "score 1.36667 minutes" in out  # 82 s
     tree = tmp_path / "out" / "Testers"
@@ -67,7 +69,9 @@ def test_five_full_size_closed_runs_pass_every_official_tool(
     assert package(tmp_path, folders) == 0
     out = capsys.readouterr().out
     assert set(outcomes(out).values()) == {"PASS"}
-    assert {"seeds", "code", "system description", "RCP", "package", "result summary"} == set(outcomes(out))
+    assert {"seeds", "code", "system description", "RCP", "package", "result summary", "repository"} == set(
+        outcomes(out)
+    )
     assert "RCP found" in out
     text = "\n".join(path.read_text() for path in (tmp_path / "out").rglob("result_*.txt"))
     assert len(re.findall(r'"key": "epoch_start"', text)) == 54 + 54 + 58 + 58 + 58

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from logs.__main__ import main
+from logs.judge.official import judge_repository
 from tests.logs import samples
 from tests.logs.judge.test_package import FIELDS
 
@@ -97,3 +98,12 @@ def test_a_folder_that_cannot_be_made_is_one_line(
     assert words in error
     assert error.count("\n") == 1
     assert Path("file").read_text() == "kept"
+
+
+def test_a_file_that_a_git_host_refuses_fails_the_repository_check(tmp_path: Path) -> None:
+    (tmp_path / "Testers" / "code").mkdir(parents=True)
+    assert judge_repository(tmp_path / "Testers").passed
+    (tmp_path / "Testers" / "code" / ".hidden").touch()
+    finding = judge_repository(tmp_path / "Testers")
+    assert not finding.passed
+    assert "Files with git-unfriendly name: code/.hidden" in finding.words
