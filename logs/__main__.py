@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check(options: Namespace) -> int:
-    """Print a line for each log and ruleset, below it each complaint explained; keep the verdicts in run folders."""
+    """Print a line for each log and ruleset, below it each complaint in words; keep the verdicts in run folders."""
     # Imported here, as in the other verbs, so that --help works before anything is installed.
     from logs.folder import CONFIG_FILE
     from logs.judge.compliance import find_logs, judge_all, keep_verdicts
@@ -60,7 +60,7 @@ def _check(options: Namespace) -> int:
     for (log, _), verdict in zip(pairs, verdicts, strict=True):
         print("PASS" if verdict.passed else "FAIL", verdict.ruleset, log, sep="  ")
         for message in verdict.messages:
-            print(f"      {message}\n        {explain(message)}")
+            print(f"      {explain(message)}" + (f"\n        {message}" if options.raw else ""))
     if options.ruleset is None and options.division is None:
         judged = [(log, verdict) for (log, _), verdict in zip(pairs, verdicts, strict=True)]
         for path in options.paths:
@@ -151,6 +151,7 @@ def _add_check(verbs: _SubParsersAction[Parser]) -> None:
     verb.add_argument(
         "--division", choices=("open", "closed"), help="judge by this division's rules (default: the log's division)"
     )
+    verb.add_argument("--raw", action="store_true", help="print the checker's own words too")
     verb.set_defaults(run=_check)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from configs.errors import UserError, nearest
 from logs.disk import write_json
+from logs.judge.complaints import shortened
 from logs.mlperf import RESULT_FILES
 from logs.read.lines import find_ruleset
 
@@ -43,8 +43,6 @@ RULESETS = ("0.6.0", "0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.
 VERDICT_FILE = "verdict.json"
 
 _OLD, _NEW = "0.6.0", "4.0.0"
-_SEPARATOR = "\n" + "-" * 30 + "\n"
-_UNREADABLE_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -87,11 +85,15 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
         judged = log.absolute() if division is None else _with_division(log, ruleset, division, Path(folder))
         command = [sys.executable, "-m", "mlperf_logging.compliance_checker", "--usage", "training", "--quiet"]
         command += ["--ruleset", ruleset, "--log_output", str(report), str(judged)]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+        # The checker lists alternatives (x or y) in the order of a set, which follows the hash seed.
+        environment = os.environ | {"PYTHONHASHSEED": "0"}
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace", check=False
+        )
         words = report.read_text(encoding="utf-8", errors="replace") if report.is_file() else ""
     if done.returncode == 0:
         return Verdict(ruleset, passed=True, messages=(), log_sha256=digest)
-    messages = tuple(_shorten(words, _event_lines(log, ruleset, inserted=division is not None)))
+    messages = tuple(shortened(words, log, ruleset, inserted=division is not None))
     crash = done.stderr.strip().splitlines()[-1:] or [
         f"the checker ended with exit status {done.returncode} and no message"
     ]
@@ -217,59 +219,3 @@ def _with_division(log: Path, ruleset: str, division: str, folder: Path) -> Path
         target.write(f"{line}\n".encode())
         target.writelines(b"\n" if b":::MLL" in each and key.encode() in each else each for each in source)
     return copy
-
-
-def _event_lines(log: Path, ruleset: str, *, inserted: bool) -> list[int]:
-    """Return the 1-based line number of each event in the log file, because the checker counts events from 0.
-
-    Args:
-        log: The log file.
-        ruleset: The ruleset by which the log is judged.
-        inserted: Whether the checker reads the copy of `_with_division`, which has an event more.
-    """
-    token = ":::MLL" if ruleset == _OLD else ":::MLLOG "
-    with log.open(encoding="latin-1") as file:
-        lines = enumerate(file, start=1)
-        own = (number for number, line in lines if token in line and not (inserted and "submission_division" in line))
-        return [*([0] if inserted else []), *own]
-
-
-def _shorten(report: str, event_lines: list[int]) -> Iterable[str]:
-    """Yield the complaints of the checker's report, one line each."""
-    report = re.sub(r"^INFO - .*\n", "", report, flags=re.MULTILINE)
-    report = re.sub(r"^(ERROR - FAILED|WARNING - +Found parsing errors:)\n", "", report, flags=re.MULTILINE)
-    parse_error = re.compile(r"^WARNING -   (.*)\nWARNING -    \^\^  (.*)\n", re.MULTILINE)
-    unreadable = parse_error.findall(report)
-    for text, reason in unreadable[:_UNREADABLE_SHOWN]:
-        yield f"cannot be read ({reason}): {text[:120]}"
-    if len(unreadable) > _UNREADABLE_SHOWN:
-        yield f"and {len(unreadable) - _UNREADABLE_SHOWN} more lines cannot be read"
-    for complaint in parse_error.sub("", report).removeprefix("WARNING -  ").split(_SEPARATOR):
-        if complaint.strip():
-            yield _shorten_complaint(complaint, event_lines)
-
-
-def _shorten_complaint(complaint: str, event_lines: list[int]) -> str:
-    head = re.match(r"CHECK for '(\w+)' failed in line (\d+):\n.*\nfailed test: (.*)\n", complaint)
-    if head:
-        key, index, test = head.groups()
-        got = _value_and_metadata(complaint.partition("current line[v]=")[2])
-        number = dict(enumerate(event_lines)).get(int(index), int(index) + 1)
-        return f"line {number}: CHECK for '{key}' failed: {test.strip()}; got {json.dumps(got)}"
-    words, _, context = complaint.partition("\ncurrent context[s]=")
-    if words.startswith("failed test:") and context:
-        words += f"; with {' '.join(context.split())}"
-    return " ".join(words.split())
-
-
-def _value_and_metadata(dumped: str) -> dict[str, Any]:
-    """Return value and metadata of the log line that the checker printed; either may be missing."""
-    try:
-        line = json.loads(dumped)
-    except ValueError:
-        line = None
-    if not isinstance(line, dict):
-        return {}
-    metadata = line.get("metadata")
-    shown = {"value": line.get("value"), **(metadata if isinstance(metadata, dict) else {})}
-    return {name: value for name, value in shown.items() if name not in ("file", "lineno")}

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from logs.judge.clauses import broken_clauses
 
 __all__ = ["explain"]
 
@@ -29,8 +33,14 @@ _CLAUSES = (
     (r"not s\['run_stopped'\]", "it must come before run_stop"),
     (r"first_init_start", "init_stop must come at most 20 to 30 minutes after init_start (open division: 240)"),
     (r"not s\['in_eval'\]", "no evaluation may be open"),
+    (r"(?<!not )s\['in_eval'\]", "an evaluation must be open"),
     (r"not s\['in_epoch'\]", "no epoch may be open"),
+    (r"(?<!not )s\['in_epoch'\]", "an epoch must be open"),
     (r"not s\['in_block'\]", "no block may be open"),
+    (r"(?<!not )s\['in_block'\]", "a block must be open"),
+    (r"s\['block_first_epoch'\] ==", "first_epoch_num must be that of the block_start"),
+    (r"v\['metadata'\]\['\w+'\] > s\['last_eval'\]", "epoch_num must be above that of the previous evaluation"),
+    (r"v\['metadata'\]\['epoch_count'\] > 0", "epoch_count must be above 0"),
     (r"s\['accuracy_printed'\]", "the previous evaluation must have logged eval_accuracy"),
     (r"== ?\(?s\['last_epoch'\] ?\+ ?1\)?", "epochs must be numbered 1, 2, 3 and so on, without gaps and repetitions"),
     (r"\['epoch_num'\] (?:== |<= )s\['last_e\w+'\]", "epoch_num must be that of the enclosing epoch or evaluation"),
@@ -38,6 +48,20 @@ _CLAUSES = (
     (r"'(\w+)' in v\['metadata'\]", "the metadata must contain {0}"),
 )
 """(pattern in a rule, the requirement in words)."""
+
+_CLAUSE_REMEDIES = (
+    (r"'(\w+)' in v\['metadata'\]", "add {0} to the metadata of each {key}"),
+    (r"v\['value'\] < 1\.0$", "log accuracies as shares from 0 to 1, not in percent"),
+    (r"\['status'\]", "let the run reach its target, because this ruleset accepts no aborted or killed run"),
+    (r"first_init_start", "make the initialisation shorter, or log init_start later, but before it touches the data"),
+    (
+        r"'in_(eval|epoch|block)'|accuracy_printed",
+        "end each epoch, evaluation and block before the next",
+    ),
+    (r"'(last_e\w+|block_first_epoch)'", "number the epochs as the run trains them, and log each once, from rank 0"),
+    (r"s\['\w+_(started|stopped)'\]", "write the events in the order in which they happen"),
+)
+"""(pattern in a clause, remedy), where the remedy follows from the broken clause and not from the key."""
 
 _OPEN = "or submit in the open division (recipe: mlperf.division: open)"
 _REMEDIES = {
@@ -94,22 +118,38 @@ def _required(found: re.Match[str]) -> str:
 
 
 def _checked(found: re.Match[str]) -> str:
-    line, key, rule, got = found.groups()
-    shown = {name: value for name, value in json.loads(got).items() if value is not None}
+    line, key, rule, state, got = found.groups()
+    values = json.loads(got)
+    shown = {name: value for name, value in values.items() if value is not None}
     if list(shown) == ["value"]:
         words = f"is {shown['value']}"
     else:
         words = "has " + (", ".join(f"{name} {value}" for name, value in shown.items()) or "no value")
-    return f"line {line}: {key} {words}: {_in_words(rule)}; {_remedy(key)}"
+    broken = broken_clauses(rule, values, state=_mapping(state))
+    return f"line {line}: {key} {words}: {_in_words(broken)}; {_remedy(key, broken)}"
 
 
 def _never(found: re.Match[str]) -> str:
-    return f"no {found[1]} passes: {_in_words(found[2])}; {_remedy(found[1])}"
+    key, rule, got = found[1], found[2], _mapping(found[3])
+    ends = [{"value": got[name]} for name in ("lowest", "highest") if name in got]
+    broken = broken_clauses(rule, *ends, state={})
+    words = f" (from {ends[0]['value']} to {ends[1]['value']})" if ends else ""
+    return f"no {key} passes{words}: {_in_words(broken)}; {_remedy(key, broken)}"
 
 
 def _at_the_end(found: re.Match[str]) -> str:
-    keys = sorted(set(re.findall(r"s\['(\w+)'\]", found[1])))
-    return f"not all hyperparameters of the optimizer are logged exactly once: {', '.join(keys)}; log each once"
+    keys = re.findall(r"s\['(\w+)'\]", " ".join(broken_clauses(found[1], {}, state=_mapping(found[2]))))
+    words = ", ".join(sorted(set(keys)))
+    return f"not all hyperparameters of the optimizer are logged exactly once: {words}; log each once"
+
+
+def _mapping(text: str | None) -> dict[str, Any]:
+    """Return a JSON object; an empty one for text that is none."""
+    try:
+        tree = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
 
 
 def _none_seen(_: re.Match[str]) -> str:
@@ -124,9 +164,8 @@ def _damaged(found: re.Match[str]) -> str:
 
 def _malformed(found: re.Match[str]) -> str:
     rule, line, key = found.groups()
-    return (
-        f"{key} has a value or metadata of the wrong form: {_in_words(rule)}; {_remedy(key)}. The line is: {line[:200]}"
-    )
+    words = f"{key} has a value or metadata of the wrong form: {_in_words([rule])}"
+    return f"{words}; {_remedy(key)}. The line is: {line[:200]}"
 
 
 def _crashed(found: re.Match[str]) -> str:
@@ -141,9 +180,9 @@ def _more_lines(found: re.Match[str]) -> str:
 _REQUIRED = r"Required (\w+) occurrence of (.*?)(?: but found (\d+)(?: with different values: \[(.*)\])?)?$"
 _COMPLAINTS = (
     (_REQUIRED, _required),
-    (r"line (\d+): CHECK for '(\w+)' failed: (.*); got (\{.*\})$", _checked),
-    (r"Failed checks for (\w+) : (.*)", _never),
-    (r"failed test: (.*)", _at_the_end),
+    (r"line (\d+): CHECK for '(\w+)' failed: (.*?)(?:; with (\{.*?\}))?; got (\{.*\})$", _checked),
+    (r"Failed checks for (\w+) : (.*?)(?:; got (\{.*\}))?$", _never),
+    (r"failed test: (.*?)(?:; with (\{.*\}))?$", _at_the_end),
     (
         r"Failed executing (?:CHECK )?code:? (.*?) triggered by line ?: (.*?(?:\"key\": \"|:::MLL \S+ )(\w+).*)",
         _malformed,
@@ -156,8 +195,9 @@ _COMPLAINTS = (
 """(pattern of a complaint, function that explains the complaint)."""
 
 
-def _in_words(rule: str) -> str:
+def _in_words(clauses: Iterable[str]) -> str:
     asked = []
+    rule = " and ".join(clauses)
     for pattern, words in _CLAUSES:
         for found in re.finditer(pattern, rule):
             text = words.format(*(group.replace("'", "") for group in found.groups() if group is not None))
@@ -166,5 +206,9 @@ def _in_words(rule: str) -> str:
     return ", and ".join(asked) or f"the rule is {rule}"
 
 
-def _remedy(key: str) -> str:
+def _remedy(key: str, broken: Sequence[str] = ()) -> str:
+    """Return what to do about ``key``: what the first broken clause asks for, otherwise what the key needs."""
+    for pattern, words in _CLAUSE_REMEDIES:
+        if broken and (found := re.search(pattern, broken[0])):
+            return words.format(*found.groups(), key=key)
     return _REMEDIES.get(key, f"log {key} once, from rank 0, as the rules ask")

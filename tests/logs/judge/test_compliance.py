@@ -151,11 +151,11 @@ def test_check_prints_pass_or_fail_for_each_log_and_has_the_exit_status(
     assert capsys.readouterr().out == f"PASS  0.6.0  {run}/result_0.mll.txt\nPASS  4.0.0  {run}/result_0.txt\n"
     log = run / "result_0.txt"
     log.write_text("\n".join(without("run_stop")(log.read_text().splitlines())))
-    assert main(["check", str(log)]) == 1
+    assert main(["check", "--raw", str(log)]) == 1
     words = "Required EXACTLY_ONE occurrence of 'run_stop' but found 0"
-    verdict, said, explained = capsys.readouterr().out.splitlines()
-    assert (verdict, said) == (f"FAIL  4.0.0  {log}", f"      {words}")
-    assert explained.startswith("        run_stop is missing; ")
+    verdict, explained, said = capsys.readouterr().out.splitlines()
+    assert (verdict, said) == (f"FAIL  4.0.0  {log}", f"        {words}")
+    assert explained.startswith("      run_stop is missing; ")
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,30 @@ from tests.logs import samples
         ),
         (
             "line 7: CHECK for 'run_stop' failed: s['run_started']  and not s['in_eval'] and ( v['metadata']['status']"
-            ' == \'success\' ); got {"value": null, "status": "aborted"}',
-            "line 7: run_stop has status aborted: it must come after run_start, and no evaluation may be open, and the "
-            "status must be success",
+            ' == \'success\' ); with {"run_started": true, "in_eval": false}; got {"value": null, "status": "aborted"}',
+            "line 7: run_stop has status aborted: the status must be success; let the run reach its target",
+        ),
+        (
+            "line 7: CHECK for 'run_stop' failed: s['run_started'] and not s['in_eval'] and v['metadata']['status']"
+            ' == \'success\'; with {"run_started": true, "in_eval": true}; got {"value": null, "status": "success"}',
+            "line 7: run_stop has status success: no evaluation may be open; end each epoch, evaluation and block",
         ),
         ("Failed checks for eval_accuracy : v['value'] >= 0.7590 ", "no eval_accuracy passes: it must be at least"),
+        (
+            "Failed checks for eval_accuracy : v['value'] >= 0.7590 and v['value'] < 1.0"
+            '; got {"lowest": 75.1, "highest": 76.2}',
+            "no eval_accuracy passes (from 75.1 to 76.2): it must be below 1.0; log accuracies as shares from 0 to 1",
+        ),
+        (
+            "line 9: CHECK for 'block_start' failed: (s['in_epoch'] and v['metadata']['n'] == s['last_eval'])"
+            " or (not s['in_epoch'] and v['metadata']['n'] == (s['last_epoch']+1))"
+            '; with {"in_epoch": false, "last_eval": 0, "last_epoch": 0}; got {"value": null, "n": 4}',
+            "line 9: block_start has n 4: epochs must be numbered 1, 2, 3 and so on, without gaps and",
+        ),
+        (
+            "failed test: s['a'] == 1 and s['b'] == 1; with {\"a\": 1, \"b\": 0}",
+            "not all hyperparameters of the optimizer are logged exactly once: b; log each once",
+        ),
         (
             "Failed executing CHECK code: v['value'] > 0 triggered by line: :::MLL 1.0 model_bn_span: {\"value\": []}",
             "model_bn_span has a value or metadata of the wrong form: it must be above 0; log model_bn_span once",
@@ -67,7 +86,7 @@ def test_check_takes_ruleset_and_division_from_the_log_or_the_command_line(
     assert capsys.readouterr().out.startswith("PASS  1.0.0")
     assert main(["check", "--division", "closed", "--ruleset", "4.0.0", str(log)]) == 1
     out = capsys.readouterr().out
-    assert "no eval_accuracy passes: it must be at least 0.7590, and it must be below 1.0; train longer" in out
+    assert "no eval_accuracy passes (from 0.25 to 0.5): it must be at least 0.759; train longer" in out
     log.write_text(samples.mllog([each for each in old if each[1] != "submission_division"]))
     assert main(["check", str(log)]) == 1
     assert "submission_division is missing; set mlperf.division" in capsys.readouterr().out
@@ -105,3 +124,22 @@ def test_a_complaint_on_a_line_without_metadata_is_explained_too(
     log.write_text(events)
     assert main(["check", str(log)]) == 1
     assert "global_batch_size is 0: it must be above 0" in capsys.readouterr().out
+
+
+def test_a_log_without_an_event_gets_one_complaint_and_no_seventeen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.txt"
+    log.write_bytes(bytes(range(256)) * 20)
+    assert main(["check", str(log)]) == 1
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("FAIL")
+    assert "contains no MLPerf event" in second
+
+
+def test_an_edited_verdict_runs_no_code(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    rule = f"__import__('pathlib').Path({str(marker)!r}).touch() or v['value'] > 0"
+    words = explain(f"line 1: CHECK for 'seed' failed: {rule}; got {{\"value\": 1}}")
+    assert words.startswith("line 1: seed is 1")
+    assert not marker.exists()
