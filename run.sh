@@ -16,7 +16,7 @@ readonly verbs=(
   "package|logs|the submission tree of five runs, judged by the official tools"
   "submit|launch.submit|render the job script of a recipe and hand it to the scheduler (--dry-run)"
   "export|train.export|a run's network as MXNet parameters and ONNX, evaluated again after loading"
-  "doctor|launch.doctor|check this node, or all nodes of an allocation, before a run (--cluster C, --recipe R)"
+  "doctor|launch.doctor|check this node, or all nodes of an allocation, before a run (--cluster C, --recipe R, --step)"
   "sweep|launch.study|run a study: its runs one after another, resumable, then its table and plot"
   "simulate|train.sim|predict the time to train on a described machine"
   "bench|train.bench|measure the answer to one question: a table, and JSON rows (bench --help lists them)"

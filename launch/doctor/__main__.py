@@ -39,6 +39,8 @@ def _parser() -> Parser:
     parser = Parser(prog="./run.sh doctor", description=__doc__)
     parser.add_argument("--cluster", metavar="C", help="a name in configs/clusters or a YAML file (default: laptop)")
     parser.add_argument("--recipe", metavar="R", help="also check its data set, and the memory and disk of its plan")
+    step = "also take the recipe's real step on every rank: time and memory of each part (under two minutes)"
+    parser.add_argument("--step", action="store_true", help=step)
     overrides = "change a value of the recipe or, as cluster.KEY, of the cluster; repeatable"
     parser.add_argument("--set", metavar="KEY=VALUE", dest="overrides", action="append", default=[], help=overrides)
     parser.add_argument("--json", action="store_true", help="the results, and all that the ranks reported, for tools")
@@ -49,7 +51,9 @@ def _examine(options: Namespace) -> int:
     # Imported here, so that --help works before anything is installed.
     from launch.doctor.examination import examine
 
-    found = examine(options.recipe, options.cluster, options.overrides)
+    if options.step and options.recipe is None:
+        raise UserError("--step: got no recipe; name the recipe whose step is to be taken with --recipe")
+    found = examine(options.recipe, options.cluster, options.overrides, with_step=options.step)
     if found.stopped_by is not None:
         return 128 + found.stopped_by
     if options.json:

@@ -51,12 +51,15 @@ class ProbeReport:
         ranks: The facts of each rank that reported, see `train.doctor.probe`.
         plan: The recipe's plan, see `train.plan.document`. If None, the user named no recipe.
         is_packed_on_demand: Whether the program itself packs the recipe's data set if it is missing.
+        forecast: The simulator's forecast of the step for the ranks that were started, or ``problem``. If None, no step
+            was asked for.
     """
 
     cluster: Cluster
     ranks: Sequence[Facts]
     plan: Facts | None
     is_packed_on_demand: bool
+    forecast: Facts | None = None
 
     @property
     def machines(self) -> list[Facts]:

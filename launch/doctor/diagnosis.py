@@ -9,6 +9,7 @@ from dataclasses import replace
 from configs.schema import Cluster
 from launch.doctor.check_result import CheckResult, Facts, Level, ProbeReport
 from launch.doctor.machine_checks import HARDWARE_CHECKS, SOFTWARE_CHECKS
+from launch.doctor.step_checks import check_step
 
 __all__ = ["judge"]
 
@@ -29,7 +30,7 @@ def judge(report: ProbeReport) -> list[CheckResult]:
         results += _on_each_machine(report, SOFTWARE_CHECKS)
         results += _versions(report)
         results += _on_each_machine(report, HARDWARE_CHECKS)
-        results += [_clocks(report), _allreduce(report)]
+        results += [_clocks(report), _allreduce(report), *check_step(report)]
     return results
 
 

@@ -52,13 +52,16 @@ class Examination:
         return any(result.level == "FAIL" for result in self.results)
 
 
-def examine(recipe_name: str | None, cluster_name: str | None, overrides: Sequence[str]) -> Examination:
+def examine(
+    recipe_name: str | None, cluster_name: str | None, overrides: Sequence[str], *, with_step: bool = False
+) -> Examination:
     """Probe the cluster with real ranks, as far as they can be started from here, and check what they report.
 
     Args:
         recipe_name: The recipe of the run that is to follow. If None, data set and plan are not checked.
         cluster_name: The cluster; if None, ``laptop``.
         overrides: Changes to both, as ``--set`` takes them.
+        with_step: Whether the ranks also take the recipe's step; needs ``recipe_name``.
 
     Raises:
         UserError: Recipe, cluster or plan are wrong, or the ranks cannot be started.
@@ -67,13 +70,17 @@ def examine(recipe_name: str | None, cluster_name: str | None, overrides: Sequen
     plan = _plan(recipe_name, cluster_name, overrides) if recipe_name else None
     reachable = reachable_part(cluster, os.environ)
     folder = _make_folder(reachable)
+    wanted = [*(["--data"] if plan else []), *(["--step"] if with_step else [])]
     try:
-        ranks, stopped_by = _probe(recipe, reachable, folder, with_data=recipe_name is not None)
+        probed = recipe if plan is None else _for_ranks(recipe, plan, reachable.world_size)
+        (folder / CONFIG_FILE).write_text(dump(probed, reachable), encoding="utf-8")
+        ranks, stopped_by = _probe(reachable, folder, wanted)
+        forecast = _forecast(folder) if with_step and stopped_by is None else None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if stopped_by is not None:
         return Examination(cluster.name, [], ranks, stopped_by)
-    report = ProbeReport(reachable, ranks, plan, recipe.data.source in BUILT_IN_SOURCES)
+    report = ProbeReport(reachable, ranks, plan, recipe.data.source in BUILT_IN_SOURCES, forecast)
     own = [_set_up(cluster), _scope(cluster, reachable), *_image(cluster)]
     return Examination(cluster.name, [*own, *judge(report)], ranks, None)
 
@@ -120,15 +127,30 @@ def _make_folder(cluster: Cluster) -> Path:
         raise UserError(f"{runs}: {error.strerror}; {remedy}") from None
 
 
-def _probe(
-    recipe: Recipe, cluster: Cluster, folder: Path, *, with_data: bool
-) -> tuple[list[dict[str, Any]], int | None]:
+def _for_ranks(recipe: Recipe, plan: Mapping[str, Any], world_size: int) -> Recipe:
+    """Return the recipe with the global batch that gives each of ``world_size`` ranks the micro-batches of the plan."""
+    accumulation = plan["accumulation_steps"]
+    size = world_size * plan["per_rank_batch_size"] * accumulation
+    batch = recipe.batch.model_copy(update={"global_size": size, "accumulation_steps": accumulation, "bn_span": None})
+    return recipe.model_copy(update={"batch": batch})
+
+
+def _probe(cluster: Cluster, folder: Path, wanted: Sequence[str]) -> tuple[list[dict[str, Any]], int | None]:
     """Start the ranks; return the report of each rank, and the signal that stopped the ranks, or None."""
-    (folder / CONFIG_FILE).write_text(dump(recipe, cluster), encoding="utf-8")
-    command = command_of(Program.PROBE, str(folder), *(["--data"] if with_data else []))
+    command = command_of(Program.PROBE, str(folder), *wanted)
     outcome = run_under(cluster, command, rank_environment(cluster))
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("rank_*.json")]
     return sorted(reports, key=lambda report: report["rank"]), outcome.interrupted_by
+
+
+def _forecast(folder: Path) -> dict[str, Any]:
+    """Return the simulator's forecast for the config in ``folder``, or why there is none."""
+    command = command_of(Program.SIMULATE_VERB, "simulate", str(folder / CONFIG_FILE), "--json")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"problem": (done.stderr.strip().splitlines() or ["the simulator failed"])[-1].removeprefix("error: ")}
+    forecast: dict[str, Any] = json.loads(done.stdout)
+    return forecast
 
 
 def _set_up(cluster: Cluster) -> CheckResult:

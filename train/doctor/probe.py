@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,9 @@ __all__ = ["main"]
 _MEASURING_S = 60
 """Time limit of everything except connecting the ranks, which has the cluster file's time limit."""
 
+_STEP_S = 110
+"""Time limit of the recipe's step, on top."""
+
 _ALLREDUCE_BYTES = 32 << 20
 _ROUNDS = 5
 
@@ -47,18 +51,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m train.doctor.probe", description=__doc__)
     parser.add_argument("folder", type=Path, help="folder with config.yaml, on a disk that all hosts share")
     parser.add_argument("--data", action="store_true", help="also check the recipe's data set")
+    parser.add_argument("--step", action="store_true", help="also take the recipe's step")
     options = parser.parse_args(arguments)
     die_with_parent()
     recipe, cluster = load_run(options.folder / CONFIG_FILE)
-    faulthandler.dump_traceback_later(cluster.communication.timeout_s + _MEASURING_S, exit=True)
-    main_of_rank = partial(_examine, options.folder, recipe if options.data else None, cluster)
-    return run_ranks_here(cluster, read_identity(os.environ), Ledger(), main_of_rank)
+    limit_s = cluster.communication.timeout_s + _MEASURING_S + (_STEP_S if options.step else 0)
+    faulthandler.dump_traceback_later(limit_s, exit=True)
+    job = _Job(options.folder, cluster, recipe, has_data=options.data, has_step=options.step)
+    return run_ranks_here(cluster, read_identity(os.environ), Ledger(), partial(_examine, job))
 
 
-def _examine(
-    folder: Path, recipe: Recipe | None, cluster: Cluster, identity: Identity, ledger: Ledger, connect: Connect
-) -> int:
-    """Write all facts of one rank; ``recipe`` is None if its data set is not to be checked."""
+@dataclass(frozen=True)
+class _Job:
+    """What the ranks are to do.
+
+    Attributes:
+        folder: Where the ranks write their reports.
+        cluster: The machines that were started.
+        recipe: The recipe whose run is to follow.
+        has_data: Whether the recipe's data set is checked.
+        has_step: Whether the recipe's step is taken.
+    """
+
+    folder: Path
+    cluster: Cluster
+    recipe: Recipe
+    has_data: bool
+    has_step: bool
+
+
+def _examine(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -> int:
+    """Write all facts of one rank."""
+    cluster, path = job.cluster, job.folder / f"rank_{identity.rank}.json"
     facts: dict[str, Any] = {
         "rank": identity.rank,
         "local_rank": identity.local_rank,
@@ -68,8 +92,7 @@ def _examine(
     }
     if identity.local_rank == 0:
         facts["machine"] = inspect_machine(cluster)
-        facts["data"] = inspect_dataset(recipe, cluster) if recipe else None
-    path = folder / f"rank_{identity.rank}.json"
+        facts["data"] = inspect_dataset(job.recipe, cluster) if job.has_data else None
     write_json(path, facts)
     facts["libraries"] = {name: _attempt(load) for name, load in _libraries(cluster, identity).items()}
     write_json(path, facts)
@@ -77,6 +100,11 @@ def _examine(
         communicator = bring_up(identity, ledger, connect).wait()
         facts["allreduce"] = _allreduce(communicator, identity, cluster)
         facts["clock_offsets_s"] = _clock_offsets(communicator)
+        if job.has_step:
+            from train.doctor.step_probe import probe_step  # noqa: PLC0415 (loads what a run needs)
+
+            note = lambda step: write_json(path, {**facts, "step": step})  # noqa: E731
+            facts["step"] = probe_step(job.recipe, cluster, identity, communicator, note)
     except _UNUSABLE as error:
         # The message of an error inside MXNet begins with a traceback; the last line says what happened.
         facts["failure"] = (str(error).strip().splitlines() or [repr(error)])[-1]

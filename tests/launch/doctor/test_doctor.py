@@ -41,10 +41,22 @@ def test_two_real_ranks_find_a_sound_machine_sound(tmp_path: Path) -> None:
     pack = [sys.executable, "-m", "data", "prepare", "digits", str(data / "digits")]
     subprocess.run(pack, cwd=ROOT, check=True, capture_output=True)
     folders = ["--set", f"cluster.paths.data={data}", "--set", f"cluster.paths.stage={tmp_path}/stage"]
-    status, document, _ = _doctor(tmp_path, "--recipe", "digits", *folders)
+    status, document, _ = _doctor(tmp_path, "--recipe", "digits", "--step", *folders)
     levels = _levels(document)
     assert (status, document["ok"], "FAIL" in levels.values()) == (0, True, False)
-    sound = ("ranks", "libraries", "versions", "memory", "disk", "data", "stage", "links", "clocks", "allreduce")
+    sound = (
+        "ranks",
+        "libraries",
+        "versions",
+        "memory",
+        "disk",
+        "data",
+        "stage",
+        "links",
+        "clocks",
+        "allreduce",
+        "step",
+    )
     assert {topic: levels.get(topic) for topic in sound} == dict.fromkeys(sound, "OK")
     assert "1,797 records" in _words(document, "data")
     assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
@@ -52,7 +64,30 @@ def test_two_real_ranks_find_a_sound_machine_sound(tmp_path: Path) -> None:
         assert rank["allreduce"]["is_right"]
         assert rank["allreduce"]["bus_bytes_per_s"] > 1e6
         assert abs(rank["clock_offsets_s"][1]) < 0.5
+        seconds = rank["step"]["seconds"]
+        assert 0 < seconds["forward"] < seconds["forward and backward"] < seconds["warm-up"]
+        assert {"network", "first batch", "update", "evaluation", "step"} < set(seconds)
+        assert len(rank["step"]["buckets_s"]) == 6
+        assert 1e8 < rank["step"]["memory_bytes"] < 2e9
     assert document["ranks"][0]["cores"] == sorted(os.sched_getaffinity(0))
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_a_part_that_fails_on_one_rank_ends_the_step_on_all(tmp_path: Path) -> None:
+    data = tmp_path / "data" / "digits"
+    pack = [sys.executable, "-m", "data", "prepare", "digits", str(data)]
+    subprocess.run(pack, cwd=ROOT, check=True, capture_output=True)
+    with (data / "train.rec").open("r+b") as file:
+        file.seek(int((data / "train.rec").stat().st_size * 0.9))
+        file.write(b"\0" * 4096)  # records of rank 1
+    sets = ["--set", f"cluster.paths.data={tmp_path / 'data'}", "--set", "data.shuffle_buffer=1000"]
+    status, document, _ = _doctor(tmp_path, "--recipe", "digits", "--step", *sets)
+    words = _words(document, "step")
+    assert (status, _levels(document)["step"]) == (1, "FAIL")
+    assert words.startswith("rank 1 on ")
+    assert ", first batch: " in words
+    assert all("step" not in rank["step"]["seconds"] for rank in document["ranks"])
 
 
 @pytest.mark.slow
@@ -78,6 +113,7 @@ def test_a_damaged_data_set_and_a_missing_gpu_fail_with_their_remedies(tmp_path:
     [
         (["--cluste", "laptop"], "did you mean '--cluster'?"),
         (["--recipe", "digit"], "did you mean 'digits'?"),
+        (["--step"], "name the recipe whose step is to be taken with --recipe"),
         (["--recipe", "digits", "--set", "batch.global_size=7"], "batch.global_size"),
         (["--set", "cluster.paths.runs=/proc/none"], "/proc/none"),
     ],

@@ -1,0 +1,144 @@
+"""The checks of ``./run.sh doctor --step``: the recipe's step as the ranks took it, beside plan and simulator. Pure."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+
+from launch.doctor.check_result import CheckResult, Facts, Level, ProbeReport
+
+__all__ = ["check_step"]
+
+_SLOW = 1.2
+"""A rank is slow if its compute takes so many times the ranks' median; noise on two shared cores reaches 1.1."""
+
+_OVER_PLAN = 1.1
+_PROCESS_BYTES = 300_000_000
+"""What the interpreter and the libraries of a CPU rank take on top of the plan, which leaves them out: a rank of the
+digits had 350 MB in all, where the plan says 74 MB."""
+
+_SMALLER = (
+    "take smaller micro-batches (batch.bn_span, batch.accumulation_steps), fewer input_threads or a lower "
+    "prefetch_depth; ./run.sh plan lists the memory"
+)
+
+_REMEDIES = (
+    (r"out of memory|OUT_OF_MEMORY|Failed to allocate CPU Memory|MemoryError", _SMALLER),
+    (r"no kernel image|invalid device function", "this MXNet has no kernels for the GPU: see docs/gpu.md"),
+    (
+        r"driver version is insufficient|(INVALID|UNSUPPORTED)_PTX|(unsupported|invalid) PTX|NVRTC",
+        "update the driver to R520 or later, or set MXNET_USE_FUSION: 0 in the cluster file's environment",
+    ),
+    (
+        r"CUDNN_STATUS|cuDNN",
+        "cuDNN has no algorithm for these shapes: try engine.layout: NCHW, or another micro-batch",
+    ),
+    (
+        r"NCCL|nccl[A-Z]",
+        "run again with NCCL_DEBUG=INFO in the cluster file's environment; in a container, give more /dev/shm and "
+        "locked memory",
+    ),
+    (
+        r"nvjpeg|NVJPEG",
+        "lower engine.input_threads: nvJPEG reserves 0.2 GB of the GPU and 0.3 GB of the host for each",
+    ),
+)
+"""Pattern of an error -> what to do."""
+
+
+def check_step(report: ProbeReport) -> list[CheckResult]:
+    """Return the results on the step; none if the ranks did not come so far or were not to take one."""
+    rows = [rank for rank in report.ranks if "step" in rank]
+    if not rows:
+        return []
+    failed = [rank for rank in rows if rank["step"]["failure"]]
+    if failed:
+        return [_failure(report, failed)]
+    hung = [rank for rank in rows if "memory_bytes" not in rank["step"]]
+    if hung or len(rows) < report.cluster.world_size:
+        names = ", ".join(f"rank {rank['rank']} on {rank['host']} ({rank['step']['part']})" for rank in hung[:8])
+        words = f"{names or 'a rank'} did not come to the end of its part"
+        return [
+            CheckResult("FAIL", "step", words, "see the output above; a rank that waits for others is not the cause")
+        ]
+    results = [_times(rows), _balance(rows), _memory(report, rows)]
+    return [*results, *([_forecast(report.forecast, rows)] if report.forecast is not None else [])]
+
+
+def _failure(report: ProbeReport, failed: Sequence[Facts]) -> CheckResult:
+    """Name the first rank that failed, its part and the remedy."""
+    rank = failed[0]
+    part, words = rank["step"]["failure"]["part"], rank["step"]["failure"]["words"]
+    remedy = next((text for pattern, text in _REMEDIES if re.search(pattern, words)), "")
+    missing = _missing_bytes(report, rank)
+    more = f"; {missing / 1e9:.1f} GB too much by the plan" if missing > 0 and remedy == _SMALLER else ""
+    others = f", and {len(failed) - 1} more ranks" if len(failed) > 1 else ""
+    where = f"rank {rank['rank']} on {rank['host']}{others}"
+    return CheckResult("FAIL", "step", f"{where}, {part}: {words}{more}", remedy)
+
+
+def _missing_bytes(report: ProbeReport, rank: Facts) -> float:
+    memory = (report.plan or {}).get("memory", {})
+    room = (memory.get("available_bytes") or 0) - (rank["step"]["memory_before_bytes"] or 0)
+    return float(memory.get("total_bytes", 0) - room) if memory.get("available_bytes") else 0.0
+
+
+def _times(rows: Sequence[Facts]) -> CheckResult:
+    """Report the parts' times of the slowest rank, and the rate of all."""
+    rank = max(rows, key=lambda row: float(row["step"]["seconds"]["step"]))
+    facts, seconds = rank["step"], rank["step"]["seconds"]
+    parts = {
+        "forward": _ms(seconds["forward"]),
+        "backward": _ms(max(0.0, seconds["forward and backward"] - seconds["forward"])),
+        "update": _ms(seconds["update"]),
+        "each bucket alone": ", ".join(_ms(each) for each in facts["buckets_s"]),
+        "evaluation batch": _ms(seconds["evaluation"]),
+        "first batch": _ms(seconds["first batch"]) if "first batch" in seconds else "random, as no data set is there",
+        "warm-up": _ms(seconds["warm-up"]),
+    }
+    rate = f"{facts['images'] / seconds['step']:,.1f} images/s on {len(rows)} ranks"
+    words = "; ".join([f"{_ms(seconds['step'])}, {rate}", *(f"{name} {value}" for name, value in parts.items())])
+    return CheckResult("OK", "step", words)
+
+
+def _balance(rows: Sequence[Facts]) -> CheckResult:
+    """Name the rank whose own compute takes longest; a synchronous step waits for that rank."""
+    times = {rank["rank"]: rank["step"]["seconds"]["forward and backward"] for rank in rows}
+    middle, slowest = statistics.median(times.values()), max(times, key=lambda rank: times[rank])
+    host = next(rank["host"] for rank in rows if rank["rank"] == slowest)
+    words = f"rank {slowest} on {host} is the slowest: {_ms(times[slowest])} of compute, median {_ms(middle)}"
+    if times[slowest] > _SLOW * middle:
+        remedy = "look for other programs, a throttled GPU or wrong cores on that host, or take it out of service"
+        return CheckResult("WARN", "slowest rank", words, remedy, (host,))
+    return CheckResult("OK", "slowest rank", words)
+
+
+def _memory(report: ProbeReport, rows: Sequence[Facts]) -> CheckResult:
+    """Compare the rank that uses most memory with the plan."""
+    rank = max(rows, key=lambda row: float(row["step"]["memory_bytes"] or 0))
+    used, planned = rank["step"]["memory_bytes"], (report.plan or {}).get("memory", {}).get("total_bytes")
+    if used is None or planned is None:
+        return CheckResult("WARN", "step memory", "not measured: nvidia-smi does not tell it", "")
+    expected = planned + (0 if report.cluster.device == "gpu" else _PROCESS_BYTES)
+    words = f"{used / 1e9:.2f} GB in use by rank {rank['rank']} on {rank['host']}, planned {expected / 1e9:.2f} GB"
+    if used > _OVER_PLAN * expected:
+        return CheckResult("WARN", "step memory", words, "leave that much room: the plan's figures are estimates")
+    return CheckResult("OK", "step memory", words)
+
+
+def _forecast(forecast: Facts, rows: Sequence[Facts]) -> CheckResult:
+    """Compare the rate with the simulator's."""
+    if "problem" in forecast:
+        return CheckResult("WARN", "forecast", f"not compared: {forecast['problem']}", "")
+    facts = rows[0]["step"]
+    rate = facts["images"] / max(rank["step"]["seconds"]["step"] for rank in rows)
+    low, high = forecast["low"], forecast["high"]
+    level: Level = "OK" if rate >= low else "WARN"
+    words = f"{rate:,.1f} images/s, the simulator expects {forecast['images_per_s']:,.1f} ({low:,.1f} to {high:,.1f})"
+    remedy = "compare the parts above with ./run.sh simulate RECIPE --cluster C --json" if level == "WARN" else ""
+    return CheckResult(level, "forecast", words, remedy)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
