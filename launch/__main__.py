@@ -53,6 +53,8 @@ def _parser() -> Parser:
         const=f"cluster.trace_steps={_TRACE_STEPS}",
         help=f"write {_TRACE_STEPS} steps to trace.json in the run folder, for Chrome's viewer or ui.perfetto.dev",
     )
+    restarts = "start the ranks again after a crash, from the last checkpoint, up to N times (default: 0)"
+    train.add_argument("--max-restarts", metavar="N", help=restarts)
     folder = train.add_mutually_exclusive_group()
     place = "the run folder (default: runs/RECIPE-DATE-TIME); an unfinished run of the same recipe there is resumed"
     folder.add_argument("--run-dir", metavar="DIR", type=Path, help=place)
@@ -73,6 +75,8 @@ def _train(options: Namespace) -> int:
         raise UserError(
             "RECIPE is missing: give a name in configs/recipes, for example digits; see ./run.sh train --help"
         )
+    if options.max_restarts is not None:
+        options.overrides.append(f"cluster.scheduler.max_restarts={options.max_restarts}")
     recipe, cluster = load_both(name, options.cluster or recorded, options.overrides)
     return launch_run(recipe, cluster, resumed or options.run_dir, must_resume=resumed is not None)
 

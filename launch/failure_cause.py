@@ -40,7 +40,7 @@ def find_cause(
         reports: The failure reports, from `read_failures`.
 
     Returns:
-        A mapping with ``message`` and, where they are known, ``rank`` and ``step``.
+        A mapping with ``message`` and, where they are known, ``rank``, ``host`` and ``step``.
     """
     if outcome.interrupted_by or outcome.lost_server is not None:
         lost = f"a parameter server ended with status {outcome.lost_server} before the ranks did"
@@ -57,8 +57,8 @@ def find_cause(
         silent = [(rank, "made no progress and reported nothing") for rank in suspects]
     if silent:
         rank, ending = silent[0]
-        message = f"rank {rank} on {_host_of(folder, cluster, rank)} {ending}{when}"
-        return {"rank": rank, "step": step, "message": message}
+        host = _host_of(folder, cluster, rank)
+        return {"rank": rank, "host": host, "step": step, "message": f"rank {rank} on {host} {ending}{when}"}
     if reports:
         first = min(reports, key=lambda report: report["time"])
         message = f"every rank waited for another{_at(step)}; rank {first['rank']}: {first['message']}"
@@ -89,7 +89,8 @@ def _reported_failure(report: Mapping[str, Any], step: int | None, when: str) ->
     """Return the failure of one report; the step of the other ranks is used where the report has none."""
     rank = f"rank {report['rank']} on {report['host']}"
     if "killed_by" in report:
-        return {"rank": report["rank"], "step": step, "message": f"{rank} {report['message']}{when}"}
+        message = f"{rank} {report['message']}{when}"
+        return {"rank": report["rank"], "host": report["host"], "step": step, "message": message}
     if report["step"] is not None:
         step, when = report["step"], _at(report["step"])
     return {**report, "step": step, "message": f"{rank} failed{when}: {report['message']}"}

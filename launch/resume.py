@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +11,9 @@ from configs.errors import UserError
 from configs.load import load_run
 from configs.resume_check import fixed_settings, require_unchanged
 from configs.schema import Cluster, Recipe
+from logs.attempts import ATTEMPTS_FILE
 from logs.checkpoints import newest_valid, set_resume_checkpoint
+from logs.claims import CLAIMS_FOLDER, is_lost, kept, release, take
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, create_run_folder, read_summary
 from logs.judge.compliance import VERDICT_FILE
 
@@ -22,7 +22,7 @@ __all__ = ["UNFINISHED_MARK", "prepare_attempt", "prepared_folder"]
 UNFINISHED_MARK = "unfinished"
 """A file in the folder of a job's run that was stopped and that the same job is to resume."""
 
-_KEPT = (CONFIG_FILE, UNFINISHED_MARK, "hosts")
+_KEPT = (CONFIG_FILE, UNFINISHED_MARK, CLAIMS_FOLDER, ATTEMPTS_FILE, "hosts")
 """Files that an attempt leaves to the next one, besides the job's own files."""
 
 _KEPT_PREFIXES = ("job.", "attempt-")
@@ -32,7 +32,7 @@ _KEPT_PREFIXES = ("job.", "attempt-")
 def prepared_folder(folder: Path, recipe: Recipe, cluster: Cluster, *, must_resume: bool) -> Iterator[Path | None]:
     """Make a new run folder, or prepare one that holds an unfinished attempt at the same run.
 
-    While the block runs, other launchers on this machine cannot use the folder.
+    While the block runs, the folder is claimed: no other launcher can use it, on this node or another.
 
     Args:
         folder: The run folder.
@@ -122,17 +122,16 @@ def _is_kept(path: Path) -> bool:
 
 @contextmanager
 def _claimed(folder: Path) -> Iterator[None]:
-    """Keep other launchers on this machine out of a run folder while the block runs.
+    """Keep every other launcher, also on other nodes, out of a run folder while the block runs.
 
     Raises:
-        UserError: Another launcher uses the folder.
+        UserError: Somebody trains in the folder.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
+    claim = take(folder)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{folder}: a run is going on in it; wait for its end, or give another folder") from None
-        yield
+        # Rank 0 notices the loss of the folder too, and ends the run.
+        with kept(folder, lambda words: sys.stderr.write(f"error: {words}\n")):
+            yield
     finally:
-        os.close(descriptor)
+        if not is_lost(claim):
+            release(claim)

@@ -5,6 +5,8 @@ Data sets are packed and ranks are started as commands, because launch imports n
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,10 +22,13 @@ from configs.rank_variables import rank_environment
 from configs.registry import BUILT_IN_SOURCES, packing_words
 from configs.schema import Cluster, Recipe
 from launch.failure_cause import find_cause, read_failures, was_stopped
-from launch.resume import prepared_folder
+from launch.restart import may_restart
+from launch.resume import prepare_attempt, prepared_folder
 from launch.start.commands import require_startable, run_under
 from launch.start.local import Outcome, forwarded_signals
 from launch.start.monitor import monitored
+from logs.attempts import read_attempts
+from logs.claims import CLAIMS_FOLDER, has_lost
 from logs.disk import write_text
 from logs.environment import ENVIRONMENT_FILE, write_environment
 from logs.folder import (
@@ -76,9 +81,18 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
     require_startable(cluster)
     folder = run_folder or new_folder(recipe, cluster)
     _check_and_pack(recipe, cluster)
-    with prepared_folder(folder, recipe, cluster, must_resume=must_resume) as checkpoint:
+    with prepared_folder(folder, recipe, cluster, must_resume=must_resume) as begun_from:
+        checkpoint = begun_from
         _write_config(folder, recipe, cluster)
         outcome = _run_ranks(folder, recipe, cluster)
+        while not has_lost(folder, os.getpid()) and outcome.exit_status != REFUSED:
+            if not may_restart(folder, cluster, outcome):
+                break
+            checkpoint = prepare_attempt(folder)
+            outcome = _run_ranks(folder, recipe, cluster)
+        if has_lost(folder, os.getpid()):
+            sys.stderr.write(f"error: {short_path(folder)}: the folder has another owner now, and is left to it\n")
+            return 1
         if outcome.exit_status != REFUSED:
             try:
                 # A second Ctrl-C must not keep the log from being closed and judged.
@@ -87,7 +101,7 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
             except UserError as error:  # For example a full disk. The ranks have run, so the status is not 2.
                 sys.stderr.write(f"error: {error}\n")
                 return 1
-        if checkpoint:
+        if checkpoint or read_attempts(folder):
             close_aborted(folder, "the ranks refused to resume")
         else:
             _remove_refused(folder)
@@ -196,6 +210,7 @@ def _remove_refused(folder: Path) -> None:
     for path in folder.iterdir():
         if path.is_file():
             path.unlink()
+    shutil.rmtree(folder / CLAIMS_FOLDER)
     if not any(folder.iterdir()):
         folder.rmdir()
 
@@ -225,6 +240,9 @@ def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> 
         lines.append(
             f"  resumed from step {summary.resumed_from_step}: not for submission; times and rates are of the last part"
         )
+    for attempt in read_attempts(folder):
+        how = "restarted by itself" if attempt.goes_on else "not restarted by itself"
+        lines.append(f"  an attempt {attempt.outcome}: {attempt.cause}; kept step {attempt.kept_step}, {how}")
     if summary.run_s is not None:
         lines.append(
             f"  {summary.run_s:.1f} s of training, {summary.init_s:.1f} s of start-up, "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ from configs.plan import Position, RunPlan, plan_run
 from configs.resume_check import fixed_settings
 from configs.schema import Cluster, Recipe
 from logs.checkpoints import resume_checkpoint
+from logs.claims import kept
 from logs.folder import CONFIG_FILE, STARTUP_FILE, Summary, write_json, write_summary
 from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog, NullLog
@@ -55,7 +58,16 @@ def run(folder: Path, identity: Identity, ledger: Ledger, signals: StopSignals) 
         RuntimeError: During the run; the message says what happened.
     """
     recipe, cluster = load_run(folder / CONFIG_FILE)
-    return run_ranks_here(cluster, identity, ledger, partial(_run_rank, _Job(folder, recipe, cluster, signals)))
+    # The launcher claims the folder; the claim lasts until rank 0 is gone too.
+    with kept(folder, _leave_at_once) if identity.rank == 0 else nullcontext():
+        return run_ranks_here(cluster, identity, ledger, partial(_run_rank, _Job(folder, recipe, cluster, signals)))
+
+
+def _leave_at_once(words: str) -> None:
+    """End the process without writing into the run folder, which belongs to another run now."""
+    sys.stderr.write(f"error: {words}\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,23 @@ class Scheduler(Section):
         False,
         description="Whether a job that saved its state because its wall time was over is queued again, to continue.",
     )
+    max_restarts: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="How often the ranks are started again after a crash, a lost rank or a hang, from the last "
+        "checkpoint. A run that keeps no step in two attempts in a row is not started again. train --max-restarts N "
+        "sets it.",
+        json_schema_extra={"unit": "restarts"},
+    )
+    max_requeues: int = Field(
+        100,
+        ge=0,
+        le=100_000,
+        description="How often a job is queued again, with requeue; a job that keeps no step in two attempts in a row "
+        "is not.",
+        json_schema_extra={"unit": "requeues"},
+    )
     setup: Texts = Field(
         (), description="Shell lines at the beginning of the job script, for example module load openmpi."
     )

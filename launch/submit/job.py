@@ -1,4 +1,4 @@
-"""The two commands that a job script calls around the ranks: prepare a run's folder, and close the run.
+"""The commands that a job script calls around the ranks: claim and prepare a run's folder, keep it, close the run.
 
 A job may be stopped before its end and start again with the same folders. The folder of a run that has ended holds a
 summary. The folder of a run that was stopped also holds a file ``unfinished``.
@@ -6,6 +6,8 @@ summary. The folder of a run that was stopped also holds a file ``unfinished``.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,28 +16,51 @@ from configs.arguments import Parser
 from configs.errors import STOPPED_STATUS, UserError
 from configs.load import load_run
 from configs.rank_variables import rank_environment
+from configs.schema import Cluster
+from launch.restart import may_restart
 from launch.resume import UNFINISHED_MARK, prepare_attempt
 from launch.run import REFUSED, finish_run, record_environment, short_path
 from launch.start.local import Outcome
+from logs.attempts import add_attempt
+from logs.claims import BEAT_S, STALE_S, holder, is_lost, kept, owned_by, release, take, was_lost_by_this_job
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, read_summary
 
-__all__ = ["begin", "end", "main"]
+__all__ = ["RESTART", "begin", "end", "hold", "main"]
+
+RESTART = 79
+"""Exit status of ``end`` after a failure from which the run goes on: the script starts the ranks again."""
 
 
-def begin(folder: Path) -> bool:
-    """Prepare the folder for an attempt at the run.
+def begin(folder: Path, *, script: int | None = None, patience_s: float = 0) -> bool:
+    """Claim the folder, and prepare it for an attempt at the run.
+
+    Args:
+        folder: The run folder.
+        script: Process id of the job script, which owns the claim. If None, this process owns it.
+        patience_s: How long to wait for an owner that may be gone.
 
     Returns:
         False if the run has ended in an earlier attempt, so that there is nothing to start.
 
     Raises:
-        UserError: The folder is damaged.
+        UserError: Another process trains in the folder, or the folder is damaged.
     """
     recipe, cluster = load_run(folder / CONFIG_FILE)
     mark = folder / UNFINISHED_MARK
-    if (folder / SUMMARY_FILE).is_file() and not mark.is_file():
+    if _has_ended(folder):
         sys.stderr.write(f"{short_path(folder)}: the run ended in an earlier attempt of this job\n")
         return False
+    if owned_by(folder, script or os.getpid()) is None:
+        is_lost_attempt = was_lost_by_this_job(folder)
+        claim = take(folder, pid=script, patience_s=patience_s)
+        if _has_ended(folder):  # while this job waited
+            release(claim)
+            return begin(folder, script=script)
+        if is_lost_attempt and (reason := _lost(folder, cluster)):
+            sys.stderr.write(f"{short_path(folder)}: not continued: {reason}\n")
+            close_aborted(folder, f"lost with its node; not continued: {reason}")
+            release(claim)
+            return False
     prepare_attempt(folder)
     mark.unlink(missing_ok=True)
     record_environment(folder, rank_environment(cluster))
@@ -43,50 +68,104 @@ def begin(folder: Path) -> bool:
     return True
 
 
-def end(folder: Path, status: int, *, was_signalled: bool) -> int:
+def _has_ended(folder: Path) -> bool:
+    return (folder / SUMMARY_FILE).is_file() and not (folder / UNFINISHED_MARK).is_file()
+
+
+def _lost(folder: Path, cluster: Cluster) -> str | None:
+    """Record the attempt that ended without a word, and return why the run may not go on, or None if it may."""
+    cause = "ended without a word, with its node or by SIGKILL"
+    return add_attempt(folder, "lost", cause, limit=cluster.scheduler.max_requeues)
+
+
+def end(folder: Path, status: int, *, was_signalled: bool, is_near_limit: bool = False, script: int = 0) -> int:
     """Close the run: complete its log, judge it, and report it.
 
     Args:
         folder: The run folder.
         status: The launcher's exit status. Several launchers replace the ranks' 75 by a status of their own.
         was_signalled: Whether the job got a signal to stop.
+        is_near_limit: Whether the job is to be queued again if the run was stopped.
+        script: Process id of the job script, which owns the claim. If 0, this process owns it.
 
     Returns:
-        0; 1 for a run that failed; 2 for ranks that refused to start; 75 for a run that was stopped and can continue.
+        0; 1 for a run that failed, or that is not to be queued again; 2 for ranks that refused to start; 75 for a run
+        that was stopped and can continue; `RESTART` if the ranks are to be started again.
     """
+    claim = owned_by(folder, script or os.getpid())
+    if claim is None and (words := holder(folder)):
+        sys.stderr.write(f"error: {short_path(folder)}: {words} trains in it, and it is left as it is\n")
+        return REFUSED
+    if claim is not None and is_lost(claim):
+        sys.stderr.write(f"error: {short_path(folder)}: the folder has another owner now, and is left to it\n")
+        return 1
+    result = _close(folder, status, was_signalled=was_signalled, is_near_limit=is_near_limit)
+    if claim is not None and result != RESTART:
+        release(claim)
+    return result
+
+
+def _close(folder: Path, status: int, *, was_signalled: bool, is_near_limit: bool) -> int:
+    """See `end`."""
     recipe, cluster = load_run(folder / CONFIG_FILE)
     summary = read_summary(folder) if (folder / SUMMARY_FILE).is_file() else None
     is_success = summary is not None and summary.status == "success"
     if not is_success and (was_signalled or status == STOPPED_STATUS):
         (folder / UNFINISHED_MARK).touch()
+        reason = None
+        if is_near_limit:
+            reason = add_attempt(folder, "stopped", "the job's time was over", limit=cluster.scheduler.max_requeues)
         close_aborted(folder, "stopped before its end; the same job continues it")
-        sys.stderr.write(f"{short_path(folder)}: the run was stopped before its end\n")
-        return STOPPED_STATUS
+        again = "" if reason is None else f"; it is not queued again: {reason}"
+        sys.stderr.write(f"{short_path(folder)}: the run was stopped before its end{again}\n")
+        return STOPPED_STATUS if reason is None else 1
     if summary is None and status == REFUSED:
         return REFUSED
+    # A signal after the last step may have killed a launcher whose ranks had already succeeded.
+    outcome = Outcome(0 if was_signalled else status)
     try:
-        # A signal after the last step may have killed a launcher whose ranks had already succeeded.
-        return finish_run(folder, recipe, cluster, Outcome(0 if was_signalled else status))
+        if may_restart(folder, cluster, outcome):
+            return RESTART
+        return finish_run(folder, recipe, cluster, outcome)
     except UserError as error:  # The ranks have run, so the status must not be the one of a refusal.
         sys.stderr.write(f"error: {error}\n")
         return 1
 
 
+def hold(folder: Path) -> None:
+    """Lock the claim on a folder and give signs of life until standard input closes, at the end of the script."""
+    # The script, which waits for the launcher, and the launcher get the signals of the job.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with kept(folder, lambda words: sys.stderr.write(f"error: {words}\n")):
+        sys.stdin.read()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one of the two commands and return its exit status; ``begin`` returns 1 if there is nothing to start."""
+    """Run one of the commands; ``begin`` returns 1 if there is nothing to start, and 2 if the folder is not free."""
     parser = Parser(prog="python -m launch.submit.job", description=__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
-    for name in ("begin", "end"):
+    for name in ("begin", "hold", "end"):
         step = steps.add_parser(name)
         step.add_argument("folder", type=Path)
         if name == "end":
             step.add_argument("--status", type=int, required=True)
             step.add_argument("--signals", type=int, required=True)
+            step.add_argument("--near-limit", type=int, default=0)
     try:
         options = parser.parse_args(arguments)
         if options.step == "begin":
-            return 0 if begin(options.folder) else 1
-        return end(options.folder, options.status, was_signalled=options.signals > 0)
+            return 0 if begin(options.folder, script=os.getppid(), patience_s=STALE_S + BEAT_S) else 1
+        if options.step == "hold":
+            hold(options.folder)
+            return 0
+        return end(
+            options.folder,
+            options.status,
+            was_signalled=options.signals > 0,
+            is_near_limit=options.near_limit > 0,
+            script=os.getppid(),
+        )
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from configs.programs import Program, command_of
 from launch.start.commands import launcher_command, local_words, needs_rendezvous, stop_signal_of
+from launch.submit.job import RESTART
 from launch.submit.jobspec import JobSpec
 from launch.submit.scheduler import JobScheduler
 
@@ -163,21 +164,38 @@ def _launch_function(spec: JobSpec) -> list[str]:
 
 def _main_loop(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
     """Return the loop over the runs; the job's exit status is the worst one of its runs."""
-    queue = [f"    [[ $limit_is_near -eq 0 ]] || {scheduler.requeue}"] if _requeues(spec, scheduler) else []
+    requeues = _requeues(spec, scheduler)
+    queue = [f"      [[ $limit_is_near -eq 0 ]] || {scheduler.requeue}"] if requeues else []
+    job = f'"$python" -I -m {Program.JOB.value}'
+    near_limit = ' --near-limit "$limit_is_near"' if requeues else ""
     return [
         "worst=0",
         'for run in "${runs[@]}"; do',
-        "  status=0",
-        f'  if [[ $signals -eq 0 ]] && "$python" -I -m {Program.JOB.value} begin "$run"; then',
-        '    launch "$run"',
-        "  fi",
-        "  result=0",
-        f'  "$python" -I -m {Program.JOB.value} end "$run" --status "$status" --signals "$signals" || result=$?',
-        "  # 75: the run was stopped before its end, and the next attempt of this job continues it.",
-        "  if [[ $result -eq 75 ]]; then",
+        f"  result={RESTART}",
+        f"  # {RESTART}: the ranks failed, and are started again from the last checkpoint.",
+        f"  while [[ $result -eq {RESTART} ]]; do",
+        "    status=0 began=1 result=0",
+        "    if [[ $signals -eq 0 ]]; then",
+        "      began=0",
+        f'      {job} begin "$run" || began=$?',
+        "    fi",
+        "    if [[ $began -eq 0 ]]; then",
+        "      # Gives signs of life for the claim on the run folder, until this script and the launcher are gone.",
+        f'      exec {{claim}}> >(exec {job} hold "$run")',
+        '      launch "$run"',
+        "      exec {claim}>&-",
+        "    elif [[ $began -ne 1 ]]; then",
+        "      result=2  # The folder is somebody else's.",
+        "      break",
+        "    fi",
+        f'    {job} end "$run" --status "$status" --signals "$signals"{near_limit} ||',
+        "      result=$?",
+        "    # 75: the run was stopped before its end, and the next attempt of this job continues it.",
+        "    if [[ $result -eq 75 ]]; then",
         *queue,
-        "    exit 75",
-        "  fi",
+        "      exit 75",
+        "    fi",
+        "  done",
         "  [[ $result -le $worst ]] || worst=$result",
         "done",
         'exit "$worst"',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -20,9 +21,11 @@ from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 from launch.resume import prepared_folder
-from logs.checkpoints import list_checkpoints, read
+from logs.attempts import read_attempts
+from logs.checkpoints import list_checkpoints, read, step_of
 from logs.metrics import read_metrics
 from logs.read.parse import parse_log
+from tests.launch.scheduled import ranks
 from tests.runs import TWO_EPOCHS, FinishedRun, read_summary, train, train_command
 
 pytestmark = pytest.mark.ranks
@@ -198,7 +201,7 @@ def test_the_files_of_an_attempt_without_a_checkpoint_are_set_aside(tmp_path: Pa
         with prepared_folder(folder, *load_run(whole / "config.yaml"), must_resume=False) as checkpoint:
             assert checkpoint is None
             attempts = {f"attempt-{each}" for each in range(1, number + 1)}
-            assert {path.name for path in folder.iterdir()} == {"config.yaml", *attempts}
+            assert {path.name for path in folder.iterdir()} == {"config.yaml", "claims", *attempts}
         (folder / "metrics.jsonl").touch()
     with (
         pytest.raises(UserError, match="no whole checkpoint"),
@@ -220,3 +223,27 @@ def test_a_folder_in_use_is_left_to_its_run(tmp_path: Path, tiny: list[str]) -> 
         launcher.communicate(timeout=60)
     assert (second.status, launcher.returncode) == (2, 130)
     assert "a run is going on in it" in second.errors
+    assert f"process {launcher.pid}, since" in second.errors
+
+
+def test_ranks_that_are_killed_twice_are_started_again_and_the_run_ends_with_the_same_bits(
+    tmp_path: Path, whole: Path, tiny: list[str]
+) -> None:
+    folder = tmp_path / "run"
+    command = [*train_command(folder, *tiny), "--max-restarts", "2"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
+        for failures, wanted in enumerate((19, 19)):
+            # The first rank dies after the checkpoint of the first epoch, the second one after its start from there.
+            while launcher.poll() is None and not (
+                len(list_checkpoints(folder)) and len(read_attempts(folder)) == failures and ranks(folder)
+            ):
+                time.sleep(0.01)
+            assert launcher.poll() is None, launcher.communicate()
+            os.kill(ranks(folder)[-1], signal.SIGKILL)
+            assert step_of(list_checkpoints(folder)[0]) == wanted
+        output, errors = launcher.communicate(timeout=90)
+    assert launcher.returncode == 0, errors
+    assert [each.outcome for each in read_attempts(folder)] == ["failed", "failed"]
+    assert "restart 2 of at most 2" in errors
+    assert "an attempt failed: rank" in output
+    assert _same_state(folder, whole)

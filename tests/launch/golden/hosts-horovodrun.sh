@@ -59,16 +59,30 @@ launch() {
 
 worst=0
 for run in "${runs[@]}"; do
-  status=0
-  if [[ $signals -eq 0 ]] && "$python" -I -m launch.submit.job begin "$run"; then
-    launch "$run"
-  fi
-  result=0
-  "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" || result=$?
-  # 75: the run was stopped before its end, and the next attempt of this job continues it.
-  if [[ $result -eq 75 ]]; then
-    exit 75
-  fi
+  result=79
+  # 79: the ranks failed, and are started again from the last checkpoint.
+  while [[ $result -eq 79 ]]; do
+    status=0 began=1 result=0
+    if [[ $signals -eq 0 ]]; then
+      began=0
+      "$python" -I -m launch.submit.job begin "$run" || began=$?
+    fi
+    if [[ $began -eq 0 ]]; then
+      # Gives signs of life for the claim on the run folder, until this script and the launcher are gone.
+      exec {claim}> >(exec "$python" -I -m launch.submit.job hold "$run")
+      launch "$run"
+      exec {claim}>&-
+    elif [[ $began -ne 1 ]]; then
+      result=2  # The folder is somebody else's.
+      break
+    fi
+    "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" ||
+      result=$?
+    # 75: the run was stopped before its end, and the next attempt of this job continues it.
+    if [[ $result -eq 75 ]]; then
+      exit 75
+    fi
+  done
   [[ $result -le $worst ]] || worst=$result
 done
 exit "$worst"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from configs.errors import UserError
 from configs.load import dump, load_both
-from launch.submit.job import begin, end
+from launch.submit.job import RESTART, begin, end
+from logs.attempts import read_attempts
 from logs.checkpoints import SavedState, resume_checkpoint, write
 from logs.folder import Summary, write_summary
 
@@ -32,7 +35,7 @@ def test_a_stopped_run_is_aborted_in_its_log_and_begun_again_with_the_attempt_se
     assert '"run_stop"' in (run / "result_0.txt").read_text(encoding="utf-8")
     assert json.loads((run / "summary.json").read_text(encoding="utf-8"))["status"] == "aborted"
     assert begin(run)
-    assert _names(run) == {"config.yaml", "job.sh", "environment.json", "attempt-1"}
+    assert _names(run) == {"config.yaml", "job.sh", "environment.json", "attempt-1", "claims"}
     assert {"result_0.txt", "summary.json"} <= _names(run / "attempt-1")
 
 
@@ -50,6 +53,7 @@ def test_with_checkpoints_the_next_attempt_finds_everything_but_the_end(run: Pat
     assert end(run, 75, was_signalled=False) == 75
     assert begin(run)
     kept = {"config.yaml", "job.sh", "environment.json", "checkpoints", "goes-on-from", "result_0.txt", "metrics.jsonl"}
+    kept |= {"claims"}
     assert _names(run) == kept
     assert resume_checkpoint(run) == run / "checkpoints" / "step-00000003.ckpt"
 
@@ -82,3 +86,66 @@ def test_ranks_that_refused_keep_their_folder(run: Path) -> None:
 def test_ranks_that_ended_with_the_status_of_a_refusal_after_their_run_had_begun_have_failed(run: Path) -> None:
     write_summary(run, Summary("digits", "aborted", failure="rank 1 failed"))
     assert end(run, 2, was_signalled=False) == 1
+
+
+def test_a_second_job_script_does_not_touch_the_folder_of_a_living_run(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
+        assert begin(run, script=first.pid)
+        (run / "result_0.txt").write_text(":::MLLOG {}\n", encoding="utf-8")
+        before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
+        with pytest.raises(UserError, match=f"a run is going on in it: .* process {first.pid}, since"):
+            begin(run, script=second.pid)
+        assert end(run, 143, was_signalled=True, script=second.pid) == 2
+        assert f"process {first.pid}" in capsys.readouterr().err
+        assert {path: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
+        assert end(run, 143, was_signalled=True, script=first.pid) == 75
+        assert begin(run, script=second.pid)
+        first.kill()
+        second.kill()
+
+
+def _with_restarts(run: Path, *overrides: str) -> None:
+    (run / "config.yaml").write_text(dump(*load_both("digits", "laptop", list(overrides))), encoding="utf-8")
+
+
+def test_a_failed_run_is_started_again_while_it_keeps_steps_and_no_oftener_than_allowed(run: Path) -> None:
+    _with_restarts(run, "cluster.scheduler.max_restarts=2")
+    for step in (3, 5):
+        assert begin(run)
+        write(run, step, SavedState({}, {}), keep=1)
+        assert end(run, 137, was_signalled=False) == RESTART
+        assert "summary.json" not in _names(run)
+    assert begin(run)
+    write(run, 9, SavedState({}, {}), keep=1)
+    assert end(run, 137, was_signalled=False) == 1
+    assert [(each.from_step, each.kept_step, each.goes_on) for each in read_attempts(run)] == [
+        (0, 3, True), (3, 5, True), (5, 9, False),
+    ]  # fmt: skip
+    assert not begin(run)
+
+
+def test_a_run_that_keeps_no_step_twice_is_not_started_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _with_restarts(run, "cluster.scheduler.max_restarts=9")
+    for status in (RESTART, 1):
+        assert begin(run)
+        assert end(run, 1, was_signalled=False) == status
+    assert "no restart: 2 attempts in a row kept no step after step 0" in capsys.readouterr().err
+
+
+def test_a_job_that_keeps_no_step_is_queued_again_once_and_stays_resumable(run: Path) -> None:
+    for status in (75, 1):
+        assert begin(run)
+        assert end(run, 75, was_signalled=True, is_near_limit=True) == status
+    assert begin(run)
+
+
+def test_a_job_that_was_lost_twice_without_a_step_is_not_continued(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    for number in range(3):
+        with subprocess.Popen(["sleep", "60"]) as script:
+            assert begin(run, script=script.pid) is (number < 2)
+            script.kill()
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    assert "lost with its node; not continued: 2 attempts in a row kept no step" in summary["failure"]

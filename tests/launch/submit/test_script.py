@@ -79,7 +79,8 @@ class _StandInJob:
 _STAND_IN = """#!/usr/bin/env bash
 run=${!#}
 case "$*" in
-  *'launch.submit.job begin'*) [[ ! -e $run/over ]] ;;
+  *'launch.submit.job begin'*) [[ ! -e $run/taken ]] || exit 2; [[ ! -e $run/over ]] ;;
+  *'launch.submit.job hold'*) cat >/dev/null; touch "$run/let-go" ;;
   *'launch.submit.job end'*) run=$5; echo "end $*"; [[ $9 -eq 0 ]] || exit 75; exit "$7" ;;
   *)
     trap 'kill $!; exit 75' TERM
@@ -138,6 +139,28 @@ def test_a_run_that_has_ended_is_not_started_again(tmp_path: Path) -> None:
     started.communicate(timeout=25)
     assert started.returncode == 0
     assert [(tmp_path / f"run-{number}" / "launched").exists() for number in (0, 1)] == [False, True]
+
+
+def test_a_run_whose_folder_is_taken_is_left_alone_and_the_next_run_is_trained(tmp_path: Path) -> None:
+    job = _StandInJob(tmp_path, _cluster(), ["0 0", "0 0"])
+    (tmp_path / "run-0" / "taken").touch()
+    started = job.start()
+    output, _ = started.communicate(timeout=25)
+    assert started.returncode == 2
+    assert [(tmp_path / f"run-{number}" / "launched").exists() for number in (0, 1)] == [False, True]
+    assert output.count("launch.submit.job end") == 1
+    assert (tmp_path / "run-1" / "let-go").exists(), "the claim is kept after the end of the launcher"
+
+
+def test_a_run_that_failed_is_started_again_while_the_end_says_so(tmp_path: Path) -> None:
+    job = _StandInJob(tmp_path, _cluster(), ["0 79"])
+    script = job.start()
+    job.wait_for_launch(script)
+    (tmp_path / "run-0" / "table").write_text("0 0", encoding="utf-8")
+    output, _ = script.communicate(timeout=25)
+    assert script.returncode == 0
+    assert output.count("--status 79") >= 1
+    assert output.count("--status 0") == 1
 
 
 def test_other_hosts_than_asked_for_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,121 @@
+"""The attempts at a run that ended before the run did, and whether the run may go on by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from logs.checkpoints import list_checkpoints, resume_checkpoint, step_of
+from logs.disk import explain_disk_errors
+
+__all__ = ["ATTEMPTS_FILE", "Attempt", "add_attempt", "bad_hosts", "read_attempts", "why_not_again"]
+
+ATTEMPTS_FILE = "attempts.jsonl"
+_FRUITLESS = 2
+"""Attempts in a row without progress after which a run does not go on by itself."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt that ended before the run did.
+
+    Attributes:
+        time: When the attempt ended.
+        outcome: ``failed``; ``stopped`` by a signal; ``lost`` if it ended without a word, with its node or by SIGKILL.
+        cause: Why, in one line.
+        host: The host of the rank that failed first, if it is known.
+        from_step: The step at which the attempt began.
+        kept_step: The step of the newest checkpoint at its end.
+        goes_on: Whether the run went on by itself.
+    """
+
+    time: str
+    outcome: Literal["failed", "stopped", "lost"]
+    cause: str
+    host: str | None
+    from_step: int
+    kept_step: int
+    goes_on: bool
+
+
+def read_attempts(folder: Path) -> list[Attempt]:
+    """Return the attempts in the order in which they ended; a line that was cut off is left out."""
+    path, known = folder / ATTEMPTS_FILE, {field.name for field in fields(Attempt)}
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        try:
+            rows.append(Attempt(**{key: value for key, value in json.loads(line).items() if key in known}))
+        except (ValueError, TypeError, AttributeError):  # noqa: PERF203 (a file of a few lines)
+            continue
+    return rows
+
+
+def add_attempt(
+    folder: Path,
+    outcome: Literal["failed", "stopped", "lost"],
+    cause: str,
+    *,
+    host: str | None = None,
+    limit: int,
+) -> str | None:
+    """Record that an attempt ended, and return why the run may not go on by itself, or None if it may.
+
+    Args:
+        folder: The run folder.
+        outcome: See `Attempt`.
+        cause: See `Attempt`.
+        host: See `Attempt`.
+        limit: How often a run may go on by itself after this outcome.
+
+    Raises:
+        UserError: If the disk is full, or the disk or the file server is in trouble.
+    """
+    resumed, kept = resume_checkpoint(folder), list_checkpoints(folder)
+    attempt = Attempt(
+        time=datetime.now().astimezone().isoformat(timespec="seconds"),
+        outcome=outcome,
+        cause=cause,
+        host=host,
+        from_step=step_of(resumed) if resumed else 0,
+        kept_step=step_of(kept[0]) if kept else 0,
+        goes_on=True,
+    )
+    reason = why_not_again([*read_attempts(folder), attempt], limit)
+    with explain_disk_errors(folder / ATTEMPTS_FILE), (folder / ATTEMPTS_FILE).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({**asdict(attempt), "goes_on": reason is None}) + "\n")
+    return reason
+
+
+def why_not_again(attempts: Sequence[Attempt], limit: int) -> str | None:
+    """Return why a run may not go on by itself after the last of its attempts, or None if it may.
+
+    Args:
+        attempts: All attempts so far. Only those since the run was last started by hand count.
+        limit: How often a run may go on after the outcome of the last attempt.
+    """
+    last = attempts[-1]
+    since = list(attempts)
+    for number in range(len(attempts) - 2, -1, -1):
+        if not attempts[number].goes_on:
+            since = list(attempts[number + 1 :])
+            break
+    # A node that is lost and a time limit queue a job again; a failure restarts the ranks.
+    is_failure = last.outcome == "failed"
+    count = sum((each.outcome == "failed") == is_failure for each in since)
+    if count > limit:
+        key, what = ("max_restarts", "failed") if is_failure else ("max_requeues", "was stopped or lost")
+        return f"it {what} {count} time{'s' if count > 1 else ''}, and scheduler.{key} is {limit}"
+    tail = since[-_FRUITLESS:]
+    if len(tail) == _FRUITLESS and all(each.kept_step <= each.from_step for each in tail):
+        return f"{_FRUITLESS} attempts in a row kept no step after step {last.from_step}"
+    return None
+
+
+def bad_hosts(attempts: Sequence[Attempt]) -> list[str]:
+    """Return the hosts on which a rank failed first in two attempts or more."""
+    hosts = [each.host for each in attempts if each.outcome == "failed" and each.host]
+    return sorted({host for host in hosts if hosts.count(host) > 1})

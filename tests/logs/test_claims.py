@@ -1,0 +1,114 @@
+"""Claims on run folders: one owner, whatever the node; a dead owner's claim is taken over with a word."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import ROOT
+from logs import claims
+from logs.claims import has_lost, holder, is_lost, kept, release, take
+
+
+def _as_of_another_node(claim: Path, *, age_s: float) -> None:
+    """Change a claim into one of another node, which gave its last sign of life some time ago."""
+    record = json.loads(claim.read_text(encoding="utf-8"))
+    claim.write_text(json.dumps({**record, "host": "beta", "boot": "another"}), encoding="utf-8")
+    os.utime(claim, (time.time() - age_s,) * 2)
+
+
+def test_a_living_owner_is_named_and_a_claim_that_was_released_is_free(tmp_path: Path) -> None:
+    claim = take(tmp_path)
+    with pytest.raises(UserError, match=rf"a run is going on in it: .* on .*, process {os.getpid()}, since .*; wait"):
+        take(tmp_path)
+    release(claim)
+    assert holder(tmp_path) is None
+    assert take(tmp_path).name == "2.json"
+
+
+def test_a_dead_owner_on_this_node_is_succeeded_at_once_with_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as owner:
+        take(tmp_path, pid=owner.pid)
+        assert holder(tmp_path)
+        owner.kill()
+    take(tmp_path)
+    assert f"process {owner.pid}, since" in capsys.readouterr().err
+
+
+def test_the_claim_of_another_node_lasts_as_long_as_its_signs_of_life(tmp_path: Path) -> None:
+    claim = take(tmp_path)
+    _as_of_another_node(claim, age_s=claims.STALE_S - 10)
+    assert "on beta, process" in (holder(tmp_path) or "")
+    assert "last sign of life 5" in (holder(tmp_path) or "")
+    _as_of_another_node(claim, age_s=claims.STALE_S + 10)
+    assert holder(tmp_path) is None
+    assert has_lost(tmp_path, os.getpid()) is False
+    take(tmp_path)
+    assert is_lost(claim)
+
+
+def test_ranks_that_outlive_their_launcher_keep_the_folder(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as owner:
+        claim = take(tmp_path, pid=owner.pid)
+        owner.kill()
+    code = (
+        f"import sys, pathlib; from logs.claims import kept\n"
+        f"with kept(pathlib.Path({str(tmp_path)!r}), print): print(1, flush=True), sys.stdin.read()"
+    )
+    rank = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert rank.stdout is not None
+    assert rank.stdout.readline() == b"1\n"
+    assert "whose ranks are still ending" in (holder(tmp_path) or "")
+    _as_of_another_node(claim, age_s=claims.STALE_S + 10)
+    assert holder(tmp_path), "the lock is seen from other nodes too"
+    rank.communicate(b"")
+    assert holder(tmp_path) is None
+
+
+def test_the_owner_gives_signs_of_life_and_learns_that_it_was_succeeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "BEAT_S", 0.01)
+    claim, lost = take(tmp_path), queue.Queue[str]()
+    _as_of_another_node(claim, age_s=1000)
+    with kept(tmp_path, lost.put):
+        while claim.stat().st_mtime < time.time() - 100:
+            time.sleep(0.01)
+        (tmp_path / "claims" / "2.json").write_text("{}", encoding="utf-8")
+        assert "taken over by an owner that has not written its name yet" in lost.get(timeout=5)
+
+
+def test_of_many_takers_one_gets_a_folder(tmp_path: Path) -> None:
+    taken, refused = [], []
+
+    def one() -> None:
+        try:
+            taken.append(take(tmp_path))
+        except UserError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=one) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(taken), len(refused)) == (1, 7)
+
+
+def test_a_taker_with_patience_waits_for_the_end_of_the_owner(tmp_path: Path) -> None:
+    claim = take(tmp_path)
+    timer = threading.Timer(0.3, release, [claim])
+    timer.start()
+    assert take(tmp_path, patience_s=5).name == "2.json"
+    timer.join()
