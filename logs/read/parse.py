@@ -73,7 +73,9 @@ class _Parser:
     def _restart(self) -> None:
         """Discard the events of a run, because a log may contain a run that was started again."""
         self.at: dict[str, Event] = {}
+        self.attempts = 1
         self.init_starts, self.init_spread_s = 0, 0.0
+        self._first_init_s: float | None = None
         self.last_s: float | None = None
         self.spans = Spans()
         self.evaluations = Evaluations()
@@ -94,6 +96,8 @@ class _Parser:
             # A key of this program: the earlier attempt was stopped, and the same run continues here.
             self.at.pop("run_stop", None)
             self._is_resumed = True
+            self.attempts += 1
+            self.init_starts, self.init_spread_s, self._first_init_s = 0, 0.0, None
         elif event.key in self._handlers:
             if not self._is_after_the_end(event):
                 self._handlers[event.key](event)
@@ -113,8 +117,8 @@ class _Parser:
             self._restart()
         self._once(event)
         self.init_starts += 1
-        first = self._time("init_start")
-        self.init_spread_s = max(self.init_spread_s, elapsed(first, event.time_s) or 0.0)
+        self._first_init_s = event.time_s if self._first_init_s is None else self._first_init_s
+        self.init_spread_s = max(self.init_spread_s, elapsed(self._first_init_s, event.time_s) or 0.0)
 
     def _came_later(self, event: Event, key: str) -> bool:
         then = self.at[key].time_s
@@ -174,6 +178,7 @@ class _Parser:
             target=target,
             seeds=tuple(self.seeds),
             began_s=start,
+            attempts=self.attempts,
             init_starts=(self.init_starts, self.init_spread_s),
             init_s=elapsed(self._time("init_start"), self._time("init_stop")),
             time_to_train_s=elapsed(start, stop),

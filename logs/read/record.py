@@ -71,7 +71,9 @@ class RunRecord:
         target: The accuracy that ends the run.
         began_s: Unix time of run_start.
         init_s: Seconds from the first init_start to init_stop.
-        init_starts: (number of ranks that logged init_start, seconds from the first to the last of these events).
+        attempts: Number of times that the run was started; more than 1 if it was stopped and resumed.
+        init_starts: (number of ranks that logged init_start in the last attempt, seconds from the first to the last of
+            these events).
         time_to_train_s: Seconds from run_start to run_stop; None without run_stop.
         elapsed_s: Seconds from run_start to the last event.
         epoch_spans: The epochs; if the log marks only blocks, the blocks without their evaluations; if the marks do not
@@ -96,6 +98,7 @@ class RunRecord:
     seeds: tuple[int | str, ...] = ()
     began_s: float | None = None
     init_s: float | None = None
+    attempts: int = 1
     init_starts: tuple[int, float] = (0, 0.0)
     time_to_train_s: float | None = None
     elapsed_s: float | None = None

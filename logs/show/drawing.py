@@ -6,6 +6,7 @@ The same numbers give the same text: an SVG has neither a date nor a random id.
 from __future__ import annotations
 
 import io
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,7 +69,25 @@ def to_svg(chart: Chart) -> str:
         left = 10 + _CHARACTER * max(len(label.get_text()) for label in axes.get_yticklabels())
         size = (_WIDTH - left - _RIGHT) / _WIDTH, (height - _TOP - _BOTTOM) / height
         axes.set_position((left / _WIDTH, _BOTTOM / height, *size))
-        return tostring(_to_element(figure, [chart], tooltips), encoding="unicode")
+        svg = _to_element(figure, [chart], tooltips)
+        if isinstance(chart, LineChart):
+            svg.attrib |= _scales(axes, chart, height)
+        return tostring(svg, encoding="unicode")
+
+
+def _scales(axes: Axes, chart: LineChart, height: float) -> dict[str, str]:
+    """Return attributes by which the page's script turns places in the drawing into values."""
+    corners = list(zip(axes.get_xlim(), axes.get_ylim(), strict=True))
+    pixels = axes.transData.transform(corners) * (_POINTS_PER_INCH / axes.figure.dpi)
+    (left, low), (right, high) = pixels
+    x = (chart.x_scale, left, axes.get_xlim()[0], right, axes.get_xlim()[1])
+    y = (chart.y_scale, height - low, axes.get_ylim()[0], height - high, axes.get_ylim()[1])
+    return {"data-x": _as_json(x), "data-y": _as_json(y), "data-x-name": chart.x_name}
+
+
+def _as_json(scale: tuple[Scale, float, float, float, float]) -> str:
+    kind, *ends = scale
+    return json.dumps([kind, *(float(f"{end:.6g}") for end in ends)])
 
 
 def save_charts(path: Path, charts: Sequence[LineChart]) -> None:

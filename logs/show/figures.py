@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from logs.read.lines import to_number
-from logs.show.chart import Band, Bar, BarChart, Captioned, LineChart, Series, Stretch
+from logs.show.chart import Band, Bar, BarChart, Captioned, LineChart, Scale, Series, Stretch
 from logs.show.reported_run import ReportedRun
+from logs.usage import Sample
 
-__all__ = ["course", "figures"]
+__all__ = ["course", "figures", "utilisation"]
 
 _Point = tuple[float, float | None]
 _Sample = tuple[Any, Any, Any]
@@ -18,18 +20,26 @@ _Sample = tuple[Any, Any, Any]
 
 _SHARES = ("computing", "waiting for communication", "waiting for input")
 _SHARE_NAMES = ("computing", "communication", "input")
+_WIDE = 20.0
+"""Ratio between runs from which on an axis is logarithmic: on a linear one, the smallest run would be a dot."""
 _RANKS_AT_AN_END = 8
 """Of more than twice as many ranks, only the slowest and the fastest so many are drawn."""
 
 
 def figures(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
-    """Yield every chart that the runs have data for."""
-    return (figure for figure in _all(runs) if figure.chart.has_data)
+    """Yield every chart that the runs have data for; logs of other benchmarks than image classification have none."""
+    return (_named(figure) for figure in _all(runs) if figure.chart.has_data)
 
 
 def course(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     """Yield the charts of accuracy and loss, by epoch and by time, that the runs have data for."""
-    return (figure for figure in _course(runs) if figure.chart.has_data)
+    return (_named(figure) for figure in _course(runs) if figure.chart.has_data)
+
+
+def _named(figure: Captioned) -> Captioned:
+    """Return the figure with a caption that names a logarithmic vertical axis, of which a page shows no title."""
+    is_log = isinstance(figure.chart, LineChart) and figure.chart.y_scale != "linear"
+    return replace(figure, caption=f"{figure.caption} (logarithmic)") if is_log else figure
 
 
 def _all(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
@@ -43,10 +53,31 @@ def _all(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
         threads = list(dict.fromkeys(str(phase["thread"]) for phase in run.startup))
         phases = BarChart("Start-up phases", "seconds since the process began", _startup(run, threads), threads)
         yield Captioned(f"Start-up: {run.name}" if len(runs) > 1 else "Start-up", phases)
+    yield from utilisation({run.name: run.samples for run in runs})
     for run in runs:
         name = f"{run.name}, " if len(runs) > 1 else ""
         ranks = BarChart("Time of a step by rank", "ms of a median step", _ranks(run), _SHARE_NAMES)
         yield Captioned(f"Time of a step by rank: {name}{_slowest(run)}", ranks)
+
+
+def utilisation(samples: Mapping[str, Sequence[Sample]]) -> Iterator[Captioned]:
+    """Yield the charts of cores, memory and GPUs over time, with a line for each named run; without data none."""
+    kinds: dict[str, Callable[[Sample], float | None]] = {
+        "Cores busy with the run": lambda each: each.busy_cores,
+        "Cores busy on the machine": lambda each: each.machine_busy_cores,
+        "Memory of the run, MB": lambda each: each.memory_bytes / 1e6,
+        "GPUs busy, share": lambda each: each.gpu_share,
+        "Memory in use on the GPUs, GB": lambda each: each.gpu_memory_bytes and each.gpu_memory_bytes / 1e9,
+    }
+    for caption, value in kinds.items():
+        series = [
+            Series(name, number, [(each.time - rows[0].time, value(each)) for each in rows])
+            for number, (name, rows) in enumerate(samples.items())
+            if rows and value(rows[0]) is not None
+        ]
+        chart = LineChart(caption, "seconds since the run was launched", series)
+        if chart.has_data:
+            yield Captioned(caption, chart)
 
 
 def _course(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
@@ -62,23 +93,51 @@ def _by_epoch(
     title: str, runs: Sequence[ReportedRun], samples: Callable[[ReportedRun], list[_Sample]], bands: Sequence[Band] = ()
 ) -> LineChart:
     placed = [[(epoch, value) for epoch, _, value in samples(run)] for run in runs]
-    return LineChart(title, "epochs", _series(runs, placed), bands)
+    return _chart(title, "epochs", _series(runs, placed), bands)
 
 
 def _by_time(
     title: str, runs: Sequence[ReportedRun], samples: Callable[[ReportedRun], list[_Sample]], bands: Sequence[Band] = ()
 ) -> LineChart:
     placed = [[(second, value) for _, second, value in samples(run)] for run in runs]
-    return LineChart(title, "seconds since run_start", _series(runs, placed), bands)
+    return _chart(title, "seconds since run_start", _series(runs, placed), bands)
 
 
 def _series(runs: Sequence[ReportedRun], placed: Sequence[Sequence[tuple[Any, Any]]]) -> list[Series]:
     """Return a series for each run; points whose place is no number are left out."""
     found = []
     for number, (run, pairs) in enumerate(zip(runs, placed, strict=True)):
-        points = [(to_number(x), to_number(y)) for x, y in pairs]
-        found.append(Series(run.name, number, [(x, y) for x, y in points if x is not None]))
+        points = [(to_number(x), to_number(y)) for x, y in pairs if run.record.is_of_images]
+        kept = [(x, y) for x, y in points if x is not None]
+        if any(y is not None for _, y in kept):
+            found.append(Series(run.name, number, kept))
     return found
+
+
+def _scale(sizes: Sequence[float]) -> Scale:
+    """Return the scale of an axis on which each series reaches the size given: logarithmic if they differ widely."""
+    return "log10" if len(sizes) > 1 and min(sizes) > 0 and max(sizes) > _WIDE * min(sizes) else "linear"
+
+
+def _above_zero(series: Sequence[Series], chart: LineChart) -> list[Series]:
+    """Return the series without the points that a logarithmic axis cannot show."""
+    is_log = (chart.x_scale != "linear", chart.y_scale != "linear")
+
+    def is_shown(x: float, y: float | None) -> bool:
+        return not (is_log[0] and x <= 0) and not (is_log[1] and (y or 0) <= 0)
+
+    return [replace(each, points=[point for point in each.points if is_shown(*point)]) for each in series]
+
+
+def _chart(title: str, x_name: str, series: Sequence[Series], bands: Sequence[Band] = ()) -> LineChart:
+    """Return a chart whose axes are logarithmic where the runs' sizes differ widely."""
+    x_scale = _scale([max(x for x, _ in each.points) for each in series])
+    heights = [[abs(y) for _, y in each.points if y] for each in series]
+    y_scale = _scale([median(ys) for ys in heights if ys]) if not bands else "linear"
+    chart = LineChart(title, x_name, series, bands, x_scale, y_scale)
+    if chart.x_scale != "linear":
+        chart = replace(chart, x_name=f"{x_name}, logarithmic")
+    return replace(chart, series=_above_zero(series, chart))
 
 
 def _accuracy(run: ReportedRun) -> list[_Sample]:
@@ -122,7 +181,8 @@ def _throughput(run: ReportedRun) -> list[_Sample]:
 
 def _references(runs: Sequence[ReportedRun]) -> list[Band]:
     """Return where the official reference converges, once for each batch size."""
-    found = {comparison.reference for comparison in (run.comparison for run in runs) if comparison.reference}
+    compared = [run.comparison for run in runs if run.record.division != "open"]
+    found = {comparison.reference for comparison in compared if comparison.reference}
     return [
         Band("x", each.least, each.mean + 2 * each.deviation, f"reference at batch {each.batch_size}")
         for each in sorted(found, key=lambda each: each.batch_size)

@@ -72,6 +72,8 @@ def _lean(node: Element, tooltips: Tooltips) -> Iterator[Element]:
         children = [lean for child in node for lean in _lean(child, tooltips)]
         if node.get("id") in tooltips:
             _add_tooltips(children, *tooltips[node.attrib["id"]])
+            if "series-" in node.attrib["id"]:
+                _add_name(children, tooltips[node.attrib["id"]][0])
         yield from children
         return
     spot: dict[str, str] = {key: _rounded(node.attrib[key]) for key in _PLACES if key in node.attrib}
@@ -91,6 +93,13 @@ def _add_tooltips(elements: list[Element], own: str, of_dots: list[str]) -> None
     for element in elements:
         if element.tag == "path":
             SubElement(element, "title").text = own
+
+
+def _add_name(elements: list[Element], name: str) -> None:
+    """Name the line of a series for the page's script, which shows the line's values at the pointer."""
+    for element in elements:
+        if element.tag == "path":
+            element.set("data-name", name)
 
 
 def _rounded(text: str) -> str:

@@ -1,4 +1,7 @@
-"""Writes the report as one HTML page, which opens from disk, loads no other file and runs no script."""
+"""Writes the report as one HTML page, which opens from disk and loads no other file.
+
+A small script in the page shows values at the pointer; without scripts the page is complete.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,13 @@ import os
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from statistics import mean, median
 from typing import Any
 from urllib.parse import quote
 
-from logs.judge.explain import explain
 from logs.show.chart import BarChart, Captioned, Series, Stretch
 from logs.show.figures import figures
 from logs.show.reported_run import ReportedRun
+from logs.show.wording import NOTHING, heading, in_seconds, lead, notes_of, place_of, state_of
 
 __all__ = ["badge", "charts", "document", "render", "scrolled", "section"]
 
@@ -21,10 +23,7 @@ _CSS_FILES = ("colours.css", "page.css")
 _MAX_LINKS = 40
 _MAX_NAMES = 8
 """A longer legend is folded."""
-_SUBMISSION_RUNS = 5
-"""MLPerf scores the mean of five runs without the fastest and the slowest, the olympic mean."""
 _HEADS = ("Run", "Outcome", "Time to train", "Initialisation", "Epochs", "Accuracy", "Batch", "Images/s", "Log check")
-_NOTHING = "\u2013"
 
 
 def render(runs: Sequence[ReportedRun], destination: Path) -> str:
@@ -36,41 +35,21 @@ def render(runs: Sequence[ReportedRun], destination: Path) -> str:
         section("Configuration", _configuration(runs)),
         section("Files", _files(runs, destination)),
     ]
-    head = f"<h1>{escape(_title(runs))}</h1>{_lead(runs)}"
+    head = f"<h1>{escape(heading(runs))}</h1>{lead(runs)}"
     return document(names, f"<header>{head}</header>{''.join(sections)}")
 
 
 def document(title: str, body: str) -> str:
     """Return a page with ``body`` (HTML), which opens from disk and loads no other file."""
+    script = (Path(__file__).parent / "cursor.js").read_text(encoding="utf-8")
     css = "".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in _CSS_FILES)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{escape(title)}</title><style>{css}</style></head>"
-        f"<body><main>{body}</main></body></html>\n"
+        f"<body><main>{body}</main><script>{script}</script></body></html>\n"
     )
-
-
-def _title(runs: Sequence[ReportedRun]) -> str:
-    if len(runs) == 1:
-        return runs[0].name
-    return f"{len(runs)} runs side by side"
-
-
-def _lead(runs: Sequence[ReportedRun]) -> str:
-    """Return a sentence with the time to train, and with how far the runs differ."""
-    records = [run.record for run in runs]
-    times = sorted(each.time_to_train_s for each in records if each.time_to_train_s and each.status == "success")
-    if not times:
-        return '<p class="lead">No run has reached its target.</p>'
-    sentence = f"<strong>{_seconds(median(times))}</strong> to train"
-    if len(runs) > 1:
-        sentence += f": median of {len(times)} runs that reached the target, out of {len(runs)}; "
-        sentence += f"fastest {_seconds(times[0])}, slowest {_seconds(times[-1])}"
-        if len(times) >= _SUBMISSION_RUNS:
-            sentence += f"; olympic mean {_seconds(mean(times[1:-1]))}"
-    return f'<p class="lead">{sentence}.</p>'
 
 
 def _results(runs: Sequence[ReportedRun]) -> str:
@@ -84,25 +63,22 @@ def _results(runs: Sequence[ReportedRun]) -> str:
 
 def _row(run: ReportedRun, number: int) -> str:
     record = run.record
-    place = " · ".join(text for text in (record.submitter, record.platform) if text)
-    name = f'{_swatch(Series("", number, ()))}<span class="run">{escape(run.name)}</span><small>{escape(place)}</small>'
-    accuracy = _NOTHING if record.final_accuracy is None else f"{record.final_accuracy:.4f}"
+    name = f'{_swatch(Series("", number, ()))}<span class="run">{escape(run.name)}</span>'
+    name += f"<small>{escape(place_of(run))}</small>"
+    accuracy = NOTHING if record.final_accuracy is None else f"{record.final_accuracy:.4f}"
     target = f"<small>target {run.target:g}</small>" if run.target is not None else ""
     verdicts = "<br>".join(
         f"{badge('passes' if each.passed else 'fails', each.passed)} {escape(each.ruleset)}" for each in run.verdicts
     )
-    status = run.summary.get("status") or record.status or ("running" if record.began_s else "unknown")
-    outcome = run.comparison.outcome
-    convergence = "" if outcome == "no reference" else f"<small>reference: {outcome}</small>"
     cells = (
-        badge(str(status), {"success": True, "aborted": False}.get(str(status))),
-        _seconds(record.time_to_train_s),
-        _seconds(record.init_s),
-        _number(record.epochs) + convergence,
+        _outcome(run),
+        _time_to_train(run),
+        in_seconds(record.init_s),
+        _number(record.epochs if record.is_of_images else None) + _convergence(run),
         accuracy + target,
         _number(record.global_batch_size),
-        _number(record.images_per_s),
-        verdicts or _NOTHING,
+        _rate(run),
+        verdicts or NOTHING,
     )
     row = "".join(
         f'<td role="cell" data-head="{head}"><div>{cell}</div></td>'
@@ -111,20 +87,36 @@ def _row(run: ReportedRun, number: int) -> str:
     return f'<tr role="row"><th scope="row" role="rowheader">{name}</th>{row}</tr>'
 
 
+def _outcome(run: ReportedRun) -> str:
+    words, good = state_of(run)
+    attempts = f"<small>resumed, {run.record.attempts} attempts</small>" if run.record.attempts > 1 else ""
+    other = "" if run.record.is_of_images else f"<small>benchmark {escape(str(run.record.benchmark))}</small>"
+    return badge(words, good) + attempts + other
+
+
+def _time_to_train(run: ReportedRun) -> str:
+    """Return the time to train of a run that reached its target, and of any other run how long it ran."""
+    record = run.record
+    if state_of(run)[1]:
+        return in_seconds(record.time_to_train_s)
+    return NOTHING + (f"<small>ran {in_seconds(record.elapsed_s)}</small>" if record.elapsed_s else "")
+
+
+def _convergence(run: ReportedRun) -> str:
+    has_reference = run.record.division != "open" and run.comparison.outcome != "no reference"
+    return f"<small>reference: {run.comparison.outcome}</small>" if has_reference else ""
+
+
+def _rate(run: ReportedRun) -> str:
+    """Return the images/s of the whole run, and below them those without evaluations, which a summary has."""
+    steady = run.summary.get("images_per_s")
+    below = f"<small>{_number(steady)} without evaluations</small>" if isinstance(steady, int | float) else ""
+    return _number(run.record.images_per_s) + below
+
+
 def _notes(run: ReportedRun, *, is_open: bool) -> str:
     """Return the notes on a run below the table of results."""
-    record = run.record
-    notes = [f"Reference convergence: {run.comparison.words}."]
-    if failure := run.summary.get("failure"):
-        notes.insert(0, f"The run ended early: {failure}.")
-    ranks, spread = record.init_starts
-    if ranks > 1:
-        notes.append(f"{ranks} ranks logged init_start, the last rank {spread:.3f} s after the first.")
-    if record.unreadable:
-        notes.append(f"{record.unreadable} records of the log could not be read.")
-    notes += [f"{problem}." for problem in run.problems]
-    for verdict in run.verdicts:
-        notes += [f"{verdict.ruleset}: {explain(message)}." for message in verdict.messages]
+    notes = notes_of(run)
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     opened = " open" if is_open else ""
     return f"<details{opened}><summary>{escape(run.name)}: notes</summary><ul>{items}</ul></details>"
@@ -174,20 +166,27 @@ def _configuration(runs: Sequence[ReportedRun]) -> str:
     keys = list(dict.fromkeys(key for run in runs for key in run.settings))
     if not keys:
         return "<p>The logs contain no settings.</p>"
-    differing = [key for key in keys if len({str(run.settings.get(key)) for run in runs}) > 1]
-    same = [key for key in keys if key not in differing]
+    known = {key: [str(run.settings[key]) for run in runs if key in run.settings] for key in keys}
+    differing = [key for key in keys if len(set(known[key])) > 1]
+    partial = [key for key in keys if len(known[key]) < len(runs) and key not in differing]
+    same = [key for key in keys if len(known[key]) == len(runs) and key not in differing]
     parts = []
     if differing:
-        parts.append(
-            f"<p>{_count(len(differing))} not the same in all runs.</p>{_settings(runs, differing, marked=True)}"
-        )
+        words = "1 setting differs" if len(differing) == 1 else f"{len(differing)} settings differ"
+        parts.append(f"<p>{words}.</p>{_settings(runs, differing, marked=True)}")
     elif len(runs) > 1:
-        parts.append("<p>All settings are the same in all runs.</p>")
+        parts.append("<p>No setting differs.</p>")
+    if partial:
+        words = f"{_count(len(partial))} that only some of the runs have"
+        parts.append(_folded(words, _settings(runs, partial, marked=False)))
     if same:
         words = _count(len(same)) + (" that all runs share" if len(runs) > 1 else "")
-        table = _settings(runs[:1], same, marked=False)
-        parts.append(f"<details><summary>{words}</summary>{table}</details>")
+        parts.append(_folded(words, _settings(runs[:1], same, marked=False)))
     return "".join(parts)
+
+
+def _folded(words: str, table: str) -> str:
+    return f'<details class="more"><summary>{words}</summary>{table}</details>'
 
 
 def _settings(runs: Sequence[ReportedRun], keys: Sequence[str], *, marked: bool) -> str:
@@ -241,20 +240,12 @@ def _count(settings: int) -> str:
 
 
 def _value(value: Any) -> str:
-    return _NOTHING if value is None else escape(str(value))
+    return NOTHING if value is None else escape(str(value))
 
 
 def _number(value: float | None) -> str:
     if value is None:
-        return _NOTHING
+        return NOTHING
     if value >= 1e6:  # noqa: PLR2004
         return f"{value / 1e6:.3g} M"
     return f"{value:,.0f}".replace(",", "\u202f") if value >= 100 else f"{value:.4g}"  # noqa: PLR2004
-
-
-def _seconds(value: float | None) -> str:
-    if value is None:
-        return _NOTHING
-    if value < 600:  # noqa: PLR2004
-        return f"{value:.2f} s"
-    return f"{value / 60:.2f} min"

@@ -79,7 +79,7 @@ def write_picture(paths: Sequence[Path], file: Path) -> Path:
     charts = [
         replace(figure.chart, heading=figure.caption)
         for figure in course(_gather_all(paths))
-        if isinstance(figure.chart, LineChart) and figure.chart.x_name == "epochs"
+        if isinstance(figure.chart, LineChart) and figure.chart.x_name.startswith("epochs")
     ]
     if not charts:
         raise UserError(f"{', '.join(map(str, paths))}: no evaluation and no loss to draw; give a run that has trained")

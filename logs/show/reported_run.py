@@ -15,13 +15,15 @@ from typing import Any
 
 from configs.errors import UserError
 from configs.load import parse_yaml
+from configs.rules import TARGET_TOP1
 from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE
 from logs.judge.compliance import RULESETS, Verdict, find_logs, judge, read_verdicts
 from logs.judge.rcp import ReferenceComparison, compare_with_reference
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
-from logs.read.record import RunRecord
+from logs.read.record import IMAGE_BENCHMARK, RunRecord
+from logs.usage import SAMPLES_FILE, Sample, read_samples
 
 __all__ = ["ReportedRun", "gather_run", "summarise"]
 
@@ -40,6 +42,7 @@ class ReportedRun:
         intervals: Rows of kind ``interval`` in ``metrics.jsonl``.
         startup: Phases in ``startup.json``.
         ranks: Rows of ``ranks.json``.
+        samples: Rows of ``utilisation.jsonl``.
         summary: Content of ``summary.json``.
         settings: Configuration, dotted key -> value; for a log without a run folder, the logged hyperparameters.
         problems: Messages on files that could not be read.
@@ -52,15 +55,21 @@ class ReportedRun:
     intervals: list[dict[str, Any]] = field(default_factory=list)
     startup: list[dict[str, Any]] = field(default_factory=list)
     ranks: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
     @property
     def target(self) -> float | None:
-        """The accuracy that ends the run."""
+        """The accuracy that ends the run; for another submitter's closed log, the accuracy that the rules ask for."""
         target = self.summary.get("target")
-        return float(target) if isinstance(target, int | float) else self.record.target
+        if isinstance(target, int | float):
+            return float(target)
+        is_by_rule = not self.path.is_dir() and self.record.benchmark == IMAGE_BENCHMARK
+        if self.record.target is None and is_by_rule and self.record.division == "closed":
+            return TARGET_TOP1
+        return self.record.target
 
     @cached_property
     def comparison(self) -> ReferenceComparison:
@@ -119,6 +128,7 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         intervals=[row for row in rows if row.get("kind") == "interval"],
         startup=_rows(_json(path / STARTUP_FILE, problems).get("phases"), {"phase", "thread"}, {"begin_s", "end_s"}),
         ranks=_rows(_json(path / RANKS_FILE, problems).get("ranks"), {"rank"}, _RANK_TIMES),
+        samples=_samples(path, problems),
         summary=_json(path / SUMMARY_FILE, problems),
         settings=_settings(path / CONFIG_FILE, problems) or _logged(record),
         problems=tuple(problems),
@@ -174,6 +184,14 @@ def _json(path: Path, problems: list[str]) -> dict[str, Any]:
         problems.append(f"{path.name}: cannot be read ({error})")
         return {}
     return tree if isinstance(tree, dict) else {}
+
+
+def _samples(folder: Path, problems: list[str]) -> list[Sample]:
+    try:
+        return read_samples(folder)
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        problems.append(f"{SAMPLES_FILE}: cannot be read ({error})")
+        return []
 
 
 def _settings(path: Path, problems: list[str]) -> dict[str, Any]:

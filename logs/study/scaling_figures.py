@@ -9,10 +9,10 @@ from statistics import median
 from typing import Any
 
 from logs.show.chart import Bar, BarChart, Captioned, LineChart, Scale, Series, Stretch
-from logs.show.figures import course
+from logs.show.figures import course, utilisation
 from logs.show.reported_run import gather_run
 from logs.study.cells import ScalingRow
-from logs.usage import Sample, read_samples
+from logs.usage import read_samples
 
 __all__ = ["cell_figures", "course_figures", "grouped", "ranks_in_words"]
 
@@ -191,24 +191,6 @@ def course_figures(rows: Sequence[ScalingRow], runs: Path) -> Iterator[_Section]
         subjects = [gather_run(runs / row.folder, name) for row, name in zip(group, names, strict=True)]
         courses += [replace(figure, caption=f"{figure.caption}: {cells}") for figure in course(subjects)]
         samples = {name: read_samples(runs / row.folder) for row, name in zip(group, names, strict=True)}
-        traces += [replace(figure, caption=f"{figure.caption}: {cells}") for figure in _traces(samples)]
+        traces += [replace(figure, caption=f"{figure.caption}: {cells}") for figure in utilisation(samples)]
     yield "Loss and accuracy", courses
     yield "Utilisation", traces
-
-
-def _traces(samples: dict[str, list[Sample]]) -> Iterator[Captioned]:
-    """Yield the charts of cores, memory and GPUs over time, with a line for each run."""
-    kinds: dict[str, Callable[[Sample], float | None]] = {
-        "Cores busy with the run": lambda each: each.busy_cores,
-        "Cores busy on the machine": lambda each: each.machine_busy_cores,
-        "Memory, MB": lambda each: each.memory_bytes / 1e6,
-        "GPUs busy, share": lambda each: each.gpu_share,
-    }
-    for caption, value in kinds.items():
-        series = [
-            Series(name, number, [(each.time - rows[0].time, value(each)) for each in rows])
-            for number, (name, rows) in enumerate(samples.items())
-        ]
-        chart = LineChart(caption, "seconds since the run was launched", series)
-        if chart.has_data:
-            yield Captioned(caption, chart)

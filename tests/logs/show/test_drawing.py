@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.errors import UserError
-from logs.show.chart import Band, Bar, BarChart, LineChart, Series, Stretch
+from logs.show.chart import Band, Bar, BarChart, LineChart, Scale, Series, Stretch
 from logs.show.drawing import save_charts, to_svg
 from logs.show.plot import plot_collectives, plot_learning_rate, plot_study, plot_sweep, plot_validation
 
@@ -133,3 +134,17 @@ def test_every_plot_is_written_as_png(tmp_path: Path, name: str, plot: Any) -> N
 def test_a_plot_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none/a.png: cannot be written: .*; choose another --plot"):
         save_charts(tmp_path / "none" / "a.png", [_lines(Series("a", 0, [(0, 1.0)]))])
+
+
+@pytest.mark.parametrize("scale", ["linear", "log10"])
+def test_the_scales_of_a_drawing_give_back_the_values_of_its_points(scale: Scale) -> None:
+    points = [(1.0, 20.0), (10.0, 2000.0), (100.0, 50.0)]
+    svg = ElementTree.fromstring(to_svg(LineChart("t", "x", [Series("a", 0, points)], x_scale=scale, y_scale=scale)))
+    (path,) = (each for each in svg if each.get("data-name") == "a")
+    numbers = [float(each) for each in re.findall(r"-?[\d.]+", path.attrib["d"])]
+    for place, expected in zip(zip(numbers[::2], numbers[1::2], strict=True), points, strict=True):
+        for axis, at, value in zip("xy", place, expected, strict=True):
+            kind, place0, value0, place1, value1 = json.loads(svg.attrib[f"data-{axis}"])
+            share = (at - place0) / (place1 - place0)
+            found = value0 + share * (value1 - value0) if kind == "linear" else value0 * (value1 / value0) ** share
+            assert found == pytest.approx(value, rel=0.02, abs=2 if scale == "linear" else 0.1)

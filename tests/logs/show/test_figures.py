@@ -119,3 +119,18 @@ def test_a_line_is_thinned_to_its_end_and_leaves_gaps_where_a_value_is_absurd() 
 )
 def test_numbers_are_written_in_few_characters(number: float, text: str) -> None:
     assert in_short(number) == text
+
+
+def test_runs_of_unlike_sizes_get_logarithmic_axes_and_lines_without_points_no_legend(tmp_path: Path) -> None:
+    runs = []
+    for epoch_s, org in ((0.2, "fast"), (300.0, "slow")):
+        log = tmp_path / f"{org}.txt"
+        log.write_text(samples.mllog(samples.run_events(epoch_s=epoch_s, eval_s=0.1, org=org)))
+        runs.append(gather_run(log, org))
+    other = tmp_path / "other.txt"
+    other.write_text(samples.mllog(samples.run_events()).replace('"resnet"', '"bert"'))
+    found = {figure.caption: figure.chart for figure in figures([gather_run(other, "bert"), *runs])}
+    assert found["Accuracy by time"].x_scale == "log10"
+    assert found["Accuracy by epoch"].x_scale == "linear"
+    assert [(each.name, each.number) for each in found["Accuracy by time"].series] == [("fast", 1), ("slow", 2)]
+    assert found["Throughput, images/s (logarithmic)"].y_scale == "log10"

@@ -1,0 +1,163 @@
+"""What the report says of runs: what each is called, how they are headed, and when a mean over them means something."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from html import escape
+from statistics import mean, median
+from typing import Any
+
+from logs.judge.explain import explain
+from logs.metrics import METRICS_FILE
+from logs.read.record import IMAGENET_IMAGES
+from logs.show.reported_run import ReportedRun
+
+__all__ = ["NOTHING", "heading", "in_seconds", "lead", "notes_of", "place_of", "state_of"]
+
+NOTHING = "\u2013"
+_SUBMISSION_RUNS = 5
+"""MLPerf scores the mean of five runs without the fastest and the slowest, the olympic mean."""
+_SILENT_S = 600.0
+"""A run without an end whose files were last written longer ago is not called running."""
+_UNLIKE = 0.01
+"""A number of training images that is further from ImageNet's is not ImageNet's."""
+
+
+def heading(runs: Sequence[ReportedRun]) -> str:
+    """Return the heading of the page: recipe, cluster and date, or how many runs of what."""
+    places = list(dict.fromkeys(place_of(run) for run in runs))
+    if len(runs) == 1:
+        return ", ".join(text for text in (places[0] or runs[0].name, _date(runs[0])) if text)
+    in_time = sorted(runs, key=lambda run: run.record.began_s or 0.0)
+    dates = [date for date in dict.fromkeys(map(_date, in_time)) if date]
+    when = f", {dates[0]}" + (f" to {dates[-1]}" if len(dates) > 1 else "") if dates else ""
+    what = f": {places[0]}" if len(places) == 1 and places[0] else ""
+    return f"{len(runs)} runs side by side{what}{when}"
+
+
+def place_of(run: ReportedRun) -> str:
+    """Return recipe and cluster of a run, or submitter and platform of a log."""
+    recipe, cluster = run.settings.get("recipe.name"), run.settings.get("cluster.name")
+    if recipe is not None:
+        return f"{recipe} on {cluster}"
+    return ", ".join(text for text in (run.record.submitter, run.record.platform) if text)
+
+
+def _date(run: ReportedRun) -> str:
+    began = run.record.began_s
+    if began is None:
+        return ""
+    day = datetime.fromtimestamp(began, tz=timezone.utc)
+    return f"{day.day} {day:%B %Y}"
+
+
+def lead(runs: Sequence[ReportedRun]) -> str:
+    """Return a sentence with the time to train; a mean only over runs that are alike."""
+    reached = [run for run in runs if _is_success(run)]
+    times = sorted(run.record.time_to_train_s for run in reached if run.record.time_to_train_s)
+    if not times:
+        states = ", ".join(dict.fromkeys(state_of(run)[0] for run in runs))
+        return f'<p class="lead">No run has reached its target: {escape(states)}.</p>'
+    if len(runs) == 1:
+        attempts = runs[0].record.attempts
+        resumed = f", in {attempts} attempts and with the time between them" if attempts > 1 else ""
+        return f'<p class="lead"><strong>{in_seconds(times[0])}</strong> to train{resumed}.</p>'
+    if differing := _differing(reached):
+        sentence = f"{len(reached)} of {len(runs)} runs reached their target, the fastest after "
+        sentence += f"<strong>{in_seconds(times[0])}</strong>. No mean: the runs differ in {', '.join(differing)}"
+        return f'<p class="lead">{sentence}.</p>'
+    sentence = f"<strong>{in_seconds(median(times))}</strong> to train: median of {len(times)} runs that reached the "
+    sentence += f"target, out of {len(runs)}; fastest {in_seconds(times[0])}, slowest {in_seconds(times[-1])}"
+    if len(times) >= _SUBMISSION_RUNS:
+        sentence += f"; olympic mean {in_seconds(mean(times[1:-1]))}"
+    return f'<p class="lead">{sentence}.</p>'
+
+
+def _differing(runs: Sequence[ReportedRun]) -> list[str]:
+    """Return in what runs differ so much that their times have no common mean."""
+    kinds: dict[str, set[Any]] = {
+        "benchmark": {run.record.benchmark for run in runs},
+        "submitter": {run.record.submitter for run in runs},
+        "platform": {run.record.platform for run in runs},
+        "recipe": {run.settings.get("recipe.name") for run in runs},
+        "global batch": {run.record.global_batch_size for run in runs},
+        "target": {run.target for run in runs},
+        "training images": {run.record.train_samples for run in runs},
+    }
+    return [name for name, values in kinds.items() if len(values) > 1]
+
+
+def _is_success(run: ReportedRun) -> bool:
+    return (run.summary.get("status") or run.record.status) == "success"
+
+
+def state_of(run: ReportedRun) -> tuple[str, bool | None]:
+    """Return what a run's outcome is called, and whether it is good; None if it is neither good nor bad."""
+    status = str(run.summary.get("status") or run.record.status or "")
+    if status in ("success", "aborted"):
+        return status, status == "success"
+    if run.record.began_s is None:
+        return ("not started" if run.settings else "no run"), None
+    return ("running" if _is_written_now(run) else "no end in the log"), None
+
+
+def _is_written_now(run: ReportedRun) -> bool:
+    """Return whether a run of this program has written its log or its metrics lately."""
+    if not run.path.is_dir():
+        return False
+    files = [file for file in (run.log, run.path / METRICS_FILE) if file is not None and file.is_file()]
+    return any(time.time() - file.stat().st_mtime < _SILENT_S for file in files)
+
+
+def notes_of(run: ReportedRun) -> list[str]:
+    """Return the notes on a run, each a sentence."""
+    record = run.record
+    notes = []
+    if failure := run.summary.get("failure"):
+        notes.append(f"The run ended early: {failure}.")
+    if not record.is_of_images:
+        notes.append(
+            f"This log is of MLPerf's benchmark {record.benchmark}: its epochs and quality are not those of images."
+        )
+    elif record.began_s is not None and record.no_rate_because:
+        notes.append(f"No images/s: {record.no_rate_because}.")
+    if record.attempts > 1:
+        notes.append(f"The run was stopped and resumed: {record.attempts} attempts.")
+    notes += _about_images(run)
+    if record.division == "open":
+        notes.append("The log is of the open division, which MLPerf does not compare with its reference convergence.")
+    else:
+        notes.append(f"Reference convergence: {run.comparison.words}.")
+    ranks, spread = record.init_starts
+    if ranks > 1:
+        notes.append(f"{ranks} ranks logged init_start, the last rank {spread:.3f} s after the first.")
+    if record.unreadable:
+        notes.append(f"{record.unreadable} records of the log could not be read.")
+    notes += [f"{problem}." for problem in run.problems]
+    for verdict in run.verdicts:
+        notes += [f"{verdict.ruleset}: {explain(message)}." for message in verdict.messages]
+    return notes
+
+
+def _about_images(run: ReportedRun) -> list[str]:
+    """Return a note if another submitter's log counts other training images than ImageNet has."""
+    images = run.record.train_samples
+    if run.path.is_dir() or not run.record.is_of_images or not run.record.benchmark:
+        return []
+    if images is None:
+        return [f"The log does not say how many images it trains on; images/s count ImageNet's {IMAGENET_IMAGES:,}."]
+    if abs(images / IMAGENET_IMAGES - 1) > _UNLIKE:
+        counted = f"The log counts {images:,} training images; ImageNet has {IMAGENET_IMAGES:,}"
+        return [f"{counted}, and images/s follow the log."]
+    return []
+
+
+def in_seconds(value: float | None) -> str:
+    """Return a duration in seconds, from ten minutes on in minutes."""
+    if value is None:
+        return NOTHING
+    if value < 600:  # noqa: PLR2004
+        return f"{value:.2f} s"
+    return f"{value / 60:.2f} min"

@@ -1,0 +1,84 @@
+"""What runs are called: outcomes, means only over runs that are alike, and logs of other benchmarks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from logs.read.lines import parse_text
+from logs.read.parse import parse_events
+from logs.show.page import render
+from logs.show.reported_run import ReportedRun
+from logs.show.wording import heading, lead, notes_of, place_of, state_of
+from tests.logs import samples
+
+
+def _run(
+    name: str = "a", *, settings: dict[str, object] | None = None, drop: str = "", **events: object
+) -> ReportedRun:
+    told = [each for each in samples.run_events(**events) if not drop or drop not in each[1]]  # type: ignore[arg-type]
+    record = parse_events(parse_text(samples.mllog(told)), Path(name))
+    return ReportedRun(name, Path(name), None, record, settings=dict(settings or {}))
+
+
+def test_a_mean_is_of_runs_that_are_alike_only() -> None:
+    alike = [_run(str(seed), seed=seed) for seed in range(5)]
+    assert "olympic mean 82.00 s" in lead(alike)
+    words = lead([*alike, _run("other", batch=4096, org="Someone")])
+    assert "No mean: the runs differ in submitter, global batch." in words
+    assert "olympic" not in words
+    assert "median" not in words
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (_run(), "success"),
+        (_run(status="aborted"), "aborted"),
+        (_run(drop="run_stop"), "no end in the log"),
+        (_run(drop="run_st"), "no run"),
+    ],
+)
+def test_an_outcome_is_called_what_it_is(run: ReportedRun, words: str) -> None:
+    assert state_of(run)[0] == words
+    assert (lead([run]) == '<p class="lead"><strong>82.00 s</strong> to train.</p>') == (words == "success")
+
+
+def test_only_success_has_a_time_to_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logs.show.drawing.to_svg", lambda chart: "<svg/>")
+    page = render([_run(status="aborted")], Path("page.html"))
+    assert "ran 82.00 s" in page
+    assert ">82.00 s<" not in page
+
+
+def test_a_resumed_run_says_how_often_it_was_started() -> None:
+    first = samples.run_events(epochs=4, status="aborted")
+    again = samples.run_events(epochs=8, begin_s=samples.BEGIN_S + 500)
+    text = samples.mllog([*first, (samples.BEGIN_S + 499, "resumed_from_step", 40, {}), *again])
+    run = replace(_run(), record=parse_events(parse_text(text), Path("a")))
+    assert run.record.attempts == 2
+    assert run.record.init_starts[0] == 1
+    assert "2 attempts" in lead([run])
+    assert "The run was stopped and resumed: 2 attempts." in notes_of(run)
+    assert not any("logged init_start" in note for note in notes_of(run))
+
+
+def test_headings_name_recipe_cluster_and_date() -> None:
+    own = _run(settings={"recipe.name": "digits", "cluster.name": "laptop"})
+    assert heading([own]) == "digits on laptop, 21 September 2026"
+    assert heading([own, own]) == "2 runs side by side: digits on laptop, 21 September 2026"
+    assert heading([_run(org="Fujitsu")]) == "Fujitsu, made up, 21 September 2026"
+    assert place_of(_run(org="Fujitsu")) == "Fujitsu, made up"
+
+
+def test_an_open_log_is_not_compared_with_the_closed_reference() -> None:
+    assert any("open division" in note for note in notes_of(_run(division="open")))
+    assert any(note.startswith("Reference convergence: ") for note in notes_of(_run(division="closed")))
+
+
+def test_a_closed_log_of_others_has_the_target_of_the_rules() -> None:
+    assert _run(division="closed").target == 0.759
+    assert _run(division="open").target is None
+    assert any("ImageNet has 1,281,167" in note for note in notes_of(_run(samples=160_000)))
