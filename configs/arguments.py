@@ -1,14 +1,23 @@
-"""Command-line parsers that report a mistake in one line, with the nearest match. Imports only `configs.errors`."""
+"""Command lines: parsers that report a mistake in one line, and whether a terminal has colours.
+
+Imports only `configs.errors`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from configs.errors import UserError, nearest
 
-__all__ = ["Parser"]
+__all__ = ["Parser", "has_colour"]
+
+
+def has_colour(stream: TextIO) -> bool:
+    """Return whether to write colours: the stream is a terminal that has them, and NO_COLOR is unset or empty."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "", "dumb")
 
 
 class Parser(argparse.ArgumentParser):

@@ -45,6 +45,33 @@ class _Yaml(yaml.SafeLoader):
     PyYAML's own rules (YAML 1.1) read ``5e-5`` as text, ``no`` as a boolean, ``010`` as 8 and ``12:30`` as 750.
     """
 
+    def get_single_node(self) -> yaml.Node | None:
+        """Return the root of the document.
+
+        Raises:
+            yaml.YAMLError: The document contains itself, or its aliases stand for too many values: ten lines of aliases
+                can stand for billions.
+        """
+        root: yaml.Node | None = super().get_single_node()
+        if root is not None and _expanded(root, {}) > _MOST_VALUES:
+            problem = f"aliases (*name) stand for more than {_MOST_VALUES} values; write the values out"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=root.start_mark)
+        return root
+
+
+_MOST_VALUES = 1_000_000
+
+
+def _expanded(node: yaml.Node, known: dict[int, float]) -> float:
+    """Return the number of values below a node with aliases written out; infinite for a node that contains itself."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = float("inf")
+        parts = (part for each in node.value for part in (each if isinstance(each, tuple) else (each,)))
+        known[id(node)] = 1 + sum(_expanded(part, known) for part in parts)
+    return known[id(node)]
+
 
 _Yaml.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in (
@@ -90,6 +117,10 @@ def parse_yaml(text: str, name: str) -> Any:
     try:
         return yaml.load(text, Loader=_Yaml)
     except yaml.YAMLError as error:
+        raise UserError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UserError(f"{name}: not YAML: brackets or blocks are nested too deeply; write fewer levels") from None
+    except (ValueError, TypeError) as error:
         raise UserError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
 
 

@@ -14,7 +14,7 @@ from argparse import ArgumentTypeError, Namespace, _SubParsersAction
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from configs.arguments import Parser
+from configs.arguments import Parser, has_colour
 from configs.errors import UserError
 
 __all__ = ["main"]
@@ -54,20 +54,35 @@ def _check(options: Namespace) -> int:
     from logs.folder import CONFIG_FILE
     from logs.judge.compliance import find_logs, judge_all, keep_verdicts
     from logs.judge.explain import explain
+    from logs.read.files import regular_file
 
-    pairs = [pair for path in options.paths for pair in find_logs(path, options.ruleset)]
+    paths = [regular_file(path) for path in options.paths]
+    pairs = [pair for path in paths for pair in find_logs(path, options.ruleset)]
     verdicts = judge_all(pairs, options.division)
     for (log, _), verdict in zip(pairs, verdicts, strict=True):
-        print("PASS" if verdict.passed else "FAIL", verdict.ruleset, log, sep="  ")
+        print(f"{_coloured(verdict.passed)}  {verdict.ruleset}  {_printable(str(log))}")
         for message in verdict.messages:
-            print(f"      {explain(message)}" + (f"\n        {message}" if options.raw else ""))
+            print(f"      {_printable(explain(message))}")
+            if options.raw:
+                print(f"        {_printable(message)}")
     if options.ruleset is None and options.division is None:
         judged = [(log, verdict) for (log, _), verdict in zip(pairs, verdicts, strict=True)]
-        for path in options.paths:
+        for path in paths:
             # Other people's run folders may be read-only; the verdict is then only printed.
             if (path / CONFIG_FILE).is_file() and os.access(path, os.W_OK):
                 keep_verdicts(path, judged)
     return 0 if all(verdict.passed for verdict in verdicts) else 1
+
+
+def _coloured(passed: bool | None) -> str:
+    """Return PASS, FAIL or dashes; green and red on a terminal, unless NO_COLOR is set."""
+    word, colour = {True: ("PASS", 32), False: ("FAIL", 31), None: ("----", 2)}[passed]
+    return f"\x1b[{colour}m{word}\x1b[0m" if has_colour(sys.stdout) else word
+
+
+def _printable(text: str) -> str:
+    """Return a text without control characters: a log of somebody else must not steer the terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _report(options: Namespace) -> int:
@@ -97,9 +112,8 @@ def _package(options: Namespace) -> int:
     destination = options.out or ROOT / "runs" / "packages"
     packaged = package(options.runs, options.org, destination, fields=fields, custom_rcp=options.custom_rcp)
     for finding in packaged.findings:
-        outcome = {True: "PASS", False: "FAIL", None: "----"}[finding.passed]
         words = finding.words or ("",)
-        print(f"{outcome}  {finding.tool:<18}  {words[0]}".rstrip())
+        print(f"{_coloured(finding.passed)}  {finding.tool:<18}  {words[0]}".rstrip())
         for line in words[1:]:
             print(f"{'':26}{line}")
     print(packaged.folder if packaged.passed else f"{packaged.folder}: not written, because a check failed")

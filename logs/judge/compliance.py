@@ -21,6 +21,7 @@ from configs.errors import UserError, nearest
 from logs.disk import write_json
 from logs.judge.complaints import shortened
 from logs.mlperf import RESULT_FILES
+from logs.read.files import logs_in
 from logs.read.lines import find_ruleset
 
 __all__ = [
@@ -177,7 +178,7 @@ def find_logs(path: Path, ruleset: str | None = None) -> list[tuple[Path, str]]:
     """Return the logs at ``path``, each with the ruleset to judge the log by.
 
     Args:
-        path: A log, or a folder with logs called ``result_*.txt``.
+        path: A log, or a folder with logs.
         ruleset: In a folder, only logs in the format of this ruleset are returned. If None, each log's own ruleset:
             0.6.0 has a format of its own, the later rulesets share one, and the date of the run tells them apart.
 
@@ -188,11 +189,11 @@ def find_logs(path: Path, ruleset: str | None = None) -> list[tuple[Path, str]]:
         return [(path, ruleset or _own_ruleset(path))]
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; give a run folder or a log")
-    found = [(log, _own_ruleset(log)) for log in sorted(path.glob("result_*.txt"))]
+    found = [(log, _own_ruleset(log)) for log in logs_in(path)]
     if ruleset:
         found = [(log, ruleset) for log, own in found if (own == _OLD) == (ruleset == _OLD)]
     if not found:
-        raise UserError(f"{path}: no result_*.txt for {ruleset or 'any ruleset'} in it; give a run folder or a log")
+        raise UserError(f"{path}: no log for {ruleset or 'any ruleset'} in it; give a run folder or a log")
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from configs.errors import UserError
 from logs.disk import write_text
+from logs.read.files import logs_in, regular_file
 from logs.show.chart import LineChart
 from logs.show.drawing import save_charts
 from logs.show.figures import course
@@ -108,14 +109,14 @@ def _require_replaceable(option: str, file: Path, paths: Sequence[Path]) -> None
 
 
 def _gather_all(paths: Sequence[Path]) -> list[ReportedRun]:
-    files = [file for path in paths for file in _expand(path)]
+    files = [file for path in paths for file in _expand(regular_file(path))]
     return [gather_run(file, name) for file, name in zip(files, _names(files), strict=True)]
 
 
 def _expand(path: Path) -> list[Path]:
     """Return a run folder as it is; of a folder with other submitters' logs, return the logs."""
     if path.is_dir() and not (path / "config.yaml").is_file():
-        return sorted(path.glob("result_*.txt")) or [path]
+        return logs_in(path) or [path]
     return [path]
 
 

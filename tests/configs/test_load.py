@@ -132,3 +132,24 @@ def test_what_several_labels_and_grey_images_rule_out_is_said() -> None:
     assert load_recipe("digits", [*many, "run.target_top1=null"]).loss.kind == "sigmoid"
     with pytest.raises(ConfigError, match=r"data\.mean: got \[1\.0, 2\.0, 3\.0\], allowed: three equal numbers"):
         load_recipe("digits", ["model.input_channels=1", "data.mean=[1, 2, 3]"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]" for n in range(1, 12))]), "aliases"),
+        ("a: &a [*a]", "aliases"),
+        ("[" * 5000 + "]" * 5000, "nested too deeply"),
+        (f"a: {'9' * 5000}", "not YAML"),
+        ("? {a: 1}\n: 2", "not YAML"),
+    ],
+)
+def test_a_text_that_would_grow_or_crash_is_refused_in_one_line(text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        parse_yaml(text, "config.yaml")
+    assert str(caught.value).startswith("config.yaml: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_aliases_that_stand_for_few_values_are_read() -> None:
+    assert parse_yaml("a: &x [1, 2]\nb: *x", "a.yaml") == {"a": [1, 2], "b": [1, 2]}

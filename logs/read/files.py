@@ -1,0 +1,58 @@
+"""Finds the logs that a user means: a file, a pipe, a run folder, or a folder of other submitters' logs."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from configs.errors import UserError
+
+__all__ = ["logs_in", "regular_file"]
+
+_TOKEN = b":::ML"
+_READ_BYTES = 1 << 20
+_MOST_FILES = 1000
+
+
+def logs_in(folder: Path) -> list[Path]:
+    """Return the logs in a folder: ``result_*.txt``, otherwise all files below it that contain an MLPerf event."""
+    if found := sorted(folder.glob("result_*.txt")):
+        return found
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts)
+    return [path for path in files[:_MOST_FILES] if _is_log(path)]
+
+
+def _is_log(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return _TOKEN in file.read(_READ_BYTES)
+    except OSError:
+        return False
+
+
+def regular_file(path: Path) -> Path:
+    """Return ``path``; for ``-``, a pipe or another stream, a regular file with what the stream holds.
+
+    A log is read several times: by the parser, by the checker, and for its digest.
+
+    Raises:
+        UserError: If the stream cannot be read.
+    """
+    if path.is_file() or path.is_dir() or not (str(path) == "-" or path.is_fifo() or path.is_char_device()):
+        return path
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    copy = folder / ("stdin" if str(path) == "-" else path.name)
+    try:
+        with copy.open("wb") as target:
+            if str(path) == "-":
+                shutil.copyfileobj(sys.stdin.buffer, target)
+            else:
+                with path.open("rb") as source:
+                    shutil.copyfileobj(source, target)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); give a log") from None
+    return copy
