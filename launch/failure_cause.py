@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.errors import STOPPED_STATUS
+from configs.errors import STOPPED_STATUS, UserError
+from configs.load import load_run, resolve_path
 from configs.schema import Cluster
 from launch.start.local import Outcome
-from logs.folder import STARTUP_FILE
+from logs.folder import CONFIG_FILE, STARTUP_FILE
 from logs.metrics import METRICS_FILE
 
 __all__ = ["find_cause", "read_failures", "was_stopped"]
@@ -50,15 +52,15 @@ def find_cause(
     steps = {report["rank"]: report["step"] for report in reports}
     step, when = _last_known_step(folder, steps.values())
     if first := _first_of_its_own(reports):
-        return _reported_failure(first, step, when)
+        return _reported_failure(first, step, when, folder)
     silent = [(rank, _ending(status)) for rank, status in outcome.failed if rank not in steps]
     if not silent and reports:
         suspects = _without_progress(cluster.world_size, reports)
         silent = [(rank, "made no progress and reported nothing") for rank in suspects]
     if silent:
         rank, ending = silent[0]
-        host = _host_of(folder, cluster, rank)
-        return {"rank": rank, "host": host, "step": step, "message": f"rank {rank} on {host} {ending}{when}"}
+        host, why = _host_of(folder, cluster, rank), _why(folder, ending)
+        return {"rank": rank, "host": host, "step": step, "message": f"rank {rank} on {host} {ending}{when}{why}"}
     if reports:
         first = min(reports, key=lambda report: report["time"])
         message = f"every rank waited for another{_at(step)}; rank {first['rank']}: {first['message']}"
@@ -85,11 +87,11 @@ def _first_of_its_own(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]
     return min(own, key=lambda report: report["time"], default=None)
 
 
-def _reported_failure(report: Mapping[str, Any], step: int | None, when: str) -> Mapping[str, Any]:
+def _reported_failure(report: Mapping[str, Any], step: int | None, when: str, folder: Path) -> Mapping[str, Any]:
     """Return the failure of one report; the step of the other ranks is used where the report has none."""
     rank = f"rank {report['rank']} on {report['host']}"
     if "killed_by" in report:
-        message = f"{rank} {report['message']}{when}"
+        message = f"{rank} {report['message']}{when}{_why(folder, report['message'])}"
         return {"rank": report["rank"], "host": report["host"], "step": step, "message": message}
     if report["step"] is not None:
         step, when = report["step"], _at(report["step"])
@@ -132,6 +134,27 @@ def _at(step: int | None) -> str:
 def _ending(status: int) -> str:
     is_signal = status >= _FIRST_SIGNAL_STATUS
     return f"was killed by signal {status - 128}" if is_signal else f"ended with status {status}"
+
+
+def _why(folder: Path, ending: str) -> str:
+    """Return what a rank that SIGBUS killed had read beyond the end of: a file was cut short after it was mapped."""
+    if not ending.endswith(f"killed by signal {signal.SIGBUS:d}"):
+        return ""
+    try:
+        recipe, cluster = load_run(folder / CONFIG_FILE)
+        place = resolve_path(cluster.paths.data) / recipe.data.name
+        manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+        for split in ("train", "eval"):
+            path = place / f"{split}.rec"
+            has, needs = path.stat().st_size, manifest[split]["rec_bytes"]
+            if has != needs:
+                remedy = "the file was changed while the run read it; pack it again with ./run.sh prepare"
+                return f": {path} has {has:,} bytes, its manifest says {needs:,}: {remedy}"
+    except (UserError, OSError, ValueError, LookupError):
+        pass
+    return (
+        ": it read beyond the end of a file, for example a copy of the data set that was cut short, or /dev/shm is full"
+    )
 
 
 def _host_of(folder: Path, cluster: Cluster, rank: int) -> str:

@@ -57,7 +57,7 @@ class Writer(Protocol):
         """Take the state that ``collect`` returns; returns before the state is written."""
 
     def wait(self) -> None:
-        """Wait until everything is written; raises the error of a failed write."""
+        """Wait until everything is written; raises the error of the last write if it failed."""
 
 
 class NullWriter:
@@ -82,10 +82,18 @@ class CheckpointWriter:
         self._run_folder, self._keep = run_folder, keep
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[Path] | None = None
+        self._step = 0
 
     def write(self, step: int, collect: Collect) -> None:
-        """Copy the state to the host and let the thread write it; waits for the previous checkpoint."""
-        self.wait()
+        """Copy the state to the host and let the thread write it; waits for the previous checkpoint.
+
+        The error of the previous checkpoint is reported, and does not keep this one from being written.
+        """
+        try:
+            self.wait()
+        except UserError as error:
+            logger.warning("no checkpoint after step %d: %s", self._step, error)
+        self._step = step
         self._pending = self._thread.submit(write, self._run_folder, step, collect(), keep=self._keep)
 
     def wait(self) -> None:
@@ -125,10 +133,7 @@ class Checkpoints:
         """Keep the state if a checkpoint is due. If the state cannot be written, the run goes on without it."""
         if self.every_epochs is None or at.epoch - self.saved.epoch < self.every_epochs:
             return
-        try:
-            self._save(at, source.state(), has_common_statistics=True)
-        except UserError as error:
-            logger.warning("no checkpoint after step %d: %s", at.step, error)
+        self._save(at, source.state(), has_common_statistics=True)
 
     def stopped(self, source: TrainingSource, at: Position) -> None:
         """Keep the state in the middle of an epoch or after one; all ranks wait until it is on the disk.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from configs.load import load_cluster
+from configs.load import dump, load_both, load_cluster
 from launch.failure_cause import find_cause, was_stopped
 from launch.start.local import Outcome
 
@@ -139,3 +139,21 @@ def test_a_run_was_stopped_only_if_nobody_failed() -> None:
     assert was_stopped(Outcome(75), [told_at_start_up], 2)
     assert was_stopped(Outcome(1), [told_at_start_up, {**told_at_start_up, "rank": 1}], 2)
     assert not was_stopped(Outcome(137, ((1, 137),)), [told_at_start_up], 2)
+
+
+def test_a_data_set_that_was_cut_short_under_the_ranks_is_named(tmp_path: Path) -> None:
+    recipe, cluster = load_both("digits", "laptop", [f"cluster.paths.data={tmp_path}"])
+    (tmp_path / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
+    place = tmp_path / "digits"
+    place.mkdir()
+    for split, size in (("train", 5), ("eval", 7)):
+        (place / f"{split}.rec").write_bytes(bytes(size))
+    manifest = {split: {"rec_bytes": 7} for split in ("train", "eval")}
+    (place / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    killed = Outcome(135, ((1, 135),))
+    assert find_cause(tmp_path, cluster, killed, [])["message"] == (
+        f"rank 1 on {HERE} was killed by signal 7: {place}/train.rec has 5 bytes, its manifest says 7: the file was "
+        "changed while the run read it; pack it again with ./run.sh prepare"
+    )
+    (place / "train.rec").write_bytes(bytes(7))
+    assert "beyond the end of a file" in find_cause(tmp_path, cluster, killed, [])["message"]

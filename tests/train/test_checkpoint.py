@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +15,7 @@ from configs.errors import UserError
 from configs.load import load_recipe
 from configs.plan import Position, plan_run
 from logs.checkpoints import list_checkpoints
-from train.checkpoint import Checkpoints, CheckpointWriter, NullWriter, Origin
+from train.checkpoint import Checkpoints, CheckpointWriter, Origin
 from train.comm.communicator import SingleProcess
 from train.engine.protocol import Engine
 
@@ -166,23 +167,25 @@ def test_another_run_or_one_that_is_over_is_not_resumed(tmp_path: Path) -> None:
         _origin(tmp_path)
 
 
-class Full(NullWriter):
-    """A writer whose disk is full."""
-
-    def write(self, step: int, collect: Any) -> None:
-        raise UserError(f"step {step}: the disk is full")
-
-
-def test_a_full_disk_costs_a_periodic_checkpoint_but_ends_a_stop(
+def test_a_disk_in_trouble_costs_one_checkpoint_and_ends_a_stop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    checkpoints, _ = _checkpoints(tmp_path, every=1, writer=Full())
-    _evaluate(checkpoints, [2])
+    folder = tmp_path / "run"
+    writer = CheckpointWriter(folder, 2)
+    checkpoints, _ = _checkpoints(folder, every=1, writer=writer)
+    folder.rmdir()
+    checkpoints.evaluated(cast(Any, Parts()), Position(2, 19))
+    assert writer._pending is not None
+    assert isinstance(writer._pending.exception(), UserError)
+    folder.mkdir()
+    checkpoints.evaluated(cast(Any, Parts()), Position(3, 38))
+    writer.wait()
+    assert _steps(folder) == [38], "written although the one before was not"
+    shutil.rmtree(folder)
     checkpoints.finished(Position(13, 225))
-    assert caplog.messages == [
-        "no checkpoint after step 19: step 19: the disk is full",
-        "the trained network is not kept: step 225: the disk is full",
-    ]
-    with pytest.raises(UserError, match="the disk is full"):
+    first, last = caplog.messages
+    assert first.startswith(f"no checkpoint after step 19: {folder}/checkpoints/step-00000019.ckpt: cannot be written")
+    assert last.startswith("the trained network is not kept: ")
+    with pytest.raises(UserError, match=r"step-00000025\.ckpt: cannot be written: the folder is missing"):
         checkpoints.stopped(cast(Any, Parts()), Position(2, 25))
