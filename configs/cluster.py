@@ -11,7 +11,7 @@ from configs.blocks.execution import Communication, EngineSettings
 from configs.blocks.jobs import Checkpoint, Container, Paths, Scheduler, Submission
 from configs.blocks.machines import Fabric, Node
 from configs.errors import ConfigError
-from configs.registry import ENGINES, installed_engine
+from configs.registry import ENGINES, communicators_of, installed_engine
 from configs.section import Section
 from configs.variables import require_known
 
@@ -107,7 +107,7 @@ class Cluster(Section):
         engine = {"name": installed_engine(), **blocks["engine"]}
         if engine["name"] not in ENGINES:
             return values
-        communication = {"kind": ENGINES[engine["name"]].communicators[0], **blocks["communication"]}
+        communication = {"kind": communicators_of(engine["name"])[0], **blocks["communication"]}
         return {**values, "engine": engine, "communication": communication}
 
     @model_validator(mode="after")
@@ -129,7 +129,10 @@ class Cluster(Section):
         if self.device == "cpu":
             precisions, layouts, on = entry.cpu_precisions, entry.cpu_layouts, f"{on} on a CPU"
         allowed = (("engine.precision", engine.precision, precisions), ("engine.layout", engine.layout, layouts))
-        for key, value, values in (*allowed, ("communication.kind", self.communication.kind, entry.communicators)):
+        for key, value, values in (
+            *allowed,
+            ("communication.kind", self.communication.kind, communicators_of(engine.name)),
+        ):
             if value not in values:
                 raise ConfigError(key, value, f"{', '.join(values)} {on}")
 

@@ -28,6 +28,7 @@ class Program(Enum):
     LOCAL_LAUNCHER = "launch.start.local"
     RANKS_LAUNCHER = "launch.start.ranks"
     RENDEZVOUS = "launch.start.rendezvous"
+    STORE = "launch.start.store"
     JOB = "launch.submit.job"
     EPOCH_OURS = "train.bench.programs.epoch_ours"
     EPOCH_TEXTBOOK = "train.bench.programs.epoch_textbook"

@@ -5,44 +5,84 @@ Every value follows from the cluster file. A run writes the variables into the e
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from configs.schema import Cluster
 
-__all__ = ["binding_environment", "rank_environment", "server_environment"]
+__all__ = ["binding_environment", "meets_by_mpi", "meets_over_gloo", "rank_environment", "server_environment"]
 
 
 def rank_environment(cluster: Cluster) -> dict[str, str]:
     """Return the variables that every rank of a run gets besides the launcher's own."""
-    engine, communication = cluster.engine, cluster.communication
-    variables = {
-        "OMP_NUM_THREADS": str(engine.threads),
-        # An allreduce waits for the end of the engine segment that makes its gradient (./run.sh bench overlap).
-        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": str(engine.backward_bulk_nodes),
-        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": str(engine.forward_bulk_nodes),
-        # Our optimizer updates the weights, so MXNet must not look for a key-value store that does.
-        "MXNET_UPDATE_ON_KVSTORE": "0",
-        "HOROVOD_CYCLE_TIME": f"{communication.cycle_time_ms:g}",
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(communication.timeout_s),
-        # We fuse gradients into buckets, so Horovod must not wait to fuse several buckets.
-        "HOROVOD_FUSION_THRESHOLD": str(communication.bucket_bytes),
-    }
-    # With only one of these two variables, a Horovod that was built with MPI still calls MPI_Init. GPU tensors are
-    # reduced by NCCL, whatever HOROVOD_CPU_OPERATIONS says.
-    controller = _controller(cluster)
-    variables |= {"HOROVOD_CONTROLLER": controller, "HOROVOD_CPU_OPERATIONS": controller}
-    if controller == "mpi":
+    variables = {"OMP_NUM_THREADS": str(cluster.engine.threads), **_OF_ENGINE[cluster.engine.name](cluster)}
+    if of_communicator := _OF_COMMUNICATOR.get(cluster.communication.kind):
+        variables |= of_communicator(cluster)
+    if meets_by_mpi(cluster):
         # Both would rewrite munmap, madvise and others in memory while MPI starts. A thread of the overlapped start-up
         # that is inside such a function crashes. The hooks serve caches of RDMA buffers that MPI moves itself.
         variables |= {"OMPI_MCA_memory": "^patcher", "UCX_MEM_MMAP_HOOK_MODE": "none"}
-    if communication.allreduce != "flat":
-        variables[f"HOROVOD_{communication.allreduce.upper()}_ALLREDUCE"] = "1"
     if cluster.node.hcas:
         # Without the leading =, NCCL takes each name for a prefix, and mlx5_1 also matches mlx5_10.
         variables["NCCL_IB_HCA"] = "=" + ",".join(cluster.node.hcas)
     if cluster.node.interface:
         variables["NCCL_SOCKET_IFNAME"] = f"={cluster.node.interface}"
     return variables | cluster.environment
+
+
+def meets_by_mpi(cluster: Cluster) -> bool:
+    """Return whether MPI connects the ranks."""
+    kind, backend = cluster.communication.kind, cluster.communication.backend
+    return _controller(cluster) == "mpi" if kind == "horovod" else kind == "torch_distributed" and backend == "mpi"
+
+
+def meets_over_gloo(cluster: Cluster) -> bool:
+    """Return whether Gloo connects the ranks, each with all others."""
+    kind, backend = cluster.communication.kind, cluster.communication.backend
+    return _controller(cluster) == "gloo" if kind == "horovod" else kind == "torch_distributed" and backend == "gloo"
+
+
+def _mxnet_variables(cluster: Cluster) -> dict[str, str]:
+    return {
+        # An allreduce waits for the end of the engine segment that makes its gradient (./run.sh bench overlap).
+        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": str(cluster.engine.backward_bulk_nodes),
+        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": str(cluster.engine.forward_bulk_nodes),
+        # Our optimizer updates the weights, so MXNet must not look for a key-value store that does.
+        "MXNET_UPDATE_ON_KVSTORE": "0",
+    }
+
+
+def _torch_variables(cluster: Cluster) -> dict[str, str]:
+    return {"MKL_NUM_THREADS": str(cluster.engine.threads)}
+
+
+def _horovod_variables(cluster: Cluster) -> dict[str, str]:
+    communication, controller = cluster.communication, _controller(cluster)
+    variables = {
+        "HOROVOD_CYCLE_TIME": f"{communication.cycle_time_ms:g}",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(communication.timeout_s),
+        # We fuse gradients into buckets, so Horovod must not wait to fuse several buckets.
+        "HOROVOD_FUSION_THRESHOLD": str(communication.bucket_bytes),
+        # With only one of these two variables, a Horovod that was built with MPI still calls MPI_Init. GPU tensors are
+        # reduced by NCCL, whatever HOROVOD_CPU_OPERATIONS says.
+        "HOROVOD_CONTROLLER": controller,
+        "HOROVOD_CPU_OPERATIONS": controller,
+    }
+    if communication.allreduce != "flat":
+        variables[f"HOROVOD_{communication.allreduce.upper()}_ALLREDUCE"] = "1"
+    return variables
+
+
+def _torch_distributed_variables(cluster: Cluster) -> dict[str, str]:
+    """Return the interface of Gloo; without one in the cluster file, a rank takes the one that leads to the others."""
+    return {"GLOO_SOCKET_IFNAME": cluster.node.interface} if cluster.node.interface else {}
+
+
+_OF_ENGINE: Mapping[str, Callable[[Cluster], dict[str, str]]] = {"mxnet": _mxnet_variables, "torch": _torch_variables}
+_OF_COMMUNICATOR: Mapping[str, Callable[[Cluster], dict[str, str]]] = {
+    "horovod": _horovod_variables,
+    "torch_distributed": _torch_distributed_variables,
+}
 
 
 def binding_environment(cluster: Cluster) -> dict[str, str]:
@@ -98,7 +138,7 @@ def server_environment(
 
 
 def _controller(cluster: Cluster) -> str:
-    """Return the library by which the ranks meet.
+    """Return the library by which Horovod's ranks meet.
 
     Ranks that NCCL connects meet by MPI if MPI starts them, because Gloo's rendezvous is good for about 64 ranks.
     """

@@ -23,28 +23,58 @@ __all__ = [
     "SCHEDULERS",
     "SOURCES",
     "SOURCES_WITH_LABEL_VECTORS",
+    "CommunicatorEntry",
     "CommunicatorKind",
     "DataSource",
     "EngineEntry",
     "EngineName",
     "PackedSource",
+    "communicators_of",
     "installed_engine",
     "module_of",
     "packing_words",
 ]
 
-COMMUNICATORS: Mapping[str, str] = {
-    "horovod": "train.comm.horovod_communicator",
-    "parameter_server": "train.comm.parameter_servers",
-    "parameter_server_async": "train.comm.parameter_servers",
-    "devices": "train.comm.devices",
-    "torch_distributed": "train.comm.torch_communicator",
-    "none": "train.comm.communicator",
-}
-"""`communication.kind` -> module with a function ``connect(communication)`` that returns a `Connect`.
+_ALL_LAUNCHERS = ("local", "horovodrun", "mpirun", "srun")
 
-`train.comm.devices` has none: it starts a thread for each rank of a process and connects the threads itself.
+
+class CommunicatorEntry(NamedTuple):
+    """A way to sum the gradients.
+
+    Attributes:
+        module: Module with a function ``connect(communication)`` that returns a `Connect`.
+        engines: The values of ``engine.name`` whose arrays it sums.
+        meeting: Module of the launcher by which the ranks learn their numbers and find each other; see
+            `launch.start.meetings.Meeting`.
+        launchers: The values of ``launcher`` that can start its ranks.
+    """
+
+    module: str
+    engines: tuple[str, ...]
+    meeting: str = "launch.start.meetings"
+    launchers: tuple[str, ...] = _ALL_LAUNCHERS
+
+
+COMMUNICATORS: Mapping[str, CommunicatorEntry] = {
+    "horovod": CommunicatorEntry("train.comm.horovod_communicator", ("mxnet",), "launch.start.rendezvous"),
+    "torch_distributed": CommunicatorEntry(
+        "train.comm.torch_communicator", ("torch",), "launch.start.store", ("local", "mpirun", "srun")
+    ),
+    "parameter_server": CommunicatorEntry("train.comm.parameter_servers", ("mxnet",), launchers=("local",)),
+    "parameter_server_async": CommunicatorEntry("train.comm.parameter_servers", ("mxnet",), launchers=("local",)),
+    "devices": CommunicatorEntry("train.comm.devices", ("mxnet",), launchers=("local",)),
+    "none": CommunicatorEntry("train.comm.communicator", ("mxnet", "torch")),
+}
+"""`communication.kind` -> communicator. The first one of an engine is its default.
+
+`train.comm.devices` has no function ``connect``: it starts a thread for each rank of a process and connects the threads
+itself.
 """
+
+
+def communicators_of(engine: str) -> tuple[str, ...]:
+    """Return the values of ``communication.kind`` that sum an engine's arrays, the default first."""
+    return tuple(kind for kind, entry in COMMUNICATORS.items() if engine in entry.engines)
 
 
 class EngineEntry(NamedTuple):
@@ -54,7 +84,6 @@ class EngineEntry(NamedTuple):
         module: Package with a function ``open_engine(cluster, identity)``.
         package: The framework's own package, whose presence tells whether the environment has the engine.
         title: The framework's name in messages.
-        communicators: The values of ``communication.kind`` that sum the engine's arrays; the first is the default.
         precisions: The values of ``engine.precision`` on a GPU.
         cpu_precisions: Those on a CPU.
         layouts: The values of ``engine.layout`` on a GPU.
@@ -64,7 +93,6 @@ class EngineEntry(NamedTuple):
     module: str
     package: str
     title: str
-    communicators: tuple[str, ...]
     precisions: tuple[str, ...]
     cpu_precisions: tuple[str, ...]
     layouts: tuple[str, ...]
@@ -76,7 +104,6 @@ ENGINES: Mapping[str, EngineEntry] = {
         module="train.engine.mxnet",
         package="mxnet",
         title="MXNet",
-        communicators=("horovod", "parameter_server", "parameter_server_async", "devices", "none"),
         precisions=("float32", "float16"),
         cpu_precisions=("float32",),
         layouts=("NCHW", "NHWC"),
@@ -86,7 +113,6 @@ ENGINES: Mapping[str, EngineEntry] = {
         module="train.engine.torch",
         package="torch",
         title="PyTorch",
-        communicators=("torch_distributed", "none"),
         precisions=("float32", "float16", "bfloat16"),
         cpu_precisions=("float32", "bfloat16"),
         layouts=("NCHW", "NHWC"),
@@ -171,7 +197,7 @@ def module_of(table: Mapping[str, str], name: str) -> ModuleType:
     """Import the module that has the part ``name`` of one of the tables above.
 
     Args:
-        table: `COMMUNICATORS`, `SCHEDULERS` or `SOURCES`.
+        table: `SCHEDULERS` or `SOURCES`.
         name: A key of the table; the schema has already refused any other name.
 
     Raises:

@@ -23,6 +23,8 @@ interface_to() {
 # mpirun within a Slurm job sets Open MPI's and Slurm's variables, and Slurm's then describe mpirun's own daemon.
 if [[ -n ${HOROVOD_RANK:-} ]]; then
   by=Horovod rank=$HOROVOD_RANK size=$HOROVOD_SIZE local_rank=$HOROVOD_LOCAL_RANK
+elif [[ -n ${RANK:-} && -n ${WORLD_SIZE:-} && -n ${LOCAL_RANK:-} && -n ${LOCAL_WORLD_SIZE:-} ]]; then
+  by=torchrun rank=$RANK size=$WORLD_SIZE local_rank=$LOCAL_RANK
 elif [[ -n ${OMPI_COMM_WORLD_RANK:-} ]]; then
   by='Open MPI' rank=$OMPI_COMM_WORLD_RANK size=$OMPI_COMM_WORLD_SIZE local_rank=$OMPI_COMM_WORLD_LOCAL_RANK
 elif [[ -n ${SLURM_PROCID:-} ]]; then

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from configs.registry import CommunicatorKind, EngineName
+from configs.registry import COMMUNICATORS, CommunicatorKind, EngineName
 from configs.section import Section
 
 __all__ = ["Communication", "EngineSettings"]
@@ -107,7 +107,8 @@ class Communication(Section):
         "horovod",
         description="What sums the gradients: an allreduce (horovod under MXNet, torch_distributed under PyTorch), "
         "server processes, the devices of one process, or nothing (none, for a single rank). If the file does not say, "
-        "it is the allreduce of the engine. Only allreduce and none work under a launcher other than local.",
+        "it is the allreduce of the engine. Only an allreduce and none work under a launcher other than local; "
+        "horovodrun starts no torch_distributed.",
     )
     servers: int = Field(
         1,
@@ -170,4 +171,4 @@ class Communication(Section):
     @property
     def needs_local_launcher(self) -> bool:
         """Whether the kind needs processes or threads that only the local launcher starts: servers or devices."""
-        return self.kind in ("parameter_server", "parameter_server_async", "devices")
+        return COMMUNICATORS[self.kind].launchers == ("local",)

@@ -127,7 +127,9 @@ def _allreduce(report: ProbeReport) -> CheckResult:
     rows = [rank["allreduce"] for rank in report.ranks if "allreduce" in rank]
     if len(rows) < cluster.world_size:
         words = f"{len(rows)} of {cluster.world_size} ranks came to its end"
-        remedy = "look for a firewall between the hosts, and check HOROVOD_GLOO_IFACE and NCCL_SOCKET_IFNAME"
+        remedy = (
+            "look for a firewall between the hosts, and check node.interface, HOROVOD_GLOO_IFACE and NCCL_SOCKET_IFNAME"
+        )
         return CheckResult("FAIL", "allreduce", words, remedy)
     if rows[0] is None:
         return CheckResult("OK", "allreduce", "one rank, nothing to reduce")
@@ -139,7 +141,8 @@ def _allreduce(report: ProbeReport) -> CheckResult:
 
 def _bandwidth(cluster: Cluster, size_bytes: int, slowest_bytes_per_s: float) -> CheckResult:
     """Compare the slowest rank's bandwidth in an allreduce with the cluster file."""
-    by = cluster.communication.backend if cluster.communication.kind == "horovod" else cluster.communication.kind
+    communication = cluster.communication
+    by = communication.kind if communication.needs_local_launcher else communication.backend
     rate = f"{slowest_bytes_per_s / 1e9:.2f} GB/s on the bus"
     words = f"{size_bytes >> 20} MiB over {cluster.world_size} ranks by {by}: {rate}"
     expected = _expected_bytes_per_s(cluster)

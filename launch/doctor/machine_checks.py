@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from configs.registry import ENGINES
 from launch.doctor.check_result import CheckResult, Facts, Level, ProbeReport
 from launch.setup.gpu import FUSION_DRIVER, OLDEST_DRIVER, Gpu, capability_of, driver_number
 
@@ -58,17 +59,20 @@ def _libraries(report: ProbeReport, machine: Facts) -> CheckResult:
     broken = [f"{name}: {row['problem']}" for name, row in libraries.items() if "problem" in row]
     if broken:
         return CheckResult("FAIL", "libraries", "; ".join(broken), "./run.sh setup")
-    mxnet, horovod = libraries["MXNet"]["has"], libraries.get("Horovod", {}).get("has", {})
-    if cluster.device == "gpu" and not mxnet.get("CUDA"):
-        return CheckResult("FAIL", "libraries", "this MXNet was built without CUDA", "./run.sh setup --gpu")
-    if cluster.device == "gpu" and mxnet["gpus"] < cluster.ranks_per_node:
-        words = f"MXNet sees {mxnet['gpus']} GPUs for {cluster.ranks_per_node} ranks a node"
+    title = ENGINES[cluster.engine.name].title
+    framework: Facts = libraries[title]["has"]
+    if cluster.device == "gpu" and not framework.get("CUDA"):
+        return CheckResult("FAIL", "libraries", f"this {title} was built without CUDA", "./run.sh setup --gpu")
+    if cluster.device == "gpu" and framework["gpus"] < cluster.ranks_per_node:
+        words = f"{title} sees {framework['gpus']} GPUs for {cluster.ranks_per_node} ranks a node"
         return CheckResult("FAIL", "libraries", words, "check CUDA_VISIBLE_DEVICES")
-    backend = cluster.communication.backend
-    if horovod and not horovod[backend]:
-        remedy = "./run.sh setup on a machine that has mpicxx, or with --gpu for NCCL"
-        return CheckResult("FAIL", "libraries", f"Horovod was built without {backend}", remedy)
-    features = ", ".join(key for key, value in {**mxnet, **horovod}.items() if value and key != "gpus")
+    backend, found = cluster.communication.backend, dict(framework)
+    for name in libraries.keys() - {title, "DALI"}:
+        found |= libraries[name]["has"]
+        if not libraries[name]["has"][backend]:
+            remedy = "./run.sh setup on a machine that has mpicxx, or with --gpu for NCCL"
+            return CheckResult("FAIL", "libraries", f"{name} was built without {backend}", remedy)
+    features = ", ".join(key for key, value in found.items() if value and key != "gpus")
     return CheckResult("OK", "libraries", f"{', '.join(libraries)} load; with {features}")
 
 

@@ -13,16 +13,17 @@ from pathlib import Path
 
 from configs.errors import ConfigError, UserError
 from configs.load import ROOT
-from configs.rank_variables import binding_environment, rank_environment
+from configs.rank_variables import binding_environment, meets_by_mpi, meets_over_gloo
+from configs.registry import COMMUNICATORS
 from configs.schema import Cluster
 from launch.start.local import Outcome, forwarded_signals, run_ranks, run_ranks_on_link
-from launch.start.rendezvous import serve_rendezvous
+from launch.start.meetings import meeting_of
+from launch.start.meetings import serve as no_meeting
 
 __all__ = [
     "RANK_SCRIPT",
     "launcher_command",
     "local_words",
-    "needs_rendezvous",
     "require_launchable",
     "require_startable",
     "run_under",
@@ -41,11 +42,13 @@ def launcher_command(cluster: Cluster, command: Sequence[str], variables: Mappin
     one rank fails, which plain srun does not. No launcher binds ranks to cores; ``rank.sh`` does.
     """
     ranks, per_node = str(cluster.world_size), str(cluster.ranks_per_node)
-    meets_by_mpi = variables["HOROVOD_CONTROLLER"] == "mpi"
+    by_mpi = meets_by_mpi(cluster)
     if cluster.launcher == "horovodrun":
-        return ["horovodrun", "-np", ranks, "--mpi" if meets_by_mpi else "--gloo", *command]
+        return ["horovodrun", "-np", ranks, "--mpi" if by_mpi else "--gloo", *command]
     if cluster.launcher == "mpirun":
-        passed = [word for name in ("PATH", "LD_LIBRARY_PATH", *variables) for word in ("-x", name)]
+        meeting = meeting_of(cluster.communication.kind)
+        names = ("PATH", "LD_LIBRARY_PATH", *variables, *(meeting.SERVED if meeting.is_served(cluster) else ()))
+        passed = [word for name in names for word in ("-x", name)]
         # These options are horovodrun's, except for the placement by node: sites count an allocation's slots in
         # different units. MPI's own InfiniBand transport would compete with NCCL's. Where the cluster file names the
         # adapters of GPU nodes, MPI may take UCX over them for Horovod's negotiation, as NVIDIA's submissions let it;
@@ -55,18 +58,13 @@ def launcher_command(cluster: Cluster, command: Sequence[str], variables: Mappin
         return ["mpirun", "-np", ranks, *placing, *passed, *command]
     assert cluster.launcher == "srun"
     size = [f"--nodes={cluster.num_nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={per_node}"]
-    placing = ["--distribution=block", "--cpu-bind=none", *(["--mpi=pmix"] if meets_by_mpi else [])]
+    placing = ["--distribution=block", "--cpu-bind=none", *(["--mpi=pmix"] if by_mpi else [])]
     return ["srun", "-K1", *size, *placing, *command]
 
 
 def stop_signal_of(launcher: str) -> signal.Signals:
     """Return the signal that makes a launcher's ranks save their state. srun and mpirun end the ranks at a SIGTERM."""
     return signal.SIGUSR1 if launcher in ("srun", "mpirun") else signal.SIGTERM
-
-
-def needs_rendezvous(cluster: Cluster, variables: Mapping[str, str]) -> bool:
-    """Return whether this program must serve the rendezvous: ranks over Gloo under srun, which serves none."""
-    return cluster.launcher == "srun" and variables["HOROVOD_CONTROLLER"] == "gloo"
 
 
 def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, str]) -> Outcome:
@@ -85,31 +83,32 @@ def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, 
         return _run_local(cluster, command, variables)
     require_startable(cluster)
     variables = {**variables, **binding_environment(cluster)}
-    full = launcher_command(cluster, [str(ROOT / RANK_SCRIPT), *command], variables)
-    variables["PATH"] = _search_path()
-    if not needs_rendezvous(cluster, variables):
-        return _run(cluster.launcher, full, variables)
-    with serve_rendezvous(cluster.num_nodes, cluster.ranks_per_node) as port:
-        return _run(cluster.launcher, full, {**variables, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)})
+    meeting = meeting_of(cluster.communication.kind)
+    serve = meeting.serve if meeting.is_served(cluster) else no_meeting
+    with serve(cluster.num_nodes, cluster.ranks_per_node) as addresses:
+        full = launcher_command(cluster, [str(ROOT / RANK_SCRIPT), *command], variables)
+        return _run(cluster.launcher, full, {**variables, **addresses, "PATH": _search_path()})
 
 
 def _run_local(cluster: Cluster, command: Sequence[str], variables: Mapping[str, str]) -> Outcome:
     """Run the ranks on this machine without a foreign launcher, with parameter servers and a slow link if wanted."""
+    kind = cluster.communication.kind
     processes, servers = _local_numbers(cluster)
     link = cluster.communication.link_bytes_per_s
-    if cluster.device == "gpu" and cluster.communication.kind != "devices":
+    if cluster.device == "gpu" and kind != "devices":
         # The script binds a rank to its cores and its memory, and looks at the driver; a CPU rank uses any core.
         command, variables = [str(ROOT / RANK_SCRIPT), *command], {**variables, **binding_environment(cluster)}
         variables["RANK_GROUP_SIGNALLED"] = "1"
     if link is not None:
-        return run_ranks_on_link(command, processes, variables, bytes_per_s=link, servers=servers)
-    return run_ranks(command, processes, variables, servers=servers)
+        return run_ranks_on_link(command, processes, variables, bytes_per_s=link, kind=kind, servers=servers)
+    return run_ranks(command, processes, variables, kind=kind, servers=servers)
 
 
 def local_words(cluster: Cluster) -> list[str]:
     """Return the arguments of ``launch.start.local`` that start the cluster's processes: servers and ranks."""
     processes, servers = _local_numbers(cluster)
-    return [*(["--servers", str(servers)] if servers else []), str(processes)]
+    kind = ["--kind", cluster.communication.kind]
+    return [*kind, *(["--servers", str(servers)] if servers else []), str(processes)]
 
 
 def _local_numbers(cluster: Cluster) -> tuple[int, int]:
@@ -124,17 +123,19 @@ def require_launchable(cluster: Cluster) -> None:
 
     Raises:
         UserError: horovodrun, mpirun or srun would have to start servers or devices.
-        ConfigError: The ranks would meet over Gloo under mpirun, which serves no rendezvous.
+        ConfigError: The launcher cannot start ranks of this kind, or Horovod's ranks would meet over Gloo under mpirun,
+            which serves no rendezvous.
     """
     kind, launcher = cluster.communication.kind, cluster.launcher
-    if launcher == "local":
-        return
-    if kind not in ("horovod", "none"):
+    launchers = COMMUNICATORS[kind].launchers
+    if launchers == ("local",) and launcher != "local":
         raise UserError(
             f"communication.kind: got {kind!r} under {launcher}, which starts neither servers nor devices; "
             f"set cluster.launcher=local on one machine, or cluster.communication.kind=horovod"
         )
-    if launcher == "mpirun" and rank_environment(cluster)["HOROVOD_CONTROLLER"] == "gloo":
+    if launcher not in launchers:
+        raise ConfigError("cluster.launcher", launcher, f"{', '.join(launchers)} with communication.kind: {kind}")
+    if launcher == "mpirun" and kind == "horovod" and meets_over_gloo(cluster):
         remedy = "set cluster.communication.backend=mpi, or set launcher: horovodrun"
         raise ConfigError("cluster.communication.backend", "gloo", "mpi or nccl under mpirun", remedy)
 

@@ -2,11 +2,12 @@
 
 ``horovodrun`` starts ranks too, but it passes their output on line by line, which breaks progress bars, and takes
 seconds to start and eleven to stop. Here the ranks share this terminal. A job script on one machine uses
-``python -m launch.start.local [--servers N] RANKS COMMAND ...``.
+``python -m launch.start.local [--kind KIND] [--servers N] RANKS COMMAND ...``, where KIND is a ``communication.kind``.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import socket
@@ -23,7 +24,7 @@ from configs.errors import STOPPED_STATUS
 from configs.programs import Program, command_of
 from configs.rank_variables import server_environment
 from launch.start.link import require_link, shaped
-from launch.start.rendezvous import serve_rendezvous
+from launch.start.meetings import RankStart, meeting_of
 
 __all__ = ["Outcome", "forwarded_signals", "main", "run_ranks", "run_ranks_on_link"]
 
@@ -59,7 +60,14 @@ class Outcome:
     lost_server: int | None = None
 
 
-def run_ranks(command: Sequence[str], num_ranks: int, variables: Mapping[str, str], *, servers: int = 0) -> Outcome:
+def run_ranks(
+    command: Sequence[str],
+    num_ranks: int,
+    variables: Mapping[str, str],
+    *,
+    kind: str = "horovod",
+    servers: int = 0,
+) -> Outcome:
     """Run ``command`` once for each rank on this machine and wait for all of them.
 
     A rank that fails ends the run: the others get `GRACE_S` to end by themselves, then SIGTERM, then SIGKILL. SIGINT,
@@ -69,36 +77,34 @@ def run_ranks(command: Sequence[str], num_ranks: int, variables: Mapping[str, st
         command: The command of a rank.
         num_ranks: Number of ranks.
         variables: Variables on top of this process's own.
+        kind: The ``communication.kind`` of the ranks, by which they meet.
         servers: Number of parameter servers to start, with their scheduler.
     """
-    with serve_rendezvous(1, num_ranks, is_local=True) as port, forwarded_signals() as last_signal:
-        base = {
-            **os.environ,
-            **variables,
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-            "HOROVOD_GLOO_IFACE": "lo",
-            "HOROVOD_HOSTNAME": "node0",
-            "HOROVOD_SIZE": str(num_ranks),
-            "HOROVOD_LOCAL_SIZE": str(num_ranks),
-            "HOROVOD_CROSS_RANK": "0",
-            "HOROVOD_CROSS_SIZE": "1",
-        }
-        with _parameter_servers(num_ranks, servers, base) as (helpers, worker_variables):
-            ranks = [
-                subprocess.Popen(
-                    command,
-                    env={**base, **worker_variables, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)},
-                    # A session of its own, so that Ctrl-C reaches the ranks once, through this process.
-                    start_new_session=True,
-                )
-                for rank in range(num_ranks)
-            ]
-            return _Supervisor(ranks, last_signal, helpers, GRACE_S).wait()
+    base = {**os.environ, **variables}
+    with (
+        forwarded_signals() as last_signal,
+        _parameter_servers(num_ranks, servers, base) as (helpers, addresses),
+        meeting_of(kind).local_ranks(num_ranks) as start_of,
+    ):
+        ranks = [_started(command, {**base, **addresses}, start_of(rank)) for rank in range(num_ranks)]
+        return _Supervisor(ranks, last_signal, helpers, GRACE_S).wait()
+
+
+def _started(command: Sequence[str], base: Mapping[str, str], start: RankStart) -> subprocess.Popen[bytes]:
+    """Start one rank, in a session of its own, so that Ctrl-C reaches the ranks once, through this process."""
+    return subprocess.Popen(
+        command, env={**base, **start.variables}, pass_fds=start.descriptors, start_new_session=True
+    )
 
 
 def run_ranks_on_link(
-    command: Sequence[str], num_ranks: int, variables: Mapping[str, str], *, bytes_per_s: float, servers: int = 0
+    command: Sequence[str],
+    num_ranks: int,
+    variables: Mapping[str, str],
+    *,
+    bytes_per_s: float,
+    kind: str = "horovod",
+    servers: int = 0,
 ) -> Outcome:
     """Run ranks as `run_ranks` does, over a loopback on which each rank sends at most ``bytes_per_s``.
 
@@ -108,7 +114,8 @@ def run_ranks_on_link(
         UserError: This machine cannot limit the rate of a loopback.
     """
     require_link()
-    inner = command_of(Program.LOCAL_LAUNCHER, "--servers", str(servers), str(num_ranks), *command)
+    words = ["--kind", kind, "--servers", str(servers), str(num_ranks)]
+    inner = command_of(Program.LOCAL_LAUNCHER, *words, *command)
     with forwarded_signals() as last_signal:
         launcher = subprocess.Popen(
             [*shaped(bytes_per_s), *inner], env={**os.environ, **variables}, start_new_session=True
@@ -272,12 +279,13 @@ def _send(processes: Sequence[subprocess.Popen[bytes]], number: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the ranks of a job and return their exit status."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    servers = 0
-    if words[:1] == ["--servers"]:
-        servers, words = int(words[1]), words[2:]
-    num_ranks, *command = words
-    return run_ranks(command, int(num_ranks), {}, servers=servers).exit_status
+    parser = argparse.ArgumentParser(prog="python -m launch.start.local", description=run_ranks.__doc__)
+    parser.add_argument("--kind", default="horovod")
+    parser.add_argument("--servers", type=int, default=0)
+    parser.add_argument("ranks", type=int)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args(arguments)
+    return run_ranks(options.command, options.ranks, {}, kind=options.kind, servers=options.servers).exit_status
 
 
 if __name__ == "__main__":

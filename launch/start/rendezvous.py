@@ -1,20 +1,57 @@
 """Horovod's rendezvous, the HTTP key-value server by which ranks over Gloo find each other.
 
 ``horovodrun`` serves it for the ranks that it starts; this module serves it for all others.
-``python -m launch.start.rendezvous NODES RANKS_PER_NODE`` prints the port and serves until its standard input closes,
-so that it cannot outlive the job script at the other end of the pipe. It must run before any rank: a rank tries to
-connect for 1.5 s only.
+``python -m launch.start.rendezvous NODES RANKS_PER_NODE`` prints how to find it and serves until its standard input
+closes, so that it cannot outlive the job script at the other end of the pipe. It must run before any rank: a rank tries
+to connect for 1.5 s only.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["main", "serve_rendezvous"]
+from configs.programs import Program
+from configs.rank_variables import meets_over_gloo
+from configs.schema import Cluster
+from launch.start.meetings import RankStart
+
+__all__ = ["PROGRAM", "SERVED", "is_served", "local_ranks", "main", "serve", "serve_rendezvous"]
+
+PROGRAM = Program.RENDEZVOUS
+SERVED = ("HOROVOD_GLOO_RENDEZVOUS_PORT",)
+
+
+@contextmanager
+def local_ranks(num_ranks: int) -> Iterator[Callable[[int], RankStart]]:
+    """Serve on the loopback; see `launch.start.meetings.Meeting.local_ranks`."""
+    with serve_rendezvous(1, num_ranks, is_local=True) as port:
+        common = {
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+            "HOROVOD_GLOO_IFACE": "lo",
+            "HOROVOD_HOSTNAME": "node0",
+            "HOROVOD_SIZE": str(num_ranks),
+            "HOROVOD_LOCAL_SIZE": str(num_ranks),
+            "HOROVOD_CROSS_RANK": "0",
+            "HOROVOD_CROSS_SIZE": "1",
+        }
+        yield lambda rank: RankStart({**common, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)})
+
+
+def is_served(cluster: Cluster) -> bool:
+    """Return whether this program must serve the rendezvous: to ranks over Gloo under srun, which serves none."""
+    return cluster.launcher == "srun" and meets_over_gloo(cluster)
+
+
+@contextmanager
+def serve(num_nodes: int, ranks_per_node: int) -> Iterator[Mapping[str, str]]:
+    """Serve on every address; see `launch.start.meetings.Meeting.serve`."""
+    with serve_rendezvous(num_nodes, ranks_per_node) as port:
+        yield {"HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)}
 
 
 @contextmanager
@@ -62,8 +99,8 @@ def _start_on_loopback(server: Any) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until standard input closes; return 0."""
     num_nodes, ranks_per_node = (int(word) for word in (sys.argv[1:] if arguments is None else arguments))
-    with serve_rendezvous(num_nodes, ranks_per_node) as port:
-        sys.stdout.write(f"{port}\n")
+    with serve(num_nodes, ranks_per_node) as variables:
+        sys.stdout.write(" ".join(f"{name}={value}" for name, value in variables.items()) + "\n")
         sys.stdout.flush()
         sys.stdin.read()
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from configs.errors import ConfigError, UserError
-from configs.rank_variables import rank_environment
+from configs.rank_variables import meets_over_gloo
 from configs.schema import Cluster
 from launch.start.commands import require_launchable
 from launch.submit.scheduler import JobScheduler, scheduler_of
@@ -55,8 +55,7 @@ def _require_launcher(cluster: Cluster, scheduler: JobScheduler) -> None:
     if cluster.communication.link_bytes_per_s is not None:
         allowed = "null for a job, because only ./run.sh train limits the loopback"
         raise ConfigError("cluster.communication.link_bytes_per_s", cluster.communication.link_bytes_per_s, allowed)
-    meets_over_gloo = rank_environment(cluster)["HOROVOD_CONTROLLER"] == "gloo"
-    if meets_over_gloo and cluster.world_size > _GLOO_RANKS:
+    if meets_over_gloo(cluster) and cluster.world_size > _GLOO_RANKS:
         raise ConfigError(
             "cluster.communication.backend",
             "gloo",

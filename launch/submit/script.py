@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from configs.programs import Program, command_of
-from launch.start.commands import launcher_command, local_words, needs_rendezvous, stop_signal_of
+from launch.start.commands import launcher_command, local_words, stop_signal_of
+from launch.start.meetings import meeting_of
 from launch.submit.job import RESTART
 from launch.submit.jobspec import JobSpec
 from launch.submit.scheduler import JobScheduler
@@ -136,14 +137,19 @@ def _signals(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
 
 def _launch_function(spec: JobSpec) -> list[str]:
     nodes, per_node = spec.cluster.num_nodes, spec.cluster.ranks_per_node
-    serves = needs_rendezvous(spec.cluster, spec.variables)
-    start_server = [
-        "  # The rendezvous server of ranks that communicate by Gloo. It ends when the pipe from this script closes.",
-        f'  coproc rendezvous {{ exec "$python" -I -m {Program.RENDEZVOUS.value} {nodes} {per_node}; }}',
-        "  local server=$!",
-        '  read -r HOROVOD_GLOO_RENDEZVOUS_PORT <&"${rendezvous[0]}" || { status=1 && return; }',
-        "  export HOROVOD_GLOO_RENDEZVOUS_PORT",
-    ]
+    meeting = meeting_of(spec.cluster.communication.kind)
+    serves = meeting.is_served(spec.cluster)
+    start_server = (
+        [
+            "  # The server by which the ranks find each other. It ends when the pipe from this script closes.",
+            f'  coproc meeting {{ exec "$python" -I -m {meeting.PROGRAM.value} {nodes} {per_node}; }}',
+            "  local server=$! found",
+            '  read -ra found <&"${meeting[0]}" || { status=1 && return; }',
+            '  export "${found[@]}"',
+        ]
+        if meeting.PROGRAM
+        else []
+    )
     return [
         "# Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.",
         "launch() {",

@@ -6,17 +6,19 @@ All communicators implement the same verbs, so that no caller asks whether a run
 
 from __future__ import annotations
 
+import importlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from configs.registry import COMMUNICATORS, module_of
+from configs.registry import COMMUNICATORS
 from configs.schema import Communication
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
 __all__ = [
     "Communicator", "Connect", "SingleProcess", "WorldMismatch", "bring_up", "connect", "connector", "first_collective",
+    "libraries_of",
 ]  # fmt: skip
 
 
@@ -132,8 +134,13 @@ class bring_up:  # noqa: N801 (reads as the verb it is)
 
 def connector(communication: Communication) -> Connect:
     """Return the function that makes the communicator of ``communication.kind``."""
-    chosen: Connect = module_of(COMMUNICATORS, communication.kind).connect(communication)
+    chosen: Connect = importlib.import_module(COMMUNICATORS[communication.kind].module).connect(communication)
     return chosen
+
+
+def libraries_of(kind: str) -> Mapping[str, Callable[[], object]]:
+    """Return the function that loads each library of a ``communication.kind``, by the library's name."""
+    return getattr(importlib.import_module(COMMUNICATORS[kind].module), "LIBRARIES", {})
 
 
 def connect(_communication: Communication) -> Connect:

@@ -12,7 +12,7 @@ from train.comm.communicator import Communicator, Connect, SingleProcess, WorldM
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
-__all__ = ["HorovodCommunicator", "connect", "horovod_features"]
+__all__ = ["LIBRARIES", "HorovodCommunicator", "connect", "horovod_features"]
 
 
 def connect(_communication: Communication) -> Connect:
@@ -45,6 +45,10 @@ def horovod_features() -> dict[str, bool]:
     import horovod.mxnet as hvd  # noqa: PLC0415 (imports MXNet)
 
     return {"gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()), "nccl": bool(hvd.nccl_built())}
+
+
+LIBRARIES = {"Horovod": horovod_features}
+"""What ``./run.sh doctor`` loads for this communicator."""
 
 
 class HorovodCommunicator:

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from configs.load import load_run
+from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from logs.folder import CONFIG_FILE, write_json
-from train.comm.communicator import Communicator, Connect, bring_up
+from train.comm.communicator import Communicator, Connect, bring_up, libraries_of
 from train.comm.devices import run_ranks_here
-from train.comm.horovod_communicator import horovod_features
 from train.doctor.machine import inspect_dataset, inspect_machine
 from train.engine.protocol import open_engine
 from train.rank.failure import is_second_hand
@@ -116,12 +116,10 @@ def _examine(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) ->
 def _libraries(cluster: Cluster, identity: Identity) -> dict[str, Callable[[], object]]:
     """Return the function that loads each library, in the order that `train.dataset` requires: DALI before Horovod."""
     loaders: dict[str, Callable[[], object]] = {
-        "MXNet": lambda: open_engine(cluster, identity).features(),
+        ENGINES[cluster.engine.name].title: lambda: open_engine(cluster, identity).features(),
         "DALI": _load_dali,
     }
-    if cluster.communication.kind == "horovod":
-        loaders["Horovod"] = horovod_features
-    return loaders
+    return {**loaders, **libraries_of(cluster.communication.kind)}
 
 
 def _attempt(load: Callable[[], object]) -> dict[str, Any]:

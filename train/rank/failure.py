@@ -12,8 +12,16 @@ from train.rank.watchdog import StoodStill
 
 __all__ = ["failure_path", "is_second_hand", "record_failure"]
 
-_SECOND_HAND = ("Horovod has been shut down", "Connection reset by peer", "Connection closed by peer")
-"""Errors by which Horovod or Gloo report that *another* rank failed; such an error is never the first cause."""
+_SECOND_HAND = (
+    "Horovod has been shut down",
+    "Connection reset by peer",
+    "Connection closed by peer",
+    "gloo/transport/",
+    "ncclRemoteError",
+    "the ranks did not meet within",
+)
+"""Errors by which a communication library reports that *another* rank failed; such an error is never the first cause.
+"""
 
 
 def failure_path(folder: Path, rank: int) -> Path:

@@ -1,7 +1,7 @@
 """The identity of this process: rank and world size from the launcher's variables, before any communicator exists.
 
-This module alone *reads* the variables of horovodrun, Open MPI, PMIx and Slurm; `configs.rank_variables` sets this
-program's own. It imports nothing heavy, so a rank knows its number within microseconds of its start.
+This module alone *reads* the variables of horovodrun, torchrun, Open MPI, PMIx and Slurm; `configs.rank_variables` sets
+this program's own. It imports nothing heavy, so a rank knows its number within microseconds of its start.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ __all__ = ["Identity", "read_identity"]
 
 _LAUNCHERS = (
     ("Horovod", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 )  # fmt: skip
+"""The innermost launcher comes first. The local launcher uses the names of horovodrun or torchrun."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Identity:
         local_rank: Number of the rank on its node, from 0.
         local_size: Number of ranks on the node.
         host: Name of the node.
-        launcher: What started the process: Horovod, Open MPI, Slurm, devices, or none.
+        launcher: What started the process: Horovod, torchrun, Open MPI, Slurm, devices, or none.
     """
 
     rank: int
@@ -51,7 +53,11 @@ def read_identity(environment: Mapping[str, str]) -> Identity:
     """
     host = environment.get("SLURMD_NODENAME") or socket.gethostname()
     for launcher, rank_key, size_key, local_rank_key, local_size_key in _LAUNCHERS:
-        if rank_key in environment and size_key in environment:
+        # All of torchrun's: a shell may have a RANK of its own.
+        needed = (
+            (rank_key, size_key, local_rank_key, local_size_key) if launcher == "torchrun" else (rank_key, size_key)
+        )
+        if all(key in environment for key in needed):
             rank, size = int(environment[rank_key]), int(environment[size_key])
             local_rank = int(environment.get(local_rank_key, 0))
             local_size = int(environment.get(local_size_key, 1))

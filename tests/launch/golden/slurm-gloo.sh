@@ -60,11 +60,11 @@ trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM
 
 # Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.
 launch() {
-  # The rendezvous server of ranks that communicate by Gloo. It ends when the pipe from this script closes.
-  coproc rendezvous { exec "$python" -I -m launch.start.rendezvous 2 2; }
-  local server=$!
-  read -r HOROVOD_GLOO_RENDEZVOUS_PORT <&"${rendezvous[0]}" || { status=1 && return; }
-  export HOROVOD_GLOO_RENDEZVOUS_PORT
+  # The server by which the ranks find each other. It ends when the pipe from this script closes.
+  coproc meeting { exec "$python" -I -m launch.start.rendezvous 2 2; }
+  local server=$! found
+  read -ra found <&"${meeting[0]}" || { status=1 && return; }
+  export "${found[@]}"
   "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
   launched=$!
   while true; do

@@ -6,9 +6,10 @@ import signal
 
 import pytest
 
+from configs.errors import ConfigError
 from configs.load import load_cluster
 from configs.rank_variables import rank_environment
-from launch.start.commands import launcher_command, stop_signal_of
+from launch.start.commands import launcher_command, require_launchable, stop_signal_of
 from launch.start.link import shaped
 
 PLACES = ["cluster.num_nodes=3", "cluster.ranks_per_node=4", "cluster.communication.backend=mpi"]
@@ -44,3 +45,29 @@ def test_launchers_that_end_their_ranks_at_a_sigterm_get_another_signal(launcher
 def test_a_shaped_loopback_has_twice_the_rate_in_bits() -> None:
     (script,) = [word for word in shaped(1e6) if "tc qdisc" in word]
     assert " rate 16000000bit " in script
+
+
+TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_node=4"]
+
+
+def test_ranks_over_torch_distributed_are_told_where_their_store_is_and_nothing_of_horovod() -> None:
+    cluster = load_cluster("laptop", [*TORCH, "cluster.launcher=mpirun"])
+    variables = rank_environment(cluster)
+    assert not [name for name in variables if name.startswith(("HOROVOD_", "MXNET_"))]
+    words = launcher_command(cluster, ["rank"], variables)
+    passed = {words[n + 1] for n, word in enumerate(words) if word == "-x"}
+    assert passed >= {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "OMP_NUM_THREADS"}
+    assert "--mpi=pmix" not in launcher_command(load_cluster("laptop", [*TORCH, "cluster.launcher=srun"]), [], {})
+    cluster = load_cluster("laptop", [*TORCH, "cluster.launcher=srun", "cluster.communication.backend=mpi"])
+    assert "--mpi=pmix" in launcher_command(cluster, [], {})
+    assert rank_environment(cluster)["OMPI_MCA_memory"] == "^patcher"
+
+
+def test_a_launcher_that_cannot_start_a_kind_is_refused_with_those_that_can() -> None:
+    cluster = load_cluster("laptop", ["cluster.engine.name=torch", "cluster.launcher=horovodrun"])
+    with pytest.raises(ConfigError) as refusal:
+        require_launchable(cluster)
+    words = (
+        "cluster.launcher: got 'horovodrun', allowed: local, mpirun, srun with communication.kind: torch_distributed"
+    )
+    assert words in str(refusal.value)

@@ -87,14 +87,14 @@ def test_a_run_folder_with_a_space_or_a_percent_sign_is_quoted_for_the_scheduler
     assert directive.format(folder=tmp_path) in capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize(("kind", "words"), [("parameter_server", " --servers 1 2 )"), ("devices", " 1 )")])
+@pytest.mark.parametrize(("kind", "words"), [("parameter_server", "--servers 1 2 )"), ("devices", "1 )")])
 def test_a_job_with_the_local_launcher_starts_the_processes_of_train(
     kind: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sets = [*_SLURM, *_LIMIT, "--set", f"cluster.communication.kind={kind}", "--dry-run"]
     assert main(["submit", "digits", "--cluster", "laptop", *sets]) == 0
     # The words of a command are wrapped by length, so a line may end anywhere.
-    assert f"-m launch.start.local{words}" in " ".join(capsys.readouterr().out.split())
+    assert f"-m launch.start.local --kind {kind} {words}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_pbs_places_one_chunk_on_a_host_unless_the_cluster_file_places_them(capsys: pytest.CaptureFixture[str]) -> None:

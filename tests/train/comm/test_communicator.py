@@ -20,7 +20,7 @@ pytestmark = pytest.mark.ranks
 
 RANK = """
 import os, sys
-import mxnet as mx, numpy as np
+import numpy as np
 from configs.load import load_cluster
 from train.comm.communicator import bring_up
 from train.comm.devices import run_ranks_here
@@ -29,18 +29,27 @@ from train.engine.init import WeightsDiffer, require_equal
 from train.rank.startup import Ledger
 
 CONTENTS = eval(sys.argv[3])
+if sys.argv[1] == "torch_distributed":
+    import torch
+    full, array, concat, on_host = torch.full, torch.tensor, torch.concat, lambda given: given.numpy()
+else:
+    import mxnet as mx
+    full, array, on_host = mx.nd.full, mx.nd.array, lambda given: given.asnumpy()
+    concat = lambda given: mx.nd.concat(*given, dim=0)
 
 def main(identity, ledger, connect):
     comm = bring_up(identity, ledger, connect).wait()
     rank = identity.rank
-    arrays = [mx.nd.full((3,), rank + 1.0), mx.nd.full((2, 2), 10.0 * (rank + 1))]
+    arrays = [full((3,), rank + 1.0), full((2, 2), 10.0 * (rank + 1))]
     for _ in range(2):
         comm.reduce("sum", arrays)
-    made_anew = [mx.nd.full((1,), float(number)) for number in range(300)]
-    gradient = mx.nd.zeros((5000,))
-    for array in made_anew:
-        comm.reduce("with a rider", [gradient, array])
-    means = [mx.nd.array([float(rank), 4.0])]
+        comm.complete()
+    made_anew = [full((1,), float(number)) for number in range(300)]
+    gradient = full((5000,), 0.0)
+    for each in made_anew:
+        comm.reduce("with a rider", [gradient, each])
+        comm.complete()
+    means = [array([float(rank), 4.0])]
     comm.average("mean", means)
     comm.average("mean", means)
     total = comm.sum_integers("count", [rank, 2**40 + rank])
@@ -51,21 +60,23 @@ def main(identity, ledger, connect):
         words = "equal"
     except WeightsDiffer as error:
         words = str(error)
-    weights = mx.nd.array([1.0, 2.0])
+    weights = array([1.0, 2.0])
     comm.publish([weights])
     weights += rank + 1.0
     comm.exchange()
     comm.exchange(settled=True)
     np.savez(
-        f"{sys.argv[2]}/{rank}.npz", a=arrays[0].asnumpy(), b=arrays[1].asnumpy(), mean=means[0].asnumpy(),
-        anew=mx.nd.concat(*made_anew, dim=0).asnumpy(), total=total, seen=np.array(seen, np.uint64), words=words,
+        f"{sys.argv[2]}/{rank}.npz", a=on_host(arrays[0]), b=on_host(arrays[1]), mean=on_host(means[0]),
+        anew=on_host(concat(made_anew)), total=total, seen=np.array(seen, np.uint64), words=words,
         contents=repr(contents),
-        weights=weights.asnumpy(),
+        weights=on_host(weights),
     )
     comm.gather("over", 0)
     return 0
 
-cluster = load_cluster("laptop", [f"cluster.communication.kind={sys.argv[1]}"])
+engine = "torch" if sys.argv[1] == "torch_distributed" else "mxnet"
+kind = [f"cluster.engine.name={engine}", f"cluster.communication.kind={sys.argv[1]}"]
+cluster = load_cluster("laptop", kind)
 sys.exit(run_ranks_here(cluster, read_identity(os.environ), Ledger(), main))
 """
 CONTENTS = [[b"first", b"a longer second"], [b"", b"\0\xff only one"], [b"", b""], [bytes(range(256)) * 9, b"x"]]
@@ -73,14 +84,15 @@ SYNCHRONOUS = ("horovod", "parameter_server", "devices")
 
 
 def _cluster(kind: str, *overrides: str) -> Cluster:
-    return load_cluster("laptop", [f"cluster.communication.kind={kind}", *overrides])
+    engine = "torch" if kind == "torch_distributed" else "mxnet"
+    return load_cluster("laptop", [f"cluster.engine.name={engine}", f"cluster.communication.kind={kind}", *overrides])
 
 
 def _run(cluster: Cluster, *command: str) -> Outcome:
     return run_under(cluster, [sys.executable, *command], rank_environment(cluster))
 
 
-@pytest.mark.parametrize("kind", [*SYNCHRONOUS, "parameter_server_async"])
+@pytest.mark.parametrize("kind", [*SYNCHRONOUS, "torch_distributed", "parameter_server_async"])
 def test_two_ranks_sum_average_gather_and_notice_different_weights(tmp_path: Path, kind: str) -> None:
     outcome = _run(_cluster(kind, "cluster.communication.servers=2"), "-c", RANK, kind, str(tmp_path), repr(CONTENTS))
     assert outcome.exit_status == 0
@@ -127,7 +139,7 @@ def test_a_lost_parameter_server_ends_the_ranks_that_wait_for_it(monkeypatch: py
     monkeypatch.setattr("launch.start.local.GRACE_S", 0.5)
     # One rank kills: another could meet a process that is gone already.
     code = "import os,psutil,time\nfor each in psutil.Process(os.getppid()).children():\n"
-    code += "    os.environ['HOROVOD_RANK'] == '0' and 'train.comm.server' in each.cmdline() and each.kill()"
+    code += "    os.environ['RANK'] == '0' and 'train.comm.server' in each.cmdline() and each.kill()"
     code += "\ntime.sleep(60)"
     outcome = _run(_cluster("parameter_server"), "-c", code)
     assert (outcome.lost_server, outcome.exit_status) == (128 + 9, 128 + 9)

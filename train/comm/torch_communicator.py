@@ -1,0 +1,287 @@
+"""The communicator over torch.distributed: Gloo between CPUs, NCCL between GPUs, MPI where PyTorch was built with it.
+
+The buckets are the program's own. A bucket travels in a flat buffer for each type of number, which is kept from step to
+step: one message instead of one a gradient, and no memory to allocate.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from configs.errors import UserError
+from configs.schema import Communication
+from train.comm.communicator import Communicator, Connect, SingleProcess, WorldMismatch, first_collective
+from train.comm.interfaces import ipv4_addresses
+from train.rank.identity import Identity
+from train.rank.startup import Ledger
+
+__all__ = ["LIBRARIES", "NotMet", "TorchCommunicator", "connect", "torch_features"]
+
+_FOR_EVER = timedelta(days=365)
+"""Time limit of a sum, because the watchdog ends a rank that waits for too long, and can say for whom it waits."""
+
+_TRY_S, _PAUSE_S = 3.0, 0.05
+"""Time for one address to answer, and between two rounds over the addresses."""
+
+
+class NotMet(RuntimeError):
+    """The other ranks did not come to the meeting in time; this error is never the first cause."""
+
+    def __init__(self, timeout_s: int) -> None:
+        super().__init__(f"the ranks did not meet within {timeout_s} s (communication.timeout_s)")
+
+
+def torch_features() -> dict[str, bool]:
+    """Return which libraries torch.distributed was built with: ``gloo``, ``mpi``, ``nccl``.
+
+    Raises:
+        ImportError: PyTorch is not installed.
+    """
+    from torch import distributed  # noqa: PLC0415 (seconds)
+
+    return {
+        "gloo": bool(distributed.is_gloo_available()),
+        "mpi": bool(distributed.is_mpi_available()),
+        "nccl": bool(distributed.is_nccl_available()),
+    }
+
+
+LIBRARIES = {"torch.distributed": torch_features}
+"""What ``./run.sh doctor`` loads for this communicator."""
+
+
+def connect(communication: Communication) -> Connect:
+    """Return the function that initialises torch.distributed and returns this rank's communicator."""
+    return partial(_connect_torch, communication)
+
+
+def _connect_torch(communication: Communication, identity: Identity, ledger: Ledger) -> Communicator:
+    if identity.launcher == "none":
+        return SingleProcess()
+    with ledger.phase("communicator: import"):
+        import torch  # noqa: PLC0415 (seconds, in this thread)
+    backend, timeout_s = communication.backend, communication.timeout_s
+    _require_built(backend)
+    device = torch.device("cuda", identity.local_rank) if backend == "nccl" else torch.device("cpu")
+    with ledger.phase("communicator: init"):
+        try:
+            _initialise(backend, identity, device, timeout_s)
+        except (RuntimeError, TimeoutError) as error:
+            if isinstance(error, TimeoutError) or "timed out" in str(error).lower() or "timeout" in str(error).lower():
+                raise NotMet(timeout_s) from error
+            raise
+    communicator = first_collective(TorchCommunicator(torch, device), identity, ledger)
+    torch.distributed.distributed_c10d._set_pg_timeout(_FOR_EVER)
+    return communicator
+
+
+def _require_built(backend: str) -> None:
+    """Raise UserError if this PyTorch has no such backend."""
+    built = [name for name, is_built in torch_features().items() if is_built]
+    if backend not in built:
+        raise UserError(f"communication.backend: got {backend!r}, this PyTorch was built with {', '.join(built)} only")
+
+
+def _initialise(backend: str, identity: Identity, device: Any, timeout_s: int) -> None:
+    """Bring torch.distributed up.
+
+    Raises:
+        WorldMismatch: The ranks that meet are not those of this run, or nobody says where they meet.
+    """
+    from torch import distributed  # noqa: PLC0415 (imported by the caller)
+
+    timeout = timedelta(seconds=timeout_s)
+    if backend == "mpi":
+        distributed.init_process_group(backend)
+    else:
+        store = _open_store(identity, os.environ, timeout_s)
+        options = {} if device.type == "cpu" else {"device_id": device}  # which connects NCCL now, not at the first sum
+        rank, size = identity.rank, identity.world_size
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout, **options)
+    atexit.register(distributed.destroy_process_group)
+    found = distributed.get_rank(), distributed.get_world_size()
+    if found != (identity.rank, identity.world_size):
+        raise _mismatch(identity, f"PyTorch sees rank {found[0]} of {found[1]}")
+
+
+def _open_store(identity: Identity, environment: Mapping[str, str], timeout_s: int) -> Any:
+    """Return the key-value store by which the ranks find each other, with this rank announced in it.
+
+    Rank 0 serves the store, unless the launcher does: on the socket that the local launcher has opened, or on a port of
+    its own.
+    """
+    from torch.distributed import TCPStore  # noqa: PLC0415 (imported by the caller)
+
+    if "MASTER_ADDR" not in environment or "MASTER_PORT" not in environment:
+        raise _mismatch(identity, "MASTER_ADDR and MASTER_PORT do not say where the ranks meet")
+    addresses, port = environment["MASTER_ADDR"].split(","), int(environment["MASTER_PORT"])
+    is_server = identity.rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    options = {"timeout": timedelta(seconds=timeout_s), "wait_for_workers": False}
+    if is_server:
+        listener = environment.get("RANK_STORE_FD")
+        descriptor = None if listener is None else int(listener)
+        store = TCPStore(addresses[0], port, is_master=True, master_listen_fd=descriptor, **options)
+    address, own_address = _reach(addresses, port, timeout_s)
+    if not is_server:
+        store = TCPStore(address, port, **options)
+    _choose_interface(own_address)
+    if store.add(f"processes of rank {identity.rank}", 1) != 1:
+        raise _mismatch(identity, f"another process is rank {identity.rank}, too")
+    first = store.compare_set("world size", "", str(identity.world_size)).decode()
+    if first != str(identity.world_size):
+        raise _mismatch(identity, f"another rank counts {first} ranks")
+    return store
+
+
+def _reach(addresses: Sequence[str], port: int, timeout_s: int) -> tuple[str, str]:
+    """Return the first of the addresses that answers, and this machine's own address on the way there.
+
+    Raises:
+        TimeoutError: No address answered in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        for address in addresses:
+            if own := _own_address(address, port):
+                return address, own
+        time.sleep(_PAUSE_S)
+    raise TimeoutError
+
+
+def _own_address(address: str, port: int) -> str | None:
+    """Return this machine's address on the way to another one, or None if nobody answers there."""
+    with suppress(OSError), socket.create_connection((address, port), timeout=_TRY_S) as connection:
+        return str(connection.getsockname()[0])
+    return None
+
+
+def _choose_interface(own_address: str) -> None:
+    """Let Gloo use the interface by which this rank reaches the store, unless the cluster file names one.
+
+    Gloo itself would take the address of the host's name, which is 127.0.1.1 on Debian and Ubuntu.
+    """
+    names = [name for name, address in ipv4_addresses().items() if address == own_address]
+    if names:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])
+
+
+def _mismatch(identity: Identity, found: str) -> WorldMismatch:
+    return WorldMismatch(
+        f"{identity.launcher} started rank {identity.rank} of {identity.world_size}, but {found}. Start the run with "
+        f"./run.sh train"
+    )
+
+
+class _Flat:
+    """A flat buffer for arrays of one type of number.
+
+    Args:
+        torch: The module.
+        arrays: Arrays of the shapes, the type and the device of those that the buffer will hold.
+    """
+
+    def __init__(self, torch: Any, arrays: Sequence[Any]) -> None:
+        self._torch = torch
+        self.buffer = torch.empty(
+            sum(array.numel() for array in arrays), dtype=arrays[0].dtype, device=arrays[0].device
+        )
+        parts = self.buffer.split([array.numel() for array in arrays])
+        self._views = [_like(part, array) for part, array in zip(parts, arrays, strict=True)]
+
+    def load(self, arrays: Sequence[Any]) -> None:
+        """Queue a copy of the arrays into the buffer."""
+        self._torch._foreach_copy_(self._views, list(arrays))
+
+    def unload(self, arrays: Sequence[Any]) -> None:
+        """Queue a copy of the buffer into the arrays."""
+        self._torch._foreach_copy_(list(arrays), self._views)
+
+
+def _like(part: Any, array: Any) -> Any:
+    """Return a view of a flat part with an array's shape and, if they leave no gaps, its strides: copying is faster."""
+    is_dense = 1 + sum((n - 1) * step for n, step in zip(array.shape, array.stride(), strict=True)) == array.numel()
+    return part.as_strided(array.shape, array.stride(), part.storage_offset()) if is_dense else part.view(array.shape)
+
+
+class TorchCommunicator:
+    """The verbs of `Communicator` over an initialised torch.distributed.
+
+    Args:
+        torch: The module.
+        device: Where integers are summed and gathered: the GPU for NCCL, otherwise the CPU.
+    """
+
+    def __init__(self, torch: Any, device: Any) -> None:
+        self._torch, self._distributed, self._device = torch, torch.distributed, device
+        self._buffers: dict[str, list[_Flat]] = {}
+        self._pending: dict[str, list[tuple[Any, _Flat, list[Any]]]] = {}
+
+    def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
+        """Start one allreduce for each type of number among the arrays; they run beside whatever comes next."""
+        assert name not in self._pending, f"{name} is on its way"
+        by_type: dict[Any, list[Any]] = {}
+        for array in arrays:
+            by_type.setdefault(array.dtype, []).append(array)
+        with self._torch.no_grad():
+            if name not in self._buffers:
+                self._buffers[name] = [_Flat(self._torch, group) for group in by_type.values()]
+            flights = []
+            for flat, group in zip(self._buffers[name], by_type.values(), strict=True):
+                flat.load(group)
+                flights.append((self._distributed.all_reduce(flat.buffer, async_op=True), flat, group))
+        self._pending[name] = flights
+
+    def complete(self) -> None:
+        """Copy every sum back: under NCCL the GPU's queue waits for the sums, under Gloo and MPI this thread does."""
+        with self._torch.no_grad():
+            for work, flat, group in (flight for flights in self._pending.values() for flight in flights):
+                work.wait()
+                flat.unload(group)
+        self._pending.clear()
+
+    def average(self, name: str, arrays: Sequence[Any]) -> None:
+        """Sum, then divide by the number of ranks."""
+        self.reduce(name, arrays)
+        self.complete()
+        with self._torch.no_grad():
+            self._torch._foreach_div_(list(arrays), self._distributed.get_world_size())
+
+    def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
+        """Sum as int64, exactly; waits."""
+        total = self._torch.tensor(list(values), dtype=self._torch.int64, device=self._device)
+        self._distributed.all_reduce(total)
+        return [int(value) for value in total.tolist()]
+
+    def gather(self, name: str, value: int) -> list[int]:
+        """Gather 64 bits of each rank as a signed integer, because PyTorch sums no unsigned ones; waits."""
+        signed = value - (1 << 64) if value >= 1 << 63 else value
+        own = self._torch.tensor([signed], dtype=self._torch.int64, device=self._device)
+        return [int(each) % (1 << 64) for each in self._gathered(own).flatten().tolist()]
+
+    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
+        """Gather the lengths, then all contents, filled up to the longest; waits."""
+        lengths = self.gather(f"{name}: lengths", len(content))
+        padded = bytearray(content.ljust(max(1, *lengths), b"\0"))
+        own = self._torch.frombuffer(padded, dtype=self._torch.uint8).to(self._device)
+        rows = self._gathered(own).cpu().numpy()
+        return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
+
+    def publish(self, weights: Sequence[Any]) -> None:
+        """Do nothing: ranks that see the same sums keep the same weights."""
+
+    def exchange(self, *, settled: bool = False) -> None:
+        """Do nothing, see `publish`."""
+
+    def _gathered(self, own: Any) -> Any:
+        """Return every rank's ``own``, by rank, along a new first axis."""
+        rows = [self._torch.empty_like(own) for _ in range(self._distributed.get_world_size())]
+        self._distributed.all_gather(rows, own)
+        return self._torch.stack(rows)
