@@ -118,10 +118,10 @@ class Step:
     def _reduce(self, number: int, arrays: StepArrays, order: Array | None) -> None:
         """Queue the reduction of a bucket.
 
-        The loss and the stop flag travel with bucket 0, which saves a separate allreduce.
+        The loss and the stop flag travel with a float32 bucket, which saves a separate allreduce.
         """
         buckets = self.buckets
-        riders = [arrays.summed, arrays.stops] if number == 0 else []
+        riders = [arrays.summed, arrays.stops] if number == buckets.riders else []
         if order is not None and number >= buckets.last_prompt:
             riders.append(order)
         gradients = [self.network.gradients[index] for index in buckets.order[number]]

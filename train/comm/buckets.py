@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -25,10 +25,12 @@ class BucketPlan:
         order: The buckets; every gradient index occurs once.
         num_deferred: Number of buckets at the end of ``order`` that are deferred: each waits until all buckets before
             it are reduced.
+        riders: Number of the float32 bucket with which the loss and the stop flag travel.
     """
 
     order: tuple[Bucket, ...]
     num_deferred: int = 0
+    riders: int = 0
 
     @property
     def last_prompt(self) -> int:
@@ -71,8 +73,14 @@ def plan_buckets(sizes_bytes: Sequence[int], cap_bytes: int) -> tuple[Bucket, ..
     return tuple(tuple(bucket) for bucket in buckets)
 
 
-def plan_reductions(sizes_bytes: Sequence[int], cap_bytes: int, deferred_fraction: float) -> BucketPlan:
+def plan_reductions(
+    sizes_bytes: Sequence[int], cap_bytes: int, deferred_fraction: float, apart: Collection[int] = ()
+) -> BucketPlan:
     """Return the buckets of `plan_buckets` in an order in which the first layers' sums arrive earlier.
+
+    An allreduce sums numbers of one type, so a bucket with two types would become two messages. Beside float16
+    gradients, the float32 ones of batch norm therefore have a bucket of their own. It goes just before the bucket of
+    the first layer, whose batch norm is nearly last.
 
     The next forward pass needs the first layers first, but backward computes their gradients last, so on a slow link
     they would wait behind all others. Therefore some buckets of late layers are deferred: they are sent after the
@@ -84,7 +92,14 @@ def plan_reductions(sizes_bytes: Sequence[int], cap_bytes: int, deferred_fractio
         sizes_bytes: As for `plan_buckets`.
         cap_bytes: As for `plan_buckets`.
         deferred_fraction: Approximate share of all bytes that is deferred.
+        apart: Indices of gradients of another type than most; some others are left.
     """
+    if apart:
+        rest = [index for index in range(len(sizes_bytes)) if index not in apart]
+        plan = plan_reductions([sizes_bytes[index] for index in rest], cap_bytes, deferred_fraction)
+        order = [tuple(rest[place] for place in bucket) for bucket in plan.order]
+        order.insert(plan.last_prompt, tuple(sorted(apart, reverse=True)))
+        return BucketPlan(tuple(order), plan.num_deferred, riders=plan.last_prompt)
     buckets = plan_buckets(sizes_bytes, cap_bytes)
     total = sum(sizes_bytes)
     before = [0, *accumulate(sum(sizes_bytes[index] for index in bucket) for bucket in buckets[:-1])]

@@ -15,7 +15,7 @@ from train.comm.buckets import BucketPlan, plan_reductions
 from train.engine.init import initial_weights
 from train.engine.parameters import load_parameters
 from train.engine.protocol import Engine, Optimizer, Trainee
-from train.networks.arch import Network, build_network, gradient_bytes
+from train.networks.arch import Network, build_network, float32_gradients, gradient_bytes
 
 __all__ = ["ModelParts", "build_model", "dropout_seed"]
 
@@ -57,8 +57,9 @@ def build_model(
     weights = _first_weights(engine, recipe, cluster, table) if kept is None else dict(kept)
     network.load_weights(weights)
     is_half = cluster.engine.precision != "float32" and plan.accumulation_steps == 1
-    sizes = gradient_bytes(table.parameters, 2 if is_half else 4)
-    buckets = plan_reductions(sizes, communication.bucket_bytes, communication.deferred_fraction)
+    width = 2 if is_half else 4
+    sizes, apart = gradient_bytes(table.parameters, width), float32_gradients(table.parameters, width)
+    buckets = plan_reductions(sizes, communication.bucket_bytes, communication.deferred_fraction, apart)
     arrivals = buckets.arrivals(cluster.engine.update_groups)
     optimizer = engine.build_optimizer(recipe.optimizer, network, rescale=1 / plan.global_batch_size, arrivals=arrivals)
     return ModelParts(network, optimizer, weights, buckets)

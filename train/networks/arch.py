@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from configs.networks import NETWORKS
 from configs.registry import module_of
-from train.networks.table import Layer, Network, Parameter, Rows, gradient_bytes
+from train.networks.table import Layer, Network, Parameter, Rows, float32_gradients, gradient_bytes
 
-__all__ = ["Layer", "Network", "Parameter", "build_network", "gradient_bytes"]
+__all__ = ["Layer", "Network", "Parameter", "build_network", "float32_gradients", "gradient_bytes"]
 
 
 def build_network(name: str, *, num_classes: int, image_size: int, input_channels: int = 3) -> Network:

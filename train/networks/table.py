@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Kind", "Layer", "Network", "Parameter", "Rows", "gradient_bytes"]
+__all__ = ["Kind", "Layer", "Network", "Parameter", "Rows", "float32_gradients", "gradient_bytes"]
 
 Kind = Literal[
     "conv", "bn", "relu", "add", "concat", "max_pool", "avg_pool", "global_pool", "dropout", "dense",
@@ -179,6 +179,12 @@ class Rows:
     def dense(self, name: str, source: str, width: int) -> str:
         """Append a dense layer over all elements of ``source``; return its name."""
         return self.add(name, "dense", source, out_channels=width, has_bias=True)
+
+
+def float32_gradients(parameters: Iterable[Parameter], bytes_per_number: int) -> frozenset[int]:
+    """Return the indices of the gradients that are float32 although others have fewer bytes; empty if none has."""
+    kinds = enumerate(each.kind for each in parameters)
+    return frozenset(index for index, kind in kinds if bytes_per_number < 4 and kind in ("gamma", "beta"))  # noqa: PLR2004
 
 
 def gradient_bytes(parameters: Iterable[Parameter], bytes_per_number: int) -> list[int]:

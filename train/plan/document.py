@@ -16,7 +16,7 @@ from configs.schema import Cluster, Communication, Recipe
 from data.shards import shard_range
 from logs.events import EventLog, Kind
 from train.comm.buckets import plan_reductions
-from train.networks.arch import Network, build_network, gradient_bytes
+from train.networks.arch import Network, build_network, float32_gradients, gradient_bytes
 from train.plan.memory import BYTES_PER_NUMBER, InputBuffers, estimate_input, estimate_memory
 from train.schedule import LrSchedule, logged_hyperparameters, resolve_schedule
 
@@ -110,14 +110,15 @@ def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
     )
     # The sum of a gradient over micro-batches is float32, see train.engine.mxnet.network.
     precision = "float32" if plan.accumulation_steps > 1 else engine.precision
-    sizes = gradient_bytes(network.parameters, BYTES_PER_NUMBER[precision])
+    width = BYTES_PER_NUMBER[precision]
+    sizes = gradient_bytes(network.parameters, width)
     buffers = estimate_input(recipe, cluster, plan)
     return {
         "parameters": network.num_parameters,
         "tensors": len(sizes),
         "forward_macs_per_image": network.macs,
         "gradient_bytes": sum(sizes),
-        "buckets": _buckets(network, sizes, cluster.communication),
+        "buckets": _buckets(network, width, cluster.communication),
         "memory": _memory(recipe, cluster, plan, network, buffers),
         "dali": asdict(buffers),
     }
@@ -142,8 +143,9 @@ def _memory(
     }
 
 
-def _buckets(network: Network, sizes: Sequence[int], communication: Communication) -> list[dict[str, Any]]:
-    plan = plan_reductions(sizes, communication.bucket_bytes, communication.deferred_fraction)
+def _buckets(network: Network, width: int, communication: Communication) -> list[dict[str, Any]]:
+    sizes, apart = gradient_bytes(network.parameters, width), float32_gradients(network.parameters, width)
+    plan = plan_reductions(sizes, communication.bucket_bytes, communication.deferred_fraction, apart)
     return [
         {
             "tensors": len(bucket),

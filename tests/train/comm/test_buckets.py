@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.comm.buckets import plan_buckets, plan_reductions
-from train.networks.arch import build_network, gradient_bytes
+from train.networks.arch import build_network, float32_gradients, gradient_bytes
 
 
 @given(st.lists(st.integers(1, 1000), max_size=60), st.integers(1, 3000))
@@ -71,6 +71,28 @@ def test_the_share_that_is_deferred_is_about_the_one_asked_for() -> None:
     late = {index for index, group in enumerate(plan.arrivals(1)) if group}
     assert late == set(range(50, 80)), "after the last fifth, which goes at once"
     assert plan_reductions(sizes, 20, 0.0).order == plan_buckets(sizes, 20)
+
+
+@given(st.lists(st.integers(1, 1000), min_size=2, max_size=60), st.integers(1, 3000), SHARES, st.data())
+def test_gradients_of_another_type_have_a_bucket_of_their_own_before_the_first_layer(
+    sizes: list[int], cap: int, share: float, data: st.DataObject
+) -> None:
+    apart = data.draw(st.sets(st.integers(1, len(sizes) - 1), min_size=1))
+    plan = plan_reductions(sizes, cap, share, apart)
+    assert sorted(index for bucket in plan.order for index in bucket) == list(range(len(sizes)))
+    assert plan.order[plan.riders] == tuple(sorted(apart, reverse=True))
+    assert plan.riders == plan.last_prompt - 1
+    assert 0 in plan.order[plan.last_prompt]
+    same = plan_reductions([size for index, size in enumerate(sizes) if index not in apart], cap, share)
+    assert (len(plan.order), plan.num_deferred) == (len(same.order) + 1, same.num_deferred)
+
+
+def test_a_float16_step_of_resnet50_takes_one_message_more_than_its_weights_fill_buckets() -> None:
+    parameters = build_network("resnet50", num_classes=1000, image_size=224).parameters
+    plan = plan_reductions(gradient_bytes(parameters, 2), 16 << 20, 0.0, float32_gradients(parameters, 2))
+    kinds = [{parameters[index].kind in ("gamma", "beta") for index in bucket} for bucket in plan.order]
+    assert kinds == [{False}, {False}, {False}, {True}, {False}]
+    assert float32_gradients(parameters, 4) == frozenset()
 
 
 def test_resnet50_in_16_mb_portions_starts_with_the_classifier() -> None:
