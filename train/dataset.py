@@ -43,6 +43,10 @@ class PreparedImages(NamedTuple):
 class Images(Protocol):
     """The images of a run as one rank sees them."""
 
+    @property
+    def image_type(self) -> str:
+        """Return the number type of the images: float32 or float16."""
+
     def load(self) -> None:
         """Import the libraries that read the images; must be called before Horovod is imported."""
 
@@ -86,6 +90,11 @@ class PackedImages(_RankImages):
     """Images in RecordIO files, read by DALI."""
 
     _staged: Staged | None = None
+
+    @property
+    def image_type(self) -> str:
+        """Return the type that the pipeline writes, see `data.input.pipeline`."""
+        return "float16" if self._cluster.engine.precision == "float16" else "float32"
 
     def _shard_arguments(self, arrays: Arrays) -> dict[str, Any]:
         device_id = self._identity.local_rank if self._cluster.device == "gpu" else None
@@ -146,6 +155,8 @@ class PackedImages(_RankImages):
 
 class SyntheticImages(_RankImages):
     """Seeded images generated in memory."""
+
+    image_type = "float32"
 
     def load(self) -> None:
         """Do nothing: no library beyond the framework is needed."""

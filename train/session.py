@@ -105,7 +105,7 @@ def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -
         )
         require_cold(rank.communicator, is_cold=is_cold)
         with ledger.phase("warm-up"):
-            warm_up(rank.engine, rank.model, rank.communicator, rank.plan.per_rank_batch_size)
+            warm_up(rank.engine, rank.model, rank.communicator, rank.plan.per_rank_batch_size, images.image_type)
             origin.restore_momenta(rank.engine, rank.model.optimizer)
         with ledger.phase("compare weights"):
             _common_checksum(rank, "before the run")

@@ -6,6 +6,8 @@ synthetic data.
 
 from __future__ import annotations
 
+import numpy as np
+
 from configs.optimizers import HyperParameters
 from train.comm.communicator import Communicator
 from train.engine.build import ModelParts
@@ -14,7 +16,9 @@ from train.engine.protocol import Engine
 __all__ = ["warm_up"]
 
 
-def warm_up(engine: Engine, model: ModelParts, communicator: Communicator, batch_size: int) -> None:
+def warm_up(
+    engine: Engine, model: ModelParts, communicator: Communicator, batch_size: int, image_type: str = "float32"
+) -> None:
     """Run forward, backward, reductions, update and inference on blank images, then restore the model.
 
     Args:
@@ -23,9 +27,10 @@ def warm_up(engine: Engine, model: ModelParts, communicator: Communicator, batch
             is zero.
         communicator: Reduces each bucket once, so that its buffers exist, and registers the weights.
         batch_size: Images of a micro-batch.
+        image_type: Type of the images that follow. With another type, the first step would prepare everything anew.
     """
     network = model.network
-    images = engine.zeros((batch_size, *network.image_shape))
+    images = engine.from_host(np.zeros((batch_size, *network.image_shape), image_type))
     labels = engine.zeros((batch_size, *network.label_shape))
     network.forward(images, labels)
     network.backward()

@@ -28,7 +28,7 @@ class Arrays(Protocol):
         The tensor may be overwritten as soon as this returns.
 
         Args:
-            tensor: The tensor, float32.
+            tensor: The tensor, float32 or float16.
             is_on_host: Whether the tensor is in the memory of the host instead of that of the rank's GPU.
         """
 
@@ -56,7 +56,8 @@ class TrainingBatch(NamedTuple):
     """One rank's micro-batch, in memory of its own on the rank's device; nothing overwrites it later.
 
     Attributes:
-        images: Array of float32 [B, C, H, W], or [B, H, W, C] if ``engine.layout`` is NHWC.
+        images: Array [B, C, H, W], or [B, H, W, C] if ``engine.layout`` is NHWC; float16 if a data set is read for
+            ``engine.precision: float16``, else float32.
         labels: Array of float32: [B] whole numbers from 0 to num_classes - 1, or [B, num_classes] zeros and ones if
             images have several labels.
     """

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Literal
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Literal
 
 import mxnet as mx
 import numpy as np
 import pytest
 
-from configs.load import load_cluster, load_recipe
+from configs.load import ROOT, load_cluster, load_recipe
 from configs.schema import EngineSettings, Lars, Loss, Model
 from tests.engines import ALONE, forward_backward
 from tests.oracles import LarsOracle
@@ -17,12 +20,14 @@ from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
 from train.engine.build import ModelParts
 from train.engine.init import checksum, initial_weights
+from train.engine.mxnet import symbols
 from train.engine.mxnet.folding import folded_symbol
 from train.engine.mxnet.lars import MomentumOptimizer
 from train.engine.mxnet.network import TrainedNetwork
 from train.engine.mxnet.symbols import logits_symbol
 from train.engine.protocol import open_engine
-from train.networks.arch import build_network
+from train.networks.arch import Network, build_network
+from train.networks.limits import INFERENCE_ROWS, TENSOR_ELEMENTS, TRAINING_ROWS
 from train.schedule import HyperParameters
 from train.warmup import warm_up
 
@@ -61,6 +66,90 @@ def test_every_operator_of_the_record_has_the_type_and_layout_that_its_gpus_want
         if len(window) == 3:
             assert shapes[parameter.name] == (out, *window[1:], window[0])
     assert sum(types[each.name] is np.float16 for each in TABLE.parameters) == 55
+
+
+GPU_RECIPES = sorted(
+    path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml")
+    if "resnet50" in path.read_text(encoding="utf-8") and path.stem != "imagenet-smoke"
+)  # fmt: skip
+
+
+def _largest_batch(recipe: str) -> int:
+    """Return the images of a rank: the span of batch norm, or the share of one of four ranks."""
+    batch = load_recipe(recipe).batch
+    return batch.bn_span or batch.global_size // 4
+
+
+def _tensors(symbol: Any, shape: tuple[int, ...]) -> Iterator[tuple[str, str, dict[str, str], tuple[int, ...]]]:
+    """Yield operator, name, attributes and shape of the first input, or else output, of every node."""
+    inside = symbol.get_internals()
+    known = dict(zip(inside.list_outputs(), inside.infer_shape(data=shape)[1], strict=True))
+    nodes = json.loads(symbol.tojson())["nodes"]
+    names = [node["name"] if node["op"] == "null" else f"{node['name']}_output" for node in nodes]
+    for node, name in zip(nodes, names, strict=True):
+        first = names[node["inputs"][0][0]] if node["inputs"] else name
+        yield node["op"], node["name"], node.get("attrs", {}), known.get(first, ())
+        yield "tensor", node["name"], {}, known.get(name, ())
+
+
+@pytest.mark.parametrize("cluster", ["abci-v100", "dgx-a100", "a100-node"])
+@pytest.mark.parametrize("recipe", GPU_RECIPES)
+def test_no_operator_of_a_shipped_recipe_meets_a_limit_of_the_gpu_libraries(recipe: str, cluster: str) -> None:
+    model, engine, images = load_recipe(recipe).model, load_cluster(cluster).engine, _largest_batch(recipe)
+    table = build_network(model.name, num_classes=1000, image_size=224, input_channels=model.input_channels)
+    axes = {"N": images, "C": model.input_channels, "H": 224, "W": 224}
+    shape = tuple(axes[axis] for axis in engine.layout)
+    phases = {
+        TRAINING_ROWS: logits_symbol(table, model, engine, images),
+        INFERENCE_ROWS: folded_symbol(table, model, engine),
+    }
+    for most_rows, symbol in phases.items():
+        num_norms = 0
+        for operator, name, attributes, sides in _tensors(symbol, shape):
+            assert math.prod(sides) <= TENSOR_ELEMENTS, name
+            if operator == "BatchNorm":
+                channel_is_last = attributes["axis"] == str(len(sides) - 1)
+                assert sides[0] * (math.prod(sides[1:-1]) if channel_is_last else 1) <= most_rows, name
+                num_norms += 1
+        assert num_norms == (53 if most_rows == TRAINING_ROWS else 0)
+
+
+def test_a_large_batch_norm_of_nhwc_is_the_same_in_nchw(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = build_network("resnet8", num_classes=10, image_size=16).layers[1]
+    assert layer.kind == "bn"
+    table = Network("one", 16, layer.out_channels, 10, (replace(layer, inputs=("data",)),))
+    random = np.random.default_rng(0)
+    images = mx.nd.array(random.standard_normal((6, 16, 16, layer.out_channels), np.float32))
+    results = {}
+    for rows in (6 * 16 * 16, 6 * 16 * 16 - 1):
+        monkeypatch.setattr(symbols, "TRAINING_ROWS", rows)
+        engine = EngineSettings(layout="NHWC")
+        symbol = logits_symbol(table, SMALL, engine, 6)
+        has_transposes = "transpose" in symbol.tojson()
+        block = mx.gluon.SymbolBlock(symbol, [mx.sym.Variable("data", dtype="float32")])
+        block.initialize(mx.init.One())
+        images.attach_grad()
+        with mx.autograd.record():
+            output = block(images)
+            (output * output * images).sum().backward()
+        gradients = [each.grad().asnumpy() for each in block.collect_params().values() if each.grad_req != "null"]
+        moments = [each.data().asnumpy() for each in block.collect_params().values()]
+        results[has_transposes] = [output.asnumpy(), images.grad.asnumpy(), *gradients, *moments]
+    for plain, transposed in zip(results[False], results[True], strict=True):
+        np.testing.assert_allclose(plain, transposed, rtol=1e-4, atol=1e-4)
+
+
+def test_an_engine_transposes_only_what_its_batch_makes_too_large() -> None:
+    def transposed(images: int, layout: Literal["NCHW", "NHWC"]) -> list[str]:
+        engine = EngineSettings(precision="float16", layout=layout)
+        nodes = json.loads(logits_symbol(TABLE, RECIPE.model, engine, images).tojson())["nodes"]
+        return [node["name"] for node in nodes if node["op"] == "BatchNorm" and node["attrs"]["axis"] == "1"]
+
+    assert transposed(42, "NHWC") == transposed(70, "NHWC") == []
+    assert transposed(71, "NHWC") == ["stem_bn"]
+    # At 56 px, stage 1 has three blocks of three batch norms, and one in the projection; stage 2 begins at 56 px too.
+    assert len(transposed(424, "NHWC")) == 12
+    assert len(transposed(424, "NCHW")) == 53
 
 
 @pytest.mark.parametrize("cluster", ["abci-v100", "dgx-a100", "a100-node"])

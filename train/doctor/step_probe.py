@@ -144,7 +144,9 @@ def _take(rank: Composition, parts: _Parts, batch: TrainingBatch) -> None:
 
         parts.run(name, finished, rounds=_ROUNDS)
 
-    parts.run("warm-up", lambda: warm_up(engine, model, parts.communicator, rank.plan.per_rank_batch_size))
+    image_type = images_of(rank.recipe, rank.cluster, rank.plan, rank.identity).image_type
+    size = rank.plan.per_rank_batch_size
+    parts.run("warm-up", lambda: warm_up(engine, model, parts.communicator, size, image_type))
     # Backward needs a forward pass of its own, so the two are timed together, and forward also alone.
     part("forward", lambda: network.forward(*batch))
     part("forward and backward", lambda: network.forward(*batch), network.backward)
@@ -195,7 +197,8 @@ def _is_packed(folder: Path) -> bool:
 
 def _random_batch(rank: Composition) -> TrainingBatch:
     size, network = rank.plan.per_rank_batch_size, rank.model.network
-    images = np.random.default_rng(0).standard_normal((size, *network.image_shape), np.float32)
+    image_type = images_of(rank.recipe, rank.cluster, rank.plan, rank.identity).image_type
+    images = np.random.default_rng(0).standard_normal((size, *network.image_shape), np.float32).astype(image_type)
     labels = np.zeros((size, *network.label_shape), np.float32)
     return TrainingBatch(rank.engine.from_host(images), rank.engine.from_host(labels))
 

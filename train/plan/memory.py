@@ -18,7 +18,7 @@ __all__ = [
     "BYTES_PER_NUMBER", "InputBuffers", "MemoryEstimate", "estimate_input", "estimate_memory", "inference_elements",
 ]  # fmt: skip
 
-BYTES_PER_NUMBER = {"float32": 4, "float16": 2}
+BYTES_PER_NUMBER = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 _CUDA_BYTES = 1 << 30
 """Assumed for the CUDA context with the kernels of MXNet, cuDNN and cuBLAS: 1 GiB."""
@@ -117,8 +117,7 @@ def estimate_input(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> InputBuff
     """
     engine, model, batch = cluster.engine, recipe.model, plan.per_rank_batch_size
     on_gpu = cluster.device == "gpu"
-    # DALI writes float32 on a CPU, and the engine's precision on a GPU.
-    width = BYTES_PER_NUMBER[engine.precision] if on_gpu else 4
+    width = 2 if engine.precision == "float16" else 4
     batch_bytes = batch * model.input_channels * model.image_size**2 * width
     is_packed = recipe.data.source != "synthetic"
     pipelines = (2 + (recipe.data.plain_from_epoch is not None)) * is_packed
@@ -154,7 +153,7 @@ def estimate_memory(
     """
     width, on_gpu = BYTES_PER_NUMBER[cluster.engine.precision], cluster.device == "gpu"
     own = sum(gradient_bytes(network.parameters, width))
-    is_half = cluster.engine.precision == "float16"
+    is_half = cluster.engine.precision != "float32"
     masters = sum(4 * each.size for each in network.parameters if is_half and each.kind not in ("gamma", "beta"))
     kept = [layer.output_elements for layer in network.layers if _is_kept(layer)]
     live = sum(kept) + _LIVE_GRADIENTS * max(kept)

@@ -218,6 +218,24 @@ def test_channels_can_come_last_with_a_fourth_channel_of_zeros(tmp_path: Path) -
     np.testing.assert_allclose(images[0, ..., :3] + [10, 20, 30], pattern(0), atol=4)
 
 
+def test_float16_images_are_the_rounded_float32_ones(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 8, draw=pattern)
+    sets = ["data.mean=[123.7, 116.3, 103.5]", "data.std=[58.4, 57.1, 57.4]", "data.crop={kind: resized}"]
+    recipe = recipe_for(train=8, overrides=[*sets, "data.flip=true"])
+    half, full = (
+        open_training(
+            recipe, EngineSettings(precision=precision, layout="NHWC"), tmp_path,
+            batch_size=4, rank=0, world_size=1, device_id=None, arrays=cpu_engine(),
+        )
+        for precision in ("float16", "float32")
+    )  # fmt: skip
+    for source in (half, full):
+        source.begin_epoch(1)
+    images, expected = half.next_batch().images, full.next_batch().images
+    assert (images.dtype, expected.dtype) == (np.float16, np.float32)
+    assert (images.asnumpy() == expected.asnumpy().astype(np.float16)).all()
+
+
 def test_evaluation_resizes_the_shorter_side_and_cuts_the_centre(tmp_path: Path) -> None:
     ramp = np.broadcast_to(np.arange(0, 240, 2, dtype=np.uint8)[None, :, None], (60, 120, 3))
     write_split(tmp_path, "eval", 1, draw=lambda _: ramp)

@@ -41,6 +41,7 @@ class TrainedNetwork:
         engine: Precision, layout, and the number of accumulated micro-batches that may be queued.
         context: MXNet device.
         accumulate: Add each backward to the gradients instead of replacing them; the sums are always float32.
+        batch_size: Most images of a micro-batch, see `train.engine.mxnet.symbols.logits_symbol`.
 
     Attributes:
         weights: Arrays that the network computes with, in the order of ``parameters``.
@@ -50,8 +51,16 @@ class TrainedNetwork:
         label_shape: Shape of one image's label.
     """
 
-    def __init__(
-        self, network: Network, *, model: Model, loss: Loss, engine: EngineSettings, context: Any, accumulate: bool
+    def __init__(  # noqa: PLR0913 (an engine calls this, by keyword)
+        self,
+        network: Network,
+        *,
+        model: Model,
+        loss: Loss,
+        engine: EngineSettings,
+        context: Any,
+        accumulate: bool,
+        batch_size: int = 1,
     ) -> None:
         self.network = network
         self.label_shape = (network.num_classes,) if loss.kind == "sigmoid" else ()
@@ -62,7 +71,7 @@ class TrainedNetwork:
         self._has_dropout = any(layer.kind == "dropout" for layer in network.layers)
         self._accumulate = accumulate
         self._queued: deque[Any] = deque()
-        logits = logits_symbol(network, model, engine)
+        logits = logits_symbol(network, model, engine, batch_size)
         images, labels = mx.sym.Variable("data", dtype="float32"), mx.sym.Variable("label", dtype="float32")
         losses = losses_of(mx.sym, logits, labels, network.num_classes, loss)
         self._training = gluon.SymbolBlock(losses, [images, labels])

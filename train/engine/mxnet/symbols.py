@@ -9,21 +9,39 @@ import mxnet as mx
 
 from configs.schema import EngineSettings, Model
 from train.networks.arch import Layer, Network
+from train.networks.limits import TRAINING_ROWS, batch_norm_rows
 
 __all__ = ["layer_symbol", "logits_symbol", "with_precision"]
 
 
-def logits_symbol(network: Network, model: Model, engine: EngineSettings) -> Any:
-    """Return the symbol from float32 images to float32 logits, with batch norm as in training."""
+def logits_symbol(network: Network, model: Model, engine: EngineSettings, batch_size: int = 1) -> Any:
+    """Return the symbol from float32 images to float32 logits, with batch norm as in training.
+
+    Args:
+        network: The table of layers.
+        model: Constants of batch norm.
+        engine: Precision and layout.
+        batch_size: Most images of a micro-batch. cuDNN takes a limited number of pixels in a batch norm of NHWC; layers
+            with more are transposed to NCHW around the batch norm.
+    """
 
     def logits(data: Any) -> Any:
         outputs = {"data": data}
         for layer in network.layers:
             inputs = [outputs[name] for name in layer.inputs]
-            outputs[layer.name] = layer_symbol(layer, inputs, model, engine.layout)
+            if layer.kind == "bn" and batch_norm_rows(batch_size, layer.out_size, engine.layout) > TRAINING_ROWS:
+                outputs[layer.name] = _transposed_batch_norm(layer, inputs[0], model)
+            else:
+                outputs[layer.name] = layer_symbol(layer, inputs, model, engine.layout)
         return outputs[network.layers[-1].name]
 
     return with_precision(engine, logits)
+
+
+def _transposed_batch_norm(layer: Layer, data: Any, model: Model) -> Any:
+    """Return the symbol of a batch norm in NCHW whose input and output are NHWC."""
+    first = mx.sym.transpose(data, axes=(0, 3, 1, 2))
+    return mx.sym.transpose(layer_symbol(layer, [first], model, "NCHW"), axes=(0, 2, 3, 1))
 
 
 def with_precision(engine: EngineSettings, logits: Callable[[Any], Any]) -> Any:
