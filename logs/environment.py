@@ -121,11 +121,13 @@ def _cpu() -> dict[str, Any]:
 
 
 def _gpus() -> list[dict[str, str]] | None:
-    keys = ("name", "driver_version", "memory.total")
-    answer = _output_of("nvidia-smi", f"--query-gpu={','.join(keys)}", "--format=csv,noheader")
-    if answer is None:
-        return None
-    return [dict(zip(keys, line.split(", "), strict=False)) for line in answer.splitlines()]
+    keys = ("name", "driver_version", "memory.total", "mig.mode.current")
+    # Drivers before R450 do not know MIG, and refuse the whole question.
+    for asked in (keys, keys[:-1]):
+        answer = _output_of("nvidia-smi", f"--query-gpu={','.join(asked)}", "--format=csv,noheader")
+        if answer is not None:
+            return [dict(zip(asked, line.split(", "), strict=False)) for line in answer.splitlines()]
+    return None
 
 
 def _git() -> dict[str, Any] | None:

@@ -31,7 +31,12 @@ def _drivers(report: ProbeReport, machine: Facts) -> CheckResult | None:
     wanted = report.cluster.ranks_per_node
     if len(gpus) < wanted:
         return CheckResult("FAIL", "driver", f"{len(gpus)} GPUs for {wanted} ranks a node", "ask for whole nodes")
-    return _first_gpu(gpus)
+    found = _first_gpu(gpus)
+    if found.level != "FAIL" and any(gpu.get("mig.mode.current") == "Enabled" for gpu in gpus):
+        level: Level = "FAIL" if wanted > 1 else "WARN"
+        words = f"{found.words}; MIG is on, so that a rank sees one part of one GPU"
+        return CheckResult(level, "driver", words, "switch MIG off (nvidia-smi -mig 0), or start one rank")
+    return found
 
 
 def _first_gpu(gpus: Sequence[Facts]) -> CheckResult:

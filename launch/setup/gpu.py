@@ -124,23 +124,28 @@ def find_gpus() -> list[Gpu]:
 def search_gpus() -> GpuSearch:
     """Return the GPUs of this machine, with the reason if ``nvidia-smi`` is installed and lists none.
 
-    The ``nvidia-smi`` of drivers up to R470 does not know compute capabilities, and a container may have none. Then
-    CUDA's driver library is asked, and after it the table of names.
+    The ``nvidia-smi`` of drivers up to R470 does not know compute capabilities, that of drivers before R450 no MIG, and
+    a container may have none. Then CUDA's driver library is asked, and after it the table of names.
     """
     if shutil.which("nvidia-smi") is None:
         return GpuSearch([Gpu(name, capability) for name, capability in _ask_libcuda()])
     status, output = _run("nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader")
     if status == 0 and (gpus := _parse(output)):
         return GpuSearch(gpus)
-    fields = [field for field in _FIELDS if field != "compute_cap"]
-    status, output = _run("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
-    rows = [line.rsplit(", ", 2) for line in output.splitlines() if line.count(", ") >= len(fields) - 1]
-    if status or not rows:
-        return GpuSearch([], (output.strip().splitlines() or [f"exit status {status}, no output"])[0])
-    told = dict(_ask_libcuda())
-    return GpuSearch(
-        [Gpu(name, told.get(name) or capability_of(name), driver, mig == "Enabled") for name, driver, mig in rows]
-    )
+    for fields in (("name", "driver_version", "mig.mode.current"), ("name", "driver_version")):
+        status, output = _run("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
+        rows = [
+            line.rsplit(", ", len(fields) - 1) for line in output.splitlines() if line.count(", ") >= len(fields) - 1
+        ]
+        if status == 0 and rows:
+            told = dict(_ask_libcuda())
+            return GpuSearch(
+                [
+                    Gpu(name, told.get(name) or capability_of(name), driver, mig == ["Enabled"])
+                    for name, driver, *mig in rows
+                ]
+            )
+    return GpuSearch([], (output.strip().splitlines() or [f"exit status {status}, no output"])[0])
 
 
 def capability_of(name: str) -> tuple[int, int] | None:

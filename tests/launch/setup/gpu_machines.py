@@ -13,6 +13,9 @@ __all__ = ["MACHINES", "GpuMachine"]
 _FIRST_WITH_CAPABILITY = 495
 """The first driver whose nvidia-smi knows the field compute_cap."""
 
+_FIRST_WITH_MIG = 450
+"""The first driver whose nvidia-smi knows MIG."""
+
 _NVIDIA_SMI = """#!{python} -IS
 import sys
 known = {known!r}
@@ -64,8 +67,9 @@ class GpuMachine:
             "name": self.name,
             "driver_version": self.driver,
             "memory.total": "81920 MiB",
-            "mig.mode.current": "Enabled" if self.is_split else "Disabled",
         }
+        if int(self.driver.partition(".")[0]) >= _FIRST_WITH_MIG:
+            known["mig.mode.current"] = "Enabled" if self.is_split else "Disabled"
         if int(self.driver.partition(".")[0]) >= _FIRST_WITH_CAPABILITY:
             known["compute_cap"] = ".".join(map(str, self.capability))
         program = folder / "nvidia-smi"

@@ -34,6 +34,19 @@ rows is from a machine with GPUs.
   `MXNET_USE_FUSION=0`, unless the cluster file's `environment` sets the variable.
 - The `nvidia-smi` of drivers up to R470 does not tell the compute capability. Set-up asks CUDA's driver library, and
   then a table of names.
+- Batch norm with the channels last (`engine.layout: NHWC`) is, to cuDNN, one image a pixel. cuDNN takes 65,535 of them
+  in inference, so evaluations fold batch norm into the convolutions. In training it is known to take 880,801, and
+  larger layers (71 images of 112 px) are computed in NCHW.
+
+The submissions of NVIDIA and Fujitsu did some things otherwise:
+
+- Their MXNet fuses batch norm with ReLU and addition. Stock MXNet has no such kernels.
+- Fujitsu set `MXNET_CUDNN_AUTOTUNE_DEFAULT: 0`, and a fork forced algorithms. Here cuDNN tunes in the warm-up, which
+  is not timed.
+- NVIDIA ran the backward pass of large runs as one segment (999 operators), under which no communication is hidden.
+  Here it has segments of 25; the forward pass, with nothing to overlap, is one segment in both.
+- NVIDIA's later runs keep decoded images in memory. Here every epoch decodes its images again.
+- `MXNET_ENABLE_CUDA_GRAPHS` is not set: nobody has tried it with Horovod's operators in the same engine.
 
 """
 
