@@ -91,7 +91,10 @@ class Progress:
         self._score: Score | None = None
         self._interval: list[StepLoss] = []
         self._measured, self._rate = (0, 0.0), 0.0
-        self._bar = tqdm(total=total_steps, unit="step", disable=None if visible else True, leave=False)
+        self._bar = tqdm(
+            total=total_steps, disable=None if visible else True, leave=False, dynamic_ncols=True,
+            bar_format="{percentage:3.0f}% |{bar:8}| {desc}",
+        )  # fmt: skip
 
     def steps(self, losses: Sequence[StepLoss], *, is_last: bool = False) -> None:
         """Add finished steps and report each completed interval; ``is_last`` also reports an interval cut short."""
@@ -123,6 +126,12 @@ class Progress:
             return
         left = (self._total_steps - last.step - 1) * self._clock.stepping_s / self._clock.steps
         score = "not evaluated yet" if self._score is None else self._score
+        if not self._bar.disable:
+            # A terminal shows one line that changes; what matters most stands first, because tqdm cuts the line off.
+            words = f"{last.step + 1}/{self._total_steps} loss {loss:.3f} {_rounded(self._rate)} images/s"
+            words += f" {_duration(left)} left" + ("" if self._score is None else f" {self._score}")
+            self._bar.set_description_str(words)
+            return
         self._say(
             "epoch %d step %d/%d  %s images/s  loss %.4f  lr %.4g  %s  at most %s left",
             last.epoch, last.step + 1, self._total_steps, _rounded(self._rate), loss, last.lr, score, _duration(left),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from typing import Any, cast
 
@@ -88,6 +89,27 @@ def test_a_line_says_how_much_time_is_left_at_the_pace_so_far(caplog: pytest.Log
     (row,) = [row for row in rows.rows if row["kind"] == "evaluation"]
     assert (row["step"], row["epoch"], row["top1"], row["correct"], row["seconds"]) == (9, 1, 0.75, 30, 1.5)
     assert rows.flushed == 1, "an evaluation is written at once"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_has_one_line_that_changes_and_no_line_that_repeats_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "train.measure.progress")
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    progress, _, clock = _progress(10, visible=True)
+    clock.steps, clock.stepping_s = 10, 25.0
+    progress.steps(_losses(0, *[2.0] * 10))
+    progress.evaluated(1, 9, top1_score(30, 40), 1.5)
+    progress.close()
+    assert caplog.messages == ["epoch 1  top-1 0.7500 (30 of 40) in 1.50 s"]
+    assert "10/100 loss 2.000 26 images/s 3m45s left" in terminal.getvalue()
+    assert "\n" not in terminal.getvalue()
 
 
 class Numbers:
