@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from configs.errors import UserError
 from configs.load import resolve_path
 from configs.scaling_study import ScalingCell, ScalingStudy
 from configs.schema import Cluster
@@ -22,6 +23,9 @@ from logs.study.scaling_page import write_scaling_page
 from logs.study.scaling_table import write_scaling
 
 __all__ = ["run_scaling"]
+
+_DEBIAN_DATASETS = Path("/usr/share/datasets")
+"""Where Debian's packages dataset-NAME put their files."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,18 @@ def _pack_missing_data(study: ScalingStudy) -> None:
     for name, (source, *others) in study.prepare.items():
         destination = resolve_path(study.base_cluster().paths.data) / name
         if not (destination / "manifest.json").is_file():
+            _require_source(Path(str(source)), name)
             pack([str(source), str(destination), *map(str, others)])
+
+
+def _require_source(source: Path, name: str) -> None:
+    """Raise `UserError` with the command that gets a data set, if its source is a package that is not installed."""
+    if source.is_relative_to(_DEBIAN_DATASETS) and not source.exists():
+        package = f"dataset-{source.relative_to(_DEBIAN_DATASETS).parts[0]}"
+        raise UserError(
+            f"study.prepare.{name}: {source} is missing; it comes with Debian's package {package}: "
+            f"apt-get install {package}, or name another folder of IDX files in the study"
+        )
 
 
 def _skipped(study: ScalingStudy) -> list[ScalingRow]:

@@ -16,7 +16,7 @@ __all__ = ["Band", "Bar", "BarChart", "Captioned", "Chart", "LineChart", "Scale"
 _COLOURS = 6
 """`colours.css` has as many colours for series: ``--c0`` to ``--c5``."""
 
-_DASHES: tuple[tuple[float, ...], ...] = ((), (7, 3), (2, 2.5), (9, 3, 2, 3), (4, 2), (12, 4))
+_DASHES: tuple[tuple[float, ...], ...] = ((), (7, 3), (3, 1.5), (9, 3, 2, 3), (12, 4), (5, 2, 2, 2, 2, 2))
 _DASHES_PREDICTED = (1.0, 4.0)
 _MAX_POINTS = 300
 _MAX_DOTS = 40

@@ -39,8 +39,8 @@ class ScalingRow:
         images_per_s: Rate over all ranks, without warm-up steps and evaluations.
         efficiency: Rate per rank over the rate per rank at the fewest ranks. The base of a prediction is a predicted
             rate, never a measured one.
-        first_epoch_s: Wall time of the first epoch, without its evaluation.
-        later_epoch_s: Median wall time of the other epochs, without their evaluations.
+        first_epoch_s: Wall time of the first epoch, without its evaluation; None if the run was cut before its end.
+        later_epoch_s: Median wall time of the other whole epochs, without their evaluations.
         init_s: Time between the events ``init_start`` and ``init_stop`` of the log.
         wall_s: Wall time of the training with its evaluations.
         cpu_s: CPU time over the same period, summed over the ranks and over the child processes that they waited for.
@@ -53,7 +53,8 @@ class ScalingRow:
         input_wait_fraction: Share of the steps' time spent waiting for images, 0 to 1.
         comm_exposed_fraction: Share of the communication that no computation hid, 0 to 1.
         loss: Mean training loss of the last interval.
-        top1: Share of validation images classified correctly at the last evaluation, 0 to 1.
+        top1: Share of validation images classified correctly at the last evaluation, 0 to 1; None for a run of less
+            than one epoch, as is ``mean_auc``.
         mean_auc: Mean area under the ROC curve over the classes, for images with several labels.
         folder: Name of the run's folder.
         note: Why the cell was skipped.
@@ -117,7 +118,13 @@ def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) ->
     if summary.status != "success":
         return ScalingRow(*cell.axes, repeat, "measured", "failed", folder=folder.name)
     metrics = read_metrics(folder / METRICS_FILE)
-    epochs_s = [span.end_s - span.begin_s for span in parse_log(folder / RESULT_FILES["0.6.0"]).epoch_spans]
+    record = parse_log(folder / RESULT_FILES["0.6.0"])
+    # run.max_steps may cut the last epoch, whose time is then that of a few steps.
+    # One batch of tolerance: the last step of an epoch may be incomplete or left out.
+    images = (record.global_batch_size or 0) * ((summary.steps or 0) + 1)
+    whole = images // record.train_samples if record.train_samples else 0
+    spans = [span for span in record.epoch_spans if span.first_epoch + span.epochs - 1 <= whole]
+    epochs_s = [(span.end_s - span.begin_s) / span.epochs for span in spans]
     losses = [row["loss"] for row in metrics if row["kind"] == "interval"]
     return ScalingRow(
         *cell.axes,
@@ -131,8 +138,8 @@ def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) ->
         input_wait_fraction=summary.input_wait_fraction,
         comm_exposed_fraction=summary.comm_exposed_fraction,
         loss=losses[-1] if losses else None,
-        top1=summary.top1,
-        mean_auc=summary.mean_auc,
+        top1=summary.top1 if whole else None,
+        mean_auc=summary.mean_auc if whole else None,
         folder=folder.name,
     )
 

@@ -11,7 +11,7 @@ from configs.scaling_study import Expectation, ScalingStudy
 from logs.disk import write_text
 from logs.show.page import badge, charts, document, scrolled, section
 from logs.study.cells import ScalingRow
-from logs.study.expectations import MARGIN, Comparison, compare, verdict
+from logs.study.expectations import MARGIN, ONE_RUN, Comparison, compare, verdict
 from logs.study.findings import findings
 from logs.study.scaling_figures import cell_figures, course_figures, grouped
 from logs.study.scaling_table import with_efficiency
@@ -33,6 +33,9 @@ _VALUES: tuple[tuple[str, Callable[[ScalingRow], float | None], int], ...] = (
     ("Top-1 or AUC", lambda row: row.quality, 4),
 )
 """Heading, value and digits after the point of the columns with numbers."""
+
+_MOST_CHARTS = 6
+"""More charts of single runs are folded: the study's page is about the comparison of cells."""
 
 _NO_VALUE = "\u2013"
 _IS_GOOD = {"holds": True, "does not hold": False}
@@ -57,9 +60,14 @@ def write_scaling_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Pa
         parts.append(section("Expectations", _expectations(study, complete)))
     if sentences:
         parts.append(section("Findings", f"<ul>{sentences}</ul>"))
-    for title, figures in (*cell_figures(complete), *course_figures(complete, runs)):
+    for title, figures in cell_figures(complete):
         if figures:
             parts.append(section(title, charts(figures)))
+    for title, figures in course_figures(complete, runs):
+        if figures:
+            words = f"{len(figures)} charts of the first run of each cell"
+            folded = f'<details class="more"><summary>{words}</summary>{charts(figures)}</details>'
+            parts.append(section(title, folded if len(figures) > _MOST_CHARTS else charts(figures)))
     parts.append(section("Cells", _table(complete)))
     parts += [f"<p>{escape(paragraph)}</p>" for paragraph in study.notes.split("\n\n") if paragraph.strip()]
     write_text(folder / f"{study.name}.html", document(study.title, "".join(parts)))
@@ -86,7 +94,11 @@ def _expectations(study: ScalingStudy, rows: Sequence[ScalingRow]) -> str:
     held = sum(verdict(comparisons) == "holds" for _, comparisons in judged)
     text = f"<strong>{held} of {len(judged)}</strong> expectations hold wherever they were measured. The numbers are "
     text += "images/s relative to the other value that the expectation names: 0.50 is half as fast. "
-    text += f"Differences below {MARGIN:.0%} do not count."
+    text += (
+        "The lowest and the highest ratio of single runs stand in brackets: an expectation holds, or does not, only "
+    )
+    text += f"if all of them agree and the difference is {MARGIN:.0%} or more. A cell that ran once is given the usual "
+    text += f"spread of the study's other cells ({ONE_RUN:.0%} if none ran twice)."
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("Where", "Images/s, relative", "As expected", "Basis"))
     bodies = "".join(_judged(each, comparisons) for each, comparisons in judged)
     return f"<p>{text}</p>{scrolled('Expectations', f'<table><thead><tr>{heads}</tr></thead>{bodies}</table>')}"
@@ -99,8 +111,12 @@ def _judged(expectation: Expectation, comparisons: Sequence[Comparison]) -> str:
     lines = [f'<tr><th scope="rowgroup" colspan="4">{head}</th></tr>']
     for each in comparisons:
         basis = "<mark>predicted</mark>" if each.basis == "predicted" else badge(each.basis, None)
-        speeds = ", ".join(f"{escape(network)} {speed:.2f}" for network, speed in each.speeds.items())
-        cells = (escape(each.where), speeds, "yes" if each.holds else "no", basis)
+        is_measured = each.basis == "measured"
+        speeds = ", ".join(
+            f"{escape(network)} {speed.median:.2f}" + (f" ({speed.low:.2f} to {speed.high:.2f})" if is_measured else "")
+            for network, speed in each.speeds.items()
+        )
+        cells = (escape(each.where), speeds, each.in_words, basis)
         lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     return f"<tbody>{''.join(lines)}</tbody>"
 

@@ -19,7 +19,7 @@ from configs.load import ROOT
 from configs.scaling_study import ScalingStudy
 from configs.schema import Cluster, Recipe
 from configs.study import load_study
-from launch.study.scaling_runs import run_scaling
+from launch.study.scaling_runs import _require_source, run_scaling
 
 STUDY = """
 name: tiny
@@ -249,3 +249,9 @@ def _wide(folder: Path) -> Path:
     lines = [line for line in text.splitlines() if "rank_cores" not in line]
     path.write_text("\n".join(lines).replace("ranks_per_node: 8", "ranks_per_node: 16"), encoding="utf-8")
     return path
+
+
+def test_a_missing_debian_data_set_names_the_command_that_gets_it() -> None:
+    with pytest.raises(UserError, match="apt-get install dataset-no-such-set"):
+        _require_source(Path("/usr/share/datasets/no-such-set"), "small")
+    _require_source(Path("/nowhere"), "small")

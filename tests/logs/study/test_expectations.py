@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,24 +26,62 @@ def _pair(network: str, base: float, other: float, **values: object) -> list[Sca
     return [_row(network, base, **values), _row(network, other, communication="slow", **values)]
 
 
+def _twice(*rows: ScalingRow) -> list[ScalingRow]:
+    """Return each row and a repeat with the same rate: a study without spread."""
+    return [*rows, *(replace(row, repeat=1) for row in rows)]
+
+
 @given(st.lists(st.integers(1, 200), min_size=3, max_size=3, unique=True), st.integers(1, 9))
-def test_the_network_named_must_lose_most_and_lose_at_all(percent: list[int], scale: int) -> None:
+def test_without_spread_the_network_named_must_lose_most_and_lose_at_all(percent: list[int], scale: int) -> None:
     wide, deep, thin = percent
     rows = [*_pair("wide", 100, wide), *_pair("deep", 100 * scale, deep * scale), *_pair("thin", 100, thin)]
-    (found,) = compare(SLOW, rows)
-    assert found.holds == (wide < 0.97 * min(100, deep, thin))
-    assert list(found.speeds.values()) == pytest.approx(sorted(each / 100 for each in percent))
+    (found,) = compare(SLOW, _twice(*rows))
+    assert found.outcome == ("holds" if wide < 0.97 * min(100, deep, thin) else "does not hold")
+    assert [each.median for each in found.speeds.values()] == pytest.approx(sorted(each / 100 for each in percent))
     assert found.where == "d, batch 8 a rank, 2 ranks"
-    assert verdict([found]) == ("holds" if found.holds else "does not hold")
+    assert verdict([found]) == found.outcome
+
+
+@pytest.mark.parametrize(
+    ("slow", "outcome"),
+    [
+        ((40, 60), "holds"),  # 0.4 to 0.6 of the base, and the others keep 0.8 to 0.9
+        ((40, 85), "within the noise"),  # one repeat holds and one does not
+        ((95, 99), "does not hold"),
+    ],
+)
+def test_the_spread_of_repeats_decides(slow: tuple[float, float], outcome: str) -> None:
+    def cell(network: str, rates: tuple[float, float]) -> list[ScalingRow]:
+        base = [_row(network, 100, repeat=number) for number in (0, 1)]
+        return [*base, *(_row(network, rate, repeat=n, communication="slow") for n, rate in enumerate(rates))]
+
+    rows = [*cell("wide", slow), *cell("deep", (80, 90)), *cell("thin", (80, 90))]
+    (found,) = compare(SLOW, rows)
+    assert found.outcome == outcome
+    assert (found.repeats is not None) == (outcome == "within the noise")
+    assert ("repeats would tell" in found.in_words) == (outcome == "within the noise")
+    expected = "within the noise of this machine" if outcome == "within the noise" else outcome
+    assert verdict([found]) == expected
+
+
+def test_cells_that_ran_once_have_the_spread_of_the_study() -> None:
+    alone = SLOW.model_copy(update={"than": ()})
+    (found,) = compare(alone, _pair("wide", 100, 95))
+    assert (found.outcome, found.speeds["wide"].high) == ("within the noise", pytest.approx(0.95 * 1.1))
+    noisy = [_row("deep", rate, repeat=number) for number, rate in enumerate((100, 150))]
+    (found,) = compare(alone, [*_pair("wide", 100, 70), *noisy])
+    assert (found.outcome, found.speeds["wide"].high) == ("within the noise", pytest.approx(0.7 * 1.5))
+    steady = [_row("deep", rate, repeat=number) for number, rate in enumerate((100, 101))]
+    assert [each.outcome for each in compare(alone, [*_pair("wide", 100, 70), *steady])] == ["holds"]
 
 
 def test_a_gain_is_judged_the_other_way_round_and_alone_against_no_gain() -> None:
     gain = Expectation(axis="batch", base=8, other=64, effect="gains", network="small", than=("large",))
-    rows = [_row("small", 10), _row("small", 30, batch=64), _row("large", 10), _row("large", 12, batch=64)]
-    assert [each.holds for each in compare(gain, rows)] == [True]
+    rows = _twice(_row("small", 10), _row("small", 30, batch=64), _row("large", 10), _row("large", 12, batch=64))
+    assert [each.outcome for each in compare(gain, rows)] == ["holds"]
     swapped = gain.model_copy(update={"network": "large", "than": ("small",)})
-    assert [each.holds for each in compare(swapped, rows)] == [False]
-    assert [each.holds for each in compare(swapped.model_copy(update={"than": ()}), rows)] == [True]
+    assert [each.outcome for each in compare(swapped, rows)] == ["does not hold"]
+    assert [each.outcome for each in compare(swapped.model_copy(update={"than": ()}), rows)] == ["holds"]
     assert gain.sentence == "small gains more than large with batch 64 in place of batch 8"
 
 
@@ -53,9 +93,9 @@ def test_predictions_are_judged_apart_at_the_most_ranks_and_do_not_count() -> No
         for row in _pair(name, 100, rate, basis="predicted", ranks=ranks)
     ]
     (found,) = compare(SLOW, predicted)
-    assert (found.basis, found.where, found.holds) == ("predicted", "d, batch 8 a rank, 8 ranks", True)
+    assert (found.basis, found.where, found.outcome) == ("predicted", "d, batch 8 a rank, 8 ranks", "holds")
     assert verdict([found]) == "not measured"
-    against = [*_pair("wide", 100, 99), *_pair("deep", 100, 50), *_pair("thin", 100, 50)]
+    against = _twice(*_pair("wide", 100, 99), *_pair("deep", 100, 50), *_pair("thin", 100, 50))
     assert verdict(compare(SLOW, [*predicted, *against])) == "does not hold"
     rates = (("wide", 10), ("deep", 90), ("thin", 90))
     at_batch_64 = [row for name, rate in rates for row in _pair(name, 100, rate, batch=64)]
