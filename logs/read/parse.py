@@ -186,7 +186,7 @@ class _Parser:
             evaluations=evaluations,
             epoch_spans=self.spans.since(start, shift, self.evaluations, evaluations, elapsed_s or 0.0),
             last_epoch=self.spans.last_epoch(shift),
-            throughputs=tuple((epoch + shift, rate) for epoch, rate in sorted(self.throughputs.items())),
+            throughputs=tuple(sorted(self.throughputs.items())),
             settings=dict(sorted(self.settings.items())),
             unreadable=self.unreadable,
         )

@@ -95,7 +95,7 @@ def mlp(events: list[LoggedEvent], first_epoch: int = 0) -> str:
         elif key == "eval_accuracy":
             text += f": {json.dumps({'value': value, 'epoch': metadata['epoch_num'] + shift})}"
         elif key == "run_stop":
-            text += ': {"success": true}'
+            text += f": {json.dumps({'success': metadata['status'] == 'success'})}"
         elif value is not None:
             text += f": {json.dumps(value)}"
         lines.append(f":::MLPv0.5.0 resnet {at:.9f} (fit.py:49) {text}")

@@ -80,11 +80,19 @@ def test_v05_numbers_epochs_from_0_or_1_and_a_record_from_1(first: int, logged: 
     text = samples.mlp(samples.run_events(), first_epoch=first)
     assert f'"epoch": {logged}}}' in text
     assert parse(text).epochs == 8
+    assert [span.first_epoch for span in parse(text).epoch_spans] == list(range(1, 9))
+    assert [each.epoch for each in parse(text).evaluations] == [4, 8]
     # Epoch events that were all logged within milliseconds at the end say nothing, and the evaluations decide.
     late = [line for line in text.splitlines() if "train_epoch" not in line]
     head = f":::MLPv0.5.0 resnet {samples.BEGIN_S + 102:.0f}"
     late[-1:-1] = [f"{head}.00{i} (a:1) train_epoch: {i + first}" for i in range(8)]
     assert (parse("\n".join(late)).epochs, parse("\n".join(late)).median_epoch_s) == (8, 10)
+
+
+@pytest.mark.parametrize("ruleset", sorted(FORMATS))
+@pytest.mark.parametrize(("status", "best"), [("success", 0.5), ("aborted", 0.99)])
+def test_a_run_ends_as_its_run_stop_says_whatever_its_accuracy(ruleset: str, status: str, best: float) -> None:
+    assert parse(FORMATS[ruleset](samples.run_events(status=status, best=best))).status == status
 
 
 def test_v05_with_the_batch_of_one_worker_has_no_global_batch() -> None:
@@ -181,7 +189,7 @@ PIECES = st.sampled_from([
 ])  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(PIECES | st.text(max_size=20), max_size=25))
 def test_no_text_crashes_the_parser(pieces: list[str]) -> None:
     figures(parse("".join(pieces)))

@@ -74,8 +74,12 @@ def test_the_time_left_follows_from_the_reference_if_there_is_one() -> None:
     assert "mean ROC-AUC 0.8100 after epoch 7" in "\n".join(describe_progress(recipe, 20_000, several, now=103.0))
     # 24.3 to 26.7 epochs of 20 s
     assert "target in 8m06s to 8m53s, if the run needs 35.2 epochs like the reference" in words
-    left = describe_progress(load_recipe("digits"), 100, {"interval": json.loads(row(9))}, now=100.0)[-1]
-    assert left.startswith("  at most ")
+    digits = load_recipe("digits", ["run.epochs=1000"])
+    steps_of_900_epochs = 900 * 1198 // 64
+    last = {"interval": json.loads(row(steps_of_900_epochs - 1))}
+    # 100 epochs of 1.198 s
+    left = describe_progress(digits, 20_000, last, now=100.0)[-1]
+    assert left == "  at most 2m00s left until the last epoch ends"
 
 
 def test_watching_a_folder_that_is_no_run_is_a_user_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
