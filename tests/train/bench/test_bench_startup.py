@@ -7,17 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from configs.load import load_both
+from configs.load import ROOT, load_both
 from train.bench.bench_startup import _ours, _textbook
 from train.bench.launching import pack_dataset
 
 
 @pytest.mark.slow
 @pytest.mark.ranks
-def test_both_orders_start_a_rank_and_their_phases_lie_within_its_time(tmp_path: Path) -> None:
+def test_both_orders_start_a_rank_and_their_phases_lie_within_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "configs" / "recipes" / "imagenet-smoke.yaml").read_text(encoding="utf-8")
+    recipe = tmp_path / "small.yaml"
+    text = text.replace("name: resnet50", "name: resnet8").replace("image_size: 224", "image_size: 32")
+    recipe.write_text(text, encoding="utf-8")
+    monkeypatch.setattr("train.bench.bench_startup._RECIPE", str(recipe))
     small = argparse.Namespace(image_size=32, batch_size=1, ranks=1)
     ours = _ours(small, tmp_path / "run")
-    textbook = _textbook(small, "dali", pack_dataset(*load_both("imagenet-smoke", "laptop")), tmp_path / "ledger.json")
+    textbook = _textbook(small, "dali", pack_dataset(*load_both(str(recipe), "laptop")), tmp_path / "ledger.json")
     for figures in (ours, textbook):
         assert 0 < figures["rank_to_run_start_s"] < figures["command_to_run_start_s"]
         phases = [value for name, value in figures.items() if name.endswith("_s") and "_to_" not in name]
