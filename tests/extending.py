@@ -29,6 +29,10 @@ def copy_program(folder: Path) -> None:
         if name and (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
+    # Compiled modules are valid for copies of the same time and size, and save seconds of compiling.
+    for cache in {(ROOT / name).parent / "__pycache__" for name in listed.split("\0")}:
+        if cache.is_dir():
+            shutil.copytree(cache, folder / cache.relative_to(ROOT))
 
 
 def add_example(folder: Path, section: str) -> list[Path]:

@@ -24,6 +24,8 @@ LABELS = np.array([[1, 0], [0, 1], [1, 0], [0, 1], [0, 0]])
 # Rank 0 holds three images, rank 1 none, rank 2 two; batches are padded with what must not count.
 RANK = """
 import json, os, sys
+from train.engine.mxnet.mxnet_import import import_mxnet
+import_mxnet()
 import mxnet as mx, numpy as np
 from configs.schema import Communication
 from tests.engines import cpu_engine

@@ -20,12 +20,17 @@ def _read(run: FinishedRun) -> tuple[list[float], Summary]:
     return [row["loss"] for row in rows if row["kind"] == "interval"], read_summary(run.folder)
 
 
-def test_without_timing_the_loss_is_the_same_bit_for_bit_and_the_figures_are_missing(
+def test_neither_timing_nor_gradients_that_travel_under_the_next_forward_change_a_bit(
     short_run: FinishedRun, packed_digits: Path, tmp_path: Path
 ) -> None:
     losses, timed = _read(short_run)
     assert "waiting for input" in short_run.output
-    run = train(tmp_path / "untimed", *SHORT, f"cluster.paths.data={packed_digits}", "cluster.engine.timing=false")
+    late = [
+        "cluster.communication.bucket_bytes=65536", "cluster.engine.update_groups=3",
+        "cluster.communication.deferred_fraction=0.4",
+    ]  # fmt: skip
+    untimed_settings = [f"cluster.paths.data={packed_digits}", "cluster.engine.timing=false"]
+    run = train(tmp_path / "untimed", *SHORT, *untimed_settings, *late)
     same_losses, untimed = _read(run)
     assert "waiting for input" not in run.output
     assert len(losses) == 4
@@ -34,14 +39,3 @@ def test_without_timing_the_loss_is_the_same_bit_for_bit_and_the_figures_are_mis
     assert timed.comm_exposed_fraction is not None
     assert (untimed.input_wait_fraction, untimed.comm_exposed_fraction) == (None, None)
     assert untimed.images_per_s is not None
-
-
-def test_gradients_that_travel_under_the_next_forward_change_no_bit(
-    short_run: FinishedRun, packed_digits: Path, tmp_path: Path
-) -> None:
-    many_buckets = ["cluster.communication.bucket_bytes=65536", "cluster.engine.update_groups=3"]
-    deferred = "cluster.communication.deferred_fraction=0.4"
-    run = train(tmp_path / "late", *SHORT, f"cluster.paths.data={packed_digits}", *many_buckets, deferred)
-    (losses, prompt), (late_losses, late) = _read(short_run), _read(run)
-    assert late_losses == losses
-    assert late.weights_checksum == prompt.weights_checksum
