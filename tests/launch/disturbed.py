@@ -84,6 +84,7 @@ class Ended:
     summary: dict[str, object]
     errors: str
     last_event: str
+    segments_left: frozenset[Path] = frozenset()
 
 
 def disturb(way: Way, folder: Path, fault: str, phase: str) -> Ended:
@@ -101,12 +102,17 @@ def disturb(way: Way, folder: Path, fault: str, phase: str) -> Ended:
         launcher = subprocess.Popen(
             _command(way, folder, overrides), cwd=ROOT, env=_environment(way), stdout=file, stderr=file
         )
+    segments: set[Path] = set()
     try:
         if never_ends:
             _wait_for(phase, folder, launcher)
+            segments |= segments_of(folder)
             _harm(fault, phase, folder)
         begin = time.monotonic()
-        status = launcher.wait(timeout=_GIVE_UP_S)
+        while launcher.poll() is None and time.monotonic() < begin + _GIVE_UP_S:
+            segments |= segments_of(folder)
+            time.sleep(0.2)
+        status = launcher.wait(timeout=0)
         while _processes(f"{folder}$") and time.monotonic() < begin + _GIVE_UP_S:
             time.sleep(0.05)
         seconds = time.monotonic() - begin
@@ -121,7 +127,8 @@ def disturb(way: Way, folder: Path, fault: str, phase: str) -> Ended:
     events = log.read_text(encoding="utf-8").splitlines() if log.exists() else [""]
     told = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
     printed = output.read_text(encoding="utf-8")
-    return Ended(status, seconds if never_ends else 0.0, told, printed, events[-1])
+    left = frozenset(path for path in segments if path.exists())
+    return Ended(status, seconds if never_ends else 0.0, told, printed, events[-1], left)
 
 
 def victim_of(phase: str) -> int:
@@ -136,13 +143,14 @@ def require(way: Way) -> None:
         pytest.skip(f"{', '.join(missing)} is not installed here")
 
 
-def orphaned_segments() -> set[Path]:
-    """List the shared memory that no living process has mapped, but for semaphores, of which that cannot be seen."""
-    found, used = set(Path("/dev/shm").iterdir()), ""
-    for maps in Path("/proc").glob("[0-9]*/maps"):
+def segments_of(folder: Path) -> set[Path]:
+    """List the shared memory that the run's processes have mapped; that of others on the machine does not count."""
+    found = set()
+    for pid in _processes(f"{folder}$"):
         with contextlib.suppress(OSError):
-            used += maps.read_text(encoding="utf-8")
-    return {path for path in found if str(path) not in used and path.exists() and not path.name.startswith("sem.")}
+            rows = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
+            found |= {Path(row[row.index("/dev/shm/") :]) for row in rows if "/dev/shm/" in row}
+    return {path for path in found if path.exists()}
 
 
 def _command(way: Way, folder: Path, overrides: list[str]) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from tests.launch.disturbed import (
     Ended,
     Way,
     disturb,
-    orphaned_segments,
     require,
     victim_of,
 )
@@ -70,7 +68,6 @@ def test_a_fault_ends_the_run_in_time_by_name_and_leaves_nothing(
     require(way)
     if way.in_slurm:
         request.getfixturevalue("two_nodes")
-    shared = orphaned_segments()
     disk = tmp_path / "disk"
     disk.mkdir()
     if fault == FULL:
@@ -85,8 +82,7 @@ def test_a_fault_ends_the_run_in_time_by_name_and_leaves_nothing(
     limit_s = LIMIT_S + (START_UP_S if (fault, phase) == ("kill -STOP", "start-up") else 0)
     assert ended.seconds < limit_s * _load_factor()
     _judge(way, fault, phase, ended)
-    time.sleep(0 if orphaned_segments() <= shared else 2)  # somebody else's, not yet mapped or about to go
-    assert orphaned_segments() <= shared
+    assert not ended.segments_left
 
 
 def _judge(way: Way, fault: str, phase: str, ended: Ended) -> None:
