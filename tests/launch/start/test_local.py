@@ -19,7 +19,7 @@ from configs.rank_variables import rank_environment
 from launch.__main__ import main as train_verb
 from launch.start import local
 from launch.start.commands import launcher_command, run_under
-from launch.start.link import can_shape
+from launch.start.link import can_shape, shaped
 from launch.start.local import run_ranks, run_ranks_on_link
 
 PIDS = "import os,pathlib,sys,time,signal; r=os.environ['HOROVOD_RANK']; d=pathlib.Path(sys.argv[1]);"
@@ -249,6 +249,14 @@ def test_no_module_but_one_sets_a_frameworks_variables() -> None:
         check=True,
     ).stdout.split()
     assert set(found) - _READERS == {"configs/rank_variables.py"}
+
+
+@pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
+def test_a_shaped_loopback_passes_what_two_ranks_send_in_both_directions() -> None:
+    words = [*shaped(1e6), "tc", "qdisc", "show", "dev", "lo"]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "rate 16Mbit" in told  # 1 MB/s for each of two ranks
+    assert "burst 128Kb" in told
 
 
 @pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -48,6 +50,24 @@ def test_no_answer_of_nvidia_smi_ends_the_samples(
     samples = _samples(tmp_path, answer, monkeypatch)
     assert len(samples) >= 2
     assert (samples[-1].gpu_share, samples[-1].gpu_memory_bytes) == (share, used_bytes)
+
+
+def test_processor_time_counts_in_the_sample_in_which_it_was_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "INTERVAL_S", 0.02)
+    code = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        deadline_s = time.monotonic() + 20
+        with monitor.monitored(tmp_path, has_gpu=False):
+            while len(samples := read_samples(tmp_path)) < 3 and time.monotonic() < deadline_s:
+                time.sleep(0.02)
+        child.kill()
+    assert samples[0].busy_cores > 0
+    assert [sample.busy_cores for sample in samples[1:]] == [pytest.approx(0, abs=0.05)] * (len(samples) - 1)
+    assert len(samples) >= 3
 
 
 @pytest.mark.parametrize(

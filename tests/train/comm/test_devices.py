@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mxnet as mx
 import pytest
 
 from configs.load import load_cluster
@@ -27,6 +28,21 @@ def test_a_failing_device_ends_the_others_and_names_the_cause(bad: int) -> None:
 
     with pytest.raises(OSError, match="record 7 is torn"):
         run_ranks_here(cluster, ALONE, Ledger(), main)
+
+
+def test_three_devices_add_up_average_and_take_the_sum_of_integers() -> None:
+    cluster = load_cluster("laptop", ["cluster.communication.kind=devices", "cluster.ranks_per_node=3"])
+
+    def main(identity: Identity, ledger: Ledger, connect: Connect) -> int:
+        communicator, number = connect(identity, ledger), identity.rank + 1.0
+        added, mean = mx.nd.full((2,), number), mx.nd.full((2,), number)
+        communicator.reduce("added", [added])
+        communicator.average("mean", [mean])
+        found = added.asnumpy().tolist(), mean.asnumpy().tolist(), communicator.sum_integers("sum", [identity.rank, 1])
+        assert found == ([6, 6], [2, 2], [3, 3])
+        return 0
+
+    assert run_ranks_here(cluster, ALONE, Ledger(), main) == 0
 
 
 @pytest.mark.parametrize(("statuses", "worst"), [([0, 0], 0), ([0, 1], 1), ([1, 0], 1)])
