@@ -33,6 +33,8 @@ if sys.argv[1] == "torch_distributed":
     import torch
     full, array, concat, on_host = torch.full, torch.tensor, torch.concat, lambda given: given.numpy()
 else:
+    from train.engine.mxnet.mxnet_import import import_mxnet
+    import_mxnet()
     import mxnet as mx
     full, array, on_host = mx.nd.full, mx.nd.array, lambda given: given.asnumpy()
     concat = lambda given: mx.nd.concat(*given, dim=0)
