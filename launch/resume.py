@@ -17,7 +17,7 @@ from logs.claims import CLAIMS_FOLDER, is_lost, kept, release, take
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, create_run_folder, read_summary
 from logs.judge.compliance import VERDICT_FILE
 
-__all__ = ["UNFINISHED_MARK", "prepare_attempt", "prepared_folder"]
+__all__ = ["UNFINISHED_MARK", "prepare_attempt", "prepared_folder", "require_unfinished"]
 
 UNFINISHED_MARK = "unfinished"
 """A file in the folder of a job's run that was stopped and that the same job is to resume."""
@@ -56,7 +56,7 @@ def prepared_folder(folder: Path, recipe: Recipe, cluster: Cluster, *, must_resu
         if is_begun:
             recorded = fixed_settings(*load_run(folder / CONFIG_FILE))
             require_unchanged(recorded, fixed_settings(recipe, cluster), str(folder))
-            _require_unfinished(folder)
+            require_unfinished(folder)
         yield prepare_attempt(folder, must_resume=must_resume) if is_begun else None
 
 
@@ -94,8 +94,12 @@ def prepare_attempt(folder: Path, *, must_resume: bool = False) -> Path | None:
     return checkpoint
 
 
-def _require_unfinished(folder: Path) -> None:
-    """Raise if the run in the folder has ended. The summary of an attempt that was stopped has no number of steps."""
+def require_unfinished(folder: Path) -> None:
+    """Raise if the run in the folder has ended. The summary of an attempt that was stopped has no number of steps.
+
+    Raises:
+        UserError: The run has ended.
+    """
     if not (folder / SUMMARY_FILE).is_file():
         return
     summary = read_summary(folder)

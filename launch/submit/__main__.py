@@ -1,4 +1,7 @@
-"""``./run.sh submit RECIPE --cluster C``: make the run folders, write the job script into them, and submit it."""
+"""``./run.sh submit RECIPE --cluster C``: make the run folders, write the job script into them, and submit it.
+
+``--resume``, ``--status`` and ``--cancel`` take the folder of a run that was submitted.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +36,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> Parser:
     parser = Parser(prog="./run.sh submit", description=__doc__)
-    parser.add_argument("recipe", metavar="RECIPE", help="a name in configs/recipes, a YAML file, a run's config.yaml")
-    parser.add_argument("--cluster", metavar="C", required=True, help="a name in configs/clusters or a YAML file")
+    parser.add_argument(
+        "recipe", metavar="RECIPE", nargs="?", help="a name in configs/recipes, a YAML file, a run's config.yaml"
+    )
+    parser.add_argument("--cluster", metavar="C", help="a name in configs/clusters or a YAML file")
     overrides = "change a value of the recipe or, as cluster.KEY, of the cluster; repeatable"
     parser.add_argument("--set", metavar="KEY=VALUE", dest="overrides", action="append", default=[], help=overrides)
     parser.add_argument("--run-dir", metavar="DIR", type=Path, help="the run's folder (default: runs/RECIPE-DATE-TIME)")
     parser.add_argument("--repeat", metavar="N", type=int, default=1, help="N runs with N seeds in one job")
     parser.add_argument("--hosts", metavar="A,B", help="machines, for a cluster without a scheduler")
     parser.add_argument("--dry-run", action="store_true", help="print the script and the command; make nothing")
+    submitted = parser.add_mutually_exclusive_group()
+    again = "submit the job script of the unfinished run in this folder again, to continue the run"
+    submitted.add_argument("--resume", metavar="RUN", type=Path, help=again)
+    stands = "print how the job of this run stands: scheduler, owner of the folder, newest checkpoint"
+    submitted.add_argument("--status", metavar="RUN", type=Path, help=stands)
+    submitted.add_argument("--cancel", metavar="RUN", type=Path, help="ask the scheduler to end the job of this run")
     return parser
 
 
 def _submit(options: Namespace) -> None:
     # Imported here, so that --help works before anything is installed.
+    if folder := options.resume or options.status or options.cancel:
+        _act_on_submitted(options, folder.absolute())
+        return
+    if options.recipe is None or options.cluster is None:
+        raise UserError("give RECIPE and --cluster C, or --resume, --status or --cancel with a run; see --help")
     from configs.load import load_both
     from configs.plan import plan_run
     from launch.run import new_folder
@@ -63,6 +79,18 @@ def _submit(options: Namespace) -> None:
         sys.stdout.write(f"{render(spec)}\n# {submit_command(spec)}\n")
     else:
         submit_job(recipe, spec)
+
+
+def _act_on_submitted(options: Namespace, folder: Path) -> None:
+    from launch.submit.submission import resubmit
+    from launch.submit.submitted import cancel, status
+
+    if options.recipe or options.cluster or options.overrides or options.run_dir or options.hosts or options.dry_run:
+        raise UserError("--resume, --status and --cancel stand alone: the run's folder says the rest")
+    if options.resume:
+        resubmit(folder)
+    else:
+        sys.stdout.write(status(folder) if options.status else cancel(folder))
 
 
 def _run_folders(folder: Path, repeat: int) -> tuple[Path, ...]:

@@ -10,17 +10,19 @@ import sys
 from pathlib import Path
 
 from configs.errors import UserError
-from configs.load import ROOT, with_resolved_paths
+from configs.load import ROOT, load_run, with_resolved_paths
 from configs.rank_variables import binding_environment, rank_environment
 from configs.schema import Cluster, Recipe
 from launch.run import open_run, short_path
 from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
 from launch.submit.requirements import require_submittable
 from launch.submit.scheduler import JobScheduler, render, scheduler_of
+from launch.submit.submitted import record_job, script_to_resume
 from logs.disk import write_text
+from logs.folder import CONFIG_FILE
 from logs.redaction import has_secret
 
-__all__ = ["make_job", "submit_command", "submit_job", "submit_run"]
+__all__ = ["make_job", "resubmit", "submit_command", "submit_job", "submit_run"]
 
 
 def make_job(recipe: Recipe, cluster: Cluster, hosts: tuple[str, ...], run_folders: tuple[Path, ...]) -> JobSpec:
@@ -67,7 +69,16 @@ def submit_job(recipe: Recipe, spec: JobSpec) -> None:
     if shutil.which(program) is None:
         raise UserError(f"{program} is not on this machine; submit from a machine that has it, or use --dry-run")
     _make_folders(recipe, spec, script)
-    job_id = _start_on_hosts(spec) if spec.hosts else _submit(spec, scheduler)
+    if spec.hosts:
+        job_id = _start_on_hosts(spec)
+    else:
+        try:
+            job_id = _hand_over(scheduler, submit_command(spec))
+        except UserError:
+            for folder in spec.run_folders:
+                shutil.rmtree(folder)
+            raise
+    record_job(spec.run_folders, job_id, spec.folder / scheduler.script_name)
     sys.stdout.write(_summary(spec, scheduler, job_id))
 
 
@@ -86,29 +97,45 @@ def _make_folders(recipe: Recipe, spec: JobSpec, script: str) -> None:
         write_text(folder / script_name, script, is_private=has_secret(spec.variables))
 
 
+def resubmit(folder: Path) -> None:
+    """Submit the job script of an unfinished run once more, and print how to watch and cancel the job.
+
+    Raises:
+        UserError: The run was not submitted, has ended or goes on, or the scheduler refuses the job.
+    """
+    script, runs = script_to_resume(folder)
+    recipe, cluster = load_run(folder / CONFIG_FILE)
+    scheduler = scheduler_of(cluster.scheduler.kind)
+    command = f"{scheduler.submit} {shlex.quote(str(script))}"
+    if cluster.scheduler.kind == "none":
+        job_id = _in_background(command, script.parent / "job.log")
+    else:
+        job_id = _hand_over(scheduler, command)
+    record_job(runs, job_id, script)
+    sys.stdout.write(_summary(make_job(recipe, cluster, (), tuple(runs)), scheduler, job_id))
+
+
 def _start_on_hosts(spec: JobSpec) -> str:
     """Start the script on this machine, in the background; return its process id."""
-    with spec.log.open("ab") as log:
+    return _in_background(submit_command(spec), spec.log)
+
+
+def _in_background(command: str, log_file: Path) -> str:
+    with log_file.open("ab") as log:
         process = subprocess.Popen(
-            shlex.split(submit_command(spec)),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+            shlex.split(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     return str(process.pid)
 
 
-def _submit(spec: JobSpec, scheduler: JobScheduler) -> str:
-    """Submit the script and return the job's id.
+def _hand_over(scheduler: JobScheduler, command: str) -> str:
+    """Submit a script and return the job's id.
 
     Raises:
-        UserError: The scheduler refuses the job. The run folders are removed again.
+        UserError: The scheduler refuses the job.
     """
-    done = subprocess.run(["bash", "-c", submit_command(spec)], capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     if done.returncode:
-        for folder in spec.run_folders:
-            shutil.rmtree(folder)
         message = " ".join((done.stderr or done.stdout).split())
         raise UserError(f"{scheduler.submit.split()[0]} refuses the job: {message}")
     output = done.stdout.strip()

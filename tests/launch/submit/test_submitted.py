@@ -1,0 +1,93 @@
+"""``submit --resume``, ``--status`` and ``--cancel``, with Slurm's clients replaced; `test_slurm` has the real ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launch.submit.__main__ import main
+from logs.checkpoints import SavedState, write
+from logs.claims import release, take
+from logs.folder import Summary, write_summary
+
+_CLIENTS = {
+    "sbatch": "echo $(($(cat job) + 1)) | tee job.new; mv job.new job",
+    "squeue": 'echo "$1 pending"',
+    "scancel": '[ "$1" != 9 ] || { echo "Invalid job id" >&2; exit 1; }; echo "$1" >cancelled',
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Submit a run as job 8, and return its folder."""
+    for name, line in _CLIENTS.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{line}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "job").write_text("7", encoding="utf-8")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("launch.run._pack_built_in", lambda *_: None)
+    settings = ["cluster.scheduler.kind=slurm", "cluster.scheduler.wall_time_s=600", "cluster.launcher=srun"]
+    sets = [word for each in settings for word in ("--set", each)]
+    folder = tmp_path / "run"
+    assert main(["submit", "digits", "--cluster", "laptop", "--run-dir", str(folder), *sets]) == 0
+    return folder
+
+
+def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    claim = take(run)
+    write(run, 3, SavedState({}, {}), keep=1)
+    capsys.readouterr()
+    assert main(["submit", "--status", str(run)]) == 0
+    told = capsys.readouterr().out
+    assert "job 8, submitted" in told
+    assert f"process {os.getpid()}, since" in told
+    assert "newest checkpoint: step 3" in told
+    assert "    --jobs=8 pending" in told.splitlines()
+    release(claim)
+
+
+def test_a_job_is_cancelled_by_its_folder_and_a_refusal_is_one_line(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "--cancel", str(run)]) == 0
+    assert (run.parent / "cancelled").read_text(encoding="utf-8") == "8\n"
+    assert main(["submit", "--resume", str(run)]) == 0
+    capsys.readouterr()
+    assert main(["submit", "--cancel", str(run)]) == 2
+    assert capsys.readouterr().err == "error: scancel 9: Invalid job id\n"
+
+
+def test_a_run_that_failed_is_submitted_again_and_one_that_goes_on_or_ended_is_not(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim = take(run)
+    assert main(["submit", "--resume", str(run)]) == 2
+    assert "a run is going on in it" in capsys.readouterr().err
+    release(claim)
+    write_summary(run, Summary("digits", "aborted", failure="rank 1 was killed"))
+    assert main(["submit", "--resume", str(run)]) == 0
+    assert "digits: job 9, 2 ranks on 1 node" in capsys.readouterr().out
+    assert (run / "unfinished").exists()
+    write_summary(run, Summary("digits", "success", steps=38))
+    assert main(["submit", "--resume", str(run)]) == 2
+    assert "the run in it has ended, success after step 38" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["digits"], "give RECIPE and --cluster C, or --resume, --status or --cancel with a run"),
+        (["digits", "--resume", "{run}"], "--resume, --status and --cancel stand alone"),
+        (["--status", "{run}/.."], "no job.json in it; give the folder of a run that ./run.sh submit started"),
+    ],
+)
+def test_a_wrong_command_is_refused_in_one_line(
+    run: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["submit", *(word.format(run=run) for word in words)]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
