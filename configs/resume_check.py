@@ -8,10 +8,21 @@ from typing import Any
 from configs.errors import UserError
 from configs.schema import Cluster, Recipe
 
-__all__ = ["NUMERICS_PREFIXES", "arithmetic_changes", "arithmetic_of", "fixed_settings", "require_unchanged"]
+__all__ = [
+    "NUMERICS_PREFIXES",
+    "RANKS_KEY",
+    "arithmetic_changes",
+    "arithmetic_of",
+    "fixed_settings",
+    "require_unchanged",
+]
 
 NUMERICS_PREFIXES = ("DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")
 """Variables of the libraries that do the arithmetic on a CPU: they choose kernels and split work over threads."""
+
+
+RANKS_KEY = "cluster.num_nodes x ranks_per_node"
+_EPOCHS_KEY = "run.epochs"
 
 
 def fixed_settings(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
@@ -26,24 +37,51 @@ def fixed_settings(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def require_unchanged(begun: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
-    """Raise if a run would be resumed with other settings than it was begun with.
+def require_unchanged(begun: Mapping[str, Any], given: Mapping[str, Any], where: str) -> list[str]:
+    """Compare the settings with which a run was begun and those with which it is to be resumed.
+
+    The number of ranks may change, because the global batch stays, and the epochs may become more.
 
     Args:
         begun: The `fixed_settings` of the run, with the checksums of its data set where they are known.
         given: Those with which it is to be resumed.
         where: The run folder or the checkpoint, for the message.
 
+    Returns:
+        A sentence for each allowed change, on what it does to the result.
+
     Raises:
-        UserError: They differ; the first difference is named.
+        UserError: They differ in another setting; the first difference is named.
     """
     old, new = dict(_leaves(begun, "")), dict(_leaves(given, ""))
+    changes = []
     for key in {**old, **new}:
-        if old.get(key) != new.get(key):
+        before, now = old.get(key), new.get(key)
+        if before == now:
+            continue
+        if key == RANKS_KEY and isinstance(before, int) and isinstance(now, int):
+            changes.append(_change_of_ranks(before, now, new))
+        elif key == _EPOCHS_KEY and isinstance(before, int) and isinstance(now, int) and now > before:
+            changes.append(f"{now} epochs instead of {before}: the learning rate follows the longer schedule from here")
+        else:
             raise UserError(
-                f"{where}: {key}: got {new.get(key)!r}, the run was begun with {old.get(key)!r}; a run is resumed with "
-                "the recipe, ranks and data that it was begun with: give those, or another --run-dir for a new run"
+                f"{where}: {key}: got {now!r}, the run was begun with {before!r}; a run is resumed with the recipe and "
+                "data that it was begun with: give those, or another --run-dir for a new run"
             )
+    return changes
+
+
+def _change_of_ranks(before: int, now: int, settings: Mapping[str, Any]) -> str:
+    """Return what another number of ranks does to a run whose global batch stays as it was."""
+    total, span = settings.get("batch.global_size"), settings.get("batch.bn_span")
+    steps = settings.get("batch.accumulation_steps") or 1
+    norms = "as many images"
+    if total and not span:
+        norms = f"{total // (now * steps)} images instead of {total // (before * steps)}"
+    return (
+        f"{now} rank{'' if now == 1 else 's'} instead of {before}: the global batch stays, batch norms see {norms} at "
+        "once, and the order of the images begins anew"
+    )
 
 
 def arithmetic_of(environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,8 +55,10 @@ def prepared_folder(folder: Path, recipe: Recipe, cluster: Cluster, *, must_resu
     with _claimed(folder):
         if is_begun:
             recorded = fixed_settings(*load_run(folder / CONFIG_FILE))
-            require_unchanged(recorded, fixed_settings(recipe, cluster), str(folder))
-            require_unfinished(folder)
+            changes = require_unchanged(recorded, fixed_settings(recipe, cluster), str(folder))
+            require_unfinished(folder, is_longer=recipe.run.epochs > recorded["run"]["epochs"])
+            for change in changes:
+                sys.stderr.write(f"warning: {folder}: the run goes on with {change}\n")
         yield prepare_attempt(folder, must_resume=must_resume) if is_begun else None
 
 
@@ -94,8 +96,12 @@ def prepare_attempt(folder: Path, *, must_resume: bool = False) -> Path | None:
     return checkpoint
 
 
-def require_unfinished(folder: Path) -> None:
+def require_unfinished(folder: Path, *, is_longer: bool = False) -> None:
     """Raise if the run in the folder has ended. The summary of an attempt that was stopped has no number of steps.
+
+    Args:
+        folder: The run folder.
+        is_longer: Whether the run gets more epochs, so that a run that ended short of its target can go on.
 
     Raises:
         UserError: The run has ended.
@@ -103,7 +109,7 @@ def require_unfinished(folder: Path) -> None:
     if not (folder / SUMMARY_FILE).is_file():
         return
     summary = read_summary(folder)
-    if summary.steps is not None:
+    if summary.steps is not None and not (is_longer and summary.status == "aborted"):
         raise UserError(
             f"{folder}: the run in it has ended, {summary.status} after step {summary.steps}; give another folder with "
             "--run-dir, or leave the option out"

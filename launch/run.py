@@ -240,6 +240,7 @@ def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> 
         lines.append(
             f"  resumed from step {summary.resumed_from_step}: not for submission; times and rates are of the last part"
         )
+    lines += [f"  resumed with {change}" for change in summary.changes or ()]
     for attempt in read_attempts(folder):
         how = "restarted by itself" if attempt.goes_on else "not restarted by itself"
         lines.append(f"  an attempt {attempt.outcome}: {attempt.cause}; kept step {attempt.kept_step}, {how}")

@@ -52,6 +52,8 @@ class Summary:
             `logs.judge.rcp.ReferenceComparison`.
         resumed_from_step: The step from which the last attempt continued; ``run_s`` and the rates are those of the last
             attempt. None if there was one attempt only.
+        changes: What differs from the settings with which the run was begun: other ranks, more epochs. None if nothing
+            does.
     """
 
     recipe: str
@@ -77,6 +79,7 @@ class Summary:
     rank_excess: float | None = None
     rcp: dict[str, Any] | None = None
     resumed_from_step: int | None = None
+    changes: list[str] | None = None
 
 
 def create_run_folder(path: Path) -> Path:

@@ -117,6 +117,7 @@ class Checkpoints:
         every_epochs: Smallest distance of two periodic checkpoints. If None, there are no periodic ones.
         saved: Position of the last checkpoint; at first the position where the run began.
         on_save: Called before a checkpoint is collected, which may take long.
+        changes: What differs from the settings with which the run was begun.
     """
 
     engine: Engine
@@ -128,6 +129,7 @@ class Checkpoints:
     every_epochs: int | None
     saved: Position
     on_save: Callable[[], object]
+    changes: tuple[str, ...] = ()
 
     def evaluated(self, source: TrainingSource, at: Position) -> None:
         """Keep the state if a checkpoint is due. If the state cannot be written, the run goes on without it."""
@@ -175,7 +177,8 @@ class Checkpoints:
             for name, start, end in zip(statistics, ends, ends[1:], strict=False):
                 arrays[f"statistics/{name}"] = rows[:, start:end]
             arrays |= {f"data/{rank}": np.frombuffer(state, np.uint8) for rank, state in enumerate(data)}
-            return SavedState({"whose": self.fixed_settings, "epoch": at.epoch, "step": at.step}, arrays)
+            meta = {"whose": self.fixed_settings, "changes": self.changes, "epoch": at.epoch, "step": at.step}
+            return SavedState(meta, arrays)
 
         self.saved = at
         self.writer.write(at.step, collect)
@@ -204,6 +207,10 @@ class Origin:
 
     position: Position = BEGINNING
     checkpoint: SavedState | None = None
+    changes: tuple[str, ...] = ()
+    """What differs from the settings with which the run was begun."""
+    has_own_states: bool = True
+    """Whether each rank finds its own statistics and its own place among the images: not after a change of ranks."""
 
     @classmethod
     def of(cls, path: Path | None, fixed_settings: Mapping[str, Any], plan: RunPlan) -> Origin:
@@ -221,11 +228,13 @@ class Origin:
         if path is None:
             return cls()
         checkpoint = read(path)
-        require_unchanged(checkpoint.meta["whose"], fixed_settings, str(path))
+        changes = require_unchanged(checkpoint.meta["whose"], fixed_settings, str(path))
         position = Position(checkpoint.meta["epoch"], checkpoint.meta["step"])
         if position.epoch > plan.last_epoch:
             raise UserError(f"{path}: the run has reached its last epoch, {plan.last_epoch}; start a new run")
-        return cls(position, checkpoint)
+        num_states = sum(name.startswith("data/") for name in checkpoint.arrays)
+        earlier = checkpoint.meta.get("changes", ())
+        return cls(position, checkpoint, (*earlier, *changes), has_own_states=num_states == plan.world_size)
 
     @property
     def resumed_from_step(self) -> int | None:
@@ -234,7 +243,7 @@ class Origin:
 
     def weights(self, rank: int) -> dict[str, np.ndarray] | None:
         """Return the checkpoint's weights and the rank's statistics, or None if there is no checkpoint."""
-        return None if self.checkpoint is None else weights_of(self.checkpoint, rank)
+        return None if self.checkpoint is None else weights_of(self.checkpoint, rank if self.has_own_states else None)
 
     def restore_momenta(self, engine: Engine, optimizer: Optimizer) -> None:
         """Set the optimizer's state to that of the checkpoint, if there is one, bit for bit."""
@@ -245,4 +254,4 @@ class Origin:
 
     def source_state(self, rank: int) -> bytes:
         """Return the state of the rank's source of images, empty if there is no checkpoint."""
-        return b"" if self.checkpoint is None else self.checkpoint.arrays[f"data/{rank}"].tobytes()
+        return self.checkpoint.arrays[f"data/{rank}"].tobytes() if self.checkpoint and self.has_own_states else b""

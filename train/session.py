@@ -195,6 +195,7 @@ def _checkpoints(
         every_epochs=policy.every_epochs if is_synchronous else None,
         saved=origin.position,
         on_save=watchdog,
+        changes=origin.changes,
     )
 
 
@@ -263,10 +264,9 @@ class _Training:
         write_json(self.folder / RANKS_FILE, {"ranks": ranks})
         slowest, excess = slowest_rank(ranks)
         summary = _summary(self.rank.recipe, self.rank.plan, result, clock, init_s, final_checksum)
-        resumed = self.origin.resumed_from_step
-        write_summary(
-            self.folder, replace(summary, slowest_rank=slowest, rank_excess=excess, resumed_from_step=resumed)
-        )
+        summary = replace(summary, slowest_rank=slowest, rank_excess=excess)
+        resumed, changes = self.origin.resumed_from_step, list(self.origin.changes) or None
+        write_summary(self.folder, replace(summary, resumed_from_step=resumed, changes=changes))
 
 
 def _summary(

@@ -119,11 +119,10 @@ def test_an_empty_value_is_none(tmp_path: Path) -> None:
         ("cluster.engine.prefetch_depth=3", True),
         ("card.purpose=another", True),
         ("run.seed=2", False),
-        ("run.epochs=11", False),
+        ("run.epochs=9", False),
         ("data.shuffle_buffer=7", False),
         ("optimizer.momentum=0.8", False),
         ("loss.label_smoothing=0.2", False),
-        ("cluster.ranks_per_node=4", False),
     ],
 )
 def test_a_run_goes_on_only_with_what_it_was_begun_with(override: str, is_same: bool) -> None:
@@ -132,6 +131,6 @@ def test_a_run_goes_on_only_with_what_it_was_begun_with(override: str, is_same: 
     if is_same:
         require_unchanged(begun, given, "here")
     else:
-        key = override.partition("=")[0].replace("cluster.ranks_per_node", "cluster.num_nodes x ranks_per_node")
+        key = override.partition("=")[0]
         with pytest.raises(UserError, match=rf"^here: {key}: got "):
             require_unchanged(begun, given, "here")

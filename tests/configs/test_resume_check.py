@@ -51,13 +51,35 @@ def test_what_decides_the_last_bits_is_compared_and_nothing_else(changed: dict[s
     assert _changes(**changed) == words
 
 
-def test_threads_folders_and_words_may_change_but_ranks_and_recipe_may_not() -> None:
+def test_threads_folders_and_words_may_change_but_the_recipe_may_not() -> None:
     begun = fixed_settings(*load_both("digits", None, []))
     for free in ("cluster.engine.threads=2", "cluster.paths.runs=/elsewhere"):
-        require_unchanged(begun, fixed_settings(*load_both("digits", None, [free])), "run")
+        assert require_unchanged(begun, fixed_settings(*load_both("digits", None, [free])), "run") == []
     for fixed, message in (
-        ("cluster.ranks_per_node=1", "cluster.num_nodes x ranks_per_node: got 1, the run was begun with 2"),
+        ("run.epochs=9", "run.epochs: got 9, the run was begun with 12"),
         ("schedule.base_lr=0.5", "schedule.base_lr: got 0.5, the run was begun with"),
     ):
         with pytest.raises(UserError, match=f"^run: {message}.*another --run-dir for a new run$"):
             require_unchanged(begun, fixed_settings(*load_both("digits", None, [fixed])), "run")
+
+
+@pytest.mark.parametrize(
+    ("begun", "changed", "told"),
+    [
+        (
+            [],
+            "cluster.ranks_per_node=4",
+            "4 ranks instead of 2: the global batch stays, batch norms see 16 images instead",
+        ),
+        (
+            ["batch.bn_span=16"],
+            "cluster.ranks_per_node=1",
+            "1 rank instead of 2: the global batch stays, batch norms see as many",
+        ),
+        ([], "run.epochs=13", "13 epochs instead of 12: the learning rate"),
+    ],
+)
+def test_other_ranks_and_more_epochs_are_told(begun: list[str], changed: str, told: str) -> None:
+    before, now = (fixed_settings(*load_both("digits", None, each)) for each in (begun, [*begun, changed]))
+    (words,) = require_unchanged(before, now, "run")
+    assert words.startswith(told)

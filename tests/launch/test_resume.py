@@ -133,11 +133,11 @@ def test_resumption_keeps_the_bits_under_another_optimizer_and_another_communica
     ("overrides", "reason"),
     [
         (["run.seed=2"], "run.seed: got 2, the run was begun with 1"),
-        (["cluster.ranks_per_node=1"], "ranks_per_node: got 1, the run was begun with 2"),
+        (["run.eval_every_epochs=2"], "run.eval_every_epochs: got 2, the run was begun with 1"),
         (["data.shuffle_buffer=7"], "data.shuffle_buffer: got 7, the run was begun with 1198"),
     ],
 )
-def test_another_recipe_or_world_is_refused_in_one_line(
+def test_another_recipe_is_refused_in_one_line(
     tmp_path: Path, whole: Path, tiny: list[str], overrides: list[str], reason: str
 ) -> None:
     folder = tmp_path / "run"
@@ -231,3 +231,22 @@ def test_ranks_that_are_killed_twice_are_started_again_and_the_run_ends_with_the
     assert "restart 2 of at most 2" in errors
     assert "an attempt failed: rank" in output
     assert _same_state(folder, whole)
+
+
+def test_a_run_goes_on_with_other_ranks_and_more_epochs_and_says_what_differs(tmp_path: Path, whole: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    done = _resume(folder, "--set", "run.epochs=3", "--set", "cluster.ranks_per_node=1")
+    assert done.status == 2
+    assert "the run in it has ended, success after step 38" in done.errors
+    _unfinish(folder)
+    list_checkpoints(folder)[0].unlink()
+    done = _resume(folder, "--set", "run.epochs=3", "--set", "cluster.ranks_per_node=1")
+    assert done.status == 0, done.errors
+    summary = read_summary(folder)
+    assert (summary["world_size"], summary["epochs"], summary["resumed_from_step"]) == (1, 3, 19)
+    ranks_changed = "1 rank instead of 2: the global batch stays, batch norms see 64 images instead of 32 at once"
+    assert any(change.startswith(ranks_changed) for change in summary["changes"])
+    assert any(change.startswith("3 epochs instead of 2: ") for change in summary["changes"])
+    assert f"resumed with {ranks_changed}" in done.output
+    assert read(list_checkpoints(folder)[0]).meta["changes"] == summary["changes"]
