@@ -1,4 +1,5 @@
 # The GPU environment as an image. The compiler stays in the first stage. Tuning belongs into the cluster file, not here.
+# The bases are named by tag: their digests are not known here. Pin them when you have pulled them.
 FROM nvidia/cuda:11.8.0-cudnn8-devel-ubuntu22.04 AS build
 # The packages have no versions here: the base image's release fixes them, and Ubuntu removes superseded ones from its
 # index.
@@ -23,16 +24,23 @@ LABEL org.opencontainers.image.title="resnet-records" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.base.name="nvidia/cuda:11.8.0-base-ubuntu22.04"
+# The ssh server is for Kubernetes, whose pods reach each other by it: every pod makes a host key of its own, so the image
+# has none, and no pod can know the others' keys.
 # hadolint ignore=DL3008
 RUN apt-get update \
- && apt-get install -y --no-install-recommends openmpi-bin openssh-client python3 \
- && rm -rf /var/lib/apt/lists/* \
+ && apt-get install -y --no-install-recommends openmpi-bin openssh-client openssh-server python3 \
+ && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_* \
+ && mkdir -p /run/sshd \
+ && printf 'StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n' > /etc/ssh/ssh_config.d/pods.conf \
+ && printf 'StrictModes no\n' > /etc/ssh/sshd_config.d/pods.conf \
  && useradd --create-home --uid 1000 trainer \
  && mkdir -p /opt/resnet-records/runs \
  && chown -R trainer:trainer /opt/resnet-records
 WORKDIR /opt/resnet-records
 COPY --from=build --chown=trainer:trainer /opt/resnet-records/.venv .venv
 COPY --chown=trainer:trainer . .
+# Recorded in the environment.json of every run: an image holds no git checkout.
+ENV PROGRAM_REVISION=${REVISION}
 USER 1000
 # This check needs no GPU: it finds a library that is missing from the image, apart from the driver's own.
 RUN .venv/bin/python -m launch.setup.libraries

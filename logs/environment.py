@@ -131,10 +131,16 @@ def _gpus() -> list[dict[str, str]] | None:
 
 
 def _git() -> dict[str, Any] | None:
-    """Return the commit of this program and what was changed since; None if it is not a checkout of its own."""
+    """Return the commit of this program and what was changed since.
+
+    Without a checkout of its own, as in an image, the commit is the one that PROGRAM_REVISION names; None without it.
+    """
     top = _output_of("git", "-C", str(ROOT), "rev-parse", "--show-toplevel")
     if top is None or Path(top.strip()) != ROOT:
-        return None
+        revision = os.environ.get("PROGRAM_REVISION", "unknown")
+        named = revision.removesuffix("-dirty")
+        is_dirty = named != revision
+        return None if named == "unknown" else {"commit": named, "dirty": is_dirty, "diff_sha256": None, "diff": None}
     commit = _output_of("git", "-C", str(ROOT), "rev-parse", "--verify", "HEAD")
     status = _output_of("git", "-C", str(ROOT), "status", "--porcelain")
     diff = _output_of("git", "-C", str(ROOT), "diff", "HEAD") or ""

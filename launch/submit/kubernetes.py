@@ -1,6 +1,6 @@
 """Kubernetes: an MPIJob of the MPI operator (kubeflow.org/v2beta1), whose launcher pod runs the job script.
 
-The launcher reaches its workers by ssh, so the image needs an sshd beside what the Dockerfile installs.
+The launcher reaches its workers by ssh. The operator puts the keys into root's folder, so the pods run as root.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _GRACE_S = 30
 
 _SHARED_MEMORY = "shared-memory"
 
+_ROOT_MAY_RUN_MPI = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+
 
 class _LiteralText(str):
     """A text that YAML writes line by line."""
@@ -68,12 +70,16 @@ def render(spec: JobSpec) -> str:
     for word in spec.resources:
         resource, _, amount = word.partition("=")
         limits[resource] = amount
-    worker = _container(spec) | {"command": ["/usr/sbin/sshd", "-De"], "resources": {"limits": limits}}
+    worker = _container(spec) | {
+        # Every pod makes a host key of its own; the image has none.
+        "command": ["bash", "-c", "ssh-keygen -A && exec /usr/sbin/sshd -De"],
+        "resources": {"limits": limits},
+    }
     volumes: list[dict[str, Any]] = []
     if cluster.device == "gpu":
         worker["volumeMounts"] = [*worker["volumeMounts"], {"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}]
         # NCCL locks the memory that it registers with the InfiniBand adapters, which a pod may not do by default.
-        worker["securityContext"] = {"capabilities": {"add": ["IPC_LOCK"]}}
+        worker["securityContext"] = {**worker["securityContext"], "capabilities": {"add": ["IPC_LOCK"]}}
         volumes = [_shared_memory()]
     tree = {
         "apiVersion": "kubeflow.org/v2beta1",
@@ -115,7 +121,14 @@ def _require_mounts(spec: JobSpec) -> None:
 
 def _container(spec: JobSpec) -> dict[str, Any]:
     mounts = [{"name": f"mount-{number}", "mountPath": pair.split(":")[1]} for number, pair in enumerate(spec.mounts)]
-    return {"name": "training", "image": spec.cluster.container.image, "volumeMounts": mounts}
+    return {
+        "name": "training",
+        "image": spec.cluster.container.image,
+        "securityContext": {"runAsUser": 0},
+        # Without them, mpirun refuses to run as root.
+        "env": [{"name": name, "value": "1"} for name in _ROOT_MAY_RUN_MPI],
+        "volumeMounts": mounts,
+    }
 
 
 def _shared_memory() -> dict[str, Any]:

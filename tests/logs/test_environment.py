@@ -53,6 +53,22 @@ def test_the_recorded_diff_has_no_line_with_a_secret(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
+    ("revision", "expected"),
+    [
+        ("0123abc", {"commit": "0123abc", "dirty": False, "diff_sha256": None, "diff": None}),
+        ("0123abc-dirty", {"commit": "0123abc", "dirty": True, "diff_sha256": None, "diff": None}),
+        ("unknown", None),
+    ],
+)
+def test_an_image_without_a_checkout_tells_the_commit_it_was_built_from(
+    revision: str, expected: dict[str, Any] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logs.environment.ROOT", tmp_path)
+    monkeypatch.setenv("PROGRAM_REVISION", revision)
+    assert environment()["git"] == expected
+
+
+@pytest.mark.parametrize(
     "name", ["DNNL_MAX_CPU_ISA", "KMP_AFFINITY", "MKL_CBWR", "OMP_PROC_BIND", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE"]
 )
 def test_variables_that_choose_kernels_and_threads_are_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
