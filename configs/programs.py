@@ -30,6 +30,7 @@ class Program(Enum):
     RENDEZVOUS = "launch.start.rendezvous"
     STORE = "launch.start.store"
     JOB = "launch.submit.job"
+    ALLREDUCE_OURS = "train.bench.programs.allreduce_ours"
     EPOCH_OURS = "train.bench.programs.epoch_ours"
     EPOCH_TEXTBOOK = "train.bench.programs.epoch_textbook"
     HOROVOD_EXAMPLE = "train.bench.programs.horovod_example"

@@ -38,6 +38,30 @@ class BenchEntry:
     add_options: Callable[[ArgumentParser], None]
 
 
+def _allreduce_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--cluster", metavar="C", default="laptop", help="a name in configs/clusters or a YAML file (default: laptop)")
+    add(
+        "--set",
+        dest="overrides",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="change a value of the cluster (cluster.num_nodes=2); repeatable",
+    )
+    add(
+        "--sizes",
+        metavar="SIZE",
+        nargs="+",
+        default=["4K", "64K", "1M", "16M", "64M"],
+        help="bytes of a rank's buffer (default: 4K 64K 1M 16M 64M)",
+    )
+    add("--ranks", metavar="N", type=int, nargs="+", help="ranks (default: 2 4 on this CPU, otherwise the cluster's)")
+    add("--routes", metavar="R", nargs="+", help="flat, hierarchical or torus (default: the cluster's)")
+    add("--backends", metavar="B", nargs="+", help="libraries: gloo, mpi or nccl (default: the cluster's)")
+    add("--rounds", metavar="N", type=int, default=5, help="rounds that count (default: %(default)s)")
+
+
 def _epoch_options(parser: ArgumentParser) -> None:
     parser.add_argument("--rounds", metavar="N", type=int, default=3, help="rounds that count (default: %(default)s)")
     parser.add_argument(
@@ -109,6 +133,11 @@ def _step_options(parser: ArgumentParser) -> None:
 
 
 BENCHES: dict[str, BenchEntry] = {
+    "allreduce": BenchEntry(
+        "milliseconds and bandwidth of an allreduce by size, ranks, route and library, beside the prediction",
+        "train.bench.bench_allreduce",
+        _allreduce_options,
+    ),
     "epoch": BenchEntry(
         "idle time between epochs and around an evaluation, seconds of an evaluation, and Python's share of a step",
         "train.bench.bench_epoch",

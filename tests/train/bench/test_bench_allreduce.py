@@ -1,0 +1,43 @@
+"""``bench allreduce``: sizes are read, and real ranks give a row of each size with the prediction of their machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import load_cluster
+from train.bench.__main__ import main
+from train.bench.bench_allreduce import _bytes_of, _topology
+
+
+@pytest.mark.parametrize(("text", "size"), [("4K", 4096), ("16m", 16 << 20), ("1G", 1 << 30), ("4097", 4096)])
+def test_a_size_is_bytes_with_a_unit(text: str, size: int) -> None:
+    assert _bytes_of(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "K", "-4K", "1.5M", "3", "4T"])
+def test_a_wrong_size_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--sizes"):
+        _bytes_of(text)
+
+
+def test_a_cluster_of_gpus_has_a_prediction_without_a_measurement() -> None:
+    topology, reason = _topology(load_cluster("dgx-a100"))
+    assert (topology is not None, reason) == (True, "")
+
+
+@pytest.mark.ranks
+def test_two_ranks_give_milliseconds_and_bandwidth_that_belong_together(tmp_path: Path) -> None:
+    output = tmp_path / "rows.json"
+    words = ["allreduce", "--ranks", "2", "--sizes", "4K", "1M", "--rounds", "2", "--output", str(output)]
+    assert main(words) == 0
+    rows = json.loads(output.read_text())["rows"]
+    found = {(row["alternative"], row["figure"]): row for row in rows}
+    for name, size in (("4 KiB", 4096), ("1 MiB", 1 << 20)):
+        ms = found[f"2 ranks, flat, gloo, {name}", "allreduce_ms"]
+        rate = found[f"2 ranks, flat, gloo, {name}", "bus_gb_per_s"]
+        assert ms["n"] == 2
+        assert rate["high"] == pytest.approx(size / ms["low"] / 1e6)
