@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from configs.blocks.execution import Communication, EngineSettings
 from configs.blocks.jobs import Checkpoint, Container, Paths, Scheduler, Submission
 from configs.blocks.machines import Fabric, Node
+from configs.blocks.rehearsal import Rehearsal
 from configs.errors import ConfigError
 from configs.registry import ENGINES, communicators_of, installed_engine
 from configs.section import Section
@@ -76,6 +77,10 @@ class Cluster(Section):
     checkpoint: Checkpoint = Checkpoint()
     paths: Paths = Paths()
     submission: Submission = Submission()
+    rehearsal: Rehearsal | None = Field(
+        None,
+        description="What replaces computing in a rehearsal; ./run.sh rehearse writes it. null in every other run.",
+    )
     environment: dict[str, str] = Field(
         default_factory=dict,
         description="Environment variables that every rank gets on top of those that follow from the other keys; a "
@@ -128,6 +133,8 @@ class Cluster(Section):
         precisions, layouts = entry.precisions, entry.layouts
         if self.device == "cpu":
             precisions, layouts, on = entry.cpu_precisions, entry.cpu_layouts, f"{on} on a CPU"
+        if entry.computes == (self.rehearsal is not None):
+            raise ConfigError("engine.name", engine.name, "timed, together with a rehearsal block, or another engine")
         allowed = (("engine.precision", engine.precision, precisions), ("engine.layout", engine.layout, layouts))
         for key, value, values in (
             *allowed,

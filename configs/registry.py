@@ -88,6 +88,7 @@ class EngineEntry(NamedTuple):
         cpu_precisions: Those on a CPU.
         layouts: The values of ``engine.layout`` on a GPU.
         cpu_layouts: Those on a CPU.
+        computes: Whether the engine trains. If false, it waits as long as a described GPU would compute.
     """
 
     module: str
@@ -97,6 +98,7 @@ class EngineEntry(NamedTuple):
     cpu_precisions: tuple[str, ...]
     layouts: tuple[str, ...]
     cpu_layouts: tuple[str, ...]
+    computes: bool = True
 
 
 ENGINES: Mapping[str, EngineEntry] = {
@@ -117,6 +119,17 @@ ENGINES: Mapping[str, EngineEntry] = {
         cpu_precisions=("float32", "bfloat16"),
         layouts=("NCHW", "NHWC"),
         cpu_layouts=("NCHW", "NHWC"),
+    ),
+    "timed": EngineEntry(
+        module="train.engine.timed",
+        package="mxnet",
+        title="waits",
+        communicators=("horovod", "torch_distributed", "none"),
+        precisions=(),
+        cpu_precisions=("float32", "float16", "bfloat16"),
+        layouts=(),
+        cpu_layouts=("NCHW", "NHWC"),
+        computes=False,
     ),
 }
 """`engine.name` -> engine. The first engine is the default, unless the environment has only another one."""

@@ -52,6 +52,10 @@ class EventLog(ABC):
         entry = {"hardware": submission.platform, "framework": _framework()}
         self.emit("point", "submission_entry", entry)
 
+    def rehearsal(self) -> None:
+        """Log, before anything else, that nothing is trained and accuracies are invented: no result of any kind."""
+        self.emit("point", "rehearsal", value=True)
+
     def resumed(self, step: int) -> None:
         """Log, before anything else, that an earlier attempt is resumed at ``step``: such a run cannot be submitted."""
         self.emit("point", "resumed_from_step", step)

@@ -54,6 +54,7 @@ class Summary:
             attempt. None if there was one attempt only.
         changes: What differs from the settings with which the run was begun: other ranks, more epochs. None if nothing
             does.
+        is_rehearsal: Whether ranks waited instead of computing, so that accuracies are invented.
     """
 
     recipe: str
@@ -80,6 +81,7 @@ class Summary:
     rcp: dict[str, Any] | None = None
     resumed_from_step: int | None = None
     changes: list[str] | None = None
+    is_rehearsal: bool = False
 
 
 def create_run_folder(path: Path) -> Path:

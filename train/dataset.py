@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from configs.errors import UserError
 from configs.load import resolve_path
 from configs.plan import RunPlan
+from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from data.cache import clear_dataset
 from data.input.kept_batches import KeptBatches
+from data.shards import shard_range
 from data.stage import Staged, stage
 from data.verify import check_dataset
 from train.comm.communicator import Communicator
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Images", "PackedImages", "SyntheticImages", "images_of", "local_folder", "require_cold"]
+__all__ = ["BlankImages", "Images", "PackedImages", "SyntheticImages", "images_of", "local_folder", "require_cold"]
 
 
 class PreparedImages(NamedTuple):
@@ -181,6 +183,33 @@ class SyntheticImages(_RankImages):
         """Do nothing."""
 
 
+class BlankImages(_RankImages):
+    """Blank batches, as many as the recipe's data set would give."""
+
+    def load(self) -> None:
+        """Do nothing."""
+
+    def prepare(self) -> PreparedImages:
+        """Return no checksums and cold, because no file is read."""
+        return PreparedImages({}, is_cold=True)
+
+    def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
+        """See `Images`."""
+        from data.input.blank import open_blank_training  # noqa: PLC0415 (while nothing waits)
+
+        return open_blank_training(arrays, state)
+
+    def open_evaluation(self, arrays: Arrays) -> EvaluationSource:
+        """See `Images`."""
+        from data.input.blank import open_blank_evaluation  # noqa: PLC0415
+
+        shard = shard_range(self._recipe.data.eval_samples, self._identity.rank, self._identity.world_size)
+        return open_blank_evaluation(arrays, shard, self._batch_size)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 def local_folder(path: str) -> Path:
     """Return the folder of ``cluster.paths.stage`` on this host, with environment variables replaced.
 
@@ -196,8 +225,12 @@ def local_folder(path: str) -> Path:
 
 
 def images_of(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> Images:
-    """Return the images that the recipe's ``data.source`` names."""
-    kind = SyntheticImages if recipe.data.source == "synthetic" else PackedImages
+    """Return the images that the recipe's ``data.source`` names, or blank ones for an engine that computes nothing."""
+    kind: type[PackedImages | SyntheticImages | BlankImages] = PackedImages
+    if recipe.data.source == "synthetic":
+        kind = SyntheticImages
+    if not ENGINES[cluster.engine.name].computes:
+        kind = BlankImages
     return kind(recipe, cluster, plan, identity)
 
 

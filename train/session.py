@@ -106,6 +106,7 @@ def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -
         require_cold(rank.communicator, is_cold=is_cold)
         with ledger.phase("warm-up"):
             warm_up(rank.engine, rank.model, rank.communicator, rank.plan.per_rank_batch_size, images.image_type)
+            rank.model.weights.clear()  # 0.1 GB for ResNet-50; the network has them
             origin.restore_momenta(rank.engine, rank.model.optimizer)
         with ledger.phase("compare weights"):
             _common_checksum(rank, "before the run")
@@ -157,6 +158,8 @@ def opened_log(
     is_resumed = resumed_from_step is not None
     log: EventLog = MlperfLog(folder, is_resumed=is_resumed) if identity.rank == 0 else NullLog()
     try:
+        if cluster.rehearsal is not None:
+            log.rehearsal()
         if resumed_from_step is not None:
             log.resumed(resumed_from_step)
         log.submission(cluster.submission, recipe.mlperf)
@@ -265,6 +268,7 @@ class _Training:
         slowest, excess = slowest_rank(ranks)
         summary = _summary(self.rank.recipe, self.rank.plan, result, clock, init_s, final_checksum)
         summary = replace(summary, slowest_rank=slowest, rank_excess=excess)
+        summary = replace(summary, is_rehearsal=self.rank.cluster.rehearsal is not None)
         resumed, changes = self.origin.resumed_from_step, list(self.origin.changes) or None
         write_summary(self.folder, replace(summary, resumed_from_step=resumed, changes=changes))
 

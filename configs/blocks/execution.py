@@ -18,7 +18,8 @@ class EngineSettings(Section):
     name: EngineName = Field(
         "mxnet",
         description="Framework that computes. If the file does not say, it is mxnet, unless the environment has "
-        "PyTorch only (./run.sh setup --engine torch). Weights, batches and schedules are the same under both.",
+        "PyTorch only (./run.sh setup --engine torch). Weights, batches and schedules are the same under both. timed "
+        "waits instead of computing, for ./run.sh rehearse.",
     )
     precision: Literal["float32", "float16", "bfloat16"] = Field(
         "float32",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,11 @@ RULESETS = ("0.6.0", "0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.
 VERDICT_FILE = "verdict.json"
 
 _OLD, _NEW = "0.6.0", "4.0.0"
+
+_REHEARSAL = re.compile(rb'"key": "rehearsal"|^:::MLL [\d.]+ rehearsal:', re.MULTILINE)
+_REHEARSAL_WORDS = "this is the log of a rehearsal: nothing was trained, and the accuracies are invented"
+_HEAD_BYTES = 4096
+"""A rehearsal's log says in its first line what it is."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,8 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
             command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace", check=False
         )
         words = report.read_text(encoding="utf-8", errors="replace") if report.is_file() else ""
+    if _is_rehearsal(log):
+        return Verdict(ruleset, passed=False, messages=(_REHEARSAL_WORDS,), log_sha256=digest)
     if done.returncode == 0:
         return Verdict(ruleset, passed=True, messages=(), log_sha256=digest)
     messages = tuple(shortened(words, log, ruleset, inserted=division is not None))
@@ -99,6 +107,12 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
         f"the checker ended with exit status {done.returncode} and no message"
     ]
     return Verdict(ruleset, passed=False, messages=messages or tuple(crash), log_sha256=digest)
+
+
+def _is_rehearsal(log: Path) -> bool:
+    """Return whether the log says, before anything else, that it is the log of a rehearsal."""
+    with log.open("rb") as file:
+        return _REHEARSAL.search(file.read(_HEAD_BYTES)) is not None
 
 
 def digest_of(log: Path) -> str:

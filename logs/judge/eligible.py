@@ -36,6 +36,8 @@ def require_result(folder: Path, recipe: Recipe, record: RunRecord) -> None:
     """
     summary = read_summary(folder)
     log = folder / RESULT_FILES["4.0.0"]
+    if summary.is_rehearsal:
+        _refuse(folder, "is a rehearsal, whose accuracies are invented", "give runs that were trained")
     if record.status != "success":
         _refuse(log, f"run_stop has status {record.status or 'none'}, allowed: success")
     if summary.status != "success":

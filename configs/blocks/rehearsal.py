@@ -1,0 +1,108 @@
+"""The cluster file's block of a rehearsal: how long a described GPU computes, and what goes wrong on purpose."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, NamedTuple
+
+from pydantic import Field, field_validator
+
+from configs.errors import ConfigError
+from configs.section import Section
+
+__all__ = ["FAULTS", "Fault", "Rehearsal", "Waits"]
+
+FAULTS = {
+    "kill": "the rank dies",
+    "silence": "the rank stops computing and answers nothing",
+    "notice": "the rank is told to stop, as by a scheduler before the end of the job",
+    "error": "the rank's step fails",
+}
+"""What a rehearsal can do to a rank, and what it means."""
+_FAULT = re.compile(r"(?P<kind>[a-z]+)@(?P<step>0|[1-9]\d{0,8}):(?P<rank>\d{1,6})")
+
+
+class Fault(NamedTuple):
+    """A fault on purpose: a key of `FAULTS`, the step, 1 or more, before which it strikes, and the rank."""
+
+    kind: str
+    step: int
+    rank: int
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        """Return the fault that ``WHAT@STEP:RANK`` describes.
+
+        Raises:
+            ConfigError: The text has another form, or the fault is unknown.
+        """
+        match = _FAULT.fullmatch(text)
+        if match is None or match["kind"] not in FAULTS or match["step"] == "0":
+            raise ConfigError(
+                "rehearsal.faults", text, f"WHAT@STEP:RANK with WHAT one of {', '.join(FAULTS)}, STEP 1 or more"
+            )
+        return cls(match["kind"], int(match["step"]), int(match["rank"]))
+
+
+Seconds = Annotated[float, Field(ge=0, le=3600)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Waits(Section):
+    """The time that one rank of the described machine computes, in seconds, and the accuracies that it reaches.
+
+    ``./run.sh rehearse`` takes the times from the simulator, and the accuracies from the published course of a run.
+    """
+
+    forward_s: Seconds = Field(description="Forward pass of a step.")
+    gradients_s: Annotated[tuple[Seconds, ...], Field(strict=False)] = Field(
+        description="Time from the beginning of the backward pass to the end of each gradient's computation, first "
+        "layer first.",
+        json_schema_extra={"unit": "s"},
+    )
+    update_s: Seconds = Field(description="Update of the weights.")
+    evaluation_s: Seconds = Field(description="Inference on the rank's share of the evaluation images.")
+    top1: Annotated[tuple[Share, ...], Field(strict=False)] = Field(
+        description="Invented top-1 after each epoch, from epoch 1 on."
+    )
+
+
+class Rehearsal(Section):
+    """A run whose network computes nothing: ranks wait as long as a described GPU would compute."""
+
+    waits: Waits
+    shrink: int = Field(
+        256,
+        ge=1,
+        le=1_000_000,
+        description="Factor by which every tensor of weights and gradients is shorter than the real one, so that many "
+        "ranks fit into one machine. Buckets are planned for the real sizes.",
+    )
+    speed: float = Field(
+        1.0, ge=0.001, le=1000, description="Factor by which the course of the run is faster than the described one."
+    )
+    slow_ranks: Annotated[dict[str, float], Field(strict=False)] = Field(
+        default_factory=dict, description="Number of a rank -> factor by which that rank computes longer than others."
+    )
+    faults: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        (), description=f"Faults on purpose, each WHAT@STEP:RANK; WHAT is one of {', '.join(FAULTS)}."
+    )
+
+    @field_validator("faults")
+    @classmethod
+    def _faults_are_known(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        for value in values:
+            Fault.parse(value)
+        return values
+
+    @field_validator("slow_ranks")
+    @classmethod
+    def _slow_ranks_are_numbers(cls, values: dict[str, float]) -> dict[str, float]:
+        for rank, factor in values.items():
+            if not rank.isdecimal() or not 0 < factor <= 1000:  # noqa: PLR2004
+                raise ConfigError("rehearsal.slow_ranks", f"{rank}:{factor}", "RANK: FACTOR, above 0 and at most 1000")
+        return values
+
+    def faults_of(self, rank: int) -> list[Fault]:
+        """Return the faults of one rank, earliest first."""
+        return sorted((each for each in map(Fault.parse, self.faults) if each.rank == rank), key=lambda each: each.step)

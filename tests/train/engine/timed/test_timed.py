@@ -1,0 +1,131 @@
+"""A rehearsed rank takes the time that it is told to take, and its counts and sums are right."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from configs.blocks.rehearsal import Fault, Rehearsal, Waits
+from configs.errors import ConfigError
+from configs.load import load_both
+from configs.optimizers import HyperParameters
+from configs.plan import plan_run
+from configs.schema import Cluster, Recipe
+from tests.engines import ALONE
+from train.engine.build import build_model
+from train.engine.protocol import Engine, open_engine
+from train.engine.timed.device import Course, Device
+from train.networks.arch import build_network
+
+FORWARD_S, GAP_S = 0.03, 0.001
+
+
+def _rehearsed(faults: tuple[str, ...] = ()) -> tuple[Recipe, Cluster, Engine]:
+    recipe, cluster = load_both("digits", "laptop", ["cluster.ranks_per_node=1"])
+    model = recipe.model
+    table = build_network(model.name, num_classes=10, image_size=model.image_size, input_channels=model.input_channels)
+    count = len(table.parameters)
+    waits = Waits(
+        forward_s=FORWARD_S,
+        gradients_s=tuple(GAP_S * (count - index) for index in range(count)),
+        update_s=0.0,
+        evaluation_s=0.0,
+        top1=(0.25, 0.5),
+    )
+    tree = cluster.model_dump(mode="json")
+    rehearsal = Rehearsal(waits=waits, shrink=100, faults=faults).model_dump(mode="json")
+    tree |= {"rehearsal": rehearsal, "engine": {**tree["engine"], "name": "timed"}}
+    rehearsed = Cluster.model_validate(tree)
+    return recipe, rehearsed, open_engine(rehearsed, ALONE)
+
+
+def test_work_begins_when_the_device_is_free_and_a_late_host_delays_nothing() -> None:
+    device = Device(1.0)
+    begin = device.begin()
+    device.work_until(begin, 0.02)
+    time.sleep(0.01)  # The host is late.
+    device.work_until(begin, 0.04)
+    assert 0.04 <= time.monotonic() - begin < 0.05
+    late = time.monotonic()
+    device.work(0.01)
+    assert time.monotonic() - late >= 0.01
+
+
+def test_a_slow_rank_or_a_slower_course_waits_longer() -> None:
+    device, begin = Device(3.0), time.monotonic()
+    device.work(0.01)
+    assert time.monotonic() - begin >= 0.03
+
+
+def test_counts_of_right_answers_add_up_to_the_invented_accuracy() -> None:
+    course = Course((0.1, 0.333))
+    assert sum(course.next_count(7, 2) for _ in range(1000)) == pytest.approx(7000 * 0.333, abs=1)
+    assert Course((0.1, 0.5)).next_count(100, 9) == 50, "after the last epoch, the last accuracy holds"
+
+
+def test_a_step_takes_its_time_and_gradients_arrive_last_layer_first_with_the_plans_real_sizes() -> None:
+    recipe, cluster, engine = _rehearsed()
+    model = build_model(engine, recipe, cluster, plan_run(recipe, 1))
+    real = build_model(open_engine(load_both("digits", "laptop")[1], ALONE), recipe, cluster, plan_run(recipe, 1))
+    assert model.buckets == real.buckets
+    assert [each.shape for each in model.network.gradients] != [each.shape for each in real.network.gradients]
+    network, arrived = model.network, []
+    begin = time.monotonic()
+    loss = engine.to_number(network.forward(None, None))
+    assert time.monotonic() - begin >= FORWARD_S
+    network.backward(lambda index: arrived.append((index, time.monotonic())))
+    count = len(network.parameters)
+    assert [index for index, _ in arrived] == list(reversed(range(count)))
+    assert arrived[-1][1] - begin >= FORWARD_S + count * GAP_S
+    assert loss == recipe.batch.global_size
+    model.optimizer.update(HyperParameters(0.1, 0.9, 0.0))
+    for gradient in network.gradients:
+        assert not engine.to_host(gradient).any()
+
+
+def test_a_sum_that_misses_a_rank_is_found() -> None:
+    recipe, cluster, engine = _rehearsed()
+    model = build_model(engine, recipe, cluster, plan_run(recipe, 1))
+    model.network.forward(None, None)
+    model.network.backward()
+    for gradient in model.network.gradients:
+        engine.overwrite(gradient, engine.flag(gradient, is_set=False))
+    with pytest.raises(RuntimeError, match="the sum of ones over 1 ranks is 0"):
+        model.optimizer.update(HyperParameters(0.1, 0.9, 0.0))
+
+
+def test_weights_are_the_beginnings_of_the_seeded_ones() -> None:
+    recipe, cluster, engine = _rehearsed()
+    model = build_model(engine, recipe, cluster, plan_run(recipe, 1))
+    for name, kept in model.network.read_weights().items():
+        np.testing.assert_array_equal(kept, model.weights[name].reshape(-1)[: len(kept)])
+        assert len(kept) == max(1, model.weights[name].size // 100)
+
+
+def test_a_fault_strikes_its_rank_in_its_step_only() -> None:
+    recipe, cluster, engine = _rehearsed(faults=("error@3:0", "kill@3:1"))
+    model = build_model(engine, recipe, cluster, plan_run(recipe, 1))
+    for step in range(3):
+        model.network.forward(None, None)
+        model.network.backward()
+        model.optimizer.update(HyperParameters(0.1, 0.9, 0.0, step))
+    with pytest.raises(RuntimeError, match="rehearsed error in step 3 of rank 0"):
+        model.network.forward(None, None)
+
+
+@pytest.mark.parametrize("text", ["kill", "kill@0:1", "kill@3", "melt@3:1", "kill@-1:1", "kill@3:x"])
+def test_a_fault_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="WHAT@STEP:RANK"):
+        Fault.parse(text)
+
+
+def test_an_engine_of_waits_and_a_rehearsal_belong_together() -> None:
+    _, cluster, _ = _rehearsed()
+    tree = cluster.model_dump(mode="json")
+    with pytest.raises(ValidationError, match="timed, together with a rehearsal block"):
+        Cluster.model_validate({**tree, "rehearsal": None})
+    with pytest.raises(ValidationError, match="timed, together with a rehearsal block"):
+        Cluster.model_validate({**tree, "engine": {**tree["engine"], "name": "mxnet"}})

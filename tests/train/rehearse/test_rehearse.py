@@ -1,0 +1,92 @@
+"""A rehearsal is a whole run with a run's files, which nobody can take for a result."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import ROOT, load_both
+from configs.plan import plan_run
+from logs.folder import read_summary
+from logs.judge.compliance import judge
+from train.rehearse.described_waits import invented_top1, waits_of
+from train.rehearse.rehearsed_run import rehearsed_run
+
+
+def _rehearse(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "train.rehearse", "digits", "--cluster", "dgx-a100", "--speed", "100"]
+    return subprocess.run(
+        [*command, "--set", "cluster.ranks_per_node=2", "--ranks", "2", "--run-dir", str(folder), *words],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.ranks
+def test_a_rehearsal_reaches_its_invented_target_and_is_refused_as_a_result(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = _rehearse(folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary, recipe = read_summary(folder), load_both("digits", "laptop")[0]
+    plan = plan_run(recipe, 2)
+    assert (summary.status, summary.steps, summary.is_rehearsal) == ("success", plan.total_steps, True)
+    assert summary.top1 is not None
+    assert recipe.run.target_top1 is not None
+    assert recipe.run.target_top1 <= summary.top1 < recipe.run.target_top1 + 0.01
+    assert "no result" in done.stdout
+    log = folder / "result_0.txt"
+    assert "this is the log of a rehearsal" in judge(log, "4.0.0").messages[0]
+    first, _, rest = log.read_text(encoding="utf-8").partition("\n")
+    assert '"rehearsal"' in first
+    stripped = tmp_path / "result_1.txt"
+    stripped.write_text(rest, encoding="utf-8")
+    assert judge(stripped, "4.0.0").passed
+    assert len([line for line in rest.splitlines() if '"eval_accuracy"' in line]) == len(plan.eval_epochs)
+    package = [sys.executable, "-m", "logs", "package", *[str(folder)] * 5]
+    refused = subprocess.run(package, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+
+
+@pytest.mark.ranks
+def test_a_rank_that_dies_on_purpose_is_named(tmp_path: Path) -> None:
+    done = _rehearse(tmp_path / "run", "--fail", "kill@20:1")
+    assert done.returncode == 1
+    assert "rank 1" in done.stdout + done.stderr
+    assert json.loads((tmp_path / "run/summary.json").read_text(encoding="utf-8"))["status"] == "aborted"
+
+
+def test_the_waits_of_the_record_are_those_of_its_gpu() -> None:
+    recipe, cluster = load_both("abci-b86016", "abci-v100")
+    waits = waits_of(recipe, cluster)
+    assert len(waits.gradients_s) == 161
+    assert waits.gradients_s[0] == max(waits.gradients_s), "the first layer's gradient arrives last"
+    assert waits.gradients_s[-1] == min(waits.gradients_s)
+    # The record took 52 ms a step (70.4 s without 1.4 s of evaluations, 1,340 steps), not all of it compute.
+    assert 0.03 < waits.forward_s + max(waits.gradients_s) + waits.update_s < 0.052
+
+
+def test_a_rehearsed_record_has_the_records_steps_and_evaluations() -> None:
+    recipe, cluster = rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=64, faults=["notice@100:63"])
+    plan = plan_run(recipe, cluster.world_size)
+    assert (plan.total_steps, len(plan.eval_epochs), plan.global_batch_size) == (1340, 23, 86016)
+    assert plan.accumulation_steps == 1
+    assert cluster.rehearsal is not None
+    assert len(cluster.rehearsal.waits.top1) == 90
+
+
+def test_the_invented_accuracy_reaches_the_target_with_the_last_epoch_only() -> None:
+    curve = invented_top1(90, 0.759)
+    assert list(curve) == sorted(curve)
+    assert curve[-2] < 0.759 <= curve[-1]
+    assert invented_top1(1, None) == (0.9,)
+
+
+def test_ranks_that_do_not_divide_the_batch_are_refused() -> None:
+    with pytest.raises(UserError, match="--ranks: got 5, allowed: a divisor of the global batch 86016"):
+        rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=5)
+    with pytest.raises(UserError, match="--ranks: got 3, allowed: a multiple of --nodes 2"):
+        rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=3, nodes=2)

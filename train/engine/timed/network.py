@@ -1,0 +1,174 @@
+"""A network and an optimizer that compute nothing and take their time.
+
+Gradients have the real ones' names, order and types, only shorter, and the real communicator reduces them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from configs.optimizers import HyperParameters, OptimizerBlock
+from configs.schema import Cluster, Recipe
+from train.engine.protocol import Array, Engine
+from train.engine.timed.device import Device, strike
+from train.networks.arch import Network, Parameter
+from train.rank.identity import Identity
+
+__all__ = ["TimedNetwork", "TimedOptimizer"]
+
+_LOSS = 1.0
+"""Invented loss of an image."""
+
+
+class TimedNetwork:
+    """See `train.engine.protocol.Trainee`.
+
+    In every step, one gradient is set to 1 before it arrives, and the optimizer compares its sum with the number of
+    ranks. All others are 0.
+
+    Args:
+        engine: The real framework.
+        table: The layers.
+        recipe: Has the images of an epoch and of a step, and the kind of labels.
+        cluster: Has the rehearsal's times, sizes and faults, and the number type of gradients.
+        device: Takes the time.
+        identity: This rank.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        table: Network,
+        recipe: Recipe,
+        cluster: Cluster,
+        device: Device,
+        identity: Identity,
+    ) -> None:
+        rehearsal, precision = cluster.rehearsal, cluster.engine.precision
+        assert rehearsal is not None
+        assert len(rehearsal.waits.gradients_s) == len(table.parameters)
+        self.parameters: tuple[Parameter, ...] = table.parameters
+        self.image_shape = (1,)
+        self.label_shape = (table.num_classes,) if recipe.loss.kind == "sigmoid" else ()
+        self.step = -1  # the warm-up, in which no fault strikes
+        self._engine, self._waits, self._device = engine, rehearsal.waits, device
+        self._faults, self._world_size = rehearsal.faults_of(identity.rank), identity.world_size
+        self._loss = _LOSS * recipe.batch.global_size / identity.world_size
+        self._steps_per_epoch = recipe.data.train_samples / recipe.batch.global_size
+        lengths = [max(1, each.size // rehearsal.shrink) for each in self.parameters]
+        self.weights = self.masters = [engine.zeros((length,)) for length in lengths]
+        # NumPy has no bfloat16; float16 is as long.
+        half = "float32" if precision == "float32" else "float16"
+        kinds = ["float32" if each.kind in ("gamma", "beta") else half for each in self.parameters]
+        self.gradients = [engine.from_host(np.zeros(length, kind)) for length, kind in zip(lengths, kinds, strict=True)]
+        self._statistics = {
+            f"{layer.name}_moving_{moment}": engine.zeros((max(1, layer.out_channels // rehearsal.shrink),))
+            for layer in table.layers
+            for moment in ("mean", "var")
+            if layer.kind == "bn"
+        }
+        ends = rehearsal.waits.gradients_s
+        self._order = sorted(range(len(ends)), key=lambda index: (ends[index], -index))
+
+    @property
+    def statistics(self) -> Sequence[Array]:
+        """Return the running means and variances, which never change."""
+        return list(self._statistics.values())
+
+    def forward(self, images: Array, labels: Array) -> Array:
+        """Wait for the forward pass and return an invented loss; a fault of this step strikes before."""
+        for fault in self._faults:
+            if fault.step == self.step:
+                strike(fault)
+        self._device.work(self._waits.forward_s)
+        return self._engine.from_host(np.array([self._loss], np.float32))
+
+    def backward(self, arrived: Callable[[int], None] | None = None) -> None:
+        """Wait for each gradient and call ``arrived`` when it would be computed; last layers come first."""
+        begin, marked = self._device.begin(), self.gradients[self.step % len(self.gradients)]
+        self._engine.overwrite(marked, self._engine.flag(marked, is_set=True))
+        for index in self._order:
+            self._device.work_until(begin, self._waits.gradients_s[index])
+            if arrived is not None:
+                arrived(index)
+
+    def check_sum(self) -> None:
+        """Raise unless the marked gradient's sum is the number of ranks; clear the gradient.
+
+        Raises:
+            RuntimeError: The reduction went wrong.
+        """
+        marked = self.gradients[self.step % len(self.gradients)]
+        found = self._engine.to_number(self._engine.first_element(marked))
+        if found != self._world_size:
+            raise RuntimeError(f"the sum of ones over {self._world_size} ranks is {found:g}")
+        self._engine.overwrite(marked, self._engine.flag(marked, is_set=False))
+
+    def inference(self) -> Callable[[Array], Array]:
+        """Wait for the evaluation; return the function that returns the number of epochs done in place of logits."""
+        epochs = self._engine.from_host(np.array([max(1, round(self.step / self._steps_per_epoch))], np.float32))
+        self._device.work(self._waits.evaluation_s)
+        return lambda _images: epochs
+
+    def zero_gradients(self) -> None:
+        """Set every gradient to 0, as it was."""
+        for gradient in self.gradients:
+            self._engine.overwrite(gradient, self._engine.flag(gradient, is_set=False))
+
+    def seed_dropout(self, seed: int) -> None:
+        """Do nothing."""
+
+    def load_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Keep the beginning of every tensor, and statistics where ``weights`` has them."""
+        held = {each.name: array for each, array in zip(self.parameters, self.masters, strict=True)}
+        for name, array in {**held, **self._statistics}.items():
+            if name in weights:
+                start = np.ascontiguousarray(weights[name].reshape(-1)[: array.shape[0]], np.float32)
+                self._engine.overwrite(array, self._engine.from_host(start))
+
+    def read_weights(self) -> dict[str, np.ndarray]:
+        """Copy every tensor to the host."""
+        return dict(self.each_weight())
+
+    def each_weight(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the items of `read_weights` one by one."""
+        for each, array in zip(self.parameters, self.masters, strict=True):
+            yield each.name, self._engine.to_host(array)
+
+    def read_statistics(self) -> dict[str, np.ndarray]:
+        """Copy the running statistics to the host."""
+        return {name: self._engine.to_host(array) for name, array in self._statistics.items()}
+
+
+class TimedOptimizer:
+    """See `train.engine.protocol.Optimizer`; it waits for the sums, then for the update.
+
+    Args:
+        engine: The real framework.
+        config: The recipe's block.
+        network: Has the gradients.
+        device: Takes the time.
+        update_s: Time of an update.
+    """
+
+    def __init__(
+        self, engine: Engine, config: OptimizerBlock, network: TimedNetwork, device: Device, update_s: float
+    ) -> None:
+        self.config = config
+        self._engine, self._network, self._device, self._update_s = engine, network, device, update_s
+        count = config.num_moments
+        self.momenta = [engine.zeros(each.shape) for _ in range(count) for each in network.masters]
+
+    def update(self, hyper: HyperParameters) -> None:
+        """Wait for every gradient's sum, and then for the update."""
+        for gradient in self._network.gradients:
+            self._engine.wait(gradient)
+        self._network.check_sum()
+        self._device.work(self._update_s)
+        self._network.step = hyper.step + 1
+
+    def reset(self) -> None:
+        """Set the step to 0, as before the first one."""
+        self._network.step = 0

@@ -1,0 +1,111 @@
+"""The recipe and the cluster of a rehearsal: the described run, on this machine, with waits from the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from configs.errors import ConfigError, UserError
+from configs.registry import ENGINES, installed_engine
+from configs.schema import Cluster, Recipe
+from train.rehearse.described_waits import waits_of
+
+__all__ = ["rehearsed_run"]
+
+_PATIENCE_S = 600
+"""Time that ranks wait for each other: many of them share few cores while they start."""
+_CYCLE_MS_PER_RANK = 0.25
+"""Interval of Horovod's negotiation, per rank. Every interval costs all ranks an exchange, also when nothing is due."""
+
+
+def rehearsed_run(  # noqa: PLR0913 (each is a flag)
+    recipe: Recipe,
+    cluster: Cluster,
+    *,
+    ranks: int,
+    nodes: int = 1,
+    launcher: str = "local",
+    shrink: int = 256,
+    speed: float = 1.0,
+    slow_ranks: Sequence[str] = (),
+    faults: Sequence[str] = (),
+) -> tuple[Recipe, Cluster]:
+    """Return what ``./run.sh train`` runs to rehearse a described run.
+
+    The global batch, and with it every step, epoch and evaluation, stays that of the recipe; each rank takes the share
+    of several described ranks in one micro-batch. The waits are those of one described rank.
+
+    Args:
+        recipe: The recipe.
+        cluster: The described machine.
+        ranks: Processes on this machine, over all nodes.
+        nodes: Nodes of the launcher, for virtual nodes under srun.
+        launcher: How the processes start.
+        shrink: Factor by which tensors are shorter.
+        speed: Factor by which waits are shorter.
+        slow_ranks: ``RANK:FACTOR`` each.
+        faults: ``WHAT@STEP:RANK`` each.
+
+    Raises:
+        UserError: The number of ranks does not divide the global batch or the nodes, or the simulator does not know the
+            described machine.
+    """
+    if ranks < 1 or ranks % nodes:
+        raise UserError(f"--ranks: got {ranks}, allowed: a multiple of --nodes {nodes}")
+    if recipe.batch.global_size % ranks:
+        raise UserError(f"--ranks: got {ranks}, allowed: a divisor of the global batch {recipe.batch.global_size}")
+    batch = recipe.batch.model_copy(update={"bn_span": None, "accumulation_steps": None})
+    # An epoch leaves out what the described ranks leave out, so that it has as many steps.
+    samples = recipe.data.train_samples // cluster.world_size * cluster.world_size
+    data = recipe.data.model_copy(update={"train_samples": samples})
+    settings = cluster.model_dump(mode="json")
+    tree = {
+        **_kept(settings, "name", "purpose", "checkpoint", "submission", "trace_steps"),
+        "device": "cpu",
+        "num_nodes": nodes,
+        "ranks_per_node": ranks // nodes,
+        "launcher": launcher,
+        "watchdog_s": cluster.watchdog_s,
+        "sample_gpus": False,
+        "engine": _engine(settings["engine"]),
+        "communication": _communication(settings["communication"], ranks),
+        "paths": _kept(settings["paths"], "data", "runs"),
+        "rehearsal": {
+            "waits": waits_of(recipe, cluster).model_dump(mode="json"),
+            "shrink": shrink,
+            "speed": speed,
+            "slow_ranks": dict(_slow(text) for text in slow_ranks),
+            "faults": list(faults),
+        },
+    }
+    return recipe.model_copy(update={"batch": batch, "data": data}), Cluster.model_validate(tree)
+
+
+def _kept(block: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: block[name] for name in names}
+
+
+def _engine(described: dict[str, Any]) -> dict[str, Any]:
+    """Return the engine of waits, which keeps the described number type and bookkeeping."""
+    waiting = next(name for name, entry in ENGINES.items() if not entry.computes)
+    return {"name": waiting, **_kept(described, "precision", "layout", "update_groups", "run_ahead_steps", "timing")}
+
+
+def _communication(described: dict[str, Any], ranks: int) -> dict[str, Any]:
+    """Return the communication of this machine's processors, with the described buckets."""
+    return {
+        "kind": ENGINES[installed_engine()].communicators[0],
+        "backend": "gloo",
+        "bucket_bytes": described["bucket_bytes"],
+        "cycle_time_ms": max(described["cycle_time_ms"], _CYCLE_MS_PER_RANK * ranks),
+        "timeout_s": max(described["timeout_s"], _PATIENCE_S),
+    }
+
+
+def _slow(text: str) -> tuple[str, float]:
+    """Return the rank and the factor of ``RANK:FACTOR``."""
+    rank, _, factor = text.partition(":")
+    try:
+        return rank, float(factor)
+    except ValueError:
+        raise ConfigError("--slow", text, "RANK:FACTOR, as 7:1.5") from None
