@@ -78,7 +78,11 @@ def _torch_distributed_variables(cluster: Cluster) -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": cluster.node.interface} if cluster.node.interface else {}
 
 
-_OF_ENGINE: Mapping[str, Callable[[Cluster], dict[str, str]]] = {"mxnet": _mxnet_variables, "torch": _torch_variables}
+_OF_ENGINE: Mapping[str, Callable[[Cluster], dict[str, str]]] = {
+    "mxnet": _mxnet_variables,
+    "torch": _torch_variables,
+    "timed": lambda _: {},
+}
 _OF_COMMUNICATOR: Mapping[str, Callable[[Cluster], dict[str, str]]] = {
     "horovod": _horovod_variables,
     "torch_distributed": _torch_distributed_variables,

@@ -56,14 +56,14 @@ class CommunicatorEntry(NamedTuple):
 
 
 COMMUNICATORS: Mapping[str, CommunicatorEntry] = {
-    "horovod": CommunicatorEntry("train.comm.horovod_communicator", ("mxnet",), "launch.start.rendezvous"),
+    "horovod": CommunicatorEntry("train.comm.horovod_communicator", ("mxnet", "timed"), "launch.start.rendezvous"),
     "torch_distributed": CommunicatorEntry(
-        "train.comm.torch_communicator", ("torch",), "launch.start.store", ("local", "mpirun", "srun")
+        "train.comm.torch_communicator", ("torch", "timed"), "launch.start.store", ("local", "mpirun", "srun")
     ),
     "parameter_server": CommunicatorEntry("train.comm.parameter_servers", ("mxnet",), launchers=("local",)),
     "parameter_server_async": CommunicatorEntry("train.comm.parameter_servers", ("mxnet",), launchers=("local",)),
     "devices": CommunicatorEntry("train.comm.devices", ("mxnet",), launchers=("local",)),
-    "none": CommunicatorEntry("train.comm.communicator", ("mxnet", "torch")),
+    "none": CommunicatorEntry("train.comm.communicator", ("mxnet", "torch", "timed")),
 }
 """`communication.kind` -> communicator. The first one of an engine is its default.
 
@@ -124,7 +124,6 @@ ENGINES: Mapping[str, EngineEntry] = {
         module="train.engine.timed",
         package="mxnet",
         title="waits",
-        communicators=("horovod", "torch_distributed", "none"),
         precisions=(),
         cpu_precisions=("float32", "float16", "bfloat16"),
         layouts=(),

@@ -186,6 +186,8 @@ class SyntheticImages(_RankImages):
 class BlankImages(_RankImages):
     """Blank batches, as many as the recipe's data set would give."""
 
+    image_type = "float32"
+
     def load(self) -> None:
         """Do nothing."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from configs.errors import ConfigError, UserError
-from configs.registry import ENGINES, installed_engine
+from configs.registry import ENGINES, communicators_of, installed_engine
 from configs.schema import Cluster, Recipe
 from train.rehearse.described_waits import waits_of
 
@@ -94,7 +94,7 @@ def _engine(described: dict[str, Any]) -> dict[str, Any]:
 def _communication(described: dict[str, Any], ranks: int) -> dict[str, Any]:
     """Return the communication of this machine's processors, with the described buckets."""
     return {
-        "kind": ENGINES[installed_engine()].communicators[0],
+        "kind": communicators_of(installed_engine())[0],
         "backend": "gloo",
         "bucket_bytes": described["bucket_bytes"],
         "cycle_time_ms": max(described["cycle_time_ms"], _CYCLE_MS_PER_RANK * ranks),
