@@ -1,0 +1,120 @@
+"""The verbs of the engine: arrays in and out, counts, files of parameters, traces."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from configs.load import load_both
+from data.input.batches import Arrays
+from tests.engines import ALONE
+from train.engine.protocol import Engine, open_engine
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    """Open the engine as a run does."""
+    _, cluster = load_both("digits", "laptop", ["cluster.engine.name=torch", "cluster.engine.threads=2"])
+    return open_engine(cluster, ALONE)
+
+
+def test_threads_are_those_of_the_cluster_file(engine: Engine) -> None:
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+
+
+def test_arrays_from_the_host_are_copies(engine: Engine) -> None:
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    arrays: Arrays = engine
+    array = arrays.from_host(values)
+    taken = arrays.take(array, np.array([1, 0, 1]))
+    values[:] = -1
+    assert engine.to_host(taken).tolist() == [[3, 4, 5], [0, 1, 2], [3, 4, 5]]
+    host = engine.to_host(array)
+    host[:] = 9
+    assert engine.to_number(array.sum()) == 15
+
+
+def test_the_first_element_is_taken_in_every_order_of_memory(engine: Engine) -> None:
+    weight = torch.arange(48.0).view(2, 4, 2, 3).permute(0, 3, 1, 2)
+    assert engine.to_host(engine.first_element(weight)).tolist() == [0.0]
+    assert engine.to_host(engine.flag(weight, is_set=True)).sum() == 48
+
+
+def test_only_valid_images_count(engine: Engine) -> None:
+    logits = engine.from_host(np.eye(4, dtype=np.float32))
+    labels = engine.from_host(np.array([0, 1, 0, 3], np.float32))
+    assert engine.to_number(engine.count_correct(logits, labels, 4)) == 3
+    assert engine.to_number(engine.count_correct(logits, labels, 2)) == 2
+
+
+def test_a_tensor_of_dali_is_copied(engine: Engine) -> None:
+    tensors = pytest.importorskip("nvidia.dali.tensors")
+    values = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    array = engine.from_dali(tensors.TensorCPU(values, "HWC"), is_on_host=True)
+    values[:] = 0
+    np.testing.assert_array_equal(engine.to_host(array), np.arange(24).reshape(2, 3, 4))
+
+
+def test_batch_norm_of_a_pytorch_state_gets_this_programs_names(engine: Engine, tmp_path: Path) -> None:
+    layers = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4))
+    torch.save(layers.state_dict(), tmp_path / "state.pt")
+    read = engine.read_parameters(tmp_path / "state.pt")
+    assert list(read) == ["0.weight", "0.bias", "1_gamma", "1_beta", "1_moving_mean", "1_moving_var"]
+    np.testing.assert_array_equal(read["0.weight"], layers[0].weight.detach().numpy())
+    np.savez(tmp_path / "arrays.npz", a_weight=np.ones(3, np.float32))
+    assert list(engine.read_parameters(tmp_path / "arrays.npz")) == ["a_weight"]
+
+
+class Evil:
+    """Runs code when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        """Make a file that would create another one."""
+        return Path.touch, (Path("evil"),)
+
+
+@pytest.mark.parametrize("kind", ["code", "text", "list", "npz"])
+def test_files_that_are_no_plain_tensors_are_refused_in_one_line(engine: Engine, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / ("file.npz" if kind == "npz" else "file.pt")
+    if kind == "code":
+        torch.save({"weight": Evil()}, path)
+    elif kind == "list":
+        torch.save([torch.ones(1)], path)
+    else:
+        path.write_bytes(b"not a file of tensors" if kind == "text" else pickle.dumps(Evil()))
+    with pytest.raises(UserError, match=r"file\.(pt|npz): (is no state file|holds more)") as caught:
+        engine.read_parameters(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_trace_has_the_operators_between_its_ends_and_no_operator_within_another(
+    engine: Engine, tmp_path: Path
+) -> None:
+    weight = torch.ones(64, 64, requires_grad=True)
+    (weight @ weight).sum().backward()
+    engine.begin_trace(tmp_path / "trace.json")
+    (weight @ weight).relu().sum().backward()
+    engine.end_trace()
+    operators = engine.read_trace(tmp_path / "trace.json")
+    names = [each.name for each in operators]
+    assert {"matmul", "relu", "sum"} <= set(names)
+    assert "mm" not in names[: names.index("relu")], "matmul calls mm"
+    assert all(each.begin_us <= each.end_us for each in operators)
+    assert operators == sorted(operators, key=lambda each: each.begin_us)
+    assert operators[0].begin_us > 1.7e15, "microseconds since 1970"
+
+
+def test_features_are_facts_of_the_library(engine: Engine) -> None:
+    features = engine.features()
+    assert features["gpus"] == torch.cuda.device_count()
+    assert features["MKLDNN"] == torch.backends.mkldnn.is_available()
+    assert {"CUDA", "CUDNN", "GLOO", "MPI", "NCCL"} <= set(features)

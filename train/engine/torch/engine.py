@@ -1,0 +1,196 @@
+"""PyTorch behind `train.engine.protocol.Engine`.
+
+On a CPU every verb computes before it returns. On a GPU, verbs queue on the device's current stream.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from configs.optimizers import Adam, Lars, OptimizerBlock, Sgd
+from configs.schema import Cluster, Recipe
+from train.engine.protocol import Operator, Optimizer, Trainee
+from train.engine.rule_optimizer import RuleOptimizer
+from train.engine.torch.adam import AdamOptimizer
+from train.engine.torch.export import Predict, export_formats
+from train.engine.torch.lars import MomentumOptimizer
+from train.engine.torch.network import TrainedNetwork
+from train.engine.torch.states import read_state
+from train.engine.torch.tracing import Recorder, read_operators
+from train.networks.arch import Network
+from train.rank.identity import Identity
+
+__all__ = ["FUSED", "TorchEngine"]
+
+FUSED: dict[type[OptimizerBlock], Callable[..., Optimizer]] = {
+    Lars: MomentumOptimizer,
+    Sgd: MomentumOptimizer,
+    Adam: AdamOptimizer,
+}
+"""Optimizers with an implementation on multi-tensor operators; all others run by their block's ``update_rule``."""
+
+
+class TorchEngine:
+    """See `train.engine.protocol.Engine`.
+
+    Args:
+        cluster: Precision, layout, threads and device.
+        identity: Which of the node's devices this rank uses.
+    """
+
+    def __init__(self, cluster: Cluster, identity: Identity) -> None:
+        self._settings = cluster.engine
+        torch.set_num_threads(cluster.engine.threads)
+        self._is_gpu = cluster.device == "gpu"
+        self.device = torch.device("cuda", identity.local_rank) if self._is_gpu else torch.device("cpu")
+        self._recorder = Recorder()
+        if self._is_gpu:
+            torch.cuda.set_device(self.device)
+            # Copies of batches wait for nothing but themselves, so they have a stream of their own.
+            self._input_stream = torch.cuda.Stream(self.device)
+            # The warm-up, before the clock starts, tries the algorithms of every convolution.
+            torch.backends.cudnn.benchmark = True
+            # float32 means float32: TF32 has ten bits of fraction. Ask for 16 bits by engine.precision.
+            torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+
+    def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> Trainee:
+        """See `Engine`."""
+        return TrainedNetwork(
+            table,
+            model=recipe.model,
+            loss=recipe.loss,
+            engine=self._settings,
+            device=self.device,
+            accumulate=accumulate,
+        )
+
+    def build_optimizer(
+        self, config: OptimizerBlock, network: Trainee, *, rescale: float, arrivals: Sequence[int]
+    ) -> Optimizer:
+        """Return the optimizer; it updates all tensors together, whatever their ``arrivals``."""
+        build = FUSED.get(type(config))
+        if build is None:
+            return RuleOptimizer(self, config, network, rescale=rescale)
+        return build(config, network, rescale=rescale)
+
+    def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
+        """Read a state file of plain tensors, this program's or torchvision's, or an ``.npz`` file."""
+        return read_state(path)
+
+    def export_formats(self, network: Trainee, prefix: Path) -> Iterator[tuple[str, Predict]]:
+        """Write PyTorch's own formats and ONNX."""
+        assert isinstance(network, TrainedNetwork)
+        return export_formats(network, prefix)
+
+    def zeros(self, shape: Sequence[int]) -> Any:
+        """See `Engine`."""
+        return torch.zeros(tuple(shape), device=self.device)
+
+    def from_host(self, values: np.ndarray) -> Any:
+        """See `Engine`."""
+        return torch.from_numpy(np.array(values, order="C")).to(self.device)
+
+    def from_dali(self, tensor: Any, *, is_on_host: bool) -> Any:
+        """See `Engine`.
+
+        The host waits for a copy from a GPU, which is all that the copy's stream does. The array belongs to that
+        stream, so PyTorch does not hand its memory to the next batch before the steps that read it are done.
+        """
+        if is_on_host:
+            values = torch.from_numpy(np.array(tensor, np.float32))
+            return values.pin_memory().to(self.device, non_blocking=True) if self._is_gpu else values
+        with torch.cuda.stream(self._input_stream):
+            array = torch.empty(tuple(tensor.shape()), device=self.device)
+        tensor.copy_to_external(ctypes.c_void_p(array.data_ptr()), ctypes.c_void_p(self._input_stream.cuda_stream))
+        array.record_stream(torch.cuda.current_stream(self.device))
+        return array
+
+    def take(self, array: Any, rows: np.ndarray) -> Any:
+        """See `Engine`."""
+        return array.index_select(0, torch.from_numpy(rows).to(array.device))
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """See `Engine`; bfloat16, which NumPy does not have, becomes float32."""
+        values = array.float() if array.dtype == torch.bfloat16 else array
+        return np.array(values.cpu().numpy(), order="C")
+
+    def to_number(self, array: Any) -> float:
+        """See `Engine`."""
+        return float(array.item())
+
+    def to_float32(self, array: Any) -> Any:
+        """See `Engine`."""
+        return array.float()
+
+    def copy(self, array: Any) -> Any:
+        """See `Engine`."""
+        return self._marked(array.clone())
+
+    def flag(self, like: Any, *, is_set: bool) -> Any:
+        """See `Engine`."""
+        return torch.full_like(like, float(is_set))
+
+    def first_element(self, array: Any) -> Any:
+        """See `Engine`."""
+        return self._marked(array[(slice(0, 1),) * array.ndim].flatten().clone())
+
+    def _marked(self, array: Any) -> Any:
+        """Note in an array where the queue of a GPU stands now, so that `wait` need not wait for what comes later."""
+        if self._is_gpu:
+            array.queued = torch.cuda.current_stream(self.device).record_event()
+        return array
+
+    def overwrite(self, target: Any, source: Any) -> None:
+        """See `Engine`."""
+        target.copy_(source)
+
+    def count_correct(self, logits: Any, labels: Any, num_valid: int) -> Any:
+        """See `Engine`."""
+        return (logits.to(labels.device).argmax(dim=-1) == labels)[:num_valid].sum()
+
+    def wait(self, array: Any) -> None:
+        """Wait until an array is computed; of a GPU's array without a mark, for everything queued."""
+        if not self._is_gpu:
+            return
+        if (queued := getattr(array, "queued", None)) is not None:
+            queued.synchronize()
+        else:
+            torch.cuda.current_stream(self.device).synchronize()
+
+    def wait_all(self) -> None:
+        """See `Engine`."""
+        if self._is_gpu:
+            torch.cuda.synchronize(self.device)
+
+    def features(self) -> dict[str, Any]:
+        """See `Engine`."""
+        distributed = torch.distributed
+        return {
+            "gpus": torch.cuda.device_count(),
+            "CUDA": torch.backends.cuda.is_built(),
+            "CUDNN": torch._C._has_cudnn,
+            "MKLDNN": torch._C._has_mkldnn,
+            "GLOO": distributed.is_gloo_available(),
+            "MPI": distributed.is_mpi_available(),
+            "NCCL": distributed.is_nccl_available(),
+        }
+
+    def begin_trace(self, path: Path) -> None:
+        """Record with PyTorch's profiler; reductions over torch.distributed are operators too."""
+        self.wait_all()
+        self._recorder.begin(path, is_gpu=self._is_gpu)
+
+    def end_trace(self) -> None:
+        """See `Engine`."""
+        self.wait_all()
+        self._recorder.end()
+
+    def read_trace(self, path: Path) -> list[Operator]:
+        """See `Engine`."""
+        return read_operators(path)

@@ -1,0 +1,103 @@
+"""Writing a trained network as PyTorch's state and program, and as ONNX, and loading each format again."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from train.engine.torch.folding import FoldedInference
+from train.engine.torch.layers import Layers
+from train.engine.torch.network import TrainedNetwork
+from train.engine.torch.onnx_graph import write_onnx
+from train.engine.torch.states import read_state
+from train.networks.arch import Layer, Network
+
+__all__ = ["Predict", "export_formats"]
+
+logger = logging.getLogger(__name__)
+
+Predict = Callable[[Any], np.ndarray]
+"""Takes normalised images [N, C, H, W] and returns logits."""
+
+
+def export_formats(network: TrainedNetwork, prefix: Path) -> Iterator[tuple[str, Predict]]:
+    """Write each format; yield its name and a function that predicts with the network loaded from its files.
+
+    Args:
+        network: A float32 network in NCHW on the CPU.
+        prefix: Beginning of the paths of the files; its folder exists.
+
+    Yields:
+        First ``trained``, the network itself, then ``PyTorch state`` (tensors by name), ``PyTorch program``
+        (`torch.export`), and ``ONNX`` if its packages are installed.
+    """
+    predict = network.inference()
+    yield "trained", lambda images: predict(images).numpy()
+
+    table, epsilon = network.network, network.model.bn_epsilon
+    state = f"{prefix}.pt"
+    tensors = {name: torch.from_numpy(values) for name, values in network.read_weights().items()}
+    tensors |= {name: torch.from_numpy(values) for name, values in network.read_statistics().items()}
+    torch.save(tensors, state)
+    loaded = {name: torch.from_numpy(values) for name, values in read_state(Path(state)).items()}
+    restored = FoldedInference(table, loaded, epsilon=epsilon, dtype=torch.float32)
+    yield "PyTorch state", _without_graph(restored)
+
+    program = f"{prefix}.pt2"
+    _write_program(_Inference(table, tensors, epsilon), network.image_shape, program)
+    yield "PyTorch program", _without_graph(torch.export.load(program).module())
+
+    if missing := [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]:
+        logger.warning("no ONNX file is written: not installed: %s", ", ".join(missing))
+        return
+    import onnxruntime  # noqa: PLC0415 (slow)
+
+    onnx = f"{prefix}.onnx"
+    write_onnx(table, {name: values.numpy() for name, values in tensors.items()}, epsilon, onnx)
+    session = onnxruntime.InferenceSession(onnx, providers=["CPUExecutionProvider"])
+    yield "ONNX", lambda images: session.run(None, {"data": images.numpy()})[0]
+
+
+def _without_graph(predict: Callable[[Any], Any]) -> Predict:
+    def logits(images: Any) -> np.ndarray:
+        with torch.inference_mode():
+            values: np.ndarray = predict(images).numpy()
+        return values
+
+    return logits
+
+
+class _Inference(nn.Module):  # type: ignore[misc]
+    """The network in inference, with batch norm as in training, for `torch.export`."""
+
+    def __init__(self, table: Network, tensors: Mapping[str, Any], epsilon: float) -> None:
+        super().__init__()
+        self._epsilon, self._names = epsilon, tuple(tensors)
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor)
+        self._layers = Layers(table, normalise=self._normalise)
+
+    def _normalise(self, layer: Layer, values: Any) -> Any:
+        mean, variance, gamma, beta = (
+            getattr(self, f"{layer.name}_{kind}") for kind in ("moving_mean", "moving_var", "gamma", "beta")
+        )
+        return functional.batch_norm(values, mean, variance, gamma, beta, eps=self._epsilon)
+
+    def forward(self, images: Any) -> Any:
+        return self._layers(images, {name: getattr(self, name) for name in self._names})
+
+
+def _write_program(module: nn.Module, image_shape: tuple[int, ...], path: str) -> None:
+    """Write a module as a program for any number of images."""
+    # From a batch of one, the exporter would conclude that a batch is always one.
+    images = torch.zeros((2, *image_shape))
+    batch = torch.export.Dim("batch", min=1)
+    torch.export.save(torch.export.export(module, (images,), dynamic_shapes=({0: batch},)), path)

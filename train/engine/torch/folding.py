@@ -1,0 +1,82 @@
+"""Inference without batch norm: running statistics, gamma and beta become part of the convolutions.
+
+In inference, batch norm is y = (x - mean) s + beta with s = gamma / sqrt(variance + epsilon), for each channel. After a
+convolution whose output nothing else reads, the batch norm disappears: the convolution's weight is multiplied by s, and
+its bias becomes beta + (bias - mean) s. Any other batch norm (DenseNet has them after concatenations) becomes one
+multiplication and one addition per channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from train.engine.torch.layers import Layers
+from train.networks.arch import Layer, Network
+
+__all__ = ["FoldedInference"]
+
+
+class FoldedInference:
+    """The network from images to logits, with every batch norm folded.
+
+    Args:
+        network: The table of layers.
+        tensors: Float32 weights and running statistics by name, as they are now.
+        epsilon: Added to the variance.
+        dtype: Type in which convolutions and dense layers compute.
+    """
+
+    def __init__(self, network: Network, tensors: Mapping[str, Any], *, epsilon: float, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._folded = _folds(network)
+        self._tensors: dict[str, Any] = {}
+        for layer in network.layers:
+            if layer.kind == "bn":
+                self._fold(layer, tensors, epsilon)
+            elif layer.name not in self._folded:
+                self._tensors |= {each.name: tensors[each.name].to(dtype, copy=True) for each in layer.parameters}
+        self._layers = Layers(network, normalise=self._normalise)
+
+    def _fold(self, norm: Layer, tensors: Mapping[str, Any], epsilon: float) -> None:
+        """Compute what a batch norm leaves behind."""
+        source = norm.inputs[0]
+        mean, variance = (tensors[f"{norm.name}_moving_{moment}"] for moment in ("mean", "var"))
+        scale = tensors[f"{norm.name}_gamma"] / torch.sqrt(variance + epsilon)
+        shift = tensors[f"{norm.name}_beta"] - mean * scale
+        if source in self._folded:
+            bias = tensors.get(f"{source}_bias")
+            self._tensors[f"{source}_weight"] = (tensors[f"{source}_weight"] * _per_channel(scale, 0)).to(self._dtype)
+            self._tensors[f"{source}_bias"] = (shift if bias is None else shift + bias * scale).to(self._dtype)
+        else:
+            self._tensors[f"{norm.name}_scale"] = _per_channel(scale, 1).to(self._dtype)
+            self._tensors[f"{norm.name}_shift"] = _per_channel(shift, 1).to(self._dtype)
+
+    def _normalise(self, norm: Layer, values: Any) -> Any:
+        if norm.inputs[0] in self._folded:
+            return values
+        return torch.addcmul(self._tensors[f"{norm.name}_shift"], values, self._tensors[f"{norm.name}_scale"])
+
+    def __call__(self, images: Any) -> Any:
+        """Queue inference on images [N, C, H, W] and return float32 logits, shape (batch, classes)."""
+        return self._layers(images.to(self._dtype), self._tensors).float()
+
+
+def _per_channel(values: Any, axis: int) -> Any:
+    """Return a vector in the shape in which it multiplies a four-dimensional tensor along an axis."""
+    return values.reshape([-1 if each == axis else 1 for each in range(4)])
+
+
+def _folds(network: Network) -> frozenset[str]:
+    """Return the names of the convolutions whose only reader is a batch norm."""
+    readers: dict[str, list[Layer]] = {}
+    for layer in network.layers:
+        for name in layer.inputs:
+            readers.setdefault(name, []).append(layer)
+    return frozenset(
+        layer.name
+        for layer in network.layers
+        if layer.kind == "conv" and [reader.kind for reader in readers.get(layer.name, [])] == ["bn"]
+    )

@@ -1,0 +1,85 @@
+"""The layers of a network's table as PyTorch operators, on named tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from train.networks.arch import Layer, Network
+
+__all__ = ["Layers", "Normalise", "no_dropout"]
+
+Normalise = Callable[[Layer, Any], Any]
+"""Takes a row of batch norm and its input, and returns its output."""
+
+
+def no_dropout(_layer: Layer, values: Any) -> Any:
+    """Return the input: dropout in inference."""
+    return values
+
+
+class Layers:
+    """The rows of a table, computed one after another.
+
+    Args:
+        network: The table of layers.
+        normalise: Batch norm, of training, of inference or folded.
+        drop: Dropout; the same arguments.
+    """
+
+    def __init__(self, network: Network, *, normalise: Normalise, drop: Normalise = no_dropout) -> None:
+        self._rows = network.layers
+        self._normalise, self._drop = normalise, drop
+        last_reader = {name: row.name for row in self._rows for name in row.inputs}
+        # An output that nothing reads any more is freed, which matters in inference.
+        self._done = {row.name: [name for name in row.inputs if last_reader[name] == row.name] for row in self._rows}
+        read = [name for row in self._rows for name in row.inputs]
+        # ReLU and addition overwrite an input that nothing else reads; the images belong to the caller.
+        self._alone = {name for name in read if read.count(name) == 1} - {"data"}
+
+    def __call__(self, images: Any, tensors: Mapping[str, Any]) -> Any:
+        """Return the logits, shape (batch, classes).
+
+        Args:
+            images: Shape [N, C, H, W] in any order of memory, in the type of the weights.
+            tensors: ``NAME_weight`` of every convolution and dense layer, and ``NAME_bias`` of those that have one.
+        """
+        outputs = {"data": images}
+        for row in self._rows:
+            inputs = [outputs[name] for name in row.inputs]
+            outputs[row.name] = self._output(row, inputs, tensors)
+            for name in self._done[row.name]:
+                outputs.pop(name, None)
+        return outputs[self._rows[-1].name]
+
+    def _output(self, row: Layer, inputs: Sequence[Any], tensors: Mapping[str, Any]) -> Any:
+        first, may_overwrite = inputs[0], row.inputs[0] in self._alone
+        if row.kind in ("conv", "dense"):
+            return _product(row, first, tensors[f"{row.name}_weight"], tensors.get(f"{row.name}_bias"))
+        if row.kind == "bn":
+            return self._normalise(row, first)
+        if row.kind == "dropout":
+            return self._drop(row, first)
+        if row.kind == "relu":
+            return first.relu_() if may_overwrite else first.relu()
+        if row.kind == "add":
+            return first.add_(inputs[1]) if may_overwrite else first + inputs[1]
+        return torch.cat(list(inputs), dim=1) if row.kind == "concat" else _pooled(row, first)
+
+
+def _product(row: Layer, values: Any, weight: Any, bias: Any) -> Any:
+    """Return the output of a convolution or of a dense layer, which reads its input channel by channel."""
+    if row.kind == "dense":
+        return functional.linear(values.flatten(1), weight, bias)
+    return functional.conv2d(values, weight, bias, row.stride, row.padding)
+
+
+def _pooled(row: Layer, values: Any) -> Any:
+    """Return the output of a pooling layer; padding counts in averages, as in MXNet."""
+    if row.kind == "global_pool":
+        return functional.adaptive_avg_pool2d(values, 1)
+    pool = functional.max_pool2d if row.kind == "max_pool" else functional.avg_pool2d
+    return pool(values, row.kernel, row.stride, row.padding)

@@ -1,0 +1,252 @@
+"""A table of layers as a network in PyTorch, with its loss. This module knows no rank and no data.
+
+With float16 or bfloat16, convolutions and dense layers compute with weights of that type. Each of these weights has a
+float32 master, which is initialised, updated and included in checksums. Parameters of batch norm, logits and loss are
+float32. Gradients are sums over images, never means, which keeps them within the range of float16 without a loss scale.
+
+With layout NHWC, images arrive as [N, H, W, C], and weights and activations have that order in memory (PyTorch's
+``channels_last``). The shapes of weights and gradients are those of OIHW in both layouts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from configs.schema import EngineSettings, Loss, Model
+from train.engine.torch.folding import FoldedInference
+from train.engine.torch.layers import Layers
+from train.engine.torch.losses import losses_of
+from train.networks.arch import Layer, Network, Parameter
+
+__all__ = ["TrainedNetwork"]
+
+Array = Any
+"""A tensor of PyTorch, whose methods are typed in part only."""
+
+_IMAGE_AXES = 4
+
+
+class TrainedNetwork:
+    """The network as one rank holds it: parameters, gradients, batch-norm statistics.
+
+    Args:
+        network: The table of layers.
+        model: Constants of batch norm.
+        loss: Kind of loss and label smoothing.
+        engine: Precision, layout, and the number of accumulated micro-batches that may be queued on a GPU.
+        device: PyTorch's device.
+        accumulate: Add each backward to the gradients instead of replacing them; the sums are always float32.
+
+    Attributes:
+        weights: Tensors that the network computes with, in the order of ``parameters``.
+        masters: The weights in float32; where a weight is float32 already, the very same tensor.
+        gradients: Sums over images that backward leaves. Those of one type are neighbours in memory, last layer first,
+            so that most buckets are one piece of memory.
+        image_shape: Shape of one image in the engine's layout.
+        label_shape: Shape of one image's label.
+    """
+
+    def __init__(
+        self, network: Network, *, model: Model, loss: Loss, engine: EngineSettings, device: torch.device,
+        accumulate: bool,
+    ) -> None:  # fmt: skip
+        self.network, self.model = network, model
+        self.label_shape = (network.num_classes,) if loss.kind == "sigmoid" else ()
+        axes = {"C": network.input_channels, "H": network.image_size, "W": network.image_size}
+        self.image_shape = tuple(axes[axis] for axis in engine.layout if axis != "N")
+        self.parameters: tuple[Parameter, ...] = network.parameters
+        self._loss_block, self._device, self._accumulate = loss, device, accumulate
+        self._is_nhwc, self._run_ahead = engine.layout == "NHWC", engine.run_ahead_steps
+        self._dtype: torch.dtype = getattr(torch, engine.precision)
+        self._generator = torch.Generator(device)
+        self._queued: deque[Any] = deque()
+        self._loss: Any = None
+        self._batch_statistics: list[tuple[Any, Any]] = []
+        self._layers = Layers(network, normalise=self._normalise, drop=self._drop)
+        self._allocate()
+
+    def _allocate(self) -> None:
+        types = [torch.float32 if each.kind in ("gamma", "beta") else self._dtype for each in self.parameters]
+        self.masters = [self._stored(torch.zeros(each.size, device=self._device), each) for each in self.parameters]
+        self.weights = [master.to(dtype) for master, dtype in zip(self.masters, types, strict=True)]
+        sums = [torch.float32 if self._accumulate else dtype for dtype in types]
+        self.gradients = self._neighbours(sums)
+        # The leaves of the graph share the memory of the weights, which everybody else may then change in place.
+        self._leaves = {
+            each.name: weight.detach().requires_grad_()
+            for each, weight in zip(self.parameters, self.weights, strict=True)
+        }
+        self._missing: set[int] = set()
+        self._arrived: Callable[[int], None] | None = None
+        for index, leaf in enumerate(self._leaves.values()):
+            leaf.register_post_accumulate_grad_hook(self._receiver(index))
+        self._statistics: dict[str, Any] = {}
+        for layer in self.network.layers:
+            if layer.kind == "bn":
+                self._statistics[f"{layer.name}_moving_mean"] = torch.zeros(layer.out_channels, device=self._device)
+                self._statistics[f"{layer.name}_moving_var"] = torch.ones(layer.out_channels, device=self._device)
+
+    def _stored(self, memory: Array, parameter: Parameter) -> Array:
+        """Return a piece of memory as a tensor of a parameter's shape, in the order of the layout."""
+        if not self._is_nhwc or len(parameter.shape) != _IMAGE_AXES:
+            return memory.view(parameter.shape)
+        out, channels, height, width = parameter.shape
+        return memory.view(out, height, width, channels).permute(0, 3, 1, 2)
+
+    def _neighbours(self, types: Sequence[torch.dtype]) -> list[Array]:
+        """Return a tensor of zeros for every parameter; those of one type lie in one piece of memory, last first."""
+        made: dict[int, Array] = {}
+        for dtype in dict.fromkeys(types):
+            indices = [index for index in reversed(range(len(types))) if types[index] == dtype]
+            sizes = [self.parameters[index].size for index in indices]
+            pieces = torch.split(torch.zeros(sum(sizes), dtype=dtype, device=self._device), sizes)
+            made |= {
+                index: self._stored(piece, self.parameters[index]) for index, piece in zip(indices, pieces, strict=True)
+            }
+        return [made[index] for index in range(len(types))]
+
+    @property
+    def statistics(self) -> Sequence[Array]:
+        """Return the batch-norm running means and variances, by layer."""
+        return list(self._statistics.values())
+
+    def seed_dropout(self, seed: int) -> None:
+        """Set the 31-bit seed from which dropout draws until the next call; the same on any number of threads."""
+        self._generator.manual_seed(seed)
+
+    def _drop(self, layer: Layer, values: Any) -> Any:
+        kept = torch.empty_like(values).bernoulli_(1 - layer.rate, generator=self._generator)
+        return values * kept.div_(1 - layer.rate)
+
+    def _normalise(self, layer: Layer, values: Any) -> Any:
+        gamma, beta = self._leaves[f"{layer.name}_gamma"], self._leaves[f"{layer.name}_beta"]
+        # What torch.nn.functional.batch_norm calls. It alone returns the batch's statistics.
+        normalised, mean, inverse_std, *_ = torch._batch_norm_impl_index(
+            values, gamma, beta, None, None, True, 0.0, self.model.bn_epsilon, torch.backends.cudnn.enabled
+        )
+        self._batch_statistics.append((mean, inverse_std))
+        return normalised
+
+    def _move_statistics(self) -> None:
+        """Move the running statistics towards those of the batch.
+
+        The variance is that of the batch itself, as in MXNet. PyTorch's own running variance would be an estimate for
+        all images, n / (n - 1) times larger.
+        """
+        if not self._batch_statistics:
+            return
+        means, inverse_stds = (list(column) for column in zip(*self._batch_statistics, strict=True))
+        self._batch_statistics.clear()
+        variances = torch._foreach_pow(inverse_stds, -2)
+        torch._foreach_sub_(variances, self.model.bn_epsilon)
+        share, running = 1 - self.model.bn_momentum, list(self._statistics.values())
+        torch._foreach_lerp_(running[0::2], means, share)
+        torch._foreach_lerp_(running[1::2], variances, share)
+
+    def forward(self, images: Array, labels: Array) -> Array:
+        """Queue the forward pass of one micro-batch and return the sum of its losses, shape (1,)."""
+        logits = self._layers(self._channels_first(images).to(self._dtype), self._leaves).float()
+        losses = losses_of(logits, labels.to(self._device), self._loss_block)
+        self._move_statistics()
+        self._loss = losses.sum().reshape(1)
+        return self._loss.detach()
+
+    def _channels_first(self, images: Array) -> Array:
+        """Return images as [N, C, H, W], whatever their order in memory."""
+        images = images.to(self._device)
+        return images.permute(0, 3, 1, 2) if self._is_nhwc else images
+
+    def backward(self, arrived: Callable[[int], None] | None = None) -> None:
+        """Compute, or on a GPU queue, the backward pass of the last `forward`; gradients are sums over images.
+
+        ``arrived`` is called during the backward pass, for each gradient as soon as it is computed or queued.
+        """
+        loss, self._loss = self._loss, None
+        self._arrived, self._missing = arrived, set(range(len(self.parameters)))
+        loss.backward()
+        for index in sorted(self._missing, reverse=True):
+            if not self._accumulate:
+                self.gradients[index].zero_()
+            self._announce(index)
+        self._bound_queue()
+
+    def _receiver(self, index: int) -> Callable[[Array], None]:
+        """Return the hook that takes a gradient out of the graph, into the memory that is reduced and read."""
+
+        def receive(leaf: Array) -> None:
+            gradient, leaf.grad = leaf.grad, None
+            assert gradient is not None
+            if self._accumulate:
+                self.gradients[index].add_(gradient)
+            else:
+                self.gradients[index].copy_(gradient)
+            self._announce(index)
+
+        return receive
+
+    def _announce(self, index: int) -> None:
+        self._missing.discard(index)
+        if self._arrived is not None:
+            self._arrived(index)
+
+    def _bound_queue(self) -> None:
+        """Wait for an older micro-batch where many are accumulated, because the images of a queue take memory."""
+        if self._accumulate and self._device.type == "cuda":
+            self._queued.append(torch.cuda.current_stream(self._device).record_event())
+            if len(self._queued) > self._run_ahead:
+                self._queued.popleft().synchronize()
+
+    def inference(self) -> Callable[[Array], Array]:
+        """Fold batch norm into the weights as they are now; return the function from images to logits."""
+        folded = FoldedInference(
+            self.network, self.tensors(), epsilon=self.model.bn_epsilon, dtype=self._dtype
+        )  # fmt: skip
+
+        def predict(images: Array) -> Array:
+            with torch.inference_mode():
+                return folded(self._channels_first(images))
+
+        return predict
+
+    def tensors(self) -> dict[str, Array]:
+        """Return the float32 weights and the running statistics by name, as they are stored."""
+        names = (each.name for each in self.parameters)
+        return {**dict(zip(names, self.masters, strict=True)), **self._statistics}
+
+    def zero_gradients(self) -> None:
+        """Clear the gradients before a new sum over micro-batches."""
+        torch._foreach_zero_(self.gradients)
+
+    def load_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Set every parameter from float32 arrays in OIHW, and the running statistics where ``weights`` has them.
+
+        Without statistics in ``weights``, means are set to 0 and variances to 1.
+        """
+        assert set(weights) - set(self._statistics) == set(self._leaves)
+        for each, weight, master in zip(self.parameters, self.weights, self.masters, strict=True):
+            master.copy_(torch.from_numpy(np.ascontiguousarray(weights[each.name])))
+            if weight is not master:
+                weight.copy_(master)
+        for name, statistic in self._statistics.items():
+            if name in weights:
+                statistic.copy_(torch.from_numpy(np.ascontiguousarray(weights[name])))
+            else:
+                statistic.fill_(1.0 if name.endswith("_moving_var") else 0.0)
+
+    def read_statistics(self) -> dict[str, np.ndarray]:
+        """Copy the running statistics to the host, float32; waits."""
+        return {name: np.array(statistic.cpu().numpy()) for name, statistic in self._statistics.items()}
+
+    def read_weights(self) -> dict[str, np.ndarray]:
+        """Copy every parameter in float32 to the host, in OIHW; waits."""
+        return dict(self.each_weight())
+
+    def each_weight(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the items of `read_weights` one by one, so that only one copy exists at a time."""
+        for each, master in zip(self.parameters, self.masters, strict=True):
+            yield each.name, np.array(master.cpu().numpy(), order="C")

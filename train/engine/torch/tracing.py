@@ -1,0 +1,67 @@
+"""Recording operators with PyTorch's profiler, and reading its files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile
+
+from train.engine.protocol import Operator
+
+__all__ = ["Recorder", "read_operators"]
+
+_KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
+_COMMUNICATION = ("gloo:", "mpi:", "nccl:", "ncclDevKernel", "ncclKernel")
+_BEGINNINGS = ("aten::", *_COMMUNICATION)
+
+
+class Recorder:
+    """Records operators into a file, once or several times."""
+
+    _profile: profile | None = None
+    _path: Path | None = None
+
+    def begin(self, path: Path, *, is_gpu: bool) -> None:
+        """Start to record."""
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
+        self._profile, self._path = profile(activities=activities), path
+        self._profile.start()
+
+    def end(self) -> None:
+        """Stop, and write the file."""
+        assert self._profile is not None
+        self._profile.stop()
+        self._profile.export_chrome_trace(str(self._path))
+        self._profile = None
+
+
+def read_operators(path: Path) -> list[Operator]:
+    """Return the operators in a file of PyTorch's profiler, ordered by their beginnings.
+
+    They are the kernels of a GPU, where there are some, else the operators that no other operator called.
+    """
+    content = json.loads(path.read_text(encoding="utf-8"))
+    base_us = content.get("baseTimeNanoseconds", 0) / 1000
+    events = [event for event in content["traceEvents"] if event.get("ph") == "X"]
+    kernels = [event for event in events if event.get("cat") in _KERNELS]
+    called = (event for event in events if event["name"].startswith(_BEGINNINGS))
+    operators = [_operator(event, base_us) for event in kernels or _outermost(called)]
+    return sorted(operators, key=lambda operator: operator.begin_us)
+
+
+def _outermost(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the events that lie within no other event of their thread."""
+    end, thread = 0.0, None
+    for event in sorted(events, key=lambda each: (str(each["tid"]), each["ts"], -each["dur"])):
+        if event["tid"] != thread or event["ts"] >= end:
+            end, thread = event["ts"] + event["dur"], event["tid"]
+            yield event
+
+
+def _operator(event: dict[str, Any], base_us: float) -> Operator:
+    name, begin_us = event["name"], base_us + event["ts"]
+    is_communication = name.startswith(_COMMUNICATION)
+    return Operator(name.removeprefix("aten::"), round(begin_us), round(begin_us + event["dur"]), is_communication)
