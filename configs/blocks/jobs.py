@@ -122,6 +122,12 @@ class Scheduler(Section):
         "is not.",
         json_schema_extra={"unit": "requeues"},
     )
+    check_first: bool = Field(
+        False,
+        description="Whether a job examines its nodes before it trains, as ./run.sh doctor --step does, and ends if a "
+        "check fails. It takes under two minutes. Jobs in containers, and of launchers that need a list of hosts, skip "
+        "it.",
+    )
     setup: Texts = Field(
         (), description="Shell lines at the beginning of the job script, for example module load openmpi."
     )

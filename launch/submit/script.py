@@ -48,6 +48,7 @@ def render_script(spec: JobSpec, scheduler: JobScheduler, directives: Sequence[s
         _commands(spec, scheduler),
         _signals(spec, scheduler),
         _launch_function(spec),
+        *([_check()] if _checks_first(spec, scheduler) else []),
         _main_loop(spec, scheduler),
     ]
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
@@ -165,6 +166,23 @@ def _launch_function(spec: JobSpec) -> list[str]:
         "  launched=",
         *(['  kill "$server" 2>/dev/null && wait "$server" || true'] if serves else []),
         "}",
+    ]
+
+
+def _checks_first(spec: JobSpec, scheduler: JobScheduler) -> bool:
+    """Return whether the job examines its nodes first; the doctor has to be able to start ranks by itself."""
+    cluster = spec.cluster
+    can_start = cluster.launcher == "local" or cluster.launcher in scheduler.host_finders
+    return cluster.scheduler.check_first and can_start and cluster.container.runtime == "none"
+
+
+def _check() -> list[str]:
+    return [
+        "# The nodes are examined first; --set cluster.scheduler.check_first=false switches this off.",
+        f'if ! "$python" -I -m {Program.DOCTOR_VERB.value} doctor --recipe "${{runs[0]}}/config.yaml" --step; then',
+        "  printf 'error: the nodes failed a check, see above; nothing was trained\\n' >&2",
+        "  exit 1",
+        "fi",
     ]
 
 

@@ -97,6 +97,12 @@ launch() {
   launched=
 }
 
+# The nodes are examined first; --set cluster.scheduler.check_first=false switches this off.
+if ! "$python" -I -m launch.doctor doctor --recipe "${runs[0]}/config.yaml" --step; then
+  printf 'error: the nodes failed a check, see above; nothing was trained\n' >&2
+  exit 1
+fi
+
 worst=0
 for run in "${runs[@]}"; do
   result=79

@@ -115,6 +115,8 @@ def test_ranks_of_a_job_meet_over_mpi(launcher: str, tmp_path: Path, monkeypatch
         monkeypatch.setenv(name, "1")
     folder = tmp_path / "run"
     cluster = CLUSTER.replace("launcher: srun", f"launcher: {launcher}").replace("262144", "262144, backend: mpi")
+    checks_first = launcher == "srun"
+    cluster = cluster.replace("kind: slurm", f"kind: slurm, check_first: {str(checks_first).lower()}")
     job = submit(cluster, folder, overrides=["run.max_steps=2"])
     wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log")
     log = (folder / "job.log").read_text(encoding="utf-8")
@@ -122,6 +124,19 @@ def test_ranks_of_a_job_meet_over_mpi(launcher: str, tmp_path: Path, monkeypatch
     assert (read_summary(folder)["status"], read_summary(folder)["world_size"]) == ("success", 2)
     assert re.search(r"^rank 1 of 2 on node2 ", log, re.MULTILINE)
     assert "HOROVOD_CONTROLLER=mpi" in log
+    assert bool(re.search(r"^OK +step: .* images/s on 2 ranks; forward ", log, re.MULTILINE)) == checks_first
+
+
+def test_a_job_whose_nodes_fail_a_check_trains_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    cluster = CLUSTER.replace("kind: slurm", "kind: slurm, check_first: true")
+    job = submit(cluster, folder, overrides=["data.source=digits", f"cluster.paths.stage={tmp_path}/cluster.yaml"])
+    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log")
+    log = (folder / "job.log").read_text(encoding="utf-8")
+    assert _state(job)[:2] == ("FAILED", "1:0"), log
+    assert re.search(r"^FAIL +stage", log, re.MULTILINE)
+    assert "error: the nodes failed a check, see above; nothing was trained" in log
+    assert not (folder / "summary.json").exists()
 
 
 def test_a_cell_of_a_study_is_a_job_whose_row_the_next_sweep_finds(
