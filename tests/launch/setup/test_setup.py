@@ -80,6 +80,16 @@ def test_a_stage_is_done_until_its_digest_changes_or_it_begins_again(tmp_path: P
     assert not State(environment).is_done("wheels", digest("a", 1))
 
 
+def test_mpi_stays_known_where_the_machine_of_the_run_has_no_compiler_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    environment = Environment(tmp_path / "environment")
+    assert not State(environment).has_mpi
+    State(environment).reset("cpu", has_mpi=True)
+    assert State(environment).has_mpi
+
+
 def test_a_damaged_state_file_counts_as_nothing_done(tmp_path: Path) -> None:
     environment = Environment(tmp_path)
     environment.state_file.write_text('{"stages": {"ve', encoding="utf-8")

@@ -52,6 +52,7 @@ def test_the_text_says_why_the_record_is_open(capsys: pytest.CaptureFixture[str]
     ("arguments", "message"),
     [
         (["digits", "--cluser", "laptop"], "error: '--cluser' is not expected here; did you mean '--cluster'?"),
+        (["digits", "--cluser=laptop"], "error: '--cluser' is not expected here; did you mean '--cluster'?"),
         (["nosuch"], "error: recipe: got 'nosuch'"),
         (["abci-b86016", "--set", "cluster.ranks_per_node=5"], "error: batch.global_size: got 86016, allowed: a "),
         (["digits", "--plot", "/nonexistent/rate.png"], "error: /nonexistent/rate.png: cannot be written"),

@@ -55,3 +55,4 @@ def test_start_up_of_the_record_and_what_seeding_and_overlap_save() -> None:
     assert predict_startup(2048, overlapped=False).total_s == pytest.approx(best.total_s + best.pipeline_s)
     assert predict_startup(2048, seeded=False).total_s > best.total_s + 3
     assert predict_startup(1, seeded=False).weights_s == 0
+    assert predict_startup(1).total_s == pytest.approx(8.0 + 3.6 + 0.25 + 0.5)
