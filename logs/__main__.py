@@ -86,13 +86,17 @@ def _printable(text: str) -> str:
 
 
 def _report(options: Namespace) -> int:
-    """Write the page or the picture and print its path, or print the figures as JSON."""
-    from logs.show.report import figures_of, write_picture, write_report
+    """Write the page, the picture or the curves and print the path, or print the figures as JSON."""
+    from logs.show.report import figures_of, write_curves, write_events, write_picture, write_report
 
     if options.json:
         print(json.dumps(figures_of(options.paths), indent=2, allow_nan=False))
     elif options.plot:
         print(write_picture(options.paths, options.plot))
+    elif options.csv:
+        print(write_curves(options.paths, options.csv))
+    elif options.tensorboard:
+        print(write_events(options.paths, options.tensorboard))
     else:
         print(write_report(options.paths, options.out))
     return 0
@@ -185,6 +189,13 @@ def _add_report(verbs: _SubParsersAction[Parser]) -> None:
     instead.add_argument("--json", action="store_true", help="print each log's figures instead of writing a page")
     instead.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw accuracy and loss by epoch, as SVG or PNG, instead of a page"
+    )
+    instead.add_argument("--csv", type=Path, metavar="FILE", help="write the curves, a point a line, instead of a page")
+    instead.add_argument(
+        "--tensorboard",
+        type=Path,
+        metavar="DIR",
+        help="write the curves for TensorBoard (needs tensorboardX)",
     )
     verb.set_defaults(run=_report)
 

@@ -12,7 +12,7 @@ from logs.show.chart import Band, Bar, BarChart, Captioned, LineChart, Scale, Se
 from logs.show.reported_run import ReportedRun
 from logs.usage import Sample
 
-__all__ = ["course", "figures", "utilisation"]
+__all__ = ["course", "figures", "samples_of", "utilisation"]
 
 _Point = tuple[float, float | None]
 _Sample = tuple[Any, Any, Any]
@@ -58,6 +58,19 @@ def _all(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
         name = f"{run.name}, " if len(runs) > 1 else ""
         ranks = BarChart("Time of a step by rank", "ms of a median step", _ranks(run), _SHARE_NAMES)
         yield Captioned(f"Time of a step by rank: {name}{_slowest(run)}", ranks)
+
+
+def samples_of(run: ReportedRun) -> dict[str, list[_Sample]]:
+    """Return the curves of a run: name -> (epoch, seconds since run_start, value) of each point."""
+    if not run.record.is_of_images:
+        return {}
+    return {
+        "accuracy": _accuracy(run),
+        "loss": _metric("loss")(run),
+        "learning_rate": _metric("lr")(run),
+        "images_per_s": _throughput(run),
+        "evaluation_s": _evaluation_s(run),
+    }
 
 
 def utilisation(samples: Mapping[str, Sequence[Sample]]) -> Iterator[Captioned]:

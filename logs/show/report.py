@@ -12,14 +12,15 @@ from configs.errors import UserError
 from logs.disk import write_text
 from logs.read.files import logs_in, regular_file
 from logs.show.chart import LineChart
+from logs.show.curves import write_csv, write_tensorboard
 from logs.show.drawing import save_charts
 from logs.show.figures import course
 from logs.show.page import render
 from logs.show.reported_run import ReportedRun, gather_run, summarise
 
-__all__ = ["figures_of", "write_picture", "write_report"]
+__all__ = ["figures_of", "write_curves", "write_events", "write_picture", "write_report"]
 
-_OUTPUTS = (".html", ".htm", ".svg", ".png")
+_OUTPUTS = (".html", ".htm", ".svg", ".png", ".csv")
 """Files of these kinds in a run folder are earlier pages and pictures, which may be replaced."""
 _WRITABLE = 0o222
 
@@ -86,6 +87,27 @@ def write_picture(paths: Sequence[Path], file: Path) -> Path:
         raise UserError(f"{', '.join(map(str, paths))}: no evaluation and no loss to draw; give a run that has trained")
     save_charts(file, charts)
     return file
+
+
+def write_curves(paths: Sequence[Path], file: Path) -> Path:
+    """Write the curves of all runs as CSV; return the path of the file.
+
+    Raises:
+        UserError: If there is no such run or log, or the file cannot be written.
+    """
+    _require_replaceable("--csv", file, paths)
+    write_csv(_gather_all(paths), file)
+    return file
+
+
+def write_events(paths: Sequence[Path], folder: Path) -> Path:
+    """Write the curves of all runs as TensorBoard's event files; return the folder.
+
+    Raises:
+        UserError: If there is no such run or log, TensorBoard's library is missing, or the folder cannot be written.
+    """
+    write_tensorboard(_gather_all(paths), folder)
+    return folder
 
 
 def _require_replaceable(option: str, file: Path, paths: Sequence[Path]) -> None:

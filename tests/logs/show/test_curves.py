@@ -1,0 +1,50 @@
+"""The curves go to other programs with the values that the log has."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from logs.__main__ import main
+from logs.show.curves import write_tensorboard
+from logs.show.reported_run import gather_run
+from tests.logs import samples
+
+
+def test_csv_has_the_points_of_each_curve_with_epoch_and_seconds(tmp_path: Path) -> None:
+    run, out = samples.run_folder(tmp_path / "run"), tmp_path / "new" / "curves.csv"
+    assert main(["report", str(run), "--csv", str(out)]) == 0
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    accuracies = [(row["epoch"], row["seconds"], row["value"]) for row in rows if row["curve"] == "accuracy"]
+    assert accuracies == [("4.0", "41.0", "0.38"), ("8.0", "82.0", "0.76")]
+    losses = [row for row in rows if row["curve"] == "loss"]
+    assert [float(row["value"]) for row in losses] == pytest.approx([2.3 / epoch for epoch in range(1, 9)])
+    assert {row["run"] for row in rows} == {"run"}
+
+
+def test_tensorboard_without_its_library_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(UserError, match="pip install tensorboardX"):
+        write_tensorboard([gather_run(samples.run_folder(tmp_path / "run"))], tmp_path / "events")
+    assert not (tmp_path / "events").exists()
+
+
+def test_event_files_hold_the_curves_of_each_run(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    from tensorboardX.proto.event_pb2 import Event
+
+    run = samples.run_folder(tmp_path / "run")
+    assert main(["report", str(run), "--tensorboard", str(tmp_path / "events")]) == 0
+    (file,) = (tmp_path / "events" / "run").iterdir()
+    content, accuracies = file.read_bytes(), []
+    while content:  # A record is its length (8 bytes), a checksum (4), an event, and a checksum (4).
+        size = int.from_bytes(content[:8], "little")
+        event = Event.FromString(content[12 : 12 + size])
+        accuracies += [(event.step, each.simple_value) for each in event.summary.value if each.tag == "accuracy"]
+        content = content[16 + size :]
+    assert accuracies == [(4000, pytest.approx(0.38)), (8000, pytest.approx(0.76))]
