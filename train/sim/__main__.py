@@ -30,6 +30,7 @@ examples:
   ./run.sh simulate --validate points.csv                             predicted against measured rates
   ./run.sh simulate --validate points.csv --held-out largest          the same by fits that have not seen the row
   ./run.sh simulate --calibrate points.csv                            fit the constants, with held-out errors
+  ./run.sh simulate --calibrate runs/digits-20261121-044500           measured steps of this program, on CPU or GPU
   ./run.sh simulate --calibrate-here && ./run.sh simulate digits      a run on this machine
 exit status: 0 done, 2 wrong input
 """
@@ -124,7 +125,14 @@ def _add_files(parser: Parser) -> None:
         choices=[*KINDS, "all"],
         help=f"with --validate: predict by fits that have not seen the row ({', '.join(KINDS)} or all; minutes)",
     )
-    group.add_argument("--calibrate", metavar="CSV", type=Path, help="fit the constants to a points file")
+    group.add_argument(
+        "--calibrate",
+        metavar="PATH",
+        type=Path,
+        nargs="+",
+        help="folders of runs: their measured steps rule all later forecasts on their machines; or a points file: fit "
+        "the constants to it",
+    )
     group.add_argument("--calibrate-here", action="store_true", help="measure this machine, for clusters of CPUs")
     group.add_argument("--out", metavar="FILE", type=Path, help="file of the calibration, or of the held-out rows")
 

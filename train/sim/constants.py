@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -11,9 +10,13 @@ from typing import Any
 
 from configs.load import parse_yaml
 
-__all__ = ["CLASS_WIDTHS", "CONSTANTS", "Calibration", "Constants", "load_calibration", "log_compute_factor"]
+__all__ = ["CLASSES", "CONSTANTS", "Calibration", "Constants", "Interval", "load_calibration"]
 
 CONSTANTS = Path(__file__).with_name("constants.yaml")
+
+
+CLASSES = ("seen", "larger", "unseen", "compiler", "own kernels", "float32", "another network")
+"""Classes of forecasts, see `Calibration`."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,10 @@ class Constants:
         straggler: Standard deviation of a rank's step time relative to the mean. The slowest of p ranks takes
             sqrt(2 ln p) times this longer than a typical rank.
         multinode_s: Negotiation and synchronisation in each step if there is more than one node.
+        compute_factor: Factor on the time of kernels and of the update, by measured steps of this program; see
+            `train.sim.fit.measured_steps`. Nothing that is fitted to public points.
         cycle_cpu_s: Core time that one look for ready gradients takes away from the compute on the same core.
         decode_s: Core time that decoding an image takes away from the compute on the same core.
-        effects: Logarithm of a factor on compute time, by the group that the factor belongs to: ``chip:A100``,
-            ``round:A100/2.1``, ...
     """
 
     compute_efficiency: float = 0.6
@@ -49,13 +52,31 @@ class Constants:
     network_efficiency: float = 0.7
     straggler: float = 0.01
     multinode_s: float = 0.5e-3
+    compute_factor: float = 1.0
     cycle_cpu_s: float = 0.0
     decode_s: float = 0.0
-    effects: dict[str, float] = field(default_factory=dict)
 
     def replaced(self, **values: Any) -> Constants:
         """Return a copy with some values changed."""
         return replace(self, **values)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """How far off a forecast may be, as half-widths in the logarithm of a quantity.
+
+    Attributes:
+        basis: What of the machine was measured: a key of `Calibration.half_widths`, or ``measured`` if this program's
+            own steps were.
+        lacks: What the forecast has in common with no measured system; empty, or a key of `Calibration.half_widths`.
+        rate: Of images/s.
+        time: Of the time to train.
+    """
+
+    basis: str
+    lacks: str
+    rate: float
+    time: float
 
 
 @dataclass(frozen=True)
@@ -65,74 +86,67 @@ class Calibration:
     Args:
         constants: The constants fitted to all points.
         coverage: Share of measured points that an interval should contain.
-        half_widths: Half-width of the interval in log images/s, measured on held-out points. ``seen``: the points have
-            the chip at this number of accelerators or more; ``larger``: they have the chip only in smaller systems;
-            ``unseen``: they do not have the chip.
+        half_widths: Class of a forecast -> half-width of its interval in log images/s, measured on points that the fit
+            had not seen. ``seen``: the points have the chip at this number of accelerators or more; ``larger``: they
+            have the chip only in smaller systems; ``unseen``: they do not have the chip; ``compiler``: chips of other
+            makers than NVIDIA. What a forecast may lack: ``own kernels`` of a framework's usual program, in 16 bits;
+            ``float32``; ``another network``.
+        time_half_widths: The same of the time to train; only for the first four classes.
+        startup_half_width: The same of the start-up.
+        measured_half_width: The same of images/s and time by measured steps of this program on the machine. If None,
+            there are none.
         largest: Chip -> accelerators of the largest system in the points.
         rounds: Chip -> newest MLPerf round in the points.
     """
 
     constants: Constants
     coverage: float = 0.9
-    half_widths: dict[str, float] = field(default_factory=lambda: {"seen": 0.1, "larger": 0.2, "unseen": 0.5})
+    half_widths: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0.5))
+    time_half_widths: dict[str, float] = field(default_factory=dict)
+    startup_half_width: float = 0.5
+    measured_half_width: float | None = None
     largest: dict[str, int] = field(default_factory=dict)
     rounds: dict[str, str] = field(default_factory=dict)
 
-    def spread(self, chip: str, ranks: int, classes: Sequence[str]) -> tuple[str, float]:
-        """Return the basis and the half-width of `interval`, widened by each of ``classes``.
+    def interval(self, chip: str, ranks: int, *, has_compiler: bool = False, lacks: str = "") -> Interval:
+        """Return the interval of a forecast.
 
         Args:
             chip: Generation of the accelerator.
             ranks: Number of accelerators.
-            classes: Keys of `CLASS_WIDTHS` that apply to the forecast.
+            has_compiler: Whether the accelerator's programs are those of a compiler that is not NVIDIA's.
+            lacks: What the forecast has in common with no measured system; empty, or a key of ``half_widths``.
         """
-        basis, width = self.interval(chip, ranks)
-        return basis, math.sqrt(width**2 + sum(CLASS_WIDTHS[name] ** 2 for name in classes))
+        if self.measured_half_width is not None:
+            return Interval("measured", "", self.measured_half_width, self.measured_half_width)
+        basis, growth = self._basis(chip, ranks, has_compiler=has_compiler)
+        known = self.half_widths[basis]
+        widths = [growth * known, growth * self.time_half_widths.get(basis, known)]
+        more = self.half_widths[lacks] if lacks else 0.0
+        return Interval(basis, lacks, *(math.hypot(width, more) for width in widths))
 
-    def interval(self, chip: str, ranks: int) -> tuple[str, float]:
-        """Return the key of ``half_widths`` that applies to ``ranks`` accelerators, and the half-width."""
+    def _basis(self, chip: str, ranks: int, *, has_compiler: bool) -> tuple[str, float]:
+        """Return a key of ``half_widths``, and the factor on it far beyond the known scale."""
         largest = self.largest.get(chip)
+        doublings = math.log2(ranks / largest) if largest else 0.0
+        if has_compiler:
+            return "compiler", 1 + max(0.0, doublings) / _COMPILER_DOUBLINGS
         if largest is None:
-            return "unseen", self.half_widths["unseen"]
-        seen, larger = self.half_widths["seen"], self.half_widths["larger"]
-        if ranks <= largest:
-            return "seen", seen
-        return "larger", max(seen, larger) * max(1.0, math.log2(ranks / largest) / _DOUBLINGS)
+            return "unseen", 1.0
+        return ("seen", 1.0) if ranks <= largest else ("larger", max(1.0, doublings / _DOUBLINGS))
 
 
-CLASS_WIDTHS = {"own kernels": 0.25, "another network": 0.25, "float32": 0.30}
-"""What a forecast lacks that every measured point has -> half-width that this adds, in log images/s. The points are all
-of MLPerf's tuned programs, of ResNet-50, and in 16 bits. The widths are assumed, not conformal: they contain the
-published rates of frameworks in docs/simulator.md."""
 _DOUBLINGS = 4
 """Held-out intervals were measured up to four doublings beyond the largest known system; beyond four, the half-width
 grows in proportion to the doublings."""
+_COMPILER_DOUBLINGS = 4
+"""The half-width of chips with a compiler of their own is twice as wide after this many doublings of the largest known
+system. The only published rate beyond, 1.05 M images/s on 1,024 TPUv3 (arXiv:1811.06992), is then inside."""
 
 
 @cache
 def load_calibration() -> Calibration:
     """Return the calibration in constants.yaml."""
     tree = parse_yaml(CONSTANTS.read_text(encoding="utf-8"), CONSTANTS.name)
-    constants = Constants(**tree["fitted"], effects=tree["effects"])
-    return Calibration(constants, tree["coverage"], tree["half_widths"], tree["largest"], tree["rounds"])
-
-
-def log_compute_factor(names: Sequence[str], effects: Mapping[str, float]) -> float:
-    """Return the logarithm of the factor on compute time: the sum of the effects in ``names``.
-
-    A round without points has the effect of the nearest round of the same chip; any other unknown effect is 0.
-    """
-    return sum(effects.get(name, 0.0) or _effect_of_nearest_round(name, effects) for name in names)
-
-
-def _effect_of_nearest_round(name: str, effects: Mapping[str, float]) -> float:
-    kind, _, rest = name.partition(":")
-    if kind not in ("round", "network") or name in effects:
-        return 0.0
-    chip, _, wanted = rest.partition("/")
-    known = [other for other in effects if other.startswith(f"{kind}:{chip}/")]
-    try:
-        return effects[min(known, key=lambda each: abs(float(each.rpartition("/")[2]) - float(wanted)))]
-    except ValueError:
-        # No round of this chip is known, or the wanted round is not a number.
-        return 0.0
+    names = ("coverage", "half_widths", "time_half_widths", "startup_half_width", "largest", "rounds")
+    return Calibration(Constants(**tree["fitted"]), **{name: tree[name] for name in names})

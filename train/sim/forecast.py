@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from configs.errors import UserError
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
-from train.networks.arch import build_network
-from train.sim.constants import Calibration, log_compute_factor
+from train.sim.constants import Calibration, Interval
 from train.sim.convergence import LARGEST_CONVERGED, epochs_to_target
 from train.sim.hardware import Machine, find_system, machine_of_cluster
 from train.sim.startup_time import StartupTime, predict_startup
-from train.sim.step_time import SEPARATE_SUMS, UNFUSED, Software, StepModel, StepTime
+from train.sim.step_time import SEPARATE_SUMS, UNFUSED, Software, StepTime, step_model
 from train.sim.time_to_train import DataSet, RunTime, run_time
 
 __all__ = [
     "Forecast",
     "Scenario",
-    "effect_names",
     "forecast",
     "has_reference",
     "make_scenario",
-    "step_model",
+    "seconds_of_step",
     "time_step",
     "with_recorded_software",
 ]
@@ -61,14 +58,13 @@ class Scenario:
     tuned: bool = False
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """What the scenario lacks that the measured points have, see `train.sim.constants.CLASS_WIDTHS`."""
-        lacks = {
-            "own kernels": not self.tuned,
-            "another network": self.recipe.model.name != "resnet50",
-            "float32": not self.machine.half,
-        }
-        return () if self.machine.accelerator.chip == "cpu" else tuple(name for name, is_so in lacks.items() if is_so)
+    def lacks(self) -> str:
+        """What the scenario has in common with no measured system, see `train.sim.constants.Calibration`."""
+        if self.recipe.model.name != "resnet50":
+            return "another network"
+        if not self.machine.half:
+            return "float32"
+        return "" if self.tuned else "own kernels"
 
     @property
     def global_batch(self) -> float:
@@ -84,9 +80,8 @@ class Forecast:
         scenario: What was predicted.
         step: Time of a step with one micro-batch.
         images_per_s: Rate over all ranks.
-        low: Lower end of the rate's interval.
-        high: Upper end of the rate's interval.
-        basis: Which held-out points gave the interval, see `train.sim.constants.Calibration`.
+        interval: How far off the rate and the time to train may be.
+        startup_half_width: The same of the start-up.
         efficiency: The rate relative to that of one accelerator with the same batch, times the number of ranks.
         epochs: Epochs of the run.
         convergence: ``reference`` if reference points say how many epochs the batch needs; ``more epochs`` if they say
@@ -99,14 +94,35 @@ class Forecast:
     scenario: Scenario
     step: StepTime
     images_per_s: float
-    low: float
-    high: float
-    basis: str
+    interval: Interval
+    startup_half_width: float
     efficiency: float
     epochs: int
     convergence: str
     run: RunTime
     startup: StartupTime
+
+    @property
+    def rate_bounds(self) -> tuple[float, float]:
+        """Ends of the interval of images/s."""
+        return _bounds(self.images_per_s, self.interval.rate)
+
+    @property
+    def run_bounds(self) -> tuple[float, float]:
+        """Ends of the interval of the timed run, seconds."""
+        return _bounds(self.run.total_s, self.interval.time)
+
+    @property
+    def startup_bounds(self) -> tuple[float, float]:
+        """Ends of the interval of the start-up, seconds."""
+        return _bounds(self.startup.total_s, self.startup_half_width)
+
+    @property
+    def hours_bounds(self) -> tuple[float, float]:
+        """Ends of the interval of the accelerator hours, if run and start-up are long or short together."""
+        pairs = zip(self.run_bounds, self.startup_bounds, strict=True)
+        low, high = ((run + startup) * self.scenario.machine.ranks / 3600 for run, startup in pairs)
+        return low, high
 
     @property
     def reaches_target(self) -> bool | None:
@@ -178,23 +194,19 @@ def with_recorded_software(scenario: Scenario, cluster_name: str) -> Scenario:
     return replace(scenario, software=software, tuned=True)
 
 
-@lru_cache(maxsize=8)
-def step_model(name: str, num_classes: int, image_size: int, input_channels: int) -> StepModel:
-    """Return the step model of a network; equal arguments give the same object."""
-    return StepModel(build_network(name, num_classes=num_classes, image_size=image_size, input_channels=input_channels))
-
-
 def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
     """Predict the run of a scenario."""
     machine, recipe = scenario.machine, scenario.recipe
     step = time_step(scenario, calibration)
-    step_s = step.total_s + (scenario.accumulation - 1) * step.compute_s
-    rate = scenario.global_batch / step_s
+    rate = scenario.global_batch / _with_micro_batches(step, scenario)
     # The input pipeline is part of what a rank loses, so the accelerator that is compared with does not wait for it.
     software = replace(scenario.software, images_per_s=None)
     alone = replace(scenario, machine=machine.with_ranks(1), accumulation=1, software=software)
     alone_s = time_step(alone, calibration).total_s
-    basis, half_width = calibration.spread(machine.accelerator.chip, machine.ranks, scenario.classes)
+    product = machine.accelerator
+    interval = calibration.interval(
+        product.chip, machine.ranks, has_compiler=bool(product.compiler), lacks=scenario.lacks
+    )
     epochs, convergence = _epochs(scenario)
     evaluations = scenario.evaluations if epochs == recipe.run.epochs else None
     data = DataSet(recipe.data.train_samples, recipe.data.eval_samples, evaluations)
@@ -202,9 +214,8 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
         scenario=scenario,
         step=step,
         images_per_s=rate,
-        low=rate * math.exp(-half_width),
-        high=rate * math.exp(half_width),
-        basis=basis,
+        interval=interval,
+        startup_half_width=calibration.startup_half_width,
         efficiency=rate / machine.ranks / (scenario.batch / alone_s),
         epochs=epochs,
         convergence=convergence,
@@ -213,20 +224,25 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
     )
 
 
+def seconds_of_step(scenario: Scenario, calibration: Calibration) -> float:
+    """Return the seconds of one step with all its micro-batches."""
+    return _with_micro_batches(time_step(scenario, calibration), scenario)
+
+
+def _with_micro_batches(step: StepTime, scenario: Scenario) -> float:
+    # Gradients are reduced, and weights updated, after the last micro-batch only.
+    return step.total_s + (scenario.accumulation - 1) * step.compute_s
+
+
+def _bounds(value: float, half_width: float) -> tuple[float, float]:
+    return value * math.exp(-half_width), value * math.exp(half_width)
+
+
 def time_step(scenario: Scenario, calibration: Calibration) -> StepTime:
     """Predict the time of one step of a scenario, with a single micro-batch."""
     model = scenario.recipe.model
     timed = step_model(model.name, model.num_classes, model.image_size, model.input_channels)
-    names, constants = effect_names(scenario.machine, scenario.mlperf_round), calibration.constants
-    factor = math.exp(log_compute_factor(names, constants.effects))
-    return timed.time_step(scenario.machine, scenario.batch, constants, scenario.software, factor)
-
-
-def effect_names(machine: Machine, mlperf_round: str) -> tuple[str, ...]:
-    """Return the names of the calibrated effects that apply to a described machine with NVIDIA's MXNet."""
-    product = machine.accelerator
-    names = (f"chip:{product.chip}", f"product:{product.name}", f"round:{product.chip}/{mlperf_round}")
-    return (*names, f"network:{product.chip}/{mlperf_round}") if machine.nodes > 1 else names
+    return timed.time_step(scenario.machine, scenario.batch, calibration.constants, scenario.software)
 
 
 def _epochs(scenario: Scenario) -> tuple[int, str]:

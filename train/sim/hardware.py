@@ -48,6 +48,8 @@ class Accelerator:
         nic: Bytes/s of one network port, in one direction.
         tf32: Dense TF32 FLOP/s of the matrix units. If None, they have no TF32.
         matrix_units: Whether 16-bit numbers are multiplied in matrix units.
+        compiler: Compiler of the programs that ran on the product, if it is not NVIDIA's: ``xla``, ``synapse`` or
+            ``mindspore``.
         known: Whether the catalogue or a cluster file describes the product.
         match: Patterns of which one must occur in an accelerator's description.
     """
@@ -66,6 +68,7 @@ class Accelerator:
     nic: float
     tf32: float | None = None
     matrix_units: bool = True
+    compiler: str = ""
     known: bool = True
     match: tuple[str, ...] = ()
 

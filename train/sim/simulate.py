@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,16 +14,19 @@ from pathlib import Path
 import yaml
 
 from configs.errors import ConfigError, UserError
-from configs.load import ROOT, load_both
+from configs.load import load_both
 from configs.schema import Cluster, Recipe
+from train.sim.conditions import DESCRIPTION, conditions, measure_runs
 from train.sim.constants import CONSTANTS, Calibration, load_calibration
 from train.sim.fit.calibrate import calibrate, errors_by_product, write_calibration
 from train.sim.fit.heldout import HeldOutPrediction, hold_out
 from train.sim.fit.hiding import KINDS
+from train.sim.fit.measured_steps import STEPS, keep_steps
 from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import read_points
-from train.sim.fit.this_machine import cpu_constants, load_description, machine_of_description, measure_machine
-from train.sim.forecast import Scenario, forecast, has_reference, make_scenario, with_recorded_software
+from train.sim.fit.regression import uncertainty
+from train.sim.fit.this_machine import measure_machine
+from train.sim.forecast import Scenario, forecast, has_reference, with_recorded_software
 from train.sim.grid import Limits, optimize, parse_sweep, savings_by_cause, sweep
 from train.sim.option_checks import check_options
 from train.sim.output.columns import table
@@ -32,7 +36,6 @@ from train.sim.output.timeline import step_trace, write_trace
 
 __all__ = ["answer"]
 
-_THIS_MACHINE = ROOT / "runs" / "this-machine.yaml"
 _SHOWN_OPTIMA = 10
 _GRID_COLUMNS = (
     "ranks",
@@ -57,7 +60,7 @@ def answer(options: argparse.Namespace) -> str:
     """
     check_options(options)
     if options.calibrate_here:
-        return _calibrate_here(options.out or _THIS_MACHINE)
+        return _calibrate_here(options.out or DESCRIPTION)
     if options.calibrate:
         return _calibrate(options.calibrate, options.out or CONSTANTS)
     calibration = load_calibration()
@@ -70,23 +73,13 @@ def answer(options: argparse.Namespace) -> str:
     if not options.recipe:
         raise ConfigError("RECIPE", None, "a recipe, --points, --validate, --calibrate or --calibrate-here")
     recipe, cluster = load_both(options.recipe, options.cluster, options.overrides)
-    scenario, calibration = _scenario(recipe, cluster, calibration, options)
+    scenario, calibration = _scenario(recipe, cluster, options)
     return _simulate(scenario, cluster, calibration, options)
 
 
-def _scenario(
-    recipe: Recipe, cluster: Cluster, calibration: Calibration, options: argparse.Namespace
-) -> tuple[Scenario, Calibration]:
-    """Return the scenario of the options; on a cluster of CPUs also with the calibration for a CPU."""
-    machine = None
-    if cluster.device == "cpu":
-        ranks, description = cluster.world_size, load_description(_THIS_MACHINE)
-        if cluster.communication.link_bytes_per_s is not None:
-            description["link_bytes_per_s"] = cluster.communication.link_bytes_per_s
-        machine = machine_of_description(description, ranks)
-        constants = cpu_constants(calibration.constants, description, ranks, recipe.model.image_size)
-        calibration = replace(calibration, constants=constants)
-    scenario = make_scenario(recipe, cluster, calibration, machine=machine, mlperf_round=options.round)
+def _scenario(recipe: Recipe, cluster: Cluster, options: argparse.Namespace) -> tuple[Scenario, Calibration]:
+    """Return the scenario of the options, and the calibration for its machine."""
+    scenario, calibration = conditions(recipe, cluster, mlperf_round=options.round)
     if options.as_recorded:
         scenario = with_recorded_software(scenario, cluster.name)
     software = replace(scenario.software, images_per_s=options.input_rate)
@@ -174,7 +167,7 @@ def _validate(options: argparse.Namespace, calibration: Calibration) -> str:
     if options.plot:
         from logs.show.plot import plot_validation  # noqa: PLC0415 (matplotlib is slow to load)
 
-        rates = [(each.measured_images_per_s or 0.0, one.images_per_s, one.basis) for each, one in pairs]
+        rates = [(each.measured_images_per_s or 0.0, one.images_per_s, one.interval.basis) for each, one in pairs]
         plot_validation(options.plot, rates)
     return validation_text(pairs, errors_by_product(points, predictor, calibration.constants))
 
@@ -191,13 +184,34 @@ def _hold_out(path: Path, kind: str, out: Path | None, coverage: float) -> str:
     return held_out_text(hidden, coverage)
 
 
-def _calibrate(path: Path, out: Path) -> str:
+def _calibrate(paths: Sequence[Path], out: Path) -> str:
+    """Answer ``--calibrate``: measured steps of runs, or a points file."""
+    is_run = [path.is_dir() for path in paths]
+    if all(is_run):
+        return _calibrate_by_runs(paths)
+    if any(is_run) or len(paths) > 1:
+        raise UserError("--calibrate: got several paths, allowed: one points file, or folders of runs only")
+    (path,) = paths
     predictor, points = PointPredictor(), read_points(path)
     calibration, hidden = calibrate(points, predictor, _report)
-    write_calibration(out, calibration, hidden, errors_by_product(points, predictor, calibration.constants))
+    spreads = uncertainty(points, predictor, calibration.constants)
+    residuals = errors_by_product(points, predictor, calibration.constants)
+    write_calibration(out, calibration, hidden, residuals, spreads)
     held_out = out.with_suffix(".heldout.csv")
     _write_held_out(held_out, hidden)
     return f"{held_out_text(hidden, calibration.coverage)}\nwrote {out} and, row by row, {held_out}"
+
+
+def _calibrate_by_runs(folders: Sequence[Path]) -> str:
+    """Answer ``--calibrate RUN ...``: keep the runs' measured steps, which later forecasts use."""
+    steps = measure_runs(folders)
+    keep_steps(STEPS, steps)
+    rows = [
+        [step.machine, step.network, step.precision, step.ranks, f"{step.images_per_s:.1f}",
+         f"{math.exp(step.log_factor):.3f}", f"{math.expm1(1.645 * step.log_spread):.1%}"] for step in steps
+    ]  # fmt: skip
+    titles = ("machine", "network", "precision", "ranks", "images/s", "measured / predicted compute", "+-, 90%")
+    return f"{table(rows, titles)}\nkept in {STEPS}; forecasts on these machines use it"
 
 
 def _write_held_out(path: Path, hidden: Sequence[HeldOutPrediction]) -> None:

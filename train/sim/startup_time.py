@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["StartupTime", "predict_startup"]
+__all__ = ["StartupTime", "predict_init", "predict_startup"]
 
 _LAUNCH_S, _LAUNCH_DOUBLING_S = 8.0, 1.6
 _COMMUNICATOR_S, _COMMUNICATOR_RANK_S = 4.5, 5.6e-3
 _PIPELINE_S, _NETWORK_S, _STATES_S = 3.6, 0.25, 0.5
+_WARMUP_OLD_S, _WARMUP_S, _COMPILE_S = 8.0, 36.0, 100.0
+"""What MLPerf's programs do besides before run_start: warm-up and, since round 1.0, tuning and the capture of graphs;
+compilation of the whole program. Rounded medians of the public points on 8 accelerators, less the other parts."""
 _NEGOTIATION_RANK_S = 10e-6
 """For every tensor of a broadcast, the coordinator reads one message of each rank."""
 
@@ -64,3 +67,18 @@ def predict_startup(
         pipeline_s=local_s,
         total_s=launch_s + built_s + weights_s,
     )
+
+
+def predict_init(ranks: int, mlperf_round: str, *, has_compiler: bool) -> float:
+    """Return the seconds from init_start to run_start of MLPerf's programs, which log init_start after their imports.
+
+    Args:
+        ranks: Number of processes.
+        mlperf_round: MLPerf round of the program.
+        has_compiler: Whether a compiler makes one program of the whole step.
+    """
+    startup = predict_startup(ranks)
+    if has_compiler:
+        return startup.total_s - startup.launch_s + _COMPILE_S
+    is_old = mlperf_round in ("0.5", "0.6", "0.7")
+    return startup.total_s - startup.launch_s + (_WARMUP_OLD_S if is_old else _WARMUP_S)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from train.comm.buckets import plan_buckets
-from train.networks.arch import Network, gradient_bytes
+from train.networks.arch import Network, build_network, gradient_bytes
 from train.sim.collectives import allreduce
 from train.sim.constants import Constants
 from train.sim.hardware import Machine
@@ -25,6 +26,8 @@ __all__ = [
     "Software",
     "StepModel",
     "StepTime",
+    "framework_software",
+    "step_model",
 ]
 
 Array = npt.NDArray[np.float64]
@@ -136,6 +139,20 @@ class StepTime:
         return sum(reduction.end_s - reduction.start_s for reduction in self.reductions)
 
 
+@lru_cache(maxsize=8)
+def step_model(name: str, num_classes: int = 1000, image_size: int = 224, input_channels: int = 3) -> StepModel:
+    """Return the step model of a network; equal arguments give the same object."""
+    return StepModel(build_network(name, num_classes=num_classes, image_size=image_size, input_channels=input_channels))
+
+
+def framework_software(machine: Machine) -> Software:
+    """Return the software of a framework's usual program: no graphs, and kernels that are not tuned for MLPerf.
+
+    Batch norms make their sums separately; in float32, ReLU and addition are kernels of their own too.
+    """
+    return Software(graphs=False, norm_traffic=SEPARATE_SUMS if machine.half else UNFUSED)
+
+
 class StepModel:
     """The kernels and buckets of a network, from which a step can be timed on any machine."""
 
@@ -156,11 +173,10 @@ class StepModel:
     def kernels(table: KernelTable, machine: Machine, batch: float, constants: Constants, software: Software) -> Array:
         """Return the seconds of each kernel, with the launch by the host if the software does not use a graph."""
         launch_s = 0.0 if software.graphs else constants.launch_s
-        return kernel_times(table, machine, batch, constants, software.norm_traffic) + launch_s
+        kernels_s = kernel_times(table, machine, batch, constants, software.norm_traffic)
+        return constants.compute_factor * (kernels_s + launch_s)
 
-    def time_step(
-        self, machine: Machine, batch: float, constants: Constants, software: Software, factor: float = 1.0
-    ) -> StepTime:
+    def time_step(self, machine: Machine, batch: float, constants: Constants, software: Software) -> StepTime:
         """Predict the time of one step.
 
         Args:
@@ -168,17 +184,16 @@ class StepModel:
             batch: Images of one rank.
             constants: Calibrated.
             software: How the program launches kernels and reduces gradients.
-            factor: Factor on compute time, from the calibrated effects of the machine's family.
         """
         slowest = 1 + constants.straggler * math.sqrt(2 * math.log(machine.ranks))
-        forward_s = factor * float(self.kernels(self.forward, machine, batch, constants, software).sum())
+        forward_s = float(self.kernels(self.forward, machine, batch, constants, software).sum())
         # When each backward kernel ends, in seconds from the start of backward.
-        ends = factor * np.cumsum(self.kernels(self.backward, machine, batch, constants, software))
+        ends = np.cumsum(self.kernels(self.backward, machine, batch, constants, software))
         backward_s = float(ends[-1])
         reductions, contention_s = self._overlap(machine, constants, software, slowest, forward_s, ends)
         compute_s = forward_s + backward_s
         exposed_s = max(0.0, reductions[-1].end_s - slowest * compute_s - contention_s) if reductions else 0.0
-        update_s = factor * update_time(self._num_parameters, machine, constants)
+        update_s = constants.compute_factor * update_time(self._num_parameters, machine, constants)
         update_s += software.optimizer_work * compute_s
         busy_s = slowest * compute_s + contention_s + exposed_s + update_s
         # The communication thread wakes in every cycle, also while no gradient is ready.

@@ -130,16 +130,22 @@ def test_a_run_is_its_parts(mlperf_round: str, nodes: int, pre_s: float, excess_
 @pytest.mark.parametrize(
     ("chip", "ranks", "kind", "half_width"),
     [("A100", 64, "seen", 0.1), ("A100", 65, "larger", 0.2), ("A100", 1024, "larger", 0.2),
-     ("A100", 4096, "larger", 0.3), ("B200", 8, "unseen", 0.5)],
+     ("A100", 4096, "larger", 0.3), ("B200", 8, "unseen", 0.5), ("TPUv3", 64, "compiler", 0.4),
+     ("TPUv3", 2048, "compiler", 0.8)],
 )  # fmt: skip
 def test_an_interval_widens_beyond_the_largest_known_system(
     chip: str, ranks: int, kind: str, half_width: float
 ) -> None:
-    # Measured up to four doublings beyond; six are half as much again.
-    calibration = Calibration(Constants(), largest={"A100": 64})
-    found, width = calibration.interval(chip, ranks)
-    assert found == kind
-    assert width == pytest.approx(half_width)
+    # Measured up to four doublings beyond; six are half as much again. Other compilers: twice as wide after four.
+    widths = {"seen": 0.1, "larger": 0.2, "unseen": 0.5, "compiler": 0.4, "float32": 0.3}
+    times = {"seen": 0.2, "larger": 0.3, "unseen": 0.6, "compiler": 0.5}
+    calibration = Calibration(Constants(), 0.9, widths, times, largest={"A100": 64, "TPUv3": 128})
+    found = calibration.interval(chip, ranks, has_compiler=chip == "TPUv3")
+    assert (found.basis, found.lacks) == (kind, "")
+    assert found.rate == pytest.approx(half_width)
+    assert found.time == pytest.approx(half_width / widths[kind] * times[kind])
+    lacking = calibration.interval(chip, ranks, has_compiler=chip == "TPUv3", lacks="float32")
+    assert lacking.rate == pytest.approx(math.hypot(half_width, 0.3))
 
 
 def test_a_forecast_is_the_step_the_run_and_the_start_in_their_units() -> None:
@@ -153,8 +159,13 @@ def test_a_forecast_is_the_step_the_run_and_the_start_in_their_units() -> None:
     found, step = forecast(scenario, calibration), time_step(scenario, calibration)
     # The sums are reduced, and the weights updated, after the last of four micro-batches only.
     assert found.images_per_s == pytest.approx(3264 / (step.total_s + 3 * step.compute_s))
-    assert found.low < found.images_per_s < found.high
-    assert found.images_per_s / found.low == pytest.approx(found.high / found.images_per_s)
+    low, high = found.rate_bounds
+    assert low < found.images_per_s < high
+    assert found.images_per_s / low == pytest.approx(high / found.images_per_s)
+    ends = zip(found.hours_bounds, found.run_bounds, found.startup_bounds, strict=True)
+    assert all(each == pytest.approx(16 * (run + startup) / 3600) for each, run, startup in ends)
+    assert found.run_bounds[0] < found.run.total_s < found.run_bounds[1]
+    assert found.startup_bounds[0] < found.startup.total_s < found.startup_bounds[1]
     assert found.run.epochs_s == pytest.approx(found.epochs * 1281167 / found.images_per_s)
     hours = 16 * (found.run.total_s + found.startup.total_s) / 3600
     assert found.accelerator_hours == pytest.approx(hours)

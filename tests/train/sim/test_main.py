@@ -165,7 +165,7 @@ def test_the_default_is_the_cluster_files_own_program_with_a_wider_interval(caps
     recorded = json.loads(answer(capsys, *RECORD, "--json"))
     assert own["bucket_bytes"] == 16 << 20
     assert recorded["bucket_bytes"] is None
-    assert own["interval_widened_by"] == ["own kernels"]
+    assert own["interval_widened_by"] == "own kernels"
     assert own["high"] / own["low"] > recorded["high"] / recorded["low"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -16,11 +17,24 @@ from train.sim.constants import Calibration, Constants
 from train.sim.fit.heldout import HeldOutPrediction, hold_out, quantile
 from train.sim.fit.hiding import BASES, KINDS
 from train.sim.fit.point_forecast import PointPredictor
-from train.sim.fit.points import Point
+from train.sim.fit.points import Point, read_points
 from train.sim.fit.regression import PRIORS, fit
+from train.sim.startup_time import predict_init
 
-__all__ = ["ErrorSummary", "calibrate", "errors_by_product", "summarize_errors", "write_calibration"]
+__all__ = [
+    "PUBLISHED_RATES",
+    "ErrorSummary",
+    "calibrate",
+    "errors_by_product",
+    "framework_errors",
+    "hidden_of",
+    "startup_errors",
+    "summarize_errors",
+    "write_calibration",
+]
 
+PUBLISHED_RATES = Path(__file__).parents[1] / "published_rates.csv"
+"""Published rates of frameworks' usual programs; no constant is fitted to them."""
 _COVERAGE = 0.9
 _FEWEST_POINTS, _FEWEST_CHIPS = 20, 2
 _HEADER = """\
@@ -28,7 +42,7 @@ _HEADER = """\
 #   expected: physically expected value of each constant, with the spread of its logarithm; fitted: value by the points
 #   half_widths: of an interval in log images/s that contains `coverage` of the held-out points; see docs/simulator.md
 #   held_out: errors of images/s on points that the fit had not seen; residuals: on points that it had seen, by product
-#   effects: logarithm of a factor on compute time, kept near 0 by a prior; everything that is specific to a family
+#   log_spread_after: standard deviation of the logarithm of each constant after the fit
 """
 
 
@@ -82,24 +96,80 @@ def calibrate(
     constants = fit(measured, predictor)
     report("constants are fitted to all points; now fitting again with some points hidden")
     hidden = hold_out(measured, predictor, report)
-    widths = {basis: _half_width(hidden, kinds) for basis, kinds in BASES.items()}
+    frameworks = framework_errors(predictor, constants)
+    widths = _half_widths(hidden, lambda one: one.error)
+    # Of the chips with a compiler of their own there are too few for a quantile of chips.
+    widths["compiler"] = round(2 * max([abs(one.error) for one in hidden_of("compiler", hidden)] or [0.5]), 4)
+    times = {
+        basis: max(width, widths[basis]) for basis, width in _half_widths(hidden, lambda one: one.time_error).items()
+    }
+    widths |= {name: _half_width(errors, hidden) for name, errors in frameworks.items()}
     largest: dict[str, int] = {}
     rounds: dict[str, str] = {}
     for point in measured:
         chip = point.accelerator.chip
         largest[chip] = max(largest.get(chip, 1), point.ranks)
         rounds[chip] = max(rounds.get(chip, ""), point.round)
-    return Calibration(constants, _COVERAGE, widths, largest, rounds), hidden
+    return (
+        Calibration(
+            constants=constants,
+            coverage=_COVERAGE,
+            half_widths=widths,
+            time_half_widths=times,
+            startup_half_width=round(quantile(startup_errors(measured) or [1.0], _COVERAGE), 4),
+            largest=largest,
+            rounds=rounds,
+        ),
+        hidden,
+    )
 
 
-def _half_width(hidden: Sequence[HeldOutPrediction], kinds: Sequence[str]) -> float:
-    """Return the half-width by the errors of these kinds, or by all errors if there are none of these kinds."""
-    errors = [one.error for one in hidden if one.kind in kinds] or [one.error for one in hidden]
-    return round(quantile(errors, _COVERAGE), 4)
+def hidden_of(basis: str, hidden: Sequence[HeldOutPrediction]) -> list[HeldOutPrediction]:
+    """Return the held-out predictions whose errors set the half-width of ``basis``."""
+    program, kinds = BASES[basis]
+    return [one for one in hidden if one.kind in kinds and one.point.program == program]
+
+
+def framework_errors(predictor: PointPredictor, constants: Constants) -> dict[str, list[float]]:
+    """Return what a forecast may lack -> signed log errors on the published rates of frameworks."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for point in read_points(PUBLISHED_RATES):
+        error = math.log(predictor.rate(point, constants) / (point.measured_images_per_s or 1.0))
+        found[point.lacks].append(error)
+    return dict(found)
+
+
+def startup_errors(points: Iterable[Point]) -> list[float]:
+    """Return the signed log errors of the start-up, predicted over measured."""
+    return [
+        math.log(predict_init(point.ranks, point.round, has_compiler=bool(point.accelerator.compiler)) / measured)
+        for point in points
+        if (measured := point.measured_init_s)
+    ]
+
+
+def _half_widths(
+    hidden: Sequence[HeldOutPrediction], error_of: Callable[[HeldOutPrediction], float | None]
+) -> dict[str, float]:
+    """Return basis -> half-width. That of larger systems than known ones is at least that of known ones."""
+    errors = {
+        basis: [error for one in hidden_of(basis, hidden) if (error := error_of(one)) is not None] for basis in BASES
+    }
+    widths = {basis: _half_width(few, hidden) for basis, few in errors.items()}
+    return widths | {"larger": max(widths["seen"], widths["larger"])}
+
+
+def _half_width(errors: Sequence[float], hidden: Sequence[HeldOutPrediction]) -> float:
+    """Return the half-width by these errors, or by all errors of images/s if there are none."""
+    return round(quantile(errors or [one.error for one in hidden], _COVERAGE), 4)
 
 
 def write_calibration(
-    path: Path, calibration: Calibration, hidden: Sequence[HeldOutPrediction], residuals: dict[str, list[float]]
+    path: Path,
+    calibration: Calibration,
+    hidden: Sequence[HeldOutPrediction],
+    residuals: dict[str, list[float]],
+    spreads: dict[str, float],
 ) -> None:
     """Write constants.yaml.
 
@@ -108,6 +178,7 @@ def write_calibration(
         calibration: Constants and intervals.
         hidden: Predictions of held-out points, which are summarized in the file.
         residuals: Product -> signed log errors on points that the fit had seen.
+        spreads: Constant -> standard deviation of its logarithm after the fit.
 
     Raises:
         UserError: The file cannot be written.
@@ -116,13 +187,15 @@ def write_calibration(
     tree: dict[str, Any] = {
         "fitted": {name: float(f"{getattr(constants, name):.4g}") for name in PRIORS},
         "expected": {name: {"value": mean, "log_spread": spread} for name, (mean, spread) in PRIORS.items()},
+        "log_spread_after": {name: round(spread, 3) for name, spread in spreads.items()},
         "coverage": calibration.coverage,
         "half_widths": calibration.half_widths,
+        "time_half_widths": calibration.time_half_widths,
+        "startup_half_width": calibration.startup_half_width,
         "held_out": _held_out(hidden),
         "residuals": {name: asdict(summarize_errors(errors)) for name, errors in residuals.items()},
         "largest": dict(sorted(calibration.largest.items())),
         "rounds": dict(sorted(calibration.rounds.items())),
-        "effects": {name: round(value, 4) for name, value in sorted(constants.effects.items())},
     }
     try:
         path.write_text(_HEADER + yaml.safe_dump(tree, sort_keys=False, width=120), encoding="utf-8")

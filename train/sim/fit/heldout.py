@@ -59,14 +59,16 @@ def hold_out(
     """
     measured = [point for point in points if point.measured_images_per_s]
     found: list[HeldOutPrediction] = []
+    # Every fold's fit starts where that of all points ends, which saves steps and hardly moves its end.
+    start = fit(measured, predictor) if measured else None
     for kind in kinds:
         for fold, hidden in _folds(kind, measured).items():
             if not 0 < len(hidden) < len(measured):
                 continue
             report(f"hidden: {kind}, {fold} ({len(hidden)} points)")
-            gone = {id(point) for point in hidden}
+            gone = {id(point) for point in (_alike(hidden, measured) if kind == "nested" else hidden)}
             kept = [point for point in measured if id(point) not in gone]
-            calibration = Calibration(fit(kept, predictor))
+            calibration = Calibration(fit(kept, predictor, start))
             found += [_predict(point, kind, fold, kept, predictor, calibration) for point in hidden]
     return found
 
@@ -74,7 +76,7 @@ def hold_out(
 def _predict(
     point: Point, kind: str, fold: str, kept: Sequence[Point], predictor: PointPredictor, calibration: Calibration
 ) -> HeldOutPrediction:
-    rate = affine_rate(point, kept) if kind in BASES["larger"] else None
+    rate = affine_rate(point, kept) if kind in BASES["larger"][1] else None
     predicted = predictor.forecast(point, calibration)
     time_s = point.measured_time_s
     return HeldOutPrediction(
@@ -140,6 +142,9 @@ def _folds(kind: str, points: Sequence[Point]) -> dict[str, list[Point]]:
     if kind == "larger":
         large = [point for point in points if point.ranks > LARGEST_SMALL_SYSTEM]
         return {f"above {LARGEST_SMALL_SYSTEM} accelerators": large}
+    if kind == "nested":
+        large = [point for point in points if point.ranks > LARGEST_SMALL_SYSTEM]
+        return _grouped(large, lambda point: (point.submitter.lower(), point.accelerator.chip, point.round))
     if kind == "family":
         return _grouped(points, lambda point: point.accelerator.chip)
     if kind == "largest":
@@ -151,6 +156,22 @@ def _folds(kind: str, points: Sequence[Point]) -> dict[str, list[Point]]:
     return {
         f"part {part + 1}": [point for group in groups[part::NUM_PARTS] for point in group] for part in range(NUM_PARTS)
     }
+
+
+def _alike(hidden: Sequence[Point], points: Sequence[Point]) -> list[Point]:
+    """Return all points that resemble those of a ``nested`` fold.
+
+    They have the submitter of the hidden points, or the chip of the hidden points together with their round or with at
+    least as many accelerators as the smallest of them.
+    """
+    submitter, chip, mlperf_round = hidden[0].submitter.lower(), hidden[0].accelerator.chip, hidden[0].round
+    least = min(point.ranks for point in hidden)
+
+    def is_alike(point: Point) -> bool:
+        is_round_or_size = point.round == mlperf_round or point.ranks >= least
+        return point.submitter.lower() == submitter or (point.accelerator.chip == chip and is_round_or_size)
+
+    return [point for point in points if is_alike(point)]
 
 
 def _grouped(points: Sequence[Point], key: Callable[[Point], Hashable]) -> dict[str, list[Point]]:

@@ -9,16 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from train.networks.arch import build_network
-from train.sim.constants import Calibration, Constants, log_compute_factor
+from train.sim.constants import Calibration, Constants, Interval
 from train.sim.convergence import epochs_to_target
 from train.sim.fit.points import Point
-from train.sim.step_time import StepModel, StepTime
+from train.sim.startup_time import predict_init
+from train.sim.step_time import StepTime, step_model
 from train.sim.time_to_train import IMAGENET, evaluation_time, evaluations_of, run_time
 
 __all__ = ["PointForecast", "PointPredictor"]
 
 Array = npt.NDArray[np.float64]
+_CLASSES = {"densenet121": 14}
+"""Classes of a network's data set if it is not ImageNet; DenseNet's published rates are those of CheXNet."""
 _BLOCK_EPOCHS = 4
 """Epochs between evaluations in MLPerf's submissions."""
 
@@ -35,20 +37,28 @@ class PointForecast:
     Attributes:
         point: The point.
         images_per_s: Rate over all ranks.
-        low: Lower end of the rate's interval.
-        high: Upper end of the rate's interval.
-        basis: Which held-out points gave the interval, see `train.sim.constants.Calibration`.
+        interval: How far off the rate and the time may be.
         epochs: Epochs to the target, by the global batch and the round.
         time_to_train_s: From run_start to run_stop.
+        init_s: From init_start to run_start.
     """
 
     point: Point
     images_per_s: float
-    low: float
-    high: float
-    basis: str
+    interval: Interval
     epochs: int
     time_to_train_s: float
+    init_s: float
+
+    @property
+    def low(self) -> float:
+        """Lower end of the rate's interval."""
+        return self.images_per_s * math.exp(-self.interval.rate)
+
+    @property
+    def high(self) -> float:
+        """Upper end of the rate's interval."""
+        return self.images_per_s * math.exp(self.interval.rate)
 
     def row(self) -> dict[str, object]:
         """Return the row that ``--points --json`` prints."""
@@ -62,66 +72,57 @@ class PointForecast:
             "predicted_img_per_s": round(self.images_per_s, 1),
             "low": round(self.low, 1),
             "high": round(self.high, 1),
-            "interval_from": self.basis,
+            "interval_from": self.interval.basis,
             "predicted_epochs": self.epochs,
             "predicted_time_to_train_s": round(self.time_to_train_s, 1),
+            "time_low_s": round(self.time_to_train_s * math.exp(-self.interval.time), 1),
+            "time_high_s": round(self.time_to_train_s * math.exp(self.interval.time), 1),
+            "predicted_init_s": round(self.init_s, 1),
         }
 
 
 class PointPredictor:
-    """Predicts points with MLPerf's network."""
+    """Predicts points."""
 
-    def __init__(self) -> None:
-        self.model = StepModel(build_network("resnet50", num_classes=1000, image_size=224))
-
-    def step_time(self, point: Point, constants: Constants, factor: float) -> StepTime:
-        """Return the time of a point's step with ``factor`` on the compute time."""
-        return self.model.time_step(point.machine, point.batch, constants, point.software, factor)
+    def step_time(self, point: Point, constants: Constants) -> StepTime:
+        """Return the time of a point's step."""
+        model = step_model(point.network, _CLASSES.get(point.network, 1000))
+        return model.time_step(point.machine, point.batch, constants, point.software)
 
     def rate(self, point: Point, constants: Constants) -> float:
         """Return images/s, with evaluations included if the measured rate of the point includes them."""
-        factor = math.exp(log_compute_factor(point.effects, constants.effects))
-        return _rate(point, self.step_time(point, constants, factor).total_s)
+        return _rate(point, self.step_time(point, constants).total_s)
 
     def forecast(self, point: Point, calibration: Calibration) -> PointForecast:
-        """Return a point's rate with its interval, and its time to train with the reference epochs of its batch."""
-        constants = calibration.constants
-        factor = math.exp(log_compute_factor(point.effects, constants.effects))
-        step_s = self.step_time(point, constants, factor).total_s
+        """Return a point's rate and its time to train, by the reference epochs of its batch, with intervals."""
+        step_s = self.step_time(point, calibration.constants).total_s
         rate = _rate(point, step_s)
-        basis, half_width = calibration.interval(point.accelerator.chip, point.ranks)
+        accelerator = point.accelerator
+        interval = calibration.interval(
+            accelerator.chip, point.ranks, has_compiler=bool(accelerator.compiler), lacks=point.lacks
+        )
         epochs = epochs_to_target(point.ranks * point.batch, point.round)
         run = run_time(point.ranks * point.batch / step_s, epochs, point.machine.nodes, mlperf_round=point.round)
         return PointForecast(
             point=point,
             images_per_s=rate,
-            low=rate * math.exp(-half_width),
-            high=rate * math.exp(half_width),
-            basis=basis,
+            interval=interval,
             epochs=epochs,
             time_to_train_s=run.total_s + evaluations_of(epochs) * _switch_time(point),
+            init_s=predict_init(point.ranks, point.round, has_compiler=bool(accelerator.compiler)),
         )
 
-    def log_rates(self, points: Sequence[Point], constants: Constants, log_factors: Array) -> tuple[Array, Array]:
-        """Return log images/s of each point, and the share of its step that a factor on compute time scales.
-
-        Args:
-            points: The points.
-            constants: Physical constants; the effects in them are not used.
-            log_factors: Logarithm of the factor on compute time of each point, which takes the place of the effects.
-        """
-        known: dict[tuple[object, ...], tuple[float, float]] = {}
-        rates, shares = np.empty(len(points)), np.empty(len(points))
-        for index, (point, log_factor) in enumerate(zip(points, log_factors, strict=True)):
+    def log_rates(self, points: Sequence[Point], constants: Constants) -> Array:
+        """Return log images/s of each point."""
+        known: dict[tuple[object, ...], float] = {}
+        rates = np.empty(len(points))
+        for index, point in enumerate(points):
             # Equal machines with equal software are timed once.
-            key = (point.machine, point.batch, point.software, round(float(log_factor), 5))
+            key = (point.machine, point.batch, point.software)
             if key not in known:
-                step = self.step_time(point, constants, math.exp(log_factor))
-                scaled = step.compute_s + step.straggler_s + step.update_s
-                known[key] = step.total_s, scaled / step.total_s
-            total_s, shares[index] = known[key]
-            rates[index] = math.log(_rate(point, total_s))
-        return rates, shares
+                known[key] = self.step_time(point, constants).total_s
+            rates[index] = math.log(_rate(point, known[key]))
+        return rates
 
 
 def _rate(point: Point, step_s: float) -> float:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from configs.errors import UserError
+from configs.errors import ConfigError, UserError, nearest
 from train.sim.hardware import Accelerator, Machine, System, find_accelerator, find_system, refuse_unknown
-from train.sim.step_time import MAX_BATCH, MAX_RANKS, SEPARATE_SUMS, Software
+from train.sim.step_time import MAX_BATCH, MAX_RANKS, SEPARATE_SUMS, Software, framework_software
 
 __all__ = ["Point", "ranks_per_node", "read_points"]
 
@@ -25,7 +25,7 @@ _ONE_BUCKET_SINCE, _GRAPHS_SINCE = 0.7, 1.0
 _SEVERAL_BUCKETS_BYTES, _ONE_BUCKET_BYTES = 4 << 20, 64 << 20
 _NODES = (r"^(\d+)x(?=[A-Z])", r"_n(\d+)(?![0-9])", r"_(\d+)N(?![a-zA-Z0-9])", r"^(\d+)R\d", r"[_-]N(\d+)$")
 """Patterns of a system's name in which the number of nodes stands."""
-_FUSING_STACKS, _FUSED_TRAFFIC = ("xla", "synapse", "mindspore"), 0.5
+_FUSING_COMPILERS, _FUSED_TRAFFIC = ("xla", "synapse", "mindspore"), 0.5
 """Graph compilers that fuse batch norms into their neighbours, and the share of the traffic that remains (assumed)."""
 _SEPARATE_SUMS_SINCE = 0.7
 """Round from which on NVIDIA's networks for several nodes make the sums of batch norms separately; in round 0.6 only
@@ -37,20 +37,14 @@ _MINDSPORE_BUCKETS = (75, 86)
 _SHAMPOO_WORK = 0.26
 """Compute that Distributed Shampoo adds to a step: 1,729 steps took 13 % less time than 2,512 steps of the usual
 optimizer at batch 32,768 (arXiv:2002.09018)."""
+PRECISIONS = ("float16", "float32", "tf32")
 _LARGEST_NODE = 16
 _LARGEST_PCIE_NODE = 24
 """Up to this many PCIe cards, a system is taken for a single node if its name has no number of nodes."""
 _ROUND_IF_UNKNOWN = 3.0
 """Round of the software that is assumed for a point without a round."""
-_STACK_OF_CHIP = {
-    "TPUv2": "xla",
-    "TPUv3": "xla",
-    "TPUv4": "xla",
-    "Gaudi": "synapse",
-    "Gaudi2": "synapse",
-    "Ascend910": "mindspore",
-}
-_STACK_OF_SUBMITTER = {"tinycorp": "tinygrad", "google": "tensorflow"}
+_OTHER_PROGRAMS = ("tinycorp", "google")
+"""Submitters whose programs on GPUs were not NVIDIA's MXNet, but tinygrad and TensorFlow."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,13 @@ class Point:
         batch: Images of one rank.
         measured_images_per_s: Measured rate over all ranks. If None, it was not measured.
         measured_time_s: Measured time to train. If None, it was not measured.
+        measured_init_s: Measured start-up, from init_start to run_start. If None, it was not measured.
         includes_evaluation: Whether the measured rate includes the time of evaluations.
+        network: Name of the network.
+        precision: ``float16``, ``float32`` or ``tf32``.
+        is_framework: Whether a framework's usual program ran, and not a program that was tuned for MLPerf.
+        node: Accelerators of a node. If None, by the system's name.
+        nics: Network cards of a node. If None, by the catalogue; ``nic_bytes_per_s`` likewise.
     """
 
     round: str
@@ -77,7 +77,14 @@ class Point:
     batch: float
     measured_images_per_s: float | None
     measured_time_s: float | None
+    measured_init_s: float | None
     includes_evaluation: bool
+    network: str = "resnet50"
+    precision: str = "float16"
+    is_framework: bool = False
+    node: int | None = None
+    nics: int | None = None
+    nic_bytes_per_s: float | None = None
 
     @cached_property
     def known_system(self) -> System:
@@ -88,7 +95,7 @@ class Point:
     def machine(self) -> Machine:
         """The system's hardware: the number of nodes by the system's name, rates by the catalogue."""
         product, system = self.accelerator, self.known_system
-        node = min(self.ranks, system.node or ranks_per_node(self.system, self.ranks, product))
+        node = min(self.ranks, self.node or system.node or ranks_per_node(self.system, self.ranks, product))
         # A node with fewer accelerators than usual has fewer network ports in proportion.
         nics = max(1, round(product.nics * node / product.node)) if node < product.node else product.nics
         return Machine(
@@ -96,23 +103,29 @@ class Point:
             ranks=self.ranks,
             ranks_per_node=node,
             link_bytes_per_s=product.link,
-            nics=system.nics or nics,
-            nic_bytes_per_s=system.nic or product.nic,
+            nics=self.nics or system.nics or nics,
+            nic_bytes_per_s=self.nic_bytes_per_s or system.nic or product.nic,
             nodes_per_rack=system.nodes_per_rack,
             uplink_share=system.uplink_share,
             rack_ordered=system.rack_ordered,
+            half=self.precision == "float16",
         )
 
     @cached_property
-    def effects(self) -> tuple[str, ...]:
-        """Names of the calibrated effects that apply to this point, from coarse to fine."""
-        chip = self.accelerator.chip
-        names = [f"chip:{chip}", f"product:{self.accelerator.name}", f"round:{chip}/{self.round}"]
-        if stack := _stack(self.submitter, self.accelerator):
-            names.insert(0, f"stack:{stack}")
-        if self.machine.nodes > 1:
-            names.append(f"network:{chip}/{self.round}")
-        return tuple(names)
+    def program(self) -> str:
+        """``tuned`` for NVIDIA's programs for MLPerf, ``compiler`` on chips of other makers, else ``framework``."""
+        if self.accelerator.compiler:
+            return "compiler"
+        return "framework" if self.is_framework or self.submitter.lower() in _OTHER_PROGRAMS else "tuned"
+
+    @property
+    def lacks(self) -> str:
+        """What the point has in common with no measured system, see `train.sim.constants.Calibration`."""
+        if self.program != "framework":
+            return ""
+        if self.network != "resnet50":
+            return "another network"
+        return "own kernels" if self.precision == "float16" else "float32"
 
     @cached_property
     def software(self) -> Software:
@@ -121,28 +134,26 @@ class Point:
         Programs up to round 0.6 reduced gradients in buckets during backward. Later programs, and whole programs on the
         device, reduce all gradients once at the end of backward.
         """
-        mlperf_round, stack = _number(self.round, _ROUND_IF_UNKNOWN), _stack(self.submitter, self.accelerator)
-        is_whole_program = stack in _WHOLE_PROGRAMS
+        if self.is_framework:
+            return framework_software(self.machine)
+        mlperf_round, compiler = _number(self.round, _ROUND_IF_UNKNOWN), self.accelerator.compiler
+        is_whole_program = compiler in _WHOLE_PROGRAMS
         has_several_buckets = mlperf_round < _ONE_BUCKET_SINCE and not is_whole_program
         return Software(
             bucket_bytes=_SEVERAL_BUCKETS_BYTES if has_several_buckets else _ONE_BUCKET_BYTES,
             algorithm=self.known_system.algorithm,
-            boundaries=self.known_system.boundaries or (_MINDSPORE_BUCKETS if stack == "mindspore" else ()),
+            boundaries=self.known_system.boundaries or (_MINDSPORE_BUCKETS if compiler == "mindspore" else ()),
             graphs=mlperf_round >= _GRAPHS_SINCE or is_whole_program,
-            norm_traffic=self.known_system.norm_traffic or self._norm_traffic(stack, mlperf_round),
+            norm_traffic=self.known_system.norm_traffic or self._norm_traffic(compiler, mlperf_round),
             optimizer_work=_SHAMPOO_WORK if "shampoo" in self.system.lower() else 0.0,
         )
 
-    def _norm_traffic(self, stack: str, mlperf_round: float) -> float:
-        if stack in _FUSING_STACKS:
+    def _norm_traffic(self, compiler: str, mlperf_round: float) -> float:
+        if compiler in _FUSING_COMPILERS:
             return _FUSED_TRAFFIC
-        has_separate_sums = not stack and self.machine.nodes > 1 and mlperf_round >= _SEPARATE_SUMS_SINCE
+        is_new = self.machine.nodes > 1 and mlperf_round >= _SEPARATE_SUMS_SINCE
+        has_separate_sums = self.program == "tuned" and is_new
         return SEPARATE_SUMS if has_separate_sums else 1.0
-
-
-def _stack(submitter: str, accelerator: Accelerator) -> str:
-    """Return the framework, by chip and submitter; empty for NVIDIA's MXNet."""
-    return _STACK_OF_CHIP.get(accelerator.chip, "") or _STACK_OF_SUBMITTER.get(submitter.lower(), "")
 
 
 def ranks_per_node(system: str, ranks: int, accelerator: Accelerator) -> int:
@@ -196,6 +207,7 @@ def _point(row: Mapping[str, str], where: str) -> Point:
     if not accelerator.known:
         raise refuse_unknown(f"{where}: accelerator", row.get("accelerator") or "")
     time_key = next((key for key in row if key and key.startswith("time_to_train_s")), "")
+    init_key = next((key for key in row if key and key.startswith("init_s")), "")
     return Point(
         round=row.get("mlperf_round") or "",
         submitter=row.get("submitter") or "",
@@ -205,8 +217,21 @@ def _point(row: Mapping[str, str], where: str) -> Point:
         batch=batch,
         measured_images_per_s=_number(row.get("img_per_s"), 0) or None,
         measured_time_s=_number(row.get(time_key), 0) or None,
+        measured_init_s=_number(row.get(init_key), 0) or None,
         includes_evaluation="incl eval" in (row.get("how") or ""),
+        network=row.get("network") or "resnet50",
+        precision=_precision(row.get("precision") or "float16", where),
+        is_framework=bool(row.get("source")),
+        node=int(_number(row.get("accelerators_per_node"), 0)) or None,
+        nics=int(_number(row.get("nics"), 0)) or None,
+        nic_bytes_per_s=_number(row.get("nic_bytes_per_s"), 0) or None,
     )
+
+
+def _precision(text: str, where: str) -> str:
+    if text not in PRECISIONS:
+        raise ConfigError(f"{where}: precision", text, f"one of {', '.join(PRECISIONS)}", nearest(text, PRECISIONS))
+    return text
 
 
 def _number(text: str | None, otherwise: float) -> float:

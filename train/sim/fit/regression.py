@@ -1,16 +1,14 @@
-"""The fit of the simulator's constants, and of a factor for each family of systems, to measured points.
+"""The fit of the simulator's constants to measured systems.
 
-Nine physical constants are shared by all hardware. The rest of a family is a factor on its compute time. The logarithm
-of the factor is the sum of small effects from coarse to fine: framework, chip, product, software round of the chip,
-multi-node systems of the round. A prior keeps each effect near 0, so that a family with one point has a factor near 1,
-and a family without points is predicted by physics alone. There is no factor for a submitter: the points give such a
-factor a spread of 0.
+Nine physical constants are shared by all hardware, and nothing else is fitted: no factor belongs to a chip, a product,
+a software round or a submitter. Such factors memorise rows; rows whose submitter, round and larger scale are hidden
+together are predicted no better with them (docs/simulator.md).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +17,7 @@ from train.sim.constants import Constants
 from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import Point
 
-__all__ = ["PRIORS", "SPREADS", "fit"]
+__all__ = ["PRIORS", "fit", "fitted_points", "uncertainty"]
 
 Array = npt.NDArray[np.float64]
 
@@ -38,11 +36,8 @@ PRIORS = {
 
 The network's efficiency is NCCL's 43.5 of 48 GB/s over eight nodes of one rack (NVIDIA/nccl issue 319).
 """
-SPREADS = {"stack": 0.30, "chip": 0.05, "product": 0.05, "round": 0.05, "network": 0.05}
-"""Kind of effect -> standard deviation of the logarithm of its factor, before any point was seen. These values and the
-noise are near the maximum of the marginal likelihood of the public points (0.27, 0.05, 0.04, 0.04, 0.04)."""
 _NOISE = 0.02
-"""Scale of a point's log error when all effects are known."""
+"""Scale of a point's log error."""
 _FREEDOM = 4
 """Degrees of freedom of Student's t distribution of this log error: a point that is far off has little weight."""
 
@@ -52,61 +47,62 @@ _NUDGE, _LONGEST_STEP, _SETTLED = 1e-2, 0.5, 5e-3
 """In logarithms: step of a difference quotient, largest change in one iteration, change below which the fit ends."""
 
 
-def fit(points: Sequence[Point], predictor: PointPredictor) -> Constants:
-    """Return the most probable constants and effects under the priors, fitted to all points at once.
+def fit(points: Sequence[Point], predictor: PointPredictor, start: Constants | None = None) -> Constants:
+    """Return the most probable constants under the priors, fitted to all points of NVIDIA's programs at once.
 
     The fit takes Gauss-Newton steps and renews the weights of Student's t distribution at each step.
 
     Args:
-        points: All points; those without a measured rate are left out.
+        points: All points; those without a measured rate, and those of other programs, are left out.
         predictor: Predicts points under given constants.
+        start: Where the steps start, which saves steps. If None, at the expected values.
     """
-    used = [point for point in points if point.measured_images_per_s]
-    # touches[i, j]: 1 if effect j applies to point i. Unknowns: logarithms of the constants' ratios, then effects.
-    names = sorted({name for point in used for name in point.effects})
-    position = {name: index for index, name in enumerate(names)}
-    touches = np.zeros((len(used), len(names)))
-    for row, point in enumerate(used):
-        touches[row, [position[name] for name in point.effects]] = 1.0
-    target = np.log([point.measured_images_per_s or 1.0 for point in used])
-    spreads = [spread for _, spread in PRIORS.values()] + [SPREADS[name.split(":")[0]] for name in names]
-    prior = np.diag(np.array(spreads) ** -2.0)
-    unknowns = np.zeros(len(spreads))
+    used = fitted_points(points)
+    unknowns = _unknowns(start) if start else np.zeros(len(PRIORS))
     for _ in range(_ITERATIONS):
-        predicted, slopes = _linearize(used, predictor, unknowns, touches)
-        residual = target - predicted
-        weights = (_FREEDOM + 1) / (_FREEDOM + (residual / _NOISE) ** 2) / _NOISE**2
-        weighted = slopes * weights[:, None]
-        change = np.linalg.solve(slopes.T @ weighted + prior, weighted.T @ residual - prior @ unknowns)
+        change = np.linalg.solve(*_normal_equations(used, predictor, unknowns))
         unknowns += np.clip(change, -_LONGEST_STEP, _LONGEST_STEP)
         if np.abs(change).max() < _SETTLED:
             break
-    return _constants(unknowns).replaced(effects=dict(zip(names, unknowns[len(PRIORS) :].tolist(), strict=True)))
+    return _constants(unknowns)
+
+
+def fitted_points(points: Iterable[Point]) -> list[Point]:
+    """Return the points with a measured rate by NVIDIA's programs, to which the constants are fitted."""
+    return [point for point in points if point.measured_images_per_s and point.program == "tuned"]
+
+
+def uncertainty(points: Sequence[Point], predictor: PointPredictor, constants: Constants) -> dict[str, float]:
+    """Return constant -> standard deviation of its logarithm after the fit to the points."""
+    matrix, _ = _normal_equations(fitted_points(points), predictor, _unknowns(constants))
+    return dict(zip(PRIORS, np.sqrt(np.diag(np.linalg.inv(matrix))).tolist(), strict=True))
+
+
+def _unknowns(constants: Constants) -> Array:
+    return np.array([math.log(getattr(constants, name) / mean) for name, (mean, _) in PRIORS.items()])
 
 
 def _constants(unknowns: Array) -> Constants:
-    pairs = zip(PRIORS.items(), unknowns[: len(PRIORS)], strict=True)
+    pairs = zip(PRIORS.items(), unknowns, strict=True)
     return Constants().replaced(**{key: mean * math.exp(each) for (key, (mean, _)), each in pairs})
 
 
-def _linearize(
-    points: Sequence[Point], predictor: PointPredictor, unknowns: Array, touches: Array
-) -> tuple[Array, Array]:
-    """Return log images/s of each point, and its derivative in each unknown.
+def _normal_equations(points: Sequence[Point], predictor: PointPredictor, unknowns: Array) -> tuple[Array, Array]:
+    """Return the matrix and the right side of the equations for the next step.
 
     Args:
         points: The points.
         predictor: Predicts points under given constants.
-        unknowns: Logarithms of the constants relative to their expected values, then the effects.
-        touches: Points x effects: 1 if the effect applies to the point, otherwise 0.
+        unknowns: Logarithms of the constants relative to their expected values.
     """
-    log_factors = touches @ unknowns[len(PRIORS) :]
-    predicted, share = predictor.log_rates(points, _constants(unknowns), log_factors)
+    predicted = predictor.log_rates(points, _constants(unknowns))
     slopes = np.empty((len(points), len(unknowns)))
-    for index in range(len(PRIORS)):
+    for index in range(len(unknowns)):
         moved = unknowns.copy()
         moved[index] += _NUDGE
-        slopes[:, index] = (predictor.log_rates(points, _constants(moved), log_factors)[0] - predicted) / _NUDGE
-    # A factor of exp(e) on compute time lowers the logarithm of the rate by share * e.
-    slopes[:, len(PRIORS) :] = -share[:, None] * touches
-    return predicted, slopes
+        slopes[:, index] = (predictor.log_rates(points, _constants(moved)) - predicted) / _NUDGE
+    residual = np.log([point.measured_images_per_s or 1.0 for point in points]) - predicted
+    weights = (_FREEDOM + 1) / (_FREEDOM + (residual / _NOISE) ** 2) / _NOISE**2
+    weighted = slopes * weights[:, None]
+    prior = np.diag([spread**-2.0 for _, spread in PRIORS.values()])
+    return slopes.T @ weighted + prior, weighted.T @ residual - prior @ unknowns

@@ -154,7 +154,7 @@ def machine_of_description(description: dict[str, float], ranks: int) -> Machine
 
 
 def cpu_constants(constants: Constants, description: dict[str, float], ranks: int, image_size: int) -> Constants:
-    """Return the constants of a CPU, without the effects that were fitted to accelerators.
+    """Return the constants of a CPU.
 
     Decoding and Horovod's negotiation run in threads of their own. If there are fewer than two cores a rank, these
     threads take core time from compute.
@@ -168,4 +168,4 @@ def cpu_constants(constants: Constants, description: dict[str, float], ranks: in
     shared: dict[str, float] = {}
     if description.get("cores", 0.0) < 2 * ranks:
         shared = {"cycle_cpu_s": _CYCLE_CPU_S, "decode_s": _DECODE_S + _DECODE_PIXEL_S * image_size**2}
-    return replace(constants, **_CPU, **shared, effects={})
+    return replace(constants, **_CPU, **shared)

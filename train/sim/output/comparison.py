@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from train.sim.fit.calibrate import ErrorSummary, summarize_errors
+from train.sim.fit.calibrate import ErrorSummary, hidden_of, summarize_errors
 from train.sim.fit.heldout import HeldOutPrediction, covered
 from train.sim.fit.hiding import BASES
 from train.sim.fit.point_forecast import PointForecast
@@ -79,8 +79,8 @@ def held_out_text(hidden: Sequence[HeldOutPrediction], coverage: float) -> str:
         rows.append(_errors_row(kind, "all", every))
     errors = ("median %", "worst %", "above 20 %", "median time %")
     lines = [table(rows, ("hidden", "product", "points", *errors, "affine rows", "ours %", "affine %"))]
-    for basis, kinds in BASES.items():
-        share = covered([one for one in hidden if one.kind in kinds], coverage)
+    for basis in BASES:
+        share = covered(hidden_of(basis, hidden), coverage)
         if share is not None:
             interval = f"the {coverage:.0%} interval {basis!r}"
             lines.append(f"{share:.0%} of the points are inside {interval}, if only other folds set its width")

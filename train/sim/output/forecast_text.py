@@ -18,8 +18,16 @@ _BASES = {
     "seen": "systems of this size with this chip were measured",
     "larger": "only smaller systems with this chip were measured",
     "unseen": "no system with this chip was measured",
+    "measured": "steps of this program on this machine were measured",
+    "compiler": "programs of other compilers than NVIDIA's are predicted roughly",
 }
 """What was known of the machine: key of `train.sim.constants.Calibration.half_widths` -> words."""
+_LACKS = {
+    "own kernels": "; wider, as frameworks' usual programs are off by more than those that were tuned for MLPerf",
+    "float32": "; wider, as frameworks' float32 programs are off by more",
+    "another network": "; wider, as frameworks' programs of other networks are off by more",
+}
+"""What the forecast has in common with no measured system -> text."""
 _CONVERGENCE = {
     "reference": "",
     "more epochs": "; the target needs more at this batch",
@@ -61,22 +69,28 @@ def forecast_row(one: Forecast, price: float | None = None) -> dict[str, Any]:
         "input_s": step.input_s,
         "overhead_s": step.overhead_s,
         "images_per_s": one.images_per_s,
-        "low": one.low,
-        "high": one.high,
-        "interval_from": one.basis,
-        "interval_widened_by": list(scenario.classes),
+        "low": one.rate_bounds[0],
+        "high": one.rate_bounds[1],
+        "interval_from": one.interval.basis,
+        "interval_widened_by": one.interval.lacks or None,
         "efficiency": one.efficiency,
         "epochs": one.epochs,
         "convergence": one.convergence,
         "reaches_target": one.reaches_target,
         "time_to_train_s": one.time_to_train_s,
         "run_s": one.run.total_s,
+        "run_low_s": one.run_bounds[0],
+        "run_high_s": one.run_bounds[1],
         "epochs_s": one.run.epochs_s,
         "first_epoch_excess_s": one.run.first_epoch_excess_s,
         "evaluations_s": one.run.evaluations_s,
         "pre_s": one.run.pre_s,
         "startup_s": one.startup.total_s,
+        "startup_low_s": one.startup_bounds[0],
+        "startup_high_s": one.startup_bounds[1],
         "accelerator_hours": one.accelerator_hours,
+        "accelerator_hours_low": one.hours_bounds[0],
+        "accelerator_hours_high": one.hours_bounds[1],
     }
     if price is not None:
         row["cost"] = price * one.accelerator_hours
@@ -92,22 +106,23 @@ def forecast_text(one: Forecast, savings_ms: Mapping[str, float], coverage: floa
         coverage: Share of measured points that the interval should contain.
         price: Price of an accelerator hour. If None, no cost is shown.
     """
-    row = forecast_row(one, price)
+    row, run, startup = forecast_row(one, price), one.run, one.startup
     title = "run" if one.time_to_train_s is None else "time to train"
     lines = [
         f"{row['recipe']} on {row['ranks']:,} x {row['accelerator']} in {row['nodes']:,} nodes, "
         f"{row['per_rank_batch_size']:g} images a rank, {row['global_batch_size']:,.0f} a step",
-        f"images/s       {one.images_per_s:,.0f}  ({coverage:.0%} interval {one.low:,.0f} to {one.high:,.0f}, "
-        f"from the errors on held-out points; {_BASES[one.basis]}{_widened(one)})",
+        f"images/s       {one.images_per_s:,.0f}  ({coverage:.0%} interval {_span(one.rate_bounds)}, "
+        f"from the errors on held-out points; {_BASES[one.interval.basis]}{_LACKS.get(one.interval.lacks, '')})",
         f"efficiency     {one.efficiency:.1%} of {row['ranks']:,} times one accelerator at the same batch",
         *_step_lines(one),
         f"epochs         {one.epochs}{_CONVERGENCE[one.convergence]}",
-        f"{title:<14} {one.run.total_s:,.1f} s: before the first epoch {one.run.pre_s:.1f}, "
-        f"epochs {one.run.epochs_s:,.1f}, excess of the first epoch {one.run.first_epoch_excess_s:.1f}, "
-        f"evaluations {one.run.evaluations_s:.1f}",
-        f"start-up       {one.startup.total_s:.1f} s before run_start: launch {one.startup.launch_s:.1f}, then "
-        f"communicator {one.startup.communicator_s:.1f} while pipeline and network take {one.startup.pipeline_s:.1f}",
-        f"cost           {one.accelerator_hours:,.1f} accelerator hours"
+        f"{title:<14} {run.total_s:,.1f} s ({_span(one.run_bounds, 1)}): before the first epoch {run.pre_s:.1f}, "
+        f"epochs {run.epochs_s:,.1f}, excess of the first epoch {run.first_epoch_excess_s:.1f}, "
+        f"evaluations {run.evaluations_s:.1f}",
+        f"start-up       {startup.total_s:.1f} s ({_span(one.startup_bounds)}) before run_start: "
+        f"launch {startup.launch_s:.1f}, then communicator {startup.communicator_s:.1f} while pipeline and network "
+        f"take {startup.pipeline_s:.1f}",
+        f"cost           {one.accelerator_hours:,.1f} accelerator hours ({_span(one.hours_bounds, 1)})"
         + ("" if price is None else f", {row['cost']:,.2f} at {price:g} an hour"),
     ]
     if savings_ms:
@@ -117,10 +132,8 @@ def forecast_text(one: Forecast, savings_ms: Mapping[str, float], coverage: floa
     return "\n".join(lines)
 
 
-def _widened(one: Forecast) -> str:
-    """Return by which assumptions the interval is wider than that of the measured points."""
-    classes = one.scenario.classes
-    return f"; wider, because the points have none of: {', '.join(classes)}" if classes else ""
+def _span(bounds: tuple[float, float], digits: int = 0) -> str:
+    return f"{bounds[0]:,.{digits}f} to {bounds[1]:,.{digits}f}"
 
 
 def _step_lines(one: Forecast) -> list[str]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from train.sim.constants import Calibration, log_compute_factor
-from train.sim.forecast import Scenario, effect_names, step_model, time_step
+from train.sim.constants import Calibration
+from train.sim.forecast import Scenario, time_step
 from train.sim.roofline import KernelTable
-from train.sim.step_time import Reduction, StepTime
+from train.sim.step_time import Reduction, StepTime, step_model
 
 __all__ = ["step_trace", "write_trace"]
 
@@ -28,16 +27,14 @@ def step_trace(scenario: Scenario, calibration: Calibration) -> list[dict[str, A
     that the three rows fit together.
     """
     step = time_step(scenario, calibration)
-    names, constants = effect_names(scenario.machine, scenario.mlperf_round), calibration.constants
-    factor = math.exp(log_compute_factor(names, constants.effects))
     model = scenario.recipe.model
     timed = step_model(model.name, model.num_classes, model.image_size, model.input_channels)
     slowest = 1 + step.straggler_s / step.compute_s
     stretched = slowest + step.contention_s / step.backward_s
 
     def kernels(table: KernelTable, speed: float, category: str) -> list[_Activity]:
-        seconds = timed.kernels(table, scenario.machine, scenario.batch, constants, scenario.software)
-        durations = [factor * speed * float(each) for each in seconds]
+        seconds = timed.kernels(table, scenario.machine, scenario.batch, calibration.constants, scenario.software)
+        durations = [speed * float(each) for each in seconds]
         return [(name, category, _COMPUTE, each) for name, each in zip(table.names, durations, strict=True)]
 
     compute = [*kernels(timed.forward, slowest, "forward"), *kernels(timed.backward, stretched, "backward")]

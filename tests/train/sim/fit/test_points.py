@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from train.sim.constants import load_calibration
+from train.sim.constants import Constants, load_calibration
+from train.sim.fit.calibrate import PUBLISHED_RATES, startup_errors
 from train.sim.fit.heldout import HeldOutPrediction, affine_rate, covered, hold_out, quantile
 from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import Point, ranks_per_node, read_points
@@ -172,7 +173,56 @@ def test_a_costlier_optimizer_slows_a_step_by_what_its_authors_measured(tmp_path
 
 def test_intervals_widen_from_seen_to_larger_to_unseen_systems() -> None:
     calibration = load_calibration()
-    kinds = [calibration.interval("H100", 64), calibration.interval("H100", 4096), calibration.interval("H300", 8)]
-    assert [kind for kind, _ in kinds] == ["seen", "larger", "unseen"]
-    assert kinds[0][1] < kinds[1][1]
-    assert kinds[0][1] < kinds[2][1]
+    seen, larger, unseen = (calibration.interval(*each) for each in (("H100", 64), ("H100", 4096), ("H300", 8)))
+    assert [each.basis for each in (seen, larger, unseen)] == ["seen", "larger", "unseen"]
+    assert seen.rate < larger.rate < unseen.rate * 2
+    assert seen.rate < unseen.rate
+    other = calibration.interval("TPUv3", 1024, has_compiler=True)
+    assert other.basis == "compiler"
+    assert other.rate > 2 * unseen.rate
+
+
+def test_nested_folds_hide_submitter_round_and_larger_systems_from_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = read_points(EXCERPT)
+    kept: list[list[Point]] = []
+
+    def spy(used: list[Point], *_: object) -> Constants:
+        kept.append(used)
+        return Constants()
+
+    monkeypatch.setattr("train.sim.fit.heldout.fit", spy)
+    told: list[str] = []
+    hidden = hold_out(points, PREDICTOR, told.append, ("nested",))
+    folds = list(dict.fromkeys(one.fold for one in hidden))
+    assert len(folds) == len(told) == len(kept) - 1 > 3
+    for fold, used in zip(folds, kept[1:], strict=True):
+        gone = [one.point for one in hidden if one.fold == fold]
+        least = min(point.ranks for point in gone)
+        assert least > 16
+        assert used
+        for point in used:
+            assert point.submitter.lower() != gone[0].submitter.lower()
+            assert point.accelerator.chip != gone[0].accelerator.chip or (
+                point.ranks < least and point.round != gone[0].round
+            )
+
+
+def test_the_start_up_of_public_systems_is_predicted_within_a_factor_of_one_and_a_half() -> None:
+    errors = startup_errors(read_points(EXCERPT))
+    assert len(errors) > 10
+    assert math.exp(np.median(np.abs(errors))) <= 1.5
+
+
+def test_nine_of_ten_published_rates_of_frameworks_are_inside_their_class() -> None:
+    calibration = load_calibration()
+    points = read_points(PUBLISHED_RATES)
+    assert {point.lacks for point in points} == {"own kernels", "float32", "another network"}
+    found = [PREDICTOR.forecast(point, calibration) for point in points]
+    inside = [one.low <= (one.point.measured_images_per_s or 0) <= one.high for one in found]
+    assert np.mean(inside) >= 0.9
+    of_one_node = [
+        abs(math.log(one.images_per_s / (one.point.measured_images_per_s or 1)))
+        for one in found
+        if one.point.ranks <= 8 and one.point.lacks == "own kernels"
+    ]
+    assert max(of_one_node) < 0.1

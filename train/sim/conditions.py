@@ -1,0 +1,94 @@
+"""From a recipe and a cluster to what a forecast needs: the scenario, and the calibration that applies to its machine.
+
+A cluster of CPUs is this machine, as ``./run.sh simulate --calibrate-here`` measured it. Steps that this program itself
+made on the machine (``--calibrate RUN``) take the place of all other knowledge of its speed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from configs.load import ROOT, load_run
+from configs.schema import Cluster, Recipe
+from logs.folder import CONFIG_FILE
+from train.sim.constants import Calibration, load_calibration
+from train.sim.fit.measured_steps import STEPS, MeasuredStep, apply_steps, fingerprint, load_steps, measured_step
+from train.sim.fit.this_machine import cpu_constants, load_description, machine_of_description
+from train.sim.forecast import Forecast, Scenario, forecast, make_scenario
+
+__all__ = ["DESCRIPTION", "conditions", "measure_runs", "predict"]
+
+DESCRIPTION = ROOT / "runs" / "this-machine.yaml"
+"""What ``--calibrate-here`` measured of this machine."""
+
+
+def predict(recipe: Recipe, cluster: Cluster) -> Forecast:
+    """Return the forecast of the recipe on the cluster, with all that is known of the machine.
+
+    Raises:
+        UserError: Too little is known of the machine.
+    """
+    return forecast(*conditions(recipe, cluster))
+
+
+def conditions(
+    recipe: Recipe,
+    cluster: Cluster,
+    *,
+    mlperf_round: str | None = None,
+    description: Path = DESCRIPTION,
+    steps: Path = STEPS,
+) -> tuple[Scenario, Calibration]:
+    """Return the scenario of the recipe on the cluster, and the calibration for its machine.
+
+    Args:
+        recipe: What is trained.
+        cluster: Where.
+        mlperf_round: MLPerf round of the software. If None, the newest that is known of the chip.
+        description: File of ``--calibrate-here``; only for clusters of CPUs.
+        steps: File of ``--calibrate RUN``; it may be missing.
+
+    Raises:
+        UserError: A cluster of CPUs, and this machine was not measured; or an accelerator is not known.
+    """
+    scenario, calibration = _unmeasured(recipe, cluster, mlperf_round, description)
+    found = load_steps(steps)
+    current = [step for step in found if step.fingerprint == fingerprint(description, cluster.device)]
+    of_machine = [step for step in found if step.machine == scenario.machine.accelerator.name]
+    if stale := [step.source for step in of_machine if step not in current]:
+        sys.stderr.write(
+            f"{len(stale)} measured steps are not used, because the simulator's constants have changed since; run "
+            f"./run.sh simulate --calibrate {' '.join(stale)}\n"
+        )
+    return scenario, apply_steps(scenario, calibration, current)
+
+
+def measure_runs(folders: Sequence[Path], *, description: Path = DESCRIPTION) -> list[MeasuredStep]:
+    """Return the measured steps of runs, with factors relative to all that is known without such steps.
+
+    Raises:
+        UserError: A folder is not a run with measured steps.
+    """
+    found = []
+    for folder in folders:
+        recipe, cluster = load_run(folder / CONFIG_FILE)
+        scenario, calibration = _unmeasured(recipe, cluster, None, description)
+        found.append(measured_step(folder, scenario, calibration, fingerprint(description, cluster.device)))
+    return found
+
+
+def _unmeasured(
+    recipe: Recipe, cluster: Cluster, mlperf_round: str | None, description: Path
+) -> tuple[Scenario, Calibration]:
+    calibration, machine = load_calibration(), None
+    if cluster.device == "cpu":
+        ranks, rates = cluster.world_size, load_description(description)
+        if cluster.communication.link_bytes_per_s is not None:
+            rates["link_bytes_per_s"] = cluster.communication.link_bytes_per_s
+        machine = machine_of_description(rates, ranks)
+        constants = cpu_constants(calibration.constants, rates, ranks, recipe.model.image_size)
+        calibration = replace(calibration, constants=constants)
+    return make_scenario(recipe, cluster, calibration, machine=machine, mlperf_round=mlperf_round), calibration

@@ -1,0 +1,179 @@
+"""Measured steps of this program as factors on the predicted compute time, with their uncertainty.
+
+One measured step beats all priors: it has the kernels of this program, on the machine itself. A run of the same network
+and precision gives the factor directly; runs of other networks give it with the spread between networks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from configs.errors import UserError
+from configs.load import ROOT, parse_yaml
+from logs.disk import explain_disk_errors, write_text
+from logs.metrics import METRICS_FILE, read_metrics
+from train.sim.constants import CONSTANTS, Calibration
+from train.sim.forecast import Scenario, seconds_of_step
+from train.sim.hardware import FAMILIES
+
+__all__ = ["STEPS", "MeasuredStep", "apply_steps", "fingerprint", "keep_steps", "load_steps", "measured_step"]
+
+STEPS = ROOT / "runs" / "measured-steps.yaml"
+"""The measured steps of this machine and of others whose runs were given."""
+_HEADER = "# Written by ./run.sh simulate --calibrate RUN. Remove this file to forget all measured steps.\n"
+_FEWEST_INTERVALS = 3
+_NORMAL_90 = 1.645
+"""Half-width of 90 % of a normal distribution, in standard deviations."""
+_REPEAT = 0.05
+"""Standard deviation of the log rate between runs of one configuration (README: five runs of ``digits``)."""
+_OTHER_NETWORK, _FEWEST_NETWORKS = 0.15, 3
+"""Assumed standard deviation of the log factor between networks, as long as fewer networks than this were measured."""
+_LOG_LIMIT = 4.0
+"""A factor is searched between the exponentials of minus and plus this."""
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """What one run says about the speed of its machine.
+
+    Attributes:
+        source: The run's folder.
+        machine: Name of the accelerator, or ``this machine`` for its CPU.
+        network: Name of the network.
+        precision: ``float16`` or ``float32``.
+        ranks: Number of ranks.
+        images_per_s: Median rate of the run's intervals, over all ranks.
+        log_spread: Standard deviation of the logarithm of the median, by the spread of the intervals.
+        log_factor: Logarithm of the factor on the predicted compute time with which the prediction is that rate.
+        fingerprint: Of the constants with which the factor was found; with others it does not hold.
+    """
+
+    source: str
+    machine: str
+    network: str
+    precision: str
+    ranks: int
+    images_per_s: float
+    log_spread: float
+    log_factor: float
+    fingerprint: str
+
+
+def measured_step(folder: Path, scenario: Scenario, calibration: Calibration, constants_id: str) -> MeasuredStep:
+    """Return the measured step of a run.
+
+    Args:
+        folder: The run.
+        scenario: The run as the simulator sees it.
+        calibration: Constants without any measured step.
+        constants_id: Of `fingerprint`.
+
+    Raises:
+        UserError: The run has too few intervals with a rate, or a rate that no speed of the machine explains.
+    """
+    rates = [float(row["images_per_s"]) for row in read_metrics(folder / METRICS_FILE) if row.get("kind") == "interval"]
+    # Libraries choose algorithms in the first interval. A repeated rate is no new interval.
+    rates = [rate for rate, before in zip(rates[1:], rates, strict=False) if rate > 0 and rate != before]
+    if len(rates) < _FEWEST_INTERVALS:
+        raise UserError(
+            f"--calibrate: {folder} has {len(rates)} measured intervals after the first, allowed: at least "
+            f"{_FEWEST_INTERVALS}; train longer, or lower run.log_every_steps"
+        )
+    logs = [math.log(rate) for rate in rates]
+    rate = math.exp(statistics.median(logs))
+    return MeasuredStep(
+        source=str(folder),
+        machine=scenario.machine.accelerator.name,
+        network=scenario.recipe.model.name,
+        precision="float16" if scenario.machine.half else "float32",
+        ranks=scenario.machine.ranks,
+        images_per_s=round(rate, 3),
+        log_spread=round(1.25 * statistics.stdev(logs) / math.sqrt(len(logs)), 4),
+        log_factor=round(_log_factor(scenario, calibration, rate, folder), 4),
+        fingerprint=constants_id,
+    )
+
+
+def _log_factor(scenario: Scenario, calibration: Calibration, rate: float, folder: Path) -> float:
+    """Return the logarithm of the compute factor with which the predicted rate is ``rate``, by bisection."""
+
+    def predicted(log_factor: float) -> float:
+        constants = calibration.constants.replaced(compute_factor=math.exp(log_factor))
+        return scenario.global_batch / seconds_of_step(scenario, replace(calibration, constants=constants))
+
+    low, high = -_LOG_LIMIT, _LOG_LIMIT
+    if not predicted(high) < rate < predicted(low):
+        raise UserError(
+            f"--calibrate: {folder} ran at {rate:.4g} images/s, but its communication and waits alone are predicted to "
+            f"allow {predicted(low):.4g}; check the links in the cluster file, or measure them again"
+        )
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if predicted(middle) > rate else (low, middle)
+    return (low + high) / 2
+
+
+def apply_steps(scenario: Scenario, calibration: Calibration, steps: Sequence[MeasuredStep]) -> Calibration:
+    """Return the calibration with the factor that measured steps give, and its interval, if there are any.
+
+    Args:
+        scenario: What is predicted. Steps of other machines and of another precision say nothing about it.
+        calibration: Without measured steps.
+        steps: All known steps.
+    """
+    precision = "float16" if scenario.machine.half else "float32"
+    machine = scenario.machine.accelerator.name
+    similar = [step for step in steps if (step.machine, step.precision) == (machine, precision)]
+    if not similar:
+        return calibration
+    same = [step for step in similar if step.network == scenario.recipe.model.name]
+    used = same or similar
+    factors = [step.log_factor for step in used]
+    variance = _REPEAT**2 + statistics.fmean(step.log_spread**2 for step in used)
+    if len(factors) > 1:
+        variance += statistics.variance(factors) / len(factors)
+    if not same:
+        networks = {step.network: step.log_factor for step in similar}
+        variance += statistics.variance(networks.values()) if len(networks) >= _FEWEST_NETWORKS else _OTHER_NETWORK**2
+    width = _NORMAL_90 * math.sqrt(variance)
+    if scenario.machine.ranks > max(step.ranks for step in used):
+        width = math.hypot(width, calibration.half_widths["larger"])
+    factor = math.exp(statistics.median(factors))
+    constants = calibration.constants.replaced(compute_factor=factor)
+    return replace(calibration, constants=constants, measured_half_width=width)
+
+
+def fingerprint(description: Path, device: str) -> str:
+    """Return a short digest of everything that a predicted step depends on besides recipe and cluster."""
+    files = [CONSTANTS, FAMILIES, *([description] if device == "cpu" else [])]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+
+
+def load_steps(path: Path) -> list[MeasuredStep]:
+    """Return the steps that `keep_steps` wrote; none if there is no file.
+
+    Raises:
+        UserError: The file is not one of `keep_steps`.
+    """
+    if not path.is_file():
+        return []
+    try:
+        return [MeasuredStep(**row) for row in parse_yaml(path.read_text(encoding="utf-8"), str(path))]
+    except (TypeError, OSError):
+        raise UserError(f"{path}: is not a file of measured steps; remove it, and calibrate again") from None
+
+
+def keep_steps(path: Path, steps: Sequence[MeasuredStep]) -> None:
+    """Write the steps beside those of other runs that the file has."""
+    sources = {step.source for step in steps}
+    rows = [step for step in load_steps(path) if step.source not in sources] + list(steps)
+    with explain_disk_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, _HEADER + yaml.safe_dump([asdict(row) for row in rows], sort_keys=False, width=120))
