@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from configs.errors import UserError
 from configs.plan import RunPlan, plan_run
 from configs.rank_variables import rank_environment
 from configs.rules import broken_rules
@@ -19,6 +20,7 @@ from train.comm.buckets import plan_reductions
 from train.networks.arch import Network, build_network, float32_gradients, gradient_bytes
 from train.plan.memory import BYTES_PER_NUMBER, InputBuffers, estimate_input, estimate_memory
 from train.schedule import LrSchedule, logged_hyperparameters, resolve_schedule
+from train.sim.conditions import predict
 
 __all__ = ["plan_document"]
 
@@ -58,6 +60,23 @@ def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         "environment": rank_environment(cluster),
         "log_keys": _log_keys(recipe, cluster, plan, schedule),
         "compliance": _compliance(recipe),
+        "simulated": _simulated(recipe, cluster),
+    }
+
+
+def _simulated(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
+    """Return the simulator's forecast, each quantity with the ends of its interval; or why there is none."""
+    try:
+        one = predict(recipe, cluster)
+    except UserError as error:
+        return {"unknown": str(error)}
+    return {
+        "images_per_s": [one.images_per_s, *one.rate_bounds],
+        "run_s": [one.run.total_s, *one.run_bounds],
+        "startup_s": [one.startup.total_s, *one.startup_bounds],
+        "accelerator_hours": [one.accelerator_hours, *one.hours_bounds],
+        "epochs": one.epochs,
+        "is_time_to_train": one.reaches_target is True,
     }
 
 

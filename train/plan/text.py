@@ -9,6 +9,8 @@ from typing import Any
 __all__ = ["draw", "render"]
 
 _WIDTH, _HEIGHT = 72, 10
+_WHOLE_FROM = 100
+"""Values from this on are shown as whole numbers."""
 _LISTED_EVALUATIONS = 6
 """Evaluations up to which the line lists every epoch; of more it lists the first three and the last two."""
 _PURPOSES = {
@@ -30,6 +32,7 @@ def render(document: Mapping[str, Any]) -> str:
     """Return the whole text of `train.plan.document.plan_document`; it ends with a newline."""
     sections = {
         f"{document['recipe']} on {document['cluster']}": _head(document),
+        "Simulated, with the ends of 90 % intervals": _simulated(document["simulated"]),
         "Learning rate": [*draw(document["schedule"]), "", *_landmarks(document["landmarks"])],
         "Evaluation": [_evaluation(document["eval_epochs"])],
         "Shards": [_shard(name, shard) for name, shard in document["shards"].items()],
@@ -76,6 +79,25 @@ def _head(document: Mapping[str, Any]) -> list[str]:
         f"optimizer  {document['optimizer']}",
         f"warm-up    {document['warmup_steps']:,} steps, then {document['decay_steps']:,} steps of decay",
     ]
+
+
+def _simulated(found: Mapping[str, Any]) -> list[str]:
+    if "unknown" in found:
+        return [f"not possible: {found['unknown']}"]
+    title = "to target" if found["is_time_to_train"] else "run"
+    rows = (
+        ("images/s", "images_per_s", ""),
+        (title, "run_s", f" s for {found['epochs']} epochs"),
+        ("start-up", "startup_s", " s before run_start"),
+        ("cost", "accelerator_hours", " accelerator hours"),
+    )
+    return [_with_bounds(name, found[key], unit) for name, key, unit in rows]
+
+
+def _with_bounds(name: str, bounded: Sequence[float], unit: str) -> str:
+    value, low, high = bounded
+    digits = 0 if value >= _WHOLE_FROM else 2
+    return f"{name:<11}{value:,.{digits}f}{unit} ({low:,.{digits}f} to {high:,.{digits}f})"
 
 
 def _landmarks(landmarks: Sequence[Mapping[str, Any]]) -> list[str]:

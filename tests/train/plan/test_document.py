@@ -9,7 +9,7 @@ import pytest
 from configs.load import ROOT, load_both
 from train.networks.arch import build_network
 from train.plan.document import plan_document
-from train.plan.text import draw
+from train.plan.text import draw, render
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
 
@@ -31,6 +31,12 @@ def test_the_record_on_its_own_cluster() -> None:
     shard = {"samples": 50_000, "smallest": 24, "largest": 25, "seen_twice": 0, "never_seen": 0}
     assert plan["shards"]["eval"] == shard
     assert plan["memory"]["fits"]
+    simulated = plan["simulated"]
+    assert simulated["is_time_to_train"]
+    for quantity in ("images_per_s", "run_s", "startup_s", "accelerator_hours"):
+        value, low, high = simulated[quantity]
+        assert 0 < low < value < high
+    assert simulated["run_s"][1] < 70.4 < simulated["run_s"][2]
     assert plan["log_keys"]["lars_opt_end_learning_rate"] == 0.0325
     assert plan["log_keys"]["eval_accuracy"] is None
 
@@ -49,6 +55,12 @@ def test_a_closed_recipe_logs_what_the_official_checker_wants() -> None:
     assert keys["lars_opt_base_learning_rate"] == 40.7
     assert keys["lars_opt_end_learning_rate"] == 0.0001
     assert keys["lars_opt_learning_rate_decay_steps"] == 1254
+
+
+def test_a_machine_that_nobody_knows_is_planned_without_a_simulated_time() -> None:
+    plan = _plan("abci-b86016", "cluster.node.gpu=X1", cluster="abci-v100")
+    assert "node.accelerator" in plan["simulated"]["unknown"]
+    assert "not possible" in render(plan)
 
 
 def test_the_schedule_lists_the_landmarks() -> None:

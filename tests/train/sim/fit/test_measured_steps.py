@@ -1,0 +1,90 @@
+"""Measured steps: the factor of a run, which runs apply to a forecast, and refused folders."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import dump, load_both
+from train.sim.conditions import conditions, measure_runs
+from train.sim.constants import load_calibration
+from train.sim.fit.measured_steps import MeasuredStep, apply_steps, keep_steps, load_steps
+from train.sim.forecast import forecast
+
+RATES = "{flops: 4e10, memory_bytes_per_s: 8e9, link_bytes_per_s: 2e9, cores: 2}"
+
+
+def run_folder(folder: Path, recipe: str, cluster: str, rates: list[float], *overrides: str) -> Path:
+    folder.mkdir()
+    (folder / "config.yaml").write_text(dump(*load_both(recipe, cluster, overrides)))
+    rows = [{"kind": "interval", "step": step, "images_per_s": rate} for step, rate in enumerate(rates)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.mark.parametrize(("recipe", "cluster"), [("digits", "laptop"), ("imagenet-b256", "a100-node")])
+def test_after_a_run_the_forecast_is_what_the_run_measured(tmp_path: Path, recipe: str, cluster: str) -> None:
+    description, kept = tmp_path / "here.yaml", tmp_path / "steps.yaml"
+    description.write_text(RATES)
+    before = forecast(*conditions(*load_both(recipe, cluster), description=description, steps=kept))
+    slow = 0.6 * before.images_per_s
+    run = run_folder(tmp_path / "run", recipe, cluster, [1.0, *(slow * each for each in (0.98, 1.0, 1.02, 0.99, 1.01))])
+    (step,) = measure_runs([run], description=description)
+    assert step.images_per_s == pytest.approx(slow, rel=1e-3)
+    assert step.log_factor > math.log(1 / 0.6) - 0.01
+    keep_steps(kept, [step])
+    keep_steps(kept, [step])
+    assert load_steps(kept) == [step]
+    after = forecast(*conditions(*load_both(recipe, cluster), description=description, steps=kept))
+    assert after.images_per_s == pytest.approx(slow, rel=1e-3)
+    assert after.interval.basis == "measured"
+    assert 0.08 < after.interval.rate < 0.12
+    if cluster == "a100-node":
+        assert after.interval.rate < before.interval.rate
+
+
+def test_runs_of_other_networks_count_with_the_spread_between_networks_and_other_machines_not_at_all() -> None:
+    scenario, _ = conditions(*load_both("imagenet-b256", "a100-node"))
+    calibration = load_calibration()
+    step = MeasuredStep("a", "A100-SXM-80GB", "alexnet", "float16", 8, 1e4, 0.01, 0.2, "")
+    other = apply_steps(scenario, calibration, [step])
+    assert other.constants.compute_factor == pytest.approx(math.exp(0.2))
+    # One network: 0.15 between networks, 0.05 between runs, 0.01 within the run.
+    assert other.measured_half_width == pytest.approx(1.645 * math.hypot(0.15, 0.05, 0.01))
+    three = [replace(step, source=name, network=name, log_factor=each) for name, each in (("b", 0.1), ("c", 0.3))]
+    spread = apply_steps(scenario, calibration, [step, *three]).measured_half_width
+    variance = 0.01 + 0.01 / 3 + 0.05**2 + 0.01**2
+    assert spread == pytest.approx(1.645 * math.sqrt(variance))
+    same = apply_steps(scenario, calibration, [step, replace(step, network="resnet50", log_factor=0.5)])
+    assert same.constants.compute_factor == pytest.approx(math.exp(0.5))
+    fewer = apply_steps(scenario, calibration, [replace(step, network="resnet50", ranks=1)])
+    assert fewer.measured_half_width == pytest.approx(
+        math.hypot(1.645 * math.hypot(0.05, 0.01), calibration.half_widths["larger"])
+    )
+    for foreign in (replace(step, machine="H100-SXM"), replace(step, precision="float32")):
+        assert apply_steps(scenario, calibration, [foreign]) is calibration
+
+
+def test_steps_of_older_constants_are_named_and_not_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "steps.yaml"
+    keep_steps(kept, [MeasuredStep("runs/old", "A100-SXM-80GB", "resnet50", "float16", 8, 1e4, 0.01, 0.2, "stale")])
+    _, calibration = conditions(*load_both("imagenet-b256", "a100-node"), steps=kept)
+    assert calibration.measured_half_width is None
+    assert "--calibrate runs/old" in capsys.readouterr().err
+    kept.write_text("[{a: 1}]")
+    with pytest.raises(UserError, match="remove it"):
+        load_steps(kept)
+
+
+def test_a_run_that_is_too_short_or_faster_than_its_communication_is_refused(tmp_path: Path) -> None:
+    short = run_folder(tmp_path / "short", "imagenet-b256", "a100-node", [1e4, 1e4, 1e4])
+    with pytest.raises(UserError, match="0 measured intervals"):
+        measure_runs([short])
+    fast = run_folder(tmp_path / "fast", "imagenet-b256", "a100-node", [1e9, 1.1e9, 1.2e9, 1.3e9, 1.4e9])
+    with pytest.raises(UserError, match="communication"):
+        measure_runs([fast])
