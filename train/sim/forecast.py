@@ -60,6 +60,9 @@ class Scenario:
     @property
     def lacks(self) -> str:
         """What the scenario has in common with no measured system, see `train.sim.constants.Calibration`."""
+        if self.machine.accelerator.chip == "cpu":
+            # Its speed was measured, not taken from a data sheet.
+            return "own kernels"
         if self.recipe.model.name != "resnet50":
             return "another network"
         if not self.machine.half:

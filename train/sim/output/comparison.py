@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from train.sim.fit.calibrate import ErrorSummary, hidden_of, summarize_errors
+from train.sim.fit.calibrate import ErrorSummary, hidden_of, startup_errors, summarize_errors
 from train.sim.fit.heldout import HeldOutPrediction, covered
 from train.sim.fit.hiding import BASES
 from train.sim.fit.point_forecast import PointForecast
@@ -31,6 +31,8 @@ def validation_text(pairs: Sequence[tuple[Point, PointForecast]], errors: dict[s
     times = [math.log(one.time_to_train_s / point.measured_time_s) for point, one in pairs if point.measured_time_s]
     if times:
         products.append(_log_errors_row("all, time to train", times))
+    if starts := startup_errors(point for point, _ in pairs):
+        products.append(_log_errors_row("all, start-up", starts))
     inside = sum(one.low <= (point.measured_images_per_s or 0.0) <= one.high for point, one in pairs)
     blocks = [
         table([_point_row(point, one) for point, one in pairs], titles),
