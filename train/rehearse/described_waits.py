@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from configs.blocks.rehearsal import Waits
 from configs.schema import Cluster, Recipe
-from train.sim.constants import load_calibration, log_compute_factor
-from train.sim.forecast import effect_names, forecast, make_scenario, step_model
+from train.sim.constants import load_calibration
+from train.sim.forecast import forecast, make_scenario
 from train.sim.roofline import update_time
+from train.sim.step_time import step_model
 from train.sim.time_to_train import evaluation_time
 
 __all__ = ["invented_top1", "waits_of"]
@@ -35,13 +34,11 @@ def waits_of(recipe: Recipe, cluster: Cluster) -> Waits:
     calibration = load_calibration()
     scenario = make_scenario(recipe, cluster, calibration)
     machine, constants, software = scenario.machine, calibration.constants, scenario.software
-    names = effect_names(machine, scenario.mlperf_round)
-    factor = math.exp(log_compute_factor(names, constants.effects))
     model = recipe.model
     timed = step_model(model.name, model.num_classes, model.image_size, model.input_channels)
     batch, accumulation = scenario.batch, scenario.accumulation
-    forward_s = factor * float(timed.kernels(timed.forward, machine, batch, constants, software).sum())
-    backward = factor * np.cumsum(timed.kernels(timed.backward, machine, batch, constants, software))
+    forward_s = float(timed.kernels(timed.forward, machine, batch, constants, software).sum())
+    backward = np.cumsum(timed.kernels(timed.backward, machine, batch, constants, software))
     # Only the last micro-batch's gradients are reduced; the ones before lengthen the step's forward.
     forward_s = accumulation * forward_s + (accumulation - 1) * float(backward[-1])
     last_kernel = {int(layer): kernel for kernel, layer in enumerate(timed.backward.layer)}
@@ -50,7 +47,7 @@ def waits_of(recipe: Recipe, cluster: Cluster) -> Waits:
     return Waits(
         forward_s=forward_s,
         gradients_s=tuple(float(backward[last_kernel[layer]]) for layer in layers),
-        update_s=factor * update_time(timed.network.num_parameters, machine, constants),
+        update_s=update_time(timed.network.num_parameters, machine, constants),
         evaluation_s=evaluation_time(rate, scenario.mlperf_round, recipe.data.eval_samples),
         top1=invented_top1(recipe.run.epochs, recipe.run.target_top1),
     )
