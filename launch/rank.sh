@@ -11,8 +11,7 @@ refuse() {
 }
 
 # interface_to ADDRESS: prints the interface that has the address or, on another node, through which it is reached. It
-# prints nothing where `ip` is missing. Without an interface, Gloo announces the address of the host's name, which is
-# 127.0.1.1 in the /etc/hosts of Debian and Ubuntu, and crashes on a host without an entry for its name.
+# prints nothing where `ip` is missing.
 interface_to() {
   local own route
   own=$(ip -o address show to "$1" 2>/dev/null || true)
@@ -45,6 +44,18 @@ if [[ $by == Slurm && ${HOROVOD_CONTROLLER:-} == gloo ]]; then
     interface=$(interface_to "$SLURM_LAUNCH_NODE_IPADDR")
   fi
   [[ -z $interface ]] || export HOROVOD_GLOO_IFACE=$interface
+fi
+
+if [[ ${HOROVOD_CONTROLLER:-} == gloo && ${HOROVOD_CROSS_SIZE:-1} -gt 1 && ${HOROVOD_GLOO_IFACE:-} != lo ]]; then
+  # Horovod 0.28 opens the connections of its process set at the address of the host's name, whatever interface it is
+  # given. With the 127.0.1.1 of Debian's and Ubuntu's /etc/hosts, other nodes wait for it until the time limit; without
+  # an address, the rank crashes.
+  name=$(hostname) address=
+  read -r address _ < <(getent ahosts "$name") || true
+  remedy="give $name its network address in /etc/hosts, or set communication.backend: mpi"
+  [[ -n $address ]] || refuse "the name of this host, $name, has no address, which ranks over Gloo need; $remedy"
+  [[ $address != 127.* && $address != ::1 ]] ||
+    refuse "the name of this host, $name, means $address, where ranks of other nodes cannot reach it; $remedy"
 fi
 
 host=${SLURMD_NODENAME:-$(hostname)}

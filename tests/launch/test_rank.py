@@ -58,10 +58,39 @@ def test_over_gloo_the_ranks_of_srun_get_the_variables_that_horovodrun_sets() ->
     }
 
 
+def _on_host(folder: Path, hosts: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run ``rank.sh env`` as a rank of two nodes over Gloo, on a host named alpha with these lines in /etc/hosts."""
+    (folder / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}\n", encoding="utf-8")
+    script = f"hostname alpha && mount --bind {folder}/hosts /etc/hosts && exec {ROOT}/launch/rank.sh env"
+    told = {**_SLURM, "HOROVOD_CONTROLLER": "gloo", "RANK_LOCAL_SIZE": "2", "PATH": os.environ["PATH"], **variables}
+    command = ["unshare", "--uts", "--mount", "bash", "-c", script]
+    return subprocess.run(command, env=told, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another host name needs root")
 @pytest.mark.parametrize("given", [{"NCCL_SOCKET_IFNAME": "=ib0"}, {"HOROVOD_GLOO_IFACE": "ib0"}])
-def test_over_gloo_the_ranks_of_srun_use_the_interface_of_the_cluster_file(given: dict[str, str]) -> None:
-    told = _horovod_variables({**_SLURM, "HOROVOD_CONTROLLER": "gloo", "RANK_LOCAL_SIZE": "2", **given})
-    assert told["HOROVOD_GLOO_IFACE"] == "ib0"
+def test_ranks_of_two_nodes_over_gloo_use_the_interface_of_the_cluster_file(
+    tmp_path: Path, given: dict[str, str]
+) -> None:
+    done = _on_host(tmp_path, "192.0.2.7 alpha", given)
+    assert "HOROVOD_GLOO_IFACE=ib0" in done.stdout.splitlines(), done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another host name needs root")
+@pytest.mark.parametrize(
+    ("hosts", "message"),
+    [
+        (
+            "127.0.1.1 alpha",
+            "the name of this host, alpha, means 127.0.1.1, where ranks of other nodes cannot reach it",
+        ),
+        ("", "the name of this host, alpha, has no address, which ranks over Gloo need"),
+    ],
+)
+def test_a_host_whose_name_leads_nowhere_is_refused_in_one_line(tmp_path: Path, hosts: str, message: str) -> None:
+    done = _on_host(tmp_path, hosts, {"HOROVOD_GLOO_IFACE": "ib0"})
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(f"error: {message}; give alpha its network address in /etc/hosts")
 
 
 def test_over_mpi_no_variable_is_set_and_mpirun_is_believed_within_a_slurm_job() -> None:
