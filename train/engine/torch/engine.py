@@ -103,10 +103,13 @@ class TorchEngine:
         stream, so PyTorch does not hand its memory to the next batch before the steps that read it are done.
         """
         if is_on_host:
-            values = torch.from_numpy(np.array(tensor, np.float32))
+            values = torch.from_numpy(np.array(tensor))
             return values.pin_memory().to(self.device, non_blocking=True) if self._is_gpu else values
         with torch.cuda.stream(self._input_stream):
-            array = torch.empty(tuple(tensor.shape()), device=self.device)
+            is_half = tensor.__cuda_array_interface__["typestr"] == "<f2"
+            array = torch.empty(
+                tuple(tensor.shape()), device=self.device, dtype=torch.float16 if is_half else torch.float32
+            )
         tensor.copy_to_external(ctypes.c_void_p(array.data_ptr()), ctypes.c_void_p(self._input_stream.cuda_stream))
         array.record_stream(torch.cuda.current_stream(self.device))
         return array

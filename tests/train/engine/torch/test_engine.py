@@ -55,11 +55,13 @@ def test_only_valid_images_count(engine: Engine) -> None:
     assert engine.to_number(engine.count_correct(logits, labels, 2)) == 2
 
 
-def test_a_tensor_of_dali_is_copied(engine: Engine) -> None:
+@pytest.mark.parametrize("number_type", ["float16", "float32"])
+def test_a_tensor_of_dali_is_copied(engine: Engine, number_type: str) -> None:
     tensors = pytest.importorskip("nvidia.dali.tensors")
-    values = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    values = np.arange(24, dtype=number_type).reshape(2, 3, 4)
     array = engine.from_dali(tensors.TensorCPU(values, "HWC"), is_on_host=True)
     values[:] = 0
+    assert engine.to_host(array).dtype == number_type
     np.testing.assert_array_equal(engine.to_host(array), np.arange(24).reshape(2, 3, 4))
 
 
