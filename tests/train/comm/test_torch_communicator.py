@@ -1,0 +1,82 @@
+"""How ranks under PyTorch meet, and what they say when others are not there, or no more."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs.load import load_cluster
+from configs.rank_variables import rank_environment
+from launch.start.commands import run_under
+from launch.start.store import local_ranks, serve
+from train.comm import torch_communicator
+from train.comm.communicator import WorldMismatch
+from train.rank.identity import Identity
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.ranks  # importing PyTorch takes seconds
+
+LOST = """
+import os, signal, sys, time
+from configs.load import load_cluster
+from train.comm.communicator import bring_up, connector
+from train.rank.failure import is_second_hand
+from train.rank.identity import read_identity
+from train.rank.startup import Ledger
+
+identity = read_identity(os.environ)
+cluster = load_cluster("laptop", ["cluster.engine.name=torch", "cluster.communication.timeout_s=2"])
+comm = bring_up(identity, Ledger(), connector(cluster.communication)).wait()
+import torch
+late = torch.ones(10)
+time.sleep(4 * identity.rank)
+comm.reduce("late", [late])
+comm.complete()
+assert late[0] == 2
+if identity.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    comm.reduce("never", [torch.ones(10)])
+    comm.complete()
+except RuntimeError as error:
+    open(sys.argv[1], "w").write(f"{is_second_hand(error)} {error}")
+"""
+
+
+def _identity(rank: int, world_size: int = 2) -> Identity:
+    return Identity(rank, world_size, rank, world_size, "here", "Slurm")
+
+
+def _open(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int, variables: dict[str, str]) -> object:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
+    return torch_communicator._open_store(_identity(rank, world_size), variables, 5)
+
+
+def test_processes_that_are_not_the_ranks_of_one_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WorldMismatch, match="Slurm started rank 0 of 2, but MASTER_ADDR and MASTER_PORT do not say"):
+        _open(monkeypatch, 0, 2, {})
+    with serve(1, 2) as found:
+        variables = {"MASTER_ADDR": f"192.0.2.255,{found['MASTER_ADDR']}", **dict(list(found.items())[1:])}
+        monkeypatch.setattr(torch_communicator, "_TRY_S", 0.2)
+        kept = _open(monkeypatch, 0, 2, variables)
+        with pytest.raises(WorldMismatch, match="another process is rank 0, too"):
+            _open(monkeypatch, 0, 2, variables)
+        with pytest.raises(WorldMismatch, match=r"another rank counts 2 ranks\. Start the run with \./run\.sh train"):
+            _open(monkeypatch, 2, 3, variables)
+        del kept
+
+
+def test_a_store_that_nobody_serves_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with local_ranks(2) as start:
+        variables = dict(start(1).variables)
+    with pytest.raises(TimeoutError):
+        torch_communicator._open_store(_identity(1), variables, 1)
+
+
+def test_a_late_rank_is_waited_for_and_a_dead_one_is_no_failure_of_the_other(tmp_path: Path) -> None:
+    cluster = load_cluster("laptop", ["cluster.engine.name=torch"])
+    outcome = run_under(cluster, [sys.executable, "-c", LOST, str(tmp_path / "words")], rank_environment(cluster))
+    assert outcome.failed == ((1, 128 + 9),)
+    assert (tmp_path / "words").read_text(encoding="utf-8").startswith("True ")
