@@ -95,7 +95,9 @@ def take(folder: Path, *, pid: int | None = None, patience_s: float = 0) -> Path
 def release(claim: Path) -> None:
     """Write into a claim that it has ended; a claim whose folder is gone needs no end."""
     if claim.exists():
-        write_json(claim, {**_read(claim), "ended": _now()})
+        # Where that cannot be written, on a full disk, the next launcher finds that the owner is gone.
+        with suppress(UserError):
+            write_json(claim, {**_read(claim), "ended": _now()})
 
 
 def is_lost(claim: Path) -> bool:
