@@ -12,11 +12,13 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from configs.load import ROOT, load_both
+from configs.registry import ENGINES
 from launch.run import open_run
 from launch.submit.scheduler import render, scheduler_of
 from launch.submit.submission import make_job, submit_command
@@ -51,6 +53,7 @@ class Way:
         needs: The commands without which it cannot be tried.
         in_slurm: Whether in an allocation of virtual nodes.
         hosts: Machines that a job script without a scheduler is for.
+        engine: The framework.
     """
 
     launcher: str
@@ -59,9 +62,10 @@ class Way:
     needs: tuple[str, ...] = ()
     in_slurm: bool = False
     hosts: tuple[str, ...] = ()
+    engine: str = "mxnet"
 
     def __str__(self) -> str:
-        return f"{self.launcher} {self.nodes}"
+        return f"{self.launcher} {self.nodes}" + (f" {self.engine}" if self.engine != "mxnet" else "")
 
 
 WAYS = (
@@ -72,6 +76,7 @@ WAYS = (
     Way("mpirun", 2, ("cluster.launcher=mpirun", _BY_MPI, *_TWO_NODES), ("mpirun",), in_slurm=True),
     Way("srun", 1, ("cluster.launcher=srun", _BY_MPI), ("mpirun",), in_slurm=True),
     Way("srun", 2, ("cluster.launcher=srun", _BY_MPI, *_TWO_NODES), ("mpirun",), in_slurm=True),
+    Way("local", 1, engine="torch"),
 )
 
 
@@ -93,6 +98,7 @@ def disturb(way: Way, folder: Path, fault: str, phase: str) -> Ended:
     # Of its own: to empty the caches of a data set that others read is refused.
     data = folder.parents[2] / "data"
     overrides = [*_TINY, f"cluster.paths.data={data}", f"run.epochs={2000 if never_ends else 4}", *way.settings]
+    overrides.append(f"cluster.engine.name={way.engine}")
     if phase == "checkpoint" and never_ends:
         overrides.append("model.name=resnet56")  # 7 MB take long enough to be seen half written
     if (fault, phase) == ("kill -STOP", "start-up"):
@@ -139,6 +145,7 @@ def victim_of(phase: str) -> int:
 def require(way: Way) -> None:
     """Skip where the launcher is not installed."""
     missing = [command for command in way.needs if shutil.which(command) is None]
+    missing += [] if find_spec(ENGINES[way.engine].package) else [ENGINES[way.engine].title]
     if missing:
         pytest.skip(f"{', '.join(missing)} is not installed here")
 

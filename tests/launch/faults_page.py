@@ -15,7 +15,8 @@ Cell = tuple[Way, str, str]
 _HEAD = """# Faults, and how a run ends
 
 `./run.sh test tests/launch/test_faults.py --faults-table docs/faults.md` makes this page and checks every row. Each row
-is a run of the recipe `digits`, with two ranks on one machine, that is disturbed once.
+is a run of the recipe `digits`, with two ranks on one machine, that is disturbed once. The engine is MXNet, unless the
+title of a table names PyTorch.
 
 - A signal goes to rank 1. During a checkpoint it goes to rank 0, which writes the checkpoint.
 - A rank that stands still is noticed after 10 s (`watchdog_s`), at start-up after 30 s (`communication.timeout_s`).
@@ -39,6 +40,7 @@ _TITLES = {
     "mpirun 2": "mpirun over MPI, two virtual nodes of Slurm, on which Open MPI starts its daemons by srun",
     "srun 1": "srun over MPI (PMIx), one node",
     "srun 2": "srun over MPI (PMIx), two virtual nodes of Slurm",
+    "local 1 torch": "PyTorch over Gloo, local launcher, one node",
 }
 _COLUMNS = "| fault | phase | exit status | ended after | message |\n| --- | --- | --- | --- | --- |"
 

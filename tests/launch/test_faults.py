@@ -42,6 +42,8 @@ FEW = [
     (_BY_NAME["horovodrun 2"], "kill -9", "step"),
     (_BY_NAME["mpirun 1"], "kill -9", "step"),
     (_BY_NAME["srun 2"], "kill -STOP", "step"),
+    (_BY_NAME["local 1 torch"], "kill -9", "step"),
+    (_BY_NAME["local 1 torch"], "kill -STOP", "evaluation"),
 ]
 """Other tests kill a rank in a step, fill the disk at start-up, and tell the launcher to stop."""
 
