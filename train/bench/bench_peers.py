@@ -11,6 +11,8 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from configs.errors import UserError, nearest
@@ -18,6 +20,7 @@ from configs.load import ROOT, load_both
 from configs.networks import IMAGE_SIZES, NETWORKS
 from configs.plan import plan_run
 from configs.programs import Program, command_of
+from configs.registry import ENGINES, installed_engine
 from train.bench.launching import pack_dataset, run, run_ranks
 from train.bench.measure import Figures, Report, interleave, make_report
 from train.bench.samples import read_samples
@@ -30,6 +33,9 @@ _FOLDER = ROOT / ".venv-peers"
 _REQUIREMENTS = "train/bench/programs/requirements.txt"
 
 _OURS = "ours"
+_PRECISION = "float32"
+"""That of the peers, which the names of our alternatives leave out."""
+
 _RECIPE = "imagenet-b256"
 _FEWEST_IMAGES = 256
 _LIBRARY_DEFAULTS = ("cluster.engine.backward_bulk_nodes=15", f"cluster.communication.bucket_bytes={128 << 20}")
@@ -115,11 +121,12 @@ class _Contest:
         """Pack the images if they are not packed yet."""
         pack_dataset(*load_both(_RECIPE, "laptop", self._overrides))
 
-    def ours(self) -> Figures:
-        """Measure this program."""
-        words = [word for override in self._overrides for word in ("--set", override)]
+    def ours(self, engine: str, precision: str) -> Figures:
+        """Measure this program under one of its engines, at a precision."""
+        chosen = (f"cluster.engine.name={engine}", f"cluster.engine.precision={precision}")
+        words = [word for override in (*self._overrides, *chosen) for word in ("--set", override)]
         command = command_of(Program.PEER_OURS, *words, *self._step_options)
-        return _only_sample(run_ranks(command, overrides=self._cluster_overrides))
+        return _only_sample(run_ranks(command, overrides=(*self._cluster_overrides, *chosen)))
 
     def horovod(self, mode: str) -> Figures:
         """Measure Horovod's example in the mode ``module`` or ``gluon``."""
@@ -157,12 +164,16 @@ def measure(options: argparse.Namespace) -> Report:
     if options.install:
         _install()
     contest.pack()
-    alternatives: dict[str, Callable[[], Figures]] = {_OURS: contest.ours}
+    alternatives: dict[str, Callable[[], Figures]] = {
+        name: partial(contest.ours, engine, precision) for name, (engine, precision) in _own_ways().items()
+    }
     notes = [
         f"{contest.model}, {contest.image_size} px, batch {contest.batch} a rank, {contest.ranks} ranks of one thread, "
         "JPEGs"
     ]
-    if contest.model in _ZOO:
+    if not find_spec("horovod"):
+        notes.append("Horovod's example is not measured: Horovod is not installed")
+    elif contest.model in _ZOO:
         alternatives["Horovod's MXNet example"] = lambda: contest.horovod("module")
         if options.gluon:
             alternatives["Horovod's MXNet example, gluon"] = lambda: contest.horovod("gluon")
@@ -180,6 +191,17 @@ def measure(options: argparse.Namespace) -> Report:
         notes.append("PyTorch is not measured: it is not installed; --install puts it into .venv-peers (1 GB)")
     rows = interleave(alternatives, n=_rounds(options, contest), reference=_OURS, announce=logger.info)
     return make_report(rows, notes)
+
+
+def _own_ways() -> dict[str, tuple[str, str]]:
+    """Return the engines that this environment has, each at every precision of a CPU, by name; the default first."""
+    ways = {}
+    for engine, entry in ENGINES.items():
+        if entry.computes and find_spec(entry.package):
+            title = _OURS if engine == installed_engine() else f"{_OURS}, {entry.title}"
+            for precision in entry.cpu_precisions:
+                ways[title if precision == _PRECISION else f"{title}, {precision}"] = (engine, precision)
+    return ways
 
 
 def _contest(options: argparse.Namespace) -> _Contest:
