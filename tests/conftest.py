@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.setup.gpu import find_gpus
+from launch.setup.gpu import NEEDS, find_gpus
 
-pytest_plugins = ["tests.limits", "tests.runs"]
+pytest_plugins = ["tests.absent_engine", "tests.limits", "tests.runs"]
 
 # Where a container sets this, each process of the tests compiles all modules anew: 0.2 s of CPU for a program, 5 s for
 # the tests (two-core machine, 2026-11).
@@ -67,7 +67,7 @@ def pytest_pycollect_makemodule(module_path: Path) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("gpu")]
-    if marked and not any(gpu.is_supported for gpu in find_gpus()):
+    if marked and not any(map(NEEDS["mxnet"].are_met_by, find_gpus())):
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="no GPU here that MXNet 1.9.1 has kernels for"))
     for item in items:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import mxnet as mx
 import numpy as np
 import pytest
 from PIL import Image
@@ -34,6 +33,8 @@ ENDLESS = ("generated", "--train", "1000000", "--workers", "2")
 
 def records(folder: Path, split: str) -> list[tuple[int, int, bytes]]:
     """Return (label, source number, JPEG) of all records, read by MXNet."""
+    import mxnet as mx
+
     reader = mx.recordio.MXIndexedRecordIO(str(folder / f"{split}.idx"), str(folder / f"{split}.rec"), "r")
     pairs = [mx.recordio.unpack(reader.read_idx(key)) for key in reader.keys]
     return [(int(header.label), header.id, image) for header, image in pairs]

@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import mxnet as mx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +27,8 @@ def write(folder: Path, payloads: list[bytes]) -> Path:
 
 
 def write_with_mxnet(folder: Path, payloads: list[bytes]) -> None:
+    import mxnet as mx
+
     writer = mx.recordio.MXIndexedRecordIO(str(folder / "mx.idx"), str(folder / "mx.rec"), "w")
     for key, payload in enumerate(payloads):
         writer.write_idx(key, payload)
@@ -51,6 +52,8 @@ def test_files_are_byte_for_byte_those_of_mxnet_and_read_back(payloads: list[byt
 
 
 def test_mxnet_reads_the_magic_number_inside_a_payload(tmp_path: Path) -> None:
+    import mxnet as mx
+
     payloads = [b"abcd" + MAGIC + b"efgh" + MAGIC, MAGIC, b"x" + MAGIC]
     reader = mx.recordio.MXIndexedRecordIO(str(tmp_path / "a.idx"), str(write(tmp_path, payloads)), "r")
     assert [reader.read_idx(key) for key in (2, 0, 1)] == [payloads[key] for key in (2, 0, 1)]
@@ -70,6 +73,8 @@ def test_dali_reads_records_of_several_parts(tmp_path: Path) -> None:
 
 
 def test_the_image_header_is_that_of_mxnet() -> None:
+    import mxnet as mx
+
     payload = pack_image(999, 1_281_166, b"jpeg")
     header, image = mx.recordio.unpack(payload)
     assert (header.flag, header.label, header.id, header.id2, image) == (0, 999, 1_281_166, 0, b"jpeg")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import mxnet as mx
 import numpy as np
 import pytest
 from PIL import Image
@@ -20,6 +19,7 @@ from data.input.batches import DataError, EvaluationSource, TrainingSource
 from data.input.packed import open_evaluation, open_training
 from data.recordio import RecordWriter, frame, pack_image
 from data.shards import shard_range
+from launch.setup.gpu import find_gpus
 from tests.engines import cpu_engine
 
 SIDE = 16
@@ -176,6 +176,8 @@ def test_opening_a_stream_reads_no_file(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_the_engine_reads_late_is_unchanged(tmp_path: Path) -> None:
+    import mxnet as mx
+
     write_split(tmp_path, "train", 200)
     source = open_training(
         recipe_for(200),
@@ -420,7 +422,7 @@ def test_a_data_set_of_another_length_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_gpu_pipeline_is_accepted_up_to_the_missing_driver(tmp_path: Path) -> None:
-    if mx.context.num_gpus():
+    if find_gpus():
         pytest.skip("there is a GPU")
     for kind in ("none", "shift", "resized"):
         recipe = recipe_for(overrides=[f"data.crop={{kind: {kind}, padding: 2}}", "data.flip=true"])
