@@ -6,7 +6,7 @@ root=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 readonly root venv_python=$root/.venv/bin/python
 # verb | Python module that handles it | purpose
 readonly verbs=(
-  "setup|launch.setup|make the environment in .venv, or finish it (--cpu, --gpu)"
+  "setup|launch.setup|make the environment in .venv, or finish it (--engine torch, --cpu, --gpu)"
   "train|launch|run a recipe here to its accuracy target (without a verb: train digits)"
   "plan|train.plan|print everything that a run would do, without doing it (--json)"
   "prepare|data|pack images into RecordIO, or --verify a packed data set"
@@ -30,13 +30,20 @@ print_help() {
   printf '%s\n' "${verbs[@]}" | while IFS='|' read -r name _ purpose; do printf '  %-9s %s\n' "$name" "$purpose"; done
 }
 
-# find_python NEWEST: finds Python 3.10 to 3.NEWEST in .venv, unless that is a link, or on the PATH, where some may fail.
+runs_python() { "$1" -c "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, $2))" &>/dev/null; }
+
+# find_python NEWEST: finds the Python of .venv, unless that is a link, or 3.10 to 3.NEWEST on the PATH, where some may
+# fail. Only an environment without MXNet has a Python above 3.11.
 find_python() {
-  for python in "$venv_python" python3.11 python3.10 python3; do
-    [[ $python != "$venv_python" || ! -L $root/.venv ]] || continue
-    "$python" -c "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, $1))" &>/dev/null && return
+  python=$venv_python
+  [[ -L $root/.venv ]] || ! runs_python "$python" 13 || return 0
+  for python in python3.13 python3.12 python3.11 python3.10 python3; do
+    runs_python "$python" "$1" && return
   done
-  printf 'error: Python 3.10 or 3.11 is needed (MXNet 1.9.1 needs NumPy below 1.24), found: %s; %s\n' "$(python3 --version 2>/dev/null || echo none)" "install one beside it: apt-get install python3.11 python3.11-venv" >&2
+  local wanted='3.10 or 3.11 is needed for MXNet' other='./run.sh setup --engine torch makes an environment of PyTorch for 3.12 and 3.13, or '
+  [[ $1 == 11 ]] || wanted='3.10 to 3.13 is needed' other=
+  printf 'error: Python %s, found: %s; %s%s\n' "$wanted" "$(python3 --version 2>/dev/null || echo none)" "$other" \
+    'install one beside it: apt-get install python3.11 python3.11-venv' >&2
   exit 2
 }
 
@@ -53,7 +60,9 @@ for row in "${verbs[@]}"; do
     [[ $verb != test ]] || { printf 'usage: ./run.sh test [FILE ...] [-m quick] [-k WORDS] [any argument of pytest]\n' && exit; }
     run_bare -m "$module" "$@"
   fi
-  find_python 11
+  newest=11
+  [[ $verb != setup || ! "$*" =~ --engine[\ =]torch ]] || newest=13
+  find_python "$newest"
   [[ $verb != setup ]] || { cd -- "$root" && exec "$python" -m "$module" "$@"; }
   # -I: a train.py in the caller's folder or PYTHONPATH must not come before ours. pytest starts in the root instead.
   extra=() isolation=-I

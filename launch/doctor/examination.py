@@ -21,6 +21,7 @@ from configs.schema import Cluster, Recipe
 from launch.doctor.check_result import CheckResult, ProbeReport
 from launch.doctor.diagnosis import judge
 from launch.run import short_path
+from launch.setup.gpu import NEEDS
 from launch.setup.stages import make_stages
 from launch.setup.state import State
 from launch.start.commands import run_under
@@ -155,16 +156,22 @@ def _forecast(folder: Path) -> dict[str, Any]:
 
 def _set_up(cluster: Cluster) -> CheckResult:
     """Check the environment that ./run.sh setup made."""
-    state = State()
-    if cluster.device == "gpu" and state.variant == "cpu":
-        return CheckResult("FAIL", "set-up", "the environment is for a CPU", "./run.sh setup --gpu")
-    if state.variant is None:
+    state, engine = State(), cluster.engine.name
+    if state.kind and engine not in state.kind.engines:
+        words, remedy = (
+            f"the environment is for {state.kind}, engine.name: {engine}",
+            f"./run.sh setup --engine {engine}",
+        )
+        return CheckResult("FAIL", "set-up", words, remedy)
+    if state.kind and cluster.device == "gpu" and state.kind.variant == "cpu":
+        return CheckResult("FAIL", "set-up", "the environment is for a CPU", f"{NEEDS[engine].command} --gpu")
+    if state.kind is None:
         return CheckResult("WARN", "set-up", f"{short_path(ROOT / '.venv')} was not made by set-up", "./run.sh setup")
-    stages = make_stages(state.variant, has_mpi=state.has_mpi, with_test=False)
+    stages = make_stages(state.kind, has_mpi=state.has_mpi, with_test=False)
     pending = [stage.name for stage in stages if not state.is_done(stage.name, stage.digest)]
     if pending:
         return CheckResult("WARN", "set-up", f"not done, or changed since: {', '.join(pending)}", "./run.sh setup")
-    return CheckResult("OK", "set-up", f"complete, for {state.variant.upper()}")
+    return CheckResult("OK", "set-up", f"complete, for {state.kind}")
 
 
 def _scope(cluster: Cluster, reachable: Cluster) -> CheckResult:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from configs.registry import ENGINES
 from launch.doctor.check_result import CheckResult, Facts, Level, ProbeReport
-from launch.setup.gpu import FUSION_DRIVER, OLDEST_DRIVER, Gpu, capability_of, driver_number
+from launch.setup.gpu import NEEDS, Gpu, GpuNeeds, capability_of, driver_number
 
 __all__ = ["HARDWARE_CHECKS", "SOFTWARE_CHECKS"]
 
@@ -31,7 +31,7 @@ def _drivers(report: ProbeReport, machine: Facts) -> CheckResult | None:
     wanted = report.cluster.ranks_per_node
     if len(gpus) < wanted:
         return CheckResult("FAIL", "driver", f"{len(gpus)} GPUs for {wanted} ranks a node", "ask for whole nodes")
-    found = _first_gpu(gpus)
+    found = _first_gpu(gpus, NEEDS[report.cluster.engine.name])
     if found.level != "FAIL" and any(gpu.get("mig.mode.current") == "Enabled" for gpu in gpus):
         level: Level = "FAIL" if wanted > 1 else "WARN"
         words = f"{found.words}; MIG is on, so that a rank sees one part of one GPU"
@@ -39,18 +39,17 @@ def _drivers(report: ProbeReport, machine: Facts) -> CheckResult | None:
     return found
 
 
-def _first_gpu(gpus: Sequence[Facts]) -> CheckResult:
+def _first_gpu(gpus: Sequence[Facts], needs: GpuNeeds) -> CheckResult:
     """Check the driver and the model of the first GPU; the other GPUs of a machine are alike."""
     name, version = gpus[0]["name"], gpus[0]["driver_version"]
     words, number, capability = f"{version}, {len(gpus)} {name}", driver_number(version), capability_of(name)
-    if number is not None and number < OLDEST_DRIVER:
-        return CheckResult(
-            "FAIL", "driver", f"{words}: too old for CUDA 11", "update the driver, at best to R520 or later"
-        )
-    if capability is not None and not Gpu(name, capability).is_supported:
-        remedy = "take nodes with older GPUs (V100, A100, L40S), or set cluster.device=cpu"
-        return CheckResult("FAIL", "driver", f"{words}: MXNet 1.9.1 has no kernels for this GPU", remedy)
-    if number is not None and number < FUSION_DRIVER:
+    if number is not None and number < needs.oldest_driver:
+        remedy = f"update the driver to {needs.update}"
+        return CheckResult("FAIL", "driver", f"{words}: too old for CUDA {needs.cuda}", remedy)
+    if capability is not None and not needs.are_met_by(Gpu(name, capability)):
+        remedy = f"{needs.other}, take nodes with other GPUs, or set cluster.device=cpu"
+        return CheckResult("FAIL", "driver", f"{words}: {needs.title} has no kernels for this GPU", remedy)
+    if number is not None and number < needs.fusion_driver:
         words += ": older than R520, so ranks run without MXNet's fusion (MXNET_USE_FUSION=0)"
         return CheckResult("WARN", "driver", words, "update the driver to R520 or later for the full speed")
     return CheckResult("OK", "driver", words)
@@ -67,7 +66,8 @@ def _libraries(report: ProbeReport, machine: Facts) -> CheckResult:
     title = ENGINES[cluster.engine.name].title
     framework: Facts = libraries[title]["has"]
     if cluster.device == "gpu" and not framework.get("CUDA"):
-        return CheckResult("FAIL", "libraries", f"this {title} was built without CUDA", "./run.sh setup --gpu")
+        remedy = f"{NEEDS[cluster.engine.name].command} --gpu"
+        return CheckResult("FAIL", "libraries", f"this {title} was built without CUDA", remedy)
     if cluster.device == "gpu" and framework["gpus"] < cluster.ranks_per_node:
         words = f"{title} sees {framework['gpus']} GPUs for {cluster.ranks_per_node} ranks a node"
         return CheckResult("FAIL", "libraries", words, "check CUDA_VISIBLE_DEVICES")

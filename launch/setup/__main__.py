@@ -14,7 +14,7 @@ from configs.errors import UserError
 from launch.setup.checks import check_gpus, describe_gpus, find_problems
 from launch.setup.child import StageError, Stopwatch
 from launch.setup.gpu import search_gpus
-from launch.setup.layout import BUILDING, CURRENT, ROOT, Environment, Variant
+from launch.setup.layout import BUILDING, CURRENT, ENGINES, NEWEST_PYTHON, ROOT, Engine, Environment, Kind, Variant
 from launch.setup.replacement import holds_its_path, put_in_place, refuse_links, remove_folder, restore_replaced
 from launch.setup.stages import Stage, Work, is_usable, make_stages
 from launch.setup.state import State, only_one
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
         signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGHUP, _interrupt)
-        return set_up(options.variant, with_test="test" in options.extra, is_quiet=options.quiet)
+        return set_up(options.engine, options.variant, with_test="test" in options.extra, is_quiet=options.quiet)
     except UserError as error:
         sys.stderr.write("".join(f"error: {line}\n" for line in str(error).splitlines()))
         return 2
@@ -42,50 +42,75 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def set_up(wanted: Variant | None, *, with_test: bool, is_quiet: bool) -> int:
+def set_up(engine: Engine | None, variant: Variant | None, *, with_test: bool, is_quiet: bool) -> int:
     """Do the stages that are not done; return 0.
 
     Args:
-        wanted: The variant that the user asks for. If None, that of the environment, or else what this machine has.
+        engine: The engine that the user asks for. If None, those of the environment, or else MXNet.
+        variant: The variant that the user asks for. If None, that of the environment, or else what this machine has.
         with_test: Whether to install the tools for tests and checks.
         is_quiet: Whether to print nothing when there is nothing to do.
 
     Raises:
         UserError: Nothing was installed: an environment is a symbolic link, this machine lacks something, or it has a
-            GPU that MXNet cannot use.
+            GPU that the engine cannot use.
         StageError: A stage failed.
     """
     refuse_links()
-    remembered = State(CURRENT).variant or State(BUILDING).variant
-    variant = wanted or remembered
-    if variant and _plan(variant, with_test=with_test).is_done:
-        if not is_quiet:
-            sys.stderr.write(f"setup: nothing to do; {variant} environment in {CURRENT.folder}\n")
-        return 0
-    variant = _choose(wanted, remembered)
-    pending = _plan(variant, with_test=with_test).pending
+    remembered = State(CURRENT).kind or State(BUILDING).kind
+    engines = _choose_engines(engine, variant, remembered)
+    if remembered:
+        kind = Kind(engines, variant or remembered.variant)
+        if _plan(kind, with_test=with_test).is_done:
+            if not is_quiet:
+                sys.stderr.write(f"setup: nothing to do; {kind} environment in {CURRENT.folder}\n")
+            return 0
+    kind = Kind(engines, _choose_variant(engines[0], variant, remembered))
+    pending = _plan(kind, with_test=with_test).pending
     needed_bytes = sum(stage.needed_bytes for stage in pending)
-    problems = find_problems(variant, ROOT, [stage.name for stage in pending], needed_bytes)
+    problems = find_problems(kind, ROOT, [stage.name for stage in pending], needed_bytes)
     if problems:
         raise UserError("\n".join(problems))
     with only_one() as lock:
         restore_replaced()
         # Another set-up may have ended since the plan above.
-        plan = _plan(variant, with_test=with_test)
-        _run(plan, variant, lock)
+        plan = _plan(kind, with_test=with_test)
+        _run(plan, kind, lock)
         if plan.environment is BUILDING:
             put_in_place()
     return 0
 
 
-def _choose(wanted: Variant | None, remembered: Variant | None) -> Variant:
+def _choose_engines(wanted: Engine | None, variant: Variant | None, remembered: Kind | None) -> tuple[Engine, ...]:
+    """Return the engines of the environment: the wanted one is added to those that are there, if both fit.
+
+    Both fit into one environment for CPUs with a Python that MXNet runs on. The libraries for GPUs do not fit: NCCL's
+    of two versions of CUDA have the same file name.
+
+    Raises:
+        UserError: Both are there, and an environment for GPUs is wanted of no named engine.
+    """
+    if remembered is None:
+        return (wanted or "mxnet",)
+    is_cpu = (variant or remembered.variant) == "cpu" == remembered.variant
+    both: tuple[Engine, ...] = tuple(name for name in ENGINES if name == wanted or name in remembered.engines)
+    if len(both) == 1 or (is_cpu and sys.version_info[:2] <= NEWEST_PYTHON["mxnet"]):
+        return both
+    if wanted is None:
+        raise UserError(f"an environment for GPUs has one engine: name it with --engine, {' or '.join(ENGINES)}")
+    return (wanted,)
+
+
+def _choose_variant(engine: Engine, wanted: Variant | None, remembered: Kind | None) -> Variant:
     """Return the variant; a CPU environment on a machine with a GPU must have been asked for."""
-    if wanted == "cpu" or (wanted is None and remembered):
-        return wanted or remembered or "cpu"
+    if wanted == "cpu":
+        return "cpu"
+    if wanted is None and remembered:
+        return remembered.variant
     search = search_gpus()
-    suited = check_gpus(search.gpus, wanted)
+    suited = check_gpus(search.gpus, wanted, engine)
     variant = wanted or suited
-    if line := describe_gpus(search, variant):
+    if line := describe_gpus(search, variant, engine):
         sys.stderr.write(f"setup: {line}\n")
     return variant
 
@@ -112,16 +137,16 @@ class _Plan:
         return self.environment is CURRENT and not self.pending
 
 
-def _plan(variant: Variant, *, with_test: bool) -> _Plan:
-    """Compare the stages of a variant with those that are done.
+def _plan(kind: Kind, *, with_test: bool) -> _Plan:
+    """Compare the stages of an environment with those that are done.
 
-    Missing packages are added to the current environment. For another Python, variant or place of the checkout, or if
-    the interpreter no longer runs, a new environment is built beside the current one, or a build that was stopped goes
-    on.
+    Missing packages are added to the current environment. For another Python, variant, main engine or place of the
+    checkout, or if the interpreter no longer runs, a new environment is built beside the current one, or a build that
+    was stopped goes on.
     """
     current, building = State(CURRENT), State(BUILDING)
     has_mpi = current.has_mpi or building.has_mpi
-    stages = make_stages(variant, has_mpi=has_mpi, with_test=with_test)
+    stages = make_stages(kind, has_mpi=has_mpi, with_test=with_test)
     venv = stages[0]
     if current.is_done(venv.name, venv.digest) and (_is_running_inside() or is_usable(CURRENT)):
         environment, state = CURRENT, current
@@ -140,12 +165,13 @@ def _is_running_inside() -> bool:
     return Path(sys.prefix) == CURRENT.folder and CURRENT.python.exists()
 
 
-def _run(plan: _Plan, variant: Variant, lock: int) -> None:
+def _run(plan: _Plan, kind: Kind, lock: int) -> None:
     """Do the pending stages; begin a new environment if its first stage is among them."""
     if plan.stages[0] in plan.pending:
         remove_folder(BUILDING.folder)
-        State(BUILDING).reset(variant, has_mpi=plan.has_mpi)
+        State(BUILDING).reset(kind, has_mpi=plan.has_mpi)
     state = State(plan.environment)
+    state.extend(kind)
     for stage in plan.pending:
         state.begin(stage.name)
         watch = Stopwatch(f"[{plan.stages.index(stage) + 1}/{len(plan.stages)}] {stage.title}")
@@ -160,6 +186,12 @@ def _run(plan: _Plan, variant: Variant, lock: int) -> None:
 
 def _parser() -> Parser:
     parser = Parser(prog="./run.sh setup", description=__doc__)
+    parser.add_argument(
+        "--engine",
+        choices=list(ENGINES),
+        help="mxnet (the default; Python 3.10 or 3.11, compiles Horovod) or torch (Python 3.10 to 3.13, compiles "
+        "nothing); into an environment for CPUs with Python 3.10 or 3.11 both fit",
+    )
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--cpu", dest="variant", action="store_const", const="cpu", help="for this machine's CPU")
     choice.add_argument("--gpu", dest="variant", action="store_const", const="gpu", help="for NVIDIA GPUs, with NCCL")

@@ -1,4 +1,4 @@
-"""Find the NVIDIA GPUs and the CUDA toolkit of this machine, and whether MXNet 1.9.1 can use the GPUs."""
+"""Find the NVIDIA GPUs and the CUDA toolkit of this machine, and which of them each engine can use."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = [
-    "FUSION_DRIVER",
-    "OLDEST_DRIVER",
+    "NEEDS",
     "Gpu",
+    "GpuNeeds",
     "GpuSearch",
     "capability_of",
     "driver_number",
@@ -22,19 +22,6 @@ __all__ = [
     "find_toolkit",
     "search_gpus",
 ]
-
-_OLDEST, _TOO_NEW = (5, 0), (9, 0)
-"""Compute capabilities. mxnet-cu112 1.9.1 holds machine code for 5.0, 6.0, 7.0, 8.0 and 8.6, and no PTX, from which a
-driver could compile code for other GPUs. Machine code also runs on later GPUs of the same major version, so the code
-for 8.6 runs on Ada (8.9)."""
-
-OLDEST_DRIVER = (450, 80)
-"""The oldest driver that runs programs of CUDA 11. *Source*: the section on minor versions of CUDA's compatibility
-guide."""
-
-FUSION_DRIVER = (520, 0)
-"""The oldest driver that loads what MXNet's pointwise fusion compiles: NVRTC 11.8 writes PTX 7.8, which older drivers
-refuse. ``launch/rank.sh`` switches the fusion off below this driver."""
 
 _CUDA_MAJOR = 11
 """The major version of CUDA for which mxnet-cu112 and Horovod are built."""
@@ -93,14 +80,76 @@ class Gpu:
     driver: str = ""
     is_split: bool = False
 
-    @property
-    def is_supported(self) -> bool:
-        """Whether MXNet's wheel has kernels for this GPU."""
-        return self.capability is not None and _OLDEST <= self.capability < _TOO_NEW
-
     def __str__(self) -> str:
         known = "unknown" if self.capability is None else f"{self.capability[0]}.{self.capability[1]}"
         return f"{self.name} (compute capability {known})"
+
+
+@dataclass(frozen=True)
+class GpuNeeds:
+    """What the GPU wheel of an engine needs.
+
+    Attributes:
+        title: The wheel, in messages.
+        cuda: The major version of CUDA for which the wheel is built.
+        oldest_driver: The oldest driver that runs programs of this CUDA.
+        fusion_driver: The oldest driver that loads what the engine compiles at run time.
+        update: To which version a driver that is too old is best updated.
+        oldest: The first compute capability for which there are kernels.
+        too_new: The first one above, for which there are none.
+        kernels: Both limits in words.
+        other: Which engine takes the GPUs that this one does not, and how.
+        command: The set-up of this engine.
+    """
+
+    title: str
+    cuda: int
+    oldest_driver: tuple[int, int]
+    fusion_driver: tuple[int, int]
+    update: str
+    oldest: tuple[int, int]
+    too_new: tuple[int, int]
+    kernels: str
+    other: str
+    command: str
+
+    def are_met_by(self, gpu: Gpu) -> bool:
+        """Return whether the wheel has kernels for this GPU."""
+        return gpu.capability is not None and self.oldest <= gpu.capability < self.too_new
+
+
+NEEDS: Mapping[str, GpuNeeds] = {
+    "mxnet": GpuNeeds(
+        title="MXNet 1.9.1",
+        cuda=11,
+        oldest_driver=(450, 80),
+        # MXNet fuses pointwise operators with NVRTC 11.8, which writes PTX 7.8. ``launch/rank.sh`` switches the fusion
+        # off below this driver.
+        fusion_driver=(520, 0),
+        update="R450 (450.80.02) or later, better R520",
+        # mxnet-cu112 holds machine code for 5.0, 6.0, 7.0, 8.0 and 8.6, and no PTX, from which a driver could compile
+        # code for other GPUs. Machine code also runs on later GPUs of the same major version, so 8.6 runs on Ada (8.9).
+        oldest=(5, 0),
+        too_new=(9, 0),
+        kernels="5.0 to 8.9 only",
+        other="use PyTorch with ./run.sh setup --engine torch",
+        command="./run.sh setup",
+    ),
+    "torch": GpuNeeds(
+        title="PyTorch 2.13",
+        cuda=13,
+        oldest_driver=(580, 0),
+        fusion_driver=(580, 0),
+        update="R580 or later",
+        # torch.cuda.get_arch_list() of the wheel: 7.5, 8.0, 8.6, 9.0, 10.0 and 12.0, the last with PTX.
+        oldest=(7, 5),
+        too_new=(99, 0),
+        kernels="7.5 and later only",
+        other="use MXNet with ./run.sh setup --engine mxnet",
+        command="./run.sh setup --engine torch",
+    ),
+}
+"""Engine -> its needs. *Sources*: the wheels, and for drivers the section on minor versions of CUDA's guide."""
 
 
 @dataclass(frozen=True)

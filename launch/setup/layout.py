@@ -10,18 +10,46 @@ from typing import Literal
 __all__ = [
     "BUILDING",
     "CURRENT",
+    "ENGINES",
     "HOROVOD",
-    "LOCK",
+    "LOCKS",
+    "NEWEST_PYTHON",
     "PROJECT",
     "REPLACED",
     "ROOT",
     "SETUP_LOCK",
+    "Engine",
     "Environment",
+    "Kind",
     "Variant",
     "locked",
 ]
 
 Variant = Literal["cpu", "gpu"]
+Engine = Literal["mxnet", "torch"]
+
+ENGINES: dict[Engine, str] = {"mxnet": "MXNet", "torch": "PyTorch"}
+"""The engines for which set-up makes environments, with their names in messages; the first is the default. The table
+of the program itself, `configs.registry.ENGINES`, needs packages."""
+
+NEWEST_PYTHON: dict[Engine, tuple[int, int]] = {"mxnet": (3, 11), "torch": (3, 13)}
+"""``run.sh`` looks for the same versions."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an environment is for.
+
+    Attributes:
+        engines: Its engines, in the order of `ENGINES`; at least one.
+        variant: cpu or gpu.
+    """
+
+    engines: tuple[Engine, ...]
+    variant: Variant
+
+    def __str__(self) -> str:
+        return f"{' and '.join(ENGINES[engine] for engine in self.engines)} {self.variant}"
 
 
 @dataclass(frozen=True)
@@ -68,18 +96,22 @@ REPLACED = ROOT / ".venv.old"
 SETUP_LOCK = ROOT / ".venv.lock"
 """The file that a running set-up locks. It lies outside the environments, which are renamed while it is locked."""
 
-LOCK = ROOT / "requirements.lock"
+LOCKS: dict[Engine, Path] = {"mxnet": ROOT / "requirements.lock", "torch": ROOT / "requirements-torch.lock"}
+"""The pins of all packages, for each engine."""
+
 PROJECT = ROOT / "pyproject.toml"
 
 HOROVOD = "horovod==0.28.1"
 """Not in pyproject.toml: pip would build it in isolation, where it finds neither MXNet nor a usable CMake."""
 
 
-def locked(*names: str) -> list[str]:
-    """Return the lines of requirements.lock for these packages, in the order of the file.
+def locked(engine: Engine, *names: str) -> list[str]:
+    """Return the lines of an engine's lock file for these packages, in the order of the file.
 
     Args:
+        engine: The engine.
         names: Package names; a trailing ``*`` stands for any ending.
     """
     patterns = "|".join(re.escape(name).replace(r"\*", r"[\w-]*") for name in names)
-    return [line for line in LOCK.read_text(encoding="utf-8").splitlines() if re.match(rf"({patterns})==", line)]
+    lines = LOCKS[engine].read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if re.match(rf"({patterns})==", line)]

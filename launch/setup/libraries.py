@@ -1,4 +1,4 @@
-"""Check that every library that MXNet and Horovod link is found, except the NVIDIA driver's; needs no GPU.
+"""Check that every library that MXNet, Horovod and PyTorch link is found, except the driver's; needs no GPU.
 
 ``python -m launch.setup.libraries [SITE_PACKAGES]`` lists the missing ones. The Dockerfile runs it, so that no image is
 made without them.
@@ -41,13 +41,15 @@ def missing_libraries(packages: Path) -> list[str]:
     A library that libmxnet.so has loaded counts as found for Horovod, which is loaded into the same process.
 
     Args:
-        packages: The site-packages folder with ``mxnet`` and, once it is compiled, ``horovod``.
+        packages: The site-packages folder with ``mxnet`` and, once it is compiled, ``horovod``, or with ``torch``.
     """
-    mxnet, *others = [packages / "mxnet" / "libmxnet.so", *sorted(packages.glob("horovod/mxnet/mpi_lib*.so"))]
-    found, missing = _linked(mxnet)
-    lines = [f"{mxnet.name}: {name}" for name in sorted(missing - _DRIVER)]
-    for library in others:
-        lines += [f"{library.name}: {name}" for name in sorted(_linked(library)[1] - _DRIVER - found)]
+    lines: list[str] = []
+    for group in (("mxnet/libmxnet.so", "horovod/mxnet/mpi_lib*.so"), ("torch/lib/libtorch_python.so",)):
+        loaded: set[str] = set()
+        for library in (path for pattern in group for path in sorted(packages.glob(pattern))):
+            found, missing = _linked(library)
+            lines += [f"{library.name}: {name}" for name in sorted(missing - _DRIVER - loaded)]
+            loaded |= found
     return lines
 
 

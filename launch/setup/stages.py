@@ -9,12 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from launch.setup.checks import GB
 from launch.setup.child import StageError, Stopwatch, run_logged
 from launch.setup.horovod import build_environment, check_build
-from launch.setup.layout import HOROVOD, LOCK, PROJECT, ROOT, Environment, Variant, locked
+from launch.setup.layout import HOROVOD, LOCKS, PROJECT, ROOT, Engine, Environment, Kind, Variant, locked
 from launch.setup.libraries import link_nvidia_libraries, missing_libraries
 from launch.setup.state import digest
 
@@ -74,43 +75,75 @@ class Stage:
     run: Callable[[Work], None]
 
 
-def make_stages(variant: Variant, *, has_mpi: bool, with_test: bool) -> list[Stage]:
-    """Return the stages for a variant, with or without MPI and the tools for tests."""
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    pins = digest(_hash(LOCK), _hash(PROJECT))
+def make_stages(kind: Kind, *, has_mpi: bool, with_test: bool) -> list[Stage]:
+    """Return the stages of an environment, with or without MPI and the tools for tests."""
+    main, *added = kind.engines
+    makers: dict[Engine, Callable[[Variant], list[Stage]]] = {
+        "mxnet": partial(_mxnet_stages, has_mpi=has_mpi),
+        "torch": _torch_stages,
+    }
+    stages = makers[main](kind.variant)
+    if added:  # PyTorch, see `configs.registry.ENGINES` for the order
+        stages.append(_wheels_of_torch(kind.variant, _add_torch))
+    if with_test:
+        run = partial(_install_test_tools, engine=main)
+        stages.append(Stage("test", "tools for tests and checks", _pins(main), GB // 3, run))
+    return stages
+
+
+def _mxnet_stages(variant: Variant, *, has_mpi: bool) -> list[Stage]:
     parts = ["Gloo", *(["MPI"] if has_mpi else []), *(["NCCL"] if variant == "gpu" else [])]
     mxnet = "mxnet-cu112" if variant == "gpu" else "mxnet"
-    built_from = [HOROVOD, *parts, *locked(mxnet, "numpy", "cmake", "setuptools", "nvidia-nccl-cu11")]
+    built_from = [HOROVOD, *parts, *locked("mxnet", mxnet, "numpy", "cmake", "setuptools", "nvidia-nccl-cu11")]
     size = "3 GB of" if variant == "gpu" else "about 500 MB of"
-    stages = [
-        Stage("venv", f"virtual environment: Python {version}", digest(version, ROOT, variant), GB // 10, _make_venv),
-        Stage("tools", "build tools", digest(*_tools()), GB // 2, _install_tools),
+    return [
+        _venv_stage(variant),
+        Stage("tools", "build tools", digest(*_tools("mxnet")), GB // 2, partial(_install_tools, engine="mxnet")),
         Stage(
             "wheels",
             f"pinned wheels: MXNet ({variant}), DALI and others, {size} downloads",
-            pins,
+            _pins("mxnet"),
             (10 if variant == "gpu" else 3) * GB,
-            lambda work: _install_wheels(work, variant),
+            partial(_install_mxnet, variant=variant),
         ),
         Stage(
             "horovod",
             f"Horovod for MXNet with {', '.join(parts)}: compiled here, about 3 minutes",
             digest(built_from),
             GB,
-            lambda work: _build_horovod(work, variant, has_mpi=has_mpi),
+            partial(_build_horovod, variant=variant, has_mpi=has_mpi),
         ),
     ]
-    if with_test:
-        stages.append(Stage("test", "tools for tests and checks", pins, GB // 3, _install_test_tools))
-    return stages
 
 
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _venv_stage(variant: Variant, *only: Engine) -> Stage:
+    """Return the first stage; ``only`` names the engine of an environment without MXNet."""
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    depends = digest(version, ROOT, variant, *only)
+    return Stage("venv", f"virtual environment: Python {version}", depends, GB // 10, _make_venv)
 
 
-def _tools() -> list[str]:
-    return locked("cmake", "setuptools", "wheel")
+def _torch_stages(variant: Variant) -> list[Stage]:
+    run = partial(_install_tools, engine="torch")
+    return [
+        _venv_stage(variant, "torch"),
+        Stage("tools", "build tools", digest(*_tools("torch")), GB // 10, run),
+        _wheels_of_torch(variant, partial(_install_torch, variant=variant)),
+    ]
+
+
+def _wheels_of_torch(variant: Variant, run: Callable[[Work], None]) -> Stage:
+    title = f"pinned wheels: PyTorch ({variant}), up to 2.5 GB of downloads where pip finds no wheel for CPUs only"
+    return Stage("torch", title, _pins("torch"), 8 * GB, run)
+
+
+def _pins(engine: Engine) -> str:
+    """Return a digest of all that an environment's packages depend on."""
+    return digest(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in (LOCKS[engine], PROJECT)))
+
+
+def _tools(engine: Engine) -> list[str]:
+    return locked(engine, "cmake", "setuptools", "wheel")
 
 
 def _make_venv(work: Work) -> None:
@@ -119,12 +152,12 @@ def _make_venv(work: Work) -> None:
     work.run([base, "-m", "venv", work.environment.folder], "venv")
 
 
-def _install_tools(work: Work) -> None:
-    _pip(work, ["install", *_tools()], "tools")
+def _install_tools(work: Work, engine: Engine) -> None:
+    _pip(work, ["install", *_tools(engine)], "tools")
 
 
-def _install_wheels(work: Work, variant: Variant) -> None:
-    _pip(work, _project(variant), "wheels")
+def _install_mxnet(work: Work, variant: Variant) -> None:
+    _pip(work, _project(variant, "mxnet"), "wheels")
     if variant == "gpu" and not link_nvidia_libraries(work.environment.site_packages):
         raise StageError(
             f"NVIDIA's CUDA libraries are not among the wheels: rm -r {work.environment.folder}, then "
@@ -132,12 +165,37 @@ def _install_wheels(work: Work, variant: Variant) -> None:
         )
 
 
-def _install_test_tools(work: Work) -> None:
-    _pip(work, _project("test"), "test")
+def _install_torch(work: Work, variant: Variant) -> None:
+    """Install PyTorch with all that the program needs beside it.
+
+    pip prefers a version with a label, such as 2.13.0+cpu, to the same version without, which is for CUDA and runs on
+    CPUs too. For GPUs the version must be equal to the letter.
+    """
+    version = locked("torch", "torch")[0].removeprefix("torch==").split()[0]
+    exact = [f"torch==={version}"] if variant == "gpu" else []
+    # To compile all modules in advance takes 83 s of CPU, half of the stage; those that a run imports take 10 s.
+    _pip(work, [*_project("torch", "torch"), "--no-compile", *exact], "torch")
+    _check_torch(work, "torch.distributed", "nvidia.dali.fn", "matplotlib.pyplot", "mlperf_logging", "sklearn.datasets")
+
+
+def _add_torch(work: Work) -> None:
+    """Install PyTorch beside MXNet; it takes a newer setuptools with it than Horovod is compiled with."""
+    _pip(work, ["install", "--no-compile", "--constraint", str(LOCKS["torch"]), "torch"], "torch")
+    _check_torch(work, "torch.distributed")
+
+
+def _check_torch(work: Work, *modules: str) -> None:
+    code = f"import torch, {', '.join(modules)}; assert torch.distributed.is_gloo_available()"
+    work.run([work.environment.python, "-c", code], "torch")
+
+
+def _install_test_tools(work: Work, engine: Engine) -> None:
+    _pip(work, _project("test", engine), "test")
 
 
 def _build_horovod(work: Work, variant: Variant, *, has_mpi: bool) -> None:
     environment = work.environment
+    _install_tools(work, "mxnet")  # again, because PyTorch may have replaced some
     variables = build_environment(_variables(environment), environment, variant, has_mpi=has_mpi)
     # --no-cache-dir, because pip caches a built wheel by its version, whatever the wheel was built for.
     options = ["--no-cache-dir", "--no-build-isolation", "--no-deps", "--force-reinstall"]
@@ -147,9 +205,9 @@ def _build_horovod(work: Work, variant: Variant, *, has_mpi: bool) -> None:
         raise StageError(f"libraries are not found: {'; '.join(missing)}: install them, then ./run.sh setup again")
 
 
-def _project(extra: str) -> list[str]:
+def _project(extra: str, engine: Engine) -> list[str]:
     """Return pip's arguments that install this program where it lies, with the packages of an extra."""
-    return ["install", "--no-build-isolation", "--constraint", str(LOCK), "--editable", f"{ROOT}[{extra}]"]
+    return ["install", "--no-build-isolation", "--constraint", str(LOCKS[engine]), "--editable", f"{ROOT}[{extra}]"]
 
 
 def _pip(work: Work, words: Sequence[str], stage: str, variables: Mapping[str, str] | None = None) -> None:

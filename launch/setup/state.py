@@ -9,10 +9,11 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from configs.errors import UserError
-from launch.setup.layout import CURRENT, SETUP_LOCK, Environment, Variant
+from launch.setup.layout import CURRENT, SETUP_LOCK, Environment, Kind
 
 __all__ = ["State", "digest", "only_one"]
 
@@ -23,12 +24,12 @@ def digest(*parts: object) -> str:
 
 
 class State:
-    """The variant and the finished stages of an environment, kept in its ``setup.json``.
+    """What an environment is for and its finished stages, kept in its ``setup.json``.
 
     An unreadable file counts as empty.
 
     Attributes:
-        variant: cpu or gpu; None before the first set-up.
+        kind: Engines and variant; None before the first set-up.
         has_mpi: Whether set-up has found MPI on this machine for this environment. It stays true once it is: a login
             node's module or the image in which Horovod was compiled has ``mpicxx``, the machine of the run need not.
     """
@@ -39,7 +40,9 @@ class State:
             content: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             content = {}
-        self.variant: Variant | None = content.get("variant")
+        variant = content.get("variant")
+        # Before there was a second engine, set-up wrote none.
+        self.kind = None if variant is None else Kind(tuple(content.get("engines", ["mxnet"])), variant)
         self.has_mpi: bool = content.get("has_mpi", False) or shutil.which("mpicxx") is not None
         self._done: dict[str, str] = content.get("stages", {})
 
@@ -57,15 +60,22 @@ class State:
         self._done[stage] = reached
         self._write()
 
-    def reset(self, variant: Variant, *, has_mpi: bool) -> None:
+    def reset(self, kind: Kind, *, has_mpi: bool) -> None:
         """Forget every stage, because a new environment begins; make the environment's folder if it is missing."""
-        self.variant, self.has_mpi, self._done = variant, has_mpi, {}
+        self.kind, self.has_mpi, self._done = kind, has_mpi, {}
         self._write()
+
+    def extend(self, kind: Kind) -> None:
+        """Record that the environment is for another engine too, before that engine's stage begins."""
+        if kind != self.kind:
+            self.kind = kind
+            self._write()
 
     def _write(self) -> None:
         self._path.parent.mkdir(exist_ok=True)
         temporary = self._path.with_suffix(".tmp")
-        content = {"variant": self.variant, "has_mpi": self.has_mpi, "stages": self._done}
+        assert self.kind is not None
+        content = {**asdict(self.kind), "has_mpi": self.has_mpi, "stages": self._done}
         temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
         temporary.replace(self._path)
 

@@ -92,7 +92,7 @@ _A100 = ("A100", "NVIDIA A100-SXM4-80GB", (8, 0))
 _OLD_A100 = ("A100", "A100-SXM4-40GB", (8, 0))
 _L40S = ("L40S", "NVIDIA L40S", (8, 9))
 _H100 = ("H100", "NVIDIA H100 80GB HBM3", (9, 0))
-_R440, _R450, _R470, _R510, _R525, _R550, _R570 = (
+_R440, _R450, _R470, _R510, _R525, _R550, _R570, _R580 = (
     "440.33.01",
     "450.80.02",
     "470.57.02",
@@ -100,6 +100,7 @@ _R440, _R450, _R470, _R510, _R525, _R550, _R570 = (
     "525.60.13",
     "550.54.15",
     "570.86.15",
+    "580.65.06",
 )
 
 MACHINES = (
@@ -112,5 +113,8 @@ MACHINES = (
     *(GpuMachine(*_H100, driver) for driver in (_R525, _R550)),
     GpuMachine("H100 with MIG", *_H100[1:], _R550, is_split=True),
     GpuMachine("B200", "NVIDIA B200", (10, 0), _R570),
+    GpuMachine(*_A100, _R580),
+    GpuMachine(*_H100, _R580),
+    GpuMachine("B200", "NVIDIA B200", (10, 0), _R580),
 )
 """The oldest driver for B200 is R570; L40S and H100 came with R525."""

@@ -18,6 +18,7 @@ from launch.doctor.check_result import ProbeReport
 from launch.doctor.machine_checks import SOFTWARE_CHECKS
 from launch.setup.checks import check_gpus, describe_gpus
 from launch.setup.gpu import capability_of, search_gpus
+from launch.setup.layout import Engine
 from logs import environment
 from tests.launch.setup.gpu_machines import MACHINES, GpuMachine
 
@@ -28,8 +29,8 @@ table with the program. A stand-in for `nvidia-smi` and one for CUDA's driver li
 rows is from a machine with GPUs.
 
 - MXNet 1.9.1 has machine code for compute capability 5.0, 6.0, 7.0, 8.0 and 8.6. The code for 8.6 also runs on Ada
-  (8.9). Hopper (9.0) and later GPUs need another MXNet.
-- CUDA 11 needs driver R450 (450.80.02) or later.
+  (8.9). Hopper (9.0) and later GPUs need another MXNet, or PyTorch: its wheel has code for 7.5 and later.
+- CUDA 11, for MXNet, needs driver R450 (450.80.02) or later; CUDA 13, for PyTorch, R580 or later.
 - Below R520, a driver cannot load the operators that MXNet fuses at run time. `launch/rank.sh` then sets
   `MXNET_USE_FUSION=0`, unless the cluster file's `environment` sets the variable.
 - The `nvidia-smi` of drivers up to R470 does not tell the compute capability. Set-up asks CUDA's driver library, and
@@ -59,10 +60,10 @@ def imitate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _set_up_says() -> str:
+def _set_up_says(engine: Engine) -> str:
     search = search_gpus()
     try:
-        return f"setup: {describe_gpus(search, check_gpus(search.gpus))}"
+        return f"setup: {describe_gpus(search, check_gpus(search.gpus, engine=engine), engine)}"
     except UserError as error:
         return f"error: {error}"
 
@@ -78,10 +79,10 @@ def test_the_page_tells_what_set_up_and_doctor_say(
     imitate: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "_packages", dict)
-    lines = ["| GPUs, driver | set-up | doctor |", "| --- | --- | --- |"]
+    lines = ["| GPUs, driver | set-up | set-up with `--engine torch` | doctor, of MXNet |", "| --- | --- | --- | --- |"]
     for machine in MACHINES:
         machine.install(imitate)
-        lines.append(f"| {machine} | {_set_up_says()} | {_doctor_says()} |")
+        lines.append(f"| {machine} | {_set_up_says('mxnet')} | {_set_up_says('torch')} | {_doctor_says()} |")
     page = _HEAD + "\n".join(lines) + "\n"
     if name := request.config.getoption("--gpu-table"):
         Path(name).write_text(page, encoding="utf-8")

@@ -35,13 +35,13 @@ def make_venv(work):
 def run_command(work):
     work.run(["bash", "-c", os.environ.get("COMMAND", "true")], "tools")
 
-def small_stages(variant, *, has_mpi, with_test):
+def small_stages(kind, *, has_mpi, with_test):
     def write_script(work):
         script = work.environment.folder / "bin" / "variant"
-        lines = [f"#!{work.environment.python}", "import sys", f"print({variant!r}, sys.prefix)", ""]
+        lines = [f"#!{work.environment.python}", "import sys", f"print({kind.variant!r}, sys.prefix)", ""]
         script.write_text(chr(10).join(lines), encoding="utf-8")
         script.chmod(0o755)
-    venv = make_stages(variant, has_mpi=has_mpi, with_test=with_test)[0]
+    venv = make_stages(kind, has_mpi=has_mpi, with_test=with_test)[0]
     if "WITH_PIP" not in os.environ:
         venv = replace(venv, run=make_venv)
     script = Stage("script", "script", "1", 0, write_script)
@@ -99,7 +99,7 @@ def test_a_first_environment_appears_when_it_is_complete(tree: Path) -> None:
     pip = subprocess.run([tree / ".venv/bin/pip", "--version"], capture_output=True, text=True, check=True)
     assert f"from {tree}/.venv/lib/" in pip.stdout
     again = _set_up(tree)
-    assert (again.returncode, again.stderr) == (0, f"setup: nothing to do; cpu environment in {tree}/.venv\n")
+    assert (again.returncode, again.stderr) == (0, f"setup: nothing to do; MXNet cpu environment in {tree}/.venv\n")
 
 
 def test_a_missing_package_is_added_to_the_environment_that_is_there(tree: Path) -> None:

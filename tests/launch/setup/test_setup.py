@@ -10,8 +10,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from configs.errors import UserError
 from launch.setup import checks, gpu
@@ -20,9 +23,11 @@ from launch.setup.causes import explain
 from launch.setup.child import StageError, Stopwatch, run_logged
 from launch.setup.gpu import Gpu
 from launch.setup.horovod import build_environment
-from launch.setup.layout import LOCK, PROJECT, ROOT, Environment, locked
+from launch.setup.layout import LOCKS, NEWEST_PYTHON, PROJECT, ROOT, Engine, Environment, Kind, locked
 from launch.setup.stages import make_stages, remove_half_installed
 from launch.setup.state import State, digest
+
+MXNET, BOTH = Kind(("mxnet",), "cpu"), Kind(("mxnet", "torch"), "cpu")
 
 
 @pytest.mark.parametrize("capability", [(5, 0), (6, 1), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9)])
@@ -41,19 +46,19 @@ def test_no_gpu_gives_the_cpu_variant() -> None:
 
 
 def test_little_disk_is_one_line_with_what_is_there_and_what_is_needed(tmp_path: Path) -> None:
-    (problem,) = checks.find_problems("cpu", tmp_path, [], 10**18)
+    (problem,) = checks.find_problems(MXNET, tmp_path, [], 10**18)
     assert re.fullmatch(r"[\d.]+ GB of disk free at .*, 1000000000\.0 GB needed: free some, or move .*", problem)
 
 
 def test_a_path_with_a_space_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "my clone"
     folder.mkdir()
-    (problem,) = checks.find_problems("cpu", folder, [], 1)
+    (problem,) = checks.find_problems(MXNET, folder, ["horovod"], 1)
     assert problem.endswith("my clone' has a space, which Horovod's build cannot take: move this folder, or rename it")
 
 
 def test_this_machine_has_what_set_up_needs(tmp_path: Path) -> None:
-    assert checks.find_problems("cpu", tmp_path, ["venv", "tools", "wheels", "horovod"], 1) == []
+    assert checks.find_problems(MXNET, tmp_path, ["venv", "tools", "wheels", "horovod"], 1) == []
 
 
 def test_a_toolkit_of_another_cuda_is_no_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,10 +75,10 @@ def test_a_toolkit_of_another_cuda_is_no_toolkit(tmp_path: Path, monkeypatch: py
 def test_a_stage_is_done_until_its_digest_changes_or_it_begins_again(tmp_path: Path) -> None:
     environment = Environment(tmp_path / "environment")
     state = State(environment)
-    state.reset("cpu", has_mpi=False)
+    state.reset(BOTH, has_mpi=False)
     state.finish("wheels", digest("a", 1))
     again = State(environment)
-    assert again.variant == "cpu"
+    assert again.kind == BOTH
     assert again.is_done("wheels", digest("a", 1))
     assert not again.is_done("wheels", digest("a", 2))
     again.begin("wheels")
@@ -86,14 +91,14 @@ def test_mpi_stays_known_where_the_machine_of_the_run_has_no_compiler_for_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     environment = Environment(tmp_path / "environment")
     assert not State(environment).has_mpi
-    State(environment).reset("cpu", has_mpi=True)
+    State(environment).reset(MXNET, has_mpi=True)
     assert State(environment).has_mpi
 
 
 def test_a_damaged_state_file_counts_as_nothing_done(tmp_path: Path) -> None:
     environment = Environment(tmp_path)
     environment.state_file.write_text('{"stages": {"ve', encoding="utf-8")
-    assert State(environment).variant is None
+    assert State(environment).kind is None
 
 
 def test_what_a_killed_pip_left_is_not_taken_for_installed(tmp_path: Path) -> None:
@@ -107,7 +112,7 @@ def test_what_a_killed_pip_left_is_not_taken_for_installed(tmp_path: Path) -> No
 
 def test_horovod_is_built_again_for_mpi_and_not_for_test_tools() -> None:
     def horovod(*, has_mpi: bool, with_test: bool) -> str:
-        stages = make_stages("cpu", has_mpi=has_mpi, with_test=with_test)
+        stages = make_stages(MXNET, has_mpi=has_mpi, with_test=with_test)
         return next(stage.digest for stage in stages if stage.name == "horovod")
 
     assert horovod(has_mpi=False, with_test=False) == horovod(has_mpi=False, with_test=True)
@@ -115,12 +120,40 @@ def test_horovod_is_built_again_for_mpi_and_not_for_test_tools() -> None:
 
 
 def test_the_lock_pins_what_the_program_needs_and_names_no_place() -> None:
-    text = LOCK.read_text(encoding="utf-8")
+    text = LOCKS["mxnet"].read_text(encoding="utf-8")
     for pin in ("mxnet==1.9.1", "mxnet-cu112==1.9.1", "nvidia-dali-cuda110==1.34.0", "mlperf-logging==4.1.68"):
         assert f"\n{pin} " in text
-    assert all(line.startswith("numpy==1.23.") for line in locked("numpy"))
+    assert all(line.startswith("numpy==1.23.") for line in locked("mxnet", "numpy"))
     assert not re.search(r"https?:|file:|index|find-links", text)
     assert "horovod" not in PROJECT.read_text(encoding="utf-8").split("[tool.")[0].replace("# What Horovod", "")
+
+
+def _wanted(project: dict[str, Any], extra: str) -> list[Requirement]:
+    """Return what pyproject.toml wants for an extra, with the extras that it names."""
+    found = [Requirement(line) for line in project["optional-dependencies"][extra]]
+    named = [name for each in found if each.name == project["name"] for name in each.extras]
+    plain = [each for each in found if each.name != project["name"]]
+    return plain + [each for name in named for each in _wanted(project, name)]
+
+
+@pytest.mark.parametrize("engine", LOCKS)
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+def test_a_lock_pins_all_that_its_extras_want_for_every_python_of_the_engine(engine: Engine, python: str) -> None:
+    if python > "{}.{}".format(*NEWEST_PYTHON[engine]):
+        pytest.skip("the engine does not run there")
+    # Python 3.10 has no tomllib.
+    project = pytest.importorskip("tomllib").loads(PROJECT.read_text(encoding="utf-8"))["project"]
+    text = LOCKS[engine].read_text(encoding="utf-8")
+    extras = re.findall(r"--extra (\w+)", text.splitlines()[1])
+    others = {"torch": {"mxnet", "cpu", "gpu", "build"}, "mxnet": {"mxnet", "torch"}}[engine]
+    assert set(extras) == set(project["optional-dependencies"]) - others
+    here = {"python_version": python, "python_full_version": f"{python}.0"}
+    lines = [Requirement(line) for line in text.splitlines() if not line.startswith("#")]
+    pins = {canonicalize_name(each.name): each for each in lines if not each.marker or each.marker.evaluate(here)}
+    wanted = [Requirement(line) for line in project["dependencies"]]
+    for each in wanted + [deep for extra in extras for deep in _wanted(project, extra)]:
+        (pin,) = pins[canonicalize_name(each.name)].specifier
+        assert each.specifier.contains(pin.version), each
 
 
 def test_the_build_takes_no_flag_of_the_users_that_contradicts_ours() -> None:
@@ -214,8 +247,8 @@ def test_a_wrong_argument_is_one_line_with_the_nearest_one(capsys: pytest.Captur
 
 
 def test_the_dockerfile_copies_what_set_up_reads(tmp_path: Path) -> None:
-    before, _, _ = (ROOT / "Dockerfile").read_text(encoding="utf-8").partition("RUN ./run.sh setup")
-    for line in re.findall(r"^COPY (.*)$", before, re.MULTILINE):
+    stage, _, _ = (ROOT / "Dockerfile").read_text(encoding="utf-8").partition("FROM scratch")[2].partition("FROM ")
+    for line in re.findall(r"^COPY (.*)$", stage, re.MULTILINE):
         *sources, target = line.split()
         (tmp_path / target).mkdir(parents=True, exist_ok=True)
         for source in map(ROOT.joinpath, sources):
@@ -224,7 +257,8 @@ def test_the_dockerfile_copies_what_set_up_reads(tmp_path: Path) -> None:
             else:
                 shutil.copy2(source, tmp_path / target)
     code = (
-        "from launch.setup.__main__ import make_stages as make; print(len(make('gpu', has_mpi=True, with_test=True)))"
+        "from launch.setup.__main__ import Kind, make_stages as make; "
+        "print(*(len(make(Kind((engine,), 'gpu'), has_mpi=True, with_test=True)) for engine in ('mxnet', 'torch')))"
     )
     done = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "5 4\n"), done.stderr
