@@ -68,6 +68,11 @@ class Cluster(Section):
         description="Whether a run asks nvidia-smi once a second how busy the GPUs are, for utilisation.jsonl. If "
         "false, the samples hold cores and memory only.",
     )
+    notify: str = Field(
+        "",
+        description="Shell command that is run when a run ends, fails, is stopped or starts its ranks again; RUN_EVENT "
+        "(end, failure, stop, restart), RUN_MESSAGE and RUN_FOLDER are its variables. If empty, none is run.",
+    )
     node: Node = Node()
     fabric: Fabric = Fabric()
     scheduler: Scheduler = Scheduler()

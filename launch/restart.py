@@ -7,6 +7,7 @@ from pathlib import Path
 
 from configs.schema import Cluster
 from launch.failure_cause import find_cause, read_failures, was_stopped
+from launch.notify import notify
 from launch.start.local import Outcome
 from logs.attempts import add_attempt, read_attempts
 from logs.folder import SUMMARY_FILE
@@ -39,5 +40,7 @@ def may_restart(folder: Path, cluster: Cluster, outcome: Outcome) -> bool:
         sys.stderr.write(f"failed: {cause['message']}; no restart: {reason}\n")
         return False
     number = sum(each.outcome == "failed" for each in read_attempts(folder))
-    sys.stderr.write(f"failed: {cause['message']}; restart {number} of at most {limit}\n")
+    words = f"{cause['message']}; restart {number} of at most {limit}"
+    sys.stderr.write(f"failed: {words}\n")
+    notify(cluster, folder, "restart", words)
     return True

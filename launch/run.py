@@ -22,6 +22,7 @@ from configs.rank_variables import rank_environment
 from configs.registry import BUILT_IN_SOURCES, packing_words
 from configs.schema import Cluster, Recipe
 from launch.failure_cause import find_cause, read_failures, was_stopped
+from launch.notify import notify
 from launch.restart import may_restart
 from launch.resume import prepare_attempt, prepared_folder
 from launch.start.commands import require_startable, run_under
@@ -196,14 +197,18 @@ def finish_run(folder: Path, recipe: Recipe, cluster: Cluster, outcome: Outcome)
     summary = _with_reference(folder, recipe)
     verdicts = write_verdict(folder)
     sys.stdout.write(_report(folder, summary, verdicts))
+    has_stopped = bool(outcome.exit_status) and was_stopped(outcome, rows, cluster.world_size)
+    words = f"{summary.recipe}: {summary.status}" + (f": {summary.failure}" if summary.failure else "")
+    is_success = summary.status == "success"
+    notify(cluster, folder, "end" if is_success else "stop" if has_stopped else "failure", words)
     if outcome.interrupted_by:
         return 128 + outcome.interrupted_by
     if outcome.exit_status:
-        return STOPPED_STATUS if was_stopped(outcome, rows, cluster.world_size) else 1
+        return STOPPED_STATUS if has_stopped else 1
     # The log of a resumed run cannot pass the check, although nothing is wrong with the run.
     is_no_result = summary.resumed_from_step is not None or summary.is_rehearsal
     passed = verdicts[recipe.mlperf.ruleset].passed or is_no_result
-    return 0 if summary.status == "success" and passed else 1
+    return 0 if is_success and passed else 1
 
 
 def _remove_refused(folder: Path) -> None:

@@ -11,6 +11,7 @@ from configs.errors import UserError
 from configs.load import load_run, with_resolved_paths
 from configs.schema import Cluster, Recipe
 from launch.run import REFUSED
+from logs.claims import holder
 from logs.disk import explain_disk_errors
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, Summary, read_summary
 
@@ -65,6 +66,8 @@ class CellRun:
         if self.ticket.exists():
             # A job that ended without success is submitted again only on request: after the ticket was removed.
             return 1 if self.has_summary else None
+        if words := holder(self.folder):
+            raise UserError(f"{self.folder}: a run is going on in it: {words}; wait for its end")
         if self.folder.exists():
             shutil.rmtree(self.folder)  # The rest of an earlier attempt at the same run, which did not come to its end.
         status = self.starter(self.recipe, self.cluster, self.folder)

@@ -17,6 +17,7 @@ from configs.errors import STOPPED_STATUS, UserError
 from configs.load import load_run
 from configs.rank_variables import rank_environment
 from configs.schema import Cluster
+from launch.notify import notify
 from launch.restart import may_restart
 from launch.resume import UNFINISHED_MARK, prepare_attempt
 from launch.run import REFUSED, finish_run, record_environment, short_path
@@ -118,6 +119,7 @@ def _close(folder: Path, status: int, *, was_signalled: bool, is_near_limit: boo
         close_aborted(folder, "stopped before its end; the same job continues it")
         again = "" if reason is None else f"; it is not queued again: {reason}"
         sys.stderr.write(f"{short_path(folder)}: the run was stopped before its end{again}\n")
+        notify(cluster, folder, "stop", f"{recipe.name}: the run was stopped before its end{again}")
         return STOPPED_STATUS if reason is None else 1
     if summary is None and status == REFUSED:
         return REFUSED

@@ -1,0 +1,30 @@
+"""The user's command that is told how a run ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from configs.load import load_cluster
+from launch import notify as module
+from launch.notify import notify
+
+
+def test_the_command_gets_the_facts(tmp_path: Path) -> None:
+    command = f'printf "%s|%s|%s" "$RUN_EVENT" "$RUN_MESSAGE" "$RUN_FOLDER" >{tmp_path}/told'
+    cluster = load_cluster("laptop").model_copy(update={"notify": command})
+    notify(cluster, tmp_path, "restart", "rank 1 was killed; $(touch harm)")
+    told = (tmp_path / "told").read_text(encoding="utf-8")
+    assert told == f"restart|rank 1 was killed; $(touch harm)|{tmp_path}"
+
+
+@pytest.mark.parametrize(
+    ("command", "trouble"), [("exit 3", "ended with status 3"), ("sleep 5", "did not end within 0.1 s")]
+)
+def test_a_command_that_fails_or_hangs_is_a_warning(
+    command: str, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.1)
+    notify(load_cluster("laptop", [f"cluster.notify={command}"]), tmp_path, "end", "success")
+    assert capsys.readouterr().err == f"warning: cluster.notify: {command!r} {trouble}\n"
