@@ -67,14 +67,18 @@ def take(folder: Path, *, pid: int | None = None, patience_s: float = 0) -> Path
     Raises:
         UserError: A living process has claimed the folder, or the folder cannot be written.
     """
-    deadline, has_told = time.monotonic() + patience_s, False
+    deadline, first_beat = time.monotonic() + patience_s, None
     # The claim that is judged here is the one that the new claim follows, or the next number is taken already.
     while words := _holder_of(previous := _newest(folder)):
-        if time.monotonic() > deadline:
+        assert previous is not None
+        beat = previous.stat().st_mtime
+        # An owner that gives signs of life is there, unless these are the last ranks of this very job.
+        is_there = first_beat is not None and beat > first_beat and not was_lost_by_this_job(folder)
+        if is_there or time.monotonic() > deadline:
             raise UserError(f"{folder}: a run is going on in it: {words}; wait for its end, or give another folder")
-        if not has_told:
+        if first_beat is None:
             sys.stderr.write(f"{folder}: claimed by {words}; waits for up to {patience_s:.0f} s for its end\n")
-            has_told = True
+            first_beat = beat
         time.sleep(min(BEAT_S, patience_s / 10))
     if previous is not None and "ended" not in (record := _read(previous)):
         sys.stderr.write(f"{folder}: takes over from {_words(record)}, which is gone\n")

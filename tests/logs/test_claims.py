@@ -112,3 +112,14 @@ def test_a_taker_with_patience_waits_for_the_end_of_the_owner(tmp_path: Path) ->
     timer.start()
     assert take(tmp_path, patience_s=5).name == "2.json"
     timer.join()
+
+
+def test_a_taker_with_patience_refuses_when_the_owner_gives_a_sign_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "BEAT_S", 0.02)
+    take(tmp_path)
+    begin = time.monotonic()
+    with kept(tmp_path, print), pytest.raises(UserError, match="a run is going on in it"):
+        take(tmp_path, patience_s=60)
+    assert time.monotonic() - begin < 20
