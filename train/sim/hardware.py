@@ -48,8 +48,8 @@ class Accelerator:
         nic: Bytes/s of one network port, in one direction.
         tf32: Dense TF32 FLOP/s of the matrix units. If None, they have no TF32.
         matrix_units: Whether 16-bit numbers are multiplied in matrix units.
-        compiler: Compiler of the programs that ran on the product, if it is not NVIDIA's: ``xla``, ``synapse`` or
-            ``mindspore``.
+        compiler: Compiler of the programs that ran on the product, if it is not NVIDIA's: ``xla``, ``synapse``,
+            ``mindspore`` or ``rocm``.
         known: Whether the catalogue or a cluster file describes the product.
         match: Patterns of which one must occur in an accelerator's description.
     """

@@ -43,8 +43,6 @@ _LARGEST_PCIE_NODE = 24
 """Up to this many PCIe cards, a system is taken for a single node if its name has no number of nodes."""
 _ROUND_IF_UNKNOWN = 3.0
 """Round of the software that is assumed for a point without a round."""
-_OTHER_PROGRAMS = ("tinycorp", "google")
-"""Submitters whose programs on GPUs were not NVIDIA's MXNet, but tinygrad and TensorFlow."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +112,12 @@ class Point:
     @cached_property
     def program(self) -> str:
         """``tuned`` for NVIDIA's programs for MLPerf, ``compiler`` on chips of other makers, else ``framework``."""
+        # The programs of tinycorp, and of Google on GPUs, were tinygrad and TensorFlow.
+        if self.is_framework or self.submitter.lower() == "tinycorp":
+            return "framework"
         if self.accelerator.compiler:
             return "compiler"
-        return "framework" if self.is_framework or self.submitter.lower() in _OTHER_PROGRAMS else "tuned"
+        return "framework" if self.submitter.lower() == "google" else "tuned"
 
     @property
     def lacks(self) -> str:

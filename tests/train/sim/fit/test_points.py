@@ -226,3 +226,22 @@ def test_nine_of_ten_published_rates_of_frameworks_are_inside_their_class() -> N
         if one.point.ranks <= 8 and one.point.lacks == "own kernels"
     ]
     assert max(of_one_node) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("submitter", "accelerator", "program"),
+    [
+        ("NVIDIA", "A100-SXM-80GB", "tuned"),
+        ("Google", "V100", "framework"),
+        ("Google", "TPU v3", "compiler"),
+        ("tinycorp", "AMD Radeon RX 7900 XTX", "framework"),
+        ("AMD", "MI300X", "compiler"),
+    ],
+)
+def test_chips_and_programs_that_are_not_nvidias_have_wider_intervals(
+    tmp_path: Path, submitter: str, accelerator: str, program: str
+) -> None:
+    point = one_point(tmp_path, submitter=submitter, accelerator=accelerator, n_acc="8", batch_per_acc="128")
+    assert point.program == program
+    width = PREDICTOR.forecast(point, load_calibration()).interval.rate
+    assert width < 0.11 if program == "tuned" else width > 0.25
