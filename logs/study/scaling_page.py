@@ -99,9 +99,10 @@ def _expectations(study: ScalingStudy, rows: Sequence[ScalingRow]) -> str:
     )
     text += f"if all of them agree and the difference is {MARGIN:.0%} or more. A cell that ran once is given the usual "
     text += f"spread of the study's other cells ({ONE_RUN:.0%} if none ran twice)."
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("Where", "Images/s, relative", "As expected", "Basis"))
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("Basis", "Where", "Images/s, relative", "As expected"))
     bodies = "".join(_judged(each, comparisons) for each, comparisons in judged)
-    return f"<p>{text}</p>{scrolled('Expectations', f'<table><thead><tr>{heads}</tr></thead>{bodies}</table>')}"
+    table = f'<table class="judged"><thead><tr>{heads}</tr></thead>{bodies}</table>'
+    return f"<p>{text}</p>{scrolled('Expectations', table)}"
 
 
 def _judged(expectation: Expectation, comparisons: Sequence[Comparison]) -> str:
@@ -116,7 +117,7 @@ def _judged(expectation: Expectation, comparisons: Sequence[Comparison]) -> str:
             f"{escape(network)} {speed.median:.2f}" + (f" ({speed.low:.2f} to {speed.high:.2f})" if is_measured else "")
             for network, speed in each.speeds.items()
         )
-        cells = (escape(each.where), speeds, each.in_words, basis)
+        cells = (basis, escape(each.where), speeds, each.in_words)
         lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     return f"<tbody>{''.join(lines)}</tbody>"
 
