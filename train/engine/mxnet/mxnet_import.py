@@ -56,9 +56,11 @@ def import_mxnet() -> None:
 
 
 def _defer_operators(base: ModuleType) -> None:
-    """Replace the two functions by which MXNet makes its operators."""
+    """Replace the two functions by which MXNet makes its operators; an MXNet that has others makes them at import."""
     for name in ("_init_op_module", "_init_np_op_module"):
-        setattr(base, name, _deferring(getattr(base, name)))
+        register = getattr(base, name, None)
+        if register is not None and "make_op_func" in inspect.signature(register).parameters:
+            setattr(base, name, _deferring(register))
 
 
 def _deferring(register: Callable[..., None]) -> Callable[..., None]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
+
+from train.engine.mxnet import mxnet_import
 
 
 @pytest.mark.ranks
@@ -38,3 +41,14 @@ def test_operators_made_at_their_first_call_are_those_that_a_plain_import_makes(
     plain, deferred = (each.communicate()[0] for each in running)
     assert [each.returncode for each in running] == [0, 0]
     assert deferred == plain
+
+
+def test_an_mxnet_that_makes_its_operators_in_another_way_is_left_alone() -> None:
+    def register_otherwise(name: str) -> str:
+        return name
+
+    base = ModuleType("base")
+    vars(base)["_init_op_module"] = register_otherwise
+    mxnet_import._defer_operators(base)
+    assert vars(base)["_init_op_module"] is register_otherwise
+    assert not hasattr(base, "_init_np_op_module")
