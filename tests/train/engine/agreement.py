@@ -38,60 +38,93 @@ SIZES = {"alexnet": 63} | {f"resnet{depth}": 64 for depth in (18, 34, 50, 101, 1
 
 
 @dataclass(frozen=True)
+class State:
+    """What a run keeps from step to step: weights and running statistics by name, and the optimizer's state."""
+
+    weights: dict[str, np.ndarray]
+    statistics: dict[str, np.ndarray]
+    momenta: list[np.ndarray]
+
+
+@dataclass(frozen=True)
 class Trained:
     """What an engine made of the weights.
 
     Attributes:
         losses: Mean loss of each step.
-        weights: Final weights by name.
-        statistics: Final running statistics by name.
-        momenta: Final state of the optimizer, by tensor.
+        state: What the last step left.
         logits: Of one more batch, in inference.
     """
 
     losses: np.ndarray
-    weights: dict[str, np.ndarray]
-    statistics: dict[str, np.ndarray]
-    momenta: list[np.ndarray]
+    state: State
     logits: np.ndarray
 
 
+class Trainer:
+    """One rank under an engine, step by step; ``nudged`` changes the last bit of every initial weight."""
+
+    def __init__(self, name: str, overrides: Sequence[str], *, nudged: bool = False) -> None:
+        alone = (f"cluster.engine.name={name}", "cluster.ranks_per_node=1", "cluster.communication.kind=none")
+        recipe, cluster = load_both("digits", "laptop", [*alone, *overrides])
+        self.plan, self.engine = plan_run(recipe, 1), open_engine(cluster, ALONE)
+        engine, table = self.engine, without_dropout(recipe)
+        self.network = engine.build_network(table, recipe, accumulate=self.plan.accumulation_steps > 1)
+        weights = initial_weights(table, recipe.model, recipe.run.seed)
+        if nudged:
+            weights = {key: np.nextafter(each, np.float32(np.inf)) for key, each in weights.items()}
+        self.network.load_weights(weights)
+        count, rescale = len(self.network.parameters), 1 / self.plan.global_batch_size
+        self.optimizer = engine.build_optimizer(recipe.optimizer, self.network, rescale=rescale, arrivals=[0] * count)
+        self._step = Step(
+            engine=engine,
+            network=self.network,
+            optimizer=self.optimizer,
+            communicator=SingleProcess(),
+            buckets=BucketPlan((tuple(reversed(range(count))),)),
+            accumulation_steps=self.plan.accumulation_steps,
+            clock=NoClock(engine, 2),
+            on_step=lambda _: None,
+        )
+        self._schedule, self.source = resolve_schedule(recipe, self.plan), _open(recipe, cluster, engine)
+
+    def step(self, number: int) -> float:
+        """Take a step and return its mean loss."""
+        summed = self._step(number, self.source, self._schedule.at(number)).summed
+        return self.engine.to_number(summed) / self.plan.global_batch_size
+
+    def state(self) -> State:
+        """Copy what the last step left."""
+        momenta = [self.engine.to_host(each) for each in self.optimizer.momenta]
+        return State(self.network.read_weights(), self.network.read_statistics(), momenta)
+
+    def restore(self, state: State) -> None:
+        """Continue from a state of any engine."""
+        self.network.load_weights({**state.weights, **state.statistics})
+        for momentum, values in zip(self.optimizer.momenta, state.momenta, strict=True):
+            self.engine.overwrite(momentum, self.engine.from_host(values))
+
+
 def trained(name: str, overrides: Sequence[str], steps: int = STEPS, *, nudged: bool = False) -> Trained:
-    """Train on one rank under an engine; ``nudged`` changes the last bit of every initial weight."""
-    alone = (f"cluster.engine.name={name}", "cluster.ranks_per_node=1", "cluster.communication.kind=none")
-    recipe, cluster = load_both("digits", "laptop", [*alone, *overrides])
-    plan, engine = plan_run(recipe, 1), open_engine(cluster, ALONE)
-    table = without_dropout(recipe)
-    network = engine.build_network(table, recipe, accumulate=plan.accumulation_steps > 1)
-    weights = initial_weights(table, recipe.model, recipe.run.seed)
-    if nudged:
-        weights = {key: np.nextafter(each, np.float32(np.inf)) for key, each in weights.items()}
-    network.load_weights(weights)
-    count = len(network.parameters)
-    optimizer = engine.build_optimizer(
-        recipe.optimizer, network, rescale=1 / plan.global_batch_size, arrivals=[0] * count
-    )
-    step = Step(
-        engine=engine,
-        network=network,
-        optimizer=optimizer,
-        communicator=SingleProcess(),
-        buckets=BucketPlan((tuple(reversed(range(count))),)),
-        accumulation_steps=plan.accumulation_steps,
-        clock=NoClock(engine, 2),
-        on_step=lambda _: None,
-    )
-    schedule, source = resolve_schedule(recipe, plan), _open(recipe, cluster, engine)
-    losses = [engine.to_number(step(number, source, schedule.at(number)).summed) for number in range(steps)]
-    logits = engine.to_host(network.inference()(source.next_batch().images))
-    source.close()
-    return Trained(
-        losses=np.array(losses) / plan.global_batch_size,
-        weights=network.read_weights(),
-        statistics=network.read_statistics(),
-        momenta=[engine.to_host(each) for each in optimizer.momenta],
-        logits=logits,
-    )
+    """Train on one rank under an engine."""
+    trainer = Trainer(name, overrides, nudged=nudged)
+    losses = [trainer.step(number) for number in range(steps)]
+    logits = trainer.engine.to_host(trainer.network.inference()(trainer.source.next_batch().images))
+    trainer.source.close()
+    return Trained(np.array(losses), trainer.state(), logits)
+
+
+def in_step(overrides: Sequence[str], steps: int = STEPS) -> dict[str, float]:
+    """Train under MXNet, take each step under PyTorch too from the same state, and return how far they are apart."""
+    leader, follower = Trainer("mxnet", overrides), Trainer("torch", overrides)
+    apart: list[dict[str, float]] = []
+    for number in range(steps):
+        follower.restore(leader.state())
+        loss = abs(leader.step(number) - follower.step(number))
+        apart.append({"losses": loss, **_states_apart(follower.state(), leader.state())})
+    leader.source.close()
+    follower.source.close()
+    return {key: max(each[key] for each in apart) for key in apart[0]}
 
 
 def without_dropout(recipe: Recipe) -> Network:
@@ -115,10 +148,16 @@ def differences(one: Trained, other: Trained) -> dict[str, float]:
     """Return how far two results are apart: losses and logits at most, tensors by the ratio of norms |a - b| / |b|."""
     return {
         "losses": float(np.abs(one.losses - other.losses).max()),
+        **_states_apart(one.state, other.state),
+        "logits": float(np.abs(one.logits - other.logits).max()),
+    }
+
+
+def _states_apart(one: State, other: State) -> dict[str, float]:
+    return {
         "weights": _apart(list(one.weights.values()), list(other.weights.values())),
         "statistics": _apart(list(one.statistics.values()), list(other.statistics.values())),
         "momenta": _apart(one.momenta, other.momenta),
-        "logits": float(np.abs(one.logits - other.logits).max()),
     }
 
 
@@ -129,9 +168,11 @@ def _apart(ones: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> float:
 
 
 def main() -> int:
-    """Print two lines a network; returns 1 if the losses of one of them are more than 1e-4 apart.
+    """Print three lines a network; returns 1 if losses of steps from the same state are more than 1e-4 apart.
 
-    The second line is what rounding alone does: MXNet beside MXNet from weights with other last bits.
+    ``in step``: each step of PyTorch starts from the state that MXNet's last step left. ``alone``: each engine goes its
+    own way. ``last bits``: MXNet beside MXNet from initial weights with other last bits, which is what rounding alone
+    does to a run.
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("networks", nargs="*", default=list(IMAGE_SIZES))
@@ -142,15 +183,18 @@ def main() -> int:
         side = SIZES.get(name, min(max(IMAGE_SIZES[name][0], 32), IMAGE_SIZES[name][1]))
         size = (f"model.name={name}", f"model.image_size={side}", "batch.global_size=16")
         arguments = [*SYNTHETIC, *size, *options.overrides]
+        apart = in_step(arguments)
+        worst = max(worst, apart["losses"])
+        _print(f"{name} at {side} px, in step", apart)
         first = trained("mxnet", arguments)
-        results = {"PyTorch": trained("torch", arguments), "last bits": trained("mxnet", arguments, nudged=True)}
-        for title, result in results.items():
-            apart = differences(result, first)
-            worst = max(worst, apart["losses"]) if title == "PyTorch" else worst
-            words = ", ".join(f"{key} {value:.1e}" for key, value in apart.items())
-            sys.stdout.write(f"{name} at {side} px, {title}: {words}; last loss {result.losses[-1]:.4f}\n")
-            sys.stdout.flush()
+        _print("  alone", differences(trained("torch", arguments), first))
+        _print("  last bits", differences(trained("mxnet", arguments, nudged=True), first))
     return int(worst > LIMIT)
+
+
+def _print(title: str, apart: dict[str, float]) -> None:
+    sys.stdout.write(f"{title}: {', '.join(f'{key} {value:.1e}' for key, value in apart.items())}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
