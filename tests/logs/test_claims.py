@@ -89,8 +89,16 @@ def test_the_owner_gives_signs_of_life_and_learns_that_it_was_succeeded(
         assert "taken over by an owner that has not written its name yet" in lost.get(timeout=5)
 
 
-def test_of_many_takers_one_gets_a_folder(tmp_path: Path) -> None:
+def test_of_many_takers_that_find_a_folder_free_one_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken, refused = [], []
+    judge, together = claims._holder_of, threading.Barrier(8)
+
+    def judge_together(path: Path | None) -> str | None:
+        words = judge(path)
+        together.wait(10)
+        return words
+
+    monkeypatch.setattr(claims, "_holder_of", judge_together)
 
     def one() -> None:
         try:
