@@ -13,7 +13,10 @@ from launch.doctor.step_checks import check_step
 
 __all__ = ["judge"]
 
-_DECISIVE = ("python", "mxnet", "mxnet-cu112", "horovod", "numpy", "nvidia-dali-cuda110", "driver", "commit")
+_DECISIVE = (
+    "python", "mxnet", "mxnet-cu112", "horovod", "torch", "numpy", "nvidia-dali-cuda110", "nvidia-dali-cuda130",
+    "driver", "commit",
+)  # fmt: skip
 """Versions that must be the same on all hosts; other packages only should be."""
 
 _CLOCK_WARN_S, _CLOCK_FAIL_S = 0.5, 60.0

@@ -29,8 +29,8 @@ _LAST_WORDS_S = 2.0
 _WAITS = ("mxnet", "horovod")
 """Packages in whose calls a rank waits for other ranks; a rank elsewhere is the one that others wait for."""
 
-_MEETING_PLACE = "train/comm/"
-"""Modules of this program in which a rank waits for other ranks."""
+_MEETING_PLACES = ("train/comm/", "train/engine/torch/engine.py")
+"""Modules of this program in which a rank waits for other ranks; PyTorch's engine waits there for sums on a GPU."""
 
 
 class StoodStill(RuntimeError):
@@ -101,7 +101,7 @@ def _describe(frame: FrameType | None) -> tuple[str, bool]:
         path = frame.f_code.co_filename
         if path.startswith(f"{ROOT}{os.sep}") and "site-packages" not in path:
             place = os.path.relpath(path, ROOT)
-            waits = waits or place.startswith(_MEETING_PLACE)
+            waits = waits or place.startswith(_MEETING_PLACES)
             return f"{place}:{frame.f_lineno} ({frame.f_code.co_name})", waits
         waits = waits or any(f"/{package}/" in path for package in _WAITS)
         frame = frame.f_back

@@ -53,6 +53,7 @@ PLACES = {
     "our home of MXNet": ([f"{ROOT}/train/engine/mxnet/lars.py"], "train/engine/mxnet/lars.py:1 (stand)", False),
     "communicator": ([f"{ROOT}/train/comm/communicator.py"], "train/comm/communicator.py:1 (stand)", True),
     "key-value stores": ([f"{ROOT}/train/comm/kvstore.py"], "train/comm/kvstore.py:1 (stand)", True),
+    "PyTorch": ([f"{ROOT}/train/engine/torch/engine.py"], "train/engine/torch/engine.py:1 (stand)", True),
     "MXNet": ([f"{ROOT}/train/loop.py", "/x/site-packages/mxnet/nd.py"], "train/loop.py:1 (stand)", True),
     "Horovod": (
         [f"{ROOT}/train/loop.py", f"{ROOT}/.venv/lib/site-packages/horovod/mxnet/mpi_ops.py"],
