@@ -27,11 +27,12 @@ OTHERS = [way for way in WAYS if way.launcher in ("horovodrun", "mpirun") and wa
 @pytest.mark.parametrize("way", OTHERS, ids=str)
 @pytest.mark.ranks
 def test_the_resolved_config_runs_again_to_the_same_weights_under_every_launcher(
-    way: Way, short_run: FinishedRun, tmp_path: Path
+    way: Way, short_run: FinishedRun, packed_digits: Path, tmp_path: Path
 ) -> None:
     require(way)
     assert short_run.status == 0, short_run.errors
-    done = train(tmp_path / "run", *way.settings, recipe=str(short_run.folder / "config.yaml"))
+    settings = [f"cluster.paths.data={packed_digits}", *way.settings]
+    done = train(tmp_path / "run", *settings, recipe=str(short_run.folder / "config.yaml"))
     assert done.status == 0, done.errors
     assert "rank 1 of 2 on " in done.errors
     found, local = read_summary(done.folder), read_summary(short_run.folder)
