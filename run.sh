@@ -15,7 +15,7 @@ readonly verbs=(
   "watch|logs|the figures of a running job, live in the terminal"
   "package|logs|the submission tree of five runs, judged by the official tools"
   "submit|launch.submit|render the job script of a recipe and hand it to the scheduler (--dry-run)"
-  "export|train.export|a run's network as MXNet parameters and ONNX, evaluated again after loading"
+  "export|train.export|a run's network in its framework's format and as ONNX, evaluated again after loading"
   "doctor|launch.doctor|check this node, or all nodes of an allocation, before a run (--cluster C, --recipe R, --step)"
   "sweep|launch.study|run a study: its runs one after another, resumable, then its table and plot"
   "simulate|train.sim|predict the time to train on a described machine"

@@ -1,1 +1,1 @@
-"""Training: pure cores (arch, schedule, buckets) and the adapters that own MXNet and Horovod."""
+"""Training: pure cores (arch, schedule, buckets) and the adapters that own MXNet, PyTorch and Horovod."""

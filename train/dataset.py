@@ -169,7 +169,7 @@ class SyntheticImages(_RankImages):
 
     def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
         """See `Images`."""
-        from data.input.synthetic import open_synthetic_training  # noqa: PLC0415 (imports MXNet)
+        from data.input.synthetic import open_synthetic_training  # noqa: PLC0415
 
         return open_synthetic_training(self._recipe, self._cluster.engine, state=state, **self._shard_arguments(arrays))
 

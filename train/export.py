@@ -1,7 +1,8 @@
 """``./run.sh export``: the trained network of a run in other programs' formats, evaluated again after loading.
 
-The newest checkpoint becomes ``network-symbol.json`` and ``network-0000.params`` (MXNet), ``network.onnx``, and
-``network.json``, which describes the images that the network takes. All files hold float32; images are [N, C, H, W].
+The newest checkpoint becomes the formats of its engine (MXNet: ``network-symbol.json`` and ``network-0000.params``;
+PyTorch: ``network.pt``, its state, and ``network.pt2``, a program), ``network.onnx``, and ``network.json``, which
+describes the images that the network takes. All files hold float32; images are [N, C, H, W].
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Export and evaluate; returns 0, 1 if a format has another accuracy, 2 for wrong input."""
     parser = Parser(prog="./run.sh", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verb = verbs.add_parser("export", help="a run's network as MXNet parameters and ONNX", description=__doc__)
+    verb = verbs.add_parser(
+        "export", help="a run's network in its framework's own format and as ONNX", description=__doc__
+    )
     verb.add_argument("run", metavar="RUN", type=Path, help="folder of a run that has a checkpoint")
     verb.add_argument("--dest", metavar="DIR", type=Path, help="folder to write to (default: RUN/export)")
     try:

@@ -41,7 +41,9 @@ def load_parameters(
         UserError: There is no such file, it cannot be read, or it belongs to another network.
     """
     if not path.is_file():
-        raise UserError(f"model.parameters: no file {path}; give a .params file, relative to cluster.paths.data")
+        raise UserError(
+            f"model.parameters: no file {path}; give a .params file for MXNet, or a .pt or .npz file for PyTorch, relative to cluster.paths.data"
+        )
     classifier = {each.name for each in network.layers[-1].parameters}
     wanted = _wanted(network)
     found = _named_as(wanted, read_parameters(path))
