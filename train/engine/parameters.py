@@ -42,7 +42,8 @@ def load_parameters(
     """
     if not path.is_file():
         raise UserError(
-            f"model.parameters: no file {path}; give a .params file for MXNet, or a .pt or .npz file for PyTorch, relative to cluster.paths.data"
+            f"model.parameters: no file {path}; give a .params file under MXNet, or a .pt or .npz file under PyTorch, "
+            "relative to cluster.paths.data"
         )
     classifier = {each.name for each in network.layers[-1].parameters}
     wanted = _wanted(network)
