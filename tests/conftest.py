@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,8 @@ def pytest_configure() -> None:
 
 def pytest_pycollect_makemodule(module_path: Path) -> None:
     """Import MXNet as ranks do before a module of the tests imports it: a plain import takes 2.5 s more."""
+    if find_spec("mxnet") is None:
+        return
     if {"data", "train"} & set(module_path.parts) or "import mxnet" in module_path.read_text(encoding="utf-8"):
         from train.engine.mxnet.mxnet_import import import_mxnet
 
