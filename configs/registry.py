@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from configs.errors import ConfigError
+
 __all__ = [
     "BUILT_IN_SOURCES",
     "COMMUNICATORS",
@@ -33,6 +35,7 @@ __all__ = [
     "installed_engine",
     "module_of",
     "packing_words",
+    "require_engine",
 ]
 
 _ALL_LAUNCHERS = ("local", "horovodrun", "mpirun", "srun")
@@ -137,6 +140,21 @@ ENGINES: Mapping[str, EngineEntry] = {
 def installed_engine() -> str:
     """Return the default of ``engine.name``: the first engine that this environment has, or else the first."""
     return next((name for name, entry in ENGINES.items() if find_spec(entry.package)), next(iter(ENGINES)))
+
+
+def require_engine(name: str) -> None:
+    """Raise if this environment does not have an engine.
+
+    Raises:
+        ConfigError: The engine's framework is not installed.
+    """
+    if find_spec(ENGINES[name].package) is not None:
+        return
+    found = [other for other, entry in ENGINES.items() if entry.computes and find_spec(entry.package)]
+    remedy = f"./run.sh setup --engine {name} adds {ENGINES[name].title}"
+    if found:
+        remedy += f", or train by --set cluster.engine.name={found[0]}"
+    raise ConfigError("engine.name", name, f"{' or '.join(found) or 'none'} in this environment", remedy)
 
 
 SCHEDULERS: Mapping[str, str] = {

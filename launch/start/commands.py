@@ -14,7 +14,7 @@ from pathlib import Path
 from configs.errors import ConfigError, UserError
 from configs.load import ROOT
 from configs.rank_variables import binding_environment, meets_by_mpi, meets_over_gloo
-from configs.registry import COMMUNICATORS
+from configs.registry import COMMUNICATORS, require_engine
 from configs.schema import Cluster
 from launch.start.local import Outcome, forwarded_signals, run_ranks, run_ranks_on_link
 from launch.start.meetings import meeting_of
@@ -144,9 +144,10 @@ def require_startable(cluster: Cluster) -> None:
     """Raise if the cluster's launcher cannot start the ranks from this machine.
 
     Raises:
-        UserError: The launcher is not installed, cannot start this kind of communication, or would start the ranks of
-            several nodes on this one.
+        UserError: The engine or the launcher is not installed, or the launcher cannot start this kind of
+            communication, or would start the ranks of several nodes on this one.
     """
+    require_engine(cluster.engine.name)
     require_launchable(cluster)
     if cluster.launcher == "horovodrun" and cluster.num_nodes > 1 and "LSB_JOBID" not in os.environ:
         raise UserError(

@@ -81,9 +81,12 @@ def _run(options: argparse.Namespace) -> int:
     Raises:
         UserError: An option is wrong, something is missing, or the file cannot be written.
     """
+    from configs.registry import require_engine
     from logs.disk import explain_disk_errors, write_json
     from train.bench.measure import MeasurementFailed
 
+    if BENCHES[options.name].needs_mxnet:
+        require_engine("mxnet")
     bench = cast(Bench, importlib.import_module(BENCHES[options.name].module))
     try:
         report = bench.measure(options)

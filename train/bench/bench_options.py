@@ -31,11 +31,13 @@ class BenchEntry:
         question: What the bench measures, in one line.
         module: The module with the function ``measure(options)``, which returns a `train.bench.measure.Report`.
         add_options: Adds the options. The defaults answer the question in under five minutes on two cores.
+        needs_mxnet: Whether the question is about MXNet, so that an environment without MXNet cannot answer it.
     """
 
     question: str
     module: str
     add_options: Callable[[ArgumentParser], None]
+    needs_mxnet: bool = False
 
 
 def _allreduce_options(parser: ArgumentParser) -> None:
@@ -142,16 +144,19 @@ BENCHES: dict[str, BenchEntry] = {
         "idle time between epochs and around an evaluation, seconds of an evaluation, and Python's share of a step",
         "train.bench.bench_epoch",
         _epoch_options,
+        needs_mxnet=True,
     ),
     "input": BenchEntry(
         "images a second and core of the input pipeline, MXNet's reader and Pillow; the input's share of a step",
         "train.bench.bench_input",
         _input_options,
+        needs_mxnet=True,
     ),
     "overlap": BenchEntry(
         "a step without communication, with it after backward, and with it during backward, over a link of a set speed",
         "train.bench.bench_overlap",
         _overlap_options,
+        needs_mxnet=True,
     ),
     "peers": BenchEntry(
         "training images/s beside Horovod's own MXNet example, PyTorch's DistributedDataParallel and DataParallel",
@@ -162,11 +167,13 @@ BENCHES: dict[str, BenchEntry] = {
         "seconds from the command to run_start, beside a script that imports, connects and loads one after another",
         "train.bench.bench_startup",
         _startup_options,
+        needs_mxnet=True,
     ),
     "step": BenchEntry(
         "forward, backward, update, images/s and the share of the measured peak, by network, ranks and threads",
         "train.bench.bench_step",
         _step_options,
+        needs_mxnet=True,
     ),
 }
 """Name -> bench."""
