@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+from configs.registry import COMMUNICATORS
 from configs.schema import Cluster
 
 __all__ = ["binding_environment", "meets_by_mpi", "meets_over_gloo", "rank_environment", "server_environment"]
@@ -16,8 +17,8 @@ __all__ = ["binding_environment", "meets_by_mpi", "meets_over_gloo", "rank_envir
 def rank_environment(cluster: Cluster) -> dict[str, str]:
     """Return the variables that every rank of a run gets besides the launcher's own."""
     variables = {"OMP_NUM_THREADS": str(cluster.engine.threads), **_OF_ENGINE[cluster.engine.name](cluster)}
-    if of_communicator := _OF_COMMUNICATOR.get(cluster.communication.kind):
-        variables |= of_communicator(cluster)
+    if of_meeting := _OF_MEETING.get(COMMUNICATORS[cluster.communication.kind].meeting):
+        variables |= of_meeting(cluster)
     if meets_by_mpi(cluster):
         # Both would rewrite munmap, madvise and others in memory while MPI starts. A thread of the overlapped start-up
         # that is inside such a function crashes. The hooks serve caches of RDMA buffers that MPI moves itself.
@@ -32,14 +33,20 @@ def rank_environment(cluster: Cluster) -> dict[str, str]:
 
 def meets_by_mpi(cluster: Cluster) -> bool:
     """Return whether MPI connects the ranks."""
-    kind, backend = cluster.communication.kind, cluster.communication.backend
-    return _controller(cluster) == "mpi" if kind == "horovod" else kind == "torch_distributed" and backend == "mpi"
+    return _connecting_library(cluster) == "mpi"
 
 
 def meets_over_gloo(cluster: Cluster) -> bool:
     """Return whether Gloo connects the ranks, each with all others."""
-    kind, backend = cluster.communication.kind, cluster.communication.backend
-    return _controller(cluster) == "gloo" if kind == "horovod" else kind == "torch_distributed" and backend == "gloo"
+    return _connecting_library(cluster) == "gloo"
+
+
+def _connecting_library(cluster: Cluster) -> str | None:
+    """Return the library that connects the ranks: gloo, mpi or nccl; None where servers or threads do."""
+    meeting = COMMUNICATORS[cluster.communication.kind].meeting
+    if meeting not in _OF_MEETING:
+        return None
+    return _controller(cluster) if _OF_MEETING[meeting] is _horovod_variables else cluster.communication.backend
 
 
 def _mxnet_variables(cluster: Cluster) -> dict[str, str]:
@@ -83,10 +90,11 @@ _OF_ENGINE: Mapping[str, Callable[[Cluster], dict[str, str]]] = {
     "torch": _torch_variables,
     "timed": lambda _: {},
 }
-_OF_COMMUNICATOR: Mapping[str, Callable[[Cluster], dict[str, str]]] = {
-    "horovod": _horovod_variables,
-    "torch_distributed": _torch_distributed_variables,
+_OF_MEETING: Mapping[str, Callable[[Cluster], dict[str, str]]] = {
+    "launch.start.rendezvous": _horovod_variables,
+    "launch.start.store": _torch_distributed_variables,
 }
+"""Module by which a communicator's ranks meet (`configs.registry.CommunicatorEntry`) -> variables of its library."""
 
 
 def binding_environment(cluster: Cluster) -> dict[str, str]:

@@ -209,7 +209,7 @@ def _main_loop(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
         '      launch "$run"',
         "      exec {claim}>&-",
         "    elif [[ $began -ne 1 ]]; then",
-        "      result=2  # The folder is somebody else's.",
+        "      result=2 # The folder is somebody else's.",
         "      break",
         "    fi",
         f'    {job} end "$run" --status "$status" --signals "$signals"{near_limit} ||',

@@ -85,7 +85,7 @@ def submit(cluster: str, folder: Path, *words: str, overrides: list[str]) -> str
     command = [sys.executable, "-I", "-m", "launch.submit", "digits", "--cluster", str(place), "--run-dir", str(folder)]
     done = subprocess.run([*command, *sets, *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    number = re.search(r"^digits: job (\d+), 2 ranks", done.stdout)
+    number = re.search(r"^digits: job (\d+), 2 ranks", done.stdout, re.MULTILINE)
     assert number, done.stdout
     return number[1]
 

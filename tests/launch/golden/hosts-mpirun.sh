@@ -80,7 +80,7 @@ for run in "${runs[@]}"; do
       launch "$run"
       exec {claim}>&-
     elif [[ $began -ne 1 ]]; then
-      result=2  # The folder is somebody else's.
+      result=2 # The folder is somebody else's.
       break
     fi
     "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" ||

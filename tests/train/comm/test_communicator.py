@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,10 @@ sys.exit(run_ranks_here(cluster, read_identity(os.environ), Ledger(), main))
 """
 CONTENTS = [[b"first", b"a longer second"], [b"", b"\0\xff only one"], [b"", b""], [bytes(range(256)) * 9, b"x"]]
 SYNCHRONOUS = ("horovod", "parameter_server", "devices")
+WITH_TORCH = pytest.param(
+    "torch_distributed",
+    marks=pytest.mark.skipif(find_spec("torch") is None, reason="no PyTorch: ./run.sh setup --engine torch"),
+)
 
 
 def _cluster(kind: str, *overrides: str) -> Cluster:
@@ -94,7 +99,7 @@ def _run(cluster: Cluster, *command: str) -> Outcome:
     return run_under(cluster, [sys.executable, *command], rank_environment(cluster))
 
 
-@pytest.mark.parametrize("kind", [*SYNCHRONOUS, "torch_distributed", "parameter_server_async"])
+@pytest.mark.parametrize("kind", [*SYNCHRONOUS, WITH_TORCH, "parameter_server_async"])
 def test_two_ranks_sum_average_gather_and_notice_different_weights(tmp_path: Path, kind: str) -> None:
     outcome = _run(_cluster(kind, "cluster.communication.servers=2"), "-c", RANK, kind, str(tmp_path), repr(CONTENTS))
     assert outcome.exit_status == 0

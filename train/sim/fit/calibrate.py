@@ -198,7 +198,7 @@ def write_calibration(
         "rounds": dict(sorted(calibration.rounds.items())),
     }
     try:
-        path.write_text(_HEADER + yaml.safe_dump(tree, sort_keys=False, width=120), encoding="utf-8")
+        path.write_text(_HEADER + yaml.safe_dump(tree, sort_keys=False, width=112), encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --out") from None
 
