@@ -22,6 +22,7 @@ __all__ = ["StageError", "Stopwatch", "run_logged"]
 
 _TERM_GRACE_S = 3.0
 _REDRAW_S = 0.5
+_INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 _NOISE = re.compile(r"WARNING: Location 'file:|^\s*$|^Looking in |^\s*(cd|/|g?make)\b")
 """Lines that are not shown live: empty lines, pip's lines about its settings, whole command lines of compilers."""
 
@@ -71,18 +72,26 @@ def run_logged(
         StageError: The command failed.
     """
     with log.open("ab") as file:
-        process = subprocess.Popen(
-            [str(word) for word in command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            pass_fds=(lock,),
-            # A process group of its own, so that pip, CMake, make and the compilers can be ended together.
-            start_new_session=True,
-        )
+        # A signal that arrived while the process starts would leave nobody who knows the process.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+        try:
+            process = subprocess.Popen(
+                [str(word) for word in command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                pass_fds=(lock,),
+                # A process group of its own, so that pip, CMake, make and the compilers can be ended together.
+                start_new_session=True,
+                preexec_fn=_allow_interrupts,  # noqa: PLW1509 (set-up has one thread)
+            )
+        except BaseException:
+            _allow_interrupts()
+            raise
         assert process.stdout is not None
         try:
+            _allow_interrupts()
             line = ""
             while True:
                 if not select.select([process.stdout], [], [], _REDRAW_S)[0]:
@@ -103,6 +112,10 @@ def run_logged(
         killed_by = signal.Signals(-status).name if status < 0 else None
         cause = f"the command was killed by {killed_by}; {TRY_AGAIN}" if killed_by else explain(output)
         raise StageError(f"{cause}\n       all of the output: {log}")
+
+
+def _allow_interrupts() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTS)
 
 
 def _last_line(chunk: bytes) -> str:
