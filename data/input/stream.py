@@ -21,6 +21,7 @@ __all__ = ["READER", "ReadRequest", "Stream", "UndecodableError", "index_rows"]
 READER = "reader"
 """Name of the reader operator in every pipeline."""
 
+_OUTCOME = "pipeline object is no longer valid"
 _SOURCE = re.compile(r"(?P<path>.+) at index (?P<offset>\d+)")
 
 
@@ -198,6 +199,10 @@ def index_rows(idx: Path) -> Iterator[tuple[str, int]]:
 
 
 def _reason(text: str) -> str:
-    """Return the line of DALI's error text that says what happened: the last line before the first stack trace."""
-    line = text.partition("\nStacktrace")[0].splitlines()[-1]
+    """Return the line of DALI's error text that says what happened: the last line before the first stack trace.
+
+    DALI 2 ends with lines that only say that the pipeline cannot be used any more.
+    """
+    lines = text.partition("\nStacktrace")[0].splitlines()
+    line = next((line for line in reversed(lines) if line and _OUTCOME not in line), lines[-1])
     return re.sub(r"^(Error in thread \d+: )?(\[\S+:\d+\] )*", "", line)
