@@ -7,7 +7,8 @@ that never meet, or that meet by other means than the launcher's.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple, Protocol, cast
 
@@ -15,7 +16,18 @@ from configs.programs import Program
 from configs.registry import COMMUNICATORS
 from configs.schema import Cluster
 
-__all__ = ["PROGRAM", "SERVED", "Meeting", "RankStart", "is_served", "local_ranks", "meeting_of", "numbers", "serve"]
+__all__ = [
+    "PROGRAM",
+    "SERVED",
+    "Meeting",
+    "RankStart",
+    "is_served",
+    "local_ranks",
+    "meeting_of",
+    "numbers",
+    "serve",
+    "serve_until_closed",
+]
 
 
 class RankStart(NamedTuple):
@@ -55,6 +67,26 @@ class Meeting(Protocol):
         Yields:
             The variables by which the ranks find the server.
         """
+
+
+def serve_until_closed(
+    meeting: Callable[[int, int], AbstractContextManager[Mapping[str, str]]], words: Sequence[str]
+) -> int:
+    """Serve the ranks of a job script until standard input closes: what the program of a meeting does.
+
+    Args:
+        meeting: `Meeting.serve`.
+        words: Number of nodes, ranks per node.
+
+    Returns:
+        The exit status, 0.
+    """
+    num_nodes, ranks_per_node = map(int, words)
+    with meeting(num_nodes, ranks_per_node) as variables:
+        sys.stdout.write(" ".join(f"{name}={value}" for name, value in variables.items()) + "\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+    return 0
 
 
 def meeting_of(kind: str) -> Meeting:

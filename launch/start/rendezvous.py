@@ -17,7 +17,7 @@ from typing import Any
 from configs.programs import Program
 from configs.rank_variables import meets_over_gloo
 from configs.schema import Cluster
-from launch.start.meetings import RankStart
+from launch.start.meetings import RankStart, serve_until_closed
 
 __all__ = ["PROGRAM", "SERVED", "is_served", "local_ranks", "main", "serve", "serve_rendezvous"]
 
@@ -98,12 +98,7 @@ def _start_on_loopback(server: Any) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until standard input closes; return 0."""
-    num_nodes, ranks_per_node = (int(word) for word in (sys.argv[1:] if arguments is None else arguments))
-    with serve(num_nodes, ranks_per_node) as variables:
-        sys.stdout.write(" ".join(f"{name}={value}" for name, value in variables.items()) + "\n")
-        sys.stdout.flush()
-        sys.stdin.read()
-    return 0
+    return serve_until_closed(serve, sys.argv[1:] if arguments is None else arguments)
 
 
 if __name__ == "__main__":

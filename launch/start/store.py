@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from configs.programs import Program
 from configs.rank_variables import meets_by_mpi
 from configs.schema import Cluster
-from launch.start.meetings import RankStart, numbers
+from launch.start.meetings import RankStart, numbers, serve_until_closed
 
 __all__ = ["PROGRAM", "SERVED", "is_served", "local_ranks", "main", "serve"]
 
@@ -87,12 +87,7 @@ def _addresses(num_nodes: int) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until standard input closes; return 0."""
-    num_nodes, ranks_per_node = (int(word) for word in (sys.argv[1:] if arguments is None else arguments))
-    with serve(num_nodes, ranks_per_node) as variables:
-        sys.stdout.write(" ".join(f"{name}={value}" for name, value in variables.items()) + "\n")
-        sys.stdout.flush()
-        sys.stdin.read()
-    return 0
+    return serve_until_closed(serve, sys.argv[1:] if arguments is None else arguments)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,14 @@ class Network:
         """Return the multiply-adds of the forward pass for one image."""
         return sum(layer.macs for layer in self.layers)
 
+    def foldable_convolutions(self) -> frozenset[str]:
+        """Return the names of the convolutions whose output only a batch norm reads: inference can merge the two."""
+        readers: dict[str, list[Kind]] = {}
+        for layer in self.layers:
+            for name in layer.inputs:
+                readers.setdefault(name, []).append(layer.kind)
+        return frozenset(each.name for each in self.layers if each.kind == "conv" and readers.get(each.name) == ["bn"])
+
 
 @dataclass
 class Rows:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from configs.networks import IMAGE_SIZES
-from train.networks.arch import build_network
+from train.networks.arch import Network, build_network
+from train.networks.table import Rows
 
 
 @pytest.mark.parametrize(
@@ -93,3 +94,15 @@ def test_a_fourth_input_channel_widens_only_the_stem() -> None:
     three = build_network("resnet50", num_classes=1000, image_size=224)
     four = build_network("resnet50", num_classes=1000, image_size=224, input_channels=4)
     assert four.num_parameters - three.num_parameters == 64 * 7 * 7
+
+
+def test_a_convolution_folds_only_into_the_one_batch_norm_that_reads_it() -> None:
+    rows = Rows(3, 8)
+    rows.add("alone", "conv", "data", out_channels=4, kernel=3)
+    rows.add("alone_bn", "bn", "alone")
+    rows.add("shared", "conv", "alone_bn", out_channels=4, kernel=3)
+    rows.add("shared_bn", "bn", "shared")
+    rows.add("sum", "add", "shared", "shared_bn")
+    rows.add("plain", "conv", "sum", out_channels=4)
+    network = Network("example", 8, 3, 4, tuple(rows.layers))
+    assert network.foldable_convolutions() == {"alone"}

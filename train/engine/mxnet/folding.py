@@ -20,7 +20,7 @@ from mxnet import gluon
 
 from configs.schema import EngineSettings, Model
 from train.engine.mxnet.symbols import layer_symbol, with_precision
-from train.networks.arch import Layer, Network
+from train.networks.arch import Network
 
 __all__ = ["FoldedInference", "folded_symbol"]
 
@@ -52,7 +52,7 @@ class FoldedInference:
     ) -> None:
         self._epsilon, self._held, self._masters = model.bn_epsilon, held, masters
         self._channel_axis = engine.layout.index("C")
-        self._folds = _folds(network)
+        self._folds = network.foldable_convolutions()
         self._norms = [layer for layer in network.layers if layer.kind == "bn"]
         self._block = self._build(network, model, engine, context)
 
@@ -115,7 +115,7 @@ class FoldedInference:
 
 def folded_symbol(network: Network, model: Model, engine: EngineSettings) -> Any:
     """Return the symbol from float32 images to float32 logits that has no batch norm."""
-    folds = _folds(network)
+    folds = network.foldable_convolutions()
 
     def logits(data: Any) -> Any:
         outputs = {"data": data}
@@ -134,16 +134,3 @@ def folded_symbol(network: Network, model: Model, engine: EngineSettings) -> Any
         return outputs[network.layers[-1].name]
 
     return with_precision(engine, logits)
-
-
-def _folds(network: Network) -> frozenset[str]:
-    """Return the names of the convolutions whose only reader is a batch norm."""
-    readers: dict[str, list[Layer]] = {}
-    for layer in network.layers:
-        for name in layer.inputs:
-            readers.setdefault(name, []).append(layer)
-    return frozenset(
-        layer.name
-        for layer in network.layers
-        if layer.kind == "conv" and [reader.kind for reader in readers.get(layer.name, [])] == ["bn"]
-    )

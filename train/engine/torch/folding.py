@@ -31,7 +31,7 @@ class FoldedInference:
 
     def __init__(self, network: Network, tensors: Mapping[str, Any], *, epsilon: float, dtype: torch.dtype) -> None:
         self._dtype = dtype
-        self._folded = _folds(network)
+        self._folded = network.foldable_convolutions()
         self._tensors: dict[str, Any] = {}
         for layer in network.layers:
             if layer.kind == "bn":
@@ -67,16 +67,3 @@ class FoldedInference:
 def _per_channel(values: Any, axis: int) -> Any:
     """Return a vector in the shape in which it multiplies a four-dimensional tensor along an axis."""
     return values.reshape([-1 if each == axis else 1 for each in range(4)])
-
-
-def _folds(network: Network) -> frozenset[str]:
-    """Return the names of the convolutions whose only reader is a batch norm."""
-    readers: dict[str, list[Layer]] = {}
-    for layer in network.layers:
-        for name in layer.inputs:
-            readers.setdefault(name, []).append(layer)
-    return frozenset(
-        layer.name
-        for layer in network.layers
-        if layer.kind == "conv" and [reader.kind for reader in readers.get(layer.name, [])] == ["bn"]
-    )
