@@ -29,6 +29,7 @@ examples:
   ./run.sh simulate --points points.csv --json                        predictions for the rows of a points file
   ./run.sh simulate --validate points.csv                             predicted against measured rates
   ./run.sh simulate --validate points.csv --held-out largest          the same by fits that have not seen the row
+  ./run.sh simulate --validate points.csv --worth                     what each fitted constant buys
   ./run.sh simulate --calibrate points.csv                            fit the constants, with held-out errors
   ./run.sh simulate --calibrate runs/digits-20261121-044500           measured steps of this program, on CPU or GPU
   ./run.sh simulate --calibrate-here && ./run.sh simulate digits      a run on this machine
@@ -124,6 +125,11 @@ def _add_files(parser: Parser) -> None:
         metavar="KIND",
         choices=[*KINDS, "all"],
         help=f"with --validate: predict by fits that have not seen the row ({', '.join(KINDS)} or all; minutes)",
+    )
+    group.add_argument(
+        "--worth",
+        action="store_true",
+        help="with --validate: what each fitted constant buys, by nested fits without it (minutes)",
     )
     group.add_argument(
         "--calibrate",

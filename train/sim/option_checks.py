@@ -36,3 +36,5 @@ def check_options(options: argparse.Namespace) -> None:
             raise ConfigError(f"--{name}", getattr(options, name), f"--{name} together with --optimize")
     if options.held_out and not options.validate:
         raise ConfigError("--held-out", options.held_out, "--held-out together with --validate CSV")
+    if options.worth and not options.validate:
+        raise ConfigError("--worth", None, "--worth together with --validate CSV")

@@ -26,11 +26,12 @@ from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import read_points
 from train.sim.fit.regression import uncertainty
 from train.sim.fit.this_machine import measure_machine
+from train.sim.fit.worth import worth_of_constants
 from train.sim.forecast import Scenario, forecast, has_reference, with_recorded_software
 from train.sim.grid import Limits, optimize, parse_sweep, savings_by_cause, sweep
 from train.sim.option_checks import check_options
 from train.sim.output.columns import table
-from train.sim.output.comparison import held_out_text, validation_text
+from train.sim.output.comparison import held_out_text, validation_text, worth_text
 from train.sim.output.forecast_text import collective_rows, forecast_row, forecast_text, startup_text
 from train.sim.output.timeline import step_trace, write_trace
 
@@ -157,6 +158,8 @@ def _predict_points(path: Path, calibration: Calibration, *, as_json: bool) -> s
 
 def _validate(options: argparse.Namespace, calibration: Calibration) -> str:
     path: Path = options.validate
+    if options.worth:
+        return worth_text(*worth_of_constants(read_points(path), PointPredictor(), _report))
     if options.held_out:
         return _hold_out(path, options.held_out, options.out, calibration.coverage)
     predictor = PointPredictor()

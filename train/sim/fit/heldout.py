@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +48,8 @@ def hold_out(
     predictor: PointPredictor,
     report: Callable[[str], None],
     kinds: Sequence[str] = tuple(KINDS),
+    *,
+    unfitted: Collection[str] = (),
 ) -> list[HeldOutPrediction]:
     """Predict measured points from fits that have not seen them.
 
@@ -56,11 +58,12 @@ def hold_out(
         predictor: Predicts a point under given constants.
         report: Called with the name of each fold, because all folds together take minutes.
         kinds: Keys of `train.sim.fit.hiding.KINDS`.
+        unfitted: Constants that keep their expected values.
     """
     measured = [point for point in points if point.measured_images_per_s]
     found: list[HeldOutPrediction] = []
     # Every fold's fit starts where that of all points ends, which saves steps and hardly moves its end.
-    start = fit(measured, predictor) if measured else None
+    start = fit(measured, predictor, unfitted=unfitted) if measured else None
     for kind in kinds:
         for fold, hidden in _folds(kind, measured).items():
             if not 0 < len(hidden) < len(measured):
@@ -68,7 +71,7 @@ def hold_out(
             report(f"hidden: {kind}, {fold} ({len(hidden)} points)")
             gone = {id(point) for point in (_alike(hidden, measured) if kind == "nested" else hidden)}
             kept = [point for point in measured if id(point) not in gone]
-            calibration = Calibration(fit(kept, predictor, start))
+            calibration = Calibration(fit(kept, predictor, start, unfitted=unfitted))
             found += [_predict(point, kind, fold, kept, predictor, calibration) for point in hidden]
     return found
 

@@ -8,7 +8,7 @@ together are predicted no better with them (docs/simulator.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,13 @@ _NUDGE, _LONGEST_STEP, _SETTLED = 1e-2, 0.5, 5e-3
 """In logarithms: step of a difference quotient, largest change in one iteration, change below which the fit ends."""
 
 
-def fit(points: Sequence[Point], predictor: PointPredictor, start: Constants | None = None) -> Constants:
+def fit(
+    points: Sequence[Point],
+    predictor: PointPredictor,
+    start: Constants | None = None,
+    *,
+    unfitted: Collection[str] = (),
+) -> Constants:
     """Return the most probable constants under the priors, fitted to all points of NVIDIA's programs at once.
 
     The fit takes Gauss-Newton steps and renews the weights of Student's t distribution at each step.
@@ -56,11 +62,15 @@ def fit(points: Sequence[Point], predictor: PointPredictor, start: Constants | N
         points: All points; those without a measured rate, and those of other programs, are left out.
         predictor: Predicts points under given constants.
         start: Where the steps start, which saves steps. If None, at the expected values.
+        unfitted: Constants, keys of `PRIORS`, that keep their expected values.
     """
     used = fitted_points(points)
-    unknowns = _unknowns(start) if start else np.zeros(len(PRIORS))
+    free = np.array([name not in unfitted for name in PRIORS])
+    unknowns = (_unknowns(start) if start else np.zeros(len(PRIORS))) * free
     for _ in range(_ITERATIONS):
-        change = np.linalg.solve(*_normal_equations(used, predictor, unknowns))
+        matrix, right_side = _normal_equations(used, predictor, unknowns)
+        change = np.zeros(len(PRIORS))
+        change[free] = np.linalg.solve(matrix[np.ix_(free, free)], right_side[free])
         unknowns += np.clip(change, -_LONGEST_STEP, _LONGEST_STEP)
         if np.abs(change).max() < _SETTLED:
             break

@@ -10,9 +10,10 @@ from train.sim.fit.heldout import HeldOutPrediction, covered
 from train.sim.fit.hiding import BASES
 from train.sim.fit.point_forecast import PointForecast
 from train.sim.fit.points import Point
+from train.sim.fit.worth import ConstantWorth
 from train.sim.output.columns import table
 
-__all__ = ["held_out_text", "validation_text"]
+__all__ = ["held_out_text", "validation_text", "worth_text"]
 
 _LARGE_ERROR = 0.2
 """Error relative to the measured rate that no prediction should exceed."""
@@ -101,6 +102,24 @@ def _errors_row(kind: str, product: str, hidden: Sequence[HeldOutPrediction]) ->
     time = f"{_percent(times).median:.1f}" if times else ""
     row = [kind, product, errors.points, f"{errors.median:.1f}", f"{errors.worst:.1f}", num_large, time]
     return [*row, len(with_law), *medians]
+
+
+def worth_text(rows: Sequence[ConstantWorth], error_with_all: float) -> str:
+    """Return a table of the constants, and the two sums that it does not show.
+
+    Args:
+        rows: The constants.
+        error_with_all: Median nested error of NVIDIA's systems with all constants fitted, as |log ratio|.
+    """
+    titles = ("constant", "expected", "+-", "fitted", "+-", "decided by points", "median % without it")
+    cells = [
+        [one.name, f"{one.expected[0]:.3g}", f"{one.expected[1]:.2g}", f"{one.fitted[0]:.3g}", f"{one.fitted[1]:.2g}",
+         f"{one.decided:.2f}", f"{100 * math.expm1(one.error_without):.1f}"] for one in rows
+    ]  # fmt: skip
+    return (
+        f"{table(cells, titles)}\n{sum(one.decided for one in rows):.1f} effective parameters of {len(rows)}; "
+        f"with all of them the median is {100 * math.expm1(error_with_all):.1f} %"
+    )
 
 
 def _percent(errors: Iterable[float]) -> ErrorSummary:

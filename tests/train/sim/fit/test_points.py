@@ -18,7 +18,8 @@ from train.sim.fit.calibrate import PUBLISHED_RATES, startup_errors
 from train.sim.fit.heldout import HeldOutPrediction, affine_rate, covered, hold_out, quantile
 from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import Point, ranks_per_node, read_points
-from train.sim.fit.regression import fit
+from train.sim.fit.regression import PRIORS, fit
+from train.sim.fit.worth import worth_of_constants
 from train.sim.hardware import find_accelerator
 
 EXCERPT = Path(__file__).parents[1] / "points.csv"
@@ -186,7 +187,8 @@ def test_nested_folds_hide_submitter_round_and_larger_systems_from_the_fit(monke
     points = read_points(EXCERPT)
     kept: list[list[Point]] = []
 
-    def spy(used: list[Point], *_: object) -> Constants:
+    def spy(used: list[Point], *_: object, unfitted: object) -> Constants:
+        assert not unfitted
         kept.append(used)
         return Constants()
 
@@ -245,3 +247,23 @@ def test_chips_and_programs_that_are_not_nvidias_have_wider_intervals(
     assert point.program == program
     width = PREDICTOR.forecast(point, load_calibration()).interval.rate
     assert width < 0.11 if program == "tuned" else width > 0.25
+
+
+def test_a_constant_that_is_not_fitted_keeps_its_expected_value_and_the_others_move() -> None:
+    points = read_points(EXCERPT)[3:9]
+    fitted, without = fit(points, PREDICTOR), fit(points, PREDICTOR, unfitted=["memory_efficiency"])
+    assert without.memory_efficiency == PRIORS["memory_efficiency"][0] != fitted.memory_efficiency
+    assert without.compute_efficiency != fitted.compute_efficiency
+
+
+def test_the_worth_of_a_constant_is_its_narrower_spread_and_the_error_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    points = [point for point in read_points(EXCERPT) if point.accelerator.chip in ("H100", "V100")]
+    monkeypatch.setattr("train.sim.fit.worth.PRIORS", {"memory_efficiency": PRIORS["memory_efficiency"]})
+    (row,), error_with_all = worth_of_constants(points, PREDICTOR, lambda _: None)
+    assert row.fitted[1] < row.expected[1]
+    assert row.decided == pytest.approx(1 - (row.fitted[1] / row.expected[1]) ** 2)
+    hidden = hold_out(points, PREDICTOR, lambda _: None, ("nested",), unfitted=["memory_efficiency"])
+    assert row.error_without == pytest.approx(np.median([abs(one.error) for one in hidden]), abs=1e-4)
+    assert row.error_without != error_with_all
