@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from configs.schema import Cluster
 from launch.failure_cause import find_cause, read_failures, was_stopped
 from launch.notify import notify
 from launch.start.local import Outcome
-from logs.attempts import add_attempt, read_attempts
+from logs.attempts import add_attempt, bad_hosts, left_out, read_attempts
 from logs.folder import SUMMARY_FILE
 
-__all__ = ["may_restart"]
+__all__ = ["ANY_HOST", "may_restart"]
+
+ANY_HOST = "any"
+"""In place of the names of hosts: a scheduler can replace any host."""
 
 
-def may_restart(folder: Path, cluster: Cluster, outcome: Outcome) -> bool:
+def may_restart(folder: Path, cluster: Cluster, outcome: Outcome, hosts: Sequence[str] = ()) -> bool:
     """Record how the ranks failed, and return whether they are to be started again.
 
     They are not if the run has come to an end of its own, for example without reaching its target, if it was told to
@@ -25,6 +29,8 @@ def may_restart(folder: Path, cluster: Cluster, outcome: Outcome) -> bool:
         folder: The run folder.
         cluster: The cluster of the run.
         outcome: How the launcher ended.
+        hosts: The machines among which the run can choose; `ANY_HOST` if a scheduler chooses; empty if nobody can. A
+            host that failed twice is left out, as long as there are enough others.
 
     Raises:
         UserError: If the disk is full, or the disk or the file server is in trouble.
@@ -35,12 +41,42 @@ def may_restart(folder: Path, cluster: Cluster, outcome: Outcome) -> bool:
     if is_over or not limit or was_stopped(outcome, reports, cluster.world_size):
         return False
     cause = find_cause(folder, cluster, outcome, reports)
-    reason = add_attempt(folder, "failed", cause["message"], host=cause.get("host"), limit=limit)
+    reason = add_attempt(
+        folder,
+        "failed",
+        cause["message"],
+        host=cause.get("host"),
+        limit=limit,
+        may_leave_out=lambda bad: _dispensable(bad, hosts, cluster.num_nodes + len(left_out(folder))),
+    )
     if reason is not None:
         sys.stderr.write(f"failed: {cause['message']}; no restart: {reason}\n")
         return False
     number = sum(each.outcome == "failed" for each in read_attempts(folder))
-    words = f"{cause['message']}; restart {number} of at most {limit}"
+    words = f"{cause['message']}; restart {number} of at most {limit}{_on_which_hosts(folder, cluster)}"
     sys.stderr.write(f"failed: {words}\n")
     notify(cluster, folder, "restart", words)
     return True
+
+
+def _dispensable(bad: Sequence[str], hosts: Sequence[str], num_needed: int) -> list[str]:
+    """Return those of the bad hosts that can be left out, by the names that they have in ``hosts``."""
+    if list(hosts) == [ANY_HOST]:
+        return list(bad)
+    known = {
+        **{host.partition(".")[0]: host for host in hosts if not host[:1].isdigit()},
+        **{each: each for each in hosts},
+    }
+    found = [known.get(host) or known.get(host.partition(".")[0]) for host in bad]
+    return [host for host in found if host is not None][: max(0, len(hosts) - num_needed)]
+
+
+def _on_which_hosts(folder: Path, cluster: Cluster) -> str:
+    """Return what is said of hosts that failed twice: they are left out, or there is nothing to put in their place."""
+    attempts, without = read_attempts(folder), left_out(folder)
+    if attempts[-1].leaves_out:
+        return f", without {', '.join(attempts[-1].leaves_out)}, which failed twice"
+    bad = [host for host in bad_hosts(attempts) if host not in without]
+    if not bad or cluster.num_nodes == 1:
+        return ""
+    return f", on the same hosts, although {', '.join(bad)} failed twice: there is no host to put in its place"

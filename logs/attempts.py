@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Literal
 from logs.checkpoints import list_checkpoints, resume_checkpoint, step_of
 from logs.disk import explain_disk_errors
 
-__all__ = ["ATTEMPTS_FILE", "Attempt", "add_attempt", "bad_hosts", "read_attempts", "why_not_again"]
+__all__ = ["ATTEMPTS_FILE", "Attempt", "add_attempt", "bad_hosts", "left_out", "read_attempts", "why_not_again"]
 
 ATTEMPTS_FILE = "attempts.jsonl"
 _FRUITLESS = 2
@@ -31,6 +31,7 @@ class Attempt:
         from_step: The step at which the attempt began.
         kept_step: The step of the newest checkpoint at its end.
         goes_on: Whether the run went on by itself.
+        leaves_out: The hosts that the run leaves out from here on, because they failed twice.
     """
 
     time: str
@@ -40,6 +41,7 @@ class Attempt:
     from_step: int
     kept_step: int
     goes_on: bool
+    leaves_out: Sequence[str] = ()
 
 
 def read_attempts(folder: Path) -> list[Attempt]:
@@ -61,6 +63,7 @@ def add_attempt(
     *,
     host: str | None = None,
     limit: int,
+    may_leave_out: Callable[[Sequence[str]], Sequence[str]] = lambda _: (),
 ) -> str | None:
     """Record that an attempt ended, and return why the run may not go on by itself, or None if it may.
 
@@ -70,6 +73,7 @@ def add_attempt(
         cause: See `Attempt`.
         host: See `Attempt`.
         limit: How often a run may go on by itself after this outcome.
+        may_leave_out: Returns those of the given hosts, which failed twice, that the run can do without.
 
     Raises:
         UserError: If the disk is full, or the disk or the file server is in trouble.
@@ -84,9 +88,13 @@ def add_attempt(
         kept_step=step_of(kept[0]) if kept else 0,
         goes_on=True,
     )
-    reason = why_not_again([*read_attempts(folder), attempt], limit)
+    attempts = [*read_attempts(folder), attempt]
+    reason = why_not_again(attempts, limit)
+    row = {**asdict(attempt), "goes_on": reason is None}
+    if reason is None:
+        row["leaves_out"] = list(may_leave_out([host for host in bad_hosts(attempts) if host not in left_out(folder)]))
     with explain_disk_errors(folder / ATTEMPTS_FILE), (folder / ATTEMPTS_FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps({**asdict(attempt), "goes_on": reason is None}) + "\n")
+        file.write(json.dumps(row) + "\n")
     return reason
 
 
@@ -119,3 +127,8 @@ def bad_hosts(attempts: Sequence[Attempt]) -> list[str]:
     """Return the hosts on which a rank failed first in two attempts or more."""
     hosts = [each.host for each in attempts if each.outcome == "failed" and each.host]
     return sorted({host for host in hosts if hosts.count(host) > 1})
+
+
+def left_out(folder: Path) -> list[str]:
+    """Return the hosts that the run in the folder leaves out, because they failed twice."""
+    return sorted({host for each in read_attempts(folder) for host in each.leaves_out})

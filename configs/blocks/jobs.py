@@ -110,8 +110,9 @@ class Scheduler(Section):
         ge=0,
         le=1000,
         description="How often the ranks are started again after a crash, a lost rank or a hang, from the last "
-        "checkpoint. A run that keeps no step in two attempts in a row is not started again. train --max-restarts N "
-        "sets it.",
+        "checkpoint. A run that keeps no step in two attempts in a row is not started again. A host that failed "
+        "twice is left out where others can be had: by requeue under Slurm and Grid Engine, or spare --hosts. train "
+        "--max-restarts N sets it.",
         json_schema_extra={"unit": "restarts"},
     )
     max_requeues: int = Field(

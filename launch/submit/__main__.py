@@ -44,7 +44,9 @@ def _parser() -> Parser:
     parser.add_argument("--set", metavar="KEY=VALUE", dest="overrides", action="append", default=[], help=overrides)
     parser.add_argument("--run-dir", metavar="DIR", type=Path, help="the run's folder (default: runs/RECIPE-DATE-TIME)")
     parser.add_argument("--repeat", metavar="N", type=int, default=1, help="N runs with N seeds in one job")
-    parser.add_argument("--hosts", metavar="A,B", help="machines, for a cluster without a scheduler")
+    parser.add_argument(
+        "--hosts", metavar="A,B", help="machines, for a cluster without a scheduler; more than num_nodes: spares"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the script and the command; make nothing")
     submitted = parser.add_mutually_exclusive_group()
     again = "submit the job script of the unfinished run in this folder again, to continue the run"

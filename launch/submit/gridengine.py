@@ -6,6 +6,9 @@ of the job's process group, which kills every process without a handler for SIGU
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
+
 from launch.submit.jobspec import JobSpec, clock_time, directive_path
 from launch.submit.scheduler import JobScheduler
 from launch.submit.script import render_script
@@ -44,4 +47,9 @@ def render(spec: JobSpec) -> str:
     if scheduler.account:
         options.append(f"-P {scheduler.account}")
     options += [word if word.startswith("-") else f"-l {word}" for word in spec.resources]
-    return render_script(spec, SCHEDULER, [f"#$ {option}" for option in options])
+    # qalter replaces the whole list of requests.
+    requests = [f"h_rt={clock_time(spec.wall_time_s)}"]
+    requests += [word.removeprefix("-l ") for word in spec.resources if word.startswith("-l ") or word[:1] != "-"]
+    move = f'qalter -l {shlex.quote(",".join(requests))},"hostname=$without" "$JOB_ID" && exit 99'
+    scheduler_here = replace(SCHEDULER, leave_out="sed 's/^/!/' | paste -sd '&'", move=move)
+    return render_script(spec, scheduler_here, [f"#$ {option}" for option in options])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
+from configs.programs import Program
 from launch.submit.jobspec import JobSpec
 from launch.submit.scheduler import JobScheduler
 from launch.submit.script import render_script
@@ -25,5 +26,11 @@ SCHEDULER = JobScheduler(
 
 
 def render(spec: JobSpec) -> str:
-    """Return the script for the machines of ``spec.hosts``."""
-    return render_script(spec, replace(SCHEDULER, hosts=f"printf '%s\\n' {shlex.join(spec.hosts)}"), [])
+    """Return the script for the machines of ``spec.hosts``; those beyond the number of nodes replace bad ones."""
+    scheduler = replace(SCHEDULER, hosts=f"printf '%s\\n' {shlex.join(spec.hosts)}")
+    if len(spec.hosts) > spec.cluster.num_nodes:
+        left_out = f'"$python" -I -m {Program.JOB.value} left-out "${{runs[@]}}"'
+        chosen = f'grep -vxFf <({left_out}) | head -n "$num_hosts"'
+        hosts = f"\n  {scheduler.hosts} |\n    {chosen}\n"
+        scheduler = replace(scheduler, hosts=hosts, move='exec bash "$0"', choices=" ".join(spec.hosts))
+    return render_script(spec, scheduler, [])

@@ -22,14 +22,17 @@ from launch.restart import may_restart
 from launch.resume import UNFINISHED_MARK, prepare_attempt
 from launch.run import REFUSED, finish_run, record_environment, short_path
 from launch.start.local import Outcome
-from logs.attempts import add_attempt
+from logs.attempts import add_attempt, left_out, read_attempts
 from logs.claims import BEAT_S, STALE_S, holder, is_lost, kept, owned_by, release, take, was_lost_by_this_job
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, read_summary
 
-__all__ = ["RESTART", "begin", "end", "hold", "main"]
+__all__ = ["MOVE", "RESTART", "begin", "end", "hold", "main"]
 
 RESTART = 79
 """Exit status of ``end`` after a failure from which the run goes on: the script starts the ranks again."""
+
+MOVE = 80
+"""Exit status of ``end`` if the run goes on with other hosts, because one of those that it had failed twice."""
 
 
 def begin(folder: Path, *, script: int | None = None, patience_s: float = 0) -> bool:
@@ -79,7 +82,15 @@ def _lost(folder: Path, cluster: Cluster) -> str | None:
     return add_attempt(folder, "lost", cause, limit=cluster.scheduler.max_requeues)
 
 
-def end(folder: Path, status: int, *, was_signalled: bool, is_near_limit: bool = False, script: int = 0) -> int:
+def end(
+    folder: Path,
+    status: int,
+    *,
+    was_signalled: bool,
+    is_near_limit: bool = False,
+    script: int = 0,
+    hosts: Sequence[str] = (),
+) -> int:
     """Close the run: complete its log, judge it, and report it.
 
     Args:
@@ -88,10 +99,11 @@ def end(folder: Path, status: int, *, was_signalled: bool, is_near_limit: bool =
         was_signalled: Whether the job got a signal to stop.
         is_near_limit: Whether the job is to be queued again if the run was stopped.
         script: Process id of the job script, which owns the claim. If 0, this process owns it.
+        hosts: See `launch.restart.may_restart`.
 
     Returns:
         0; 1 for a run that failed, or that is not to be queued again; 2 for ranks that refused to start; 75 for a run
-        that was stopped and can continue; `RESTART` if the ranks are to be started again.
+        that was stopped and can continue; `RESTART` if the ranks are to be started again; `MOVE`.
     """
     claim = owned_by(folder, script or os.getpid())
     if claim is None and (words := holder(folder)):
@@ -100,13 +112,13 @@ def end(folder: Path, status: int, *, was_signalled: bool, is_near_limit: bool =
     if claim is not None and is_lost(claim):
         sys.stderr.write(f"error: {short_path(folder)}: the folder has another owner now, and is left to it\n")
         return 1
-    result = _close(folder, status, was_signalled=was_signalled, is_near_limit=is_near_limit)
+    result = _close(folder, status, was_signalled=was_signalled, is_near_limit=is_near_limit, hosts=hosts)
     if claim is not None and result != RESTART:
         release(claim)
     return result
 
 
-def _close(folder: Path, status: int, *, was_signalled: bool, is_near_limit: bool) -> int:
+def _close(folder: Path, status: int, *, was_signalled: bool, is_near_limit: bool, hosts: Sequence[str]) -> int:
     """See `end`."""
     recipe, cluster = load_run(folder / CONFIG_FILE)
     summary = read_summary(folder) if (folder / SUMMARY_FILE).is_file() else None
@@ -126,8 +138,8 @@ def _close(folder: Path, status: int, *, was_signalled: bool, is_near_limit: boo
     # A signal after the last step may have killed a launcher whose ranks had already succeeded.
     outcome = Outcome(0 if was_signalled else status)
     try:
-        if may_restart(folder, cluster, outcome):
-            return RESTART
+        if may_restart(folder, cluster, outcome, hosts):
+            return MOVE if read_attempts(folder)[-1].leaves_out else RESTART
         return finish_run(folder, recipe, cluster, outcome)
     except UserError as error:  # The ranks have run, so the status must not be the one of a refusal.
         sys.stderr.write(f"error: {error}\n")
@@ -147,6 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one of the commands; ``begin`` returns 1 if there is nothing to start, and 2 if the folder is not free."""
     parser = Parser(prog="python -m launch.submit.job", description=__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
+    steps.add_parser("left-out").add_argument("folders", type=Path, nargs="+")
     for name in ("begin", "hold", "end"):
         step = steps.add_parser(name)
         step.add_argument("folder", type=Path)
@@ -154,8 +167,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             step.add_argument("--status", type=int, required=True)
             step.add_argument("--signals", type=int, required=True)
             step.add_argument("--near-limit", type=int, default=0)
+            step.add_argument("--hosts", default="")
     try:
         options = parser.parse_args(arguments)
+        if options.step == "left-out":
+            hosts = sorted({host for folder in options.folders for host in left_out(folder)})
+            sys.stdout.write("".join(f"{host}\n" for host in hosts))
+            return 0
         if options.step == "begin":
             return 0 if begin(options.folder, script=os.getppid(), patience_s=STALE_S + BEAT_S) else 1
         if options.step == "hold":
@@ -167,6 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             was_signalled=options.signals > 0,
             is_near_limit=options.near_limit > 0,
             script=os.getppid(),
+            hosts=options.hosts.split(),
         )
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -13,6 +13,9 @@ __all__ = ["require_submittable"]
 _GLOO_RANKS = 128
 """Gloo's rendezvous grows with the square of the ranks: minutes at this many, hours at a thousand (measured)."""
 
+_FAILURES = 2
+"""After so many failures, a host is left out."""
+
 
 def require_submittable(cluster: Cluster, hosts: tuple[str, ...]) -> None:
     """Raise UserError if no job script could work on this cluster.
@@ -40,10 +43,12 @@ def _require_machines(cluster: Cluster, hosts: tuple[str, ...]) -> None:
             f"cluster {cluster.name} has no scheduler: set scheduler.kind in its file, give --hosts A,B, or train here "
             f"with ./run.sh train"
         )
-    if hosts and (kind != "none" or len(hosts) != cluster.num_nodes):
+    spares = len(hosts) - cluster.num_nodes
+    # A spare takes the place of a host that failed twice, so there is no use for it without restarts.
+    if hosts and (kind != "none" or spares < 0 or (spares and cluster.scheduler.max_restarts < _FAILURES)):
         raise UserError(
             f"--hosts: got {len(hosts)} hosts for num_nodes: {cluster.num_nodes} and scheduler.kind: {kind}, allowed: "
-            f"num_nodes hosts, with scheduler.kind: none"
+            f"num_nodes hosts, with scheduler.kind: none; with scheduler.max_restarts from 2 on, more hosts as spares"
         )
 
 

@@ -35,6 +35,10 @@ class JobScheduler:
         job_variable: Environment variable that is set inside a job and nowhere else.
         requeue: Shell command that queues the job again after its ranks saved their state. If empty, the scheduler
             cannot do that, and ``scheduler.requeue`` has no effect on the script.
+        move: Shell command that lets the job go on without the hosts ``$without``, which failed twice. If empty, a run
+            is always started again on the same hosts.
+        leave_out: Shell filter that makes ``$without`` of the hosts, one a line; empty if ``move`` does not need it.
+        choices: Shell words with the hosts that a job without a scheduler chooses from; ``any`` if the scheduler does.
         redirection: Shell line that sends the script's output to ``job.log``, for a scheduler that shows the output
             of a job only after its end.
         script_name: File name of the job script in the run folder.
@@ -59,6 +63,9 @@ class JobScheduler:
     interactive: str = ""
     job_variable: str = ""
     requeue: str = ""
+    move: str = ""
+    leave_out: str = ""
+    choices: str = "any"
     redirection: str = ""
     script_name: str = "job.sh"
     host_finders: tuple[str, ...] = ()

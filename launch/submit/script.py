@@ -15,7 +15,7 @@ from pathlib import Path
 from configs.programs import Program, command_of
 from launch.start.commands import launcher_command, local_words, stop_signal_of
 from launch.start.meetings import meeting_of
-from launch.submit.job import RESTART
+from launch.submit.job import MOVE, RESTART
 from launch.submit.jobspec import JobSpec
 from launch.submit.scheduler import JobScheduler
 
@@ -192,6 +192,8 @@ def _main_loop(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
     queue = [f"      [[ $limit_is_near -eq 0 ]] || {scheduler.requeue}"] if requeues else []
     job = f'"$python" -I -m {Program.JOB.value}'
     near_limit = ' --near-limit "$limit_is_near"' if requeues else ""
+    moves = _moves(spec, scheduler)
+    hosts = [f"      --hosts {_quote(scheduler.choices)} ||"] if moves else []
     return [
         "worst=0",
         'for run in "${runs[@]}"; do',
@@ -212,13 +214,15 @@ def _main_loop(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
         "      result=2 # The folder is somebody else's.",
         "      break",
         "    fi",
-        f'    {job} end "$run" --status "$status" --signals "$signals"{near_limit} ||',
+        f'    {job} end "$run" --status "$status" --signals "$signals"{near_limit}' + (" \\" if moves else " ||"),
+        *hosts,
         "      result=$?",
         "    # 75: the run was stopped before its end, and the next attempt of this job continues it.",
         "    if [[ $result -eq 75 ]]; then",
         *queue,
         "      exit 75",
         "    fi",
+        *(_move(scheduler, job) if moves else []),
         "  done",
         "  [[ $result -le $worst ]] || worst=$result",
         "done",
@@ -228,6 +232,23 @@ def _main_loop(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
 
 def _requeues(spec: JobSpec, scheduler: JobScheduler) -> bool:
     return spec.cluster.scheduler.requeue and bool(scheduler.requeue)
+
+
+def _moves(spec: JobSpec, scheduler: JobScheduler) -> bool:
+    """Return whether a job can go on without a host that failed twice; a scheduler has to queue it again for that."""
+    asked = spec.cluster.scheduler
+    return bool(scheduler.move) and asked.max_restarts > 1 and (asked.requeue or not scheduler.requeue)
+
+
+def _move(scheduler: JobScheduler, job: str) -> list[str]:
+    return [
+        f"    # {MOVE}: a host failed twice, and the run goes on without it.",
+        f"    if [[ $result -eq {MOVE} ]]; then",
+        *([f'      without=$({job} left-out "${{runs[@]}}" | {scheduler.leave_out})'] if scheduler.leave_out else []),
+        f"      {scheduler.move}",
+        "      exit 75",
+        "    fi",
+    ]
 
 
 def _array(name: str, words: Sequence[str]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from launch.submit.jobspec import JobSpec, clock_time, directive_path
 from launch.submit.scheduler import ON_HOST, JobScheduler
 from launch.submit.script import render_script
@@ -23,6 +25,12 @@ SCHEDULER = JobScheduler(
     runtimes=(*ON_HOST, "enroot"),
     sends_notice=True,
     places_mpirun_ranks=True,
+)
+
+_MOVE = (
+    # Slurm changes the nodes of a waiting job only, and sends SIGTERM to all processes of one that it queues again.
+    """{{ (trap '' TERM && scontrol requeue "$SLURM_JOB_ID" && """
+    """scontrol update "JobId=$SLURM_JOB_ID" "ExcNodeList={excluded}$without") && sleep 60; }}"""
 )
 
 
@@ -47,4 +55,8 @@ def render(spec: JobSpec) -> str:
         options.append(f"--partition={scheduler.queue}")
     if scheduler.account:
         options.append(f"--account={scheduler.account}")
-    return render_script(spec, SCHEDULER, [f"#SBATCH {option}" for option in [*options, *spec.resources]])
+    excluded = [word.partition("=")[2] for word in spec.resources if word.startswith("--exclude=")]
+    scheduler_here = replace(
+        SCHEDULER, leave_out="paste -sd,", move=_MOVE.format(excluded="".join(f"{word}," for word in excluded))
+    )
+    return render_script(spec, scheduler_here, [f"#SBATCH {option}" for option in [*options, *spec.resources]])

@@ -20,10 +20,12 @@ _DOCKER = ["cluster.container.runtime=docker", "cluster.container.image=registry
 
 CASES: dict[str, tuple[str, list[str], int]] = {
     "slurm-pyxis.sh": ("dgx-a100", ["cluster.container.runtime=enroot", _IMAGE, "cluster.scheduler.queue=batch",
-                                    "cluster.scheduler.account=vision", "cluster.scheduler.requeue=true"], 1),
+                                    "cluster.scheduler.account=vision", "cluster.scheduler.requeue=true",
+                                    "cluster.scheduler.max_restarts=9",
+                                    "cluster.scheduler.resources=[--exclude=bad7, --exclusive]"], 1),
     "slurm-gloo.sh": ("laptop", ["cluster.num_nodes=2", "cluster.launcher=srun", "cluster.scheduler.kind=slurm",
                                  "cluster.scheduler.wall_time_s=600", "cluster.node.cores=8"], 5),
-    "gridengine.sh": ("abci-v100", ["cluster.scheduler.requeue=true",
+    "gridengine.sh": ("abci-v100", ["cluster.scheduler.requeue=true", "cluster.scheduler.max_restarts=9",
                                     "cluster.scheduler.setup=['module load openmpi']"], 5),
     "pbs-apptainer.sh": ("abci-v100", ["cluster.scheduler.kind=pbs", "cluster.scheduler.resources=[]",
                                        "cluster.container.runtime=apptainer", _IMAGE,
@@ -33,7 +35,8 @@ CASES: dict[str, tuple[str, list[str], int]] = {
     "kubernetes.yaml": ("a100-node", ["cluster.launcher=mpirun", "cluster.scheduler.kind=kubernetes", *_DOCKER,
                                       "cluster.scheduler.wall_time_s=3600", "cluster.num_nodes=2",
                                       "cluster.scheduler.resources=[rdma/ib=1]"], 1),
-    "hosts-horovodrun.sh": ("laptop", ["cluster.num_nodes=2", "cluster.launcher=horovodrun"], 1),
+    "hosts-horovodrun.sh": ("laptop", ["cluster.num_nodes=2", "cluster.launcher=horovodrun",
+                                       "cluster.scheduler.max_restarts=9"], 1),
     "hosts-mpirun.sh": ("laptop", ["cluster.num_nodes=2", "cluster.launcher=mpirun",
                                    "cluster.communication.backend=mpi"], 1),
 }  # fmt: skip
@@ -43,6 +46,7 @@ CASES: dict[str, tuple[str, list[str], int]] = {
 def job(cluster: Cluster, runs: int) -> JobSpec:
     """Return a job of ``runs`` runs whose paths do not depend on this machine."""
     hosts = ("alpha", "beta") if cluster.scheduler.kind == "none" else ()
+    hosts += ("gamma",) if hosts and cluster.scheduler.max_restarts else ()
     require_submittable(cluster, hosts)
     folders = tuple(Path(f"/shared/runs/digits-{number}") for number in range(1, runs + 1))
     is_in_image = scheduler_of(cluster.scheduler.kind).runs_script_in_image

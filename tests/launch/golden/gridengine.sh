@@ -121,11 +121,18 @@ for run in "${runs[@]}"; do
       result=2 # The folder is somebody else's.
       break
     fi
-    "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" --near-limit "$limit_is_near" ||
+    "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" --near-limit "$limit_is_near" \
+      --hosts any ||
       result=$?
     # 75: the run was stopped before its end, and the next attempt of this job continues it.
     if [[ $result -eq 75 ]]; then
       [[ $limit_is_near -eq 0 ]] || exit 99
+      exit 75
+    fi
+    # 80: a host failed twice, and the run goes on without it.
+    if [[ $result -eq 80 ]]; then
+      without=$("$python" -I -m launch.submit.job left-out "${runs[@]}" | sed 's/^/!/' | paste -sd '&')
+      qalter -l h_rt=01:00:00,rt_F=512,"hostname=$without" "$JOB_ID" && exit 99
       exit 75
     fi
   done

@@ -21,7 +21,10 @@ export RANK_DEVICE=cpu
 export RANK_LOCAL_SIZE=2
 export RANK_WORLD_SIZE=4
 
-mapfile -t hosts < <(printf '%s\n' alpha beta)
+mapfile -t hosts < <(
+  printf '%s\n' alpha beta gamma |
+    grep -vxFf <("$python" -I -m launch.submit.job left-out "${runs[@]}") | head -n "$num_hosts"
+)
 if [[ ${#hosts[@]} -ne $num_hosts ]]; then
   printf 'error: the job got %s hosts (%s) and needs %s\n' "${#hosts[@]}" "${hosts[*]}" "$num_hosts" >&2
   exit 2
@@ -76,10 +79,16 @@ for run in "${runs[@]}"; do
       result=2 # The folder is somebody else's.
       break
     fi
-    "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" ||
+    "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" \
+      --hosts 'alpha beta gamma' ||
       result=$?
     # 75: the run was stopped before its end, and the next attempt of this job continues it.
     if [[ $result -eq 75 ]]; then
+      exit 75
+    fi
+    # 80: a host failed twice, and the run goes on without it.
+    if [[ $result -eq 80 ]]; then
+      exec bash "$0"
       exit 75
     fi
   done

@@ -10,7 +10,7 @@
 #SBATCH --cpus-per-task=16
 #SBATCH --partition=batch
 #SBATCH --account=vision
-#SBATCH --gpus-per-node=8
+#SBATCH --exclude=bad7
 #SBATCH --exclusive
 
 # digits: 16 ranks on 2 nodes of dgx-a100. Submitted by:
@@ -101,11 +101,18 @@ for run in "${runs[@]}"; do
       result=2 # The folder is somebody else's.
       break
     fi
-    "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" --near-limit "$limit_is_near" ||
+    "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" --near-limit "$limit_is_near" \
+      --hosts any ||
       result=$?
     # 75: the run was stopped before its end, and the next attempt of this job continues it.
     if [[ $result -eq 75 ]]; then
       [[ $limit_is_near -eq 0 ]] || { scontrol requeue "$SLURM_JOB_ID" && sleep 60; }
+      exit 75
+    fi
+    # 80: a host failed twice, and the run goes on without it.
+    if [[ $result -eq 80 ]]; then
+      without=$("$python" -I -m launch.submit.job left-out "${runs[@]}" | paste -sd,)
+      { (trap '' TERM && scontrol requeue "$SLURM_JOB_ID" && scontrol update "JobId=$SLURM_JOB_ID" "ExcNodeList=bad7,$without") && sleep 60; }
       exit 75
     fi
   done

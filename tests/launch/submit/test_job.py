@@ -10,7 +10,7 @@ import pytest
 
 from configs.errors import UserError
 from configs.load import dump, load_both
-from launch.submit.job import RESTART, begin, end
+from launch.submit.job import MOVE, RESTART, begin, end, main
 from logs.attempts import read_attempts
 from logs.checkpoints import SavedState, resume_checkpoint, write
 from logs.folder import Summary, write_summary
@@ -149,3 +149,32 @@ def test_a_job_that_was_lost_twice_without_a_step_is_not_continued(run: Path, mo
             script.kill()
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     assert "lost with its node; not continued: 2 attempts in a row kept no step" in summary["failure"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "status", "words", "left"),
+    [
+        (["any"], MOVE, ", without node2, which failed twice", "node2"),
+        (["node1.site", "node2.site", "spare.site"], MOVE, ", without node2.site, which failed twice", "node2.site"),
+        (["node1", "node2"], RESTART, ", on the same hosts, although node2 failed twice", ""),
+        (["node1", "other", "spare"], RESTART, ", on the same hosts, although node2 failed twice", ""),
+        ([], RESTART, ", on the same hosts, although node2 failed twice", ""),
+    ],
+)
+def test_a_host_that_failed_twice_is_left_out_if_there_are_others(
+    run: Path, hosts: list[str], status: int, words: str, left: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _with_restarts(run, "cluster.scheduler.max_restarts=9", "cluster.num_nodes=2", "cluster.launcher=srun")
+    row = {"rank": 1, "host": "node2", "step": 3, "message": "broke", "second_hand": False, "status": 1, "time": 1.0}
+    for step, expected in ((3, RESTART), (5, status)):
+        assert begin(run)
+        write(run, step, SavedState({}, {}), keep=1)
+        (run / "failure_1.json").write_text(json.dumps(row), encoding="utf-8")
+        assert end(run, 1, was_signalled=False, hosts=hosts) == expected
+    assert words in capsys.readouterr().err
+    assert main(["left-out", str(run)]) == 0
+    assert capsys.readouterr().out.split() == left.split()
+    # A host that is left out already, and whose old failures still count, is not left out once more.
+    write(run, 9, SavedState({}, {}), keep=1)
+    (run / "failure_1.json").write_text(json.dumps({**row, "host": "node1"}), encoding="utf-8")
+    assert end(run, 1, was_signalled=False, hosts=hosts) == RESTART

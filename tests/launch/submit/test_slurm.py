@@ -18,12 +18,15 @@ import pytest
 from configs.load import ROOT
 from launch.study.__main__ import main as sweep
 from launch.submit.__main__ import main
+from logs.attempts import read_attempts
+from logs.checkpoints import list_checkpoints, resume_checkpoint, step_of
 from tests.launch.scheduled import ask, has_begun, ranks, slurm, submit, wait_until
 from tests.limits import processes_with
 from tests.runs import read_summary
 
 pytestmark = [pytest.mark.scheduler, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("scheduler")]
 
+_NOTICED_S = 30
 CLUSTER = """
 name: two-nodes
 num_nodes: 2
@@ -185,18 +188,27 @@ def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_rank_that_is_killed_fails_the_job_within_half_a_minute_and_leaves_nothing(tmp_path: Path) -> None:
+def _has_kept_more(folder: Path) -> bool:
+    """Return whether the attempt that goes on has kept a step."""
+    resumed, kept = resume_checkpoint(folder), list_checkpoints(folder)
+    return bool(kept) and (resumed is None or step_of(kept[0]) > step_of(resumed))
+
+
+def test_a_job_leaves_a_node_out_whose_ranks_were_killed_twice_and_ends_well_without_a_hand(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    job = submit(CLUSTER, folder, overrides=["run.max_steps=2000"])
-    wait_until(lambda: has_begun(folder), folder / "job.log")
-    begin = time.monotonic()
-    victim = next(
-        pid for pid in ranks(folder) if "\0HOROVOD_RANK=0\0" in Path(f"/proc/{pid}/environ").read_text(encoding="utf-8")
-    )
-    os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: _state(job)[0] not in ("RUNNING", "COMPLETING"), folder / "job.log")
-    assert time.monotonic() - begin < 30
-    assert _state(job)[:2] == ("FAILED", "1:0")
-    assert read_summary(folder)["status"] == "aborted"
-    assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
-    assert not ranks(folder)
+    cluster = CLUSTER.replace("num_nodes: 2\nranks_per_node: 1", "num_nodes: 1\nranks_per_node: 2")
+    cluster = cluster.replace("requeue: true", "requeue: true, max_restarts: 5")
+    job = submit(cluster, folder, overrides=["run.epochs=6", "run.eval_every_epochs=1", "run.log_every_steps=1"])
+    for number in (1, 2):
+        wait_until(lambda: len(ranks(folder)) == 2 and _has_kept_more(folder), folder / "job.log")
+        os.kill(ranks(folder)[0], signal.SIGKILL)
+        begin = time.monotonic()
+        while len(read_attempts(folder)) < number:
+            assert time.monotonic() < begin + _NOTICED_S
+            time.sleep(0.1)
+    wait_until(lambda: _has_continued(job), folder / "job.log")
+    log = (folder / "job.log").read_text(encoding="utf-8")
+    assert "restart 2 of at most 5, without node1, which failed twice" in log
+    assert re.findall(rf"^job {job} of {folder} on (.*)$", log, re.MULTILINE) == ["node1", "node2"]
+    assert [list(each.leaves_out) for each in read_attempts(folder)] == [[], ["node1"]]
+    assert read_summary(folder)["status"] == "success"
