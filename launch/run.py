@@ -249,9 +249,7 @@ def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> 
             f"  resumed from step {summary.resumed_from_step}: not for submission; times and rates are of the last part"
         )
     lines += [f"  resumed with {change}" for change in summary.changes or ()]
-    for attempt in read_attempts(folder):
-        how = "restarted by itself" if attempt.goes_on else "not restarted by itself"
-        lines.append(f"  an attempt {attempt.outcome}: {attempt.cause}; kept step {attempt.kept_step}, {how}")
+    lines += [f"  an attempt {attempt.words}" for attempt in read_attempts(folder)]
     if summary.run_s is not None:
         lines.append(
             f"  {summary.run_s:.1f} s of training, {summary.init_s:.1f} s of start-up, "

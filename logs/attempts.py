@@ -43,6 +43,14 @@ class Attempt:
     goes_on: bool
     leaves_out: Sequence[str] = ()
 
+    @property
+    def words(self) -> str:
+        """The attempt in one line: how and why it ended, from which step, what it kept, and what followed."""
+        then = "went on by itself" if self.goes_on else "did not go on by itself"
+        without = f" without {', '.join(self.leaves_out)}" if self.leaves_out else ""
+        kept = f"kept step {self.kept_step}" if self.kept_step else "kept no step"
+        return f"{self.outcome}: {self.cause}; from step {self.from_step}, {kept}, {then}{without}"
+
 
 def read_attempts(folder: Path) -> list[Attempt]:
     """Return the attempts in the order in which they ended; a line that was cut off is left out."""

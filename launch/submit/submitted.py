@@ -50,7 +50,7 @@ def status(folder: Path) -> str:
         f"{short_path(folder)}: job {job['job']}, submitted {job['submitted']}",
         f"  trains now: {holder(folder) or 'nobody'}",
         f"  newest checkpoint: {f'step {step_of(checkpoints[0])}' if checkpoints else 'none'}",
-        *(f"  an attempt {each.outcome}: {each.cause}; kept step {each.kept_step}" for each in read_attempts(folder)),
+        *(f"  an attempt {each.words}" for each in read_attempts(folder)),
         *([f"  ended: {summary.status}{f': {summary.failure}' if summary.failure else ''}"] if summary else []),
         f"  {scheduler.watch.split()[0]}:",
         *(f"    {line}" for line in answer.splitlines()),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 from configs.errors import UserError
 from configs.load import parse_yaml
 from configs.rules import TARGET_TOP1
+from logs.attempts import ATTEMPTS_FILE, Attempt, read_attempts
 from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE
 from logs.judge.compliance import RULESETS, Verdict, find_logs, judge, read_verdicts
 from logs.judge.rcp import ReferenceComparison, compare_with_reference
@@ -45,6 +46,7 @@ class ReportedRun:
         samples: Rows of ``utilisation.jsonl``.
         summary: Content of ``summary.json``.
         settings: Configuration, dotted key -> value; for a log without a run folder, the logged hyperparameters.
+        restarts: The attempts that ended before the run did.
         problems: Messages on files that could not be read.
     """
 
@@ -58,6 +60,7 @@ class ReportedRun:
     samples: list[Sample] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    restarts: Sequence[Attempt] = ()
     problems: tuple[str, ...] = ()
 
     @property
@@ -131,6 +134,7 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         samples=_samples(path, problems),
         summary=_json(path / SUMMARY_FILE, problems),
         settings=_settings(path / CONFIG_FILE, problems) or _logged(record),
+        restarts=_restarts(path, problems),
         problems=tuple(problems),
     )
 
@@ -192,6 +196,14 @@ def _samples(folder: Path, problems: list[str]) -> list[Sample]:
     except (OSError, ValueError, TypeError, RecursionError) as error:
         problems.append(f"{SAMPLES_FILE}: cannot be read ({error})")
         return []
+
+
+def _restarts(folder: Path, problems: list[str]) -> Sequence[Attempt]:
+    try:
+        return read_attempts(folder)
+    except (OSError, ValueError) as error:
+        problems.append(f"{ATTEMPTS_FILE}: cannot be read ({error})")
+        return ()
 
 
 def _settings(path: Path, problems: list[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 import os
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,6 +19,7 @@ from configs.errors import UserError
 from configs.load import load_run
 from configs.plan import plan_run
 from configs.schema import Recipe
+from logs.attempts import Attempt, read_attempts
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
 from logs.judge.rcp import IMAGENET_SAMPLES, reference_for
 from logs.metrics import METRICS_FILE
@@ -89,6 +90,7 @@ def watch(
         ended = (folder / SUMMARY_FILE).is_file()
         follower.update()
         lines = describe_progress(recipe, total_steps, follower.last, None if ended else time.time())
+        lines += [f"  attempt {number} {each.words}" for number, each in enumerate(_attempts(folder), start=1)]
         if ended:
             summary = read_summary(folder)
             lines.append(f"ended: {summary.status}" + (f", {summary.failure}" if summary.failure else ""))
@@ -98,6 +100,13 @@ def watch(
         if once:
             return 1
         sleep(every_s)
+
+
+def _attempts(folder: Path) -> Sequence[Attempt]:
+    try:
+        return read_attempts(folder)
+    except (OSError, ValueError):  # of a network file system
+        return ()
 
 
 def _redraw(terminal: TextIO, shown: list[str], lines: list[str]) -> list[str]:

@@ -125,6 +125,7 @@ def notes_of(run: ReportedRun) -> list[str]:
         notes.append(f"No images/s: {record.no_rate_because}.")
     if record.attempts > 1:
         notes.append(f"The run was stopped and resumed: {record.attempts} attempts.")
+    notes += [f"Attempt {number} {each.words}." for number, each in enumerate(run.restarts, start=1)]
     notes += _about_images(run)
     if record.division == "open":
         notes.append("The log is of the open division, which MLPerf does not compare with its reference convergence.")

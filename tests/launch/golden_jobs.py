@@ -45,7 +45,7 @@ CASES: dict[str, tuple[str, list[str], int]] = {
 
 def job(cluster: Cluster, runs: int) -> JobSpec:
     """Return a job of ``runs`` runs whose paths do not depend on this machine."""
-    hosts = ("alpha", "beta") if cluster.scheduler.kind == "none" else ()
+    hosts: tuple[str, ...] = ("alpha", "beta") if cluster.scheduler.kind == "none" else ()
     hosts += ("gamma",) if hosts and cluster.scheduler.max_restarts else ()
     require_submittable(cluster, hosts)
     folders = tuple(Path(f"/shared/runs/digits-{number}") for number in range(1, runs + 1))

@@ -7,7 +7,9 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_recipe
 from logs.__main__ import main
+from logs.show.reported_run import gather_run
 from logs.show.watch import MetricsFollower, describe_progress, watch
+from logs.show.wording import notes_of
 from tests.logs import samples
 
 
@@ -37,6 +39,9 @@ def test_a_run_is_followed_to_its_end_and_decides_the_exit_status(tmp_path: Path
     (folder / "summary.json").unlink()
     metrics = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").unlink()
+    row = {"time": "t", "outcome": "failed", "cause": "rank 1 broke", "host": "b", "from_step": 0, "kept_step": 19}
+    row |= {"goes_on": True, "leaves_out": ["b"]}
+    (folder / "attempts.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     waits = []
 
     def sleep(seconds: float) -> None:
@@ -52,9 +57,12 @@ def test_a_run_is_followed_to_its_end_and_decides_the_exit_status(tmp_path: Path
     assert waits == [0.5, 0.5]
     lines = shown.getvalue().splitlines()
     assert lines[0] == "digits: starting, no step reported yet"
-    assert "epoch 2.99 of at most 12" in lines[1]
-    assert "waiting for input 8.0%, exposed communication 21.0%" in lines[2]
+    assert "epoch 2.99 of at most 12" in lines[2]
+    assert "waiting for input 8.0%, exposed communication 21.0%" in lines[3]
     assert lines[-1] == "ended: success"
+    words = "failed: rank 1 broke; from step 0, kept step 19, went on by itself without b"
+    assert lines[-2] == f"  attempt 1 {words}"
+    assert f"Attempt 1 {words}." in notes_of(gather_run(folder))
     assert "\x1b" not in shown.getvalue()
 
 
