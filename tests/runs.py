@@ -9,8 +9,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +20,9 @@ import pytest
 
 from configs.load import ROOT
 
-SHORT = ["run.max_steps=8", "run.target_top1=null", "run.log_every_steps=2", "model.name=resnet8"]
+SHORT = [
+    "run.max_steps=8", "run.target_top1=null", "run.log_every_steps=2", "model.name=resnet8", "model.image_size=16",
+]  # fmt: skip
 """Settings of ``short_run``."""
 
 TWO_EPOCHS = [
@@ -72,38 +76,53 @@ def _pack_digits(folder: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def packed_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pack the digits as ``digits`` into a folder for ``cluster.paths.data``, which no other process of tests reads.
+def shared_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pack the digits once for all processes of the tests, to copy from."""
+    return _made_once(tmp_path_factory, "digits", lambda folder: _pack_digits(folder / "digits")) / "digits"
+
+
+@pytest.fixture(scope="session")
+def packed_digits(tmp_path_factory: pytest.TempPathFactory, shared_digits: Path) -> Path:
+    """Return a folder for ``cluster.paths.data`` with the ``digits``, which no other process of the tests reads.
 
     Where others read a data set, it cannot be dropped from the page cache, and then a run's log fails the check.
     """
     folder = tmp_path_factory.mktemp("data")
-    _pack_digits(folder / "digits")
+    shutil.copytree(shared_digits, folder / "digits")
     return folder
 
 
 @pytest.fixture(scope="session")
-def short_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+def short_run(tmp_path_factory: pytest.TempPathFactory, shared_digits: Path) -> FinishedRun:
     """Train eight steps of a small network on two ranks."""
-    return _run_once(tmp_path_factory.getbasetemp(), "short-run", SHORT)
+    return _run_once(tmp_path_factory, "short-run", shared_digits, SHORT)
 
 
 @pytest.fixture(scope="session")
-def two_epoch_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+def two_epoch_run(tmp_path_factory: pytest.TempPathFactory, shared_digits: Path) -> FinishedRun:
     """Train a small network on two ranks for two epochs, with an evaluation after each."""
-    return _run_once(tmp_path_factory.getbasetemp(), "two-epoch-run", TWO_EPOCHS)
+    return _run_once(tmp_path_factory, "two-epoch-run", shared_digits, TWO_EPOCHS)
 
 
-def _run_once(folder: Path, name: str, settings: list[str]) -> FinishedRun:
-    """Train, in whichever process of the tests asks first; the others wait and read what it kept."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # above the folders of all workers
-    run, kept = folder / name / "run", folder / name / "finished.json"
-    run.parent.mkdir(exist_ok=True)
-    with (run.parent / "lock").open("w") as lock:
+def _run_once(factory: pytest.TempPathFactory, name: str, digits: Path, settings: list[str]) -> FinishedRun:
+    def make(folder: Path) -> None:
+        shutil.copytree(digits, folder / "data" / "digits")
+        done = train(folder / "run", *settings, f"cluster.paths.data={folder}/data")
+        (folder / "finished.json").write_text(json.dumps(done[1:]), encoding="utf-8")
+
+    folder = _made_once(factory, name, make)
+    return FinishedRun(folder / "run", *json.loads((folder / "finished.json").read_text(encoding="utf-8")))
+
+
+def _made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder that ``make`` fills in whichever process of the tests asks first; the others wait for it."""
+    base = factory.getbasetemp()
+    # With xdist, the folder of the tests is above the folders of all workers.
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not kept.exists():
-            _pack_digits(run.parent / "data" / "digits")
-            done = train(run, *settings, f"cluster.paths.data={run.parent}/data")
-            kept.write_text(json.dumps(done[1:]), encoding="utf-8")
-    return FinishedRun(run, *json.loads(kept.read_text(encoding="utf-8")))
+        if not (folder / "is-made").exists():
+            make(folder)
+            (folder / "is-made").touch()
+    return folder

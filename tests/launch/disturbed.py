@@ -92,12 +92,10 @@ class Ended:
     segments_left: frozenset[Path] = frozenset()
 
 
-def disturb(way: Way, folder: Path, fault: str, phase: str) -> Ended:
-    """Start a run, wait for the phase, do it harm, and wait until nobody is left of it."""
+def disturb(way: Way, folder: Path, data: Path, fault: str, phase: str) -> Ended:
+    """Start a run on the data sets in ``data``, wait for the phase, do it harm, and wait until nobody is left of it."""
     never_ends = (fault, phase) != (FULL, "checkpoint")
-    # Of its own: to empty the caches of a data set that others read is refused.
-    data = folder.parents[2] / "data"
-    overrides = [*_TINY, f"cluster.paths.data={data}", f"run.epochs={2000 if never_ends else 4}", *way.settings]
+    overrides = [*_TINY, f"cluster.paths.data={data}", f"run.epochs={2000 if never_ends else 3}", *way.settings]
     overrides.append(f"cluster.engine.name={way.engine}")
     if phase == "checkpoint" and never_ends:
         overrides.append("model.name=resnet56")  # 7 MB take long enough to be seen half written

@@ -20,7 +20,10 @@ from configs.load import ROOT
 from tests.limits import kill_processes_with
 
 _GIVE_UP_S = 300
-SYNTHETIC = ["run.target_top1=null", "data.source=synthetic", "model.name=resnet8", "run.log_every_steps=5"]
+SYNTHETIC = [
+    "run.target_top1=null", "data.source=synthetic", "data.eval_samples=64", "model.name=resnet8",
+    "model.image_size=16", "run.log_every_steps=5",
+]  # fmt: skip
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def two_nodes() -> Iterator[None]:
 
 @pytest.mark.slow
 def test_a_fault_ends_the_run_in_time_by_name_and_leaves_nothing(
-    cell: Cell, tmp_path: Path, request: pytest.FixtureRequest
+    cell: Cell, tmp_path: Path, packed_digits: Path, request: pytest.FixtureRequest
 ) -> None:
     way, fault, phase = cell
     require(way)
@@ -75,7 +75,7 @@ def test_a_fault_ends_the_run_in_time_by_name_and_leaves_nothing(
     if fault == FULL:
         _mount(disk, "256k" if phase == "checkpoint" else "8m")
     try:
-        ended = disturb(way, disk / "run", fault, phase)
+        ended = disturb(way, disk / "run", packed_digits, fault, phase)
     finally:
         if fault == FULL:
             subprocess.run(["umount", "--lazy", str(disk)], check=True)

@@ -42,12 +42,16 @@ def test_the_resolved_config_runs_again_to_the_same_weights_under_every_launcher
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "way", [way for way in WAYS if way.nodes == 1 and not way.in_slurm and way.engine == "mxnet"], ids=str
+    ("number", "status", "way"),
+    [
+        *((signal.SIGKILL, -signal.SIGKILL, way) for way in (WAYS[0], *OTHERS)),
+        *((signal.SIGHUP, STOPPED_STATUS, way) for way in OTHERS),  # test_resume sends it to the local launcher
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGHUP, STOPPED_STATUS)])
 @pytest.mark.ranks
 def test_a_killed_launcher_or_a_closed_terminal_takes_every_rank_with_it(
-    way: Way, number: int, status: int, tmp_path: Path
+    number: int, status: int, way: Way, tmp_path: Path
 ) -> None:
     require(way)
     folder = tmp_path / "run"

@@ -75,25 +75,28 @@ def tiny(packed_digits: Path) -> list[str]:
     return [*TWO_EPOCHS, f"cluster.paths.data={packed_digits}"]
 
 
-def test_a_run_that_is_stopped_and_resumed_twice_ends_with_the_bits_of_a_run_in_one_go(
+def test_a_run_that_is_stopped_resumed_and_restarted_twice_ends_with_the_bits_of_a_run_in_one_go(
     tmp_path: Path, whole: Path, tiny: list[str]
 ) -> None:
-    """The second round's own checkpoint is damaged, so that the last attempt resumes from the one before."""
+    """A closed terminal stops the run within its first epoch; a later checkpoint is damaged; ranks are killed twice."""
     folder = tmp_path / "run"
-    for number, epoch in ((signal.SIGTERM, 1), (signal.SIGUSR1, 2)):
-        stopped = _stop(folder, number, epoch, tiny)
-        assert stopped.status == 75, stopped.errors
-        assert "told to stop, state kept after step" in stopped.output
-        summary = read_summary(folder)
-        assert (summary["status"], summary["failed_rank"]) == ("aborted", None)
-        assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
-    newest, before = list_checkpoints(folder)
-    with newest.open("r+b") as file:
-        file.truncate(newest.stat().st_size - 1)
-    done = _resume(folder)
+    stopped = _stop(folder, signal.SIGHUP, 1, tiny)
+    assert stopped.status == 75, stopped.errors
+    assert "told to stop, state kept after step" in stopped.output
+    summary = read_summary(folder)
+    assert (summary["status"], summary["failed_rank"]) == ("aborted", None)
+    assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
+    (kept,) = list_checkpoints(folder)
+    assert 0 < step_of(kept) < 19
+    damaged = kept.with_name("step-00000018.ckpt")
+    damaged.write_bytes(kept.read_bytes()[:-1])
+    done = _train_and_kill_twice(folder, tiny)
     assert done.status == 0, done.errors
-    assert f"{newest.name}: damaged" in done.errors
-    assert f"resumes from {before}" in done.errors
+    assert f"{damaged.name}: damaged" in done.errors
+    assert f"resumes from {kept}" in done.errors
+    assert "restart 2 of at most 2" in done.errors
+    assert [each.outcome for each in read_attempts(folder)] == ["failed", "failed"]
+    assert "an attempt failed: rank" in done.output
     assert "not for submission" in done.output
     assert "is resumed with" not in done.errors
     assert len(json.loads((folder / "environment.json").read_text(encoding="utf-8"))["earlier_attempts"]) == 1
@@ -106,6 +109,21 @@ def test_a_run_that_is_stopped_and_resumed_twice_ends_with_the_bits_of_a_run_in_
     assert (record.status, [each.epoch for each in record.evaluations]) == ("success", [1, 2])
 
 
+def _train_and_kill_twice(folder: Path, overrides: list[str]) -> FinishedRun:
+    """Kill a rank after the checkpoint of the first epoch, and another one at its start from there."""
+    command = [*train_command(folder, *overrides), "--max-restarts", "2"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
+        for failures in range(2):
+            while launcher.poll() is None and not (
+                step_of(list_checkpoints(folder)[0]) == 19 and len(read_attempts(folder)) == failures and ranks(folder)
+            ):
+                time.sleep(0.01)
+            assert launcher.poll() is None, launcher.communicate()
+            os.kill(ranks(folder)[-1], signal.SIGKILL)
+        output, errors = launcher.communicate(timeout=90)
+    return FinishedRun(folder, launcher.returncode, output, errors)
+
+
 def _unfinish(folder: Path) -> None:
     """Leave the folder as killed ranks would have left it."""
     (folder / "summary.json").unlink()
@@ -115,14 +133,15 @@ def _unfinish(folder: Path) -> None:
 def test_resumption_keeps_the_bits_under_another_optimizer_and_another_communication(
     tmp_path: Path, tiny: list[str]
 ) -> None:
+    """One rank, of which a server's sum is what Horovod's is, since each rank and each server imports MXNet."""
     one, other = tmp_path / "one", tmp_path / "other"
-    changed = ["optimizer={name: adam}", "schedule.base_lr=1e-3", "cluster.communication.kind=parameter_server"]
+    changed = ["cluster.ranks_per_node=1", "optimizer={name: adam}", "schedule.base_lr=1e-3"]
     done = train(one, *tiny, *changed)
     assert done.status == 0, done.errors
     shutil.copytree(one, other)
     _unfinish(other)
     list_checkpoints(other)[0].unlink()
-    done = train(other, *tiny, *changed)
+    done = train(other, *tiny, *changed, "cluster.communication.kind=parameter_server")
     assert done.status == 0, done.errors
     assert 0 < read_summary(other)["resumed_from_step"] < read_summary(one)["steps"]
     assert _course(other) == _course(one)
@@ -151,27 +170,46 @@ def test_another_recipe_is_refused_in_one_line(
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 
-def test_a_resumption_on_another_cpu_with_other_threads_says_so_and_records_both(tmp_path: Path, whole: Path) -> None:
+def test_a_run_goes_on_with_other_ranks_more_epochs_and_another_cpu_and_says_what_differs(
+    tmp_path: Path, whole: Path
+) -> None:
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
+    begun = _pretend_another_cpu(folder / "environment.json")
+    done = _resume(folder, "--set", "run.epochs=3", "--set", "cluster.ranks_per_node=1")
+    assert done.status == 2
+    assert "the run in it has ended, success after step 38" in done.errors
     _unfinish(folder)
     list_checkpoints(folder)[0].unlink()
-    first = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    # The other way around, ranks of two threads would fight for two cores: 22 s of CPU instead of 8 s.
-    variables = first["variables"] | {"OMP_NUM_THREADS": "2"}
-    begun = {"cpu": "A 64-bit CPU of old", "cpu_flags": [*first["cpu_flags"], "avx9"], "variables": variables}
-    (folder / "environment.json").write_text(json.dumps(first | begun), encoding="utf-8")
-    done = _resume(folder)
+    done = _resume(folder, "--set", "run.epochs=3", "--set", "cluster.ranks_per_node=1")
     assert done.status == 0, done.errors
-    (warning,) = [line for line in done.errors.splitlines() if line.startswith("warning:")]
-    assert f"the run is resumed with CPU {first['cpu']} instead of A 64-bit CPU of old; a CPU without avx9; " in warning
-    assert "engine.threads 1 instead of 2" in warning
+    summary = read_summary(folder)
+    assert (summary["world_size"], summary["epochs"], summary["resumed_from_step"]) == (1, 3, 19)
+    ranks_changed = "1 rank instead of 2: the global batch stays, batch norms see 64 images instead of 32 at once"
+    assert any(change.startswith(ranks_changed) for change in summary["changes"])
+    assert any(change.startswith("3 epochs instead of 2: ") for change in summary["changes"])
+    assert f"resumed with {ranks_changed}" in done.output
+    assert read(list_checkpoints(folder)[0]).meta["changes"] == summary["changes"]
     recorded = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    assert (recorded["cpu"], recorded["variables"]["OMP_NUM_THREADS"]) == (first["cpu"], "1")
     (earlier,) = recorded["earlier_attempts"]
     assert (earlier["cpu"], earlier["cpu_flags"]) == (begun["cpu"], begun["cpu_flags"])
     assert earlier["variables"]["OMP_NUM_THREADS"] == "2"
-    assert read_summary(folder)["status"] == "success"
+    (warning,) = [line for line in done.errors.splitlines() if "the run is resumed with" in line]
+    assert f"resumed with CPU {recorded['cpu']} instead of A 64-bit CPU of old; a CPU without avx9; " in warning
+    assert warning.startswith("warning:")
+    assert "engine.threads 1 instead of 2" in warning
+    assert recorded["cpu"] != begun["cpu"]
+    assert recorded["variables"]["OMP_NUM_THREADS"] == "1"
+
+
+def _pretend_another_cpu(path: Path) -> dict[str, Any]:
+    """Rewrite an ``environment.json`` as if the run had begun on another CPU with two threads; return what it says."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    # The other way around, ranks of two threads would fight for two cores: 22 s of CPU instead of 8 s.
+    variables = found["variables"] | {"OMP_NUM_THREADS": "2"}
+    begun = {"cpu": "A 64-bit CPU of old", "cpu_flags": [*found["cpu_flags"], "avx9"], "variables": variables}
+    path.write_text(json.dumps(found | begun), encoding="utf-8")
+    return begun
 
 
 def test_other_images_under_the_same_name_are_refused(tmp_path: Path, whole: Path) -> None:
@@ -208,45 +246,3 @@ def test_the_files_of_an_attempt_without_a_checkpoint_are_set_aside(tmp_path: Pa
     ):
         pass
     assert (folder / "attempt-1" / "result_0.txt").is_file()
-
-
-def test_ranks_that_are_killed_twice_are_started_again_and_the_run_ends_with_the_same_bits(
-    tmp_path: Path, whole: Path, tiny: list[str]
-) -> None:
-    folder = tmp_path / "run"
-    command = [*train_command(folder, *tiny), "--max-restarts", "2"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
-        for failures, wanted in enumerate((19, 19)):
-            # The first rank dies after the checkpoint of the first epoch, the second one after its start from there.
-            while launcher.poll() is None and not (
-                len(list_checkpoints(folder)) and len(read_attempts(folder)) == failures and ranks(folder)
-            ):
-                time.sleep(0.01)
-            assert launcher.poll() is None, launcher.communicate()
-            os.kill(ranks(folder)[-1], signal.SIGKILL)
-            assert step_of(list_checkpoints(folder)[0]) == wanted
-        output, errors = launcher.communicate(timeout=90)
-    assert launcher.returncode == 0, errors
-    assert [each.outcome for each in read_attempts(folder)] == ["failed", "failed"]
-    assert "restart 2 of at most 2" in errors
-    assert "an attempt failed: rank" in output
-    assert _same_state(folder, whole)
-
-
-def test_a_run_goes_on_with_other_ranks_and_more_epochs_and_says_what_differs(tmp_path: Path, whole: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(whole, folder)
-    done = _resume(folder, "--set", "run.epochs=3", "--set", "cluster.ranks_per_node=1")
-    assert done.status == 2
-    assert "the run in it has ended, success after step 38" in done.errors
-    _unfinish(folder)
-    list_checkpoints(folder)[0].unlink()
-    done = _resume(folder, "--set", "run.epochs=3", "--set", "cluster.ranks_per_node=1")
-    assert done.status == 0, done.errors
-    summary = read_summary(folder)
-    assert (summary["world_size"], summary["epochs"], summary["resumed_from_step"]) == (1, 3, 19)
-    ranks_changed = "1 rank instead of 2: the global batch stays, batch norms see 64 images instead of 32 at once"
-    assert any(change.startswith(ranks_changed) for change in summary["changes"])
-    assert any(change.startswith("3 epochs instead of 2: ") for change in summary["changes"])
-    assert f"resumed with {ranks_changed}" in done.output
-    assert read(list_checkpoints(folder)[0]).meta["changes"] == summary["changes"]

@@ -21,12 +21,16 @@ from launch.start.local import Outcome
 from logs.metrics import read_metrics
 from logs.read.parse import parse_log
 from tests.dry_loop import dry_run
+from tests.launch.scheduled import SYNTHETIC
 from tests.runs import SHORT, FinishedRun, read_summary, train, train_command
 
 pytestmark = pytest.mark.ranks
 
 EPOCH = "run.max_steps=19"
 """A setting with which each training image is read."""
+
+LONG = [*SHORT, "run.max_steps=null", "run.epochs=200"]
+"""Settings of a run that does not end by itself while a test disturbs it."""
 
 
 def _losses(folder: Path) -> list[float]:
@@ -93,13 +97,12 @@ def test_a_full_size_run_is_told_how_its_epochs_compare_with_the_reference(
 
 
 def test_two_ranks_and_one_that_accumulates_two_draw_the_same_loss_curve(tmp_path: Path) -> None:
-    same = ["data.source=synthetic", "run.max_steps=20", "run.target_top1=null", "run.log_every_steps=1",
-            "model.name=resnet8", "model.image_size=16"]  # fmt: skip
+    same = [*SYNTHETIC, "run.max_steps=10", "run.log_every_steps=1"]
     for name, overrides in {"two": [], "one": ["cluster.ranks_per_node=1", "batch.accumulation_steps=2"]}.items():
         done = train(tmp_path / name, *same, *overrides)
         assert done.status == 0, done.errors
     two, one = _losses(tmp_path / "two"), _losses(tmp_path / "one")
-    assert len(two) == len(one) == 20
+    assert len(two) == len(one) == 10
     assert two == pytest.approx(one, rel=1e-4)
     assert two[-1] < two[0]
 
@@ -111,7 +114,7 @@ def _start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
 
 def test_a_rank_that_is_killed_ends_the_run_and_is_named(tmp_path: Path, packed_digits: Path) -> None:
     folder = tmp_path / "run"
-    with _start(folder, f"cluster.paths.data={packed_digits}", "run.log_every_steps=1") as launcher:
+    with _start(folder, f"cluster.paths.data={packed_digits}", *LONG) as launcher:
         _wait_for(folder / "result_0.txt", "epoch_start", launcher)
         begin = time.monotonic()
         environment = {pid: Path(f"/proc/{pid}/environ").read_text(encoding="utf-8") for pid in _ranks_of(folder)}
@@ -130,7 +133,7 @@ def test_a_folder_in_use_is_left_to_its_run_and_ctrl_c_aborts_the_log_and_leaves
     tmp_path: Path, packed_digits: Path
 ) -> None:
     folder = tmp_path / "run"
-    settings = [f"cluster.paths.data={packed_digits}", "run.target_top1=null"]
+    settings = [f"cluster.paths.data={packed_digits}", *LONG]
     with _start(folder, *settings) as launcher:
         _wait_for(folder / "result_0.txt", "epoch_start", launcher)
         second = train(folder, *settings)
@@ -220,7 +223,7 @@ def test_a_full_disk_fails_the_run_with_one_clear_line(tmp_path: Path, packed_di
     if mounted.returncode:
         pytest.skip("this machine does not allow mounts")
     try:
-        many_lines = ["run.max_steps=60", "run.log_every_steps=1", "model.image_size=16"]
+        many_lines = ["run.max_steps=60", "run.log_every_steps=1", "cluster.ranks_per_node=1"]
         done = train(disk / "run", *SHORT, *many_lines, f"cluster.paths.data={packed_digits}")
     finally:
         subprocess.run(["umount", str(disk)], check=True)

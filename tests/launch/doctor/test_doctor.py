@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from configs.load import ROOT, load_cluster
 from launch.doctor.__main__ import main
 from launch.doctor.examination import reachable_part
 from launch.setup.gpu import find_gpus
+
+_SMALL = ["--set", "model.image_size=16"]
 
 
 def _doctor(tmp_path: Path, *words: str) -> tuple[int, dict[str, Any], str]:
@@ -36,12 +39,9 @@ def _words(document: dict[str, Any], topic: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.ranks
-def test_two_real_ranks_find_a_sound_machine_sound(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    pack = [sys.executable, "-m", "data", "prepare", "digits", str(data / "digits")]
-    subprocess.run(pack, cwd=ROOT, check=True, capture_output=True)
-    folders = ["--set", f"cluster.paths.data={data}", "--set", f"cluster.paths.stage={tmp_path}/stage"]
-    status, document, _ = _doctor(tmp_path, "--recipe", "digits", "--step", *folders)
+def test_two_real_ranks_find_a_sound_machine_sound(tmp_path: Path, packed_digits: Path) -> None:
+    folders = ["--set", f"cluster.paths.data={packed_digits}", "--set", f"cluster.paths.stage={tmp_path}/stage"]
+    status, document, _ = _doctor(tmp_path, "--recipe", "digits", "--step", *folders, *_SMALL)
     levels = _levels(document)
     assert (status, document["ok"], "FAIL" in levels.values()) == (0, True, False)
     sound = (
@@ -74,15 +74,13 @@ def test_two_real_ranks_find_a_sound_machine_sound(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ranks
-def test_a_part_that_fails_on_one_rank_ends_the_step_on_all(tmp_path: Path) -> None:
-    data = tmp_path / "data" / "digits"
-    pack = [sys.executable, "-m", "data", "prepare", "digits", str(data)]
-    subprocess.run(pack, cwd=ROOT, check=True, capture_output=True)
+def test_a_part_that_fails_on_one_rank_ends_the_step_on_all(tmp_path: Path, shared_digits: Path) -> None:
+    data = shutil.copytree(shared_digits, tmp_path / "data" / "digits")
     with (data / "train.rec").open("r+b") as file:
         file.seek(int((data / "train.rec").stat().st_size * 0.9))
         file.write(b"\0" * 4096)  # records of rank 1
     sets = ["--set", f"cluster.paths.data={tmp_path / 'data'}", "--set", "data.shuffle_buffer=1000"]
-    status, document, _ = _doctor(tmp_path, "--recipe", "digits", "--step", *sets)
+    status, document, _ = _doctor(tmp_path, "--recipe", "digits", "--step", *sets, *_SMALL)
     words = _words(document, "step")
     assert (status, _levels(document)["step"]) == (1, "FAIL")
     assert words.startswith("rank 1 on ")

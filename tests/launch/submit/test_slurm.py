@@ -130,10 +130,11 @@ def test_ranks_of_a_job_meet_over_mpi(launcher: str, tmp_path: Path, monkeypatch
     assert bool(re.search(r"^OK +step: .* images/s on 2 ranks; forward ", log, re.MULTILINE)) == checks_first
 
 
-def test_a_job_whose_nodes_fail_a_check_trains_nothing(tmp_path: Path) -> None:
+def test_a_job_whose_nodes_fail_a_check_trains_nothing(tmp_path: Path, packed_digits: Path) -> None:
     folder = tmp_path / "run"
     cluster = CLUSTER.replace("kind: slurm", "kind: slurm, check_first: true")
-    job = submit(cluster, folder, overrides=["data.source=digits", f"cluster.paths.stage={tmp_path}/cluster.yaml"])
+    digits = ["data.source=digits", "data.eval_samples=599", f"cluster.paths.data={packed_digits}"]
+    job = submit(cluster, folder, overrides=[*digits, f"cluster.paths.stage={tmp_path}/cluster.yaml"])
     wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log")
     log = (folder / "job.log").read_text(encoding="utf-8")
     assert _state(job)[:2] == ("FAILED", "1:0"), log

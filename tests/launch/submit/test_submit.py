@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.submit.__main__ import main
+from tests.launch.scheduled import SYNTHETIC
 
 _SLURM = ["--set", "cluster.scheduler.kind=slurm"]
 _LIMIT = ["--set", "cluster.scheduler.wall_time_s=600"]
@@ -130,7 +131,7 @@ def test_a_job_script_and_a_config_with_a_secret_are_readable_by_their_owner_onl
 
 @pytest.mark.ranks
 def test_a_list_of_hosts_runs_under_horovodrun(tmp_path: Path) -> None:
-    short = ["run.max_steps=2", "run.target_top1=null", "data.source=synthetic", "model.name=resnet8"]
+    short = [*SYNTHETIC, "run.max_steps=2"]
     sets = [word for each in [*short, "cluster.launcher=horovodrun"] for word in ("--set", each)]
     words = ["--hosts", "localhost", "--run-dir", str(tmp_path / "run")]
     assert main(["submit", "digits", "--cluster", "laptop", *words, *sets]) == 0
