@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -78,8 +79,11 @@ class Manifest(_ManifestBlock):
         return self.train if name == "train" else self.eval
 
     def save(self, folder: Path) -> None:
-        """Write ``manifest.json`` into the folder of a data set."""
-        (folder / _NAME).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        """Write ``manifest.json`` into the folder of a data set; returns when it is on the disk."""
+        with (folder / _NAME).open("w", encoding="utf-8") as file:
+            file.write(self.model_dump_json(indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def load_manifest(folder: Path) -> Manifest:

@@ -13,6 +13,7 @@ from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
 
 from data.recordio import MAGIC, RecordError, RecordFile, RecordWriter, pack_image, unpack_image
+from tests.disk_order import DiskOrder
 
 PIECES = st.sampled_from([MAGIC, MAGIC, MAGIC[:3], b"\0", b"abcd", b"pixels of an image"])
 PAYLOADS = st.lists(PIECES, min_size=1, max_size=8).map(b"".join)
@@ -133,3 +134,10 @@ def test_an_image_comes_back_with_its_labels_also_if_it_is_empty(label: int | li
         12,
         image,
     )
+
+
+def test_a_finished_file_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = DiskOrder(monkeypatch)
+    rec = write(tmp_path, [b"pixels", MAGIC])
+    for file in (rec, rec.with_suffix(".idx")):
+        assert order.synced.get(file.stat().st_ino) == file.stat().st_size

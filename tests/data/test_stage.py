@@ -19,6 +19,7 @@ from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 from data.stage import stage
 from data.verify import verify_dataset
+from tests.disk_order import DiskOrder
 
 PROGRAM = """
 import sys, time; from pathlib import Path; from data import stage
@@ -65,6 +66,17 @@ def test_the_copy_is_sound_and_the_next_run_uses_it(packed: Path, tmp_path: Path
         assert (first.folder / file.name).read_bytes() == file.read_bytes()
     assert stage(packed, tmp_path).copied_s is None
     assert list(tmp_path.iterdir()) == [first.folder]
+
+
+def test_records_are_on_the_disk_before_a_data_set_or_a_copy_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = DiskOrder(monkeypatch)
+    prepare(open_source("generated", Settings(train=4, eval=2, classes=2, quality=50)), tmp_path / "set")
+    stage(tmp_path / "set", tmp_path / "disk").release(keep=True)
+    files = [path.name for path, _, _ in order.named]
+    assert sorted(files) == sorted(["train.rec", "train.idx", "eval.rec", "eval.idx", "manifest.json"] * 2)
+    assert order.unsafe() == []
 
 
 @pytest.mark.ranks

@@ -10,7 +10,8 @@ import pytest
 
 from configs.errors import UserError
 from logs import checkpoints
-from logs.disk import explain_disk_errors
+from logs.disk import explain_disk_errors, write_json, write_text
+from tests.disk_order import DiskOrder
 
 PASSING = ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "ESTALE", "EROFS", "ETIMEDOUT")
 
@@ -40,3 +41,15 @@ def test_a_run_folder_that_was_deleted_is_named(tmp_path: Path) -> None:
 def test_an_error_that_nobody_expects_stays_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Is a directory"), explain_disk_errors(tmp_path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+
+def test_a_file_gets_its_name_when_all_its_bytes_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = DiskOrder(monkeypatch)
+    write_text(tmp_path / "a.txt", "a" * 10)
+    write_json(tmp_path / "b.json", {"b": [1] * 100})
+    checkpoint = checkpoints.write(tmp_path, 3, checkpoints.SavedState({}, {}), keep=1)
+    assert len(order.named) == 3
+    assert order.unsafe() == []
+    assert order.is_named_on_disk[checkpoint]  # or a power failure may leave the run without this and the one before
