@@ -60,6 +60,25 @@ def test_every_cut_of_the_same_global_batch_multiplies_back(span: int, accumulat
     assert by_span.global_batch_size == total
 
 
+@given(st.integers(1, 96), st.integers(1, 4), st.none() | st.integers(1, 6), st.none() | st.integers(1, 6))
+def test_a_cut_is_what_the_recipe_says_or_refused(
+    total: int, world_size: int, span: int | None, accumulation: int | None
+) -> None:
+    batch = Batch(global_size=total, bn_span=span, accumulation_steps=accumulation)
+    cuts = [
+        (images, steps)
+        for images in ([span] if span else range(1, total + 1))
+        for steps in ([accumulation] if accumulation else range(1, total + 1) if span else [1])
+        if images * steps * world_size == total
+    ]
+    if cuts:
+        plan = _cut(world_size, batch)
+        assert [(plan.per_rank_batch_size, plan.accumulation_steps)] == cuts
+    else:
+        with pytest.raises(ConfigError, match=r"^batch\.global_size"):
+            _cut(world_size, batch)
+
+
 @pytest.mark.parametrize(
     ("overrides", "world_size", "message"),
     [

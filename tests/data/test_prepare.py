@@ -236,6 +236,20 @@ def test_the_partial_folder_of_a_live_run_is_not_removed(tmp_path: Path, capsys:
     assert left_in(tmp_path) == ["out"]
 
 
+def test_results_keep_the_order_of_their_tasks_which_are_taken_as_they_are_needed() -> None:
+    taken = []
+
+    def tasks() -> Iterator[int]:
+        for number in range(30):
+            taken.append(number)
+            yield number
+
+    results = ordered_map(lambda number: number**2, tasks(), workers=2)
+    assert next(results) == 0
+    assert len(taken) == 2 * 2 + 1
+    assert list(results) == [number**2 for number in range(1, 30)]
+
+
 def test_a_worker_that_is_killed_is_a_clear_error() -> None:
     def die(_: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -48,7 +48,7 @@ def test_the_files_of_a_killed_job_are_closed_and_set_aside(run: Path) -> None:
 
 def test_with_checkpoints_the_next_attempt_finds_everything_but_the_end(run: Path) -> None:
     write(run, 3, SavedState({}, {}), keep=1)
-    for name in ("result_0.txt", "metrics.jsonl", "failure_0.json"):
+    for name in ("result_0.txt", "metrics.jsonl", "failure_0.json", "verdict.json"):
         (run / name).touch()
     assert end(run, 75, was_signalled=False) == 75
     assert begin(run)

@@ -122,6 +122,7 @@ def test_a_warm_up_is_undone_bit_for_bit() -> None:
         if warm:
             weights = initial_weights(network.network, SMALL, seed=1)
             warm_up(cpu_engine(), ModelParts(network, optimizer, weights, TWO), SingleProcess(), 8)
+            assert not any(array.asnumpy().any() for array in (*network.gradients, *optimizer.momenta))
         for seed in (1, 2, 3):
             forward_backward(network, *_batch(seed=seed))
             optimizer.update(HyperParameters(0.1, 0.9, 1e-4))

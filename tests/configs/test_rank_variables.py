@@ -1,0 +1,52 @@
+"""The variables of a rank: its share of cores and adapters, and the library by which ranks meet."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from configs.load import load_cluster
+from configs.rank_variables import binding_environment, rank_environment
+from configs.schema import Cluster
+
+LAPTOP, ABCI = load_cluster("laptop"), load_cluster("abci-v100")
+
+
+def _node(ranks: int, **node: object) -> Cluster:
+    return LAPTOP.model_copy(update={"ranks_per_node": ranks, "node": LAPTOP.node.model_copy(update=node)})
+
+
+@pytest.mark.parametrize(("ranks", "adapters"), itertools.product(range(1, 9), range(1, 5)))
+def test_neighbouring_ranks_share_an_adapter_and_all_adapters_are_used_alike(ranks: int, adapters: int) -> None:
+    names = [f"mlx5_{number}" for number in range(adapters)]
+    given = binding_environment(_node(ranks, hcas=tuple(names)))["RANK_HCAS"].split()
+    assert given == sorted(given)
+    counts = [given.count(name) for name in names]
+    assert sum(counts) == len(given) == ranks
+    assert max(counts) - min(counts) <= 1
+
+
+@pytest.mark.parametrize(("ranks", "cores"), itertools.product((1, 2, 3, 4, 7), (1, 4, 7, 10, 64)))
+def test_ranks_get_equal_blocks_of_cores_in_their_order(ranks: int, cores: int) -> None:
+    words = binding_environment(_node(ranks, cores=cores)).get("RANK_CORES", "").split()
+    blocks = [list(range(int(word.split("-")[0]), int(word.split("-")[-1]) + 1)) for word in words]
+    share = cores // ranks
+    assert blocks == [list(range(rank * share, (rank + 1) * share)) for rank in range(ranks if share else 0)]
+
+
+@pytest.mark.parametrize(
+    ("backend", "launcher", "controller"),
+    [
+        ("nccl", "mpirun", "mpi"), ("nccl", "srun", "mpi"), ("nccl", "horovodrun", "gloo"), ("nccl", "local", "gloo"),
+        ("mpi", "srun", "mpi"), ("mpi", "horovodrun", "mpi"), ("gloo", "srun", "gloo"), ("gloo", "local", "gloo"),
+    ],
+)  # fmt: skip
+def test_ranks_meet_by_mpi_where_mpi_starts_them_or_carries_the_sums(
+    backend: str, launcher: str, controller: str
+) -> None:
+    communication = ABCI.communication.model_copy(update={"backend": backend})
+    cluster = ABCI.model_copy(update={"communication": communication, "launcher": launcher, "num_nodes": 1})
+    variables = rank_environment(cluster)
+    assert {variables["HOROVOD_CONTROLLER"], variables["HOROVOD_CPU_OPERATIONS"]} == {controller}
+    assert ("OMPI_MCA_memory" in variables) is (controller == "mpi")
