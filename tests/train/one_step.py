@@ -15,7 +15,7 @@ import numpy as np
 
 from configs.load import load_both
 from configs.schema import Cluster, Recipe
-from train.comm.communicator import Connect
+from train.comm.communicator import Communicator, Connect
 from train.comm.devices import run_ranks_here
 from train.compose import compose
 from train.dataset import images_of
@@ -28,10 +28,18 @@ from train.schedule import resolve_schedule
 def main(file: Path, name: str, overrides: Sequence[str]) -> None:
     """Take the step with the parts that a run is made of."""
     recipe, cluster = load_both(name, "laptop", overrides)
-    run_ranks_here(cluster, read_identity(os.environ), Ledger(), partial(_step, file, recipe, cluster))
+    run_ranks_here(cluster, read_identity(os.environ), Ledger(), partial(_main, file, recipe, cluster))
 
 
-def _step(file: Path, recipe: Recipe, cluster: Cluster, identity: Identity, ledger: Ledger, connect: Connect) -> int:
+def _main(file: Path, recipe: Recipe, cluster: Cluster, identity: Identity, ledger: Ledger, connect: Connect) -> int:
+    take_step(file, recipe, cluster, identity, ledger, connect).gather("all ranks are done", 0)
+    return 0
+
+
+def take_step(
+    file: Path, recipe: Recipe, cluster: Cluster, identity: Identity, ledger: Ledger, connect: Connect
+) -> Communicator:
+    """Take the step, write gradients and updates into ``file``, and return the communicator, which is still up."""
     rank = compose(recipe, cluster, identity, ledger, connect=connect)
     plan, engine, model, communicator = rank.plan, rank.engine, rank.model, rank.communicator
     step = rank.make_step(NoClock(engine, 2), lambda _: None)
@@ -40,14 +48,13 @@ def _step(file: Path, recipe: Recipe, cluster: Cluster, identity: Identity, ledg
     _, loss, _ = step(0, source, resolve_schedule(recipe, plan).at(0))
     # After one step, the momentum is the update itself, with more digits than a difference of weights has.
     updates = [engine.to_host(momentum) for momentum in model.optimizer.momenta]
-    communicator.gather("all ranks are done", 0)
     if identity.rank == 0:
         names = [each.name for each in model.network.parameters]
         counts = {"accumulation_steps": plan.accumulation_steps, "images": plan.global_batch_size}
         gradients = [engine.to_host(gradient) for gradient in model.network.gradients]
         np.savez(file.with_suffix(".gradients.npz"), **dict(zip(names, gradients, strict=True)))
         np.savez(file, **dict(zip(names, updates, strict=True)), **counts, loss=engine.to_host(loss))
-    return 0
+    return communicator
 
 
 if __name__ == "__main__":

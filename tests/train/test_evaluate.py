@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
+from typing import Any
 
 import mxnet as mx
 import numpy as np
 import pytest
 
 from configs.load import load_cluster
-from configs.rank_variables import rank_environment
-from launch.start.local import run_ranks
 from tests.engines import cpu_engine
-from train.comm.communicator import SingleProcess
+from train.comm.communicator import Connect, SingleProcess, bring_up
+from train.comm.devices import run_ranks_here
 from train.evaluate import MeanAuc, Score, Top1
+from train.rank.identity import Identity
+from train.rank.startup import Ledger
 
 LOGITS = np.array([[9.0, -1.0], [8.0, 2.0], [7.0, 1.0], [6.0, 3.0], [5.0, 0.0]])
 LABELS = np.array([[1, 0], [0, 1], [1, 0], [0, 1], [0, 0]])
-
-
-# Rank 0 holds three images, rank 1 none, rank 2 two; batches are padded with what must not count.
-RANK = """
-import json, os, sys
-from train.engine.mxnet.mxnet_import import import_mxnet
-import_mxnet()
-import mxnet as mx, numpy as np
-from configs.schema import Communication
-from tests.engines import cpu_engine
-from tests.train.test_evaluate import LABELS, LOGITS
-from train.comm.communicator import bring_up, connector
-from train.rank.identity import read_identity
-from train.evaluate import MeanAuc
-from train.rank.startup import Ledger
-
-identity = read_identity(os.environ)
-communicator = bring_up(identity, Ledger(), connector(Communication())).wait()
-metric = MeanAuc(cpu_engine(), identity.rank)
-part = [slice(0, 3), slice(3, 3), slice(3, 5)][identity.rank]
-if len(LOGITS[part]):
-    padded = [mx.nd.array(np.concatenate([array[part], np.full((2, 2), 1e9)])) for array in (LOGITS, LABELS)]
-    metric.add(*padded, len(LOGITS[part]))
-with open(f"{sys.argv[1]}/{identity.rank}.json", "w") as file:
-    json.dump(metric.score(communicator).row, file)
-"""
 
 
 def _score(labels: np.ndarray) -> Score:
@@ -60,12 +33,25 @@ def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:
     assert str(score) == "mean ROC-AUC 0.9167"
 
 
-@pytest.mark.ranks
-def test_ranks_with_shards_of_any_size_agree_on_the_score_of_the_whole(tmp_path: Path) -> None:
-    outcome = run_ranks([sys.executable, "-c", RANK, str(tmp_path)], 3, rank_environment(load_cluster("laptop")))
-    assert outcome.exit_status == 0
-    rows = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
-    assert rows == [_score(LABELS).row] * 3
+def test_ranks_with_shards_of_any_size_agree_on_the_score_of_the_whole() -> None:
+    # Rank 0 holds three images, rank 1 none, rank 2 two; batches are padded with what must not count.
+    parts = [slice(0, 3), slice(3, 3), slice(3, 5)]
+    rows: dict[int, dict[str, Any]] = {}
+
+    def main(identity: Identity, ledger: Ledger, connect: Connect) -> int:
+        communicator = bring_up(identity, ledger, connect).wait()
+        metric = MeanAuc(cpu_engine(), identity.rank)
+        part = parts[identity.rank]
+        if len(LOGITS[part]):
+            padded = [mx.nd.array(np.concatenate([array[part], np.full((2, 2), 1e9)])) for array in (LOGITS, LABELS)]
+            metric.add(*padded, len(LOGITS[part]))
+        rows[identity.rank] = dict(metric.score(communicator).row)
+        return 0
+
+    cluster = load_cluster("laptop", ["cluster.communication.kind=devices", "cluster.ranks_per_node=3"])
+    one_process = Identity(0, 3, 0, 3, "here", "none")
+    assert run_ranks_here(cluster, one_process, Ledger(), main) == 0
+    assert rows == dict.fromkeys(range(3), _score(LABELS).row)
 
 
 def test_a_class_that_no_image_has_is_left_out_of_the_mean() -> None:
