@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -84,12 +85,14 @@ def json_schema(kind: str | None = None) -> dict[str, Any]:
     return {"$schema": DIALECT, **TypeAdapter(annotation).json_schema(schema_generator=_Generator)}
 
 
-def list_blocks(kind: str) -> list[Block]:
+@cache
+def list_blocks(kind: str) -> tuple[Block, ...]:
     """Return every block of one kind of file, in the order of the schema."""
     root = json_schema(kind)
     definitions = root["$defs"]
     files = [_resolved(each, definitions) for each in root.get("anyOf", [root])]
-    return [block for file in files for block in _walk(file, kind, _STUDY_VARIANTS.get(file["title"], ""), definitions)]
+    titled = [(file, _STUDY_VARIANTS.get(file["title"], "")) for file in files]
+    return tuple(block for file, variant in titled for block in _walk(file, kind, variant, definitions))
 
 
 class _Generator(GenerateJsonSchema):

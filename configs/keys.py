@@ -102,7 +102,7 @@ def _text(wanted: str | None) -> str:
     return "\n".join(parts)
 
 
-def _find(wanted: str | None) -> dict[str, list[Block]]:
+def _find(wanted: str | None) -> dict[str, Sequence[Block]]:
     """Return the blocks at and below a dotted path, by kind of file, with only the keys that are meant.
 
     Raises:
@@ -110,19 +110,19 @@ def _find(wanted: str | None) -> dict[str, list[Block]]:
     """
     from configs.json_schema import KINDS, list_blocks
 
-    every = {kind: list_blocks(kind) for kind in KINDS}
+    every: dict[str, Sequence[Block]] = {kind: list_blocks(kind) for kind in KINDS}
     if wanted is None:
         return every
     if wanted in KINDS:
         return {wanted: every[wanted]}
-    found = {kind: [part for block in blocks for part in _part(block, wanted)] for kind, blocks in every.items()}
-    found = {kind: blocks for kind, blocks in found.items() if blocks}
+    parts = {kind: [part for block in blocks for part in _part(block, wanted)] for kind, blocks in every.items()}
+    found = {kind: blocks for kind, blocks in parts.items() if blocks}
     if not found:
         known = {path for blocks in every.values() for block in blocks for path in (block.path, *_paths(block))}
         same_ending = sorted(path for path in known if path.endswith(f".{wanted}"))
         hint = f"did you mean {' or '.join(map(repr, same_ending))}?" if same_ending else nearest(wanted, known)
         raise UserError(f"{wanted}: no such block or key; {hint}")
-    return found
+    return dict(found)
 
 
 def _part(block: Block, wanted: str) -> list[Block]:

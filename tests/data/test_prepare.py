@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn.datasets import load_digits
 
 from configs.errors import UserError
 from configs.load import ROOT
@@ -52,6 +51,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 
 def test_the_digits_are_all_there_with_every_third_for_evaluation(tmp_path: Path) -> None:
     manifest = prepare(open_source("digits", Settings()), tmp_path / "d").manifest
+    from sklearn.datasets import load_digits  # takes half a second, in each process that collects this module
+
     digits = load_digits()
     assert (manifest.train.records, manifest.eval.records, len(manifest.class_names)) == (1198, 599, 10)
     evaluation = records(tmp_path / "d", "eval")

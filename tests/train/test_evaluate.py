@@ -43,8 +43,10 @@ def test_ranks_with_shards_of_any_size_agree_on_the_score_of_the_whole() -> None
         metric = MeanAuc(cpu_engine(), identity.rank)
         part = parts[identity.rank]
         if len(LOGITS[part]):
-            padded = [mx.nd.array(np.concatenate([array[part], np.full((2, 2), 1e9)])) for array in (LOGITS, LABELS)]
-            metric.add(*padded, len(LOGITS[part]))
+            logits, labels = (
+                mx.nd.array(np.concatenate([array[part], np.full((2, 2), 1e9)])) for array in (LOGITS, LABELS)
+            )
+            metric.add(logits, labels, len(LOGITS[part]))
         rows[identity.rank] = dict(metric.score(communicator).row)
         return 0
 

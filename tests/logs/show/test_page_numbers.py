@@ -12,6 +12,8 @@ import pytest
 from logs.__main__ import main
 from tests.logs import samples
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 def _page(out: Path, *runs: Path) -> str:
     assert main(["report", *map(str, runs), "--out", str(out)]) == 0

@@ -2,7 +2,6 @@ import json
 import re
 import shutil
 import subprocess
-from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -44,12 +43,6 @@ class Page(HTMLParser):
 
     def all(self, tag: str) -> list[dict[str, Any]]:
         return [attributes for name, attributes in self.tags if name == tag]
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write descriptions in place of drawings, which take most of a report's time."""
-    monkeypatch.setattr("logs.show.drawing.to_svg", lambda chart: f"<svg>{escape(chart.description)}</svg>")
 
 
 @pytest.fixture
