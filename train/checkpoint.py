@@ -170,7 +170,8 @@ class Checkpoints:
         def collect() -> SavedState:
             arrays = {f"weights/{name}": array for name, array in self.network.read_weights().items()}
             arrays |= {
-                f"momenta/{number}": self.engine.to_host(each) for number, each in enumerate(self.optimizer.momenta)
+                f"momenta/{number}": self.network.to_oihw(self.engine.to_host(each))
+                for number, each in enumerate(self.optimizer.momenta)
             }
             rows = np.stack([np.frombuffer(each, np.float32) for each in kept])
             ends = np.cumsum([0, *(each.size for each in statistics.values())])
@@ -245,12 +246,13 @@ class Origin:
         """Return the checkpoint's weights and the rank's statistics, or None if there is no checkpoint."""
         return None if self.checkpoint is None else weights_of(self.checkpoint, rank if self.has_own_states else None)
 
-    def restore_momenta(self, engine: Engine, optimizer: Optimizer) -> None:
+    def restore_momenta(self, engine: Engine, network: Trainee, optimizer: Optimizer) -> None:
         """Set the optimizer's state to that of the checkpoint, if there is one, bit for bit."""
         if self.checkpoint is None:
             return
         for number, momentum in enumerate(optimizer.momenta):
-            engine.overwrite(momentum, engine.from_host(self.checkpoint.arrays[f"momenta/{number}"]))
+            values = network.from_oihw(self.checkpoint.arrays[f"momenta/{number}"])
+            engine.overwrite(momentum, engine.from_host(values))
 
     def source_state(self, rank: int) -> bytes:
         """Return the state of the rank's source of images, empty if there is no checkpoint."""

@@ -107,7 +107,7 @@ def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -
         with ledger.phase("warm-up"):
             warm_up(rank.engine, rank.model, rank.communicator, rank.plan.per_rank_batch_size, images.image_type)
             rank.model.weights.clear()  # 0.1 GB for ResNet-50; the network has them
-            origin.restore_momenta(rank.engine, rank.model.optimizer)
+            origin.restore_momenta(rank.engine, rank.model.network, rank.model.optimizer)
         with ledger.phase("compare weights"):
             _common_checksum(rank, "before the run")
             hosts = rank.communicator.gather_bytes("hosts", identity.host.encode())

@@ -53,6 +53,11 @@ class Parts:
     def read_statistics(self) -> Mapping[str, np.ndarray]:
         return STATISTICS
 
+    def to_oihw(self, stored: np.ndarray) -> np.ndarray:
+        return stored.T
+
+    from_oihw = to_oihw
+
     def state(self) -> bytes:
         return b"where rank 0 reads"
 
@@ -135,7 +140,7 @@ def test_a_rank_that_was_stopped_gets_its_own_statistics_and_place_and_everybody
     parts = Parts()
     for momentum in parts.momenta:
         momentum[:] = -1
-    origin.restore_momenta(cast(Engine, parts), cast(Any, parts))
+    origin.restore_momenta(cast(Engine, parts), cast(Any, parts), cast(Any, parts))
     for momentum, kept in zip(parts.momenta, MOMENTA, strict=True):
         np.testing.assert_array_equal(momentum, kept)
 

@@ -102,6 +102,12 @@ class Trainee(Protocol):
     def read_statistics(self) -> dict[str, np.ndarray]:
         """Copy the running statistics to the host, float32; waits for the last backward."""
 
+    def to_oihw(self, stored: np.ndarray) -> np.ndarray:
+        """Return a host copy of an array that has a weight's shape, such as a momentum, in OIHW."""
+
+    def from_oihw(self, values: np.ndarray) -> np.ndarray:
+        """Undo `to_oihw`."""
+
 
 class Optimizer(Protocol):
     """The optimizer of one rank."""

@@ -95,14 +95,14 @@ class Trainer:
 
     def state(self) -> State:
         """Copy what the last step left."""
-        momenta = [self.engine.to_host(each) for each in self.optimizer.momenta]
+        momenta = [self.network.to_oihw(self.engine.to_host(each)) for each in self.optimizer.momenta]
         return State(self.network.read_weights(), self.network.read_statistics(), momenta)
 
     def restore(self, state: State) -> None:
         """Continue from a state of any engine."""
         self.network.load_weights({**state.weights, **state.statistics})
         for momentum, values in zip(self.optimizer.momenta, state.momenta, strict=True):
-            self.engine.overwrite(momentum, self.engine.from_host(values))
+            self.engine.overwrite(momentum, self.engine.from_host(self.network.from_oihw(values)))
 
 
 def trained(name: str, overrides: Sequence[str], steps: int = STEPS, *, nudged: bool = False) -> Trained:

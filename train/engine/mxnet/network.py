@@ -30,6 +30,8 @@ __all__ = ["TrainedNetwork"]
 Array = Any
 """An MXNet NDArray; MXNet carries no types."""
 
+_IMAGE_AXES = 4
+
 
 class TrainedNetwork:
     """The network as one rank holds it: parameters, gradients, batch-norm statistics.
@@ -109,7 +111,7 @@ class TrainedNetwork:
         return next(each.shape[0] for each in self.parameters if each.name == gamma)
 
     def _stored_shape(self, parameter: Parameter) -> tuple[int, ...]:
-        return _to_layout(np.empty(parameter.shape, np.bool_), self._layout).shape
+        return self.from_oihw(np.empty(parameter.shape, np.bool_)).shape
 
     @property
     def statistics(self) -> Sequence[Array]:
@@ -188,7 +190,7 @@ class TrainedNetwork:
         assert set(weights) - set(self._statistics) == {each.name for each in self.parameters}
         for each, weight, master in zip(self.parameters, self.weights, self.masters, strict=True):
             # Copied from a new array, because oneDNN may keep the old array in a memory order of its own.
-            mx.nd.array(_to_layout(weights[each.name], self._layout)).copyto(master)
+            mx.nd.array(self.from_oihw(weights[each.name])).copyto(master)
             if weight is not master:
                 master.copyto(weight)
         self._settle()
@@ -207,18 +209,18 @@ class TrainedNetwork:
     def each_weight(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the items of `read_weights` one by one, so that only one copy exists at a time."""
         for each, array in zip(self.parameters, self.masters, strict=True):
-            yield each.name, _from_layout(array.asnumpy(), self._layout)
+            yield each.name, self.to_oihw(array.asnumpy())
+
+    def to_oihw(self, stored: np.ndarray) -> np.ndarray:
+        """Return a host copy of an array that has a weight's shape, such as a momentum, in OIHW."""
+        is_nhwc = self._layout == "NHWC" and stored.ndim == _IMAGE_AXES
+        return np.ascontiguousarray(stored.transpose(0, 3, 1, 2)) if is_nhwc else stored
+
+    def from_oihw(self, values: np.ndarray) -> np.ndarray:
+        """Return values in the order that a convolution of the layout stores: OHWI for NHWC, else OIHW."""
+        is_nhwc = self._layout == "NHWC" and values.ndim == _IMAGE_AXES
+        return np.ascontiguousarray(values.transpose(0, 2, 3, 1)) if is_nhwc else values
 
 
 def _is_half(parameter: Any) -> bool:
     return bool(parameter.dtype == np.float16)
-
-
-def _to_layout(weight: np.ndarray, layout: str) -> np.ndarray:
-    """Return a weight in the order that a convolution of ``layout`` stores: OHWI for NHWC, else OIHW."""
-    return np.ascontiguousarray(weight.transpose(0, 2, 3, 1)) if layout == "NHWC" and weight.ndim == 4 else weight  # noqa: PLR2004
-
-
-def _from_layout(weight: np.ndarray, layout: str) -> np.ndarray:
-    """Return a stored weight in OIHW."""
-    return np.ascontiguousarray(weight.transpose(0, 3, 1, 2)) if layout == "NHWC" and weight.ndim == 4 else weight  # noqa: PLR2004

@@ -141,6 +141,12 @@ class TimedNetwork:
         """Copy the running statistics to the host."""
         return {name: self._engine.to_host(array) for name, array in self._statistics.items()}
 
+    def to_oihw(self, stored: np.ndarray) -> np.ndarray:
+        """Return the array, which is a vector."""
+        return stored
+
+    from_oihw = to_oihw
+
 
 class TimedOptimizer:
     """See `train.engine.protocol.Optimizer`; it waits for the sums, then for the update.

@@ -250,3 +250,9 @@ class TrainedNetwork:
         """Yield the items of `read_weights` one by one, so that only one copy exists at a time."""
         for each, master in zip(self.parameters, self.masters, strict=True):
             yield each.name, np.array(master.cpu().numpy(), order="C")
+
+    def to_oihw(self, stored: np.ndarray) -> np.ndarray:
+        """Return the array: its shape is that of OIHW in both layouts."""
+        return stored
+
+    from_oihw = to_oihw
