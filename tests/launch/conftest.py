@@ -9,7 +9,7 @@ import pytest
 
 from configs.load import ROOT
 
-_NEEDED = ("run.sh", "pyproject.toml", "requirements.lock", "configs", "launch")
+_NEEDED = ("run.sh", "pyproject.toml", "requirements.lock", "requirements-torch.lock", "configs", "launch")
 
 
 @pytest.fixture
