@@ -1,4 +1,4 @@
-"""The communicator over Horovod. With `launch.start.rendezvous`, the only importer of Horovod outside the benches."""
+"""The communicator over Horovod: the only importer of Horovod outside the benches."""
 
 from __future__ import annotations
 

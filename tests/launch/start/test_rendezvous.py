@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from launch.start import store
-from launch.start.rendezvous import serve_rendezvous
+from launch.start import key_value_server, rendezvous, store
+from launch.start.key_value_server import serve_values
 
 _LISTENS = "0A"
 
@@ -18,10 +23,43 @@ def _addresses(port: int) -> set[str]:
     return {row[1].split(":")[0] for row in rows if row[3] == _LISTENS and int(row[1].split(":")[1], 16) == port}
 
 
-@pytest.mark.parametrize(("is_local", "address"), [(True, "0100007F"), (False, "00000000")])
-def test_the_rendezvous_of_one_machine_is_out_of_reach_of_others(is_local: bool, address: str) -> None:
-    with serve_rendezvous(1, 2, is_local=is_local) as port:
-        assert _addresses(port) == {address}
+@pytest.mark.parametrize(
+    ("port_of", "address"),
+    [
+        (lambda: rendezvous.local_ranks(2), "0100007F"),
+        (lambda: rendezvous.serve(1, 2), "00000000"),
+    ],
+)  # fmt: skip
+def test_the_rendezvous_of_one_machine_is_out_of_reach_of_others(port_of: Any, address: str) -> None:
+    with port_of() as found:
+        variables = found(0).variables if callable(found) else found
+        assert _addresses(int(variables["HOROVOD_GLOO_RENDEZVOUS_PORT"])) == {address}
+
+
+def _ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request(method, path, body)
+    answer = connection.getresponse()
+    with closing(connection):
+        return answer.status, answer.read()
+
+
+def test_a_question_is_held_until_its_value_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve_values("127.0.0.1") as port, ThreadPoolExecutor() as pool:
+        asked = pool.submit(_ask, port, "GET", "/global/1")
+        late = pool.submit(_ask, port, "GET", "/global/10")
+        time.sleep(0.05)
+        assert not asked.done()
+        assert _ask(port, "PUT", "/global/1", bytes(100_000)) == (200, b"")
+        assert asked.result() == (200, bytes(100_000))
+        assert _ask(port, "GET", "/global/1") == (200, bytes(100_000))
+        monkeypatch.setattr(key_value_server, "_HOLD_S", 0.01)
+        assert _ask(port, "DELETE", "/global/1") == (200, b"")
+        assert _ask(port, "GET", "/global/1")[0] == 404, "a rank that gives up must hear so"
+        assert _ask(port, "POST", "/global/1")[0] == 400
+        assert not late.done()
+        assert _ask(port, "PUT", "/global/10", b"") == (200, b"")
+        assert late.result() == (200, b"")
 
 
 def test_the_store_of_one_machine_is_opened_on_the_loopback_before_any_rank_starts() -> None:
