@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from configs.errors import ConfigError
 from configs.section import Section
 
-__all__ = ["FAULTS", "Fault", "Rehearsal", "Waits"]
+__all__ = ["FAULTS", "MOST_SLOW", "Fault", "Rehearsal", "Waits"]
 
 FAULTS = {
     "kill": "the rank dies",
@@ -19,6 +19,8 @@ FAULTS = {
     "error": "the rank's step fails",
 }
 """What a rehearsal can do to a rank, and what it means."""
+MOST_SLOW = 1000
+"""Highest factor of a slow rank."""
 _FAULT = re.compile(r"(?P<kind>[a-z]+)@(?P<step>0|[1-9]\d{0,8}):(?P<rank>\d{1,6})")
 
 
@@ -99,8 +101,10 @@ class Rehearsal(Section):
     @classmethod
     def _slow_ranks_are_numbers(cls, values: dict[str, float]) -> dict[str, float]:
         for rank, factor in values.items():
-            if not rank.isdecimal() or not 0 < factor <= 1000:  # noqa: PLR2004
-                raise ConfigError("rehearsal.slow_ranks", f"{rank}:{factor}", "RANK: FACTOR, above 0 and at most 1000")
+            if not rank.isdecimal() or not 0 < factor <= MOST_SLOW:
+                raise ConfigError(
+                    "rehearsal.slow_ranks", f"{rank}:{factor}", f"RANK: FACTOR, above 0 and at most {MOST_SLOW}"
+                )
         return values
 
     def faults_of(self, rank: int) -> list[Fault]:

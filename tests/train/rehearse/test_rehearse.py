@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,8 +86,21 @@ def test_the_invented_accuracy_reaches_the_target_with_the_last_epoch_only() -> 
     assert invented_top1(1, None) == (0.9,)
 
 
-def test_ranks_that_do_not_divide_the_batch_are_refused() -> None:
+def test_what_does_not_fit_the_run_is_refused_in_one_line() -> None:
     with pytest.raises(UserError, match="--ranks: got 5, allowed: a divisor of the global batch 86016"):
         rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=5)
+    for words, message in {
+        ("faults", "melt@3:1"): "--fail: got 'melt@3:1', allowed: WHAT@STEP:RANK",
+        ("faults", "kill@3:64"): "--fail: got 'kill@3:64', allowed: a rank from 0 to 63 and a step from 1 to 1339",
+        ("faults", "kill@1340:0"): "--fail: got 'kill@1340:0', allowed: a rank",
+        ("slow_ranks", "64:2"): "--slow: got '64:2', allowed: RANK:FACTOR with a rank from 0 to 63",
+        ("slow_ranks", "1:0"): "--slow: got '1:0'",
+        ("slow_ranks", "1:x"): "--slow: got '1:x'",
+    }.items():
+        given: Any = {words[0]: [words[1]]}
+        with pytest.raises(UserError, match=message):
+            rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=64, **given)
+    with pytest.raises(UserError, match=r"cluster\.rehearsal\.shrink: got 0"):
+        rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=64, shrink=0)
     with pytest.raises(UserError, match="--ranks: got 3, allowed: a multiple of --nodes 2"):
         rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=3, nodes=2)
