@@ -20,6 +20,19 @@ __all__ = ["TimedNetwork", "TimedOptimizer"]
 
 _LOSS = 1.0
 """Invented loss of an image."""
+_TICK_S = 1e-3
+"""Longest time by which a gradient arrives late, so that a rank wakes up for several at once: waking up costs as much
+processor as all else that the step of a rehearsed rank does."""
+
+
+def _grouped(ends_s: Sequence[float], tick_s: float) -> list[tuple[float, list[int]]]:
+    """Return the gradients that arrive within a tick of each other, with the arrival of the last one of each group."""
+    groups: list[tuple[float, list[int]]] = []
+    for index in sorted(range(len(ends_s)), key=lambda index: (-ends_s[index], index)):
+        if not groups or groups[-1][0] - ends_s[index] >= tick_s:
+            groups.append((ends_s[index], []))
+        groups[-1][1].insert(0, index)
+    return groups[::-1]
 
 
 class TimedNetwork:
@@ -69,8 +82,7 @@ class TimedNetwork:
             for moment in ("mean", "var")
             if layer.kind == "bn"
         }
-        ends = rehearsal.waits.gradients_s
-        self._order = sorted(range(len(ends)), key=lambda index: (ends[index], -index))
+        self._groups = _grouped(rehearsal.waits.gradients_s, _TICK_S * rehearsal.speed)
 
     @property
     def statistics(self) -> Sequence[Array]:
@@ -89,9 +101,9 @@ class TimedNetwork:
         """Wait for each gradient and call ``arrived`` when it would be computed; last layers come first."""
         begin, marked = self._device.begin(), self.gradients[self.step % len(self.gradients)]
         self._engine.overwrite(marked, self._engine.flag(marked, is_set=True))
-        for index in self._order:
-            self._device.work_until(begin, self._waits.gradients_s[index])
-            if arrived is not None:
+        for end_s, indices in self._groups:
+            self._device.work_until(begin, end_s)
+            for index in indices if arrived is not None else ():
                 arrived(index)
 
     def check_sum(self) -> None:
@@ -169,8 +181,7 @@ class TimedOptimizer:
 
     def update(self, hyper: HyperParameters) -> None:
         """Wait for every gradient's sum, and then for the update."""
-        for gradient in self._network.gradients:
-            self._engine.wait(gradient)
+        self._engine.wait_all()  # A wait for each gradient would cost a rank a millisecond of its processor.
         self._network.check_sum()
         self._device.work(self._update_s)
         self._network.step = hyper.step + 1
