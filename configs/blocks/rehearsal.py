@@ -10,13 +10,18 @@ from pydantic import Field, field_validator
 from configs.errors import ConfigError
 from configs.section import Section
 
-__all__ = ["FAULTS", "MOST_SLOW", "Fault", "Rehearsal", "Waits"]
+__all__ = ["FAULTS", "MOST_SLOW", "SLOWER", "Fault", "Rehearsal", "Waits"]
 
+SLOWER = 10
+"""Factor by which a rank computes longer after the fault ``slow``."""
 FAULTS = {
     "kill": "the rank dies",
     "silence": "the rank stops computing and answers nothing",
     "notice": "the rank is told to stop, as by a scheduler before the end of the job",
     "error": "the rank's step fails",
+    "slow": f"the rank computes {SLOWER} times longer from then on",
+    "link": "the rank's connections to all other ranks break",
+    "disk": "the rank may write no more into any file",
 }
 """What a rehearsal can do to a rank, and what it means."""
 MOST_SLOW = 1000

@@ -74,6 +74,11 @@ class ReportedRun:
             return TARGET_TOP1
         return self.record.target
 
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether ranks waited instead of computing, so that the accuracies are invented."""
+        return bool(self.summary.get("is_rehearsal")) or "cluster.rehearsal.shrink" in self.settings
+
     @cached_property
     def comparison(self) -> ReferenceComparison:
         """How the run's epochs compare with MLPerf's reference."""

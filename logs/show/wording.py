@@ -21,6 +21,9 @@ _SUBMISSION_RUNS = 5
 """MLPerf scores the mean of five runs without the fastest and the slowest, the olympic mean."""
 _SILENT_S = 600.0
 """A run without an end whose files were last written longer ago is not called running."""
+_REHEARSED = (
+    "This run is a rehearsal and no result: ranks waited instead of computing, and the accuracies are invented."
+)
 _UNLIKE = 0.01
 """A number of training images that is further from ImageNet's is not ImageNet's."""
 
@@ -90,12 +93,14 @@ def _differing(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def _is_success(run: ReportedRun) -> bool:
-    return (run.summary.get("status") or run.record.status) == "success"
+    return not run.is_rehearsal and (run.summary.get("status") or run.record.status) == "success"
 
 
 def state_of(run: ReportedRun) -> tuple[str, bool | None]:
     """Return what a run's outcome is called, and whether it is good; None if it is neither good nor bad."""
     status = str(run.summary.get("status") or run.record.status or "")
+    if run.is_rehearsal:
+        return f"rehearsal: {status or 'running'}", None
     if status in ("success", "aborted"):
         return status, status == "success"
     if run.record.began_s is None:
@@ -114,7 +119,7 @@ def _is_written_now(run: ReportedRun) -> bool:
 def notes_of(run: ReportedRun) -> list[str]:
     """Return the notes on a run, each a sentence."""
     record = run.record
-    notes = []
+    notes = [_REHEARSED] if run.is_rehearsal else []
     if failure := run.summary.get("failure"):
         notes.append(f"The run ended early: {failure}.")
     if not record.is_of_images:

@@ -66,7 +66,12 @@ def build_model(
 
 
 def _first_weights(engine: Engine, recipe: Recipe, cluster: Cluster, table: Network) -> dict[str, np.ndarray]:
-    """Draw the weights from the seed; a file of parameters, if the recipe names one, replaces them."""
+    """Draw the weights from the seed; a file of parameters, if the recipe names one, replaces them.
+
+    The short tensors of a rehearsal begin as the drawn ones, whatever the recipe names.
+    """
+    if cluster.rehearsal is not None:
+        return initial_weights(table, recipe.model, recipe.run.seed, cluster.rehearsal.shrink)
     drawn = initial_weights(table, recipe.model, recipe.run.seed)
     if recipe.model.parameters is None:
         return drawn

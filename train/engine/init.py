@@ -24,29 +24,36 @@ class WeightsDiffer(RuntimeError):
     """Ranks hold different weights; the message names the ranks."""
 
 
-def initial_weights(network: Network, model: Model, seed: int) -> dict[str, np.ndarray]:
+def initial_weights(network: Network, model: Model, seed: int, shrink: int = 1) -> dict[str, np.ndarray]:
     """Return every parameter by name, float32, in OIHW.
 
     Weights are N(0, 2 / fan-in) (He et al., arXiv:1502.01852), the classifier's N(0, classifier_std), biases and
     betas 0, gammas 1, save the last of each block with ``zero_gamma`` (Goyal et al., arXiv:1706.02677).
+
+    Args:
+        network: The layers.
+        model: The recipe's block.
+        seed: The seed of the run.
+        shrink: If above 1, return only the beginning of each parameter, flat and so many times shorter.
     """
     last_gammas = {f"{layer.name}_gamma" for layer in network.layers if layer.ends_block and model.zero_gamma}
     stds = {each.name: math.sqrt(2 / (each.size / each.shape[0])) for each in network.parameters}
     stds |= {each.name: model.classifier_std for each in network.layers[-1].parameters}
     with ThreadPoolExecutor() as pool:  # NumPy releases the interpreter lock while it draws.
         drawn = pool.map(
-            lambda each: _draw(each, stds[each.name], seed, each.name in last_gammas), network.parameters
+            lambda each: _draw(each, stds[each.name], seed, each.name in last_gammas, shrink), network.parameters
         )  # fmt: skip
         return {each.name: array for each, array in zip(network.parameters, drawn, strict=True)}
 
 
-def _draw(parameter: Parameter, std: float, seed: int, is_last_gamma: bool) -> np.ndarray:
+def _draw(parameter: Parameter, std: float, seed: int, is_last_gamma: bool, shrink: int) -> np.ndarray:
+    shape = parameter.shape if shrink == 1 else (max(1, parameter.size // shrink),)
     if parameter.kind != "weight":
         value = 1.0 if parameter.kind == "gamma" and not is_last_gamma else 0.0
-        return np.full(parameter.shape, value, np.float32)
+        return np.full(shape, value, np.float32)
     key = hashlib.blake2b(f"{seed}/weights/{parameter.name}".encode(), digest_size=16).digest()
     stream = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
-    weights = stream.standard_normal(parameter.shape, np.float32)
+    weights = stream.standard_normal(shape, np.float32)
     weights *= np.float32(std)
     return weights
 

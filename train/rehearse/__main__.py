@@ -13,10 +13,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from configs.arguments import Parser
 from configs.errors import UserError
 from configs.programs import Program, command_of
+
+if TYPE_CHECKING:
+    from configs.schema import Cluster, Recipe
 
 __all__ = ["main"]
 
@@ -43,14 +47,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rehearse(options: argparse.Namespace) -> int:
-    from configs.load import dump, load_both, resolve_path  # noqa: PLC0415
-    from train.rehearse.rehearsal_text import comparison_text, described_step  # noqa: PLC0415
-    from train.rehearse.rehearsed_run import rehearsed_run  # noqa: PLC0415
+    from configs.load import load_both, resolve_path  # noqa: PLC0415
+    from train.rehearse.rehearsal_text import (  # noqa: PLC0415
+        comparison_text,
+        described_step,
+        rehearsed_steps,
+        validation_text,
+    )
 
     described = load_both(options.recipe, options.cluster, options.overrides)
-    recipe, cluster = rehearsed_run(
+    runs = [_rehearsed(described, options, ranks) for ranks in _numbers_of_ranks(options)]
+    recipe, cluster = runs[-1]
+    folder = Path(options.run_dir) if options.run_dir else _new_folder(resolve_path(cluster.paths.runs), recipe.name)
+    rows = []
+    for recipe, cluster in runs:
+        part = folder / f"ranks-{cluster.world_size}" if options.validate else folder
+        if status := _run(recipe, cluster, part):
+            return status
+        sys.stdout.write(comparison_text(part, cluster, described_step(*described)))
+        rows.append(rehearsed_steps(part, cluster))
+    if options.validate:
+        sys.stdout.write(validation_text(rows))
+    return 0
+
+
+def _numbers_of_ranks(options: argparse.Namespace) -> list[int]:
+    """Return the numbers of ranks to rehearse with: --ranks; to validate also 2, 4, 8 and so on below."""
+    if not options.validate:
+        return [options.ranks]
+    if options.nodes > 1:
+        raise UserError("--validate: got --nodes above 1, allowed: one node")
+    return [*(1 << power for power in range(1, 20) if 1 << power < options.ranks), options.ranks]
+
+
+def _rehearsed(described: tuple[Recipe, Cluster], options: argparse.Namespace, ranks: int) -> tuple[Recipe, Cluster]:
+    from train.rehearse.rehearsed_run import rehearsed_run  # noqa: PLC0415
+
+    return rehearsed_run(
         *described,
-        ranks=options.ranks,
+        ranks=ranks,
         nodes=options.nodes,
         launcher=options.launcher,
         shrink=options.shrink,
@@ -58,15 +93,16 @@ def _rehearse(options: argparse.Namespace) -> int:
         slow_ranks=options.slow,
         faults=options.fail,
     )
-    folder = Path(options.run_dir) if options.run_dir else _new_folder(resolve_path(cluster.paths.runs), recipe.name)
+
+
+def _run(recipe: Recipe, cluster: Cluster, folder: Path) -> int:
+    from configs.load import dump  # noqa: PLC0415
+
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as temporary:
         config = Path(temporary) / "config.yaml"
         config.write_text(dump(recipe, cluster), encoding="utf-8")
         command = command_of(Program.TRAIN_VERB, "train", str(config), "--run-dir", str(folder))
-        status = subprocess.run(command, check=False).returncode
-    if status == 0:
-        sys.stdout.write(comparison_text(folder, cluster, described_step(*described)))
-    return status
+        return subprocess.run(command, check=False).returncode
 
 
 def _new_folder(runs: Path, recipe: str) -> Path:
@@ -99,7 +135,12 @@ def _parser() -> Parser:
         metavar="WHAT@STEP:RANK",
         action="append",
         default=[],
-        help="a fault on purpose: kill, silence, notice or error; repeatable",
+        help="a fault on purpose before a step: kill, silence, notice, error, slow, link or disk; repeatable",
+    )
+    parser.add_argument(
+        "--validate",
+        action="store_true",
+        help="rehearse with 2, 4, 8, ... up to N ranks; print predictions beside them",
     )
     parser.add_argument("--run-dir", metavar="DIR", help="the run folder (default: a new one in runs)")
     parser.add_argument(

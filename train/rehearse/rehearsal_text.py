@@ -1,16 +1,61 @@
-"""A rehearsed run beside the prediction for the described machine, in words."""
+"""Rehearsed runs beside the predictions for them and for the described machine, in words."""
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 
 from configs.schema import Cluster, Recipe
-from logs.folder import read_summary
+from logs.folder import STARTUP_FILE, Summary, read_summary
+from logs.usage import SAMPLES_FILE, USAGE_FILE
 from train.sim.constants import load_calibration
 from train.sim.forecast import make_scenario, time_step
 from train.sim.step_time import StepTime
 
-__all__ = ["comparison_text", "described_step"]
+__all__ = ["RehearsedSteps", "comparison_text", "described_step", "rehearsed_steps", "validation_text"]
+
+_AGREES = 0.1
+"""Largest difference between a rehearsed step and its prediction that counts as agreement."""
+_BUSY = 0.7
+"""Share of this machine's processors from which on ranks wait for them."""
+_LONGEST_PHASES = 4
+
+
+@dataclass(frozen=True)
+class RehearsedSteps:
+    """The steps of a rehearsal, times in seconds.
+
+    Attributes:
+        ranks: Number of ranks.
+        step_s: Mean time of a step.
+        compute_s: Waits of a step, on a rank that is not slow.
+        negotiation_s: What Horovod's interval costs a step: the last bucket waits for half an interval, on average.
+        busy: Share of this machine's processors that were busy, with ranks and with all else.
+        cpu_s: Processor time of a rank and step.
+    """
+
+    ranks: int
+    step_s: float
+    compute_s: float
+    negotiation_s: float
+    busy: float
+    cpu_s: float
+
+    @property
+    def predicted_s(self) -> float:
+        """Return the step's time on a machine whose processors are not the limit."""
+        return self.compute_s + self.negotiation_s
+
+    @property
+    def verdict(self) -> str:
+        """Return whether prediction and rehearsal agree, and why not."""
+        if abs(self.step_s / self.predicted_s - 1) <= _AGREES:
+            return "agree"
+        return "the processors are the limit" if self.busy > _BUSY else "differ"
 
 
 def described_step(recipe: Recipe, cluster: Cluster) -> StepTime:
@@ -19,29 +64,82 @@ def described_step(recipe: Recipe, cluster: Cluster) -> StepTime:
     return time_step(make_scenario(recipe, cluster, calibration), calibration)
 
 
+def rehearsed_steps(folder: Path, cluster: Cluster) -> RehearsedSteps:
+    """Return what the steps of a rehearsal that has ended took, from its run folder and its cluster."""
+    rehearsal, summary = cluster.rehearsal, read_summary(folder)
+    assert rehearsal is not None
+    assert summary.images_per_s is not None
+    assert summary.global_batch_size is not None
+    assert summary.world_size is not None
+    assert summary.steps is not None
+    waits, usage = rehearsal.waits, json.loads((folder / USAGE_FILE).read_text(encoding="utf-8"))
+    cpu_s = sum(usage["cpu_s"])
+    return RehearsedSteps(
+        ranks=summary.world_size,
+        step_s=summary.global_batch_size / summary.images_per_s,
+        compute_s=(waits.forward_s + max(waits.gradients_s) + waits.update_s) / rehearsal.speed,
+        negotiation_s=cluster.communication.cycle_time_ms / 2e3 if summary.world_size > 1 else 0.0,
+        busy=_busy(folder),
+        cpu_s=cpu_s / summary.world_size / summary.steps,
+    )
+
+
+def _busy(folder: Path) -> float:
+    """Return the share of this machine's processors that were busy during a run, 0 if it was not sampled."""
+    file = folder / SAMPLES_FILE
+    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines()) if file.is_file() else ()
+    busy = [row["machine_busy_cores"] for row in rows]
+    return mean(busy) / (os.cpu_count() or 1) if busy else 0.0
+
+
 def comparison_text(folder: Path, cluster: Cluster, described: StepTime) -> str:
-    """Return what a rehearsal's steps took, beside its waits and beside the described machine's prediction.
+    """Return what a rehearsal took, beside its waits and beside the described machine's prediction.
 
     Args:
         folder: The run folder of a rehearsal that has ended.
         cluster: The rehearsal's cluster.
         described: The predicted step of the described machine.
     """
-    assert cluster.rehearsal is not None
-    summary, rehearsal = read_summary(folder), cluster.rehearsal
-    assert summary.images_per_s is not None
-    assert summary.global_batch_size is not None
-    waits = rehearsal.waits
-    compute_ms = 1e3 * (waits.forward_s + max(waits.gradients_s) + waits.update_s) / rehearsal.speed
-    step_ms = 1e3 * summary.global_batch_size / summary.images_per_s
+    summary, steps = read_summary(folder), rehearsed_steps(folder, cluster)
     exposed = "not measured"
     if summary.comm_exposed_fraction is not None:
-        exposed = f"{100 * summary.comm_exposed_fraction:.0f} % of the step"
-    return (
-        f"rehearsed: {summary.steps} steps of {step_ms:.1f} ms on {summary.world_size} ranks of this machine; "
-        f"{compute_ms:.1f} ms of them are the described GPU's compute at speed {rehearsal.speed:g}; "
-        f"exposed communication {exposed}\n"
+        exposed = f"{1e3 * steps.step_s * summary.comm_exposed_fraction:.1f} ms"
+    lines = [
+        f"rehearsed: {summary.steps} steps of {1e3 * steps.step_s:.1f} ms on {steps.ranks} ranks of this machine: "
+        f"waits {1e3 * steps.compute_s:.1f} ms, exposed communication {exposed}",
+        f"predicted for these ranks: {1e3 * steps.predicted_s:.1f} ms, of which {1e3 * steps.negotiation_s:.1f} are "
+        f"half an interval of Horovod's negotiation: {steps.verdict}",
+        f"processors: {100 * steps.busy:.0f} % busy, with ranks {1e3 * steps.cpu_s:.1f} ms a rank and step",
+        *_stragglers(summary),
+        f"start-up of rank 0: {_startup(folder)}",
         f"predicted for the described machine: {1e3 * described.total_s:.1f} ms a step, of which compute "
-        f"{1e3 * described.compute_s:.1f} and exposed communication {1e3 * described.exposed_s:.1f}\n"
-        "The accuracies are invented: this run is a rehearsal and no result.\n"
-    )
+        f"{1e3 * described.compute_s:.1f} and exposed communication {1e3 * described.exposed_s:.1f}",
+        "The accuracies are invented: this run is a rehearsal and no result.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _stragglers(summary: Summary) -> list[str]:
+    if summary.slowest_rank is None or summary.rank_excess is None:
+        return []
+    return [f"slowest rank: {summary.slowest_rank}, {100 * summary.rank_excess:.0f} % longer than the median rank"]
+
+
+def _startup(folder: Path) -> str:
+    """Return the length of the start-up and its longest phases."""
+    ledger = json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))
+    lengths = {row["phase"]: row["end_s"] - row["begin_s"] for row in ledger["phases"]}
+    longest = sorted(lengths, key=lambda phase: -lengths[phase])[:_LONGEST_PHASES]
+    return f"{ledger['elapsed_s']:.1f} s, longest " + ", ".join(f"{phase} {lengths[phase]:.1f}" for phase in longest)
+
+
+def validation_text(rows: Sequence[RehearsedSteps]) -> str:
+    """Return a table of rehearsals of the same run on different numbers of ranks, beside their predictions."""
+    lines = ["ranks  predicted ms  rehearsed ms  difference  processors busy  ms of processor a rank and step"]
+    lines += [
+        f"{row.ranks:5d}  {1e3 * row.predicted_s:12.1f}  {1e3 * row.step_s:12.1f}  "
+        f"{100 * (row.step_s / row.predicted_s - 1):+9.0f} %  {100 * row.busy:13.0f} %  {1e3 * row.cpu_s:10.1f}  "
+        f"{row.verdict}"
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"

@@ -38,6 +38,7 @@ def test_a_mean_is_of_runs_that_are_alike_only() -> None:
         (_run(), "success"),
         (_run(status="aborted"), "aborted"),
         (_run(drop="run_stop"), "no end in the log"),
+        (_run(settings={"cluster.rehearsal.shrink": 256}), "rehearsal: success"),
         (_run(drop="run_st"), "no run"),
     ],
 )

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from configs.blocks.rehearsal import FAULTS
 from configs.errors import UserError
 from configs.load import ROOT, load_both
 from configs.plan import plan_run
 from logs.folder import read_summary
 from logs.judge.compliance import judge
+from train.rehearse.__main__ import _parser
 from train.rehearse.described_waits import invented_top1, waits_of
+from train.rehearse.rehearsal_text import RehearsedSteps, validation_text
 from train.rehearse.rehearsed_run import rehearsed_run
 
 
@@ -53,11 +58,27 @@ def test_a_rehearsal_reaches_its_invented_target_and_is_refused_as_a_result(tmp_
 
 
 @pytest.mark.ranks
-def test_a_rank_that_dies_on_purpose_is_named(tmp_path: Path) -> None:
-    done = _rehearse(tmp_path / "run", "--fail", "kill@20:1")
+def test_a_broken_link_ends_the_run(tmp_path: Path) -> None:
+    done = _rehearse(tmp_path / "run", "--fail", "link@20:1")
     assert done.returncode == 1
-    assert "rank 1" in done.stdout + done.stderr
+    assert "rank" in done.stdout + done.stderr
     assert json.loads((tmp_path / "run/summary.json").read_text(encoding="utf-8"))["status"] == "aborted"
+
+
+def test_every_fault_is_in_the_help_and_on_the_page() -> None:
+    page = (ROOT / "docs/rehearsal.md").read_text(encoding="utf-8")
+    for what in FAULTS:
+        assert re.search(rf"\b{what}\b", _parser().format_help())
+        assert f"| `{what}` |" in page
+
+
+def test_a_rehearsal_is_beside_its_prediction() -> None:
+    idle = RehearsedSteps(8, step_s=0.057, compute_s=0.05, negotiation_s=0.004, busy=0.3, cpu_s=0.002)
+    busy = replace(idle, step_s=0.1, busy=0.95)
+    assert [each.verdict for each in (idle, busy, replace(busy, busy=0.3))] == [
+        "agree", "the processors are the limit", "differ",
+    ]  # fmt: skip
+    assert validation_text([busy]).splitlines()[1].split()[:4] == ["8", "54.0", "100.0", "+85"]
 
 
 def test_the_waits_of_the_record_are_those_of_its_gpu() -> None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import socket
+import stat
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
-from configs.blocks.rehearsal import Fault
+from configs.blocks.rehearsal import SLOWER, Fault
 
 __all__ = ["Course", "Device", "strike"]
+
+
+_SIGNALS = {"kill": signal.SIGKILL, "silence": signal.SIGSTOP, "notice": signal.SIGTERM}
 
 
 class Device:
@@ -25,6 +33,10 @@ class Device:
     def __init__(self, factor: float) -> None:
         self._factor = factor
         self._free = 0.0
+
+    def slow_down(self, factor: float) -> None:
+        """Take ``factor`` times longer from now on."""
+        self._factor *= factor
 
     def begin(self) -> float:
         """Return the moment at which new work begins: now, or when the device is free."""
@@ -58,9 +70,25 @@ class Course:
         return count
 
 
-def strike(fault: Fault) -> None:
-    """Do to this process what a fault says."""
+def strike(fault: Fault, device: Device) -> None:
+    """Do to this process, or to its device, what a fault says."""
     if fault.kind == "error":
         raise RuntimeError(f"rehearsed error in step {fault.step} of rank {fault.rank}")
-    number = {"kill": signal.SIGKILL, "silence": signal.SIGSTOP, "notice": signal.SIGTERM}[fault.kind]
-    os.kill(os.getpid(), number)
+    if fault.kind == "slow":
+        device.slow_down(SLOWER)
+    elif fault.kind == "link":
+        _break_connections()
+    elif fault.kind == "disk":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    else:
+        os.kill(os.getpid(), _SIGNALS[fault.kind])
+
+
+def _break_connections() -> None:
+    """Break every TCP connection of this process, as a lost link does."""
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        with suppress(OSError):  # The descriptor of the listing is closed by now, and a listening socket has no peer.
+            if stat.S_ISSOCK(entry.stat().st_mode):
+                with socket.socket(fileno=os.dup(int(entry.name))) as connection:
+                    if connection.family in (socket.AF_INET, socket.AF_INET6):
+                        connection.shutdown(socket.SHUT_RDWR)

@@ -93,7 +93,7 @@ class TimedNetwork:
         """Wait for the forward pass and return an invented loss; a fault of this step strikes before."""
         for fault in self._faults:
             if fault.step == self.step:
-                strike(fault)
+                strike(fault, self._device)
         self._device.work(self._waits.forward_s)
         return self._engine.from_host(np.array([self._loss], np.float32))
 
@@ -103,8 +103,9 @@ class TimedNetwork:
         self._engine.overwrite(marked, self._engine.flag(marked, is_set=True))
         for end_s, indices in self._groups:
             self._device.work_until(begin, end_s)
-            for index in indices if arrived is not None else ():
-                arrived(index)
+            for index in indices:
+                if arrived is not None:
+                    arrived(index)
 
     def check_sum(self) -> None:
         """Raise unless the marked gradient's sum is the number of ranks; clear the gradient.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import time
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from configs.blocks.rehearsal import Fault, Rehearsal, Waits
+from configs.blocks.rehearsal import SLOWER, Fault, Rehearsal, Waits
 from configs.errors import ConfigError
 from configs.load import load_both
 from configs.optimizers import HyperParameters
@@ -16,18 +17,22 @@ from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from tests.engines import ALONE
 from train.engine.build import build_model
+from train.engine.init import initial_weights
 from train.engine.protocol import Engine, open_engine
-from train.engine.timed.device import Course, Device
-from train.networks.arch import build_network
+from train.engine.timed.device import Course, Device, strike
+from train.networks.arch import Network, build_network
 
 FORWARD_S, GAP_S = 0.03, 0.001
 
 
+def _table(recipe: Recipe) -> Network:
+    model = recipe.model
+    return build_network(model.name, num_classes=10, image_size=model.image_size, input_channels=model.input_channels)
+
+
 def _rehearsed(faults: tuple[str, ...] = ()) -> tuple[Recipe, Cluster, Engine]:
     recipe, cluster = load_both("digits", "laptop", ["cluster.ranks_per_node=1"])
-    model = recipe.model
-    table = build_network(model.name, num_classes=10, image_size=model.image_size, input_channels=model.input_channels)
-    count = len(table.parameters)
+    count = len(_table(recipe).parameters)
     waits = Waits(
         forward_s=FORWARD_S,
         gradients_s=tuple(GAP_S * (count - index) for index in range(count)),
@@ -42,22 +47,47 @@ def _rehearsed(faults: tuple[str, ...] = ()) -> tuple[Recipe, Cluster, Engine]:
     return recipe, rehearsed, open_engine(rehearsed, ALONE)
 
 
-def test_work_begins_when_the_device_is_free_and_a_late_host_delays_nothing() -> None:
+class _Time:
+    """A time that only sleeping passes, in place of the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def passing(monkeypatch: pytest.MonkeyPatch) -> _Time:
+    passing = _Time()
+    monkeypatch.setattr("train.engine.timed.device.time", passing)
+    return passing
+
+
+def test_work_begins_when_the_device_is_free_and_a_late_host_delays_nothing(passing: _Time) -> None:
     device = Device(1.0)
     begin = device.begin()
-    device.work_until(begin, 0.02)
-    time.sleep(0.01)  # The host is late.
-    device.work_until(begin, 0.04)
-    assert 0.04 <= time.monotonic() - begin < 0.05
-    late = time.monotonic()
-    device.work(0.01)
-    assert time.monotonic() - late >= 0.01
+    device.work_until(begin, 0.25)
+    passing.now += 0.125  # The host is late.
+    device.work_until(begin, 0.5)
+    assert passing.now == 0.5
+    device.work(0.25)
+    assert passing.now == 0.75
+    passing.now = 2.0  # The device has long been free.
+    device.work(0.25)
+    assert passing.now == 2.25
 
 
-def test_a_slow_rank_or_a_slower_course_waits_longer() -> None:
-    device, begin = Device(3.0), time.monotonic()
-    device.work(0.01)
-    assert time.monotonic() - begin >= 0.03
+def test_a_slow_rank_waits_longer_and_a_fault_makes_it_slower(passing: _Time) -> None:
+    device = Device(3.0)
+    device.work(1.0)
+    assert passing.now == 3.0
+    strike(Fault("slow", 1, 0), device)
+    device.work(1.0)
+    assert passing.now == 3.0 + 3.0 * SLOWER
 
 
 def test_counts_of_right_answers_add_up_to_the_invented_accuracy() -> None:
@@ -69,7 +99,8 @@ def test_counts_of_right_answers_add_up_to_the_invented_accuracy() -> None:
 def test_a_step_takes_its_time_and_gradients_arrive_last_layer_first_with_the_plans_real_sizes() -> None:
     recipe, cluster, engine = _rehearsed()
     model = build_model(engine, recipe, cluster, plan_run(recipe, 1))
-    real = build_model(open_engine(load_both("digits", "laptop")[1], ALONE), recipe, cluster, plan_run(recipe, 1))
+    laptop = load_both("digits", "laptop", ["cluster.ranks_per_node=1"])[1]
+    real = build_model(open_engine(laptop, ALONE), recipe, laptop, plan_run(recipe, 1))
     assert model.buckets == real.buckets
     assert [each.shape for each in model.network.gradients] != [each.shape for each in real.network.gradients]
     network, arrived = model.network, []
@@ -100,9 +131,10 @@ def test_a_sum_that_misses_a_rank_is_found() -> None:
 def test_weights_are_the_beginnings_of_the_seeded_ones() -> None:
     recipe, cluster, engine = _rehearsed()
     model = build_model(engine, recipe, cluster, plan_run(recipe, 1))
+    whole = initial_weights(_table(recipe), recipe.model, recipe.run.seed)
     for name, kept in model.network.read_weights().items():
-        np.testing.assert_array_equal(kept, model.weights[name].reshape(-1)[: len(kept)])
-        assert len(kept) == max(1, model.weights[name].size // 100)
+        np.testing.assert_array_equal(kept, whole[name].reshape(-1)[: len(kept)])
+        assert len(kept) == model.weights[name].size == max(1, whole[name].size // 100)
 
 
 def test_a_fault_strikes_its_rank_in_its_step_only() -> None:
@@ -114,6 +146,17 @@ def test_a_fault_strikes_its_rank_in_its_step_only() -> None:
         model.optimizer.update(HyperParameters(0.1, 0.9, 0.0, step))
     with pytest.raises(RuntimeError, match="rehearsed error in step 3 of rank 0"):
         model.network.forward(None, None)
+
+
+def test_a_broken_link_is_seen_on_both_ends() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far = listener.accept()[0]
+    with near, far:
+        strike(Fault("link", 1, 0), Device(1.0))
+        assert far.recv(1) == b""
+        with pytest.raises(BrokenPipeError):
+            near.send(b"x")
 
 
 @pytest.mark.parametrize("text", ["kill", "kill@0:1", "kill@3", "melt@3:1", "kill@-1:1", "kill@3:x"])
