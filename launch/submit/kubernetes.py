@@ -1,10 +1,12 @@
 """Kubernetes: an MPIJob of the MPI operator (kubeflow.org/v2beta1), whose launcher pod runs the job script.
 
-The launcher reaches its workers by ssh. The operator puts the keys into root's folder, so the pods run as root.
+The launcher reaches its workers by ssh. The operator puts the keys into root's folder, so the pods run as root. The
+launcher is one pod more than the job has nodes: it runs the job script and mpirun but no rank, and asks for no GPU.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +34,11 @@ SCHEDULER = JobScheduler(
 
 _GRACE_S = 30
 """Least time between SIGTERM and SIGKILL of a pod, which is also the default of Kubernetes."""
+
+_ROOTS_KEYS = "/root/.ssh"
+
+_LONGEST_NAME = 44
+"""With ``-``, five letters of Kubernetes and ``-worker-`` with a number, a pod's name has at most 63 letters."""
 
 _SHARED_MEMORY = "shared-memory"
 
@@ -85,11 +92,11 @@ def render(spec: JobSpec) -> str:
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
         "metadata": {
-            # Kubernetes allows no capitals, dots or underscores in a name.
-            "generateName": spec.name.lower().replace(".", "-").replace("_", "-") + "-",
+            "generateName": _label(spec.name) + "-",
             **({"namespace": scheduler.queue} if scheduler.queue else {}),
         },
         "spec": {
+            "sshAuthMountPath": _ROOTS_KEYS,
             "slotsPerWorker": cluster.ranks_per_node,
             "runPolicy": {
                 "cleanPodPolicy": "Running",
@@ -119,8 +126,14 @@ def _require_mounts(spec: JobSpec) -> None:
         )
 
 
+def _label(name: str) -> str:
+    """Return a name in the letters that Kubernetes allows: small ones, digits and dashes, a letter first."""
+    word = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return (word if word[:1].isalpha() else f"run-{word}")[:_LONGEST_NAME].rstrip("-")
+
+
 def _container(spec: JobSpec) -> dict[str, Any]:
-    mounts = [{"name": f"mount-{number}", "mountPath": pair.split(":")[1]} for number, pair in enumerate(spec.mounts)]
+    mounts = [_mount(number, pair) for number, pair in enumerate(spec.mounts)]
     return {
         "name": "training",
         "image": spec.cluster.container.image,
@@ -129,6 +142,11 @@ def _container(spec: JobSpec) -> dict[str, Any]:
         "env": [{"name": name, "value": "1"} for name in _ROOT_MAY_RUN_MPI],
         "volumeMounts": mounts,
     }
+
+
+def _mount(number: int, pair: str) -> dict[str, Any]:
+    _, target, *mode = pair.split(":")
+    return {"name": f"mount-{number}", "mountPath": target, **({"readOnly": True} if mode else {})}
 
 
 def _shared_memory() -> dict[str, Any]:
@@ -143,14 +161,14 @@ def _replicas(
     count: int, spec: JobSpec, container: dict[str, Any], more_volumes: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
     pod = {
-        "restartPolicy": "Never",
         # The time from SIGTERM to SIGKILL, in which the ranks save their state.
         "terminationGracePeriodSeconds": max(_GRACE_S, spec.cluster.scheduler.notice_s),
         "containers": [container],
         "volumes": [_volume(number, pair.partition(":")[0]) for number, pair in enumerate(spec.mounts)]
         + list(more_volumes),
     }
-    return {"replicas": count, "template": {"spec": pod}}
+    # The operator replaces a pod's own policy by that of its replicas, which is OnFailure for a launcher by default.
+    return {"replicas": count, "restartPolicy": "Never", "template": {"spec": pod}}
 
 
 def _volume(number: int, source: str) -> dict[str, Any]:

@@ -1,0 +1,68 @@
+"""The MPIJob: as the MPI operator defines it, and such that its pods can start our image, meet, and end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from configs.load import load_cluster
+from launch.submit.scheduler import render
+from tests.launch.golden_jobs import CASES, job
+
+_SCHEMA = json.loads((Path(__file__).parent / "mpijob_schema.json").read_text(encoding="utf-8"))
+
+
+def _manifest(*overrides: str, name: str = "digits") -> dict[str, Any]:
+    cluster, settings, runs = CASES["kubernetes.yaml"]
+    paths = ["cluster.paths.data=/shared/data", "cluster.paths.runs=/shared/runs"]
+    spec = job(load_cluster(cluster, [*paths, *settings, *overrides]), runs)
+    manifest: dict[str, Any] = yaml.safe_load(render(replace(spec, name=name)))
+    return manifest
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        ((), "digits"),
+        ((), "50 Layers_by.me!"),
+        ((), 9 * "imagenet-"),
+        (("cluster.scheduler.queue=teams", "cluster.scheduler.resources=[cpu=96, memory=1Ti]"), "digits"),
+        (("cluster.container.mounts=['training:/shared', '/models:/models:ro']",), "digits"),
+    ],
+)
+def test_the_operator_takes_the_job(overrides: tuple[str, ...], name: str) -> None:
+    jsonschema.validate(_manifest(*overrides, name=name), _SCHEMA)
+
+
+def test_a_pod_that_failed_is_not_started_again_beside_the_next_attempt() -> None:
+    """The operator starts a launcher again unless the replicas, not their pods, say otherwise."""
+    replicas = _manifest()["spec"]["mpiReplicaSpecs"]
+    assert [each["restartPolicy"] for each in replicas.values()] == ["Never", "Never"]
+    assert not any("restartPolicy" in each["template"]["spec"] for each in replicas.values())
+
+
+def test_the_pods_meet_as_the_user_whose_keys_the_operator_mounts_and_share_memory() -> None:
+    spec = _manifest()["spec"]
+    assert spec["sshAuthMountPath"] == "/root/.ssh"
+    launcher, worker = (
+        spec["mpiReplicaSpecs"][kind]["template"]["spec"]["containers"][0] for kind in ("Launcher", "Worker")
+    )
+    assert [each["securityContext"]["runAsUser"] for each in (launcher, worker)] == [0, 0]
+    assert worker["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"]}
+    assert "/dev/shm" in [each["mountPath"] for each in worker["volumeMounts"]]
+    assert worker["resources"]["limits"] == {"nvidia.com/gpu": 8, "rdma/ib": "1"}
+    # The launcher is one pod more than there are nodes, runs no rank, and must not wait for a GPU.
+    assert "resources" not in launcher
+    assert spec["mpiReplicaSpecs"]["Worker"]["replicas"] == 2
+
+
+def test_a_read_only_mount_is_read_only() -> None:
+    mounts = "cluster.container.mounts=['training:/shared', '/models:/models:ro']"
+    container = _manifest(mounts)["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    assert [each.get("readOnly", False) for each in container["volumeMounts"][:2]] == [False, True]
