@@ -93,6 +93,8 @@ def test_the_listing_fits_a_hundred_columns_and_shows_every_key(capsys: pytest.C
     assert [line for line in lines if len(line) > 100] == []
     assert {line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "} >= {key.path for key in KEYS}
     assert "cluster.communication.bucket_bytes       integer >= 1" in "\n".join(lines)
+    assert any(re.match(r"  loss\.label_smoothing +number >= 0, < 1 ", line) for line in lines)
+    assert any(re.match(r"  schedule\.base_lr +number > 0, <= 1000 ", line) for line in lines)
 
 
 def test_a_block_and_a_key_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -158,6 +158,24 @@ def test_too_little_space_is_refused_before_anything_is_copied(
     assert not list(tmp_path.rglob("*.rec"))
 
 
+def test_only_the_bytes_that_a_partial_copy_lacks_need_space(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = stage(packed, tmp_path).folder
+    partial = whole.rename(tmp_path / f".{whole.name}.partial")
+    (partial / "manifest.json").unlink()
+    with (partial / "train.rec").open("r+b") as file:
+        file.truncate(1000)
+    lacking = (packed / "train.rec").stat().st_size - 1000
+    disk = shutil.disk_usage(tmp_path)
+    for free in (lacking - 1, lacking):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _path, free=free: disk._replace(free=free))
+        if free < lacking:
+            with pytest.raises(UserError, match="GB needed for a copy"):
+                stage(packed, tmp_path)
+    assert stage(packed, tmp_path).folder == whole
+
+
 def test_a_folder_that_cannot_be_made_is_one_line(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"Not a directory; set cluster\.paths\.stage to a folder"):

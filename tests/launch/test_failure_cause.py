@@ -102,6 +102,14 @@ ECHO = _report(0, "Horovod has been shut down", second_hand=True)
             0,
         ),
         ([], Outcome(1, ((1, 137), (0, 1))), f"rank 1 on {HERE} was killed by signal 9", 1),
+        ([], Outcome(1, ((1, 128),)), f"rank 1 on {HERE} ended with status 128", 1),
+        # Ranks that wait are at the step of the rank that they wait for, or before it.
+        (
+            [{**ECHO, "step": 9}, {**_report(2, "waits", second_hand=True), "step": 8}],
+            Outcome(1, ((1, 137),)),
+            f"rank 1 on {HERE} was killed by signal 9 at or before step 8",
+            1,
+        ),
     ],
 )
 def test_the_first_to_fail_is_named(

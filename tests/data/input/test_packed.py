@@ -389,6 +389,21 @@ def test_a_rank_that_leaves_a_record_out_continues_with_the_same_shard(tmp_path:
 
 
 @names_records
+def test_a_record_left_out_of_the_plain_epochs_leaves_the_rank_at_its_shard(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 40, bad={33: BAD})
+    recipe = recipe_for(overrides=["data.bad_record=skip", "data.plain_from_epoch=2", "run.epochs=4"])
+    source = training(tmp_path, recipe, world=2)
+    source.begin_epoch(1)
+    take(source, 5)
+    source.begin_epoch(2)
+    assert take(source, 5) == [*range(20)]
+    source.begin_epoch(3)
+    assert take(source, 3) == [*range(20, 32)]
+    assert take(source, 3) == [*range(19, 31)]  # of 39 records, the second half begins with number 19
+    source.close()
+
+
+@names_records
 def test_an_undecodable_evaluation_image_always_stops(tmp_path: Path) -> None:
     write_split(tmp_path, "eval", 10, bad={5: BAD})
     with pytest.raises(DataError, match=r"eval\.rec: record 5 at byte \d+: cannot be decoded"):

@@ -40,6 +40,14 @@ def test_class_folders_keep_their_bytes_and_sorted_classes(class_folders: Path) 
     assert source.eval.jpeg(1) == (class_folders / "val/n02/x.JPG").read_bytes()
 
 
+def test_labels_of_evaluation_images_count_the_classes_of_training(class_folders: Path) -> None:
+    (class_folders / "val/n01/y.JPEG").unlink()
+    (class_folders / "val/n01").rmdir()
+    source = open_source(str(class_folders), Settings())
+    assert (source.class_names, source.eval.labels) == (("n01", "n02"), [1])
+    assert source.eval.jpeg(0) == (class_folders / "val/n02/x.JPG").read_bytes()
+
+
 def flat_validation(root: Path) -> None:
     (root / "val/ILSVRC2012_val_00000001.JPEG").write_bytes(jpeg(1))
 

@@ -11,3 +11,9 @@ def test_every_class_has_its_share_of_the_images() -> None:
     assert list(source.train.labels) == [0, 1, 2, 3, 0, 1, 2, 3]
     assert list(source.eval.labels) == [0, 1, 2, 3, 0]
     assert source.class_names == ("class0", "class1", "class2", "class3")
+
+
+def test_no_image_is_in_both_splits_or_under_two_seeds() -> None:
+    sources = [open_source("generated", Settings(train=3, eval=3, classes=3, seed=seed)) for seed in (1, 2)]
+    images = {split.jpeg(index) for source in sources for split in (source.train, source.eval) for index in range(3)}
+    assert len(images) == 2 * 2 * 3

@@ -17,9 +17,9 @@ from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 
 
-def idx_files(root: Path, suffix: str = "") -> npt.NDArray[np.uint8]:
-    """Make the four files of a set of 6 + 4 images of 9 x 9 px, labels 0, 1, 2, 0 ..., and return the images."""
-    images = np.random.default_rng(0).integers(0, 256, (10, 9, 9), np.uint8)
+def idx_files(root: Path, suffix: str = "", height: int = 9) -> npt.NDArray[np.uint8]:
+    """Make the four files of a set of 6 + 4 images, 9 px wide, labels 0, 1, 2, 0 ..., and return the images."""
+    images = np.random.default_rng(0).integers(0, 256, (10, height, 9), np.uint8)
     labels = np.arange(10, dtype=np.uint8) % 3
     for stem, part in (("train", slice(6)), ("t10k", slice(6, 10))):
         for kind, array in (("images-idx3", images[part]), ("labels-idx1", labels[part])):
@@ -47,6 +47,14 @@ def test_idx_files_become_rgb_jpegs_of_their_own_size_or_larger(tmp_path: Path, 
     assert larger.fingerprint != source.fingerprint
     with pytest.raises(UserError, match="--size 8: smaller than the images; allowed: at least 9 px"):
         open_source(str(tmp_path), Settings(size=8))
+
+
+@pytest.mark.parametrize("height", [6, 14])
+def test_oblong_images_keep_their_pixels_unless_a_size_is_given(tmp_path: Path, height: int) -> None:
+    idx_files(tmp_path, height=height)
+    assert decode(open_source(str(tmp_path), Settings()).eval.jpeg(0)).size == (9, height)
+    size = min(9, height)
+    assert decode(open_source(str(tmp_path), Settings(size=2 * size)).eval.jpeg(0)).size == (18, 2 * height)
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,16 @@ def test_a_trouble_is_the_only_one_found_and_names_its_host(
     assert [each.topic for each in others] == also.get(harm, [])
 
 
+def test_every_rank_of_a_cpu_node_needs_what_the_plan_says() -> None:
+    on_cpu = CLUSTER.model_copy(update={"device": "cpu"})
+    for free, words in ((21e9, "OK"), (20e9, "FAIL")):  # two ranks of 10 GB, and 0.3 GB for the libraries of each
+        ranks = _sound()
+        for rank in ranks[::2]:
+            rank["machine"]["memory_available_bytes"] = free
+        found = judge(ProbeReport(on_cpu, ranks, PLAN, is_packed_on_demand=False))
+        assert [result.level for result in found if result.topic == "memory"] == [words]
+
+
 def test_ranks_that_hang_in_a_library_are_told_from_ranks_that_never_started() -> None:
     ranks = _sound()
     for rank in ranks:

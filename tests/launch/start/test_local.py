@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -277,3 +278,14 @@ def test_a_signal_reaches_the_ranks_on_a_slow_link(tmp_path: Path) -> None:
         outcome = run_ranks_on_link(words, 2, {}, bytes_per_s=1e8)
     assert outcome.interrupted_by == signal.SIGTERM
     assert _all_gone(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "patience_s"), [(signal.SIGTERM, local.STOP_S), (signal.SIGUSR1, local.STOP_S), (signal.SIGINT, 3.0)]
+)
+def test_ranks_get_a_minute_to_save_their_state_but_not_after_ctrl_c(number: int, patience_s: float) -> None:
+    supervisor = local._Supervisor([], lambda: number, (), 3.0)
+    before_s = time.monotonic()
+    supervisor._pass_signal_on()
+    assert supervisor.deadline_s is not None
+    assert before_s + patience_s <= supervisor.deadline_s <= time.monotonic() + patience_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from configs.load import dump, load_both
 from launch.submit.job import MOVE, RESTART, begin, end, main
 from logs.attempts import read_attempts
 from logs.checkpoints import SavedState, resume_checkpoint, write
+from logs.claims import holder, release, take
 from logs.folder import Summary, write_summary
 
 
@@ -104,6 +106,22 @@ def test_a_second_job_script_does_not_touch_the_folder_of_a_living_run(
         assert begin(run, script=second.pid)
         first.kill()
         second.kill()
+
+
+def test_a_run_that_ended_while_a_job_waited_is_not_started_and_nobody_holds_it(run: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as owner, subprocess.Popen(["sleep", "60"]) as script:
+        claim = take(run, pid=owner.pid)
+
+        def succeed() -> None:
+            write_summary(run, Summary("digits", "success", steps=9))
+            release(claim)
+
+        timer = threading.Timer(0.05, succeed)
+        timer.start()
+        assert not begin(run, script=script.pid, patience_s=1)
+        assert holder(run) is None
+        owner.kill()
+        script.kill()
 
 
 def _with_restarts(run: Path, *overrides: str) -> None:

@@ -37,7 +37,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     claim = take(run)
-    write(run, 3, SavedState({}, {}), keep=1)
+    for step in (2, 3):
+        write(run, step, SavedState({}, {}), keep=2)
     capsys.readouterr()
     assert main(["submit", "--status", str(run)]) == 0
     told = capsys.readouterr().out

@@ -67,6 +67,21 @@ def test_the_initialisation_lasts_from_the_first_rank_and_spreads_to_the_last() 
     assert (record.init_starts, record.init_s) == ((3, 7.0), 20.0)
 
 
+def test_of_several_accuracies_for_an_epoch_the_first_counts_and_of_several_epochs_the_last() -> None:
+    told = ((4, 0.5, 10), (4, 0.7, 11), (8, 0.8, 20), (12, 0.6, 30), (12, 0.9, 31))
+    evaluations: list[Told] = [(at, "eval_accuracy", top1, {"epoch_num": epoch}) for epoch, top1, at in told]
+    record = _record((0, "run_start", None, {}), *evaluations)
+    assert [(each.epoch, each.accuracy, each.at_s) for each in record.evaluations] == [
+        (4, 0.5, 10), (8, 0.8, 20), (12, 0.6, 30),
+    ]  # fmt: skip
+    assert record.final_accuracy == 0.6
+
+
+def test_a_run_lasts_until_its_latest_event_wherever_that_stands() -> None:
+    ends: list[Told] = [(at, "epoch_stop", None, {"epoch_num": 1}) for at in (40, 55, 47)]
+    assert _record((0, "run_start", None, {}), *ends).elapsed_s == 55
+
+
 def test_a_block_counts_up_to_its_first_evaluation() -> None:
     record = _record(
         (0, "run_start", None, {}), (0, "block_start", None, {"first_epoch_num": 1, "epoch_count": 4}),

@@ -112,6 +112,8 @@ def test_two_levels_add_the_node_and_the_share_between_nodes() -> None:
 
 def test_switches_that_reduce_halve_the_traffic() -> None:
     assert allreduce("switch", nodes(64), 1e8).time_s == pytest.approx(1e8 / CARDS)
+    slow_links = replace(nodes(64), link_bytes_per_s=CARDS / 4)
+    assert allreduce("switch", slow_links, 1e8).time_s == pytest.approx(4e8 / CARDS)
 
 
 @pytest.mark.parametrize(("servers", "expected"), [(1, 2 * 16), (4, 2 * 4), (64, 2)])

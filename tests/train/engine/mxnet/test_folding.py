@@ -13,6 +13,7 @@ from train.engine.init import initial_weights
 from train.engine.mxnet.folding import folded_symbol
 from train.engine.mxnet.network import TrainedNetwork
 from train.networks.arch import Network, build_network
+from train.networks.table import Rows
 
 SIZES = {"densenet121": 64, "alexnet": 63, "googlenet": 64}
 
@@ -57,6 +58,21 @@ def test_folded_logits_equal_those_with_batch_norm(name: str) -> None:
     expected = network._exported(images).asnumpy()
     assert expected.std() > 0
     np.testing.assert_allclose(network.inference()(images).asnumpy(), expected, rtol=1e-4, atol=1e-5 * expected.std())
+
+
+def test_a_convolution_with_a_bias_is_folded_too() -> None:
+    rows = Rows(3, 32)
+    last = rows.add("stem", "conv", "data", out_channels=4, kernel=3, has_bias=True)
+    last = rows.add("stem_relu", "relu", rows.add("stem_bn", "bn", last))
+    rows.dense("classifier", rows.add("pool", "global_pool", last), 10)
+    table, model = Network("made", 32, 3, 10, tuple(rows.layers)), Model(name="resnet8", num_classes=10, image_size=32)
+    network = TrainedNetwork(
+        table, model=model, loss=Loss(), engine=EngineSettings(), context=mx.cpu(), accumulate=False
+    )
+    _load(network, table, model, seed=1)
+    images = _images(model)
+    expected = network._exported(images).asnumpy()
+    np.testing.assert_allclose(network.inference()(images).asnumpy(), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", IMAGE_SIZES)
