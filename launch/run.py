@@ -115,7 +115,8 @@ def _run_ranks(folder: Path, recipe: Recipe, cluster: Cluster) -> Outcome:
     record_environment(folder, variables)
     sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {short_path(folder)}\n")
     command = command_of(Program.RANK, str(folder.absolute()))
-    with monitored(folder, has_gpu=cluster.device == "gpu" and cluster.sample_gpus):
+    gpus = cluster.ranks_per_node if cluster.device == "gpu" and cluster.sample_gpus else 0
+    with monitored(folder, gpus=gpus):
         return run_under(cluster, command, variables)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ class Sample:
         busy_cores: CPU seconds a second that the run's processes used.
         machine_busy_cores: CPU seconds a second that all processes of the machine used.
         memory_bytes: Resident memory of the run's processes; a page that processes share is counted for each process.
-        gpu_share: Mean utilisation of the machine's GPUs, 0 to 1; None without GPUs.
-        gpu_memory_bytes: Memory in use on all GPUs; None without GPUs.
+        gpu_share: Mean utilisation of the GPUs that the run uses on the machine, 0 to 1; None without GPUs.
+        gpu_memory_bytes: Memory in use on these GPUs; None without GPUs.
+        gpu_shares: Utilisation of each of these GPUs; None for a GPU that does not report it.
+        server_busy_cores: The part of ``busy_cores`` that parameter servers used; None in samples of earlier versions.
     """
 
     time: float
@@ -35,6 +38,13 @@ class Sample:
     memory_bytes: int
     gpu_share: float | None = None
     gpu_memory_bytes: int | None = None
+    gpu_shares: Sequence[float | None] = ()
+    server_busy_cores: float | None = None
+
+    @property
+    def rank_busy_cores(self) -> float:
+        """CPU seconds a second that the run's processes used, without parameter servers."""
+        return self.busy_cores - (self.server_busy_cores or 0.0)
 
 
 def read_usage(folder: Path) -> dict[str, list[float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from configs.programs import Program
 from logs.usage import SAMPLES_FILE, Sample
 
 __all__ = ["monitored"]
@@ -26,15 +28,19 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 @contextmanager
-def monitored(folder: Path, *, has_gpu: bool) -> Iterator[None]:
+def monitored(folder: Path, *, gpus: int) -> Iterator[None]:
     """Append a sample a second to ``utilisation.jsonl`` in the run folder while the block runs.
 
     The samples cover the processes that descend from this one. Under a launcher that also starts ranks on other
     machines, they cover this machine's ranks only.
+
+    Args:
+        folder: The run folder.
+        gpus: Number of GPUs that the run uses on this machine: the first ones that the ranks can see.
     """
     stop = threading.Event()
     thread = threading.Thread(
-        target=_write_samples, args=(folder / SAMPLES_FILE, stop, has_gpu), name="monitor", daemon=True
+        target=_write_samples, args=(folder / SAMPLES_FILE, stop, gpus), name="monitor", daemon=True
     )
     thread.start()
     try:
@@ -44,12 +50,12 @@ def monitored(folder: Path, *, has_gpu: bool) -> Iterator[None]:
         thread.join()
 
 
-def _write_samples(path: Path, stop: threading.Event, has_gpu: bool) -> None:
+def _write_samples(path: Path, stop: threading.Event, gpus: int) -> None:
     processes = _Descendants()
     # A full disk ends the samples only; the ranks report the full disk.
     with suppress(OSError), path.open("w", encoding="utf-8", buffering=1) as file:
         while not stop.wait(INTERVAL_S):
-            sample = processes.sample(has_gpu=has_gpu)
+            sample = processes.sample(gpus)
             file.write(json.dumps(asdict(sample)) + "\n")
 
 
@@ -59,32 +65,44 @@ class _Descendants:
     def __init__(self) -> None:
         self._root = psutil.Process()
         self._used_s: dict[int, float] = {}
+        self._is_server: dict[int, bool] = {}
         self._machine_s = self._machine()
         self._time_s = time.monotonic()
 
-    def sample(self, *, has_gpu: bool) -> Sample:
+    def sample(self, gpus: int) -> Sample:
         """Return the load since the last sample."""
         now_s, machine_s = time.monotonic(), self._machine()
-        used_s, memory_bytes = 0.0, 0
+        used_s, server_s, memory_bytes = 0.0, 0.0, 0
         for process in self._root.children(recursive=True):
-            with suppress(psutil.NoSuchProcess), process.oneshot():
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied), process.oneshot():
                 times = process.cpu_times()
                 total_s = times.user + times.system
-                used_s += total_s - self._used_s.get(process.pid, 0.0)
-                memory_bytes += process.memory_info().rss
+                own_s = total_s - self._used_s.get(process.pid, 0.0)
                 self._used_s[process.pid] = total_s
+                used_s += own_s
+                server_s += own_s if self._serves(process) else 0.0
+                memory_bytes += process.memory_info().rss
         span_s = now_s - self._time_s
         machine_busy = (machine_s - self._machine_s) / span_s
         self._time_s, self._machine_s = now_s, machine_s
-        gpu_share, gpu_memory_bytes = _gpus() if has_gpu else (None, None)
+        shares, gpu_memory_bytes = _gpus(gpus)
+        known = [share for share in shares if share is not None]
         return Sample(
             time=time.time(),
             busy_cores=round(used_s / span_s, 3),
             machine_busy_cores=round(machine_busy, 3),
             memory_bytes=memory_bytes,
-            gpu_share=gpu_share,
+            gpu_share=sum(known) / len(known) if known else None,
             gpu_memory_bytes=gpu_memory_bytes,
+            gpu_shares=shares,
+            server_busy_cores=round(server_s / span_s, 3),
         )
+
+    def _serves(self, process: psutil.Process) -> bool:
+        """Return whether a process is a parameter server; a process is asked until it has become its program."""
+        if not self._is_server.get(process.pid):
+            self._is_server[process.pid] = Program.PARAMETER_SERVER.value in process.cmdline()
+        return self._is_server[process.pid]
 
     def _machine(self) -> float:
         """Return the processor time that all processes of the machine have used, in seconds."""
@@ -92,19 +110,38 @@ class _Descendants:
         return float(sum(times) - times.idle - times.iowait)
 
 
-def _gpus() -> tuple[float | None, int | None]:
-    """Return the mean share of time (0 to 1) in which the GPUs were busy, and their used memory in bytes.
+def _gpus(number: int) -> tuple[list[float | None], int | None]:
+    """Return the share of time (0 to 1) in which each of the run's GPUs was busy, and the memory in use on them.
 
-    A value is None if no GPU reports it: the parts of a GPU in MIG mode have no utilisation, ``[N/A]``.
+    A value is None if a GPU does not report it: the parts of a GPU in MIG mode have no utilisation, ``[N/A]``.
     """
-    if shutil.which(_GPU_QUERY[0]) is None:
-        return None, None
+    if not number or shutil.which(_GPU_QUERY[0]) is None:
+        return [], None
     try:
         output = subprocess.run(
-            _GPU_QUERY, capture_output=True, text=True, timeout=_GPU_QUERY_TIMEOUT_S, check=False
+            [*_GPU_QUERY, f"--id={_used(number)}"],
+            capture_output=True,
+            text=True,
+            timeout=_GPU_QUERY_TIMEOUT_S,
+            check=False,
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
-        return None, None
+        return [], None
     rows = [[word.strip() for word in line.split(",")] for line in output.splitlines() if line.count(",") == 1]
-    busy, used = ([float(row[column]) for row in rows if _NUMBER.fullmatch(row[column])] for column in (0, 1))
-    return (sum(busy) / len(busy) / 100 if busy else None), (int(sum(used) * (1 << 20)) if used else None)
+    busy, used = ([float(row[at]) if _NUMBER.fullmatch(row[at]) else None for row in rows] for at in (0, 1))
+    known = [each for each in used if each is not None]
+    shares = [None if each is None else each / 100 for each in busy]
+    return (shares if any(each is not None for each in shares) else []), (
+        int(sum(known) * (1 << 20)) if known else None
+    )
+
+
+def _used(number: int) -> str:
+    """Return the GPUs of the first ``number`` local ranks, as ``nvidia-smi`` takes them: rank N uses the N-th visible.
+
+    On machines with unlike GPUs, CUDA may count them in another order than ``nvidia-smi``, unless CUDA_DEVICE_ORDER is
+    PCI_BUS_ID.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
+    names = [name.strip() for name in visible.split(",")] if visible else [str(index) for index in range(number)]
+    return ",".join(names[:number])
