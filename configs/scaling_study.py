@@ -111,6 +111,12 @@ class ScalingStudy(Section):
     batch: Counts = Field(
         description="Images of a rank in one step, each number once.", json_schema_extra={"unit": "images"}
     )
+    global_batch: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = Field(
+        (),
+        description="Images of all ranks together in one step, for strong scaling: each number is also split evenly "
+        "over each number of ranks that divides it.",
+        json_schema_extra={"unit": "images"},
+    )
     network: Variants = Field(
         description="Networks to compare: a free name for each, with the keys that choose it, or {} for the recipe's."
     )
@@ -135,7 +141,7 @@ class ScalingStudy(Section):
         description="Keys whose value is the number given times the ranks of the cell, as schedule.base_lr: 1e-4.",
     )
 
-    @field_validator("ranks", "batch")
+    @field_validator("ranks", "batch", "global_batch")
     @classmethod
     def _values_differ(cls, value: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
         if len(set(value)) < len(value):
@@ -146,9 +152,10 @@ class ScalingStudy(Section):
     def _left_out_cells_are_named_rightly(self) -> ScalingStudy:
         for each in self.leave_out:
             for axis, values in each:
-                unknown = [value for value in values if value not in getattr(self, axis)]
+                known = {batch for batch, _ in self._sizes} if axis == "batch" else getattr(self, axis)
+                unknown = [value for value in values if value not in known]
                 if unknown:
-                    raise ConfigError(f"leave_out.{axis}", unknown[0], ", ".join(map(str, getattr(self, axis))))
+                    raise ConfigError(f"leave_out.{axis}", unknown[0], ", ".join(map(str, known)))
             if not any(values for _, values in each):
                 raise ConfigError("leave_out", "{}", "at least one axis with values to leave out")
         return self
@@ -165,7 +172,7 @@ class ScalingStudy(Section):
         return self
 
     def cells(self) -> Iterator[ScalingCell]:
-        """Yield the cells of the grid.
+        """Yield the cells of the grid, then the cells of strong scaling that the grid does not have.
 
         Left out are the cells that ``leave_out`` describes, and the cells that cannot exist: several ranks with
         communication ``none``, and ``devices`` on several machines.
@@ -174,8 +181,8 @@ class ScalingStudy(Section):
             ConfigError: The study sets a value that a recipe or a cluster refuses.
         """
         base = self.base_cluster()
-        axes = (self.network, self.communication, self.data, self.batch, self.ranks)
-        for network, communication, data, batch, ranks in itertools.product(*axes):
+        axes = (self.network, self.communication, self.data, self._sizes)
+        for network, communication, data, (batch, ranks) in itertools.product(*axes):
             placement = _placement(ranks, base)
             values = {**self.set, **self.communication[communication]}
             kind = values.get("cluster.communication.kind", base.communication.kind)
@@ -198,6 +205,12 @@ class ScalingStudy(Section):
         recipe, cluster = load_both(self.recipe, self.cluster, _overrides(self._values(cell)))
         run = recipe.run.model_copy(update={"seed": recipe.run.seed + repeat})
         return recipe.model_copy(update={"run": run}), cluster
+
+    @cached_property
+    def _sizes(self) -> list[tuple[int, int]]:
+        """The pairs of batch and ranks: the grid, then those of strong scaling that the grid does not have."""
+        split = [(size // ranks, ranks) for size in self.global_batch for ranks in self.ranks if size % ranks == 0]
+        return list(dict.fromkeys([*itertools.product(self.batch, self.ranks), *split]))
 
     def base_cluster(self) -> Cluster:
         """Return the study's cluster, with the keys that the study sets in every run: the machines that exist."""
