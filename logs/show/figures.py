@@ -22,6 +22,7 @@ _SHARES = ("computing", "waiting for communication", "waiting for input")
 _SHARE_NAMES = ("computing", "communication", "input")
 _WIDE = 20.0
 """Ratio between runs from which on an axis is logarithmic: on a linear one, the smallest run would be a dot."""
+_MOST_GPU_LINES = 20
 _RANKS_AT_AN_END = 8
 """Of more than twice as many ranks, only the slowest and the fastest so many are drawn."""
 
@@ -76,21 +77,35 @@ def samples_of(run: ReportedRun) -> dict[str, list[_Sample]]:
 def utilisation(samples: Mapping[str, Sequence[Sample]]) -> Iterator[Captioned]:
     """Yield the charts of cores, memory and GPUs over time, with a line for each named run; without data none."""
     kinds: dict[str, Callable[[Sample], float | None]] = {
-        "Cores busy with the run": lambda each: each.busy_cores,
+        "Cores busy with the ranks": lambda each: each.rank_busy_cores,
+        "Cores busy with parameter servers": lambda each: each.server_busy_cores or None,
         "Cores busy on the machine": lambda each: each.machine_busy_cores,
         "Memory of the run, MB": lambda each: each.memory_bytes / 1e6,
         "GPUs busy, share": lambda each: each.gpu_share,
         "Memory in use on the GPUs, GB": lambda each: each.gpu_memory_bytes and each.gpu_memory_bytes / 1e9,
     }
     for caption, value in kinds.items():
+        lines = {name: [(each, value(each)) for each in rows] for name, rows in samples.items()}
+        if caption.startswith("GPUs"):
+            lines = _lines_by_gpu(samples) or lines
         series = [
-            Series(name, number, [(each.time - rows[0].time, value(each)) for each in rows])
-            for number, (name, rows) in enumerate(samples.items())
-            if rows and value(rows[0]) is not None
+            Series(name, number, [(each.time - rows[0][0].time, found) for each, found in rows])
+            for number, (name, rows) in enumerate(lines.items())
+            if any(found is not None for _, found in rows)
         ]
         chart = LineChart(caption, "seconds since the run was launched", series)
         if chart.has_data:
             yield Captioned(caption, chart)
+
+
+def _lines_by_gpu(samples: Mapping[str, Sequence[Sample]]) -> dict[str, list[tuple[Sample, float | None]]]:
+    """Return the use of each GPU over time; empty if there are more GPUs than a chart can tell apart."""
+    found = {}
+    for name, rows in samples.items():
+        for number in range(max((len(each.gpu_shares) for each in rows), default=0)):
+            line = f"{name}, GPU {number}" if len(samples) > 1 else f"GPU {number}"
+            found[line] = [(each, each.gpu_shares[number] if number < len(each.gpu_shares) else None) for each in rows]
+    return found if len(found) <= _MOST_GPU_LINES else {}
 
 
 def _course(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:

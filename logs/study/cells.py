@@ -47,9 +47,10 @@ class ScalingRow:
         slowest_cpu_s: CPU time of the rank that used most.
         busy_cores: Cores that the run kept busy, as a mean over the samples of the whole run, with start-up and server
             processes.
+        server_busy_cores: The part of ``busy_cores`` that parameter servers kept busy.
         other_busy_cores: Cores that everything else on the machine kept busy, as a mean over the same samples.
         peak_memory_bytes: Peak memory, summed over the ranks.
-        busy_gpus: Mean utilisation of the GPUs, 0 to 1.
+        busy_gpus: Mean utilisation of the GPUs that the run used, 0 to 1.
         input_wait_fraction: Share of the steps' time spent waiting for images, 0 to 1.
         comm_exposed_fraction: Share of the communication that no computation hid, 0 to 1.
         loss: Mean training loss of the last interval.
@@ -77,6 +78,7 @@ class ScalingRow:
     cpu_s: float | None = None
     slowest_cpu_s: float | None = None
     busy_cores: float | None = None
+    server_busy_cores: float | None = None
     other_busy_cores: float | None = None
     peak_memory_bytes: int | None = None
     busy_gpus: float | None = None
@@ -148,12 +150,14 @@ def _usage(folder: Path) -> dict[str, Any]:
     """Return the columns about CPU, memory and GPU use."""
     usage, samples = read_usage(folder), read_samples(folder)
     cpu_s = [own + children for own, children in zip(usage["cpu_s"], usage["children_cpu_s"], strict=True)]
+    servers = [sample.server_busy_cores for sample in samples if sample.server_busy_cores is not None]
     gpu_shares = [sample.gpu_share for sample in samples if sample.gpu_share is not None]
     return {
         "wall_s": max(usage["wall_s"]),
         "cpu_s": sum(cpu_s),
         "slowest_cpu_s": max(cpu_s),
         "busy_cores": statistics.fmean(sample.busy_cores for sample in samples) if samples else None,
+        "server_busy_cores": statistics.fmean(servers) if servers else None,
         "other_busy_cores": _other_busy_cores(samples),
         "peak_memory_bytes": int(sum(usage["peak_memory_bytes"])),
         "busy_gpus": statistics.fmean(gpu_shares) if gpu_shares else None,

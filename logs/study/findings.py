@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from logs.study.cells import ScalingRow
-from logs.study.scaling_figures import grouped, ranks_in_words
+from logs.study.scaling_figures import grouped, ranks_in_words, strong_speed_ups
 
 __all__ = ["findings", "ratios", "where"]
 
@@ -17,13 +17,14 @@ _NOISE_CORES = 0.1
 _AXES = ("communication", "data", "batch", "ranks")
 
 
-def findings(rows: Sequence[ScalingRow]) -> list[str]:
+def findings(rows: Sequence[ScalingRow], global_batches: Sequence[int] = ()) -> list[str]:
     """Return the sentences, each about cells that differ in one axis of the grid.
 
     A sentence names the network that loses most first, or the network that gains most.
 
     Args:
         rows: Measured and predicted rows, with their efficiency. Only the last sentence uses predicted rows.
+        global_batches: Batches of all ranks together, for the sentences on strong scaling.
     """
     known = [row for row in rows if row.basis == "measured" and row.images_per_s is not None]
     return [
@@ -31,9 +32,11 @@ def findings(rows: Sequence[ScalingRow]) -> list[str]:
         *_against_first_value(known, "data"),
         *_batches(known),
         *_efficiencies(known),
+        *_strong_scaling(known, global_batches),
         *_quality(known),
         *_first_epochs(known),
         *_cpu_time(known),
+        *_servers(known),
         *_other_programs(known),
         *_simulator(rows),
     ]
@@ -69,13 +72,28 @@ def _efficiencies(rows: Sequence[ScalingRow]) -> Iterator[str]:
     fewest = min((row.ranks for row in rows), default=1)
     if most == fewest:
         return
-    for key, group in grouped([row for row in rows if row.ranks == most], "communication", "data", "batch").items():
+    at_most = [row for row in rows if row.ranks == most and row.efficiency is not None]
+    for key, group in grouped(at_most, "communication", "data", "batch").items():
         shares = [
             (network, median(row.efficiency or 0.0 for row in cell))
             for (network,), cell in grouped(group, "network").items()
         ]
         speeds = ", ".join(f"{network} {share:.0%}" for network, share in sorted(shares, key=_second))
         yield f"On {most} ranks ({where('ranks', key)}): {speeds} of the ideal images/s."
+
+
+def _strong_scaling(rows: Sequence[ScalingRow], sizes: Sequence[int]) -> Iterator[str]:
+    """Compare the speed at the most ranks with the fewest, where all ranks together keep the same batch."""
+    for size in sizes:
+        for (network, data), pairs in strong_speed_ups(rows, size).items():
+            fewest, most = (pick(row.ranks for row, _ in pairs) for pick in (min, max))
+            ways: dict[str, list[float]] = {}
+            for row, speed_up in pairs:
+                if row.ranks == most:
+                    ways.setdefault(row.communication, []).append(speed_up)
+            speeds = ", ".join(f"{median(found):.2f} times ({way})" for way, found in ways.items())
+            split = f"Strong scaling: batch {size} split over {ranks_in_words(most)} ({network}, {data})"
+            yield f"{split}: {speeds} the images/s on {ranks_in_words(fewest)}; ideal is {most / fewest:g} times."
 
 
 def _quality(rows: Sequence[ScalingRow]) -> Iterator[str]:
@@ -103,6 +121,13 @@ def _cpu_time(rows: Sequence[ScalingRow]) -> Iterator[str]:
     if ratios:
         words = f"The CPU time of all ranks is {_range(ratios)} times the wall time"
         yield f"{words}: a rate per CPU second is not a rate per second."
+
+
+def _servers(rows: Sequence[ScalingRow]) -> Iterator[str]:
+    """Say how many cores the parameter servers took, which the ranks on the same machine did not have."""
+    shares = [row.server_busy_cores for row in rows if row.server_busy_cores]
+    if shares:
+        yield f"Parameter servers kept {_range(shares)} of the cores busy that they share with the ranks."
 
 
 def _other_programs(rows: Sequence[ScalingRow]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -14,7 +14,7 @@ from logs.show.reported_run import gather_run
 from logs.study.cells import ScalingRow
 from logs.usage import read_samples
 
-__all__ = ["cell_figures", "course_figures", "grouped", "ranks_in_words"]
+__all__ = ["cell_figures", "course_figures", "grouped", "ranks_in_words", "strong_speed_ups"]
 
 _Section = tuple[str, list[Captioned]]
 """The title of a section of the page, and its figures."""
@@ -23,7 +23,11 @@ _AXIS_NAMES = {"ranks": "ranks", "batch": "images a rank"}
 _WIDE_RANGE = 16
 """Ratio of the most to the fewest ranks from which on an axis is logarithmic."""
 
-_WIDE_SCALES: dict[str, tuple[Scale, Scale]] = {"Images/s": ("log2", "log2"), "Efficiency": ("log2", "linear")}
+_WIDE_SCALES: dict[str, tuple[Scale, Scale]] = {
+    "Images/s": ("log2", "log2"),
+    "Efficiency": ("log2", "linear"),
+    "Speed-up": ("log2", "log2"),
+}
 _IDEAL_COLOUR = 5
 
 
@@ -35,12 +39,18 @@ def grouped(rows: Sequence[ScalingRow], *names: str) -> dict[tuple[Any, ...], li
     return groups
 
 
-def cell_figures(rows: Sequence[ScalingRow]) -> Iterator[_Section]:
-    """Yield the sections with figures that compare cells."""
+def cell_figures(rows: Sequence[ScalingRow], global_batches: Sequence[int] = ()) -> Iterator[_Section]:
+    """Yield the sections with figures that compare cells.
+
+    Args:
+        rows: All rows, with their efficiency.
+        global_batches: Batches of all ranks together, for the figures of strong scaling.
+    """
     known = [row for row in rows if row.images_per_s is not None]
     if len({row.ranks for row in known}) > 1:
         yield "Throughput", list(_throughput(known))
         yield "Efficiency", list(_efficiency(known))
+    yield "Strong scaling", list(_strong_scaling(known, global_batches))
     yield "Epoch time", list(_epoch_time(known))
     if len({row.batch for row in known}) > 1:
         yield "Speed-up by batch", list(_speed_up_by_batch(known))
@@ -88,6 +98,8 @@ def _line_chart(
 
 def _throughput(rows: Sequence[ScalingRow]) -> Iterator[Captioned]:
     for (network, data, batch), group in grouped(rows, "network", "data", "batch").items():
+        if len({row.ranks for row in group}) == 1:  # A cell of strong scaling only.
+            continue
         chart = _line_chart(
             "Images/s",
             group,
@@ -112,13 +124,56 @@ def _ideal_rate(rows: Sequence[ScalingRow]) -> list[Series]:
 
 
 def _efficiency(rows: Sequence[ScalingRow]) -> Iterator[Captioned]:
-    for (communication, data, batch), group in grouped(rows, "communication", "data", "batch").items():
+    judged = [row for row in rows if row.efficiency is not None]
+    for (communication, data, batch), group in grouped(judged, "communication", "data", "batch").items():
         most = float(max(row.ranks for row in group))
         ideal = Series("ideal", _IDEAL_COLOUR, [(1.0, 1.0), (most, 1.0)], "ideal")
         chart = _line_chart(
             "Efficiency", group, x="ranks", label="network", value=lambda row: row.efficiency, ideal=[ideal]
         )
         yield Captioned(f"Efficiency: {communication}, {data}, batch {batch} a rank", chart)
+
+
+def _strong_scaling(rows: Sequence[ScalingRow], sizes: Sequence[int]) -> Iterator[Captioned]:
+    for size in sizes:
+        for (network, data), group in strong_speed_ups(rows, size).items():
+            most, fewest = (float(pick(row.ranks for row, _ in group)) for pick in (max, min))
+            ideal = Series("ideal", _IDEAL_COLOUR, [(fewest, 1.0), (most, most / fewest)], "ideal")
+            speed_ups = {id(row): speed_up for row, speed_up in group}
+            chart = _line_chart(
+                "Speed-up",
+                [row for row, _ in group],
+                x="ranks",
+                label="communication",
+                value=lambda row, of=speed_ups: of[id(row)],  # type: ignore[misc]
+                ideal=[ideal],
+            )
+            yield Captioned(f"Images/s relative to the fewest ranks: {network}, {data}, batch {size} in all", chart)
+
+
+def strong_speed_ups(rows: Sequence[ScalingRow], size: int) -> dict[tuple[str, str], list[tuple[ScalingRow, float]]]:
+    """Return the rows of one global batch, by network and data, each with its rate over that at the fewest ranks.
+
+    The rate at the fewest ranks is the best median over all kinds of communication. Left out are groups without a
+    second number of ranks, and predictions without a predicted rate at the fewest ranks.
+    """
+    found: dict[tuple[str, str], list[tuple[ScalingRow, float]]] = {}
+    same = [row for row in rows if row.batch * row.ranks == size]
+    for (network, data), group in grouped(same, "network", "data").items():
+        fewest = min(row.ranks for row in group)
+        at_fewest = [row for row in group if row.ranks == fewest]
+        bases = {
+            basis: max(median(row.images_per_s or 0.0 for row in ways) for ways in _by_way(own))
+            for (basis,), own in grouped(at_fewest, "basis").items()
+        }
+        pairs = [(row, (row.images_per_s or 0.0) / bases[row.basis]) for row in group if row.basis in bases]
+        if len({row.ranks for row, _ in pairs}) > 1:
+            found[network, data] = pairs
+    return found
+
+
+def _by_way(rows: Sequence[ScalingRow]) -> Iterable[list[ScalingRow]]:
+    return grouped(rows, "communication").values()
 
 
 def _epoch_time(rows: Sequence[ScalingRow]) -> Iterator[Captioned]:

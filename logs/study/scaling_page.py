@@ -21,14 +21,16 @@ __all__ = ["write_scaling_page"]
 _AXES = {"network": "Network", "communication": "Communication", "data": "Data", "batch": "Batch", "ranks": "Ranks"}
 """Columns that name a cell, with their headings."""
 
-_VALUES: tuple[tuple[str, Callable[[ScalingRow], float | None], int], ...] = (
+_Value = tuple[str, Callable[[ScalingRow], float | None], int]
+_VALUES: tuple[_Value, ...] = (
     ("Images/s", lambda row: row.images_per_s, 1),
     ("Efficiency", lambda row: row.efficiency, 3),
     ("First epoch, s", lambda row: row.first_epoch_s, 2),
     ("Later epochs, s", lambda row: row.later_epoch_s, 2),
     ("Wall, s", lambda row: row.wall_s, 1),
     ("CPU, s", lambda row: row.cpu_s, 1),
-    ("Cores busy", lambda row: row.busy_cores, 2),
+    ("Cores of ranks", lambda row: row.busy_cores and row.busy_cores - (row.server_busy_cores or 0), 2),
+    ("Cores of servers", lambda row: row.server_busy_cores or None, 2),
     ("Memory, MB", lambda row: None if row.peak_memory_bytes is None else row.peak_memory_bytes / 1e6, 0),
     ("Top-1 or AUC", lambda row: row.quality, 4),
 )
@@ -54,13 +56,13 @@ def write_scaling_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Pa
         UserError: The folder cannot be written, or a run's folder is damaged.
     """
     complete = with_efficiency(rows)
-    sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in findings(complete))
+    sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in findings(complete, study.global_batch))
     parts = [f"<h1>{escape(study.title)}</h1>", _lead(study, complete)]
     if study.expects:
         parts.append(section("Expectations", _expectations(study, complete)))
     if sentences:
         parts.append(section("Findings", f"<ul>{sentences}</ul>"))
-    for title, figures in cell_figures(complete):
+    for title, figures in cell_figures(complete, study.global_batch):
         if figures:
             parts.append(section(title, charts(figures)))
     for title, figures in course_figures(complete, runs):
@@ -123,13 +125,19 @@ def _judged(expectation: Expectation, comparisons: Sequence[Comparison]) -> str:
 
 
 def _table(rows: Sequence[ScalingRow]) -> str:
-    names = [*_AXES.values(), "Basis", *(head for head, _, _ in _VALUES)]
+    values = _known_values(rows)
+    names = [*_AXES.values(), "Basis", *(head for head, _, _ in values)]
     heads = "".join(f'<th scope="col">{name}</th>' for name in names)
-    lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for cells in _lines(rows))
+    lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for cells in _lines(rows, values))
     return scrolled("Cells", f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>")
 
 
-def _lines(rows: Sequence[ScalingRow]) -> Iterator[list[str]]:
+def _known_values(rows: Sequence[ScalingRow]) -> list[_Value]:
+    """Return the columns in which at least one row has a number."""
+    return [each for each in _VALUES if any(each[1](row) is not None for row in rows)]
+
+
+def _lines(rows: Sequence[ScalingRow], columns: Sequence[_Value]) -> Iterator[list[str]]:
     """Yield the lines of the table: one for each cell and basis."""
     successful = [row for row in rows if row.status == "success"]
     for key, group in grouped(successful, *_AXES, "basis").items():
@@ -137,7 +145,7 @@ def _lines(rows: Sequence[ScalingRow]) -> Iterator[list[str]]:
         mark = f"{badge(basis, None)}<small>{len(group)} run{'s' if len(group) > 1 else ''}</small>"
         if basis == "predicted":
             mark = "<mark>predicted</mark>"
-        values = [_spread([value(row) for row in group], digits) for _, value, digits in _VALUES]
+        values = [_spread([value(row) for row in group], digits) for _, value, digits in columns]
         yield [*(escape(str(axis)) for axis in axes), mark, *values]
 
 

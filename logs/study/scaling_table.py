@@ -37,14 +37,22 @@ def with_efficiency(rows: Iterable[ScalingRow]) -> list[ScalingRow]:
 
     Efficiency is the rate per rank over a base rate. The base is the best rate per rank over all kinds of
     communication, at the fewest ranks at which the same network, data and batch were measured. The rate of one kind of
-    communication is the median of its repeats.
+    communication is the median of its repeats. A batch that was measured only on more ranks than the network's other
+    batches were, as for strong scaling, has no base and no efficiency.
     """
     known = list(rows)
     measured = [row for row in known if row.basis == "measured" and row.images_per_s is not None]
-    bases = {key: _base(group) for key, group in grouped(measured, *_ALIKE).items()}
+    fewest = {key: min(row.ranks for row in group) for key, group in grouped(measured, "network", "data").items()}
+    bases = {
+        key: _base(group)
+        for key, group in grouped(measured, *_ALIKE).items()
+        if min(row.ranks for row in group) == fewest[key[:2]]
+    }
     return [
-        replace(row, efficiency=row.images_per_s / row.ranks / bases[row.network, row.data, row.batch])
-        if row.basis == "measured" and row.images_per_s is not None
+        replace(row, efficiency=row.images_per_s / row.ranks / base)
+        if row.basis == "measured"
+        and row.images_per_s is not None
+        and (base := bases.get((row.network, row.data, row.batch)))
         else row
         for row in known
     ]

@@ -64,6 +64,12 @@ def test_a_cell_sets_batch_rate_machines_and_the_keys_of_its_axes() -> None:
     assert (cluster.num_nodes, cluster.ranks_per_node, recipe.run.epochs) == (1, 4, 50)
 
 
+def test_a_global_batch_is_split_over_the_ranks_that_divide_it_beside_the_grid() -> None:
+    study = scaling_study(global_batch=[128, 24], batch=[32], communication={"flat": {}}, data={"real": {}})
+    sizes = [(cell.batch, cell.ranks) for cell in study.cells() if cell.network == "deep"]
+    assert sizes == [(32, 4), (32, 16), (8, 16), (6, 4)]
+
+
 def test_each_repeat_has_the_next_seed() -> None:
     study = scaling_study()
     cell = next(study.cells())

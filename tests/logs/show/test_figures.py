@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from logs.show.chart import Band, BarChart, Chart, LineChart, Series, in_short
-from logs.show.figures import figures
+from logs.show.figures import figures, utilisation
 from logs.show.reported_run import ReportedRun, gather_run
+from logs.usage import Sample
 from tests.logs import samples
 
 
@@ -135,3 +136,23 @@ def test_runs_of_unlike_sizes_get_logarithmic_axes_and_lines_without_points_no_l
     assert found["Accuracy by epoch"].x_scale == "linear"
     assert [(each.name, each.number) for each in found["Accuracy by time"].series] == [("fast", 1), ("slow", 2)]
     assert found["Throughput, images/s (logarithmic)"].y_scale == "log10"
+
+
+def test_each_gpu_has_a_line_of_its_own_and_ranks_are_told_from_servers() -> None:
+    shares = [[0.5, 0.9], [0.25, None]]
+    rows = [
+        Sample(float(at), 1.5, 2.0, 1, gpu_share=0.7, gpu_memory_bytes=1, gpu_shares=each, server_busy_cores=0.5)
+        for at, each in enumerate(shares)
+    ]
+    charts = {figure.caption: figure.chart for figure in utilisation({"run": rows})}
+    lines = {
+        caption: {series.name: [y for _, y in series.points] for series in chart.series}
+        for caption, chart in charts.items()
+        if isinstance(chart, LineChart)
+    }
+    assert lines["GPUs busy, share"] == {"GPU 0": [0.5, 0.25], "GPU 1": [0.9, None]}
+    assert lines["Cores busy with the ranks"] == {"run": [1.0, 1.0]}
+    assert lines["Cores busy with parameter servers"] == {"run": [0.5, 0.5]}
+    many = [Sample(0.0, 1.0, 1.0, 1, gpu_share=0.7, gpu_shares=[0.7] * 32)]
+    (chart,) = (figure.chart for figure in utilisation({"run": many}) if figure.caption == "GPUs busy, share")
+    assert isinstance(chart, LineChart) and [series.name for series in chart.series] == ["run"]

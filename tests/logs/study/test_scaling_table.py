@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from logs.show.chart import LineChart
 from logs.show.drawing import to_svg
 from logs.study.cells import ScalingRow, steady_rate
+from logs.study.findings import findings
 from logs.study.scaling_figures import cell_figures
 from logs.study.scaling_table import with_efficiency
 
@@ -62,6 +63,26 @@ def test_efficiency_is_relative_to_the_median_of_the_repeats_of_the_best_way() -
     slow = [_row(1, rate, communication="slow", repeat=number) for number, rate in enumerate((10.0, 20.0, 900.0))]
     fast = [_row(1, rate, communication="fast", repeat=number) for number, rate in enumerate((50.0, 100.0, 700.0))]
     assert [row.efficiency for row in with_efficiency([*slow, *fast, _row(2, 150)])][3:] == [0.5, 1.0, 7.0, 0.75]
+
+
+def test_a_split_batch_is_compared_with_the_fastest_way_on_the_fewest_ranks_and_has_no_efficiency() -> None:
+    rows = with_efficiency([_row(1, 100, batch=16), _row(1, 80, batch=16, communication="slow"), _row(2, 150)])
+    assert [row.efficiency for row in rows] == [1, 0.8, None]
+    told = [_row(4, 40.0, batch=4, basis="predicted"), _row(1, 10.0, batch=16, basis="predicted")]
+    (figure,) = dict(cell_figures([*rows, *told], [16, 32]))["Strong scaling"]
+    assert isinstance(figure.chart, LineChart)
+    lines = {series.name: list(series.points) for series in figure.chart.series}
+    assert lines == {
+        "c": [(1, 1), (2, 1.5)],
+        "slow": [(1, 0.8)],
+        "c, predicted": [(1, 1), (4, 4)],
+        "ideal": [(1, 1), (4, 4)],
+    }
+    sentence = (
+        "Strong scaling: batch 16 split over 2 ranks (n, d): 1.50 times (c) the images/s on 1 rank; ideal is 2 times."
+    )
+    assert [each for each in findings(rows, [16, 32]) if "Strong" in each] == [sentence]
+    assert not dict(cell_figures(rows))["Strong scaling"]
 
 
 def test_from_sixteen_times_the_ranks_on_axes_double_and_evenly_spaced_doublings_lie_on_a_line() -> None:
