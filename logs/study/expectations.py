@@ -23,6 +23,8 @@ MARGIN = 0.03
 ONE_RUN = 0.1
 """Relative spread that is assumed of a cell that ran once, in a study in which no cell ran twice."""
 
+_NOT_BY_REPEATS = "the repeats lie too far apart for the difference; only a quieter machine would tell"
+
 _BASES: tuple[Literal["measured", "predicted"], ...] = ("measured", "predicted")
 _MOST_REPEATS = 99
 
@@ -60,7 +62,7 @@ class Comparison:
         """The outcome, and what would settle an open one."""
         if self.outcome != "within the noise":
             return {"holds": "yes", "does not hold": "no"}[self.outcome]
-        settle = f"about {self.repeats} repeats would tell" if self.repeats else "the difference is too small to settle"
+        settle = f"about {self.repeats} repeats would tell" if self.repeats else _NOT_BY_REPEATS
         return f"within the noise; {settle}"
 
 

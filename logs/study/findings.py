@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from logs.study.cells import ScalingRow
 from logs.study.scaling_figures import grouped, ranks_in_words, strong_speed_ups
 
-__all__ = ["findings", "ratios", "where"]
+__all__ = ["findings", "is_disturbed", "ratios", "where"]
 
 _NOISE_CORES = 0.1
 """Cores that the services of an idle machine keep busy at most."""
@@ -50,7 +51,20 @@ def _against_first_value(rows: Sequence[ScalingRow], axis: str) -> Iterator[str]
             shares = ratios(group, axis, names[0], name)
             if shares:
                 speeds = ", ".join(f"{network} runs at {share:.0%}" for network, share in sorted(shares, key=_second))
-                yield f"{name} instead of {names[0]} ({where(axis, key)}): {speeds} of its images/s with {names[0]}."
+                noise = _noise(group, axis, (names[0], name))
+                cells = f"{name} instead of {names[0]} ({where(axis, key)})"
+                yield f"{cells}: {speeds} of its images/s with {names[0]}{noise}."
+
+
+def _noise(rows: Sequence[ScalingRow], axis: str, values: Sequence[object]) -> str:
+    """Return a warning if the runs of one cell lie further apart than the medians of the cells that are compared."""
+    spreads, apart = [1.0], [math.inf]
+    for group in grouped([row for row in rows if getattr(row, axis) in values], "network").values():
+        cells = [[row.images_per_s or 0.0 for row in cell] for cell in grouped(group, axis).values()]
+        spreads += [max(cell) / min(cell) for cell in cells if min(cell) > 0]
+        medians = [median(cell) for cell in cells]
+        apart += [max(medians) / min(medians)] if len(cells) > 1 and min(medians) > 0 else []
+    return f"; runs of one cell differ up to {max(spreads):.2f} times" if max(spreads) > min(apart) else ""
 
 
 def _batches(rows: Sequence[ScalingRow]) -> Iterator[str]:
@@ -133,8 +147,14 @@ def _servers(rows: Sequence[ScalingRow]) -> Iterator[str]:
 def _other_programs(rows: Sequence[ScalingRow]) -> Iterator[str]:
     """Warn if other programs used the machine during the runs."""
     shares = [row.other_busy_cores for row in rows if row.other_busy_cores is not None]
-    if shares and median(shares) > _NOISE_CORES:
+    if is_disturbed(rows):
         yield f"Other programs kept {_range(shares)} cores busy during the runs: repeat the study on an idle machine."
+
+
+def is_disturbed(rows: Sequence[ScalingRow]) -> bool:
+    """Return whether other programs kept cores of the machine busy during the runs."""
+    shares = [row.other_busy_cores for row in rows if row.other_busy_cores is not None]
+    return bool(shares) and median(shares) > _NOISE_CORES
 
 
 def _simulator(rows: Sequence[ScalingRow]) -> Iterator[str]:

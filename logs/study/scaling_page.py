@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from statistics import median
 
 from configs.scaling_study import Expectation, ScalingStudy
 from logs.disk import write_text
+from logs.show.chart import LineChart
 from logs.show.page import badge, charts, document, scrolled, section
 from logs.study.cells import ScalingRow
 from logs.study.expectations import MARGIN, ONE_RUN, Comparison, compare, verdict
-from logs.study.findings import findings
+from logs.study.findings import findings, is_disturbed
+from logs.study.machines import machines
 from logs.study.scaling_figures import cell_figures, course_figures, grouped
 from logs.study.scaling_table import with_efficiency
 
@@ -39,12 +42,13 @@ _VALUES: tuple[_Value, ...] = (
 _MOST_CHARTS = 6
 """More charts of single runs are folded: the study's page is about the comparison of cells."""
 
+_MOST_IN_PICTURE = 3
 _NO_VALUE = "\u2013"
 _IS_GOOD = {"holds": True, "does not hold": False}
 
 
 def write_scaling_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Path, folder: Path) -> None:
-    """Write NAME.html into ``folder``.
+    """Write NAME.html into ``folder``, and NAME.svg with the first charts of images/s over ranks.
 
     Args:
         study: The study.
@@ -57,7 +61,7 @@ def write_scaling_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Pa
     """
     complete = with_efficiency(rows)
     sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in findings(complete, study.global_batch))
-    parts = [f"<h1>{escape(study.title)}</h1>", _lead(study, complete)]
+    parts = [f"<h1>{escape(study.title)}</h1>", _lead(study, complete, runs)]
     if study.expects:
         parts.append(section("Expectations", _expectations(study, complete)))
     if sentences:
@@ -73,13 +77,21 @@ def write_scaling_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Pa
     parts.append(section("Cells", _table(complete)))
     parts += [f"<p>{escape(paragraph)}</p>" for paragraph in study.notes.split("\n\n") if paragraph.strip()]
     write_text(folder / f"{study.name}.html", document(study.title, "".join(parts)))
+    figures = dict(cell_figures(complete, study.global_batch)).get("Throughput", [])
+    kept = [replace(each.chart, heading=each.caption) for each in figures if isinstance(each.chart, LineChart)]
+    if kept:
+        from logs.show.drawing import save_charts  # noqa: PLC0415 (matplotlib takes a second to import)
+
+        save_charts(folder / f"{study.name}.svg", kept[:_MOST_IN_PICTURE])
 
 
-def _lead(study: ScalingStudy, rows: Sequence[ScalingRow]) -> str:
+def _lead(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Path) -> str:
     """Return the paragraphs on what was run, and on what was not run or only predicted."""
     measured = sum(row.basis == "measured" and row.status == "success" for row in rows)
     failed = sum(row.status == "failed" for row in rows)
-    text = f"<strong>{measured} runs</strong>, {study.repeats} for each cell, made by ./run.sh sweep {study.name}"
+    text = f"<strong>{measured} runs</strong>, {study.repeats} for each cell, made by "
+    text += f"<code>./run.sh sweep {study.name}</code>"
+    text += "".join(f" on {escape(machine)}" for machine in machines(rows, runs))
     text += f"; {failed} failed" if failed else ""
     for (note,), skipped in grouped([row for row in rows if row.status == "skipped"], "note").items():
         text += f"; {len(skipped)} {'cell was' if len(skipped) == 1 else 'cells were'} not run: {escape(note)}"
@@ -87,6 +99,9 @@ def _lead(study: ScalingStudy, rows: Sequence[ScalingRow]) -> str:
     if any(row.basis == "predicted" for row in rows):
         text += " Hollow points on dotted lines were <strong>predicted by the simulator</strong>: no measured value "
         text += "went into them."
+    if is_disturbed(rows):
+        text += " <mark>Other programs used the machine during the runs</mark>, so its speeds are not those of an idle "
+        text += "machine (see the findings)."
     return f'<p class="lead">{escape(study.purpose.strip())}</p><p class="lead">{text}</p>'
 
 
