@@ -139,7 +139,7 @@ def test_runs_of_unlike_sizes_get_logarithmic_axes_and_lines_without_points_no_l
 
 
 def test_each_gpu_has_a_line_of_its_own_and_ranks_are_told_from_servers() -> None:
-    shares = [[0.5, 0.9], [0.25, None]]
+    shares: list[list[float | None]] = [[0.5, 0.9], [0.25, None]]
     rows = [
         Sample(float(at), 1.5, 2.0, 1, gpu_share=0.7, gpu_memory_bytes=1, gpu_shares=each, server_busy_cores=0.5)
         for at, each in enumerate(shares)
