@@ -15,7 +15,7 @@ from logs.show.page import badge, charts, document, scrolled, section
 from logs.study.cells import ScalingRow
 from logs.study.expectations import MARGIN, ONE_RUN, Comparison, compare, verdict
 from logs.study.findings import findings, is_disturbed
-from logs.study.machines import machines
+from logs.study.measured_on import machines
 from logs.study.scaling_figures import cell_figures, course_figures, grouped
 from logs.study.scaling_table import with_efficiency
 
