@@ -174,4 +174,5 @@ def _aborted(run_folder: Path, failure: str, failed_rank: int | None, failed_ste
         failure=failure,
         failed_rank=failed_rank,
         failed_step=failed_step,
+        is_rehearsal=cluster.rehearsal is not None,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -62,7 +61,9 @@ def test_a_broken_link_ends_the_run(tmp_path: Path) -> None:
     done = _rehearse(tmp_path / "run", "--fail", "link@20:1")
     assert done.returncode == 1
     assert "rank" in done.stdout + done.stderr
-    assert json.loads((tmp_path / "run/summary.json").read_text(encoding="utf-8"))["status"] == "aborted"
+    summary = read_summary(tmp_path / "run")
+    assert (summary.status, summary.is_rehearsal) == ("aborted", True)
+    assert "log check" not in done.stdout, "no verdict on what is no result"
 
 
 def test_every_fault_is_in_the_help_and_on_the_page() -> None:
