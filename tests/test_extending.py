@@ -14,7 +14,13 @@ from tests.extending import add_example, code_blocks, copy_program, make_environ
 pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("extending")]
 
 SECTIONS = ("An optimizer", "A decay", "A network", "A communicator")
-QUICK = ("data.source=synthetic", "data.name=synthetic", "data.train_samples=64", "data.eval_samples=16")
+QUICK = (
+    "data.source=synthetic",
+    "data.name=synthetic",
+    "data.train_samples=64",
+    "data.eval_samples=16",
+    "batch.global_size=16",
+)
 
 
 @pytest.fixture(scope="module")

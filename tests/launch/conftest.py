@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,14 @@ import pytest
 from configs.load import ROOT
 
 _NEEDED = ("run.sh", "pyproject.toml", "requirements.lock", "requirements-torch.lock", "configs", "launch")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ranks_that_wait_yield() -> Iterator[None]:
+    """Let Open MPI's ranks leave their core while they wait, since a machine that runs tests has other work for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMPI_MCA_mpi_yield_when_idle", "1")
+        yield
 
 
 @pytest.fixture

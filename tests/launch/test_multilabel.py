@@ -16,6 +16,7 @@ from sklearn.datasets import load_digits
 
 from configs.load import ROOT
 from configs.schema import Model
+from data.__main__ import main as prepare
 from logs.metrics import read_metrics
 from train.engine.init import initial_weights
 from train.networks.arch import build_network
@@ -56,8 +57,7 @@ def test_two_ranks_learn_several_labels_an_image_from_a_table(tmp_path: Path) ->
     data.mkdir()
     _write_table(source)
     _write_parameters(data / "start.params")
-    prepare = [sys.executable, "-m", "data", "prepare", str(source), str(data / "table"), "--size", "16"]
-    subprocess.run(prepare, cwd=ROOT, check=True, capture_output=True)
+    assert prepare(["prepare", str(source), str(data / "table"), "--size", "16"]) == 0
     overrides = [
         f"cluster.paths.data={data}", f"model={MODEL}", "data.name=table", "data.source=table", "loss={kind: sigmoid}",
         "optimizer={name: adam}", "schedule={base_lr: 3e-3, warmup_steps: 0, decay: {name: cosine}}",

@@ -59,7 +59,8 @@ def bare_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
     programs = folder / "bin"
     programs.mkdir()
-    for name in ("python3.11", "python3.10", "python3"):
+    # The first name is the first that run.sh looks for: each one that pyenv has without a version takes 0.2 s of CPU.
+    for name in ("python3.13", "python3.11", "python3.10", "python3"):
         stand_in(programs, name, f'exec {sys.executable} -S "$@"')
     return tree
 
