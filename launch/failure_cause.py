@@ -48,7 +48,8 @@ def find_cause(
         lost = f"a parameter server ended with status {outcome.lost_server} before the ranks did"
         return {"message": "stopped by a signal" if outcome.interrupted_by else lost}
     if was_stopped(outcome, reports, cluster.world_size):
-        return {"step": reports[0]["step"], "message": reports[0]["message"]}
+        by = f"stopped by {signal.Signals(outcome.stopped_by).name}" if outcome.stopped_by else ""
+        return {"step": reports[0]["step"], "message": reports[0]["message"]} if reports else {"message": by}
     steps = {report["rank"]: report["step"] for report in reports}
     step, when = _last_known_step(folder, steps.values())
     if first := _first_of_its_own(reports):
@@ -73,9 +74,12 @@ def was_stopped(outcome: Outcome, reports: Sequence[Mapping[str, Any]], world_si
 
     Launchers replace the ranks' exit status by one of their own, so the reports decide: the ranks agreed to stop, or
     every rank reports that a signal stopped it. If only some ranks were signalled before the ranks agreed, a peer
-    probably died first; then the launcher's status decides.
+    probably died first; then the launcher's status decides. Ranks that were told to stop before they could report have
+    no reports.
     """
-    if not reports or not outcome.exit_status or any(report["status"] != STOPPED_STATUS for report in reports):
+    if not reports:
+        return bool(outcome.exit_status) and outcome.stopped_by is not None
+    if not outcome.exit_status or any(report["status"] != STOPPED_STATUS for report in reports):
         return False
     has_agreed = not all(report["second_hand"] for report in reports)
     return outcome.exit_status == STOPPED_STATUS or has_agreed or len(reports) == world_size

@@ -26,7 +26,8 @@ from launch.notify import notify
 from launch.restart import may_restart
 from launch.resume import prepare_attempt, prepared_folder
 from launch.start.commands import require_startable, run_under
-from launch.start.local import Outcome, forwarded_signals
+from launch.start.launcher_signals import forwarded_signals
+from launch.start.local import Outcome
 from launch.start.monitor import monitored
 from logs.attempts import read_attempts
 from logs.claims import CLAIMS_FOLDER, has_lost
@@ -82,7 +83,8 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
     require_startable(cluster)
     folder = run_folder or new_folder(recipe, cluster)
     _check_and_pack(recipe, cluster)
-    with prepared_folder(folder, recipe, cluster, must_resume=must_resume) as begun_from:
+    # From here on a signal must not end this process alone: the run would go on, or the claim and the log stay open.
+    with forwarded_signals(), prepared_folder(folder, recipe, cluster, must_resume=must_resume) as begun_from:
         checkpoint = begun_from
         _write_config(folder, recipe, cluster)
         outcome = _run_ranks(folder, recipe, cluster)
@@ -96,9 +98,7 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
             return 1
         if outcome.exit_status != REFUSED:
             try:
-                # A second Ctrl-C must not keep the log from being closed and judged.
-                with forwarded_signals():
-                    return finish_run(folder, recipe, cluster, outcome)
+                return finish_run(folder, recipe, cluster, outcome)
             except UserError as error:  # For example a full disk. The ranks have run, so the status is not 2.
                 sys.stderr.write(f"error: {error}\n")
                 return 1

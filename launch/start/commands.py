@@ -16,7 +16,8 @@ from configs.load import ROOT
 from configs.rank_variables import binding_environment, meets_by_mpi, meets_over_gloo
 from configs.registry import COMMUNICATORS, require_engine
 from configs.schema import Cluster
-from launch.start.local import Outcome, forwarded_signals, run_ranks, run_ranks_on_link
+from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals
+from launch.start.local import Outcome, run_ranks, run_ranks_on_link
 from launch.start.meetings import meeting_of
 from launch.start.meetings import serve as no_meeting
 
@@ -187,4 +188,6 @@ def _run(launcher: str, command: Sequence[str], variables: Mapping[str, str]) ->
                 process.send_signal(signal.SIGTERM if passed_on == signal.SIGINT else stop_signal_of(launcher))
             time.sleep(_POLL_S)
     status = 128 - process.returncode if process.returncode < 0 else process.returncode
-    return Outcome(status, interrupted_by=passed_on if passed_on == signal.SIGINT else None)
+    if passed_on in STOP_SIGNALS:
+        return Outcome(status, stopped_by=passed_on)
+    return Outcome(status, interrupted_by=passed_on)

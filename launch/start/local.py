@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from types import FrameType
 
 from configs.errors import STOPPED_STATUS
 from configs.programs import Program, command_of
 from configs.rank_variables import server_environment
+from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals
 from launch.start.link import require_link, shaped
 from launch.start.meetings import RankStart, meeting_of
 
-__all__ = ["Outcome", "forwarded_signals", "main", "run_ranks", "run_ranks_on_link"]
+__all__ = ["Outcome", "main", "run_ranks", "run_ranks_on_link"]
 
 _POLL_S = 0.05
 GRACE_S = 8.0
@@ -39,9 +39,6 @@ KILL_S = 5.0
 STOP_S = 60.0
 """Time for the ranks to save their state when the launcher is told to stop; a scheduler may give less."""
 
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""Signals on which ranks save their state and end."""
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -52,12 +49,14 @@ class Outcome:
         failed: Rank and status of each rank that failed before the launcher ended any rank.
         interrupted_by: The signal that stopped the launcher, if there was one.
         lost_server: Status of a parameter server that ended while ranks needed it.
+        stopped_by: The signal by which the ranks were told to save their state and end, if there was one.
     """
 
     exit_status: int
     failed: tuple[tuple[int, int], ...] = ()
     interrupted_by: int | None = None
     lost_server: int | None = None
+    stopped_by: int | None = None
 
 
 def run_ranks(
@@ -153,43 +152,6 @@ def _parameter_servers(
             process.wait()
 
 
-@contextmanager
-def forwarded_signals() -> Iterator[Callable[[], int | None]]:
-    """Record SIGINT, SIGTERM, SIGUSR1 and SIGHUP while the block runs, so that they do not end this process.
-
-    SIGHUP, which a terminal sends when it closes, counts as SIGTERM: the ranks save their state and end. Under nohup
-    SIGHUP stays ignored.
-
-    Yields:
-        A function that returns the last signal that arrived, or None.
-    """
-    received: list[int] = []
-
-    def record(number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:
-            _leave_terminal()
-        received.append(signal.SIGTERM if number == signal.SIGHUP else number)
-
-    numbers = [signal.SIGINT, *_STOP_SIGNALS]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, record) for number in numbers}
-    try:
-        yield lambda: received[-1] if received else None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _leave_terminal() -> None:
-    """Send this process's output nowhere, since writing to a closed terminal is an error."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        if os.isatty(descriptor):
-            os.dup2(null, descriptor)
-    os.close(null)
-
-
 @dataclass
 class _Supervisor:
     """Waits for the ranks; after a failure, the loss of a server or a signal, it ends the ranks that are left.
@@ -243,7 +205,7 @@ class _Supervisor:
         received = self.last_signal()
         if received is not None and received != self.passed_on:
             self.passed_on = received
-            self._signal_ranks(received, STOP_S if received in _STOP_SIGNALS else self.grace_s)
+            self._signal_ranks(received, STOP_S if received in STOP_SIGNALS else self.grace_s)
 
     def _signal_ranks(self, number: int, patience_s: float) -> None:
         _send(self.ranks, number)
@@ -251,8 +213,9 @@ class _Supervisor:
 
     def _outcome(self) -> Outcome:
         interrupted, statuses = self.last_signal(), {_status(rank) for rank in self.ranks}
-        if interrupted in _STOP_SIGNALS and statuses <= {0, STOPPED_STATUS}:
-            return Outcome(max(statuses))
+        # A rank whose interpreter was still starting could not handle the signal, and was killed by it.
+        if interrupted in STOP_SIGNALS and statuses <= {0, STOPPED_STATUS, 128 + interrupted}:
+            return Outcome(STOPPED_STATUS if any(statuses) else 0, stopped_by=interrupted)
         if interrupted:
             return Outcome(128 + interrupted, interrupted_by=interrupted)
         if self.lost_server is not None:

@@ -75,6 +75,7 @@ ECHO = _report(0, "Horovod has been shut down", second_hand=True)
             f"rank 1 on {HERE} made no progress and reported nothing at or before step 7",
             1,
         ),
+        ([], Outcome(143, stopped_by=15), "stopped by SIGTERM", None),
         ([], Outcome(9), "the launcher ended with status 9", None),
         # Two ranks fail by themselves: the rank with the earlier time is named, wherever the report is in the list.
         (
@@ -143,6 +144,8 @@ def test_a_run_was_stopped_only_if_nobody_failed() -> None:
     assert was_stopped(Outcome(1), [stopped], 2)
     assert not was_stopped(Outcome(1), [stopped, _report(1, "torn", second_hand=False)], 2)
     assert not was_stopped(Outcome(75), [], 2)
+    assert was_stopped(Outcome(143, stopped_by=15), [], 2)
+    assert not was_stopped(Outcome(1, stopped_by=15), [_report(1, "torn", second_hand=False)], 2)
     told_at_start_up = _report(0, "stopped by SIGTERM", second_hand=True, status=75)
     assert was_stopped(Outcome(75), [told_at_start_up], 2)
     assert was_stopped(Outcome(1), [told_at_start_up, {**told_at_start_up, "rank": 1}], 2)

@@ -20,6 +20,7 @@ from configs.rank_variables import rank_environment
 from launch.__main__ import main as train_verb
 from launch.start import local
 from launch.start.commands import launcher_command, run_under
+from launch.start.launcher_signals import forwarded_signals
 from launch.start.link import can_shape, shaped
 from launch.start.local import run_ranks, run_ranks_on_link
 
@@ -109,9 +110,9 @@ def test_ranks_are_asked_to_end_before_they_are_killed(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("ends", "outcome"),
     [
-        (("75", "75"), local.Outcome(75)),
-        (("75", "0"), local.Outcome(75)),
-        (("0", "0"), local.Outcome(0)),
+        (("75", "75"), local.Outcome(75, stopped_by=signal.SIGTERM)),
+        (("75", "0"), local.Outcome(75, stopped_by=signal.SIGTERM)),
+        (("0", "0"), local.Outcome(0, stopped_by=signal.SIGTERM)),
         (("75", "1"), local.Outcome(143, interrupted_by=signal.SIGTERM)),
     ],
 )
@@ -124,6 +125,16 @@ def test_ranks_that_keep_their_state_when_told_to_stop_make_the_launchers_status
     with _signalled(signal.SIGTERM, tmp_path, 2):
         found = run_ranks([sys.executable, "-c", pids + code, str(tmp_path)], 2, {})
     assert found == outcome
+
+
+def test_a_stop_signal_before_the_ranks_can_handle_it_is_not_lost_and_is_a_stop() -> None:
+    with forwarded_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+        begin = time.monotonic()
+        outcome = run_ranks(["sleep", "60"], 2, {})
+        assert time.monotonic() - begin < 20
+    assert outcome == local.Outcome(75, stopped_by=signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_ctrl_c_reaches_the_ranks_once_and_leaves_no_orphan(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""The signals that a launcher passes on to its ranks instead of ending by them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = ["STOP_SIGNALS", "forwarded_signals"]
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+"""Signals on which ranks save their state and end."""
+
+_outer: list[Callable[[], int | None]] = []
+"""What the block that holds the handlers yielded."""
+
+
+@contextmanager
+def forwarded_signals() -> Iterator[Callable[[], int | None]]:
+    """Record SIGINT, SIGTERM, SIGUSR1 and SIGHUP while the block runs, so that they do not end this process.
+
+    Within another such block, the signals of the outer one count too, so that none is lost on the way to the ranks.
+
+    SIGHUP, which a terminal sends when it closes, counts as SIGTERM: the ranks save their state and end. Under nohup
+    SIGHUP stays ignored.
+
+    Yields:
+        A function that returns the last signal that arrived, or None.
+    """
+    if _outer:
+        yield _outer[0]
+        return
+    received: list[int] = []
+
+    def record(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            _leave_terminal()
+        received.append(signal.SIGTERM if number == signal.SIGHUP else number)
+
+    numbers = [signal.SIGINT, *STOP_SIGNALS]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, record) for number in numbers}
+    _outer.append(lambda: received[-1] if received else None)
+    try:
+        yield _outer[0]
+    finally:
+        _outer.clear()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave_terminal() -> None:
+    """Send this process's output nowhere, since writing to a closed terminal is an error."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        if os.isatty(descriptor):
+            os.dup2(null, descriptor)
+    os.close(null)
