@@ -5,7 +5,7 @@
 # Only the files that set-up reads, so that a change of the program does not compile Horovod again.
 FROM scratch AS setup-files
 WORKDIR /opt/resnet-records
-COPY run.sh pyproject.toml requirements.lock requirements-torch.lock ./
+COPY run.sh pyproject.toml requirements.lock requirements-py312.lock requirements-torch.lock ./
 COPY configs/__init__.py configs/arguments.py configs/errors.py configs/
 COPY launch/__init__.py launch/
 COPY launch/setup launch/setup

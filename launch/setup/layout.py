@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,6 +23,7 @@ __all__ = [
     "Environment",
     "Kind",
     "Variant",
+    "lock_file",
     "locked",
 ]
 
@@ -32,7 +34,7 @@ ENGINES: dict[Engine, str] = {"mxnet": "MXNet", "torch": "PyTorch"}
 """The engines for which set-up makes environments, with their names in messages; the first is the default. The table
 of the program itself, `configs.registry.ENGINES`, needs packages."""
 
-NEWEST_PYTHON: dict[Engine, tuple[int, int]] = {"mxnet": (3, 11), "torch": (3, 13)}
+NEWEST_PYTHON: dict[Engine, tuple[int, int]] = {"mxnet": (3, 12), "torch": (3, 13)}
 """``run.sh`` looks for the same versions."""
 
 
@@ -43,13 +45,16 @@ class Kind:
     Attributes:
         engines: Its engines, in the order of `ENGINES`; at least one.
         variant: cpu or gpu.
+        base: The interpreter that has the site's own MXNet. If empty, the environment has all packages itself.
     """
 
     engines: tuple[Engine, ...]
     variant: Variant
+    base: str = ""
 
     def __str__(self) -> str:
-        return f"{' and '.join(ENGINES[engine] for engine in self.engines)} {self.variant}"
+        over = f" (that of {self.base})" if self.base else ""
+        return f"{' and '.join(ENGINES[engine] for engine in self.engines)}{over} {self.variant}"
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,11 @@ class Environment:
         return self.folder / "tmp"
 
     @property
+    def base_pins(self) -> Path:
+        """The versions of the packages of the base, as constraints for pip."""
+        return self.folder / "base.txt"
+
+    @property
     def state_file(self) -> Path:
         """The record of finished stages."""
         return self.folder / "setup.json"
@@ -96,8 +106,16 @@ REPLACED = ROOT / ".venv.old"
 SETUP_LOCK = ROOT / ".venv.lock"
 """The file that a running set-up locks. It lies outside the environments, which are renamed while it is locked."""
 
-LOCKS: dict[Engine, Path] = {"mxnet": ROOT / "requirements.lock", "torch": ROOT / "requirements-torch.lock"}
-"""The pins of all packages, for each engine."""
+
+def lock_file(engine: Engine, python: tuple[int, int]) -> Path:
+    """Return the file with the pins of all packages, for an engine and a version of Python."""
+    if engine == "torch":
+        return ROOT / "requirements-torch.lock"
+    return ROOT / ("requirements.lock" if python < (3, 12) else "requirements-py312.lock")
+
+
+LOCKS: dict[Engine, Path] = {engine: lock_file(engine, sys.version_info[:2]) for engine in ENGINES}
+"""The pins of all packages, for each engine under this Python."""
 
 PROJECT = ROOT / "pyproject.toml"
 

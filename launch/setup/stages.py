@@ -3,76 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from launch.setup.checks import GB
-from launch.setup.child import StageError, Stopwatch, run_logged
+from launch.setup.child import StageError
 from launch.setup.horovod import build_environment, check_build
 from launch.setup.layout import HOROVOD, LOCKS, PROJECT, ROOT, Engine, Environment, Kind, Variant, locked
 from launch.setup.libraries import link_nvidia_libraries, missing_libraries
 from launch.setup.state import digest
+from launch.setup.work import Stage, Work, command_variables, pip
 
-__all__ = ["Stage", "Work", "is_usable", "make_stages", "remove_half_installed"]
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a stage works on.
-
-    Attributes:
-        environment: The environment that the stage changes.
-        watch: The stage's line on the terminal.
-        lock: Descriptor of the set-up lock, which the stage's commands inherit.
-    """
-
-    environment: Environment
-    watch: Stopwatch
-    lock: int
-
-    def run(self, command: Sequence[str | Path], stage: str, variables: Mapping[str, str] | None = None) -> None:
-        """Run a command, with its output in the stage's log.
-
-        Args:
-            command: Program and arguments.
-            stage: Name of the log.
-            variables: The command's whole set of variables. If None, those of `_variables`.
-
-        Raises:
-            StageError: The command failed.
-        """
-        run_logged(
-            command,
-            log=self.environment.log(stage),
-            environment=variables or _variables(self.environment),
-            watch=self.watch,
-            lock=self.lock,
-        )
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One step of set-up.
-
-    Attributes:
-        name: The stage's key in ``setup.json``.
-        title: What a person reads while the stage runs.
-        digest: Changes when the stage must be done again.
-        needed_bytes: Disk space that the stage takes, downloads included.
-        run: Does the stage.
-    """
-
-    name: str
-    title: str
-    digest: str
-    needed_bytes: int
-    run: Callable[[Work], None]
+__all__ = ["is_usable", "make_stages"]
 
 
 def make_stages(kind: Kind, *, has_mpi: bool, with_test: bool) -> list[Stage]:
@@ -153,16 +99,24 @@ def _make_venv(work: Work) -> None:
 
 
 def _install_tools(work: Work, engine: Engine) -> None:
-    _pip(work, ["install", *_tools(engine)], "tools")
+    pip(work, ["install", *_tools(engine)], "tools")
 
 
 def _install_mxnet(work: Work, variant: Variant) -> None:
-    _pip(work, _project(variant, "mxnet"), "wheels")
+    pip(work, _project(variant, "mxnet"), "wheels")
+    if sys.version_info >= (3, 12):
+        _put_back_numpy_names(work.environment.site_packages)
     if variant == "gpu" and not link_nvidia_libraries(work.environment.site_packages):
         raise StageError(
             f"NVIDIA's CUDA libraries are not among the wheels: rm -r {work.environment.folder}, then "
             "./run.sh setup --gpu"
         )
+
+
+def _put_back_numpy_names(site_packages: Path) -> None:
+    module = "numpy_names_of_mxnet"
+    shutil.copyfile(Path(__file__).with_name("numpy_names.py"), site_packages / f"{module}.py")
+    (site_packages / f"{module}.pth").write_text(f"import {module}; {module}.watch_for_mxnet()\n", encoding="utf-8")
 
 
 def _install_torch(work: Work, variant: Variant) -> None:
@@ -174,13 +128,13 @@ def _install_torch(work: Work, variant: Variant) -> None:
     version = locked("torch", "torch")[0].removeprefix("torch==").split()[0]
     exact = [f"torch==={version}"] if variant == "gpu" else []
     # To compile all modules in advance takes 83 s of CPU, half of the stage; those that a run imports take 10 s.
-    _pip(work, [*_project("torch", "torch"), "--no-compile", *exact], "torch")
+    pip(work, [*_project("torch", "torch"), "--no-compile", *exact], "torch")
     _check_torch(work, "torch.distributed", "nvidia.dali.fn", "matplotlib.pyplot", "mlperf_logging", "sklearn.datasets")
 
 
 def _add_torch(work: Work) -> None:
     """Install PyTorch beside MXNet; it takes a newer setuptools with it than Horovod is compiled with."""
-    _pip(work, ["install", "--no-compile", "--constraint", str(LOCKS["torch"]), "torch"], "torch")
+    pip(work, ["install", "--no-compile", "--constraint", str(LOCKS["torch"]), "torch"], "torch")
     _check_torch(work, "torch.distributed")
 
 
@@ -190,16 +144,16 @@ def _check_torch(work: Work, *modules: str) -> None:
 
 
 def _install_test_tools(work: Work, engine: Engine) -> None:
-    _pip(work, _project("test", engine), "test")
+    pip(work, _project("test", engine), "test")
 
 
 def _build_horovod(work: Work, variant: Variant, *, has_mpi: bool) -> None:
     environment = work.environment
     _install_tools(work, "mxnet")  # again, because PyTorch may have replaced some
-    variables = build_environment(_variables(environment), environment, variant, has_mpi=has_mpi)
+    variables = build_environment(command_variables(environment), environment, variant, has_mpi=has_mpi)
     # --no-cache-dir, because pip caches a built wheel by its version, whatever the wheel was built for.
     options = ["--no-cache-dir", "--no-build-isolation", "--no-deps", "--force-reinstall"]
-    _pip(work, ["install", "-v", *options, HOROVOD], "horovod-build", variables)
+    pip(work, ["install", "-v", *options, HOROVOD], "horovod-build", variables)
     check_build(variables, environment, variant, has_mpi=has_mpi)
     if missing := missing_libraries(environment.site_packages):
         raise StageError(f"libraries are not found: {'; '.join(missing)}: install them, then ./run.sh setup again")
@@ -208,47 +162,6 @@ def _build_horovod(work: Work, variant: Variant, *, has_mpi: bool) -> None:
 def _project(extra: str, engine: Engine) -> list[str]:
     """Return pip's arguments that install this program where it lies, with the packages of an extra."""
     return ["install", "--no-build-isolation", "--constraint", str(LOCKS[engine]), "--editable", f"{ROOT}[{extra}]"]
-
-
-def _pip(work: Work, words: Sequence[str], stage: str, variables: Mapping[str, str] | None = None) -> None:
-    """Run the environment's pip, after removing what an interrupted pip left half installed."""
-    environment = work.environment
-    remove_half_installed(environment.site_packages)
-    shutil.rmtree(environment.temporary, ignore_errors=True)
-    environment.temporary.mkdir()
-    environment.log(stage).unlink(missing_ok=True)
-    try:
-        work.run([environment.python, "-m", "pip", "--no-input", *words, "--progress-bar", "off"], stage, variables)
-    finally:
-        shutil.rmtree(environment.temporary, ignore_errors=True)
-
-
-def remove_half_installed(folder: Path) -> None:
-    """Remove from ``folder`` the metadata of packages that pip did not finish and would take for installed.
-
-    pip writes the file INSTALLER after a package's own files, RECORD among them, are there. A folder named ``~...`` is
-    one that pip was about to remove.
-    """
-    for path in folder.iterdir():
-        is_unfinished = path.suffix == ".dist-info" and not (path / "INSTALLER").exists()
-        if path.is_dir() and (is_unfinished or path.name.startswith("~")):
-            shutil.rmtree(path)
-
-
-def _variables(environment: Environment) -> dict[str, str]:
-    """Return the variables of a stage's commands: the user's, without those that lead Python or pip elsewhere.
-
-    Temporary files go into the environment's folder: /tmp may be small or noexec, and a killed build leaves them.
-    """
-    left_out = {"PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "VIRTUAL_ENV"}
-    kept = {name: value for name, value in os.environ.items() if name not in left_out}
-    return {
-        **kept,
-        "PATH": f"{environment.folder / 'bin'}{os.pathsep}{kept.get('PATH', os.defpath)}",
-        "TMPDIR": str(environment.temporary),
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
 
 
 def is_usable(environment: Environment) -> bool:

@@ -30,7 +30,8 @@ SETUP_WITH_SMALL_STAGES = """
 import os, sys
 from dataclasses import replace
 from launch.setup import __main__ as setup
-from launch.setup.stages import Stage, make_stages
+from launch.setup.stages import make_stages
+from launch.setup.work import Stage
 
 def make_venv(work):
     work.run([sys._base_executable, "-m", "venv", "--without-pip", work.environment.folder], "venv")
