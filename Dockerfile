@@ -1,6 +1,8 @@
-# The GPU environments as images: MXNet's, and PyTorch's with --target torch. Compilers stay in the first stages. Tuning
-# belongs into the cluster file, not here.
+# The GPU environments as images: MXNet's, PyTorch's with --target torch, and one over a site's own MXNet with --target
+# site. Compilers stay in the first stages. Tuning belongs into the cluster file, not here.
 # The bases are named by tag: their digests are not known here. Pin them when you have pulled them.
+
+ARG SITE_BASE=nvcr.io/nvidia/mxnet:24.04-py3
 
 # Only the files that set-up reads, so that a change of the program does not compile Horovod again.
 FROM scratch AS setup-files
@@ -50,6 +52,23 @@ COPY --chown=trainer:trainer . .
 ENV PROGRAM_REVISION=${REVISION}
 USER 1000
 RUN .venv/bin/python -m launch.setup.libraries
+VOLUME ["/opt/resnet-records/runs"]
+HEALTHCHECK --interval=5m --timeout=30s CMD ["nvidia-smi", "--list-gpus"]
+ENTRYPOINT ["/opt/resnet-records/run.sh"]
+CMD ["--help"]
+
+# A base that has MXNet, Horovod and DALI already: only what is missing there is installed. It runs as root, as its base
+# does.
+FROM ${SITE_BASE} AS site
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="resnet-records" \
+      org.opencontainers.image.description="ResNet-50 to the MLPerf target on a site's own MXNet" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.revision="${REVISION}"
+WORKDIR /opt/resnet-records
+COPY . .
+ENV PIP_NO_CACHE_DIR=1 PROGRAM_REVISION=${REVISION}
+RUN ./run.sh setup --system
 VOLUME ["/opt/resnet-records/runs"]
 HEALTHCHECK --interval=5m --timeout=30s CMD ["nvidia-smi", "--list-gpus"]
 ENTRYPOINT ["/opt/resnet-records/run.sh"]

@@ -53,6 +53,7 @@ class ProbeReport:
         is_packed_on_demand: Whether the program itself packs the recipe's data set if it is missing.
         forecast: The simulator's forecast of the step for the ranks that were started, or ``problem``. If None, no step
             was asked for.
+        base: The interpreter that has the site's own MXNet, see `launch.setup.layout.Kind`.
     """
 
     cluster: Cluster
@@ -60,6 +61,7 @@ class ProbeReport:
     plan: Facts | None
     is_packed_on_demand: bool
     forecast: Facts | None = None
+    base: str = ""
 
     @property
     def machines(self) -> list[Facts]:

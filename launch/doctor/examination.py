@@ -81,7 +81,8 @@ def examine(
         shutil.rmtree(folder, ignore_errors=True)
     if stopped_by is not None:
         return Examination(cluster.name, [], ranks, stopped_by)
-    report = ProbeReport(reachable, ranks, plan, recipe.data.source in BUILT_IN_SOURCES, forecast)
+    base = kind.base if (kind := State().kind) else ""
+    report = ProbeReport(reachable, ranks, plan, recipe.data.source in BUILT_IN_SOURCES, forecast, base)
     own = [_set_up(cluster), _scope(cluster, reachable), *_image(cluster)]
     return Examination(cluster.name, [*own, *judge(report)], ranks, None)
 

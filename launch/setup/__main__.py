@@ -16,8 +16,10 @@ from launch.setup.child import StageError, Stopwatch
 from launch.setup.gpu import search_gpus
 from launch.setup.layout import BUILDING, CURRENT, ENGINES, NEWEST_PYTHON, ROOT, Engine, Environment, Kind, Variant
 from launch.setup.replacement import holds_its_path, put_in_place, refuse_links, remove_folder, restore_replaced
-from launch.setup.stages import Stage, Work, is_usable, make_stages
+from launch.setup.site import broken_base, describe_base, find_base, variant_of
+from launch.setup.stages import is_usable, make_stages
 from launch.setup.state import State, only_one
+from launch.setup.work import Stage, Work
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
         signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGHUP, _interrupt)
-        return set_up(options.engine, options.variant, with_test="test" in options.extra, is_quiet=options.quiet)
+        wanted = Wish(options.engine, options.variant, options.system)
+        return set_up(wanted, with_test="test" in options.extra, is_quiet=options.quiet)
     except UserError as error:
         sys.stderr.write("".join(f"error: {line}\n" for line in str(error).splitlines()))
         return 2
@@ -42,12 +45,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def set_up(engine: Engine | None, variant: Variant | None, *, with_test: bool, is_quiet: bool) -> int:
+@dataclass(frozen=True)
+class Wish:
+    """What the user asks for.
+
+    Attributes:
+        engine: The engine. If None, those of the environment, or else MXNet.
+        variant: The variant. If None, that of the environment, or else what this machine has.
+        base: The interpreter that has the site's own MXNet; empty for one on the PATH. If None, an environment that
+            has all packages itself, or the one that is there.
+    """
+
+    engine: Engine | None = None
+    variant: Variant | None = None
+    base: str | None = None
+
+
+def set_up(wish: Wish, *, with_test: bool, is_quiet: bool) -> int:
     """Do the stages that are not done; return 0.
 
     Args:
-        engine: The engine that the user asks for. If None, those of the environment, or else MXNet.
-        variant: The variant that the user asks for. If None, that of the environment, or else what this machine has.
+        wish: What the user asks for.
         with_test: Whether to install the tools for tests and checks.
         is_quiet: Whether to print nothing when there is nothing to do.
 
@@ -58,14 +76,12 @@ def set_up(engine: Engine | None, variant: Variant | None, *, with_test: bool, i
     """
     refuse_links()
     remembered = State(CURRENT).kind or State(BUILDING).kind
-    engines = _choose_engines(engine, variant, remembered)
-    if remembered:
-        kind = Kind(engines, variant or remembered.variant)
-        if _plan(kind, with_test=with_test).is_done:
-            if not is_quiet:
-                sys.stderr.write(f"setup: nothing to do; {kind} environment in {CURRENT.folder}\n")
-            return 0
-    kind = Kind(engines, _choose_variant(engines[0], variant, remembered))
+    kind = _remembered_kind(wish, remembered)
+    if kind and _plan(kind, with_test=with_test).is_done:
+        if not is_quiet:
+            sys.stderr.write(f"setup: nothing to do; {kind} environment in {CURRENT.folder}\n")
+        return 0
+    kind = _choose_kind(wish, remembered)
     pending = _plan(kind, with_test=with_test).pending
     needed_bytes = sum(stage.needed_bytes for stage in pending)
     problems = find_problems(kind, ROOT, [stage.name for stage in pending], needed_bytes)
@@ -79,6 +95,45 @@ def set_up(engine: Engine | None, variant: Variant | None, *, with_test: bool, i
         if plan.environment is BUILDING:
             put_in_place()
     return 0
+
+
+def _remembered_kind(wish: Wish, remembered: Kind | None) -> Kind | None:
+    """Return what the environment is for, if it can be what the user asks for; no GPU and no base is asked."""
+    if remembered is None:
+        return None
+    if remembered.base:
+        is_same = wish.engine in (None, "mxnet") and wish.variant is None and wish.base in (None, "", remembered.base)
+        return remembered if is_same else None
+    if wish.base is not None:
+        return None
+    return Kind(_choose_engines(wish.engine, wish.variant, remembered), wish.variant or remembered.variant)
+
+
+def _choose_kind(wish: Wish, remembered: Kind | None) -> Kind:
+    """Return what the environment is to be for.
+
+    Raises:
+        UserError: The engine cannot use the GPU of this machine, or this program cannot use the base.
+    """
+    if wish.base is None and not (remembered and remembered.base):
+        engines = _choose_engines(wish.engine, wish.variant, remembered)
+        return Kind(engines, _choose_variant(engines[0], wish.variant, remembered))
+    if wish.base is None and (wish.engine or wish.variant):
+        return _choose_kind(wish, None)
+    if wish.engine == "torch":
+        raise UserError("--system uses the site's own MXNet: leave out --engine torch")
+    assert wish.base is not None or remembered is not None
+    base = find_base(wish.base or (remembered.base if remembered else ""))
+    found = describe_base(base)
+    if problems := broken_base(found):
+        raise UserError("\n".join(f"{base}: {problem}" for problem in problems))
+    kind = Kind(("mxnet",), variant_of(found), base)
+    titles = ("MXNet", "Horovod", "DALI", "NumPy")
+    versions = ", ".join(
+        f"{title} {found[title][0] if title in found else '(no driver to load it)'}" for title in titles
+    )
+    sys.stderr.write(f"setup: {base} has {versions}; set-up makes the {kind.variant} environment over it\n")
+    return kind
 
 
 def _choose_engines(wanted: Engine | None, variant: Variant | None, remembered: Kind | None) -> tuple[Engine, ...]:
@@ -189,12 +244,17 @@ def _parser() -> Parser:
     parser.add_argument(
         "--engine",
         choices=list(ENGINES),
-        help="mxnet (the default; Python 3.10 or 3.11, compiles Horovod) or torch (Python 3.10 to 3.13, compiles "
-        "nothing); into an environment for CPUs with Python 3.10 or 3.11 both fit",
+        help="mxnet (the default; Python 3.10 to 3.12, compiles Horovod) or torch (Python 3.10 to 3.13, compiles "
+        "nothing); into an environment for CPUs with Python 3.10 to 3.12 both fit",
     )
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--cpu", dest="variant", action="store_const", const="cpu", help="for this machine's CPU")
     choice.add_argument("--gpu", dest="variant", action="store_const", const="gpu", help="for NVIDIA GPUs, with NCCL")
+    choice.add_argument(
+        "--system", metavar="PYTHON", nargs="?", const="",
+        help="over a Python that has MXNet, Horovod and DALI already, such as that of NVIDIA's containers, which stays "
+        "as it is (default: the first on the PATH that has them)",
+    )  # fmt: skip
     parser.add_argument(
         "--extra", action="append", default=[], choices=["test"], help="also install the tools for tests and checks"
     )

@@ -30,8 +30,10 @@ def find_problems(kind: Kind, folder: Path, pending: Iterable[str], needed_bytes
         needed_bytes: Disk space that the pending stages take.
     """
     stages = set(pending)
-    problems = [_wrong_machine(), _wrong_python(kind), _little_disk(folder, needed_bytes)]
-    if "venv" in stages:
+    problems = [_wrong_machine(), _little_disk(folder, needed_bytes)]
+    if not kind.base:
+        problems.append(_wrong_python(kind))
+    if "venv" in stages and not kind.base:
         problems.append(_no_venv())
     if "horovod" in stages:
         problems += [_spaced_path(folder), _no_compiler(), _no_make()]

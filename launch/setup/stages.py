@@ -15,6 +15,7 @@ from launch.setup.child import StageError
 from launch.setup.horovod import build_environment, check_build
 from launch.setup.layout import HOROVOD, LOCKS, PROJECT, ROOT, Engine, Environment, Kind, Variant, locked
 from launch.setup.libraries import link_nvidia_libraries, missing_libraries
+from launch.setup.over_base import stages_over_base
 from launch.setup.state import digest
 from launch.setup.work import Stage, Work, command_variables, pip
 
@@ -23,6 +24,8 @@ __all__ = ["is_usable", "make_stages"]
 
 def make_stages(kind: Kind, *, has_mpi: bool, with_test: bool) -> list[Stage]:
     """Return the stages of an environment, with or without MPI and the tools for tests."""
+    if kind.base:
+        return stages_over_base(kind, with_test=with_test)
     main, *added = kind.engines
     makers: dict[Engine, Callable[[Variant], list[Stage]]] = {
         "mxnet": partial(_mxnet_stages, has_mpi=has_mpi),

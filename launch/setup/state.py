@@ -42,7 +42,11 @@ class State:
             content = {}
         variant = content.get("variant")
         # Before there was a second engine, set-up wrote none.
-        self.kind = None if variant is None else Kind(tuple(content.get("engines", ["mxnet"])), variant)
+        self.kind = (
+            None
+            if variant is None
+            else Kind(tuple(content.get("engines", ["mxnet"])), variant, content.get("base", ""))
+        )
         self.has_mpi: bool = content.get("has_mpi", False) or shutil.which("mpicxx") is not None
         self._done: dict[str, str] = content.get("stages", {})
 

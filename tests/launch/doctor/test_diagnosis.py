@@ -53,6 +53,21 @@ def _check(ranks: Ranks) -> list[CheckResult]:
     return judge(ProbeReport(CLUSTER, ranks, PLAN, is_packed_on_demand=False))
 
 
+def test_the_kernels_of_a_sites_own_mxnet_are_not_judged() -> None:
+    ranks = _sound()
+    for rank in ranks[::2]:
+        for gpu in rank["machine"]["environment"]["gpus"]:
+            gpu["name"] = "NVIDIA H100 80GB HBM3"
+    plain, over = (
+        [result for result in judge(ProbeReport(CLUSTER, ranks, PLAN, False, base=base)) if result.topic == "driver"]
+        for base in ("", "/usr/bin/python3")
+    )
+    assert {result.level for result in plain} == {"FAIL"}
+    assert [str(result) for result in over] == [
+        "OK    driver: 535.104, 2 NVIDIA H100 80GB HBM3; not compared with the MXNet of /usr/bin/python3"
+    ]
+
+
 def _lost(ranks: Ranks) -> None:
     del ranks[3]
 

@@ -30,6 +30,8 @@ rows is from a machine with GPUs.
 
 - MXNet 1.9.1 has machine code for compute capability 5.0, 6.0, 7.0, 8.0 and 8.6. The code for 8.6 also runs on Ada
   (8.9). Hopper (9.0) and later GPUs need another MXNet, or PyTorch: its wheel has code for 7.5 and later.
+- `./run.sh setup --system` uses another MXNet that is there already, such as that of NVIDIA's containers: the
+  environment sees the packages of that Python, and only what is missing there is installed. No kernel is judged then.
 - CUDA 11, for MXNet, needs driver R450 (450.80.02) or later; CUDA 13, for PyTorch, R580 or later.
 - Below R520, a driver cannot load the operators that MXNet fuses at run time. `launch/rank.sh` then sets
   `MXNET_USE_FUSION=0`, unless the cluster file's `environment` sets the variable.
@@ -41,7 +43,8 @@ rows is from a machine with GPUs.
 
 The submissions of NVIDIA and Fujitsu did some things otherwise:
 
-- Their MXNet fuses batch norm with ReLU and addition. Stock MXNet has no such kernels.
+- Their MXNet fuses batch norm with ReLU and addition, by a pass over the graph that fits this program's graphs (the
+  batch norm is the first addend). Stock MXNet has no such kernels.
 - Fujitsu set `MXNET_CUDNN_AUTOTUNE_DEFAULT: 0`, and a fork forced algorithms. Here cuDNN tunes in the warm-up, which
   is not timed.
 - NVIDIA ran the backward pass of large runs as one segment (999 operators), under which no communication is hidden.

@@ -1,0 +1,126 @@
+"""Set-up over a Python that has MXNet, Horovod and DALI already.
+
+The base is this environment once more, by hard links, without two packages that the program needs, and with an MXNet
+that needs a package which `train.engine.mxnet` leaves out of a faster import.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import ROOT
+from configs.registry import installed_engine
+from launch.setup import numpy_names
+from launch.setup.__main__ import Wish, _remembered_kind
+from launch.setup.layout import Kind
+from launch.setup.site import broken_base, find_base
+
+_GOOD: dict[str, Any] = {
+    "python": [3, 10], "problems": [], "has_pip": True, "has_ensurepip": False, "has_cuda": True,
+    "parts": ["mpi", "nccl"], "MXNet": ["1.9.1", ""], "Horovod": ["0.28.1+nv24.4", ""], "DALI": ["1.36.0", ""],
+}  # fmt: skip
+
+
+def test_a_base_is_good_or_each_reason_against_it_is_named() -> None:
+    assert broken_base(_GOOD) == []
+    bad = {**_GOOD, "python": [3, 8], "MXNet": ["1.5.0", ""], "parts": ["gloo"], "has_pip": False}
+    assert broken_base(bad) == [
+        "it is Python 3.8, and this program needs 3.10 to 3.13",
+        "MXNet is 1.5.0, and this program needs 1.9 or later",
+        "Horovod was built with gloo, and this program needs nccl here",
+        "it has neither pip nor ensurepip: apt-get install python3-venv",
+    ]
+    assert broken_base({**_GOOD, "MXNet": ["2.0.0", ""]}) == ["MXNet is 2.0.0, and this program needs MXNet 1"]
+
+
+def test_a_python_without_the_libraries_is_refused_with_what_it_lacks(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    with pytest.raises(UserError, match=rf"{python} lacks MXNet, Horovod, DALI; name the interpreter"):
+        find_base(str(python))
+    with pytest.raises(UserError, match="there is no /no/python"):
+        find_base("/no/python")
+
+
+def test_an_environment_over_a_base_stays_one_until_another_is_asked_for() -> None:
+    over, own = Kind(("mxnet",), "gpu", "/usr/bin/python3"), Kind(("mxnet",), "gpu")
+    for wish in (Wish(), Wish(base=""), Wish(base="/usr/bin/python3"), Wish(engine="mxnet")):
+        assert _remembered_kind(wish, over) == over
+    for wish in (Wish(variant="gpu"), Wish(base="/opt/python"), Wish(engine="torch")):
+        assert _remembered_kind(wish, over) is None
+    assert _remembered_kind(Wish(base=""), own) is None
+    assert _remembered_kind(Wish(), own) == own
+
+
+def test_numpy_has_the_names_that_mxnet_uses_once_mxnet_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy = ModuleType("numpy")
+    monkeypatch.setitem(sys.modules, "numpy", numpy)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    numpy_names.watch_for_mxnet()
+    (watcher,) = (each for each in sys.meta_path if type(each).__module__ == numpy_names.__name__)
+    assert watcher.find_spec("scipy", None) is None
+    assert not hasattr(numpy, "bool")
+    assert watcher.find_spec("mxnet", None) is None
+    assert (numpy.bool, numpy.object) == (bool, object)
+    assert watcher not in sys.meta_path
+
+
+def _hard_linked_base(folder: Path) -> Path:
+    """Make the base in a folder; return its interpreter."""
+    left_out = ("__editable__*", "resnet_records*", "pydantic*", "tqdm*", "*.log", "setup.json")
+    shutil.copytree(sys.prefix, folder, symlinks=True, copy_function=_link, ignore=shutil.ignore_patterns(*left_out))
+    (package,) = folder.glob("lib/python3.*/site-packages/mxnet/__init__.py")
+    text = package.read_text(encoding="utf-8")
+    package.unlink()  # it is the file of this environment, too
+    package.write_text(f"{text}\nfrom requests import Session\n", encoding="utf-8")
+    return folder / "bin" / "python"
+
+
+def _link(source: str, target: str) -> None:
+    """Link a file, or copy it where temporary files lie on another disk."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return size and time of each file but those that Python compiles."""
+    found = (path for path in folder.rglob("*") if path.suffix != ".pyc" and path.is_file())
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(installed_engine() != "mxnet", reason="the base needs MXNet, Horovod and DALI")
+def test_an_environment_over_a_base_has_what_is_missing_and_changes_nothing_of_the_base(tmp_path: Path) -> None:
+    base, tree = _hard_linked_base(tmp_path / "base"), tmp_path / "tree"
+    tree.mkdir()
+    for name in ("configs", "data", "launch", "logs", "train"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (*ROOT.glob("*.lock"), ROOT / "pyproject.toml"):
+        shutil.copy2(path, tree)
+    before = _files(tmp_path / "base")
+    command = [sys.executable, "-m", "launch.setup", "--system", str(base)]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"setup: {base} has MXNet 1.9.1, Horovod 0.28.1, DALI 1.34.0" in done.stderr
+    assert _files(tmp_path / "base") == before
+    (packages,) = (tree / ".venv").glob("lib/python3.*/site-packages")
+    assert {path.name for path in packages.iterdir()} >= {"pydantic", "tqdm"}
+    assert not {path.name for path in packages.iterdir()} & {"mxnet", "horovod", "nvidia", "numpy", "scipy", "yaml"}
+    assert json.loads((tree / ".venv" / "setup.json").read_text(encoding="utf-8"))["base"] == str(base)
+    code = "import train.engine.mxnet.engine, mxnet; print(mxnet.nd.ones(3).sum().asscalar(), mxnet.__file__)"
+    done = subprocess.run([tree / ".venv/bin/python", "-I", "-c", code], capture_output=True, text=True, check=False)
+    package = tmp_path / "base/lib" / packages.parent.name / "site-packages/mxnet/__init__.py"
+    assert done.stdout.strip() == f"3.0 {package}", done.stderr
