@@ -102,6 +102,7 @@ def _files(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(installed_engine() != "mxnet", reason="the base needs MXNet, Horovod and DALI")
 def test_an_environment_over_a_base_has_what_is_missing_and_changes_nothing_of_the_base(tmp_path: Path) -> None:
     base, tree = _hard_linked_base(tmp_path / "base"), tmp_path / "tree"
