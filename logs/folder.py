@@ -129,10 +129,12 @@ def read_summary(run_folder: Path) -> Summary:
     known = {field.name for field in fields(Summary)}
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(tree, dict):
+            raise TypeError("it has no keys")
         return Summary(**{key: value for key, value in tree.items() if key in known})
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); give the folder of a run that has ended") from None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError) as error:
         raise UserError(f"{path}: is not a run's summary ({error}); repeat the run to get a summary") from None
 
 

@@ -55,8 +55,21 @@ def read_usage(folder: Path) -> dict[str, list[float]]:
 
 
 def read_samples(folder: Path) -> list[Sample]:
-    """Return the samples; a last line without a line end, cut off when the run was killed, is left out."""
+    """Return the samples; a last line without a line end, cut off when the run was killed, is left out.
+
+    Raises:
+        ValueError: A line is no JSON, or a value is no number.
+        TypeError: A line is no sample.
+    """
     path = folder / SAMPLES_FILE
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    return [Sample(**row) for row in rows]
+    return [_checked(Sample(**row)) for row in rows]
+
+
+def _checked(sample: Sample) -> Sample:
+    needed = (sample.time, sample.busy_cores, sample.machine_busy_cores, sample.memory_bytes)
+    others = (sample.gpu_share, sample.gpu_memory_bytes, sample.server_busy_cores, *sample.gpu_shares)
+    if not all(isinstance(each, int | float) for each in (*needed, *(each for each in others if each is not None))):
+        raise ValueError("a value is no number")
+    return sample

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from logs.show.chart import Band, BarChart, Chart, LineChart, Series, in_short
 from logs.show.figures import figures, utilisation
 from logs.show.reported_run import ReportedRun, gather_run
-from logs.usage import Sample
+from logs.usage import SAMPLES_FILE, Sample, read_samples
 from tests.logs import samples
 
 
@@ -156,3 +157,11 @@ def test_each_gpu_has_a_line_of_its_own_and_ranks_are_told_from_servers() -> Non
     many = [Sample(0.0, 1.0, 1.0, 1, gpu_share=0.7, gpu_shares=[0.7] * 32)]
     (chart,) = (figure.chart for figure in utilisation({"run": many}) if figure.caption == "GPUs busy, share")
     assert isinstance(chart, LineChart) and [series.name for series in chart.series] == ["run"]
+
+
+@pytest.mark.parametrize("damage", [{"busy_cores": None}, {"gpu_shares": "a"}, {"server_busy_cores": []}])
+def test_samples_without_numbers_are_refused(damage: dict[str, object], tmp_path: Path) -> None:
+    row = {"time": 0.0, "busy_cores": 1.0, "machine_busy_cores": 1.0, "memory_bytes": 1}
+    (tmp_path / SAMPLES_FILE).write_text(json.dumps(row | damage) + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="no number"):
+        read_samples(tmp_path)
