@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from types import ModuleType
 
 import pytest
 
 from train.engine.mxnet import mxnet_import
 
+needs_mxnet = pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet is not installed: ./run.sh setup")
 
+
+@needs_mxnet
 @pytest.mark.ranks
 def test_mxnet_is_imported_without_what_it_only_takes_along_and_others_may_import_that_later() -> None:
     program = (
@@ -34,6 +38,7 @@ for module in (mx.nd, mx.sym, mx.nd._internal, mx.sym.contrib, mx.np, mx.npx):
 """
 
 
+@needs_mxnet
 @pytest.mark.ranks
 def test_operators_made_at_their_first_call_are_those_that_a_plain_import_makes() -> None:
     programs = _OPERATORS, f"from train.engine.mxnet.mxnet_import import import_mxnet; import_mxnet(){_OPERATORS}"
