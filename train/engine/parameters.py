@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from configs.errors import UserError
+from train.engine.exchange import EXCHANGED
 from train.networks.arch import Network
 
 __all__ = ["load_parameters"]
@@ -35,19 +36,19 @@ def load_parameters(
             are taken in their order, which is the order of the layers.
         network: The network that needs parameters.
         drawn: Seeded weights by name.
-        read_parameters: Reads the file, see `train.engine.protocol.Engine.read_parameters`.
+        read_parameters: Reads files of the framework's own format, see `train.engine.protocol.Engine.read_parameters`.
 
     Raises:
         UserError: There is no such file, it cannot be read, or it belongs to another network.
     """
     if not path.is_file():
         raise UserError(
-            f"model.parameters: no file {path}; give a .params file under MXNet, or a .pt or .npz file under PyTorch, "
-            "relative to cluster.paths.data"
+            f"model.parameters: no file {path}; give a .onnx or .npz file, a .params file under MXNet, or a .pt file "
+            "under PyTorch, relative to cluster.paths.data"
         )
     classifier = {each.name for each in network.layers[-1].parameters}
     wanted = _wanted(network)
-    found = _named_as(wanted, read_parameters(path))
+    found = _named_as(wanted, EXCHANGED.get(path.suffix, read_parameters)(path))
     differing = [name for name, shape in wanted.items() if name not in found or found[name].shape != shape]
     refused = [name for name in differing if name not in classifier]
     if refused:

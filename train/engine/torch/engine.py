@@ -80,7 +80,7 @@ class TorchEngine:
         return build(config, network, rescale=rescale)
 
     def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
-        """Read a state file of plain tensors, this program's or torchvision's, or an ``.npz`` file."""
+        """Read a state file of plain tensors, this program's or torchvision's."""
         return read_state(path)
 
     def export_formats(self, network: Trainee, prefix: Path) -> Iterator[tuple[str, Predict]]:

@@ -1,9 +1,8 @@
-"""Files of named tensors: this program's, torchvision's, or NumPy's. Nothing in a file is executed."""
+"""Files of named tensors: this program's or torchvision's. Nothing in a file is executed."""
 
 from __future__ import annotations
 
 import pickle
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ __all__ = ["read_state"]
 
 
 def read_state(path: Path) -> dict[str, np.ndarray]:
-    """Read an ``.npz`` file, or a state file of PyTorch that holds nothing but tensors.
+    """Read a state file of PyTorch that holds nothing but tensors.
 
     The names of PyTorch's batch norm become this program's, for example ``layer1.0.bn1.weight`` becomes
     ``layer1.0.bn1_gamma``; then torchvision's ResNets, whose tensors have the same order, fit by their order.
@@ -26,11 +25,8 @@ def read_state(path: Path) -> dict[str, np.ndarray]:
         UserError: The file is not of that format.
     """
     try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                return dict(arrays)
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
         reason = (str(error).strip().splitlines() or [repr(error)])[0]
         raise UserError(f"{path}: is no state file of plain tensors ({reason}); save one again") from None
     if not isinstance(state, dict) or not all(isinstance(each, torch.Tensor) for each in state.values()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +70,6 @@ def test_batch_norm_of_a_pytorch_state_gets_this_programs_names(engine: Engine, 
     read = engine.read_parameters(tmp_path / "state.pt")
     assert list(read) == ["0.weight", "0.bias", "1_gamma", "1_beta", "1_moving_mean", "1_moving_var"]
     np.testing.assert_array_equal(read["0.weight"], layers[0].weight.detach().numpy())
-    np.savez(tmp_path / "arrays.npz", a_weight=np.ones(3, np.float32))
-    assert list(engine.read_parameters(tmp_path / "arrays.npz")) == ["a_weight"]
 
 
 class Evil:
@@ -83,16 +80,16 @@ class Evil:
         return Path.touch, (Path("evil"),)
 
 
-@pytest.mark.parametrize("kind", ["code", "text", "list", "npz"])
+@pytest.mark.parametrize("kind", ["code", "text", "list"])
 def test_files_that_are_no_plain_tensors_are_refused_in_one_line(engine: Engine, tmp_path: Path, kind: str) -> None:
-    path = tmp_path / ("file.npz" if kind == "npz" else "file.pt")
+    path = tmp_path / "file.pt"
     if kind == "code":
         torch.save({"weight": Evil()}, path)
     elif kind == "list":
         torch.save([torch.ones(1)], path)
     else:
-        path.write_bytes(b"not a file of tensors" if kind == "text" else pickle.dumps(Evil()))
-    with pytest.raises(UserError, match=r"file\.(pt|npz): (is no state file|holds more)") as caught:
+        path.write_bytes(b"not a file of tensors")
+    with pytest.raises(UserError, match=r"file\.pt: (is no state file|holds more)") as caught:
         engine.read_parameters(path)
     assert "\n" not in str(caught.value)
 
