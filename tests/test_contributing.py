@@ -8,9 +8,9 @@ import re
 import pytest
 
 from configs.load import ROOT
-from tests.conftest import FEW_FILES
 from tests.documents import broken_links, read, section, table_rows, unknown_names
 from tests.limits import QUICK_S
+from tests.sharing import FEW_FILES
 
 PAGE = "CONTRIBUTING.md"
 APACHE_2_SHA256 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"

@@ -30,7 +30,7 @@ from tests.launch.disturbed import (
 from tests.launch.faults_page import Cell, write_row
 from tests.launch.scheduled import slurm
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600), pytest.mark.xdist_group("scheduler")]
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
 
 CELLS = [(way, fault, phase) for way in WAYS for fault in (*FAULTS, FULL) for phase in PHASES]
 _BY_NAME = {str(way): way for way in WAYS}

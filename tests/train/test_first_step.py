@@ -27,7 +27,7 @@ from tests.oracles import adam_steps, smoothed_cross_entropy
 from train.engine.init import initial_weights
 from train.networks.arch import build_network
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("first_step")]
 
 RANKS, ACCUMULATED, MICRO_BATCH = 2, 2, 4
 BATCH = RANKS * ACCUMULATED * MICRO_BATCH

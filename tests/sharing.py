@@ -1,0 +1,88 @@
+"""How the processes of pytest-xdist share the tests: in how many, in which order, and which tests stay together.
+
+A test goes to the next process that is free, long ones first. The tests of a group, by the mark ``xdist_group`` of
+their files, go to one process, because they share what took long to start. pytest-xdist's own ``loadgroup`` would add
+the group to the tests' names, and then ``--last-failed`` without it finds none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NUM_WORKERS = 3
+"""Processes for all tests: two cores, and a third of the time tests wait for schedulers, limits and processes."""
+
+NUM_QUICK_WORKERS = 2
+"""Quick tests do not wait, and each process takes seconds to collect them."""
+
+FEW_FILES = 15
+"""So many files are tested in one process: a second one takes about five seconds to collect its tests."""
+
+_LONGEST_FIRST = ("scheduler", "slow", "ranks")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Run all tests, or a large folder of them, in several processes, unless the command line says how."""
+    option = config.option
+    if not hasattr(option, "numprocesses") or "PYTEST_XDIST_WORKER" in os.environ:
+        return  # there is no xdist, or this is one of its workers
+    one_only = option.tx or option.usepdb or option.collectonly or option.keyword or option.capture == "no"
+    if option.numprocesses is None and not one_only and _num_files(config.args) > FEW_FILES:
+        option.numprocesses = NUM_QUICK_WORKERS if option.markexpr == "quick" else NUM_WORKERS
+    if option.numprocesses and option.dist == "no":
+        option.dist = "loadgroup"
+
+
+def _num_files(arguments: list[str]) -> int:
+    """Count the test files in the folders among the arguments."""
+    return sum(len(list(Path(word).rglob("test_*.py"))) for word in arguments)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put long tests first: at the end, they would leave all processes but one idle."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_turn)  # stable, so that the tests of a module stay together
+
+
+def _turn(item: pytest.Item) -> int:
+    return next(
+        (turn for turn, name in enumerate(_LONGEST_FIRST) if item.get_closest_marker(name)), len(_LONGEST_FIRST)
+    )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return what hands the tests to the processes."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class Sharing(LoadScopeScheduling):  # type: ignore[misc]
+        """Hands out a test at a time, or all tests of a group."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(config.rootpath / nodeid.partition("::")[0]) or nodeid
+
+        def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+            """Forget what is done: the base class counts all of a process's tests anew after each."""
+            super().mark_test_complete(node, item_index, duration)
+            scope = self._split_scope(self.registered_collections[node][item_index])
+            if all(self.assigned_work[node][scope].values()):
+                del self.assigned_work[node][scope]
+
+    return Sharing(config, log)
+
+
+@cache
+def group_of(file: Path) -> str | None:
+    """Return the name in the ``xdist_group`` mark of a file's tests, if there is one."""
+    found = re.search(r'^pytestmark = .*xdist_group\("(\w+)"\)', file.read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1] if found else None
