@@ -9,7 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from logs.checkpoints import DamagedCheckpoint, SavedState, list_checkpoints, newest_valid, read, write
+from logs.checkpoints import (
+    DamagedCheckpoint,
+    SavedState,
+    list_checkpoints,
+    newest_valid,
+    read,
+    resume_checkpoint,
+    set_resume_checkpoint,
+    write,
+)
 
 STATE = SavedState(
     {"epoch": 3, "words": "ä"},
@@ -52,3 +61,9 @@ def test_only_the_newest_stay_and_incomplete_files_do_not_count(tmp_path: Path) 
 
 def test_a_folder_without_checkpoints_has_no_valid_one(tmp_path: Path) -> None:
     assert newest_valid(tmp_path) == (None, [])
+
+
+def test_a_run_that_begins_anew_has_no_checkpoint_to_resume_from(tmp_path: Path) -> None:
+    for checkpoint in (write(tmp_path, 7, STATE, keep=2), write(tmp_path, 9, STATE, keep=2), None):
+        set_resume_checkpoint(tmp_path, checkpoint)
+        assert resume_checkpoint(tmp_path) == checkpoint

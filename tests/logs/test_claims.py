@@ -131,3 +131,12 @@ def test_a_taker_with_patience_refuses_when_the_owner_gives_a_sign_of_life(
     with kept(tmp_path, print), pytest.raises(UserError, match="a run is going on in it"):
         take(tmp_path, patience_s=60)
     assert time.monotonic() - begin < 20
+
+
+def test_an_owner_that_has_ended_and_that_nobody_has_waited_for_is_gone(tmp_path: Path) -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as owner:
+        take(tmp_path, pid=owner.pid)
+        assert holder(tmp_path) is not None
+        owner.kill()
+        os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+        assert holder(tmp_path) is None

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from configs.errors import ConfigError, UserError
-from configs.load import ROOT
+from configs.load import ROOT, load_both
 from configs.scaling_study import ScalingStudy
 from configs.schema import Cluster, Recipe
 from configs.study import load_study
+from launch.study import prediction
+from launch.study.prediction import Prediction
 from launch.study.scaling_runs import _require_source, run_scaling
 
 STUDY = """
@@ -135,6 +137,15 @@ def test_cells_beyond_the_machine_are_predicted_and_marked_as_such(
     assert rates["resnet50", "server", "32"] < rates["resnet50", "allreduce", "32"]
     page = (tmp_path / "beyond.html").read_text(encoding="utf-8")
     assert page.count("<mark>predicted</mark>") == 8
+
+
+def test_what_a_simulator_that_failed_has_printed_is_no_prediction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prediction, "_SIMULATOR", ["bash", "-c", "echo '[{'; exit 1", "simulate"])
+    task = Prediction((), *load_both("digits", "abci-v100"), tmp_path / "cell")
+    assert task.start() == 1
+    assert task.read() is None
 
 
 def test_a_dry_run_lists_every_repeat_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from configs.errors import UserError
 from configs.load import dump, load_both
+from launch.submit import job
 from launch.submit.job import MOVE, RESTART, begin, end, main
 from logs.attempts import read_attempts
 from logs.checkpoints import SavedState, resume_checkpoint, write
-from logs.claims import holder, release, take
+from logs.claims import holder, take
 from logs.folder import Summary, write_summary
 
 
@@ -108,20 +109,16 @@ def test_a_second_job_script_does_not_touch_the_folder_of_a_living_run(
         second.kill()
 
 
-def test_a_run_that_ended_while_a_job_waited_is_not_started_and_nobody_holds_it(run: Path) -> None:
-    with subprocess.Popen(["sleep", "60"]) as owner, subprocess.Popen(["sleep", "60"]) as script:
-        claim = take(run, pid=owner.pid)
+def test_a_run_that_ended_while_a_job_waited_is_not_started_and_nobody_holds_it(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take_late(folder: Path, **options: Any) -> Path:
+        write_summary(run, Summary("digits", "success", steps=9))
+        return take(folder, **options)
 
-        def succeed() -> None:
-            write_summary(run, Summary("digits", "success", steps=9))
-            release(claim)
-
-        timer = threading.Timer(0.05, succeed)
-        timer.start()
-        assert not begin(run, script=script.pid, patience_s=1)
-        assert holder(run) is None
-        owner.kill()
-        script.kill()
+    monkeypatch.setattr(job, "take", take_late)
+    assert not begin(run)
+    assert holder(run) is None
 
 
 def _with_restarts(run: Path, *overrides: str) -> None:
@@ -132,7 +129,7 @@ def test_a_failed_run_is_started_again_while_it_keeps_steps_and_no_oftener_than_
     _with_restarts(run, "cluster.scheduler.max_restarts=2")
     for step in (3, 5):
         assert begin(run)
-        write(run, step, SavedState({}, {}), keep=1)
+        write(run, step, SavedState({}, {}), keep=2)
         assert end(run, 137, was_signalled=False) == RESTART
         assert "summary.json" not in _names(run)
     assert begin(run)
