@@ -10,7 +10,8 @@ import pytest
 
 from configs.load import ROOT
 
-_NEEDED = ("run.sh", "pyproject.toml", "requirements.lock", "requirements-torch.lock", "configs", "launch")
+_LOCKS = ("requirements.lock", "requirements-py312.lock", "requirements-torch.lock")
+_NEEDED = ("run.sh", "pyproject.toml", *_LOCKS, "configs", "launch")
 
 
 @pytest.fixture(scope="session", autouse=True)
