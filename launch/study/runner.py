@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from configs.errors import STOPPED_STATUS
+
 __all__ = ["StudyProgress", "StudyTask", "run_study"]
 
 Result = TypeVar("Result")
@@ -39,7 +41,8 @@ class StudyTask(Protocol[Result]):
         """Run the task to its end.
 
         Returns:
-            The exit status, 128 + n if signal n stopped the task, or None if the task waits in a scheduler's queue.
+            The exit status, `STOPPED_STATUS` if a signal stopped the task and its state is kept, 128 + n if signal n
+            ended it, or None if the task waits in a scheduler's queue.
 
         Raises:
             UserError: The task was refused before it began.
@@ -87,7 +90,7 @@ def run_study(study: StudyProgress[Result], *, is_dry_run: bool) -> int:
         is_dry_run: Whether to list the tasks only. Nothing is run or written then.
 
     Returns:
-        0; 1 if a task failed; 128 + n if signal n stopped a task.
+        0; 1 if a task failed; `STOPPED_STATUS` or 128 + n if a signal stopped a task.
 
     Raises:
         UserError: A folder belongs to a task with other settings, or a task was refused.
@@ -125,7 +128,7 @@ def _run(task: StudyTask[Result]) -> tuple[Result | None, bool]:
     status = task.start()
     if status is None:
         return None, False
-    if status > _SIGNALLED:
+    if status == STOPPED_STATUS or status > _SIGNALLED:
         raise _Stopped(status)
     result = task.read()
     if result is not None:

@@ -88,7 +88,7 @@ def test_a_task_that_failed_is_recorded_as_such_and_the_others_are_run() -> None
 
 
 @pytest.mark.parametrize(
-    ("status", "can_go_on", "returned"), [(143, True, 143), (1, False, 1), (0, False, 1), (3, False, 3)]
+    ("status", "can_go_on", "returned"), [(143, True, 143), (75, True, 75), (1, False, 1), (0, False, 1), (3, False, 3)]
 )
 def test_a_signal_or_a_failure_that_the_study_needs_the_result_of_ends_the_study(
     status: int, can_go_on: bool, returned: int
