@@ -43,8 +43,8 @@ rows is from a machine with GPUs.
 
 The submissions of NVIDIA and Fujitsu did some things otherwise:
 
-- Their MXNet fuses batch norm with ReLU and addition, by a pass over the graph that fits this program's graphs (the
-  batch norm is the first addend). Stock MXNet has no such kernels.
+- Their MXNet fuses batch norm with addition and ReLU, by a pass over the graph. The pass takes the batch norm as the
+  first addend, as this program's graphs have it; it has not been tried with them. Stock MXNet has no such kernels.
 - Fujitsu set `MXNET_CUDNN_AUTOTUNE_DEFAULT: 0`, and a fork forced algorithms. Here cuDNN tunes in the warm-up, which
   is not timed.
 - NVIDIA ran the backward pass of large runs as one segment (999 operators), under which no communication is hidden.

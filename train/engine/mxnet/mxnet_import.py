@@ -15,15 +15,16 @@ from train.rank.imports import amended
 __all__ = ["import_mxnet"]
 
 _HIDDEN = (
-    "sklearn", "scipy", "onnx", "setuptools",
+    "sklearn", "scipy", "onnx",
+    *(["setuptools"] if sys.version_info < (3, 12) else []),
     *(f"mxnet.{kind}.gen_{name}" for kind in ("ndarray", "symbol")
       for name in ("op", "_internal", "contrib", "image", "linalg", "random", "sparse")),
 )  # fmt: skip
 """Modules that MXNet imports if they are installed, and that a run does not need.
 
 sklearn provides a base class of MXNet's old model interface, scipy MXNet's test tools and quantization, onnx the
-export, setuptools one comparison of versions. The ``gen_`` modules hold generated operator stubs that MXNet overwrites
-at import.
+export, setuptools one comparison of versions. From Python 3.12 on, setuptools also provides distutils, which MXNet
+needs. The ``gen_`` modules hold generated operator stubs that MXNet overwrites at import.
 """
 
 _DOWNLOADS = "requests"
