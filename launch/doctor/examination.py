@@ -142,7 +142,7 @@ def _probe(cluster: Cluster, folder: Path, wanted: Sequence[str]) -> tuple[list[
     command = command_of(Program.PROBE, str(folder), *wanted)
     outcome = run_under(cluster, command, rank_environment(cluster))
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("rank_*.json")]
-    return sorted(reports, key=lambda report: report["rank"]), outcome.interrupted_by
+    return sorted(reports, key=lambda report: report["rank"]), outcome.interrupted_by or outcome.stopped_by
 
 
 def _forecast(folder: Path) -> dict[str, Any]:
