@@ -18,7 +18,7 @@ from configs.variables import require_known
 
 __all__ = ["Cluster"]
 
-_VARIABLE_NAME = r"[A-Z][A-Z0-9_]*"
+_VARIABLE_NAME = r"(?:[A-Z][A-Z0-9_]*|OMPI_MCA_[a-z0-9_]+)"
 
 
 class Cluster(Section):
@@ -103,7 +103,9 @@ class Cluster(Section):
             return value
         for key in value:
             if not re.fullmatch(_VARIABLE_NAME, str(key)):
-                raise ConfigError("environment", key, "names in capitals, digits and underscores")
+                raise ConfigError(
+                    "environment", key, "names in capitals, digits and underscores, or OMPI_MCA_parameter"
+                )
             require_known(key)
         return {key: item if isinstance(item, str) else str(item) for key, item in value.items()}
 

@@ -126,3 +126,12 @@ def test_what_does_not_fit_the_run_is_refused_in_one_line() -> None:
         rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=64, shrink=0)
     with pytest.raises(UserError, match="--ranks: got 3, allowed: a multiple of --nodes 2"):
         rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=3, nodes=2)
+
+
+def test_ranks_that_mpi_starts_may_be_more_than_the_cores_and_leave_them_while_they_wait() -> None:
+    _, cluster = rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=64, launcher="mpirun")
+    assert cluster.communication.backend == "mpi"
+    assert cluster.environment["OMPI_MCA_rmaps_base_oversubscribe"] == "1"
+    assert cluster.environment["OMPI_MCA_mpi_yield_when_idle"] == "1"
+    _, cluster = rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=64)
+    assert (cluster.communication.backend, cluster.environment) == ("gloo", {})

@@ -60,10 +60,16 @@ class Course:
     """
 
     def __init__(self, top1: Sequence[float]) -> None:
-        self._top1, self._owed = top1, 0.0
+        self._top1, self._epoch, self._owed = top1, 0, 0.0
 
     def next_count(self, num_valid: int, epoch: int) -> int:
-        """Return the right answers among ``num_valid`` images after ``epoch``; fractions are kept for later."""
+        """Return the right answers among ``num_valid`` images after ``epoch``.
+
+        Fractions are kept for the next images of the same evaluation. Kept longer, those of many ranks together could
+        lift an accuracy over the target.
+        """
+        if epoch != self._epoch:
+            self._epoch, self._owed = epoch, 0.0
         self._owed += num_valid * self._top1[min(epoch, len(self._top1)) - 1]
         count = int(self._owed)
         self._owed -= count

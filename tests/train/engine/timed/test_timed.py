@@ -172,3 +172,10 @@ def test_an_engine_of_waits_and_a_rehearsal_belong_together() -> None:
         Cluster.model_validate({**tree, "rehearsal": None})
     with pytest.raises(ValidationError, match="timed, together with a rehearsal block"):
         Cluster.model_validate({**tree, "engine": {**tree["engine"], "name": "mxnet"}})
+
+
+def test_the_accuracy_of_many_ranks_is_never_above_the_invented_one() -> None:
+    ranks = [Course([0.5004] * 9) for _ in range(64)]
+    for epoch in range(1, 10):
+        count = sum(rank.next_count(valid, epoch) for rank in ranks for valid in (6, 5))
+        assert 0.5004 * 64 * 11 - 64 < count <= 0.5004 * 64 * 11
