@@ -179,6 +179,7 @@ def _more_lines(found: re.Match[str]) -> str:
 
 _REQUIRED = r"Required (\w+) occurrence of (.*?)(?: but found (\d+)(?: with different values: \[(.*)\])?)?$"
 _COMPLAINTS = (
+    (r"this is the log of a rehearsal", lambda found: found.string),  # by this program, not by the checker
     (_REQUIRED, _required),
     (r"line (\d+): CHECK for '(\w+)' failed: (.*?)(?:; with (\{.*?\}))?; got (\{.*\})$", _checked),
     (r"Failed checks for (\w+) : (.*?)(?:; got (\{.*\}))?$", _never),

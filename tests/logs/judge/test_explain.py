@@ -143,3 +143,11 @@ def test_an_edited_verdict_runs_no_code(tmp_path: Path) -> None:
     words = explain(f"line 1: CHECK for 'seed' failed: {rule}; got {{\"value\": 1}}")
     assert words.startswith("line 1: seed is 1")
     assert not marker.exists()
+
+
+def test_a_rehearsals_log_is_refused_in_this_programs_words(tmp_path: Path) -> None:
+    log = tmp_path / "result_0.txt"
+    log.write_text(':::MLLOG {"key": "rehearsal"}\n', encoding="utf-8")
+    (message,) = judge(log, "4.0.0").messages
+    assert explain(message) == message
+    assert "rehearsal" in message
