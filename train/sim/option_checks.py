@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 
-from configs.errors import ConfigError, nearest
+from configs.errors import ConfigError, UserError, nearest
 from train.sim.grid import check_algorithm
 
 __all__ = ["ROUNDS", "check_options"]
@@ -37,4 +37,4 @@ def check_options(options: argparse.Namespace) -> None:
     if options.held_out and not options.validate:
         raise ConfigError("--held-out", options.held_out, "--held-out together with --validate CSV")
     if options.worth and not options.validate:
-        raise ConfigError("--worth", None, "--worth together with --validate CSV")
+        raise UserError("--worth: allowed only together with --validate CSV")
