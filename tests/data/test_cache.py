@@ -16,6 +16,10 @@ from data.cache import clear_dataset, drop_pages, resident_bytes
 PAGES = 300
 
 
+def _open_files() -> list[Path]:
+    return sorted(Path("/proc/self/fd").iterdir())
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     kind = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], check=True, capture_output=True, text=True).stdout
@@ -68,3 +72,32 @@ def test_files_that_live_in_memory_are_never_cleared() -> None:
         (Path(folder) / "train.rec").write_bytes(b"x" * 10)
         reason = "another process reads them, or the folder is a tmpfs"
         assert clear_dataset(Path(folder)) == f"{mmap.PAGESIZE:,} bytes stay cached: {reason}"
+
+
+def test_who_may_neither_own_nor_write_a_file_is_told_that_the_kernel_does_not_tell() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("becoming another user needs root")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "train.rec").write_bytes(b"x")
+        folder.chmod(0o755)
+        os.setresuid(65534, 65534, 0)
+        try:
+            others = resident_bytes([folder / "train.rec"]), clear_dataset(folder)
+            (folder / "train.rec").open("rb").close()
+        finally:
+            os.setresuid(0, 0, 0)
+        assert others == (None, "the kernel tells only the owner of these files how much of them it caches")
+        (folder / "train.rec").chmod(0o666)
+        os.setresuid(65534, 65534, 0)
+        try:
+            assert resident_bytes([folder / "train.rec"]) is not None
+        finally:
+            os.setresuid(0, 0, 0)
+
+
+def test_no_file_stays_open(file: Path) -> None:
+    before = _open_files()
+    drop_pages([file])
+    resident_bytes([file])
+    assert _open_files() == before

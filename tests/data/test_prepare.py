@@ -22,10 +22,9 @@ from configs.errors import UserError
 from configs.load import ROOT
 from data.__main__ import main
 from data.manifest import load_manifest
-from data.parallel import ordered_map
-from data.prepare import prepare
+from data.prepare import _class_counts, _explain, prepare
 from data.sources.catalogue import open_source
-from data.sources.image_source import Settings
+from data.sources.image_source import Settings, SourceSplit
 
 ENDLESS = ("generated", "--train", "1000000", "--workers", "2")
 
@@ -55,6 +54,10 @@ def test_the_digits_are_all_there_with_every_third_for_evaluation(tmp_path: Path
 
     digits = load_digits()
     assert (manifest.train.records, manifest.eval.records, len(manifest.class_names)) == (1198, 599, 10)
+    assert manifest.source.description == "scikit-learn's digits, 32 px, JPEG quality 95, every third for evaluation"
+    settings = (Settings(), Settings(size=33), Settings(quality=94))
+    assert len({open_source("digits", each).fingerprint for each in settings}) == 3
+    assert load_manifest(tmp_path / "d").source.fingerprint == manifest.source.fingerprint
     evaluation = records(tmp_path / "d", "eval")
     assert [label for label, _, _ in evaluation] == digits.target[2::3].tolist()
     image = Image.open(io.BytesIO(evaluation[0][2]))
@@ -237,28 +240,6 @@ def test_the_partial_folder_of_a_live_run_is_not_removed(tmp_path: Path, capsys:
     assert left_in(tmp_path) == ["out"]
 
 
-def test_results_keep_the_order_of_their_tasks_which_are_taken_as_they_are_needed() -> None:
-    taken = []
-
-    def tasks() -> Iterator[int]:
-        for number in range(30):
-            taken.append(number)
-            yield number
-
-    results = ordered_map(lambda number: number**2, tasks(), workers=2)
-    assert next(results) == 0
-    assert len(taken) == 2 * 2 + 1
-    assert list(results) == [number**2 for number in range(1, 30)]
-
-
-def test_a_worker_that_is_killed_is_a_clear_error() -> None:
-    def die(_: int) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with pytest.raises(UserError, match=r"a worker process was killed.*fewer --workers"):
-        list(ordered_map(die, range(3), workers=2))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -277,3 +258,29 @@ def test_a_damaged_manifest_is_one_line(
     path.write_text(json.dumps(tree))
     with pytest.raises(UserError, match=message):
         load_manifest(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "the disk is full; nothing was left behind; free space"),
+        (errno.EDQUOT, "the disk is full; nothing was left behind; free space"),
+        (errno.ENOTEMPTY, "another process made it in the meantime; nothing was changed; try again"),
+        (errno.EEXIST, "another process made it in the meantime; nothing was changed; try again"),
+        (errno.EACCES, "cannot be written: Permission denied; name another folder"),
+    ],
+)
+def test_an_error_of_the_disk_is_told_with_its_remedy(number: int, words: str) -> None:
+    assert _explain(OSError(number, os.strerror(number)), Path("set")).startswith(f"set: {words}")
+
+
+def test_classes_are_counted_also_where_no_image_has_one_and_where_images_have_several() -> None:
+    assert _class_counts(SourceSplit([1, 1, 0], lambda _: b""), 4) == (1, 2, 0, 0)
+    assert _class_counts(SourceSplit([(1, 0, 1), (1, 0, 0)], lambda _: b""), 3) == (2, 0, 1)
+
+
+def test_only_the_partial_folders_of_the_same_data_set_are_removed(tmp_path: Path) -> None:
+    for name in (".out.partial-0123", ".other.partial-0123", "out2"):
+        (tmp_path / name).mkdir()
+    prepare(open_source("generated", Settings(train=2, eval=1)), tmp_path / "out")
+    assert left_in(tmp_path) == [".other.partial-0123", "out", "out2"]

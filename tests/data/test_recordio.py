@@ -12,11 +12,15 @@ from hypothesis import strategies as st
 from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
 
-from data.recordio import MAGIC, RecordError, RecordFile, RecordWriter, pack_image, unpack_image
+from data.recordio import MAGIC, RecordError, RecordFile, RecordWriter, _prefix, frame, pack_image, unpack_image
 from tests.disk_order import DiskOrder
 
 PIECES = st.sampled_from([MAGIC, MAGIC, MAGIC[:3], b"\0", b"abcd", b"pixels of an image"])
 PAYLOADS = st.lists(PIECES, min_size=1, max_size=8).map(b"".join)
+
+
+def _open_files() -> list[Path]:
+    return sorted(Path("/proc/self/fd").iterdir())
 
 
 def write(folder: Path, payloads: list[bytes]) -> Path:
@@ -141,3 +145,20 @@ def test_a_finished_file_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
     rec = write(tmp_path, [b"pixels", MAGIC])
     for file in (rec, rec.with_suffix(".idx")):
         assert order.synced.get(file.stat().st_ino) == file.stat().st_size
+
+
+def test_a_payload_fits_the_29_bits_of_the_length_and_files_are_never_written_over(tmp_path: Path) -> None:
+    limit = 1 << 29
+    with pytest.raises(RecordError, match=r"536,870,912 bytes are too many for a record \(below 536,870,912\)"):
+        frame(bytes(limit))
+    assert _prefix(3, limit - 1) == MAGIC + b"\xff" * 3 + b"\x7f"
+    write(tmp_path, [b"pixels"])
+    with pytest.raises(FileExistsError):
+        RecordWriter(tmp_path / "a.rec", tmp_path / "b.idx")
+
+
+def test_files_are_closed_after_writing_and_reading(tmp_path: Path) -> None:
+    before = _open_files()
+    with RecordFile(write(tmp_path, [b"pixels"])) as records:
+        assert records.size_bytes == 16
+    assert _open_files() == before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import signal
 import subprocess
@@ -14,10 +16,11 @@ import pytest
 from configs.errors import UserError
 from configs.load import ROOT
 from data import stage as stage_module
+from data.manifest import load_manifest
 from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
-from data.stage import stage
+from data.stage import dataset_bytes, stage
 from data.verify import verify_dataset
 from tests.disk_order import DiskOrder
 
@@ -66,6 +69,56 @@ def test_the_copy_is_sound_and_the_next_run_uses_it(packed: Path, tmp_path: Path
         assert (first.folder / file.name).read_bytes() == file.read_bytes()
     assert stage(packed, tmp_path).copied_s is None
     assert list(tmp_path.iterdir()) == [first.folder]
+
+
+def test_a_copy_stays_until_the_last_user_releases_it_and_for_ever_if_it_is_to_be_kept(
+    packed: Path, tmp_path: Path
+) -> None:
+    one, other, third = (stage(packed, tmp_path) for _ in range(3))
+    one.release(keep=False)
+    other.release(keep=True)
+    assert third.folder.is_dir()
+    third.release(keep=False)
+    assert list(tmp_path.iterdir()) == []
+    stage(packed, tmp_path).release(keep=True)
+    again = stage(packed, tmp_path)
+    assert again.copied_s is None
+    again.release(keep=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_copy_that_another_job_uses_is_left_alone(packed: Path, tmp_path: Path) -> None:
+    used = stage(packed, tmp_path)
+    with (used.folder / "train.rec").open("r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(UserError, match=r"another job uses a damaged copy of the data set; end that job, remove the"):
+        stage(packed, tmp_path)
+    assert (used.folder / "train.rec").stat().st_size == 1000
+
+
+def test_another_version_of_a_data_set_is_another_copy(packed: Path, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(packed, tmp_path / "other" / packed.name))
+    manifest = load_manifest(source)
+    manifest.model_copy(update={"seed": manifest.seed + 1}).save(source)
+    folders = [stage(each, tmp_path / "disk").folder for each in (packed, source)]
+    assert len(set(folders)) == 2
+    assert {folder.name.rpartition("-")[0] for folder in folders} == {packed.name}
+    assert dataset_bytes(manifest) == sum(
+        (packed / file).stat().st_size for file in ("train.rec", "train.idx", "eval.rec", "eval.idx")
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "the disk is full; free some space, or set cluster.paths.stage to another disk"),
+        (errno.EDQUOT, "the disk is full; free some space, or set cluster.paths.stage to another disk"),
+        (errno.EACCES, "Permission denied; set cluster.paths.stage to a folder on a local disk"),
+    ],
+)
+def test_an_error_of_the_disk_names_the_key_that_sets_it(number: int, words: str) -> None:
+    with pytest.raises(UserError, match=rf"^disk: {words}"), stage_module._explained(Path("disk")):
+        raise OSError(number, os.strerror(number))
 
 
 def test_records_are_on_the_disk_before_a_data_set_or_a_copy_gets_its_name(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
 
 from configs.errors import UserError
 from configs.registry import BUILT_IN_SOURCES, SOURCES, module_of
@@ -46,3 +50,23 @@ def test_tables_win_over_the_class_folders_that_hold_their_images(tmp_path: Path
         (tmp_path / f"{split}.csv").write_text("file,labels\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"train\.csv: names no file"):
         open_source(str(tmp_path), Settings())
+
+
+@pytest.mark.parametrize("change", [{"train": 5}, {"eval": 3}, {"classes": 3}, {"quality": 60}, {"seed": 2}], ids=str)
+def test_every_setting_of_generated_images_is_in_their_fingerprint(change: dict[str, Any]) -> None:
+    settings = Settings(train=4, eval=2, classes=2)
+    prints = {open_source("generated", each).fingerprint for each in (settings, replace(settings, **change))}
+    assert len(prints) == 2
+    defaults = open_source("generated", Settings())
+    assert (len(defaults.train.labels), len(defaults.eval.labels), len(defaults.class_names)) == (256, 64, 10)
+    assert defaults.description == "generated images, seed 1, JPEG quality 95"
+
+
+def test_generated_images_are_of_the_size_of_imagenets() -> None:
+    split = open_source("generated", Settings(train=9)).train
+    sizes = [Image.open(io.BytesIO(split.jpeg(index))).size for index in range(9)]
+    width, height = (sum(side) / 9 for side in zip(*sizes, strict=True))
+    assert abs(width - 500) < 80  # three times 80 px / sqrt(9)
+    assert abs(height - 400) < 80
+    assert all(200 <= side <= 1000 for size in sizes for side in size)
+    assert len(set(sizes)) == 9

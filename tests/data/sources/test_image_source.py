@@ -10,7 +10,16 @@ import pytest
 from PIL import Image
 
 from configs.errors import UserError
-from data.sources.image_source import array_split, check_size, encode_jpeg, read_image, resize_image
+from data.sources.image_source import (
+    array_split,
+    check_size,
+    encode_jpeg,
+    fingerprint,
+    name_some,
+    read_image,
+    resize_image,
+    sha256_of,
+)
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
 
@@ -51,3 +60,27 @@ def test_a_file_keeps_its_bytes_unless_a_size_is_given(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(jpeg)
     assert read_image(tmp_path / "a.jpg") == jpeg
     assert Image.open(io.BytesIO(read_image(tmp_path / "a.jpg", 40))).size == (60, 40)
+
+
+@pytest.mark.parametrize("form", ["BMP", "GIF", "TIFF"])
+def test_a_picture_of_another_form_is_refused_even_if_it_could_be_read(tmp_path: Path, form: str) -> None:
+    Image.fromarray(PIXELS).save(tmp_path / "a.jpg", form)
+    for size in (None, 20):
+        with pytest.raises(UserError, match=r"a\.jpg: cannot be packed: neither a JPEG nor a PNG image; repair or"):
+            read_image(tmp_path / "a.jpg", size)
+    with pytest.raises(UserError, match="cannot be packed: No such file or directory"):
+        read_image(tmp_path / "b.jpg")
+
+
+def test_at_most_five_names_are_told_and_the_others_counted() -> None:
+    names = list("abcdef")
+    assert name_some(names[:5]) == "a, b, c, d, e"
+    assert name_some(names) == "a, b, c, d, e and 1 more"
+    assert name_some(names * 300) == "a, b, c, d, e and 1,795 more"
+
+
+def test_equal_parts_in_another_place_or_of_another_form_have_another_fingerprint() -> None:
+    parts: list[tuple[object, ...]] = [(1, 2), (2, 1), ("1", 2), ([1], 2), (1, 2, None), (12,)]
+    assert len({fingerprint(*each) for each in parts}) == len(parts)
+    assert fingerprint("idx", (1, 2)) == fingerprint("idx", [1, 2])
+    assert sha256_of(PIXELS) != sha256_of(PIXELS + np.uint8(1))

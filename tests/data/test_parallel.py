@@ -1,0 +1,80 @@
+"""The parallel map: chunks without loss, errors as they were raised, and no process that outlives the map."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.errors import UserError
+from data.parallel import chunked, ordered_map
+
+
+@given(st.integers(0, 40), st.integers(1, 9))
+def test_chunks_hold_every_item_in_order_and_only_the_last_is_shorter(count: int, size: int) -> None:
+    chunks = list(chunked(range(count), size))
+    assert [item for chunk in chunks for item in chunk] == list(range(count))
+    assert all(len(chunk) == size for chunk in chunks[:-1])
+    assert all(0 < len(chunk) <= size for chunk in chunks)
+
+
+def test_with_one_worker_the_tasks_run_in_this_process_one_at_a_time() -> None:
+    taken = []
+
+    def tasks() -> Iterator[int]:
+        for number in range(5):
+            taken.append(number)
+            yield number
+
+    results = ordered_map(lambda number: (number, os.getpid()), tasks(), workers=1)
+    assert next(results) == (0, os.getpid())
+    assert taken == [0]
+    assert [number for number, _ in results] == [1, 2, 3, 4]
+
+
+def test_results_keep_the_order_of_their_tasks_which_are_taken_as_they_are_needed() -> None:
+    taken = []
+
+    def tasks() -> Iterator[int]:
+        for number in range(30):
+            taken.append(number)
+            yield number
+
+    results = ordered_map(lambda number: (number**2, os.getpid()), tasks(), workers=2)
+    first, worker = next(results)
+    assert first == 0
+    assert worker != os.getpid()
+    assert len(taken) == 2 * 2 + 1
+    rest = list(results)
+    assert [square for square, _ in rest] == [number**2 for number in range(1, 30)]
+    assert len({worker, *(process for _, process in rest)}) <= 2
+
+
+def test_a_worker_that_is_killed_is_a_clear_error() -> None:
+    def die(_: int) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(UserError, match=r"a worker process was killed.*fewer --workers"):
+        list(ordered_map(die, range(3), workers=2))
+
+
+def test_workers_leave_ctrl_c_to_the_parent_and_none_is_left_after_an_error_or_an_early_end() -> None:
+    def fail_late(number: int) -> object:
+        if number == 3:
+            raise KeyError(number)
+        return signal.getsignal(signal.SIGINT)
+
+    before = set(multiprocessing.active_children())
+    results = ordered_map(fail_late, range(9), workers=2)
+    assert next(results) is signal.SIG_IGN
+    with pytest.raises(KeyError, match="3"):
+        list(results)
+    with contextlib.closing(ordered_map(fail_late, range(3), workers=2)) as early:
+        next(early)
+    assert set(multiprocessing.active_children()) == before
