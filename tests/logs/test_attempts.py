@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from logs.attempts import Attempt, bad_hosts, why_not_again
+from logs.attempts import ATTEMPTS_FILE, Attempt, add_attempt, bad_hosts, left_out, read_attempts, why_not_again
+from logs.checkpoints import SavedState, set_resume_checkpoint, write
 
 
 def _attempt(
@@ -25,6 +30,8 @@ def _attempt(
         ([("stopped", 0, 4), ("lost", 4, 6)], 1, "it was stopped or lost 2 times, and scheduler.max_requeues is 1"),
         ([("failed", 0, 4), ("failed", 4, 4)], 9, None),
         ([("failed", 4, 4), ("lost", 4, 4)], 9, "2 attempts in a row kept no step after step 4"),
+        ([("failed", 0, 0), ("failed", 0, 0), ("failed", 0, 2)], 9, None),
+        ([("failed", 0, 2), ("failed", 2, 2), ("failed", 2, 2)], 9, "2 attempts in a row kept no step after step 2"),
     ],
 )
 def test_limits_and_progress(attempts: list[tuple[str, int, int]], limit: int, reason: str | None) -> None:
@@ -38,3 +45,52 @@ def test_a_run_that_was_started_by_hand_counts_anew() -> None:
 
 def test_a_host_that_failed_twice_is_bad() -> None:
     assert bad_hosts([_attempt("failed", 0, 1, host=host) for host in "abcab"]) == ["a", "b"]
+
+
+def test_a_host_that_was_stopped_or_lost_twice_is_not_bad() -> None:
+    assert bad_hosts([_attempt("lost", 0, 1), _attempt("stopped", 0, 1), _attempt("failed", 0, 1)]) == []
+
+
+def test_only_attempts_since_the_last_start_by_hand_count() -> None:
+    by_hand = _attempt("failed", 0, 1, goes_on=False)
+    since = [_attempt("failed", 1, 2), _attempt("failed", 2, 3)]
+    for before in ([by_hand], [by_hand, _attempt("failed", 0, 1), by_hand]):
+        assert why_not_again([*before, *since], 2) is None
+        assert why_not_again([*before, *since], 1) == "it failed 2 times, and scheduler.max_restarts is 1"
+
+
+def test_an_attempt_is_recorded_with_its_steps_and_the_hosts_that_are_left_out(tmp_path: Path) -> None:
+    asked: list[Sequence[str]] = []
+
+    def may_leave_out(hosts: Sequence[str]) -> Sequence[str]:
+        asked.append(list(hosts))
+        return hosts
+
+    def fail(host: str | None, limit: int = 9) -> str | None:
+        return add_attempt(tmp_path, "failed", "broke", host=host, limit=limit, may_leave_out=may_leave_out)
+
+    assert fail("b") is None
+    with (tmp_path / ATTEMPTS_FILE).open("a", encoding="utf-8") as file:
+        file.write('{"cut off\n[]\n')
+    for step in (4, 8):
+        kept = write(tmp_path, step, SavedState({}, {}), keep=2)
+    set_resume_checkpoint(tmp_path, kept.with_name("step-00000004.ckpt"))
+    assert fail("b") is None
+    assert fail("b", limit=2) == "it failed 3 times, and scheduler.max_restarts is 2"
+    first, second, third = read_attempts(tmp_path)
+    assert [(each.from_step, each.kept_step) for each in (first, second, third)] == [(0, 0), (4, 8), (4, 8)]
+    assert [each.goes_on for each in (first, second, third)] == [True, True, False]
+    assert asked == [[], ["b"]]
+    assert (first.leaves_out, second.leaves_out, third.leaves_out) == ([], ["b"], [])
+    assert left_out(tmp_path) == ["b"]
+    assert abs((datetime.now(timezone.utc) - datetime.fromisoformat(first.time)).total_seconds()) < 100
+    assert first.words == "failed: broke; from step 0, kept no step, went on by itself"
+    assert second.words == "failed: broke; from step 4, kept step 8, went on by itself without b"
+    assert third.words == "failed: broke; from step 4, kept step 8, did not go on by itself"
+
+
+def test_fields_of_later_versions_are_ignored(tmp_path: Path) -> None:
+    assert read_attempts(tmp_path) == []
+    row = {"time": "t", "outcome": "lost", "cause": "c", "host": None, "from_step": 1, "kept_step": 2, "goes_on": True}
+    (tmp_path / ATTEMPTS_FILE).write_text(json.dumps(row | {"new": 1}) + "\n", encoding="utf-8")
+    assert read_attempts(tmp_path) == [Attempt("t", "lost", "c", None, 1, 2, True)]

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.errors import UserError
-from logs.judge.rcp import compare_with_reference, custom_rcps, reference_for
+from logs.judge.rcp import Reference, _compare, compare_with_reference, custom_rcps, reference_for
 from logs.read.record import Evaluation, RunRecord
 
 
@@ -96,3 +96,24 @@ def test_interpolation_stays_between_its_neighbours(batch: int) -> None:
     assert found is not None
     assert 35.0 <= found.mean <= 85.85
     assert found.mean - 4 < found.least < found.mean
+
+
+@pytest.mark.parametrize(
+    ("epochs", "outcome", "normalisation", "words"),
+    [
+        (39.99, "too fast", 1.0, "too fast: 39.99 epochs, reference 50.00 ± 2.00 at batch 64, accepted: 40.00 epochs"),
+        (40.0, "faster", 1.25, "faster: 40 epochs, reference 50.00 ± 2.00 at batch 64; the score is multiplied by 1.2"),
+        (50.0, "normal", 1.0, "normal: 50 epochs"),
+        (54.0, "normal", 1.0, "normal: 54 epochs"),
+        (54.01, "slower", 1.0, "slower than the reference, which the rules allow: 54.01 epochs"),
+    ],
+)
+def test_each_outcome_begins_at_its_bound(epochs: float, outcome: str, normalisation: float, words: str) -> None:
+    found = _compare(epochs, Reference(64, 50.0, 2.0, 40.0, "measured"))
+    assert (found.outcome, found.normalisation, found.epochs) == (outcome, normalisation, epochs)
+    assert found.words.startswith(words)
+
+
+@pytest.mark.parametrize(("epochs", "mean"), [((30, 40), 35), ((30, 40, 80), 40), ((30, 40, 50, 80), 45)])
+def test_the_lowest_and_the_highest_are_left_out_from_three_runs_on(epochs: tuple[int, ...], mean: float) -> None:
+    assert compare_with_reference([run(each) for each in epochs]).epochs == mean

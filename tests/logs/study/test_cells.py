@@ -1,14 +1,17 @@
-"""A row of a run: the seconds of whole epochs only."""
+"""A row of a run: every column from the right file, and the seconds of whole epochs only."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from configs.scaling_study import ScalingCell
-from logs.study.cells import measured
+from logs.study.cells import PREDICTION_FILE, ScalingRow, measured, predicted
+from logs.usage import Sample
 from tests.logs import samples
 
 
@@ -26,3 +29,56 @@ def test_an_epoch_that_was_cut_has_no_seconds_and_less_than_an_epoch_no_accuracy
     (folder / "usage.json").write_text(json.dumps(usage))
     row = measured(ScalingCell("n", "c", "d", 32, 2), 0, folder, 0)
     assert (row.first_epoch_s, row.later_epoch_s, row.top1) == (first_s, later_s, top1)
+
+
+CELL = ScalingCell("n", "c", "d", 32, 2)
+USAGE = {
+    "wall_s": [9.0, 10.0], "cpu_s": [3.0, 1.0], "children_cpu_s": [0.5, 4.0], "peak_memory_bytes": [100, 50],
+}  # fmt: skip
+
+
+def test_every_column_of_a_row_comes_from_its_place(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run", init_s=20.0)
+    told = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(told | {"steps": 150, "init_s": 20.0, "mean_auc": 0.5}))
+    (folder / "usage.json").write_text(json.dumps(USAGE))
+    load = [
+        Sample(1.0, 1.0, 1.5, 7, 0.25, 9, [], 0.5), Sample(2.0, 3.0, 3.25, 7, 0.75, 9, [], None),
+        Sample(3.0, 2.0, 2.75, 7, None, 9, [], 0.25),
+    ]  # fmt: skip
+    (folder / "utilisation.jsonl").write_text("".join(json.dumps(asdict(each)) + "\n" for each in load))
+    row = measured(CELL, 3, folder, 0)
+    rates = [1198 / 10 + 3 * epoch for epoch in range(1, 9)]
+    ends = [0, *(epoch * 1198 // 64 for epoch in range(1, 9))]
+    steps = [end - begin for begin, end in pairwise(ends)]
+    expected = sum(steps) / sum(count / rate for count, rate in zip(steps, rates, strict=True))
+    assert row.images_per_s == pytest.approx(expected)
+    assert row == ScalingRow(
+        "n", "c", "d", 32, 2, 3, "measured", "success", row.images_per_s, first_epoch_s=10.0, later_epoch_s=10.0,
+        init_s=20.0, wall_s=10.0, cpu_s=8.5, slowest_cpu_s=5.0, busy_cores=2.0, server_busy_cores=0.375,
+        other_busy_cores=0.5, peak_memory_bytes=150, busy_gpus=0.5, input_wait_fraction=0.08,
+        comm_exposed_fraction=0.21, loss=2.3 / 8, top1=0.76, mean_auc=0.5, folder="run",
+    )  # fmt: skip
+    assert row.quality == 0.76
+    assert row.values()[:9] == ["n", "c", "d", 32, 2, 3, "measured", "success", f"{expected:.6g}"]
+    assert row.values()[9] == ""
+
+
+def test_a_run_that_failed_has_a_row_without_numbers(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run", status="aborted")
+    assert measured(CELL, 1, folder, 0) == ScalingRow(
+        "n", "c", "d", 32, 2, 1, "measured", "failed", folder="run"
+    )  # fmt: skip
+
+
+def test_a_prediction_is_found_by_its_ranks(tmp_path: Path) -> None:
+    told = [{"ranks": ranks, "images_per_s": 100.0 * ranks, "efficiency": 1 / ranks} for ranks in (4, 2)]
+    (tmp_path / PREDICTION_FILE).write_text(json.dumps(told), encoding="utf-8")
+    cells = [ScalingCell("n", "c", "d", 32, ranks) for ranks in (2, 4)]
+    assert predicted(cells, tmp_path, 1000) == [
+        ScalingRow(
+            *cell.axes, 0, "predicted", images_per_s=100.0 * cell.ranks, efficiency=1 / cell.ranks,
+            later_epoch_s=10 / cell.ranks, folder=tmp_path.name,
+        )
+        for cell in cells
+    ]  # fmt: skip

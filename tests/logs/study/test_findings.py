@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logs.study.cells import ScalingRow
-from logs.study.findings import findings
+from logs.study.findings import findings, is_disturbed
 from logs.study.scaling_table import with_efficiency
 
 
@@ -62,3 +62,30 @@ def test_other_programs_on_the_machine_are_reported() -> None:
 
 def test_predictions_alone_have_no_findings() -> None:
     assert findings([_row("a", 100, basis="predicted"), _row("a", 10, basis="predicted", ranks=4)]) == []
+
+
+def test_batches_are_compared_at_the_fewest_and_the_most_ranks_of_the_whole_study_only() -> None:
+    rows = [_row("n", rate, batch=batch, ranks=ranks) for ranks in (1, 2, 4) for batch, rate in ((8, 10), (64, 20))]
+    rows += [_row("n", rate, batch=batch, ranks=2, communication="slow") for batch, rate in ((8, 10), (64, 5))]
+    rows += [_row("n", 15, batch=16, ranks=1)]
+    told = [each for each in findings(rows) if each.startswith("Batch")]
+    assert told == [
+        f"Batch 64 instead of 8 (fast, d, {words}): n 2.00 times its images/s at batch 8."
+        for words in ("1 rank", "4 ranks")
+    ]
+
+
+def test_repeats_that_lie_further_apart_than_the_values_are_told() -> None:
+    fast = [_row("n", rate, repeat=number) for number, rate in enumerate((90, 100, 135))]
+    for slow, words in ((80, "; runs of one cell differ up to 1.50 times"), (50, "")):
+        rows = [*fast, _row("n", slow, communication="slow")]
+        (sentence,) = (each for each in findings(rows) if each.startswith("slow"))
+        assert sentence.endswith(f"n runs at {slow}% of its images/s with fast{words}.")
+
+
+def test_servers_and_the_noise_of_an_idle_machine() -> None:
+    rows = [_row("n", 1, server_busy_cores=cores, other_busy_cores=0.1) for cores in (0.5, None, 0.0, 1.5)]
+    told = findings(rows)
+    assert "Parameter servers kept 1.00 (0.50 to 1.50) of the cores busy that they share with the ranks." in told
+    assert not any("Other programs" in each for each in told)
+    assert is_disturbed([_row("n", 1, other_busy_cores=0.11)])

@@ -1,0 +1,38 @@
+"""What a run used of its machine is read back as it was written, and a file of something else is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from logs.usage import SAMPLES_FILE, USAGE_FILE, Sample, read_samples, read_usage
+
+FULL = Sample(10.0, 3.5, 4.0, 7, 0.25, 9, [0.5, None], 1.25)
+BARE = Sample(12, 1, 2, 3)
+
+
+def test_samples_come_back_without_a_last_line_that_was_cut(tmp_path: Path) -> None:
+    assert read_samples(tmp_path) == []
+    lines = "".join(json.dumps(asdict(sample)) + "\n" for sample in (FULL, BARE))
+    (tmp_path / SAMPLES_FILE).write_text(lines + '{"time": 14, "busy', encoding="utf-8")
+    assert read_samples(tmp_path) == [FULL, Sample(**{**asdict(BARE), "gpu_shares": []})]
+    assert (FULL.rank_busy_cores, BARE.rank_busy_cores) == (2.25, 1)
+
+
+@pytest.mark.parametrize(
+    "change", [{"time": "10"}, {"busy_cores": None}, {"gpu_share": "x"}, {"gpu_shares": ["x"]}, {"more": 1}],
+    ids=str,
+)  # fmt: skip
+def test_a_line_that_is_no_sample_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    (tmp_path / SAMPLES_FILE).write_text(json.dumps(asdict(FULL) | change) + "\n", encoding="utf-8")
+    with pytest.raises((ValueError, TypeError)):
+        read_samples(tmp_path)
+
+
+def test_totals_are_those_of_the_file_and_none_without_it(tmp_path: Path) -> None:
+    assert read_usage(tmp_path) == {}
+    (tmp_path / USAGE_FILE).write_text('{"wall_s": [1.5, 2.5]}', encoding="utf-8")
+    assert read_usage(tmp_path) == {"wall_s": [1.5, 2.5]}
