@@ -62,6 +62,8 @@ def test_a_cell_sets_batch_rate_machines_and_the_keys_of_its_axes() -> None:
     (few,) = [cell for cell in study.cells() if cell.axes == ("plain", "devices", "real", 32, 4)]
     recipe, cluster = study.load(few)
     assert (cluster.num_nodes, cluster.ranks_per_node, recipe.run.epochs) == (1, 4, 50)
+    assert cluster.node.rank_cores == study.base_cluster().node.rank_cores[:4], "the first ranks keep their cores"
+    assert len(set(study.base_cluster().node.rank_cores)) == 8
 
 
 def test_a_global_batch_is_split_over_the_ranks_that_divide_it_beside_the_grid() -> None:

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from configs.errors import UserError
-from launch.setup import checks, gpu
+from launch.setup import checks, gpu, replacement
 from launch.setup.__main__ import main
 from launch.setup.causes import explain
 from launch.setup.child import StageError, Stopwatch, run_logged
@@ -275,3 +275,36 @@ def test_the_dockerfile_copies_what_set_up_reads(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "5 4\n"), done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interruption_between_the_two_renames_waits_for_the_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    current, building, old = (tmp_path / name for name in (".venv", ".venv.building", ".venv.old"))
+    for folder in (current, building):
+        (folder / "bin").mkdir(parents=True)
+        (folder / "pyvenv.cfg").write_text(f"prompt = {folder.name}\n", encoding="utf-8")
+    for name, value in {"CURRENT": Environment(current), "BUILDING": Environment(building), "REPLACED": old}.items():
+        monkeypatch.setattr(replacement, name, value)
+    rename = Path.rename
+
+    def interrupted(path: Path, target: Path) -> Path:
+        renamed = rename(path, target)
+        if path == current:
+            signal.raise_signal(number)
+        return renamed
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    before = signal.signal(number, stop)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            replacement.put_in_place()
+    finally:
+        signal.signal(number, before)
+    assert (current / "pyvenv.cfg").read_text(encoding="utf-8") == "prompt = .venv\n"
+    assert not building.exists()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from configs.blocks.rehearsal import FAULTS
+from configs.blocks.rehearsal import FAULTS, Rehearsal, Waits
 from configs.errors import UserError
 from configs.load import ROOT, load_both
 from configs.plan import plan_run
-from logs.folder import read_summary
+from logs.folder import Summary, read_summary, write_summary
 from logs.judge.compliance import judge
 from train.rehearse.__main__ import _parser
 from train.rehearse.described_waits import invented_top1, waits_of
-from train.rehearse.rehearsal_text import RehearsedSteps, validation_text
+from train.rehearse.rehearsal_text import RehearsedSteps, comparison_text, rehearsed_steps, validation_text
 from train.rehearse.rehearsed_run import rehearsed_run
+from train.sim.step_time import StepTime
+
+DESCRIBED = StepTime(0.01, 0.02, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, ())
 
 
 def _rehearse(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -82,6 +86,49 @@ def test_a_rehearsal_is_beside_its_prediction() -> None:
     assert validation_text([busy]).splitlines()[1].split()[:4] == ["8", "54.0", "100.0", "+85"]
 
 
+def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    waits = Waits(forward_s=0.02, gradients_s=(0.05, 0.01), update_s=0.01, evaluation_s=1.0, top1=(0.5,))
+    _, cluster = load_both("digits", "dgx-a100", ["cluster.communication.cycle_time_ms=4"])
+    cluster = cluster.model_copy(update={"rehearsal": Rehearsal(waits=waits, speed=2.0)})
+    summary = Summary(
+        "digits", "success", steps=50, world_size=8, global_batch_size=640, images_per_s=16000.0,
+        comm_exposed_fraction=0.05, slowest_rank=3, rank_excess=0.123,
+    )  # fmt: skip
+    write_summary(tmp_path, summary)
+    (tmp_path / "usage.json").write_text(json.dumps({"cpu_s": [0.5] * 7 + [0.9]}), encoding="utf-8")
+    rows = [{"machine_busy_cores": busy} for busy in (1.0, 3.0)]
+    (tmp_path / "utilisation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    ends = {"imports": 0.5, "weights": 2.0, "network": 4.0, "servers": 1.0, "pipelines": 3.0}
+    phases = [{"phase": name, "begin_s": 0.4, "end_s": end} for name, end in ends.items()]
+    (tmp_path / "startup.json").write_text(json.dumps({"elapsed_s": 4.3, "phases": phases}), encoding="utf-8")
+    steps = rehearsed_steps(tmp_path, cluster)
+    assert astuple(steps) == pytest.approx((8, 0.04, 0.04, 0.002, 0.5, 4.4 / 8 / 50))
+    alone = replace(summary, world_size=1, rank_excess=None, comm_exposed_fraction=None)
+    text = comparison_text(tmp_path, cluster, DESCRIBED).splitlines()
+    assert text[:6] == [
+        "rehearsed: 50 steps of 40.0 ms on 8 ranks of this machine: waits 40.0 ms, exposed communication 2.0 ms",
+        "predicted for these ranks: 42.0 ms, of which 2.0 are half an interval of Horovod's negotiation: agree",
+        "processors: 50 % busy, with ranks 11.0 ms a rank and step",
+        "slowest rank: 3, 12 % longer than the median rank",
+        "start-up of rank 0: 4.3 s, longest network 3.6, pipelines 2.6, weights 1.6, servers 0.6",
+        "predicted for the described machine: 63.0 ms a step, of which compute 30.0 and exposed communication 5.0",
+    ]
+    write_summary(tmp_path, alone)
+    text = comparison_text(tmp_path, cluster, DESCRIBED).splitlines()
+    assert "exposed communication not measured" in text[0]
+    assert not any(line.startswith("slowest") for line in text)
+    assert rehearsed_steps(tmp_path, cluster).negotiation_s == 0
+
+
+def test_the_verdict_changes_at_a_tenth_and_at_seven_tenths_of_the_processors() -> None:
+    at_bound = RehearsedSteps(8, step_s=1.1, compute_s=0.75, negotiation_s=0.25, busy=0.71, cpu_s=0.0)
+    steps = (replace(at_bound, step_s=each) for each in (0.91, 1.09, 0.89, 1.11))
+    limit = "the processors are the limit"
+    assert [each.verdict for each in steps] == ["agree", "agree", limit, limit]
+    assert replace(at_bound, step_s=2.0, busy=0.7).verdict == "differ"
+
+
 def test_the_waits_of_the_record_are_those_of_its_gpu() -> None:
     recipe, cluster = load_both("abci-b86016", "abci-v100")
     waits = waits_of(recipe, cluster)
@@ -135,3 +182,22 @@ def test_ranks_that_mpi_starts_may_be_more_than_the_cores_and_leave_them_while_t
     assert cluster.environment["OMPI_MCA_mpi_yield_when_idle"] == "1"
     _, cluster = rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=64)
     assert (cluster.communication.backend, cluster.environment) == ("gloo", {})
+
+
+def test_what_the_described_machine_decides_is_kept_and_what_this_one_needs_is_set() -> None:
+    recipe, described = load_both("abci-b86016", "abci-v100", ["cluster.engine.run_ahead_steps=3"])
+    given: Any = {"slow_ranks": ["1:2.5"], "faults": ["kill@3:1"], "shrink": 64, "speed": 5.0}
+    rehearsed, cluster = rehearsed_run(recipe, described, ranks=64, nodes=2, launcher="mpirun", **given)
+    assert (cluster.num_nodes, cluster.ranks_per_node, cluster.device) == (2, 32, "cpu")
+    assert cluster.communication.bucket_bytes == described.communication.bucket_bytes
+    assert cluster.communication.cycle_time_ms == 64
+    assert cluster.communication.timeout_s == max(600, described.communication.timeout_s)
+    assert (cluster.watchdog_s, cluster.checkpoint) == (described.watchdog_s, described.checkpoint)
+    assert (cluster.engine.precision, cluster.engine.run_ahead_steps) == (described.engine.precision, 3)
+    # 2,048 ranks of the record leave out the images that no whole share of a rank has.
+    assert rehearsed.data.train_samples == 1_281_167 // 2048 * 2048
+    assert cluster.rehearsal is not None
+    told = cluster.rehearsal
+    assert (told.slow_ranks, told.faults, told.shrink, told.speed) == ({"1": 2.5}, ("kill@3:1",), 64, 5.0)
+    few = rehearsed_run(recipe, described, ranks=2)[1].communication.cycle_time_ms
+    assert few == max(2, described.communication.cycle_time_ms)
