@@ -7,10 +7,13 @@ import logging
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from configs.schema import EngineSettings, Recipe
 from data.input.batches import Arrays, EvaluationBatch, EvaluationSource, HostArrays, TrainingBatch, TrainingSource
+from data.input.damaged import find_damaged
 from data.input.pipeline import make_pipeline
 from data.input.stream import ReadRequest, Stream, UndecodableError, index_rows
 from data.shards import shard_range, stream_seed
@@ -120,6 +123,20 @@ class _StreamPosition:
         return cls(frozenset(left_out), is_plain, samples_given, opened_at, pipeline)
 
 
+def _open_stream(
+    request: ReadRequest,
+    reader: dict[str, Any],
+    seed: int,
+    *,
+    is_augmented: bool,
+    left_out: int = 0,
+    state: bytes = b"",
+) -> Stream:
+    pipeline = make_pipeline(request, reader, seed, is_augmented=is_augmented, state=state)
+    find = partial(find_damaged, request, reader, is_augmented=is_augmented)
+    return Stream(request, pipeline, request.num_samples - left_out, find_damaged=find, state=state)
+
+
 class _PackedTraining:
     """A `TrainingSource` that can skip a damaged record, and can switch to plain images, as the recipe says.
 
@@ -180,6 +197,7 @@ class _PackedTraining:
         # number of samples given tells which shard is due.
         passes = 0 if sticks else opened_at // request.largest_shard
         reader = {
+            "index_path": [str(self._index())],
             "shard_id": (request.rank + passes) % request.world_size,
             "num_shards": request.world_size,
             "stick_to_shard": sticks,
@@ -188,8 +206,7 @@ class _PackedTraining:
             "initial_fill": min(data.shuffle_buffer, request.largest_shard),
         }
         seed = stream_seed(request.recipe.run.seed, f"train, {len(self._left_out)} left out", request.rank)
-        pipeline = make_pipeline(request, self._index(), reader, seed, is_augmented=not is_plain, state=state)
-        return Stream(request, pipeline, request.num_samples - len(self._left_out), state)
+        return _open_stream(request, reader, seed, is_augmented=not is_plain, left_out=len(self._left_out), state=state)
 
     def _index(self) -> Path:
         """Return the index of the data set, or a copy of it without the records that are left out."""
@@ -230,14 +247,14 @@ class _PackedEvaluation:
         # of one image.
         has_more_ranks = request.world_size > request.num_samples
         reader = {
+            "index_path": [str(request.idx)],
             "shard_id": shard.start if has_more_ranks else request.rank,
             "num_shards": min(request.world_size, request.num_samples),
             "stick_to_shard": True,
             "pad_last_batch": True,
         }
         seed = stream_seed(request.recipe.run.seed, "eval", request.rank)
-        pipeline = make_pipeline(request, request.idx, reader, seed, is_augmented=False)
-        self._stream = Stream(request, pipeline, request.num_samples)
+        self._stream = _open_stream(request, reader, seed, is_augmented=False)
 
     def batches(self) -> Iterator[EvaluationBatch]:
         if self._stream is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from nvidia.dali import fn, types
@@ -11,7 +10,7 @@ from nvidia.dali.pipeline import Pipeline
 from configs.schema import EngineSettings
 from data.input.stream import READER, ReadRequest
 
-__all__ = ["make_pipeline"]
+__all__ = ["make_pipeline", "make_reading_pipeline"]
 
 _COLOURS = 3
 
@@ -27,26 +26,23 @@ _GPU_DECODER = {
 
 def make_pipeline(
     request: ReadRequest,
-    idx: Path,
     reader: dict[str, Any],
     seed: int,
     *,
     is_augmented: bool,
-    state: bytes | None = None,
+    state: bytes = b"",
 ) -> Any:
     """Return a DALI pipeline that reads, decodes and normalises; all random operators take their numbers from the seed.
 
-    If ``state`` is not None, even if it is empty, the pipeline can make checkpoints. They take at most 0.1 MB a rank,
-    and hardly any time (two cores, 32 digits: 4.8 ms a batch without, 5.9 ms with, under a load that moves both by
-    1 ms).
+    The pipeline can make checkpoints. They take at most 0.1 MB a rank, and hardly any time (two cores, 32 digits:
+    4.8 ms a batch without, 5.9 ms with, under a load that moves both by 1 ms).
 
     Args:
         request: The images to read.
-        idx: Index of the records to read.
-        reader: Arguments of the reader operator: shard, shuffling, padding.
+        reader: Arguments of the reader operator: index of the records, shard, shuffling, padding.
         seed: Seed of all random operators.
         is_augmented: Whether images are cut and flipped at random, instead of plainly.
-        state: Checkpoint of a pipeline that this one continues.
+        state: Checkpoint of a pipeline that this one continues; if empty, it starts at the beginning.
     """
     recipe, engine = request.recipe, request.engine
     pipeline = Pipeline(  # type: ignore[no-untyped-call]
@@ -55,13 +51,11 @@ def make_pipeline(
         request.device_id,
         seed=seed,
         prefetch_queue_depth=engine.prefetch_depth,
-        enable_checkpointing=state is not None,
+        enable_checkpointing=True,
         checkpoint=state or None,
     )
     with pipeline:
-        jpegs, labels = fn.readers.mxnet(
-            path=[str(request.rec)], index_path=[str(idx)], lazy_init=True, name=READER, **reader
-        )
+        jpegs, labels = _read(request, reader)
         images = _augmented_images(request, jpegs) if is_augmented else _plain_images(request, jpegs)
         side, channels = float(recipe.model.image_size), min(recipe.model.input_channels, _COLOURS)
         images = fn.crop_mirror_normalize(
@@ -74,8 +68,32 @@ def make_pipeline(
             output_layout=engine.layout.removeprefix("N"),
             pad_output=recipe.model.input_channels > channels,
         )
-        pipeline.set_outputs(images, labels, fn.get_property(jpegs, key="source_info"))  # type: ignore[no-untyped-call]
+        pipeline.set_outputs(images, labels, _sources_of(jpegs))  # type: ignore[no-untyped-call]
     return pipeline
+
+
+def make_reading_pipeline(request: ReadRequest, reader: dict[str, Any], state: bytes = b"") -> Any:
+    """Return a pipeline that reads the records of `make_pipeline`, and gives the source of each record alone."""
+    pipeline = Pipeline(  # type: ignore[no-untyped-call]
+        request.batch_size,
+        request.engine.input_threads,
+        None,
+        prefetch_queue_depth=1,
+        enable_checkpointing=True,
+        checkpoint=state or None,
+    )
+    with pipeline:
+        jpegs, _ = _read(request, reader)
+        pipeline.set_outputs(_sources_of(jpegs))  # type: ignore[no-untyped-call]
+    return pipeline
+
+
+def _read(request: ReadRequest, reader: dict[str, Any]) -> Any:
+    return fn.readers.mxnet(path=[str(request.rec)], lazy_init=True, name=READER, **reader)
+
+
+def _sources_of(jpegs: Any) -> Any:
+    return fn.get_property(jpegs, key="source_info")
 
 
 def _type_of(engine: EngineSettings) -> Any:

@@ -16,10 +16,13 @@ import numpy as np
 from configs.schema import EngineSettings, Recipe
 from data.input.batches import Arrays, DataError, TrainingBatch
 
-__all__ = ["READER", "ReadRequest", "Stream", "UndecodableError", "index_rows"]
+__all__ = ["READER", "ReadRequest", "Stream", "UndecodableError", "index_rows", "offset_in"]
 
 READER = "reader"
 """Name of the reader operator in every pipeline."""
+
+_DECODER = "fn.decoders."
+"""In the error of a decoder."""
 
 _OUTCOME = "pipeline object is no longer valid"
 _SOURCE = re.compile(r"(?P<path>.+) at index (?P<offset>\d+)")
@@ -93,11 +96,22 @@ class Stream:
         request: The images to read.
         pipeline: A pipeline, not built yet, with three outputs: images, labels, and the source of each image.
         num_samples: Number of records that the index of the pipeline should have.
+        find_damaged: Returns the byte offsets of the records that stopped the pipeline, given a checkpoint after the
+            last batch; asked where DALI does not name them.
         state: The checkpoint that ``pipeline`` was made with; if empty, it starts at the beginning.
     """
 
-    def __init__(self, request: ReadRequest, pipeline: Any, num_samples: int, state: bytes = b"") -> None:
+    def __init__(
+        self,
+        request: ReadRequest,
+        pipeline: Any,
+        num_samples: int,
+        *,
+        find_damaged: Callable[[bytes], frozenset[int]],
+        state: bytes = b"",
+    ) -> None:
         self._request, self._pipeline, self._num_samples = request, pipeline, num_samples
+        self._find_damaged = find_damaged
         self._initial_state: bytes | None = state
         self._is_running = False
         self._has_vectors = request.recipe.loss.kind == "sigmoid"
@@ -167,9 +181,7 @@ class Stream:
         if is_class.all():
             return
         at, column = np.unravel_index(np.argmin(is_class), is_class.shape)
-        source = _SOURCE.fullmatch(sources.at(int(at)).tobytes().decode())
-        assert source is not None
-        record = self._name_records([int(source["offset"])])
+        record = self._name_records([offset_in(sources, int(at))])
         raise DataError(f"{record}: label {labels[at, column]:g}, allowed: whole numbers 0 to {most}")
 
     def _call(self, action: Callable[[], Any]) -> Any:
@@ -179,6 +191,8 @@ class Stream:
         except RuntimeError as error:
             text = str(error)
         offsets = frozenset(int(match["offset"]) for match in re.finditer(rf"File: {_SOURCE.pattern}", text))
+        if not offsets and _DECODER in text:
+            offsets = self._find_damaged(bytes(self._pipeline.checkpoint()))
         verify = f"({_reason(text)}); ./run.sh prepare --verify {self._request.folder} names all damaged records"
         if offsets:
             raise UndecodableError(f"{self._name_records(sorted(offsets))}: cannot be decoded {verify}", offsets)
@@ -188,6 +202,13 @@ class Stream:
         keys = {offset: key for key, offset in index_rows(self._request.idx)}
         records = (f"record {keys.get(offset, 'unknown')} at byte {offset}" for offset in offsets)
         return f"{self._request.rec}: {', '.join(records)}"
+
+
+def offset_in(sources: Any, number: int) -> int:
+    """Return the byte offset of a record of a batch, from the pipeline's output of sources."""
+    source = _SOURCE.fullmatch(sources.at(number).tobytes().decode())
+    assert source is not None
+    return int(source["offset"])
 
 
 def index_rows(idx: Path) -> Iterator[tuple[str, int]]:

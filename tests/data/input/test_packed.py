@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import io
 import itertools
 from collections import Counter
@@ -290,15 +289,7 @@ def test_random_crops_keep_to_the_recipes_share_of_the_area(tmp_path: Path) -> N
 
 BAD = b"no image at all" * 9
 
-_DALI = next(each.name for each in importlib.metadata.distributions() if each.name.startswith("nvidia-dali"))
-names_records = pytest.mark.xfail(
-    int(importlib.metadata.version(_DALI).partition(".")[0]) > 1,
-    reason="DALI 2 does not say which record it cannot decode; ./run.sh prepare --verify does",
-    strict=True,
-)
 
-
-@names_records
 @pytest.mark.parametrize("kind", ["none", "resized"])
 def test_an_undecodable_image_stops_training_and_is_named(tmp_path: Path, kind: str) -> None:
     offsets = write_split(tmp_path, "train", 40, bad={23: BAD})
@@ -313,7 +304,6 @@ def test_an_undecodable_image_stops_training_and_is_named(tmp_path: Path, kind: 
     assert len(message) < 400 + 2 * len(str(tmp_path))
 
 
-@names_records
 @pytest.mark.parametrize("depth", [1, 3])
 def test_undecodable_images_are_left_out_with_one_warning_each_if_the_recipe_says_skip(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, depth: int
@@ -364,7 +354,6 @@ def test_the_last_epochs_are_plain_and_in_order_and_are_not_read_before(tmp_path
     assert labels[1] == [*range(10, 21), *range(9)]
 
 
-@names_records
 def test_a_record_left_out_before_the_plain_epochs_stays_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_split(tmp_path, "train", 40, bad={3: BAD, 17: BAD})
     recipe = recipe_for(overrides=["data.bad_record=skip", "data.plain_from_epoch=2", "run.epochs=3"])
@@ -378,7 +367,6 @@ def test_a_record_left_out_before_the_plain_epochs_stays_out(tmp_path: Path, cap
     source.close()
 
 
-@names_records
 def test_a_rank_that_leaves_a_record_out_continues_with_the_same_shard(tmp_path: Path) -> None:
     write_split(tmp_path, "train", 60, bad={33: BAD})
     source = training(tmp_path, recipe_for(60, overrides=["data.bad_record=skip"]), world=3)
@@ -388,7 +376,6 @@ def test_a_rank_that_leaves_a_record_out_continues_with_the_same_shard(tmp_path:
     assert 19 <= min(labels[20:]) <= max(labels[20:]) < 40  # of 59 records, the second third is 19 to 38
 
 
-@names_records
 def test_a_record_left_out_of_the_plain_epochs_leaves_the_rank_at_its_shard(tmp_path: Path) -> None:
     write_split(tmp_path, "train", 40, bad={33: BAD})
     recipe = recipe_for(overrides=["data.bad_record=skip", "data.plain_from_epoch=2", "run.epochs=4"])
@@ -405,7 +392,6 @@ def test_a_record_left_out_of_the_plain_epochs_leaves_the_rank_at_its_shard(tmp_
     source.close()
 
 
-@names_records
 def test_an_undecodable_evaluation_image_always_stops(tmp_path: Path) -> None:
     write_split(tmp_path, "eval", 10, bad={5: BAD})
     with pytest.raises(DataError, match=r"eval\.rec: record 5 at byte \d+: cannot be decoded"):
