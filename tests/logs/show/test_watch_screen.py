@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.load import load_recipe
 from logs.show import watch as watching
 from logs.show.watch import watch
 from tests.logs import samples
@@ -69,3 +70,43 @@ def test_a_terminal_that_does_not_know_its_size_has_80_columns(monkeypatch: pyte
     monkeypatch.setattr(Screen, "fileno", lambda _: 1)
     monkeypatch.setattr(os, "get_terminal_size", lambda _: (0, 0))
     assert watching._size(Screen(80)) == (80, 24)
+
+
+@pytest.mark.parametrize(("told", "kept"), [((10, 1), (20, 2)), ((132, 50), (132, 50)), ((0, 7), (80, 7))])
+def test_a_terminal_has_at_least_20_columns_and_2_rows(
+    monkeypatch: pytest.MonkeyPatch, told: tuple[int, int], kept: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(Screen, "fileno", lambda _: 1)
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: told)
+    assert watching._size(Screen(80)) == kept
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-1, "0m00s"), (59.4, "0m59s"), (59.6, "1m00s"), (3599, "59m59s"), (3600, "1h00m"), (7384, "2h03m")],
+)
+def test_durations_are_in_minutes_and_from_an_hour_on_in_hours(seconds: float, words: str) -> None:
+    assert watching._duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("share", "full"), [(-0.5, 0), (0.0, 0), (0.024, 0), (0.026, 1), (0.5, 10), (1.0, 20), (2.0, 20)]
+)
+def test_a_bar_has_twenty_places(share: float, full: int) -> None:
+    assert watching._bar(share) == "[" + "#" * full + "." * (20 - full) + "]"
+
+
+def test_a_step_line_counts_from_one_and_unknown_shares_are_called_so() -> None:
+    recipe = load_recipe("digits")
+    row = {"step": 149, "images_per_s": 1234.6, "loss": 0.123456, "lr": float("nan"), "time": 90.0}
+    lines = watching.describe_progress(recipe, 300, {"interval": row}, now=95.4)
+    assert lines[0] == (
+        "digits: [##########..........] step 150 of 300, epoch 8.01 of at most 12; last metrics 5 s ago"
+    )
+    assert lines[1] == (
+        "  1235 images/s, loss 0.1235, learning rate not finite, waiting for input unknown, "
+        "exposed communication unknown"
+    )
+    assert lines[2] == "  last evaluation: none yet"
+    assert lines[3] == "  at most 0m04s left until the last epoch ends"
+    assert len(watching.describe_progress(recipe, 300, {"interval": row}, now=None)) == 3

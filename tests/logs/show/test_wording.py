@@ -9,9 +9,10 @@ import pytest
 
 from logs.read.lines import parse_text
 from logs.read.parse import parse_events
-from logs.show.page import render
+from logs.show.chart import Captioned, LineChart, Series
+from logs.show.page import _legend, _number, badge, render
 from logs.show.reported_run import ReportedRun
-from logs.show.wording import heading, lead, notes_of, place_of, state_of
+from logs.show.wording import heading, in_seconds, lead, notes_of, place_of, state_of
 from tests.logs import samples
 
 
@@ -28,6 +29,7 @@ def test_a_mean_is_of_runs_that_are_alike_only() -> None:
     assert "olympic mean 82.00 s" in lead(alike)
     words = lead([*alike, _run("other", batch=4096, org="Someone")])
     assert "No mean: the runs differ in submitter, global batch." in words
+    assert "6 of 6 runs reached their target, the fastest after <strong>82.00 s</strong>" in words
     assert "olympic" not in words
     assert "median" not in words
 
@@ -83,3 +85,44 @@ def test_a_closed_log_of_others_has_the_target_of_the_rules() -> None:
     assert _run(division="closed").target == 0.759
     assert _run(division="open").target is None
     assert any("ImageNet has 1,281,167" in note for note in notes_of(_run(samples=160_000)))
+
+
+def test_the_mean_of_five_leaves_out_the_fastest_and_the_slowest() -> None:
+    runs = [_run(str(seed), seed=seed, epoch_s=length) for seed, length in enumerate((1, 2, 3, 5, 9))]
+    failed = _run("late", seed=9, status="aborted")
+    assert lead([*runs, failed]) == (
+        '<p class="lead"><strong>26.00 s</strong> to train: median of 5 runs that reached the target, out of 6; '
+        "fastest 10.00 s, slowest 74.00 s; olympic mean 28.67 s.</p>"
+    )
+    assert "olympic" not in lead(runs[:4])
+    assert lead([failed]) == '<p class="lead">No run has reached its target: aborted.</p>'
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(None, "\u2013"), (0.0, "0.00 s"), (599.99, "599.99 s"), (600, "10.00 min"), (90, "90.00 s")]
+)
+def test_durations_are_in_minutes_from_ten_minutes_on(seconds: float | None, words: str) -> None:
+    assert in_seconds(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(None, "\u2013"), (0.123456, "0.1235"), (99.94, "99.94"), (100, "100"), (12345.6, "12\u202f346"), (1e6, "1 M"),
+     (999999.4, "999\u202f999"), (2.345e7, "23.4 M")],
+)  # fmt: skip
+def test_numbers_of_a_page_have_few_digits(number: float | None, words: str) -> None:
+    assert _number(number) == words
+
+
+def test_badges_are_green_red_or_grey() -> None:
+    kinds = [badge("a<b", good) for good in (True, False, None)]
+    assert kinds == [f'<span class="badge {kind}">a&lt;b</span>' for kind in ("good", "bad", "plain")]
+
+
+def test_a_legend_shows_dots_of_predictions_only_and_one_line_needs_none() -> None:
+    measured, predicted = Series("one", 0, [(1, 1)]), Series("two", 1, [(1, 1)], "predicted")
+    legend = _legend(Captioned("c", LineChart("t", "x", [measured, predicted])))
+    first, second = legend.split("<span>")[1:]
+    assert ("<circle" in first, "<circle" in second) == (False, True)
+    assert (">one</span>" in first, ">two</span>" in second) == (True, True)
+    assert _legend(Captioned("c", LineChart("t", "x", [measured]))) == ""
