@@ -140,3 +140,33 @@ def test_an_owner_that_has_ended_and_that_nobody_has_waited_for_is_gone(tmp_path
         owner.kill()
         os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
         assert holder(tmp_path) is None
+
+
+@pytest.mark.parametrize("variable", ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"])
+def test_a_claim_names_its_job_by_the_variable_of_each_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    for name in claims._JOB_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    take(tmp_path)
+    assert ", job" not in (holder(tmp_path) or ", job")
+    release(tmp_path / "claims" / "1.json")
+    monkeypatch.setenv(variable, "71")
+    claim = take(tmp_path)
+    assert ", job 71, process" in (holder(tmp_path) or "")
+    assert claims.was_lost_by_this_job(tmp_path)
+    monkeypatch.setenv(variable, "72")
+    assert not claims.was_lost_by_this_job(tmp_path)
+    monkeypatch.setenv(variable, "71")
+    release(claim)
+    assert not claims.was_lost_by_this_job(tmp_path)
+
+
+def test_the_newest_claim_is_that_of_the_highest_number_and_other_files_are_none(tmp_path: Path) -> None:
+    first = take(tmp_path)
+    release(first)
+    (first.parent / "10.json").write_text('{"ended": "then"}', encoding="utf-8")
+    (first.parent / "note.json").write_text("{}", encoding="utf-8")
+    assert take(tmp_path).name == "11.json"
+    assert claims.owned_by(tmp_path, os.getpid()) == first.with_name("11.json")
+    assert claims.owned_by(tmp_path, 1) is None
