@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from configs.json_schema import list_blocks
@@ -176,13 +176,18 @@ def _names_module(dotted: str) -> bool:
 
 
 def _has_member(path: Path, names: list[str]) -> bool:
-    body: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body if path.is_file() else []
+    body = _body(path)
     for name in names:
         found = [node for node in body if name in _defined_by(node)]
         if not found:
             return False
         body = found[0].body if isinstance(found[0], ast.ClassDef) else []
     return True
+
+
+@cache
+def _body(path: Path) -> list[ast.stmt]:
+    return ast.parse(path.read_text(encoding="utf-8")).body if path.is_file() else []
 
 
 def _defined_by(node: ast.stmt) -> list[str]:

@@ -12,7 +12,6 @@ import mxnet as mx
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn.datasets import load_digits
 
 from configs.load import ROOT
 from configs.schema import Model
@@ -27,6 +26,8 @@ MODEL = "{name: resnet8, num_classes: 3, image_size: 16, input_channels: 1, para
 
 def _write_table(root: Path) -> None:
     """Write the digits as PNGs, every third for evaluation; 1 has no label at all."""
+    from sklearn.datasets import load_digits  # takes a second, in each process that collects this module
+
     digits = load_digits()
     rows: dict[str, list[tuple[str, str]]] = {"train": [], "val": []}
     for number, (pixels, digit) in enumerate(zip(digits.images, digits.target, strict=True)):

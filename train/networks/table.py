@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 __all__ = ["Kind", "Layer", "Network", "Parameter", "Rows", "float32_gradients", "gradient_bytes"]
@@ -91,7 +92,7 @@ class Network:
     num_classes: int
     layers: tuple[Layer, ...]
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """Return all trainable tensors, first layer first."""
         return tuple(parameter for layer in self.layers for parameter in layer.parameters)
