@@ -10,7 +10,7 @@ import pytest
 from tests.launch.scheduled import ask, grid_engine, has_begun, submit, wait_until
 from tests.runs import read_summary
 
-pytestmark = [pytest.mark.scheduler, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("scheduler")]
+pytestmark = [pytest.mark.scheduler, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("gridengine")]
 
 CLUSTER = """
 name: one-node

@@ -24,7 +24,7 @@ from tests.launch.scheduled import ask, has_begun, ranks, slurm, submit, wait_un
 from tests.limits import processes_with
 from tests.runs import read_summary
 
-pytestmark = [pytest.mark.scheduler, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("scheduler")]
+pytestmark = [pytest.mark.scheduler, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm")]
 
 _NOTICED_S = 30
 CLUSTER = """
