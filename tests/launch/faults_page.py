@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.launch.disturbed import FAULTS, FULL, PHASES, WAYS, Ended, Way
+from tests.launch.incidents import INCIDENTS, Told
 
 Cell = tuple[Way, str, str]
 """How the run is started, the fault, and the phase of the run that the fault comes in."""
@@ -23,7 +25,8 @@ title of a table names PyTorch.
   Both are keys of the cluster file.
 - No run leaves a process, a damaged checkpoint or shared memory behind.
 - Times count from the fault until the last process is gone, on a machine that may have had other work to do.
-- Two nodes are imitated on one machine. ssh was not tried.
+- Two nodes are imitated on one machine. `tests/launch/test_machines.py` runs two machines that are really two, as
+  namespaces with ssh between them.
 
 Exit status 75: the run was told to stop, and its state was saved if there was any. Exit status 2: the run was refused
 before it began. Under horovodrun a refused run ends with 1, because horovodrun turns every failure of a rank into 1.
@@ -42,33 +45,64 @@ _TITLES = {
     "srun 2": "srun over MPI (PMIx), two virtual nodes of Slurm",
     "local 1 torch": "PyTorch over Gloo, local launcher, one node",
 }
+_INCIDENTS = """Second starts, restarts, signals, disks
+
+A run of four epochs to which something happens after its first checkpoint. In the end, if need be after `--resume`, its
+weights are those of an undisturbed run, bit for bit. The launchers are those of the tables above, on one node.
+"""
 _COLUMNS = "| fault | phase | exit status | ended after | message |\n| --- | --- | --- | --- | --- |"
 
 
 def write_row(path: Path, cell: Cell, ended: Ended) -> None:
-    """Write one row of the page and keep the others. Several processes may write rows at the same time."""
+    """Write the row of a fault and keep the others. Several processes may write rows at the same time."""
+    _write(path, {(str(cell[0]), f"| {cell[1]} | {cell[2]}"): _row(ended)})
+
+
+def write_incident(path: Path, title: str, way: Way, told: Told) -> None:
+    """Write the row of an incident; see `write_row`."""
+    after = "continues" if told.seconds is None else f"{told.seconds:.0f} s"
+    row = f" {told.status} | {after} | {_shortened(told.message)} |"
+    _write(path, {("incidents", _incident_key(title, way)): row})
+
+
+def _write(path: Path, new: Mapping[tuple[str, str], str]) -> None:
     with path.open("a+", encoding="utf-8") as page:
         fcntl.flock(page, fcntl.LOCK_EX)
         page.seek(0)
-        text = _page(page.read(), cell, ended)
+        text = _page(page.read(), new)
         page.truncate(0)
         page.write(text)
 
 
-def _page(text: str, cell: Cell, ended: Ended) -> str:
+def _page(text: str, new: Mapping[tuple[str, str], str]) -> str:
+    """Return the page with new rows, by the table and the row's first two columns."""
     before = {block.partition("\n")[0]: block for block in re.split(r"^## ", text, flags=re.MULTILINE)[1:]}
+    keys = {str(way): [f"| {fault} | {phase}" for fault in (*FAULTS, FULL) for phase in PHASES] for way in WAYS}
     parts = [_HEAD]
-    for way in WAYS:
-        title = _TITLES[str(way)]
-        old = dict(re.findall(r"^(\| [^|]+ \| [^|]+) \|(.*)$", before.get(title, ""), re.MULTILINE))
-        lines = []
-        for fault in (*FAULTS, FULL):
-            for phase in PHASES:
-                key = f"| {fault} | {phase}"
-                cells = _row(ended) if cell == (way, fault, phase) else old.get(key, " | | not tried yet |")
-                lines.append(f"{key} |{cells}")
-        parts.append("\n".join([f"## {title}", "", _COLUMNS, *lines, ""]))
+    for name, rows in keys.items():
+        parts.append(_table(name, _TITLES[name], _COLUMNS, rows, before, new))
+    pairs = [_incident_key(title, way) for each in INCIDENTS for title in each.titles for way in each.ways]
+    columns = _COLUMNS.replace("| fault | phase |", "| incident | launcher |")
+    parts.append(_table("incidents", _INCIDENTS.rstrip("\n"), columns, pairs, before, new))
     return "\n".join(parts)
+
+
+def _table(
+    name: str,
+    title: str,
+    columns: str,
+    keys: Sequence[str],
+    before: Mapping[str, str],
+    new: Mapping[tuple[str, str], str],
+) -> str:
+    block = before.get(title.partition("\n")[0], "")
+    old = dict(re.findall(r"^(\| [^|]+ \| [^|]+) \|(.*)$", block, re.MULTILINE))
+    lines = [f"{key} |{new.get((name, key)) or old.get(key, ' | | not tried yet |')}" for key in keys]
+    return "\n".join([f"## {title}", "", columns, *lines, ""])
+
+
+def _incident_key(title: str, way: Way) -> str:
+    return f"| {title} | {str(way).replace(' 1', '')}"
 
 
 def _row(ended: Ended) -> str:

@@ -9,6 +9,7 @@ the rows of that launcher are made anew. Without the option a few stand for all.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +28,10 @@ from tests.launch.disturbed import (
     require,
     victim_of,
 )
-from tests.launch.faults_page import Cell, write_row
+from tests.launch.faults_page import Cell, write_incident, write_row
+from tests.launch.incidents import INCIDENTS, SETTINGS, Incident, Scene
 from tests.launch.scheduled import slurm
+from tests.runs import read_summary, train
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
 
@@ -54,6 +57,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cell" in metafunc.fixturenames:
         cells = CELLS if metafunc.config.getoption("--faults-table") else FEW
         metafunc.parametrize("cell", cells, ids=[f"{way}: {fault} in {phase}" for way, fault, phase in cells])
+    if "incident" in metafunc.fixturenames:
+        wanted = INCIDENTS if metafunc.config.getoption("--faults-table") else ()
+        pairs = [(incident, way) for incident in wanted for way in incident.ways]
+        metafunc.parametrize(("incident", "way"), pairs, ids=[f"{way}: {each.titles[0]}" for each, way in pairs])
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +92,37 @@ def test_a_fault_ends_the_run_in_time_by_name_and_leaves_nothing(
     assert ended.seconds < limit_s * _load_factor()
     _judge(way, fault, phase, ended)
     assert not ended.segments_left
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, shared_digits: Path) -> str:
+    """Return the checksum of the weights of an undisturbed run with the settings of the incidents."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    shutil.copytree(shared_digits, folder / "data" / "digits")
+    done = train(folder / "run", *SETTINGS, f"cluster.paths.data={folder}/data")
+    assert done.status == 0, done.errors
+    return str(read_summary(done.folder)["weights_checksum"])
+
+
+@pytest.mark.slow
+def test_an_incident_ends_in_words_and_the_run_with_the_bits_of_an_undisturbed_one(
+    incident: Incident,
+    way: Way,
+    tmp_path: Path,
+    packed_digits: Path,
+    undisturbed: str,
+    request: pytest.FixtureRequest,
+) -> None:
+    require(way)
+    scene = Scene(way, tmp_path / "run", packed_digits, undisturbed)
+    try:
+        told = list(incident.play(scene))
+    finally:
+        scene.clean_up()
+    assert len(told) == len(incident.titles)
+    assert max(each.seconds or 0 for each in told) < LIMIT_S * _load_factor()
+    for title, each in zip(incident.titles, told, strict=True):
+        write_incident(Path(request.config.getoption("--faults-table")), title, way, each)
 
 
 def _judge(way: Way, fault: str, phase: str, ended: Ended) -> None:
