@@ -31,6 +31,7 @@ class Program(Enum):
     RENDEZVOUS = "launch.start.rendezvous"
     STORE = "launch.start.store"
     JOB = "launch.submit.job"
+    REACH = "launch.submit.reach"
     ALLREDUCE_OURS = "train.bench.programs.allreduce_ours"
     EPOCH_OURS = "train.bench.programs.epoch_ours"
     EPOCH_TEXTBOOK = "train.bench.programs.epoch_textbook"

@@ -5,8 +5,14 @@
 # usage: rank.sh COMMAND [ARGUMENT ...]
 set -euo pipefail
 
+readonly host=${SLURMD_NODENAME:-$(hostname)} folder=${*: -1}
+
 refuse() {
   printf 'error: %s\n' "$1" >&2
+  # horovodrun makes a 1 of any exit status, and the launcher then looks for the cause in the run folder.
+  [[ -z ${rank:-} || ! -f $folder/config.yaml ]] ||
+    printf '{"rank": %d, "host": "%s", "step": null, "message": "%s", "second_hand": false, "status": 2, "time": %s}\n' \
+      "$rank" "$host" "$1" "${EPOCHREALTIME/,/.}" >"$folder/failure_$rank.json" || true
   exit 2
 }
 
@@ -58,7 +64,6 @@ if [[ ${HOROVOD_CONTROLLER:-} == gloo && ${HOROVOD_CROSS_SIZE:-1} -gt 1 && ${HOR
     refuse "the name of this host, $name, means $address, where ranks of other nodes cannot reach it; $remedy"
 fi
 
-host=${SLURMD_NODENAME:-$(hostname)}
 report="rank $rank of $size on $host (by $by): local rank $local_rank"
 binding=()
 read -ra cores <<<"${RANK_CORES:-}"

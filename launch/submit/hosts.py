@@ -28,6 +28,9 @@ SCHEDULER = JobScheduler(
 def render(spec: JobSpec) -> str:
     """Return the script for the machines of ``spec.hosts``; those beyond the number of nodes replace bad ones."""
     scheduler = replace(SCHEDULER, hosts=f"printf '%s\\n' {shlex.join(spec.hosts)}")
+    if spec.cluster.container.runtime == "none":
+        reach = f'"$python" -I -m {Program.REACH.value} "$folder" "${{hosts[@]}}" || exit 2'
+        scheduler = replace(scheduler, reach=reach)
     if len(spec.hosts) > spec.cluster.num_nodes:
         left_out = f'"$python" -I -m {Program.JOB.value} left-out "${{runs[@]}}"'
         chosen = f'grep -vxFf <({left_out}) | head -n "$num_hosts"'

@@ -41,6 +41,8 @@ class JobScheduler:
         choices: Shell words with the hosts that a job without a scheduler chooses from; ``any`` if the scheduler does.
         redirection: Shell line that sends the script's output to ``job.log``, for a scheduler that shows the output
             of a job only after its end.
+        reach: Shell command that ends the job if its hosts do not reach each other, with a line for each of them; empty
+            where the scheduler vouches for them.
         script_name: File name of the job script in the run folder.
         launchers: Values of ``cluster.launcher`` that work inside a job.
         host_finders: Launchers that find the granted hosts by themselves.
@@ -67,6 +69,7 @@ class JobScheduler:
     leave_out: str = ""
     choices: str = "any"
     redirection: str = ""
+    reach: str = ""
     script_name: str = "job.sh"
     host_finders: tuple[str, ...] = ()
     runtimes: tuple[str, ...] = ON_HOST

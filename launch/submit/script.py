@@ -21,6 +21,10 @@ from launch.submit.scheduler import JobScheduler
 
 __all__ = ["render_script"]
 
+_AS_ROOT = [
+    "# mpirun refuses to run as root without these.",
+    "[[ $EUID -ne 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+]
 _COLUMNS = 75
 """Longest line of an array, as far as its words allow."""
 
@@ -59,6 +63,7 @@ def _settings(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
     return [
         f"readonly python={_quote(spec.python)} folder={_quote(spec.folder)} num_hosts={spec.cluster.num_nodes}",
         *_array("runs", [str(run) for run in spec.run_folders]),
+        *(_AS_ROOT if spec.cluster.launcher == "mpirun" else []),
         *([scheduler.redirection] if scheduler.redirection else []),
         *spec.cluster.scheduler.setup,
         *variables,
@@ -75,6 +80,7 @@ def _hosts(scheduler: JobScheduler) -> list[str]:
         "fi",
         f'printf \'job %s of %s on %s\\n\' {scheduler.job_id} "$folder" "${{hosts[*]}}"',
         "env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' | grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)' | sort",
+        *([scheduler.reach] if scheduler.reach else []),
     ]
 
 

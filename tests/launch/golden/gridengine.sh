@@ -19,6 +19,8 @@ readonly runs=(
   /shared/runs/digits-4
   /shared/runs/digits-5
 )
+# mpirun refuses to run as root without these.
+[[ $EUID -ne 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 module load openmpi
 export HOROVOD_BATCH_D2D_MEMCOPIES=1
 export HOROVOD_CONTROLLER=mpi

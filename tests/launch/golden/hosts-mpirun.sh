@@ -8,6 +8,8 @@ readonly python=/shared/resnet-records/.venv/bin/python folder=/shared/runs/digi
 readonly runs=(
   /shared/runs/digits-1
 )
+# mpirun refuses to run as root without these.
+[[ $EUID -ne 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export HOROVOD_CONTROLLER=mpi
 export HOROVOD_CPU_OPERATIONS=mpi
 export HOROVOD_CYCLE_TIME=1
@@ -30,6 +32,7 @@ if [[ ${#hosts[@]} -ne $num_hosts ]]; then
 fi
 printf 'job %s of %s on %s\n' $$ "$folder" "${hosts[*]}"
 env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' | grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)' | sort
+"$python" -I -m launch.submit.reach "$folder" "${hosts[@]}" || exit 2
 
 printf '%s slots=2\n' "${hosts[@]}" >"$folder/hosts"
 readonly launcher=(

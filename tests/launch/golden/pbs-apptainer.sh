@@ -15,6 +15,8 @@ readonly python=/shared/resnet-records/.venv/bin/python folder=/shared/runs/digi
 readonly runs=(
   /shared/runs/digits-1
 )
+# mpirun refuses to run as root without these.
+[[ $EUID -ne 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 exec >>"$folder/job.log" 2>&1
 export HOROVOD_BATCH_D2D_MEMCOPIES=1
 export HOROVOD_CONTROLLER=mpi

@@ -1,0 +1,147 @@
+"""Checks, before ranks are started over ssh, that the hosts of a job reach each other; one line for what is in the way.
+
+``python -m launch.submit.reach FOLDER HOST ...`` runs on the first host, from the job script. On every other host it
+starts ``reach --answer``, which connects back and lets itself be connected to, each at a free port: launchers and ranks
+use any. Without this check, a launcher waits for minutes or for ever. Imports the standard library only, besides
+`configs`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from configs.programs import Program, command_of
+
+__all__ = ["main", "trouble_with"]
+
+_CONNECT_S = 6.0
+_SSH_S = 8
+_SSH_FAILED = 255
+"""ssh's own exit status; any other is that of the command."""
+
+_UNREACHABLE = ("timed out", "No route to host", "Network is unreachable", "Connection refused")
+
+_IN_WAY = "launchers and ranks use any port: let the hosts of a job reach each other at all ports"
+
+
+def trouble_with(host: str, folder: Path, *, over_gloo: bool) -> str | None:
+    """Return in one line why a host cannot take part in a job that begins here, or None if it can.
+
+    Args:
+        host: Its name or address.
+        folder: A run folder, which all hosts must see.
+        over_gloo: Whether the ranks use Gloo, which knows IPv4 only.
+    """
+    here = socket.gethostname()
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return f"{host}: the name has no address on {here}: add it to /etc/hosts or to the name server"
+    addresses = sorted({(family, str(address[0])) for family, _, _, _, address in found})
+    if any(_is_here(family, address) for family, address in addresses):
+        return None
+    if over_gloo and socket.AF_INET not in dict(addresses):
+        return (
+            f"{host}: has the address {addresses[0][1]} only, and ranks over Gloo need IPv4: give the host an IPv4 "
+            "address, or set launcher: mpirun and communication.backend: mpi"
+        )
+    with _listening() as server:
+        words = command_of(Program.REACH, "--answer", str(server.getsockname()[1]), str(folder))
+        ssh = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SSH_S}", host, shlex.join(words)]
+        with subprocess.Popen(ssh, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as remote:
+            assert remote.stdout is not None
+            said = remote.stdout.readline().split()
+            forth = _why_not(addresses[0][1], int(said[1])) if said[:1] == [b"port"] else None
+            output, errors = remote.communicate()
+    if said[:1] != [b"port"]:
+        return _refusal(host, here, folder, remote.returncode, errors.decode(errors="replace"))
+    if forth:
+        return f"{host}: {here} cannot connect to {addresses[0][1]}: {forth}; {_IN_WAY}"
+    back = output.decode().strip()
+    return f"{host}: {back}; {_IN_WAY}" if back else None
+
+
+def _refusal(host: str, here: str, folder: Path, status: int, errors: str) -> str:
+    last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "no word")
+    if status == _SSH_FAILED:
+        if any(words in last for words in _UNREACHABLE):
+            return f"{host}: {last.rstrip('.')}; let ssh pass to the host, or name another one"
+        remedy = (
+            f"ssh {host} must work from {here} without a question: copy a key there by ssh-copy-id, and accept its "
+        )
+        return f"{host}: {last.rstrip('.')}; {remedy}host key once"
+    if "no run folder" in last:
+        return f"{host}: {folder} is not there: put the runs on a file system that all hosts share (paths.runs)"
+    return f"{host}: {sys.executable} does not run this program there ({last}): all hosts need it in the same folder"
+
+
+def _is_here(family: int, address: str) -> bool:
+    """Return whether an address is one of this machine's own: only such can be bound to."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _listening() -> socket.socket:
+    """Return a server at a free port of every address, also of IPv6 where this machine has it."""
+    is_dual = socket.has_dualstack_ipv6()
+    server = socket.create_server(
+        ("", 0), family=socket.AF_INET6 if is_dual else socket.AF_INET, dualstack_ipv6=is_dual
+    )
+    server.settimeout(_CONNECT_S)
+    return server
+
+
+def _why_not(address: str, port: int) -> str | None:
+    """Return why no connection can be opened, or None if one can."""
+    try:
+        socket.create_connection((address, port), timeout=_CONNECT_S).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _answer(port: int, folder: Path) -> int:
+    """Print the port at which this host can be reached, connect back, and print what is in the way, if anything is."""
+    if not folder.is_dir():
+        sys.stderr.write("no run folder\n")
+        return 1
+    # sshd says from where the connection came.
+    origin = os.environ["SSH_CONNECTION"].split()[0]
+    with _listening() as server:
+        sys.stdout.write(f"port {server.getsockname()[1]}\n")
+        sys.stdout.flush()
+        if reason := _why_not(origin, port):
+            sys.stdout.write(f"{socket.gethostname()} cannot connect to {origin}: {reason}\n")
+        with suppress(OSError):  # The other side says so if it cannot connect.
+            server.accept()[0].close()
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check all hosts; return 0, or 2 with a line for each that cannot take part."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[0] == "--answer":
+        return _answer(int(words[1]), Path(words[2]))
+    folder, hosts = Path(words[0]), words[1:]
+    over_gloo = os.environ.get("HOROVOD_CONTROLLER") == "gloo"
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        troubles = list(pool.map(lambda host: trouble_with(host, folder, over_gloo=over_gloo), hosts))
+    for trouble in filter(None, troubles):
+        sys.stderr.write(f"error: {trouble}\n")
+    return 2 if any(troubles) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

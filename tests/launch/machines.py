@@ -1,0 +1,132 @@
+"""Two machines that are really two, for ranks and job scripts: namespaces with ssh between. See ``machines.sh``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from configs.load import ROOT
+
+__all__ = ["NAMES", "Machine", "hosts_table", "two_machines"]
+
+NAMES = ("alpha", "beta")
+_NEEDED = ("unshare", "nsenter", "ip", "ssh", "ssh-keygen", "/usr/sbin/sshd")
+_READY_S = 30
+
+
+class Machine:
+    """One of the machines.
+
+    Args:
+        name: Its host name.
+        number: 1 or 2, the last number of its address.
+        holder: The process that holds its namespaces.
+        shared: The folder that the machines share.
+    """
+
+    def __init__(self, name: str, number: int, holder: int, shared: Path) -> None:
+        self.name, self.number, self.holder, self.shared = name, number, holder, shared
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """Return the command that runs ``words`` on this machine."""
+        spaces = ["--net", "--uts", "--mount", "--ipc", "--pid"]
+        return ["nsenter", f"--target={self.holder}", *spaces, f"--wd={ROOT}", "--", *words]
+
+    def run(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """Run a command on this machine."""
+        return subprocess.run(self.command(words), capture_output=True, text=True, check=False, timeout=timeout)
+
+
+def hosts_table(name: str, *, debian: bool = False, known: Sequence[str] = NAMES, prefix: str = "10.77.0.") -> str:
+    """Return an /etc/hosts that knows some machines, with the line 127.0.1.1 that Debian writes or without it."""
+    lines = ["127.0.0.1 localhost", *([f"127.0.1.1 {name}"] if debian else [])]
+    return "\n".join([*lines, *(f"{prefix}{1 + NAMES.index(each)} {each}" for each in known), ""])
+
+
+@contextmanager
+def two_machines(
+    folder: Path, tables: Mapping[str, str] | None = None, prefix: str = "10.77.0.", mask: int = 24
+) -> Iterator[dict[str, Machine]]:
+    """Run two machines while the block runs; they share ``folder`` and the program. Skip where that is not possible.
+
+    Args:
+        folder: Where runs and the machines' keys are.
+        tables: The /etc/hosts of each machine, if not the usual one.
+        prefix: The addresses without their last number.
+        mask: The length of the network's prefix.
+    """
+    missing = [command for command in _NEEDED if shutil.which(command) is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"not here: {', '.join(missing)}" if missing else "namespaces of two machines need root")
+    keys = folder / "machines"
+    keys.mkdir(mode=0o700)
+    _make_keys(keys, prefix)
+    for name in NAMES:
+        (keys / f"{name}.hosts").write_text((tables or {}).get(name, hosts_table(name)), encoding="utf-8")
+    with ExitStack() as stack:
+        found = {}
+        for number, name in enumerate(NAMES, 1):
+            found[name] = Machine(name, number, _start(stack, name, keys, folder), folder)
+        _connect(*(each.holder for each in found.values()))
+        for each in found.values():
+            address = ["dev", "eth0", f"{prefix}{each.number}/{mask}", *(["nodad"] if ":" in prefix else [])]
+            for words in (["address", "add", *address], ["link", "set", "eth0", "up"]):
+                done = each.run("ip", *words)
+                assert done.returncode == 0, done.stderr
+        yield found
+
+
+def _make_keys(folder: Path, prefix: str) -> None:
+    for key in ("host_key", "user_key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
+    shutil.copy2(folder / "user_key.pub", folder / "authorized_keys")
+    key = (folder / "host_key.pub").read_text(encoding="utf-8")
+    addresses = [f"{prefix}{number}" for number in (1, 2)]
+    (folder / "known_hosts").write_text(f"{','.join([*NAMES, *addresses])} {key}", encoding="utf-8")
+    (folder / "ssh_config").write_text(
+        f"IdentityFile {folder}/user_key\nUserKnownHostsFile {folder}/known_hosts\nGlobalKnownHostsFile none\n"
+        "ControlMaster no\n",
+        encoding="utf-8",
+    )
+    (folder / "sshd_config").write_text(
+        f"HostKey {folder}/host_key\nAuthorizedKeysFile {folder}/authorized_keys\nStrictModes no\nUsePAM no\n"
+        "PermitRootLogin yes\nPasswordAuthentication no\nMaxStartups 100\n",
+        encoding="utf-8",
+    )
+
+
+def _start(stack: ExitStack, name: str, keys: Path, folder: Path) -> int:
+    """Start a machine; return the process in its namespaces."""
+    spaces = ["--net", "--uts", "--mount", "--ipc", "--pid", "--fork", "--kill-child"]
+    script = Path(__file__).with_name("machines.sh")
+    command = ["unshare", *spaces, *map(str, (script, name, keys, folder, ROOT))]
+    with (keys / f"{name}.log").open("wb") as log:
+        outer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def stop() -> None:
+        outer.kill()
+        outer.wait()
+
+    stack.callback(stop)
+    begin = time.monotonic()
+    while not (keys / f"{name}.ready").exists():
+        text = (keys / f"{name}.log").read_text(encoding="utf-8")
+        if outer.poll() is not None and ("not permitted" in text or "unshare failed" in text):
+            pytest.skip(f"this machine allows no namespaces: {text}")
+        assert outer.poll() is None, text
+        assert time.monotonic() < begin + _READY_S, text
+        time.sleep(0.02)
+    inner = subprocess.run(["pgrep", "-P", str(outer.pid)], capture_output=True, text=True, check=True)
+    return int(inner.stdout.split()[0])
+
+
+def _connect(one: int, other: int) -> None:
+    command = f"link add name eth0 netns {one} type veth peer name eth0 netns {other}"
+    subprocess.run(["ip", *command.split()], check=True)

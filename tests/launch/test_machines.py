@@ -1,0 +1,109 @@
+"""Ranks on two machines that are really two, started over ssh; and hosts that do not reach each other, refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launch.machines import Machine, hosts_table, two_machines
+from tests.runs import SHORT, FinishedRun, read_summary
+
+pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("machines")]
+
+_REFUSED_S = 30
+_OVER = {"horovodrun": [], "mpirun": ["cluster.communication.backend=mpi"]}
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Machine]]:
+    """Run alpha and beta, which share this folder."""
+    with two_machines(tmp_path_factory.mktemp("machines")) as found:
+        yield found
+
+
+def _submitted(machine: Machine, folder: Path, launcher: str, *settings: str) -> str:
+    """Submit a short run to alpha and beta, wait until nobody is left of it, and return what the job printed."""
+    more = ["cluster.num_nodes=2", "cluster.ranks_per_node=1", f"cluster.launcher={launcher}", *_OVER[launcher]]
+    sets = [word for each in [*SHORT, *more, *settings] for word in ("--set", each)]
+    words = ["submit", "digits", "--cluster", "laptop", "--hosts", "alpha,beta", "--run-dir", str(folder), *sets]
+    done = machine.run(sys.executable, "-I", "-m", "launch.submit", *words)
+    assert done.returncode == 0, done.stderr
+    job = done.stdout.split("job ")[1].split(",")[0]
+    give_up = time.monotonic() + 240
+    while machine.run("kill", "-0", job).returncode == 0:
+        assert time.monotonic() < give_up, (folder / "job.log").read_text(encoding="utf-8")
+        time.sleep(0.2)
+    return (folder / "job.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", _OVER)
+def test_ranks_of_two_machines_train_over_ssh_with_the_bits_of_one_machine(
+    launcher: str, machines: dict[str, Machine], short_run: FinishedRun, shared_digits: Path
+) -> None:
+    if shutil.which(launcher, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}") is None:
+        pytest.skip(f"{launcher} is not installed here")
+    shared = machines["alpha"].shared
+    if not (shared / "data").exists():
+        shutil.copytree(shared_digits, shared / "data" / "digits")
+    log = _submitted(machines["alpha"], shared / launcher, launcher, f"cluster.paths.data={shared}/data")
+    assert "rank 1 of 2 on beta" in log, log
+    found = read_summary(shared / launcher)
+    assert (found["status"], found["world_size"]) == ("success", 2), log
+    assert found["weights_checksum"] == read_summary(short_run.folder)["weights_checksum"]
+
+
+def _reach(machine: Machine, host: str, folder: Path, *before: str) -> str:
+    """Return what the check of a job script prints on a machine about another one, in one line and in time."""
+    variables = ["env", "HOROVOD_CONTROLLER=gloo", *before]
+    begin = time.monotonic()
+    done = machine.run(*variables, sys.executable, "-I", "-m", "launch.submit.reach", str(folder), machine.name, host)
+    assert time.monotonic() - begin < _REFUSED_S
+    assert done.returncode == (2 if done.stderr else 0)
+    assert done.stderr.count("\n") <= 1
+    return done.stderr
+
+
+@pytest.mark.slow  # by waiting
+def test_hosts_that_do_not_reach_each_other_are_named_with_the_remedy(
+    machines: dict[str, Machine], tmp_path: Path
+) -> None:
+    alpha, beta = machines["alpha"], machines["beta"]
+    assert _reach(alpha, "beta", alpha.shared) == ""
+    assert "gamma: the name has no address on alpha: add it to /etc/hosts" in _reach(alpha, "gamma", alpha.shared)
+    assert "beta: /tmp/mine is not there: put the runs on a file system that all hosts share" in _reach(
+        alpha, "beta", Path("/tmp/mine")
+    )
+    keys = alpha.shared / "machines" / "known_hosts"
+    known = keys.read_text(encoding="utf-8")
+    keys.write_text("", encoding="utf-8")
+    refused = _reach(alpha, "beta", alpha.shared)
+    keys.write_text(known, encoding="utf-8")
+    assert "beta: Host key verification failed; ssh beta must work from alpha without a question" in refused
+    # A firewall of beta's that lets ssh pass, and nothing else.
+    for rule in ("pref 10 sport 22 lookup main", "pref 20 blackhole"):
+        done = beta.run("ip", "rule", "add", "to", "10.77.0.1", "ipproto", "tcp", *rule.split())
+        assert done.returncode == 0, done.stderr
+    refused = _reach(alpha, "beta", alpha.shared)
+    beta.run("ip", "rule", "del", "pref", "20")
+    assert "beta: alpha cannot connect to 10.77.0.2: timed out; launchers and ranks use any port" in refused
+    # A host that is gone.
+    beta.run("ip", "link", "set", "eth0", "down")
+    refused = _reach(alpha, "beta", alpha.shared)
+    beta.run("ip", "link", "set", "eth0", "up")
+    assert re.search(r"beta: .*(No route to host|timed out); let ssh pass to the host, or name another one", refused)
+
+
+def test_gloo_is_refused_where_a_host_has_ipv6_only(tmp_path: Path) -> None:
+    tables = {name: hosts_table(name, prefix="fd77::") for name in ("alpha", "beta")}
+    with two_machines(tmp_path, tables, prefix="fd77::", mask=64) as found:
+        refused = _reach(found["alpha"], "beta", tmp_path)
+        assert "beta: has the address fd77::2 only, and ranks over Gloo need IPv4" in refused
+        assert _reach(found["alpha"], "beta", tmp_path, "HOROVOD_CONTROLLER=mpi") == ""
