@@ -50,6 +50,7 @@ def test_every_variable_that_the_installed_mxnet_names_is_known() -> None:
     ("override", "message"),
     [
         ("cluster.container.runtime=docker", "cluster.container.image: got '', allowed: an image with a runtime"),
+        ("cluster.engine.decoded_cache_bytes=9", "cluster.engine.decoded_cache_bytes: got 9, allowed: 0, except with"),
         ("cluster.communication.allreduce=torus", "cluster.communication.allreduce: got 'torus', allowed: flat"),
         ("cluster.scheduler.kind=slrum", "cluster.scheduler.kind: got 'slrum'"),
         ("cluster.scheduler.wall_time_s=5", "cluster.scheduler.wall_time_s: got 5"),
