@@ -31,6 +31,7 @@ from train.measure.chance import judge_of
 from train.measure.rank_times import gather_ranks, slowest_rank
 from train.measure.rank_usage import Usage
 from train.measure.trace import Tracer, tracer_of
+from train.plan.memory import require_memory
 from train.rank.failure import record_failure
 from train.rank.identity import Identity
 from train.rank.signals import StopSignals
@@ -83,6 +84,7 @@ class _Job:
 def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -> int:
     """Train one rank's share and return the exit status."""
     folder, recipe, cluster = job.folder, job.recipe, job.cluster
+    require_memory(recipe, cluster)
     images = images_of(recipe, cluster, plan_run(recipe, identity.world_size), identity)
     with ledger.phase("data set"):
         checksums, is_cold = images.prepare()

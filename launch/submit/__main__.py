@@ -67,7 +67,7 @@ def _submit(options: Namespace) -> None:
     from configs.load import load_both
     from configs.plan import plan_run
     from launch.run import new_folder
-    from launch.submit.requirements import require_submittable
+    from launch.submit.requirements import require_memory, require_submittable
     from launch.submit.scheduler import render
     from launch.submit.submission import make_job, submit_command, submit_job
 
@@ -75,6 +75,7 @@ def _submit(options: Namespace) -> None:
     hosts = tuple(options.hosts.split(",")) if options.hosts else ()
     require_submittable(cluster, hosts)
     plan_run(recipe, cluster.world_size)
+    require_memory(options.recipe, options.cluster, options.overrides, cluster)
     folders = _run_folders(options.run_dir or new_folder(recipe, cluster), options.repeat)
     spec = make_job(recipe, cluster, hosts, folders)
     if options.dry_run:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+from collections.abc import Sequence
+
 from configs.errors import ConfigError, UserError
+from configs.programs import Program, command_of
 from configs.rank_variables import meets_over_gloo
 from configs.schema import Cluster
 from launch.start.commands import require_launchable
 from launch.submit.scheduler import JobScheduler, scheduler_of
 
-__all__ = ["require_submittable"]
+__all__ = ["require_memory", "require_submittable"]
 
 _GLOO_RANKS = 128
 """Gloo's rendezvous grows with the square of the ranks: minutes at this many, hours at a thousand (measured)."""
@@ -34,6 +39,30 @@ def require_submittable(cluster: Cluster, hosts: tuple[str, ...]) -> None:
         raise ConfigError("cluster.scheduler.wall_time_s", None, "seconds", "a job needs a time limit: add the key")
     _require_launcher(cluster, scheduler)
     _require_container(cluster, scheduler)
+
+
+def require_memory(recipe: str, place: str, overrides: Sequence[str], cluster: Cluster) -> None:
+    """Raise UserError if a rank surely needs more memory than its GPU has, by the plan of the run.
+
+    Args:
+        recipe: The recipe's name or file.
+        place: The cluster's name or file.
+        overrides: The texts of ``--set``.
+        cluster: The cluster with these overrides.
+    """
+    if cluster.device != "gpu" or cluster.node.gpu_memory_bytes is None:
+        return
+    sets = [word for override in overrides for word in ("--set", override)]
+    command = command_of(Program.PLAN_VERB, recipe, "--cluster", place, "--json", *sets)
+    memory = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)["memory"]
+    if memory["certain_bytes"] > memory["available_bytes"]:
+        remedy = "use more ranks, or accumulate smaller micro-batches (batch.bn_span); ./run.sh plan lists the memory"
+        raise ConfigError(
+            "cluster.node.gpu_memory_bytes",
+            cluster.node.gpu_memory_bytes,
+            f"at least {memory['certain_bytes']}",
+            remedy,
+        )
 
 
 def _require_machines(cluster: Cluster, hosts: tuple[str, ...]) -> None:

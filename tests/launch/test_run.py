@@ -158,6 +158,7 @@ def _wait_for(path: Path, word: str, process: subprocess.Popen[str]) -> None:
         (["run.epoch=3"], "error: run.epoch: got 3, allowed: no such key; did you mean 'epochs'?"),
         (["cluster.ranks_per_node=3"], "error: batch.global_size: got 64, allowed: a multiple of 3 ranks = 3"),
         (["data.train_samples=1000"], "1198 records, the recipe says data.train_samples: 1000"),
+        (["cluster.ranks_per_node=1", "cluster.node.memory_bytes=9999999"], "got 9999999, allowed: at least "),
         (["cluster.paths.data=/nowhere", "data.source=idx", "data.name=none"], "/nowhere/none: no such data set"),
     ],
 )

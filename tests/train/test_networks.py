@@ -17,7 +17,7 @@ from train.engine.init import initial_weights
 from train.engine.mxnet.lars import MomentumOptimizer
 from train.engine.mxnet.network import TrainedNetwork
 from train.engine.parameters import load_parameters
-from train.networks.arch import Network, build_network
+from train.networks.arch import Network, build_network, network_of
 from train.networks.table import Rows
 from train.schedule import HyperParameters
 
@@ -25,9 +25,7 @@ SIZES = {"alexnet": 67, "googlenet": 32, "densenet121": 32, "mnist_small_cnn": 2
 
 
 def _network(model: Model) -> TrainedNetwork:
-    table = build_network(
-        model.name, num_classes=model.num_classes, image_size=model.image_size, input_channels=model.input_channels
-    )
+    table = network_of(model)
     return _network_of(table, model)
 
 

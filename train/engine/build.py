@@ -15,7 +15,7 @@ from train.comm.buckets import BucketPlan, plan_reductions
 from train.engine.init import initial_weights
 from train.engine.parameters import load_parameters
 from train.engine.protocol import Engine, Optimizer, Trainee
-from train.networks.arch import Network, build_network, float32_gradients, gradient_bytes
+from train.networks.arch import Network, build_network, float32_gradients, gradient_bytes, network_of
 
 __all__ = ["ModelParts", "build_model", "dropout_seed"]
 
@@ -50,9 +50,7 @@ def build_model(
         kept: Weights and running statistics of a checkpoint. If None, the recipe's seeded or given ones.
     """
     model, communication = recipe.model, cluster.communication
-    table = build_network(
-        model.name, num_classes=model.num_classes, image_size=model.image_size, input_channels=model.input_channels
-    )
+    table = network_of(model)
     network = engine.build_network(table, recipe, accumulate=plan.accumulation_steps > 1)
     weights = _first_weights(engine, recipe, cluster, table) if kept is None else dict(kept)
     network.load_weights(weights)

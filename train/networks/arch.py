@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from configs.networks import NETWORKS
 from configs.registry import module_of
+from configs.schema import Model
 from train.networks.table import Layer, Network, Parameter, Rows, float32_gradients, gradient_bytes
 
-__all__ = ["Layer", "Network", "Parameter", "build_network", "float32_gradients", "gradient_bytes"]
+__all__ = ["Layer", "Network", "Parameter", "build_network", "float32_gradients", "gradient_bytes", "network_of"]
 
 
 def build_network(name: str, *, num_classes: int, image_size: int, input_channels: int = 3) -> Network:
@@ -27,3 +28,10 @@ def build_network(name: str, *, num_classes: int, image_size: int, input_channel
     modules = {key: entry.module for key, entry in NETWORKS.items()}
     rows.dense("classifier", module_of(modules, name).add_layers(name, rows), num_classes)
     return Network(name, image_size, input_channels, num_classes, tuple(rows.layers))
+
+
+def network_of(model: Model) -> Network:
+    """Return the table of the network that a recipe's block ``model`` describes."""
+    return build_network(
+        model.name, num_classes=model.num_classes, image_size=model.image_size, input_channels=model.input_channels
+    )

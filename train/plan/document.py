@@ -17,8 +17,8 @@ from configs.schema import Cluster, Communication, Recipe
 from data.shards import shard_range
 from logs.events import EventLog, Kind
 from train.comm.buckets import plan_reductions
-from train.networks.arch import Network, build_network, float32_gradients, gradient_bytes
-from train.plan.memory import BYTES_PER_NUMBER, InputBuffers, estimate_input, estimate_memory
+from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
+from train.plan.memory import BYTES_PER_NUMBER, InputBuffers, available_bytes, estimate_input, estimate_memory
 from train.schedule import LrSchedule, logged_hyperparameters, resolve_schedule
 from train.sim.conditions import predict
 
@@ -124,9 +124,7 @@ def _schedule(schedule: LrSchedule, plan: RunPlan, marks: Mapping[int, str]) -> 
 def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
     """Return the counts of parameters and gradients, the fused reductions, and the memory of a rank."""
     model, engine = recipe.model, cluster.engine
-    network = build_network(
-        model.name, num_classes=model.num_classes, image_size=model.image_size, input_channels=model.input_channels
-    )
+    network = network_of(model)
     # The sum of a gradient over micro-batches is float32, see train.engine.mxnet.network.
     precision = "float32" if plan.accumulation_steps > 1 else engine.precision
     width = BYTES_PER_NUMBER[precision]
@@ -147,11 +145,7 @@ def _memory(
     recipe: Recipe, cluster: Cluster, plan: RunPlan, network: Network, buffers: InputBuffers
 ) -> dict[str, int | bool | None]:
     """Return the estimated bytes of a rank by purpose, the bytes that it may use, and whether the estimate fits."""
-    estimate, node = estimate_memory(recipe, cluster, plan, network, buffers), cluster.node
-    if cluster.device == "gpu":
-        available = node.gpu_memory_bytes
-    else:
-        available = None if node.memory_bytes is None else node.memory_bytes // cluster.ranks_per_node
+    estimate, available = estimate_memory(recipe, cluster, plan, network, buffers), available_bytes(cluster)
     return {
         **asdict(estimate),
         "total_bytes": estimate.total_bytes,

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from configs.plan import RunPlan
+from configs.errors import ConfigError
+from configs.plan import RunPlan, plan_run
 from configs.schema import Cluster, Recipe
-from train.networks.arch import Layer, Network, gradient_bytes
+from train.networks.arch import Layer, Network, gradient_bytes, network_of
 
 __all__ = [
-    "BYTES_PER_NUMBER", "InputBuffers", "MemoryEstimate", "estimate_input", "estimate_memory", "inference_elements",
+    "BYTES_PER_NUMBER", "InputBuffers", "MemoryEstimate", "available_bytes", "estimate_input", "estimate_memory",
+    "inference_elements", "require_memory",
 ]  # fmt: skip
 
 BYTES_PER_NUMBER = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -59,7 +61,7 @@ class InputBuffers:
         prefetch_depth: Batches that a pipeline prepares in advance.
         batch_bytes: Bytes of one batch.
         queued_bytes: Bytes of all batches that are prepared in advance, and of those that queued steps still hold.
-        decoder_bytes: Bytes of the JPEG decoders on the GPU, with decoded images; 0 on a CPU.
+        decoder_bytes: Bytes of the JPEG decoders on the GPU, with decoded images and their cache; 0 on a CPU.
         pinned_bytes: Page-locked bytes of the host, for the JPEG decoders of a GPU; 0 on a CPU.
     """
 
@@ -130,7 +132,7 @@ def estimate_input(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> InputBuff
         prefetch_depth=engine.prefetch_depth,
         batch_bytes=batch_bytes,
         queued_bytes=held * batch_bytes,
-        decoder_bytes=decoders * _NVJPEG_DEVICE_BYTES + decoded,
+        decoder_bytes=decoders * _NVJPEG_DEVICE_BYTES + decoded + engine.decoded_cache_bytes * is_packed,
         pinned_bytes=decoders * 2 * _NVJPEG_HOST_BYTES,
     )
 
@@ -169,6 +171,31 @@ def estimate_memory(
         workspace_bytes=_WORKSPACE_BYTES if on_gpu else 0,
         libraries_bytes=_CUDA_BYTES if on_gpu else 0,
     )
+
+
+def available_bytes(cluster: Cluster) -> int | None:
+    """Return the bytes that a rank may use: the GPU's, or its share of the node's. None if the cluster file has none."""
+    if cluster.device == "gpu":
+        return cluster.node.gpu_memory_bytes
+    return None if cluster.node.memory_bytes is None else cluster.node.memory_bytes // cluster.ranks_per_node
+
+
+def require_memory(recipe: Recipe, cluster: Cluster) -> None:
+    """Raise ConfigError if a rank surely needs more memory than the cluster file says that it has.
+
+    What libraries take is not counted, because it is assumed: `MemoryEstimate.certain_bytes`.
+    """
+    available, plan = available_bytes(cluster), plan_run(recipe, cluster.world_size)
+    if available is None:
+        return
+    network = network_of(recipe.model)
+    needed = estimate_memory(recipe, cluster, plan, network, estimate_input(recipe, cluster, plan)).certain_bytes
+    if needed > available:
+        key, ranks = ("gpu_memory_bytes", 1) if cluster.device == "gpu" else ("memory_bytes", cluster.ranks_per_node)
+        remedy = "use more ranks, or accumulate smaller micro-batches (batch.bn_span); ./run.sh plan lists the memory"
+        raise ConfigError(
+            f"cluster.node.{key}", getattr(cluster.node, key), f"at least {needed * ranks} for {recipe.name}", remedy
+        )
 
 
 def inference_elements(network: Network) -> int:

@@ -33,6 +33,8 @@ _SRUN = ["--set", "cluster.launcher=srun"]
         (["--hosts", "a,b", "--set", "cluster.launcher=horovodrun"], "--hosts: got 2 hosts for num_nodes: 1"),
         ([*_SLURM, *_LIMIT, *_SRUN, "--set", "cluster.ranks_per_node=3"], "batch.global_size: got 64, allowed: a"),
         ([*_SLURM, *_LIMIT, *_SRUN, "--repeat", "0"], "--repeat: got 0, allowed: 1 or more"),
+        ([*_SLURM, *_LIMIT, "--set", "cluster.device=gpu", "--set", "cluster.node.gpu_memory_bytes=9999999"],
+         "cluster.node.gpu_memory_bytes: got 9999999, allowed: at least "),
         ([*_SLURM, *_LIMIT, "--set", "cluster.scheduler.notice_s=600"], "cluster.scheduler.notice_s: got 600, allowed"),
         ([*_SLURM, "--set", "cluster.scheduler.resources=['rt_F={nodes}']"], "allowed: {num_nodes}, {ranks_per_node}"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.scheduler.resources=['a{']"],

@@ -26,7 +26,7 @@ from train.dataset import images_of
 from train.engine.init import initial_weights
 from train.engine.protocol import open_engine
 from train.measure.timing import NoClock
-from train.networks.arch import Network, build_network
+from train.networks.arch import Network, build_network, network_of
 from train.schedule import resolve_schedule
 from train.step import Step
 
@@ -130,9 +130,7 @@ def in_step(overrides: Sequence[str], steps: int = STEPS) -> dict[str, float]:
 def without_dropout(recipe: Recipe) -> Network:
     """Return the table of a recipe's network, in which dropout sets nothing to 0."""
     model = recipe.model
-    table = build_network(
-        model.name, num_classes=model.num_classes, image_size=model.image_size, input_channels=model.input_channels
-    )
+    table = network_of(model)
     return replace(table, layers=tuple(replace(layer, rate=0.0) for layer in table.layers))
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from configs.errors import ConfigError
 from configs.load import ROOT, load_both
 from train.networks.arch import build_network
 from train.networks.table import Network, Rows
 from train.plan.document import plan_document
-from train.plan.memory import inference_elements
+from train.plan.memory import inference_elements, require_memory
 from train.plan.text import render
 
 _GROWTH = """
@@ -97,6 +98,8 @@ def test_every_pipeline_has_decoders_of_its_own_and_two_pinned_buffers_a_thread(
     one_pipeline = 3 * 211_025_920 + 3 * 42 * (224 * 224 * 4 * 2 + 600_000)
     assert three["input_bytes"] - two["input_bytes"] == one_pipeline
     assert three["pinned_bytes_per_node"] == 4 * 3 * 3 * 2 * 140_544_512
+    cache = ("cluster.engine.stick_to_shard=true", "cluster.engine.decoded_cache_bytes=400000000")
+    assert _memory("abci-b86016", "abci-v100", *cache)["input_bytes"] - three["input_bytes"] == 400_000_000
     threads = _memory("abci-b86016", "abci-v100", "cluster.engine.input_threads=6")
     assert threads["pinned_bytes_per_node"] == 2 * three["pinned_bytes_per_node"]
 
@@ -138,3 +141,19 @@ def test_the_plan_says_how_well_a_rank_fits(gigabytes: int, words: str) -> None:
     found = re.search(r"^  available .* MB: (.*)$", text, re.MULTILINE)
     assert found is not None
     assert found[1].startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "cluster", "key", "ranks"),
+    [("abci-b86016", "abci-v100", "gpu_memory_bytes", 1), ("digits", "laptop", "memory_bytes", 2)],
+)
+def test_a_run_is_refused_where_a_rank_surely_needs_more_than_there_is(
+    recipe: str, cluster: str, key: str, ranks: int
+) -> None:
+    needed = ranks * _memory(recipe, cluster)["certain_bytes"]
+    require_memory(*load_both(recipe, cluster, [f"cluster.node.{key}={needed}"]))
+    with pytest.raises(
+        ConfigError, match=rf"node\.{key}: got {needed - ranks}, allowed: at least {needed} for {recipe}"
+    ):
+        require_memory(*load_both(recipe, cluster, [f"cluster.node.{key}={needed - ranks}"]))
+    require_memory(*load_both(recipe, cluster, [f"cluster.node.{key}=null"]))
