@@ -10,10 +10,16 @@ read; the strings present in and absent from the CUDA binary; the submissions of
 from __future__ import annotations
 
 import difflib
+import json
+import mmap
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 from configs.errors import ConfigError
 
-__all__ = ["KNOWN", "require_known"]
+__all__ = ["KNOWN", "is_read_by_site", "require_known"]
 
 _MXNET = """
 BACKWARD_DO_MIRROR CPU_PARALLEL_RAND_COPY CPU_PARALLEL_SIZE CPU_PRIORITY_NTHREADS CPU_TEMP_COPY CPU_WORKER_NTHREADS
@@ -75,16 +81,41 @@ _FORKED = {
 
 
 def require_known(name: str) -> None:
-    """Raise an error if ``name`` is an MXNET_* or HOROVOD_* variable that the stock library does not read.
+    """Raise an error if ``name`` is an MXNET_* or HOROVOD_* variable that the library does not read.
+
+    Where the environment was made over a site's own MXNet and Horovod, the variables in these libraries count too.
 
     Raises:
         ConfigError: The message names the nearest variable that the library reads, or what replaces a fork's variable.
     """
     prefix, _, rest = name.partition("_")
     library, names = _LIBRARIES.get(prefix, ("", ""))
-    if not library or name in KNOWN:
+    if not library or name in KNOWN or is_read_by_site(prefix.lower(), name):
         return
     # Names are compared without the prefix, which alone would make any two of them similar.
     match = difflib.get_close_matches(rest, names.split(), n=1)
     remedy = _FORKED.get(name) or (f"did you mean '{prefix}_{match[0]}'?" if match else "leave it out")
     raise ConfigError("environment", name, f"variables that the stock {library} reads; it ignores this one", remedy)
+
+
+@cache
+def is_read_by_site(package: str, name: str) -> bool:
+    """Return whether this environment was made over a site's own libraries, and one of the package has the name."""
+    try:
+        setup = json.loads(Path(sys.prefix, "setup.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    found = find_spec(package) if isinstance(setup, dict) and setup.get("base") else None
+    for folder in (found.submodule_search_locations if found else None) or []:
+        # NVIDIA's containers have the package in /opt/mxnet/python and its library in /opt/mxnet/lib.
+        beside = Path(folder).parent.parent / "lib"
+        libraries = [*Path(folder).rglob("*.so"), *beside.glob(f"lib{package}*.so")]
+        if any(_has_text(path, name) for path in libraries):
+            return True
+    return False
+
+
+def _has_text(path: Path, text: str) -> bool:
+    """Return whether a library has a text among its constants, where it ends with a zero byte."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(text.encode() + b"\0") >= 0

@@ -122,7 +122,8 @@ def _augmented_images(request: ReadRequest, jpegs: Any) -> Any:
     """Return decoded images, cut as `data.crop` says."""
     crop, side = request.recipe.data.crop, request.recipe.model.image_size
     if crop.kind == "resized":
-        window = {"random_area": list(crop.area), "random_aspect_ratio": list(crop.aspect), "num_attempts": 100}
+        window: dict[str, Any] = {"random_area": list(crop.area), "random_aspect_ratio": list(crop.aspect)}
+        window["num_attempts"] = 100
         if request.engine.decoded_cache_bytes:
             images = fn.decoders.image(jpegs, **_decoder(request), **_cache(request))
             return fn.random_resized_crop(images, size=[side, side], **window, **_INTERPOLATION)
@@ -154,7 +155,7 @@ def _plain_images(request: ReadRequest, jpegs: Any) -> Any:
 
 # Later versions of DALI switch antialiasing on by default; MLPerf's record runs were trained without. Without
 # antialiasing, resizing takes a third less time on a CPU.
-_INTERPOLATION = {"interp_type": types.INTERP_LINEAR, "antialias": False}  # type: ignore[attr-defined]
+_INTERPOLATION: dict[str, Any] = {"interp_type": types.INTERP_LINEAR, "antialias": False}  # type: ignore[attr-defined]
 
 
 def _resize(images: Any, **size: Any) -> Any:

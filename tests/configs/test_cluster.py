@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 
 from configs.errors import ConfigError
 from configs.load import load_cluster
-from configs.variables import KNOWN
+from configs.variables import KNOWN, is_read_by_site
 
 
 @pytest.mark.parametrize(
@@ -34,6 +37,23 @@ def test_a_variable_that_the_stock_libraries_ignore_is_refused_with_what_to_use(
 def test_variables_of_other_libraries_are_the_sites_own_affair() -> None:
     cluster = load_cluster("laptop", ["cluster.environment={NCCL_DEBUG: INFO, UCX_TLS: rc, MY_SITE: 1}"])
     assert cluster.environment == {"NCCL_DEBUG": "INFO", "UCX_TLS": "rc", "MY_SITE": "1"}
+
+
+def test_a_sites_own_libraries_say_which_variables_they_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "python" / "mxnet").mkdir(parents=True)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "python" / "mxnet" / "__init__.py").touch()
+    (tmp_path / "lib" / "libmxnet.so").write_bytes(b"\0MXNET_EXEC_ENABLE_ADDTO\0MXNET_SITE_WIDE\0")
+    monkeypatch.syspath_prepend(tmp_path / "python")
+    monkeypatch.delitem(sys.modules, "mxnet", raising=False)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    for base, known in (("", ()), ("/usr/bin/python3", ("MXNET_EXEC_ENABLE_ADDTO", "MXNET_SITE_WIDE"))):
+        (tmp_path / "setup.json").write_text(json.dumps({"base": base}), encoding="utf-8")
+        is_read_by_site.cache_clear()
+        for name in ("MXNET_EXEC_ENABLE_ADDTO", "MXNET_SITE_WIDE", "MXNET_SITE", "HOROVOD_NUM_STREAMS"):
+            with nullcontext() if name in known else pytest.raises(ConfigError):
+                load_cluster("laptop", [f"cluster.environment={{{name}: 1}}"])
+    is_read_by_site.cache_clear()
 
 
 def test_every_variable_that_the_installed_mxnet_names_is_known() -> None:

@@ -15,7 +15,7 @@ from train.comm.buckets import BucketPlan, plan_reductions
 from train.engine.init import initial_weights
 from train.engine.parameters import load_parameters
 from train.engine.protocol import Engine, Optimizer, Trainee
-from train.networks.arch import Network, build_network, float32_gradients, gradient_bytes, network_of
+from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
 
 __all__ = ["ModelParts", "build_model", "dropout_seed"]
 

@@ -174,7 +174,7 @@ def estimate_memory(
 
 
 def available_bytes(cluster: Cluster) -> int | None:
-    """Return the bytes that a rank may use: the GPU's, or its share of the node's. None if the cluster file has none."""
+    """Return the bytes that a rank may use: of its GPU, or a share of its node. None if the file does not say."""
     if cluster.device == "gpu":
         return cluster.node.gpu_memory_bytes
     return None if cluster.node.memory_bytes is None else cluster.node.memory_bytes // cluster.ranks_per_node

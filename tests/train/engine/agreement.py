@@ -26,7 +26,7 @@ from train.dataset import images_of
 from train.engine.init import initial_weights
 from train.engine.protocol import open_engine
 from train.measure.timing import NoClock
-from train.networks.arch import Network, build_network, network_of
+from train.networks.arch import Network, network_of
 from train.schedule import resolve_schedule
 from train.step import Step
 
