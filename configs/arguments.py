@@ -1,4 +1,4 @@
-"""Command lines: parsers that report a mistake in one line, and whether a terminal has colours.
+"""Command lines: parsers that report a mistake in one line.
 
 Imports only `configs.errors`.
 """
@@ -6,18 +6,12 @@ Imports only `configs.errors`.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 from configs.errors import UserError, nearest
 
-__all__ = ["Parser", "has_colour"]
-
-
-def has_colour(stream: TextIO) -> bool:
-    """Return whether to write colours: the stream is a terminal that has them, and NO_COLOR is unset or empty."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "", "dumb")
+__all__ = ["Parser"]
 
 
 class Parser(argparse.ArgumentParser):

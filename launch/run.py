@@ -21,6 +21,7 @@ from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
 from configs.registry import BUILT_IN_SOURCES, packing_words
 from configs.schema import Cluster, Recipe
+from configs.terminal import painted
 from launch.failure_cause import find_cause, read_failures, was_stopped
 from launch.notify import notify
 from launch.restart import may_restart
@@ -44,6 +45,7 @@ from logs.folder import (
     write_summary,
 )
 from logs.judge.compliance import Verdict, write_verdict
+from logs.judge.explain import explain
 from logs.judge.rcp import IMAGENET_SAMPLES, compare_with_reference
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
@@ -239,7 +241,8 @@ def _with_reference(folder: Path, recipe: Recipe) -> Summary:
 def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> str:
     """Return a few lines on how a run ended."""
     rehearsed = " (rehearsal: nothing was trained, accuracies are invented)" if summary.is_rehearsal else ""
-    lines = [f"{summary.recipe}: {summary.status}{rehearsed}" + (f": {summary.failure}" if summary.failure else "")]
+    outcome = painted(summary.status, "good" if summary.status == "success" else "bad", sys.stdout)
+    lines = [f"{summary.recipe}: {outcome}{rehearsed}" + (f": {summary.failure}" if summary.failure else "")]
     if summary.top1 is not None:
         target = "" if summary.target is None else f" (target {summary.target:g})"
         lines.append(f"  top-1 {summary.top1:.4f}{target} after epoch {summary.epochs}, step {summary.steps}")
@@ -264,7 +267,9 @@ def _report(folder: Path, summary: Summary, verdicts: Mapping[str, Verdict]) -> 
     if summary.rcp is not None:
         lines.append(f"  reference convergence: {summary.rcp['words']}")
     for ruleset, verdict in verdicts.items() if not summary.is_rehearsal else ():
-        words = "passes" if verdict.passed else f"fails: {verdict.messages[0]}"
+        words = painted("passes", "good", sys.stdout)
+        if not verdict.passed:
+            words = painted("fails", "bad", sys.stdout) + f": {explain(verdict.messages[0])}"
         lines.append(f"  MLPerf training {ruleset} log check: {words}")
     return "\n".join([*lines, f"  {short_path(folder)}", ""])
 

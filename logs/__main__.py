@@ -14,8 +14,9 @@ from argparse import ArgumentTypeError, Namespace, _SubParsersAction
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from configs.arguments import Parser, has_colour
+from configs.arguments import Parser
 from configs.errors import UserError
+from configs.terminal import Style, painted
 
 __all__ = ["main"]
 
@@ -75,9 +76,13 @@ def _check(options: Namespace) -> int:
 
 
 def _coloured(passed: bool | None) -> str:
-    """Return PASS, FAIL or dashes; green and red on a terminal, unless NO_COLOR is set."""
-    word, colour = {True: ("PASS", 32), False: ("FAIL", 31), None: ("----", 2)}[passed]
-    return f"\x1b[{colour}m{word}\x1b[0m" if has_colour(sys.stdout) else word
+    """Return PASS, FAIL or dashes, in colour on a terminal."""
+    words: dict[bool | None, tuple[str, Style]] = {
+        True: ("PASS", "good"),
+        False: ("FAIL", "bad"),
+        None: ("----", "faint"),
+    }
+    return painted(*words[passed], sys.stdout)
 
 
 def _printable(text: str) -> str:

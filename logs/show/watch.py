@@ -19,6 +19,7 @@ from configs.errors import UserError
 from configs.load import load_run
 from configs.plan import plan_run
 from configs.schema import Recipe
+from configs.terminal import Style, painted
 from logs.attempts import Attempt, read_attempts
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
 from logs.judge.rcp import IMAGENET_SAMPLES, reference_for
@@ -26,6 +27,9 @@ from logs.metrics import METRICS_FILE
 from logs.read.lines import to_number
 
 __all__ = ["MetricsFollower", "describe_progress", "watch"]
+
+Line = tuple[str, Style]
+"""A line of the terminal and its style."""
 
 _MOST_BYTES = 1 << 24
 """Maximum number of bytes that one update reads; a longer file takes several updates."""
@@ -85,15 +89,16 @@ def watch(
     recipe, cluster = load_run(folder / CONFIG_FILE)
     total_steps = plan_run(recipe, cluster.world_size).total_steps
     follower = MetricsFollower(folder / METRICS_FILE)
-    shown: list[str] = []
+    shown: list[Line] = []
     while True:
         ended = (folder / SUMMARY_FILE).is_file()
         follower.update()
         lines = describe_progress(recipe, total_steps, follower.last, None if ended else time.time())
-        lines += [f"  attempt {number} {each.words}" for number, each in enumerate(_attempts(folder), start=1)]
+        lines += [(f"  attempt {number} {each.words}", "bad") for number, each in enumerate(_attempts(folder), start=1)]
         if ended:
             summary = read_summary(folder)
-            lines.append(f"ended: {summary.status}" + (f", {summary.failure}" if summary.failure else ""))
+            words = f"ended: {summary.status}" + (f", {summary.failure}" if summary.failure else "")
+            lines.append((words, "good" if summary.status == "success" else "bad"))
         shown = _redraw(terminal, shown, lines)
         if ended:
             return 0 if summary.status == "success" else 1
@@ -109,21 +114,25 @@ def _attempts(folder: Path) -> Sequence[Attempt]:
         return ()
 
 
-def _redraw(terminal: TextIO, shown: list[str], lines: list[str]) -> list[str]:
+def _redraw(terminal: TextIO, shown: list[Line], lines: list[Line]) -> list[Line]:
     """Write lines over the lines ``shown`` before; return the lines as written, to be given to the next call.
 
     On a terminal the lines are wrapped, because the cursor moves up by rows of the screen and not by lines.
     """
-    lines = ["".join(letter if letter.isprintable() else " " for letter in line) for line in lines]
+    lines = [("".join(letter if letter.isprintable() else " " for letter in text), style) for text, style in lines]
     back = ""
     if terminal.isatty():
         columns, rows = _size(terminal)
         # A terminal that became narrower since the last update has wrapped the lines shown on it.
-        height = sum(max(1, -(-len(line) // columns)) for line in shown)
-        lines = [part for line in lines for part in textwrap.wrap(line, columns - 1, subsequent_indent="    ")]
+        height = sum(max(1, -(-len(text) // columns)) for text, _ in shown)
+        lines = [
+            (part, style)
+            for text, style in lines
+            for part in textwrap.wrap(text, columns - 1, subsequent_indent="    ")
+        ]
         lines = lines[: max(rows - 1, 1)]
         back = f"\x1b[{min(height, rows - 1)}A\r\x1b[J" if height else ""
-    terminal.write(back + "".join(f"{line}\n" for line in lines))
+    terminal.write(back + "".join(f"{painted(text, style, terminal)}\n" for text, style in lines))
     terminal.flush()
     return lines
 
@@ -139,7 +148,7 @@ def _size(terminal: TextIO) -> tuple[int, int]:
 
 def describe_progress(
     recipe: Recipe, total_steps: int, last: dict[str, dict[str, Any]], now: float | None
-) -> list[str]:
+) -> list[Line]:
     """Return a few lines on the progress of a run.
 
     Args:
@@ -151,21 +160,23 @@ def describe_progress(
     interval, evaluation = last.get("interval", {}), last.get("evaluation", {})
     step, rate = to_number(interval.get("step")), to_number(interval.get("images_per_s"))
     if step is None:
-        return [f"{recipe.name}: starting, no step reported yet"]
+        return [(f"{recipe.name}: starting, no step reported yet", "strong")]
     size, samples = recipe.batch.global_size, recipe.data.train_samples
     epoch = (step + 1) * size / samples
     age = "" if now is None else f"; last metrics {max(now - (to_number(interval.get('time')) or now), 0.0):.0f} s ago"
-    lines = [
+    where = (
         f"{recipe.name}: {_bar((step + 1) / total_steps)} step {step + 1:.0f} of {total_steps}, epoch {epoch:.2f} of "
-        f"at most {recipe.run.epochs}{age}",
+        f"at most {recipe.run.epochs}{age}"
+    )
+    how_fast = (
         f"  {rate or 0:.0f} images/s, loss {_in_short(interval.get('loss'))}, "
         f"learning rate {_in_short(interval.get('lr'))}, waiting for input "
         f"{_share(interval.get('input_wait_fraction'))}, exposed communication "
-        f"{_share(interval.get('comm_exposed_fraction'))}",
-        f"  last evaluation: {_evaluation(evaluation, recipe.run.target_top1)}",
-    ]
+        f"{_share(interval.get('comm_exposed_fraction'))}"
+    )
+    lines: list[Line] = [(where, "strong"), (how_fast, "plain"), _evaluation(evaluation, recipe.run.target_top1)]
     if rate and now is not None:
-        lines.append(f"  {_left(recipe, epoch, samples / rate)}")
+        lines.append((f"  {_left(recipe, epoch, samples / rate)}", "faint"))
     return lines
 
 
@@ -179,14 +190,16 @@ def _left(recipe: Recipe, epoch: float, epoch_s: float) -> str:
     return f"target in {_duration(early)} to {_duration(late)}, {condition}"
 
 
-def _evaluation(row: dict[str, Any], target: float | None) -> str:
+def _evaluation(row: dict[str, Any], target: float | None) -> Line:
+    """Return the line of the last evaluation; it is a good one if it reached the target."""
     top1, mean_auc = to_number(row.get("top1")), to_number(row.get("mean_auc"))
     if mean_auc is not None:
-        return f"mean ROC-AUC {mean_auc:.4f} after epoch {row.get('epoch')}"
+        return f"  last evaluation: mean ROC-AUC {mean_auc:.4f} after epoch {row.get('epoch')}", "plain"
     if top1 is None:
-        return "none yet"
+        return "  last evaluation: none yet", "plain"
     goal = "" if target is None else f", target {target:g}"
-    return f"top-1 {top1:.4f} after epoch {row.get('epoch')}{goal}"
+    reached = target is not None and top1 >= target
+    return f"  last evaluation: top-1 {top1:.4f} after epoch {row.get('epoch')}{goal}", "good" if reached else "plain"
 
 
 def _bar(share: float) -> str:

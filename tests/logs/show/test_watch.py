@@ -1,11 +1,13 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from configs.errors import UserError
 from configs.load import load_recipe
+from configs.schema import Recipe
 from logs.__main__ import main
 from logs.show.reported_run import gather_run
 from logs.show.watch import MetricsFollower, describe_progress, watch
@@ -74,20 +76,24 @@ def test_the_time_left_follows_from_the_reference_if_there_is_one() -> None:
         "evaluation": {"kind": "evaluation", "top1": 0.44, "epoch": 7},
     }  # fmt: skip
     last["interval"]["images_per_s"] = 1281167 / 20
-    words = "\n".join(describe_progress(recipe, 20_000, last, now=103.0))
+    words = _text(recipe, last)
     assert "last metrics 3 s ago" in words
     assert "loss not finite" in words
     assert "top-1 0.4400 after epoch 7, target 0.759" in words
     several = {"interval": last["interval"], "evaluation": {"kind": "evaluation", "mean_auc": 0.81, "epoch": 7}}
-    assert "mean ROC-AUC 0.8100 after epoch 7" in "\n".join(describe_progress(recipe, 20_000, several, now=103.0))
+    assert "mean ROC-AUC 0.8100 after epoch 7" in _text(recipe, several)
     # 24.3 to 26.7 epochs of 20 s
     assert "target in 8m06s to 8m53s, if the run needs 35.2 epochs like the reference" in words
     digits = load_recipe("digits", ["run.epochs=1000"])
     steps_of_900_epochs = 900 * 1198 // 64
     last = {"interval": json.loads(row(steps_of_900_epochs - 1))}
     # 100 epochs of 1.198 s
-    left = describe_progress(digits, 20_000, last, now=100.0)[-1]
+    left, _ = describe_progress(digits, 20_000, last, now=100.0)[-1]
     assert left == "  at most 2m00s left until the last epoch ends"
+
+
+def _text(recipe: Recipe, last: dict[str, dict[str, Any]]) -> str:
+    return "\n".join(text for text, _ in describe_progress(recipe, 20_000, last, now=103.0))
 
 
 def test_watching_a_folder_that_is_no_run_is_a_user_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

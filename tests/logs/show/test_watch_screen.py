@@ -15,8 +15,12 @@ from logs.show.watch import watch
 from tests.logs import samples
 
 
+def _plain(text: str) -> str:
+    return re.sub(r"\x1b\[\d+m", "", text)
+
+
 class Screen(io.StringIO):
-    """A terminal that wraps at its width, and obeys "up", "clear below" and carriage returns."""
+    """A terminal that wraps at its width, and obeys "up", "clear below", carriage returns and colours."""
 
     def __init__(self, columns: int) -> None:
         super().__init__()
@@ -27,7 +31,7 @@ class Screen(io.StringIO):
 
     def rows(self) -> list[str]:
         rows, at = [""], 0
-        for up, text in re.findall(r"(?:\x1b\[(\d+)A\r\x1b\[J)?([^\x1b]*)", self.getvalue()):
+        for up, text in re.findall(r"(?:\x1b\[(\d+)A\r\x1b\[J)?([^\x1b]*)", _plain(self.getvalue())):
             at = max(at - int(up or 0), 0)
             del rows[at + (0 if up else len(rows)) :]
             parts = [
@@ -55,12 +59,15 @@ def test_an_update_overwrites_the_one_before_at_any_width(
             (folder / "summary.json").write_bytes(summary)
 
     monkeypatch.setattr(watching, "_size", lambda _: (columns, 24))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     screen = Screen(columns)
     assert watch(folder, screen, every_s=0.5, once=False, sleep=sleep) == 0
     words = " ".join(" ".join(screen.rows()).split())
     assert screen.getvalue().count("images/s") == 4
     assert words.count("images/s") == words.count("digits: ") == words.count("ended: success") == 1
     assert all(len(row) < columns for row in screen.rows())
+    assert "\x1b[32mended: success\x1b[0m\n" in screen.getvalue()
     assert "left until" not in words
     assert " s ago" not in words
 
