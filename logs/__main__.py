@@ -50,7 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check(options: Namespace) -> int:
-    """Print a line for each log and ruleset, below it each complaint in words; keep the verdicts in run folders."""
+    """Print a line for each log and ruleset, below it each complaint in words; keep the verdicts in run folders.
+
+    A run folder whose log contradicts its summary or its metrics fails too: the official checker reads the log alone.
+    """
     # Imported here, as in the other verbs, so that --help works before anything is installed.
     from logs.folder import CONFIG_FILE
     from logs.judge.compliance import find_logs, judge_all, keep_verdicts
@@ -72,7 +75,27 @@ def _check(options: Namespace) -> int:
             # Other people's run folders may be read-only; the verdict is then only printed.
             if (path / CONFIG_FILE).is_file() and os.access(path, os.W_OK):
                 keep_verdicts(path, judged)
-    return 0 if all(verdict.passed for verdict in verdicts) else 1
+    agree = [_files_agree(path) for path in paths]
+    return 0 if all(verdict.passed for verdict in verdicts) and all(agree) else 1
+
+
+def _files_agree(path: Path) -> bool:
+    """Return whether the files of a run folder agree; print how they do not, or which one cannot be read."""
+    from logs.folder import SUMMARY_FILE, read_summary
+    from logs.judge.eligible import contradiction
+    from logs.mlperf import RESULT_FILES
+    from logs.read.parse import parse_log
+
+    log = path / RESULT_FILES["4.0.0"]
+    try:
+        if (path / SUMMARY_FILE).exists():
+            read_summary(path)
+        words = contradiction(path, parse_log(log)) if log.is_file() else ""
+    except UserError as error:
+        words = str(error).removeprefix(f"{path}/")
+    if words:
+        print(f"{_coloured(False)}  files  {_printable(str(path))}\n      {_printable(words)}")
+    return not words
 
 
 def _coloured(passed: bool | None) -> str:

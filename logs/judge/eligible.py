@@ -16,14 +16,19 @@ from configs.schema import Recipe
 from logs.folder import SUMMARY_FILE, Summary, read_summary
 from logs.metrics import METRICS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
+from logs.read.parse import parse_log
 from logs.read.record import RunRecord
 
-__all__ = ["require_different_logs", "require_result", "require_same_machines"]
+__all__ = ["contradiction", "require_different_logs", "require_result", "require_same_machines"]
 
 _ACCURACY_TOLERANCE = 1e-6
 _TIME_TOLERANCE_S = 1.0
 """A summary measures with a clock of its own, so its seconds differ a little from those of the log's events."""
 _REMEDY = "repeat the run, or give another one"
+
+
+class _Contradicted(UserError):
+    """A file of the run says otherwise than another one."""
 
 
 def require_result(folder: Path, recipe: Recipe, record: RunRecord) -> None:
@@ -44,14 +49,38 @@ def require_result(folder: Path, recipe: Recipe, record: RunRecord) -> None:
         reason = f" ({summary.failure})" if summary.failure else ""
         _refuse(folder / SUMMARY_FILE, f"status is {summary.status}{reason}, allowed: success")
     _require_target(folder, recipe, record, summary)
-    _require_logged(log, "accuracy", record.final_accuracy, _final(summary), _ACCURACY_TOLERANCE)
+    _require_agreement(folder, record, summary)
     _require_logged(log, "global_batch_size", record.global_batch_size, recipe.batch.global_size, source="config.yaml")
     if record.seeds not in ((), (recipe.run.seed,)):
         seeds = ", ".join(map(str, record.seeds))
         _refuse(log, f"the log has seed {seeds}, but config.yaml has {recipe.run.seed}")
     if summary.resumed_from_step is None:
         _require_logged(log, "run time in s", record.time_to_train_s, summary.run_s, _TIME_TOLERANCE_S)
-    _require_evaluations(folder, log, record)
+
+
+def contradiction(folder: Path, record: RunRecord) -> str:
+    """Return what the log of a run that claims success says otherwise than its summary or its metrics.
+
+    Args:
+        folder: The run folder.
+        record: Content of the run's log.
+
+    Returns:
+        The contradiction in words; empty if the files agree, or if the run claims no success.
+    """
+    if not (folder / SUMMARY_FILE).is_file() or record.status is None:
+        return ""
+    try:
+        summary = read_summary(folder)
+        if summary.status != record.status:
+            return f"run_stop has status {record.status} in the log, but {summary.status} in {SUMMARY_FILE}"
+        if summary.status == "success":
+            _require_agreement(folder, record, summary)
+    except _Contradicted as error:
+        return str(error).removesuffix(f"; {_REMEDY}").removeprefix(f"{folder}/")
+    except UserError:  # A summary or metrics that cannot be read say nothing.
+        return ""
+    return ""
 
 
 def require_different_logs(folders: Sequence[Path]) -> None:
@@ -92,6 +121,17 @@ def _require_target(folder: Path, recipe: Recipe, record: RunRecord, summary: Su
         _refuse(folder, f"the last accuracy in the log is {reached}, below the target of {target}")
 
 
+def _require_agreement(folder: Path, record: RunRecord, summary: Summary) -> None:
+    """Raise `UserError` unless both logs, the summary and the metrics have the same accuracies."""
+    log = folder / RESULT_FILES["4.0.0"]
+    _require_logged(log, "accuracy", record.final_accuracy, _final(summary), _ACCURACY_TOLERANCE)
+    _require_evaluations(folder, log, record)
+    other = folder / RESULT_FILES["0.6.0"]
+    in_other = parse_log(other).final_accuracy if other.is_file() else None
+    if in_other is not None:
+        _require_logged(log, "accuracy", record.final_accuracy, in_other, _ACCURACY_TOLERANCE, source=other.name)
+
+
 def _require_evaluations(folder: Path, log: Path, record: RunRecord) -> None:
     """Raise `UserError` unless each logged accuracy is the accuracy in the metrics, epoch by epoch."""
     rows = [row for row in read_metrics(folder / METRICS_FILE) if row.get("kind") == "evaluation"]
@@ -106,9 +146,11 @@ def _require_logged(
     log: Path, name: str, logged: Any, other: Any, tolerance: float = 0.0, *, source: str = SUMMARY_FILE
 ) -> None:
     """Raise `UserError` unless a number of the log is, up to ``tolerance``, the number in another file."""
+    if logged is None and other is None:
+        return
     are_numbers = all(isinstance(each, int | float) for each in (logged, other))
     if not are_numbers or not abs(logged - other) <= tolerance:
-        _refuse(log, f"{name} is {logged} in the log, but {other} in {source}")
+        raise _Contradicted(f"{log}: {name} is {logged} in the log, but {other} in {source}; {_REMEDY}")
 
 
 def _final(summary: Summary) -> float | None:

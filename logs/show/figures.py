@@ -23,6 +23,8 @@ _SHARE_NAMES = ("computing", "communication", "input")
 _WIDE = 20.0
 """Ratio between runs from which on an axis is logarithmic: on a linear one, the smallest run would be a dot."""
 _MOST_GPU_LINES = 20
+_MOST_OWN_CHARTS = 4
+"""Of more runs, charts that each run has of its own are drawn for one run only."""
 _RANKS_AT_AN_END = 8
 """Of more than twice as many ranks, only the slowest and the fastest so many are drawn."""
 
@@ -50,15 +52,26 @@ def _all(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     shares = BarChart("Shares of a step's time", "% of the time", _shares(runs), _SHARE_NAMES)
     yield Captioned("Where a step's time goes", shares)
     yield Captioned("Evaluation time, s", _by_epoch("Seconds of an evaluation", runs, _evaluation_s))
-    for run in runs:
+    shown, one_of = _with_own_chart(runs, _startup_s), _one_of(runs, "longest")
+    for run in shown:
         threads = list(dict.fromkeys(str(phase["thread"]) for phase in run.startup))
         phases = BarChart("Start-up phases", "seconds since the process began", _startup(run, threads), threads)
-        yield Captioned(f"Start-up: {run.name}" if len(runs) > 1 else "Start-up", phases)
+        yield Captioned(f"Start-up: {run.name}{one_of}" if len(runs) > 1 else "Start-up", phases)
     yield from utilisation({run.name: run.samples for run in runs})
-    for run in runs:
-        name = f"{run.name}, " if len(runs) > 1 else ""
+    shown, one_of = _with_own_chart(runs, lambda run: _rank_excess(run)[1]), _one_of(runs, "most uneven")
+    for run in shown:
+        name = f"{run.name}{one_of}; " if len(runs) > 1 else ""
         ranks = BarChart("Time of a step by rank", "ms of a median step", _ranks(run), _SHARE_NAMES)
         yield Captioned(f"Time of a step by rank: {name}{_slowest(run)}", ranks)
+
+
+def _with_own_chart(runs: Sequence[ReportedRun], size: Callable[[ReportedRun], float]) -> Sequence[ReportedRun]:
+    """Return the runs that get a chart of their own: all if they are few, otherwise the one with the largest size."""
+    return runs if len(runs) <= _MOST_OWN_CHARTS else [max(runs, key=size)]
+
+
+def _one_of(runs: Sequence[ReportedRun], which: str) -> str:
+    return f", the {which} of {len(runs)}" if len(runs) > _MOST_OWN_CHARTS else ""
 
 
 def samples_of(run: ReportedRun) -> dict[str, list[_Sample]]:
@@ -246,6 +259,10 @@ def _end_to_end(lengths: Sequence[float], words: Sequence[str]) -> list[Stretch]
     return stretches
 
 
+def _startup_s(run: ReportedRun) -> float:
+    return max((float(phase["end_s"]) for phase in run.startup), default=0.0)
+
+
 def _startup(run: ReportedRun, threads: Sequence[str]) -> list[Bar]:
     """Return a bar for each phase of the start-up, with a colour for each thread."""
     bars = []
@@ -272,10 +289,19 @@ def _ranks(run: ReportedRun) -> list[Bar]:
 
 def _slowest(run: ReportedRun) -> str:
     """Return a sentence that names the rank whose computing takes longest."""
+    slowest, excess = _rank_excess(run)
+    if not slowest:
+        return "nothing was measured"
+    ranks = len(run.ranks)
+    shown = f"; the {_RANKS_AT_AN_END} slowest and fastest of {ranks}" if ranks > 2 * _RANKS_AT_AN_END else ""
+    return f"rank {slowest} computes longest, {excess:.1%} above the median{shown}"
+
+
+def _rank_excess(run: ReportedRun) -> tuple[str, float]:
+    """Return the slowest rank and by what share it computes longer than the median; an empty name without times."""
     times = {str(row["rank"]): float(row["compute_median_s"]) for row in run.ranks}
     usual = median(times.values()) if times else 0.0
     if not usual:
-        return "nothing was measured"
+        return "", 0.0
     slowest = max(times, key=lambda rank: times[rank])
-    shown = f"; the {_RANKS_AT_AN_END} slowest and fastest of {len(times)}" if len(times) > 2 * _RANKS_AT_AN_END else ""
-    return f"rank {slowest} computes longest, {times[slowest] / usual - 1:.1%} above the median{shown}"
+    return slowest, times[slowest] / usual - 1

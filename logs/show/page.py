@@ -58,7 +58,7 @@ def _results(runs: Sequence[ReportedRun]) -> str:
     head = f'<thead role="rowgroup"><tr role="row">{cells}</tr></thead>'
     # A narrow screen shows rows as cards, and the browser then no longer treats the table as one; the roles remain.
     table = f'<table class="outcomes" role="table">{head}<tbody role="rowgroup">{"".join(rows)}</tbody></table>'
-    return scrolled("Outcome of each run", table) + "".join(_notes(run, is_open=len(runs) == 1) for run in runs)
+    return scrolled("Outcome of each run", table) + _notes(runs)
 
 
 def _row(run: ReportedRun, number: int) -> str:
@@ -114,12 +114,22 @@ def _rate(run: ReportedRun) -> str:
     return _number(run.record.images_per_s) + below
 
 
-def _notes(run: ReportedRun, *, is_open: bool) -> str:
-    """Return the notes on a run below the table of results."""
-    notes = notes_of(run)
+def _notes(runs: Sequence[ReportedRun]) -> str:
+    """Return the notes below the table of results: first those that hold for every run, then those of each run."""
+    found = {run.name: notes_of(run) for run in runs}
+    shared = [note for note in found[runs[0].name] if all(note in notes for notes in found.values())]
+    parts = [_noted("all runs" if len(runs) > 1 else runs[0].name, shared, is_open=True)]
+    parts += [
+        _noted(run.name, [note for note in found[run.name] if note not in shared], is_open=state_of(run)[1] is not True)
+        for run in runs
+    ]
+    return "".join(parts)
+
+
+def _noted(name: str, notes: Sequence[str], *, is_open: bool) -> str:
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     opened = " open" if is_open else ""
-    return f"<details{opened}><summary>{escape(run.name)}: notes</summary><ul>{items}</ul></details>"
+    return f"<details{opened}><summary>{escape(name)}: notes</summary><ul>{items}</ul></details>" if notes else ""
 
 
 def _charts(runs: Sequence[ReportedRun]) -> str:

@@ -19,6 +19,7 @@ from configs.rules import TARGET_TOP1
 from logs.attempts import ATTEMPTS_FILE, Attempt, read_attempts
 from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE
 from logs.judge.compliance import RULESETS, Verdict, find_logs, judge, read_verdicts
+from logs.judge.eligible import contradiction
 from logs.judge.rcp import ReferenceComparison, compare_with_reference
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
@@ -48,6 +49,7 @@ class ReportedRun:
         settings: Configuration, dotted key -> value; for a log without a run folder, the logged hyperparameters.
         restarts: The attempts that ended before the run did.
         problems: Messages on files that could not be read.
+        contradiction: What the log says otherwise than other files of the run folder; empty if they agree.
     """
 
     name: str
@@ -62,6 +64,7 @@ class ReportedRun:
     settings: dict[str, Any] = field(default_factory=dict)
     restarts: Sequence[Attempt] = ()
     problems: tuple[str, ...] = ()
+    contradiction: str = ""
 
     @property
     def target(self) -> float | None:
@@ -141,6 +144,7 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         settings=_settings(path / CONFIG_FILE, problems) or _logged(record),
         restarts=_restarts(path, problems),
         problems=tuple(problems),
+        contradiction=contradiction(path, record),
     )
 
 

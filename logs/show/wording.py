@@ -93,7 +93,7 @@ def _differing(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def _is_success(run: ReportedRun) -> bool:
-    return not run.is_rehearsal and (run.summary.get("status") or run.record.status) == "success"
+    return state_of(run)[1] is True
 
 
 def state_of(run: ReportedRun) -> tuple[str, bool | None]:
@@ -101,6 +101,11 @@ def state_of(run: ReportedRun) -> tuple[str, bool | None]:
     status = str(run.summary.get("status") or run.record.status or "")
     if run.is_rehearsal:
         return f"rehearsal: {status or 'running'}", None
+    if run.contradiction:
+        return "files disagree", False
+    reached = run.record.final_accuracy
+    if status == "success" and run.target is not None and reached is not None and reached < run.target:
+        return "below its target", False
     if status in ("success", "aborted"):
         return status, status == "success"
     if run.record.began_s is None:
@@ -122,6 +127,8 @@ def notes_of(run: ReportedRun) -> list[str]:
     notes = [_REHEARSED] if run.is_rehearsal else []
     if failure := run.summary.get("failure"):
         notes.append(f"The run ended early: {failure}.")
+    if run.contradiction:
+        notes.append(f"The files of the run disagree: {run.contradiction}.")
     if not record.is_of_images:
         notes.append(
             f"This log is of MLPerf's benchmark {record.benchmark}: its epochs and quality are not those of images."

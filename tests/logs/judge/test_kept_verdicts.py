@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from logs.__main__ import main
-from logs.judge.compliance import digest_of, read_verdicts
+from logs.judge import compliance
+from logs.judge.compliance import Verdict, digest_of, read_verdicts
+from logs.show.reported_run import gather_run
+from logs.show.wording import lead, notes_of, state_of
 from tests.logs import samples
 
 LOG = "result_0.txt"
@@ -23,6 +27,36 @@ def test_a_verdict_on_an_earlier_log_is_not_kept_and_check_writes_the_one_on_the
     found = {verdict.ruleset: verdict for verdict in read_verdicts(folder)}
     assert not found["4.0.0"].passed
     assert found["4.0.0"].log_sha256 == digest_of(folder / LOG)
+
+
+@pytest.mark.parametrize("name", ["result_0.txt", "result_0.mll.txt", "metrics.jsonl", "summary.json"])
+def test_an_accuracy_edited_in_one_file_fails_the_check_and_is_no_success_on_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(compliance, "judge", lambda log, ruleset, _: Verdict(ruleset, passed=True, messages=()))
+    folder = samples.run_folder(tmp_path / "run", best=0.98)
+    assert main(["check", str(folder)]) == 0
+    text = (folder / name).read_text()
+    assert "0.98" in text
+    (folder / name).write_text(text.replace("0.98", "0.99"))
+    assert main(["check", str(folder)]) == 1
+    assert re.search(r"FAIL  files .*\n      result_0.txt: accuracy .*0.9[89].* in the log, but 0.9[89]",
+                     capsys.readouterr().out)  # fmt: skip
+    run = gather_run(folder)
+    assert state_of(run) == ("files disagree", False)
+    assert "No run has reached its target" in lead([run])
+    assert any(note.startswith("The files of the run disagree: result_0.txt: accuracy") for note in notes_of(run))
+
+
+def test_a_summary_that_nobody_can_read_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = samples.run_folder(tmp_path / "run", best=0.98)
+    (folder / "summary.json").write_text('{"status"')
+    assert main(["check", str(folder)]) == 1
+    assert "      summary.json: is not a run's summary" in capsys.readouterr().out
+
+
+def test_a_success_below_its_target_is_called_so(tmp_path: Path) -> None:
+    assert state_of(gather_run(samples.run_folder(tmp_path / "run", best=0.96))) == ("below its target", False)
 
 
 @pytest.mark.parametrize("content", ["[", "[]", '{"4.0.0": 1}', '{"4.0.0": {"passed": true}}'])

@@ -21,7 +21,7 @@ def test_csv_has_the_points_of_each_curve_with_epoch_and_seconds(tmp_path: Path)
     with out.open() as file:
         rows = list(csv.DictReader(file))
     accuracies = [(row["epoch"], row["seconds"], row["value"]) for row in rows if row["curve"] == "accuracy"]
-    assert accuracies == [("4.0", "41.0", "0.38"), ("8.0", "82.0", "0.76")]
+    assert accuracies == [("4.0", "41.0", "0.485"), ("8.0", "82.0", "0.97")]
     losses = [row for row in rows if row["curve"] == "loss"]
     assert [float(row["value"]) for row in losses] == pytest.approx([2.3 / epoch for epoch in range(1, 9)])
     assert {row["run"] for row in rows} == {"run"}
@@ -47,4 +47,4 @@ def test_event_files_hold_the_curves_of_each_run(tmp_path: Path) -> None:
         event = Event.FromString(content[12 : 12 + size])
         accuracies += [(event.step, each.simple_value) for each in event.summary.value if each.tag == "accuracy"]
         content = content[16 + size :]
-    assert accuracies == [(4000, pytest.approx(0.38)), (8000, pytest.approx(0.76))]
+    assert accuracies == [(4000, pytest.approx(0.485)), (8000, pytest.approx(0.97))]

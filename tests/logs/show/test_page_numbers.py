@@ -30,7 +30,9 @@ def test_only_runs_that_reached_the_target_count_for_the_time_to_train(tmp_path:
         samples.run_folder(tmp_path / f"run{n}", n, epoch_s=seconds) for n, seconds in enumerate((10.0, 20.0, 100.0))
     ]
     runs.append(samples.run_folder(tmp_path / "quick", 9, epoch_s=1.0, status="aborted", best=0.5))
-    (runs[-1] / "summary.json").write_text(json.dumps({"status": "aborted", "failure": "stuck", "target": 0.9}))
+    (runs[-1] / "summary.json").write_text(
+        json.dumps({"recipe": "digits", "status": "aborted", "failure": "stuck", "target": 0.9})
+    )
     page = _page(tmp_path / "page.html", *runs)
     text = _text(page)
     assert "162.00 s to train: median of 3 runs that reached the target, out of 4;" in text

@@ -65,11 +65,13 @@ def test_the_page_of_several_runs_has_their_times_and_charts(
     assert "recipe.run.seed" in page.text
     captions = [page.text.find(words) for words in (
         "Results", "Accuracy by epoch", "Accuracy by time", "Training loss by epoch", "Learning rate", "Throughput",
-        "Where a step's time goes", "Evaluation time", "Start-up: run-1", "Time of a step by rank: run-1, rank 1",
+        "Where a step's time goes", "Evaluation time", "Start-up: run-1, the longest of 5",
+        "Time of a step by rank: run-1, the most uneven of 5; rank 1",
         "Configuration", "Files",
     )]  # fmt: skip
     assert captions == sorted(captions)
     assert min(captions) > 0
+    assert "Start-up: run-2" not in page.text, "of many runs, one has such a chart"
 
 
 @pytest.mark.usefixtures("undrawn")
