@@ -1,4 +1,4 @@
-"""Command lines: parsers that report a mistake in one line.
+"""Command lines: parsers that report a mistake in one line, and text for a terminal.
 
 Imports only `configs.errors`.
 """
@@ -6,12 +6,36 @@ Imports only `configs.errors`.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from itertools import groupby
+from typing import Any, Literal, NoReturn, TextIO
 
 from configs.errors import UserError, nearest
 
-__all__ = ["Parser"]
+__all__ = ["Parser", "Style", "has_colour", "painted", "printable"]
+
+
+Style = Literal["plain", "strong", "good", "bad", "faint"]
+"""What a text is to its reader: a heading is strong, PASS is good, FAIL and a failure are bad."""
+
+_CODES = {"strong": 1, "good": 32, "bad": 31, "faint": 2}
+
+
+def has_colour(stream: TextIO) -> bool:
+    """Return whether to write colours: the stream is a terminal that has them, and NO_COLOR is unset or empty."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "", "dumb")
+
+
+def painted(text: str, style: Style, stream: TextIO) -> str:
+    """Return ``text`` in the colour of its style if ``stream`` has colours, else ``text`` as it is."""
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if style in _CODES and has_colour(stream) else text
+
+
+def printable(text: str) -> str:
+    """Return a text with a space for each run of control characters: a file of others must not steer the terminal."""
+    parts = groupby(text, str.isprintable)
+    return "".join("".join(letters) if is_printable else " " for is_printable, letters in parts)
 
 
 class Parser(argparse.ArgumentParser):

@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 
+from configs.arguments import painted
 from configs.errors import STOPPED_STATUS, UserError
 from configs.load import ROOT, dump, resolve_path
 from configs.plan import plan_run
@@ -21,7 +22,6 @@ from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
 from configs.registry import BUILT_IN_SOURCES, packing_words
 from configs.schema import Cluster, Recipe
-from configs.terminal import painted
 from launch.failure_cause import find_cause, read_failures, was_stopped
 from launch.notify import notify
 from launch.restart import may_restart

@@ -14,9 +14,8 @@ from argparse import ArgumentTypeError, Namespace, _SubParsersAction
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from configs.arguments import Parser
+from configs.arguments import Parser, Style, painted, printable
 from configs.errors import UserError
-from configs.terminal import Style, painted
 
 __all__ = ["main"]
 
@@ -64,11 +63,11 @@ def _check(options: Namespace) -> int:
     pairs = [pair for path in paths for pair in find_logs(path, options.ruleset)]
     verdicts = judge_all(pairs, options.division)
     for (log, _), verdict in zip(pairs, verdicts, strict=True):
-        print(f"{_coloured(verdict.passed)}  {verdict.ruleset}  {_printable(str(log))}")
+        print(f"{_coloured(verdict.passed)}  {verdict.ruleset}  {printable(str(log))}")
         for message in verdict.messages:
-            print(f"      {_printable(explain(message))}")
+            print(f"      {printable(explain(message))}")
             if options.raw:
-                print(f"        {_printable(message)}")
+                print(f"        {printable(message)}")
     if options.ruleset is None and options.division is None:
         judged = [(log, verdict) for (log, _), verdict in zip(pairs, verdicts, strict=True)]
         for path in paths:
@@ -76,7 +75,19 @@ def _check(options: Namespace) -> int:
             if (path / CONFIG_FILE).is_file() and os.access(path, os.W_OK):
                 keep_verdicts(path, judged)
     agree = [_files_agree(path) for path in paths]
-    return 0 if all(verdict.passed for verdict in verdicts) and all(agree) else 1
+    possible = [_times_are_possible(log) for log in dict.fromkeys(log for log, _ in pairs)]
+    return 0 if all(verdict.passed for verdict in verdicts) and all(agree + possible) else 1
+
+
+def _times_are_possible(log: Path) -> bool:
+    """Return whether the times of a log can be true, which the official checker does not ask; print why not."""
+    from logs.judge.eligible import impossible_times
+    from logs.read.parse import parse_log
+
+    words = impossible_times(parse_log(log))
+    if words:
+        print(f"{_coloured(False)}  times  {printable(str(log))}\n      {words}")
+    return not words
 
 
 def _files_agree(path: Path) -> bool:
@@ -94,7 +105,7 @@ def _files_agree(path: Path) -> bool:
     except UserError as error:
         words = str(error).removeprefix(f"{path}/")
     if words:
-        print(f"{_coloured(False)}  files  {_printable(str(path))}\n      {_printable(words)}")
+        print(f"{_coloured(False)}  files  {printable(str(path))}\n      {printable(words)}")
     return not words
 
 
@@ -106,11 +117,6 @@ def _coloured(passed: bool | None) -> str:
         None: ("----", "faint"),
     }
     return painted(*words[passed], sys.stdout)
-
-
-def _printable(text: str) -> str:
-    """Return a text without control characters: a log of somebody else must not steer the terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _report(options: Namespace) -> int:

@@ -19,7 +19,7 @@ from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
 
-__all__ = ["contradiction", "require_different_logs", "require_result", "require_same_machines"]
+__all__ = ["contradiction", "impossible_times", "require_different_logs", "require_result", "require_same_machines"]
 
 _ACCURACY_TOLERANCE = 1e-6
 _TIME_TOLERANCE_S = 1.0
@@ -81,6 +81,17 @@ def contradiction(folder: Path, record: RunRecord) -> str:
     except UserError:  # A summary or metrics that cannot be read say nothing.
         return ""
     return ""
+
+
+def impossible_times(record: RunRecord) -> str:
+    """Return what is wrong with the times of a log that has ended, in words; empty if they can be true."""
+    if record.status is None:
+        return ""
+    if record.began_s is None or record.began_s <= 0:
+        return "run_start is missing, or is before 1970"
+    if record.time_to_train_s is None:
+        return "run_stop is earlier than run_start, or has no time"
+    return "" if record.time_to_train_s != 0 else "run_stop is at the time of run_start"
 
 
 def require_different_logs(folders: Sequence[Path]) -> None:
@@ -150,7 +161,8 @@ def _require_logged(
         return
     are_numbers = all(isinstance(each, int | float) for each in (logged, other))
     if not are_numbers or not abs(logged - other) <= tolerance:
-        raise _Contradicted(f"{log}: {name} is {logged} in the log, but {other} in {source}; {_REMEDY}")
+        in_log, elsewhere = ("missing" if each is None else each for each in (logged, other))
+        raise _Contradicted(f"{log}: {name} is {in_log} in the log, but {elsewhere} in {source}; {_REMEDY}")
 
 
 def _final(summary: Summary) -> float | None:

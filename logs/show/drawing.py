@@ -66,7 +66,7 @@ def to_svg(chart: Chart) -> str:
         axes = figure.add_subplot()
         tooltips = _draw(axes, chart)
         axes.set_xlabel(chart.x_name, loc="right")
-        left = 10 + _CHARACTER * max(len(label.get_text()) for label in axes.get_yticklabels())
+        left = 14 + _CHARACTER * max(len(label.get_text()) for label in axes.get_yticklabels())
         size = (_WIDTH - left - _RIGHT) / _WIDTH, (height - _TOP - _BOTTOM) / height
         axes.set_position((left / _WIDTH, _BOTTOM / height, *size))
         svg = _to_element(figure, [chart], tooltips)
@@ -225,8 +225,8 @@ def _draw_band(axes: Axes, band: Band, row: int) -> None:
         axes.annotate(band.name, (0, band.high), (4, 3), xycoords=("axes fraction", "data"), **label)
         return
     axes.axvspan(band.low, band.high, color=colour, alpha=0.2, linewidth=1, clip_on=False)
-    low, high = axes.get_xlim()
-    is_right = band.high - low > (high - low) / 2
+    ends = axes.transData.transform([(band.low, 0), (band.high, 0)])
+    is_right = axes.transAxes.inverted().transform(ends)[1][0] > 0.5  # noqa: PLR2004 (the middle)
     place, offset, side = (band.low, -4, "right") if is_right else (band.high, 4, "left")
     axes.annotate(band.name, (place, 0), (offset, 6 + 14 * row), xycoords=("data", "axes fraction"), ha=side, **label)
 

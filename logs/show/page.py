@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from configs.arguments import printable
 from logs.show.chart import BarChart, Captioned, Series, Stretch
 from logs.show.figures import figures
 from logs.show.reported_run import ReportedRun
-from logs.show.wording import NOTHING, heading, in_seconds, lead, notes_of, place_of, state_of
+from logs.show.wording import NOTHING, heading, in_seconds, is_compared, lead, notes_of, place_of, state_of
 
 __all__ = ["badge", "charts", "document", "render", "scrolled", "section"]
 
 _CSS_FILES = ("colours.css", "page.css")
 _MAX_LINKS = 40
+_MOST_COLUMNS = 6
+"""Of more runs, and more runs than settings, a table of settings has a row each instead of a column."""
 _MAX_NAMES = 8
 """A longer legend is folded."""
 _HEADS = ("Run", "Outcome", "Time to train", "Initialisation", "Epochs", "Accuracy", "Batch", "Images/s", "Log check")
@@ -103,7 +106,7 @@ def _time_to_train(run: ReportedRun) -> str:
 
 
 def _convergence(run: ReportedRun) -> str:
-    has_reference = run.record.division != "open" and run.comparison.outcome != "no reference"
+    has_reference = is_compared(run) and run.comparison.outcome != "no reference"
     return f"<small>reference: {run.comparison.outcome}</small>" if has_reference else ""
 
 
@@ -127,7 +130,7 @@ def _notes(runs: Sequence[ReportedRun]) -> str:
 
 
 def _noted(name: str, notes: Sequence[str], *, is_open: bool) -> str:
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    items = "".join(f"<li>{escape(printable(note))}</li>" for note in notes)
     opened = " open" if is_open else ""
     return f"<details{opened}><summary>{escape(name)}: notes</summary><ul>{items}</ul></details>" if notes else ""
 
@@ -200,20 +203,23 @@ def _folded(words: str, table: str) -> str:
 
 
 def _settings(runs: Sequence[ReportedRun], keys: Sequence[str], *, marked: bool) -> str:
-    heads = "".join(f'<th scope="col">{escape(run.name)}</th>' for run in runs)
-    rows = []
-    for key in keys:
-        values = [run.settings.get(key) for run in runs]
-        usual = max(map(str, values), key=list(map(str, values)).count)
-        cells = "".join(
-            f"<td>{_value(value)}</td>"
-            if not marked or str(value) == usual
-            else f"<td><mark>{_value(value)}</mark></td>"
-            for value in values
-        )
-        rows.append(f'<tr><th scope="row">{escape(key)}</th>{cells}</tr>')
-    head = f'<thead><tr><th scope="col">Setting</th>{heads}</tr></thead>'
-    return scrolled("Settings", f'<table class="settings">{head}<tbody>{"".join(rows)}</tbody></table>')
+    """Return a table of settings: a row a setting and a column a run, or the other way round if the runs are many."""
+    lines = [[_value(run.settings.get(key)) for run in runs] for key in keys]
+    if marked:
+        usual = [max(line, key=line.count) for line in lines]
+        lines = [
+            [cell if cell == common else f"<mark>{cell}</mark>" for cell in line]
+            for line, common in zip(lines, usual, strict=True)
+        ]
+    corner, names, titles = "Setting", list(keys), [run.name for run in runs]
+    if len(runs) > max(len(keys), _MOST_COLUMNS):
+        corner, names, titles, lines = "Run", titles, names, [list(column) for column in zip(*lines, strict=True)]
+    heads = "".join(f'<th scope="col">{escape(title)}</th>' for title in (corner, *titles))
+    rows = "".join(
+        f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{cell}</td>" for cell in line)}</tr>'
+        for name, line in zip(names, lines, strict=True)
+    )
+    return scrolled("Settings", f'<table class="settings"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>')
 
 
 def _files(runs: Sequence[ReportedRun], destination: Path) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +18,7 @@ from configs.errors import UserError
 from configs.load import parse_yaml
 from configs.rules import TARGET_TOP1
 from logs.attempts import ATTEMPTS_FILE, Attempt, read_attempts
+from logs.environment import ENVIRONMENT_FILE
 from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE
 from logs.judge.compliance import RULESETS, Verdict, find_logs, judge, read_verdicts
 from logs.judge.eligible import contradiction
@@ -120,9 +122,10 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         return ReportedRun(name or path.stem, path, path, record, settings=_logged(record))
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; give run folders or logs")
-    problems: list[str] = []
+    problems = _not_files(path)
     log = _main_log(path)
-    if log is None and not (path / CONFIG_FILE).is_file():
+    has_config = (path / CONFIG_FILE).is_file()
+    if log is None and not has_config:
         raise UserError(f"{path}: contains neither result_*.txt nor {CONFIG_FILE}; give a run folder or a log")
     record = parse_log(log) if log else RunRecord(path)
     rows: list[dict[str, Any]] = []
@@ -143,7 +146,7 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         summary=_json(path / SUMMARY_FILE, problems),
         settings=_settings(path / CONFIG_FILE, problems) or _logged(record),
         restarts=_restarts(path, problems),
-        problems=tuple(problems),
+        problems=(*problems, *(_missing(path) if record.status and has_config else ())),
         contradiction=contradiction(path, record),
     )
 
@@ -187,6 +190,20 @@ def _main_log(folder: Path) -> Path | None:
     return find_logs(folder)[0][0]
 
 
+def _not_files(folder: Path) -> list[str]:
+    """Return a message on each file of a run folder that is a folder or a broken link instead."""
+    names = (*RESULT_FILES.values(), METRICS_FILE, SAMPLES_FILE)
+    odd = [name for name in names if os.path.lexists(folder / name) and not (folder / name).is_file()]
+    return [f"{name}: cannot be read, because it is no file" for name in odd]
+
+
+def _missing(folder: Path) -> list[str]:
+    """Return a message on the files that a run of this program has when it ends, if some are missing."""
+    names = (SUMMARY_FILE, METRICS_FILE, STARTUP_FILE, ENVIRONMENT_FILE, *RESULT_FILES.values())
+    missing = [name for name in names if not os.path.lexists(folder / name)]
+    return [f"missing in the run folder: {', '.join(missing)}"] if missing else []
+
+
 def _json(path: Path, problems: list[str]) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one if the file is missing or contains something else."""
     try:
@@ -202,8 +219,11 @@ def _json(path: Path, problems: list[str]) -> dict[str, Any]:
 def _samples(folder: Path, problems: list[str]) -> list[Sample]:
     try:
         return read_samples(folder)
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         problems.append(f"{SAMPLES_FILE}: cannot be read ({error})")
+        return []
+    except TypeError:
+        problems.append(f"{SAMPLES_FILE}: cannot be read (a line is no sample)")
         return []
 
 

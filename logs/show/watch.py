@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from configs.arguments import Style, painted, printable
 from configs.errors import UserError
 from configs.load import load_run
 from configs.plan import plan_run
 from configs.schema import Recipe
-from configs.terminal import Style, painted
 from logs.attempts import Attempt, read_attempts
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
 from logs.judge.rcp import IMAGENET_SAMPLES, reference_for
@@ -119,7 +119,7 @@ def _redraw(terminal: TextIO, shown: list[Line], lines: list[Line]) -> list[Line
 
     On a terminal the lines are wrapped, because the cursor moves up by rows of the screen and not by lines.
     """
-    lines = [("".join(letter if letter.isprintable() else " " for letter in text), style) for text, style in lines]
+    lines = [(printable(text), style) for text, style in lines]
     back = ""
     if terminal.isatty():
         columns, rows = _size(terminal)

@@ -9,12 +9,13 @@ from html import escape
 from statistics import mean, median
 from typing import Any
 
+from logs.judge.eligible import impossible_times
 from logs.judge.explain import explain
 from logs.metrics import METRICS_FILE
 from logs.read.record import IMAGENET_IMAGES
 from logs.show.reported_run import ReportedRun
 
-__all__ = ["NOTHING", "heading", "in_seconds", "lead", "notes_of", "place_of", "state_of"]
+__all__ = ["NOTHING", "heading", "in_seconds", "is_compared", "lead", "notes_of", "place_of", "state_of"]
 
 NOTHING = "\u2013"
 _SUBMISSION_RUNS = 5
@@ -101,16 +102,26 @@ def state_of(run: ReportedRun) -> tuple[str, bool | None]:
     status = str(run.summary.get("status") or run.record.status or "")
     if run.is_rehearsal:
         return f"rehearsal: {status or 'running'}", None
-    if run.contradiction:
-        return "files disagree", False
-    reached = run.record.final_accuracy
-    if status == "success" and run.target is not None and reached is not None and reached < run.target:
-        return "below its target", False
+    if flaw := _flaw(run, status):
+        return flaw, False
     if status in ("success", "aborted"):
         return status, status == "success"
+    if run.log is not None and run.record.ruleset is None:
+        return "no event in the log", None
     if run.record.began_s is None:
         return ("not started" if run.settings else "no run"), None
     return ("running" if _is_written_now(run) else "no end in the log"), None
+
+
+def _flaw(run: ReportedRun, status: str) -> str:
+    """Return why a run is not what its status says, in a word or two; empty if nothing speaks against it."""
+    if run.contradiction:
+        return "files disagree"
+    if impossible_times(run.record):
+        return "impossible times"
+    reached = run.record.final_accuracy
+    is_short = status == "success" and run.target is not None and reached is not None and reached < run.target
+    return "below its target" if is_short else ""
 
 
 def _is_written_now(run: ReportedRun) -> bool:
@@ -129,6 +140,8 @@ def notes_of(run: ReportedRun) -> list[str]:
         notes.append(f"The run ended early: {failure}.")
     if run.contradiction:
         notes.append(f"The files of the run disagree: {run.contradiction}.")
+    if odd := impossible_times(record):
+        notes.append(f"The times of the log cannot be: {odd}.")
     if not record.is_of_images:
         notes.append(
             f"This log is of MLPerf's benchmark {record.benchmark}: its epochs and quality are not those of images."
@@ -141,7 +154,7 @@ def notes_of(run: ReportedRun) -> list[str]:
     notes += _about_images(run)
     if record.division == "open":
         notes.append("The log is of the open division, which MLPerf does not compare with its reference convergence.")
-    else:
+    elif is_compared(run):
         notes.append(f"Reference convergence: {run.comparison.words}.")
     ranks, spread = record.init_starts
     if ranks > 1:
@@ -152,6 +165,11 @@ def notes_of(run: ReportedRun) -> list[str]:
     for verdict in run.verdicts:
         notes += [f"{verdict.ruleset}: {explain(message)}." for message in verdict.messages]
     return notes
+
+
+def is_compared(run: ReportedRun) -> bool:
+    """Return whether the run's epochs are compared with MLPerf's reference: a closed run on images."""
+    return run.record.global_batch_size is not None and run.record.is_of_images and run.record.division != "open"
 
 
 def _about_images(run: ReportedRun) -> list[str]:

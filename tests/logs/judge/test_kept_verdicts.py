@@ -55,6 +55,34 @@ def test_a_summary_that_nobody_can_read_fails_the_check(tmp_path: Path, capsys: 
     assert "      summary.json: is not a run's summary" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("pattern", "time", "words"),
+    [
+        (r'("time_ms": )\d+', r"\1-5", "run_start is missing, or is before 1970"),
+        (r'("time_ms": )\d+(.*run_stop)', r"\g<1>9\2", "run_stop is earlier than run_start, or has no time"),
+    ],
+)
+def test_times_that_cannot_be_fail_the_check_although_the_official_checker_passes_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pattern: str, time: str, words: str
+) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text(re.sub(pattern, time, samples.mllog(samples.run_events())))
+    assert main(["check", str(log)]) == 1
+    assert f"FAIL  times  {log}\n      {words}\n" in capsys.readouterr().out
+    assert state_of(gather_run(log)) == ("impossible times", False)
+    assert f"The times of the log cannot be: {words}." in notes_of(gather_run(log))
+
+
+def test_files_that_a_finished_run_lacks_are_named(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    (folder / "metrics.jsonl").unlink()
+    (folder / "startup.json").unlink()
+    (folder / "utilisation.jsonl").symlink_to("utilisation.jsonl")
+    notes = notes_of(gather_run(folder))
+    assert "missing in the run folder: metrics.jsonl, startup.json." in notes
+    assert "utilisation.jsonl: cannot be read, because it is no file." in notes
+
+
 def test_a_success_below_its_target_is_called_so(tmp_path: Path) -> None:
     assert state_of(gather_run(samples.run_folder(tmp_path / "run", best=0.96))) == ("below its target", False)
 

@@ -79,6 +79,9 @@ def test_headings_name_recipe_cluster_and_date() -> None:
 def test_an_open_log_is_not_compared_with_the_closed_reference() -> None:
     assert any("open division" in note for note in notes_of(_run(division="open")))
     assert any(note.startswith("Reference convergence: ") for note in notes_of(_run(division="closed")))
+    other = _run(division="closed")
+    other = replace(other, record=replace(other.record, benchmark="gpt3"))
+    assert not any(note.startswith("Reference convergence: ") for note in notes_of(other))
 
 
 def test_a_closed_log_of_others_has_the_target_of_the_rules() -> None:

@@ -1,4 +1,4 @@
-"""Colours: only on a terminal that has them, and not where NO_COLOR is set."""
+"""Text for a terminal: colours only where they are wanted, and no control characters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from configs.terminal import painted
+from configs.arguments import painted, printable
 
 
 class Terminal(io.StringIO):
@@ -30,3 +30,7 @@ def test_no_colours_where_they_are_not_wanted_or_not_there(
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv(variable, value)
     assert painted("FAIL", "bad", Terminal()) == "FAIL"
+
+
+def test_control_characters_become_a_space() -> None:
+    assert printable("a\x00\x00\x1b[0m\tb  c") == "a [0m b  c"
