@@ -106,7 +106,7 @@ def test_a_bar_has_twenty_places(share: float, full: int) -> None:
 def test_a_step_line_counts_from_one_and_unknown_shares_are_called_so() -> None:
     recipe = load_recipe("digits")
     row = {"step": 149, "images_per_s": 1234.6, "loss": 0.123456, "lr": float("nan"), "time": 90.0}
-    lines = watching.describe_progress(recipe, 300, {"interval": row}, now=95.4)
+    lines = [text for text, _ in watching.describe_progress(recipe, 300, {"interval": row}, now=95.4)]
     assert lines[0] == (
         "digits: [##########..........] step 150 of 300, epoch 8.01 of at most 12; last metrics 5 s ago"
     )
