@@ -17,7 +17,8 @@ _VALUE = re.compile(
     r"|\b(AKIA|ASIA)[A-Z0-9]{16}\b"  # access keys of AWS
     r"|\b(gh[opsur]_|github_pat_|glpat-|hf_|xox[abprs]-|sk-)[A-Za-z0-9_-]{16,}"  # tokens of hosted services
     r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\."  # JSON web tokens
-    r"|[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@"  # user:password@ in an address
+    # user:password@ in an address; a scheme of any length made a line of 200,000 letters take 80 s
+    r"|[a-z][a-z0-9+.-]{0,63}://[^/\s:@]*:[^/\s@]+@"
 )
 
 _ASSIGNMENT = re.compile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 from pathlib import Path
@@ -49,7 +50,34 @@ def test_the_recorded_diff_has_no_line_with_a_secret(monkeypatch: pytest.MonkeyP
         "logs.environment._output_of",
         lambda *words: diff if "diff" in words else f"{ROOT}\n" if "git" in words else None,
     )
-    assert environment()["git"]["diff"] == f"+{REDACTED}\n+batch = sorted(rows, key=len)\n+{REDACTED}"
+    found = environment()["git"]
+    assert found["diff"] == f"+{REDACTED}\n+batch = sorted(rows, key=len)\n+{REDACTED}"
+    assert (found["diff_sha256"], found["dirty"]) == (hashlib.sha256(diff.encode()).hexdigest(), True)
+
+
+@pytest.mark.parametrize(("length", "is_kept"), [(0, False), (1, True), (200_000, True), (200_001, False)])
+def test_a_long_diff_is_known_by_its_digest_only(length: int, is_kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"rev-parse --show-toplevel": f"{ROOT}\n", "rev-parse --verify HEAD": "0123\n", "diff HEAD": "a" * length}
+    monkeypatch.setattr("logs.environment._output_of", lambda *words: told.get(" ".join(words[3:]), ""))
+    assert environment()["git"] == {
+        "commit": "0123", "dirty": False, "diff": "a" * length if is_kept else None,
+        "diff_sha256": hashlib.sha256(b"a" * length).hexdigest() if length else None,
+    }  # fmt: skip
+
+
+def test_gpus_are_asked_again_without_what_old_drivers_do_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def answer(*words: str) -> str | None:
+        if words[0] != "nvidia-smi":
+            return None
+        asked.append(words[1])
+        return None if "mig" in words[1] else "V100, 418.1, 16 MiB\nV100, 418.1, 32 MiB\n"
+
+    monkeypatch.setattr("logs.environment._output_of", answer)
+    gpus = environment()["gpus"]
+    assert gpus == [{"name": "V100", "driver_version": "418.1", "memory.total": f"{size} MiB"} for size in (16, 32)]
+    assert [each.count(",") for each in asked] == [3, 2]
 
 
 @pytest.mark.parametrize(
