@@ -18,6 +18,7 @@ from configs.load import FOLDERS, ROOT, parse_yaml
 SHIPPED = [
     (kind, path) for kind, folder in FOLDERS.items() for path in sorted((ROOT / "configs" / folder).glob("*.yaml"))
 ]
+RANGES = Path(__file__).parent / "ranges.txt"
 KEYS = [key for kind in KINDS for block in list_blocks(kind) for key in block.keys]
 UNITS = {
     "batch.accumulation_steps": "micro-batches",
@@ -173,3 +174,33 @@ def test_a_number_of_yaml_1_2_is_valid_where_a_number_is_wanted(number: str) -> 
 )
 def test_a_wrong_value_is_invalid_under_the_json_schema(kind: str, name: str, change: tuple[str, str]) -> None:
     assert not _accepts(kind, _with(kind, name, change))
+
+
+def _told(key: Key) -> str:
+    """Return a key's range and default; names that a registry lists are left out, so that a new one changes nothing."""
+    numbers = key.type if re.match("(integer|number|list of .*(integer|number))", key.type) else "-"
+    return f"{key.path} | {numbers} | {key.default}"
+
+
+def test_a_range_or_a_default_changes_on_purpose_only() -> None:
+    """Published recipes rely on defaults. ``python -m tests.configs.test_keys`` writes the file anew, for review."""
+    told = [_told(key) for key in _own_keys()]
+    assert told == RANGES.read_text(encoding="utf-8").splitlines()
+
+
+def _own_keys() -> list[Key]:
+    """Return the keys of blocks that every file has; optimizers and decays have tests of their own.
+
+    The engine and its communicator are those that are installed.
+    """
+    every = [key for kind in KINDS for block in list_blocks(kind) if not block.variant for key in block.keys]
+    return [key for key in every if key.path not in ("cluster.engine.name", "cluster.communication.kind")]
+
+
+def test_a_list_of_blocks_has_positions_and_a_table_has_names() -> None:
+    paths = {key.path for key in KEYS}
+    assert {"study.expects.N.axis", "study.leave_out.N.ranks", "study.curves.NAME.grid"} <= paths
+
+
+if __name__ == "__main__":
+    RANGES.write_text("".join(f"{_told(key)}\n" for key in _own_keys()), encoding="utf-8")

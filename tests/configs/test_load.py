@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from configs.errors import ConfigError, UserError
-from configs.load import ROOT, dump, load_cluster, load_recipe, load_run, parse_yaml
+from configs.load import ROOT, dump, load_both, load_cluster, load_recipe, load_run, parse_yaml
+from configs.schema import Cluster, Recipe
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
 CLUSTERS = sorted(path.stem for path in (ROOT / "configs" / "clusters").glob("*.yaml"))
@@ -155,3 +157,10 @@ def test_a_text_that_would_grow_or_crash_is_refused_in_one_line(text: str, words
 
 def test_aliases_that_stand_for_few_values_are_read() -> None:
     assert parse_yaml("a: &x [1, 2]\nb: *x", "a.yaml") == {"a": [1, 2], "b": [1, 2]}
+
+
+def test_a_dumped_run_has_the_keys_in_the_order_of_the_schema() -> None:
+    tree = yaml.safe_load(dump(*load_both("digits", "laptop")))
+    assert list(tree) == ["recipe", "cluster"]
+    assert list(tree["recipe"]) == list(Recipe.model_fields)
+    assert list(tree["cluster"]) == list(Cluster.model_fields)

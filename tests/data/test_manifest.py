@@ -49,6 +49,7 @@ def test_images_with_several_labels_count_more_labels_than_records() -> None:
         ({"class_counts": (1, 2, 0)}, "class_counts has 3 classes, class_names 2"),
         ({"records": "3"}, "records: Input should be a valid integer"),
         ({"extra": 1}, "extra: Extra inputs are not permitted"),
+        ({"records": 0, "idx_bytes": 0}, "records: Input should be greater than or equal to 1"),
     ],
 )
 def test_a_split_that_cannot_be_is_named(tmp_path: Path, split: str, change: dict[str, Any], problem: str) -> None:

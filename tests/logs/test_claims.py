@@ -168,5 +168,8 @@ def test_the_newest_claim_is_that_of_the_highest_number_and_other_files_are_none
     (first.parent / "10.json").write_text('{"ended": "then"}', encoding="utf-8")
     (first.parent / "note.json").write_text("{}", encoding="utf-8")
     assert take(tmp_path).name == "11.json"
-    assert claims.owned_by(tmp_path, os.getpid()) == first.with_name("11.json")
+    owned = first.with_name("11.json")
+    assert claims.owned_by(tmp_path, os.getpid()) == owned
+    owned.with_name("12.json").write_bytes(owned.read_bytes())
+    assert claims.owned_by(tmp_path, os.getpid()) == owned.with_name("12.json")
     assert claims.owned_by(tmp_path, 1) is None

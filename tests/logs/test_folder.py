@@ -1,6 +1,7 @@
 import json
 import os
 import re
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -114,3 +115,9 @@ def test_what_rank_0_wrote_itself_is_kept(tmp_path: Path, toy_run: Any) -> None:
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     close_aborted(tmp_path, "killed while tidying up")
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_what_a_summary_was_not_told_is_unknown() -> None:
+    told = {"recipe": "digits", "status": "aborted", "is_rehearsal": False}
+    found = asdict(Summary("digits", "aborted"))
+    assert {key: value for key, value in found.items() if value is not None} == told

@@ -89,3 +89,22 @@ def test_images_are_resized_by_unfiltered_linear_interpolation(tmp_path: Path, p
     for other in (Image.Resampling.NEAREST, Image.Resampling.BILINEAR, Image.Resampling.BICUBIC):
         pixels = np.asarray(Image.fromarray(decoded).resize((SIDE, SIDE), other), np.float64)
         assert np.abs(ours - pixels).mean() > 10, other
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_each_colour_loses_its_mean_and_is_divided_by_its_deviation(tmp_path: Path, path: str) -> None:
+    keys = [f"model.image_size={SIDE}", "data.flip=false", PATHS[path]]
+    for split, count in (("train", 4), ("eval", 1)):
+        write_split(tmp_path, split, count, draw=lambda _: BOARD)
+    found = []
+    for more in ((), ("data.mean=[10, 20, 30]", "data.std=[2, 4, 8]")):
+        recipe = recipe_for(4, 1, overrides=[*keys, *more])
+        if path == "evaluation":
+            found.append(next(iter(evaluation(tmp_path, recipe, batch=1).batches())).images[0])
+        else:
+            source = training(tmp_path, recipe)
+            source.begin_epoch(1)
+            found.append(source.next_batch().images[0])
+    plain, normalised = found
+    expected = (plain - np.array([10, 20, 30])[:, None, None]) / np.array([2, 4, 8])[:, None, None]
+    assert np.abs(normalised - expected).max() < 1e-4

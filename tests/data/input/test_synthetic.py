@@ -95,3 +95,12 @@ def test_layout_and_fourth_channel_are_those_of_the_run() -> None:
     assert images.shape == (2, 8, 8, 4)
     assert not images[..., 3].any()
     assert 0.5 < images[..., :3].std() < 2
+
+
+def test_an_image_has_a_fifth_of_the_classes_where_it_may_have_several() -> None:
+    recipe = recipe_for(
+        "loss={kind: sigmoid}", "run.target_top1=null", "model.num_classes=50", "data.train_samples=400"
+    )
+    labels = np.concatenate([labels for _, labels in steps(recipe, 10, batch=40)])
+    assert labels.shape == (400, 50)
+    assert labels.mean() == pytest.approx(0.2, abs=0.02)  # seven deviations of 20,000 draws

@@ -178,3 +178,14 @@ def test_ranks_that_hang_in_a_library_are_told_from_ranks_that_never_started() -
         "FAIL  libraries (node0, node1, node2): a rank ended or hung while it loaded the libraries"
     )
     assert failed[1].startswith("FAIL  allreduce: 0 of 6 ranks came to its end")
+
+
+@pytest.mark.parametrize(
+    ("packs", "exists", "level"), [(True, False, "OK"), (True, True, "FAIL"), (False, False, "FAIL")]
+)
+def test_only_a_data_set_that_the_first_run_packs_may_be_missing(packs: bool, exists: bool, level: str) -> None:
+    ranks = _sound()
+    for rank in ranks[::2]:
+        rank["data"] |= {"problem": "no such data set", "exists": exists}
+    results = judge(ProbeReport(CLUSTER, ranks, PLAN, is_packed_on_demand=packs))
+    assert {result.level for result in results if result.topic == "data"} == {level}

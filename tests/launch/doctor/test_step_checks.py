@@ -50,6 +50,7 @@ def test_the_slowest_rank_is_named() -> None:
     result = _check(rows)["slowest rank"]
     assert (result.level, result.hosts) == ("WARN", ("node1",))
     assert result.words == "rank 2 on node1 is the slowest: 50 ms of compute, median 37 ms"
+    assert _check([rows[each] for each in (0, 2, 1, 3)])["slowest rank"] == result, "ranks report in any order"
 
 
 def test_a_slow_step_and_more_memory_than_planned_are_warnings() -> None:

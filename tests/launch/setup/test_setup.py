@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from configs.errors import UserError
-from launch.setup import checks, gpu, replacement
+from launch.setup import checks, child, gpu, replacement
 from launch.setup.__main__ import main
 from launch.setup.causes import explain
 from launch.setup.child import StageError, Stopwatch, run_logged
@@ -196,6 +196,22 @@ def test_the_build_takes_no_flag_of_the_users_that_contradicts_ours() -> None:
         ("NewConnectionError: Temporary failure in name resolution", "was not reached.*goes on where it stopped"),
         ("a.cc:1: error: expected ';'\nmake: *** [all] stopped\n", r"a\.cc:1: error: expected ';'"),
         ("\n", "the command printed nothing"),
+        ("ssl.SSLError: bad", "certificate is not trusted"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED]", "certificate is not trusted"),
+        ("OSError: [Errno 28] no room", "the disk is full"),
+        ("virtual memory exhausted: Cannot allocate memory", "ran out of memory"),
+        ("Killed\nmake: ***", "ran out of memory"),
+        ("HTTPSConnectionPool: Read timed out.", "was not reached"),
+        ("ConnectionRefusedError: Connection refused", "was not reached"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM", "a download was damaged; pip cache purge"),
+        ("mkdir: cannot create: Permission denied", "a file could not be written; give yourself this folder"),
+        ("-- Could NOT find MPI (missing: MPI_CXX)", "MPI was found but cannot be compiled with"),
+        ("fatal error: cuda_runtime.h: No such file", "the CUDA toolkit is not complete"),
+        ("libcuda.so.1: cannot open shared object", "no NVIDIA driver library"),
+        ("Illegal instruction (core dumped)", "this CPU lacks AVX"),
+        ("#error -- unsupported GNU version!", "the compiler is too new for this CUDA"),
+        ("error: one\nError 2\nlast", "^Error 2$"),
+        ("one\nlast" + "t" * 300, "^last" + "t" * 196 + "$"),
     ],
 )
 def test_a_failure_is_explained_in_one_line(output: str, words: str) -> None:
@@ -308,3 +324,13 @@ def test_an_interruption_between_the_two_renames_waits_for_the_second(
     assert (current / "pyvenv.cfg").read_text(encoding="utf-8") == "prompt = .venv\n"
     assert not building.exists()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+
+
+def test_a_command_that_is_ended_may_tidy_up_first(tmp_path: Path) -> None:
+    script = f"trap 'sleep 0.1; touch {tmp_path}/tidy; exit' TERM; touch {tmp_path}/began; while :; do sleep 0.02; done"
+    with subprocess.Popen(["sh", "-c", script], start_new_session=True) as process:
+        while not (tmp_path / "began").exists():
+            time.sleep(0.01)
+        child._end_group(process)
+        assert (tmp_path / "tidy").exists()
+        child._end_group(process)

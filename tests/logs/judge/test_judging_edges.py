@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from logs.judge import official
 from logs.judge.compliance import judge
 from logs.judge.explain import explain
+from logs.judge.official import ToolFinding
 from logs.judge.rcp import compare_with_reference
 from tests.logs import samples
 from tests.logs.judge.test_rcp import run
@@ -59,3 +61,19 @@ def test_of_many_damaged_lines_three_are_shown_and_the_others_counted(tmp_path: 
 def test_a_run_exactly_at_the_target_is_compared() -> None:
     assert compare_with_reference([run(36, top1=0.759)]).outcome == "normal"
     assert compare_with_reference([run(36, top1=0.7589)]).outcome == "no reference"
+
+
+def test_a_complaint_of_the_repository_tool_is_told_once_and_without_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [
+        "INFO - begins",
+        f"ERROR - {tmp_path}/a b has a space",
+        f"ERROR - {tmp_path}/a b has a space",
+        "",
+        "failed",
+    ]
+    monkeypatch.setattr(official, "_run", lambda *_: "\n".join(lines))
+    assert official.judge_repository(tmp_path) == ToolFinding("repository", False, ("a b has a space", "failed"))
+    monkeypatch.setattr(official, "_run", lambda *_: "INFO - ALL CHECKS PASSED")
+    assert official.judge_repository(tmp_path) == ToolFinding("repository", True, ())

@@ -72,5 +72,6 @@ def test_a_cpu_has_no_accelerators_and_what_is_given_comes_first() -> None:
 def test_what_no_run_records_is_asked_for_by_name() -> None:
     with pytest.raises(UserError, match=r"fields are not recorded by a run: .*\bcooling\b"):
         describe(RECORDED, DGX, {}, org="Testers", division="open", ruleset="4.0.0")
-    with pytest.raises(UserError, match=r"host_processors_per_node: got 'two', allowed: a whole number"):
-        _describe(RECORDED, {"host_processors_per_node": "two"})
+    for name in ("number_of_nodes", "host_processors_per_node", "accelerators_per_node"):
+        with pytest.raises(UserError, match=rf"{name}: got 'two', allowed: a whole number; give --field {name}=N"):
+            _describe(RECORDED, {name: "two"})

@@ -49,3 +49,15 @@ def test_a_log_does_not_steer_the_terminal(tmp_path: Path, capsys: pytest.Captur
     assert "title" in out
     assert "\x1b" not in out
     assert "\x07" not in out
+
+
+def test_logs_of_runs_below_a_folder_do_not_hide_those_of_the_folder_and_of_names_it_knows_only(tmp_path: Path) -> None:
+    (tmp_path / "below" / "deep").mkdir(parents=True)
+    for name in ("below/result_0.txt", "below/deep/other.log", "below/.git"):
+        (tmp_path / name).write_text(":::MLLOG {}\n", encoding="utf-8")
+    (tmp_path / "note.txt").write_text("nothing", encoding="utf-8")
+    names = [str(path.relative_to(tmp_path)) for path in logs_in(tmp_path)]
+    assert names == ["below/deep/other.log", "below/result_0.txt"]
+    (tmp_path / "result_1.txt").touch()
+    (tmp_path / "result_0.mll.txt").touch()
+    assert [path.name for path in logs_in(tmp_path)] == ["result_0.mll.txt", "result_1.txt"]

@@ -6,10 +6,14 @@ import json
 import re
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from logs.__main__ import main
+from logs.read.record import Evaluation, RunRecord
+from logs.show.page import _configuration, _row, render
+from logs.show.reported_run import ReportedRun
 from tests.logs import samples
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -69,3 +73,57 @@ def test_a_folder_of_foreign_logs_is_one_run_a_log_and_a_run_folder_one(
     found = json.loads(capsys.readouterr().out)
     assert [row["submitter"] for row in found] == ["Else", "Else", "Else", "Anyone"]
     assert [row["seeds"] for row in found] == [[0], [1], [2], [1]]
+
+
+def _made(name: str, settings: dict[str, Any], **record: Any) -> ReportedRun:
+    return ReportedRun(name, Path(name), None, RunRecord(Path(name), **record), settings=settings)
+
+
+def _cells(html: str) -> list[str]:
+    return [
+        re.sub("<small>", " ", re.sub("</?(?!small)[a-z][^>]*>", "", cell)) for cell in re.findall("<td.*?</td>", html)
+    ]
+
+
+def test_a_row_has_each_number_under_its_heading() -> None:
+    run = _made(
+        "a", {}, status="success", division="open", target=0.7, began_s=1.0, init_s=2.5, attempts=3,
+        time_to_train_s=80.0, train_samples=1000, global_batch_size=640,
+        evaluations=(Evaluation(8, 70.0, 0.76543, None),),
+    )  # fmt: skip
+    run.summary["images_per_s"] = 123.4
+    html = _row(run, 0)
+    heads = re.findall('data-head="([^"]*)"', html)
+    cells = [cell.replace("</small>", "") for cell in _cells(html)]
+    assert dict(zip(heads, cells, strict=True)) == {
+        "Outcome": "success resumed, 3 attempts", "Time to train": "80.00 s", "Initialisation": "2.50 s", "Epochs": "8",
+        "Accuracy": "0.7654 target 0.7", "Batch": "640", "Images/s": "100 123 without evaluations",
+        "Log check": "\u2013",
+    }  # fmt: skip
+    once = _row(_made("b", {}, status="aborted", elapsed_s=5.0, benchmark="bert", began_s=1.0), 1)
+    assert "resumed" not in once
+    assert "benchmark bert" in once
+    assert "ran 5.00 s" in once
+
+
+def test_settings_that_differ_come_first_with_the_unusual_value_marked() -> None:
+    runs = [_made(name, {"lr": lr, "same": 1}) for name, lr in (("a", 1), ("b", 2), ("c", 1))]
+    runs.append(_made("d", {"lr": 1, "same": 1, "own": "x"}))
+    html = _configuration(runs)
+    assert html.startswith("<p>1 setting differs.</p>")
+    assert re.findall("<mark>(.*?)</mark>", html) == ["2"]
+    assert re.findall('<th scope="row">(.*?)</th>', html) == ["lr", "own", "same"]
+    assert re.findall("<summary>(.*?)</summary>", html) == [
+        "1 setting that only some of the runs have", "1 setting that all runs share",
+    ]  # fmt: skip
+    assert _configuration(runs[:1]).count("<summary>2 settings</summary>") == 1
+    assert "No setting differs" in _configuration([runs[0], runs[2]])
+    assert _configuration([_made("e", {})]) == "<p>The logs contain no settings.</p>"
+    both = [_made("a", {"x": 1, "y": 1}), _made("b", {"x": 2, "y": 2})]
+    assert _configuration(both).startswith("<p>2 settings differ.</p>")
+
+
+@pytest.mark.parametrize(("count", "title"), [(1, "r0"), (3, "r0, r1, r2"), (4, "r0, r1, r2 \u2026")])
+def test_the_title_names_at_most_three_runs(count: int, title: str) -> None:
+    page = render([_made(f"r{number}", {}) for number in range(count)], Path("page.html"))
+    assert f"<title>{title}</title>" in page
