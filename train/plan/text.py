@@ -126,7 +126,7 @@ def _network(document: Mapping[str, Any]) -> list[str]:
     lines = [
         f"{document['parameters']:,} parameters in {document['tensors']} tensors,"
         f" {document['forward_macs_per_image'] / 1e9:.2f} G multiply-adds an image in forward",
-        f"gradients {_megabytes(document['gradient_bytes']).strip()} in {len(document['buckets'])} allreduces:",
+        f"gradients {_megabytes(document['gradient_bytes']).strip()} in {len(document['buckets'])} allreduces a step:",
     ]
     lines += [
         f"  {_megabytes(bucket['bytes'])}  {bucket['tensors']:>3} tensors, {bucket['first']} to {bucket['last']}"
@@ -150,6 +150,8 @@ def _memory(document: Mapping[str, Any]) -> list[str]:
     )
     queue = f"{dali['threads']} threads each, {dali['prefetch_depth']} batches of {batch} in advance"
     lines.append(f"DALI: {dali['pipelines']} pipelines with {queue}, decoders {decoder}")
+    if dali["pipelines"]:
+        lines.append("the pipelines are built before run_start, and training images are read from run_start on")
     return [*lines, f"page-locked memory of a node, for the decoders: {pinned}"] if dali["pinned_bytes"] else lines
 
 

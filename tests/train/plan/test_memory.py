@@ -141,6 +141,7 @@ def test_the_plan_says_how_well_a_rank_fits(gigabytes: int, words: str) -> None:
     found = re.search(r"^  available .* MB: (.*)$", text, re.MULTILINE)
     assert found is not None
     assert found[1].startswith(words)
+    assert "the pipelines are built before run_start" in text
 
 
 @pytest.mark.parametrize(
