@@ -63,6 +63,11 @@ class Node(Section):
         None,
         description="Data sheet of the GPU, for ./run.sh simulate. If null, the listed rates of the GPU's model apply.",
     )
+    cpu: str | None = Field(
+        None,
+        description="Model of the CPU, for example EPYC 7763, by which ./run.sh simulate finds the speed of CPU ranks. "
+        "If null, a cluster of CPUs is this machine, as ./run.sh simulate --calibrate-here measured it.",
+    )
     gpu_memory_bytes: int | None = Field(
         None,
         ge=1,

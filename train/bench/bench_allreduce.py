@@ -95,7 +95,7 @@ def _topology(cluster: Cluster) -> tuple[Topology | None, str]:
     try:
         if cluster.device == "cpu":
             description = load_description(ROOT / "runs" / "this-machine.yaml")
-            return machine_of_description(description, cluster.world_size).topology(1.0), ""
+            return machine_of_description(description, cluster).topology(1.0), ""
         return machine_of_cluster(cluster).topology(load_calibration().constants.network_efficiency), ""
     except UserError as error:
         return None, f"no prediction: {error}"

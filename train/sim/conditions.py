@@ -1,7 +1,8 @@
 """From a recipe and a cluster to what a forecast needs: the scenario, and the calibration that applies to its machine.
 
-A cluster of CPUs is this machine, as ``./run.sh simulate --calibrate-here`` measured it. Steps that this program itself
-made on the machine (``--calibrate RUN``) take the place of all other knowledge of its speed.
+A cluster of CPUs has the CPU that its file names, or else is this machine, as ``./run.sh simulate --calibrate-here``
+measured it. Steps that this program itself made on a machine (``--calibrate RUN``) take the place of all other
+knowledge of its speed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from train.sim.constants import Calibration, load_calibration
 from train.sim.fit.measured_steps import STEPS, MeasuredStep, apply_steps, fingerprint, load_steps, measured_step
 from train.sim.fit.this_machine import cpu_constants, load_description, machine_of_description
 from train.sim.forecast import Forecast, Scenario, forecast, make_scenario
+from train.sim.processors import rates_of_processor
 
 __all__ = ["DESCRIPTION", "conditions", "measure_runs", "predict"]
 
@@ -85,10 +87,10 @@ def _unmeasured(
 ) -> tuple[Scenario, Calibration]:
     calibration, machine = load_calibration(), None
     if cluster.device == "cpu":
-        ranks, rates = cluster.world_size, load_description(description)
+        rates = rates_of_processor(cluster) if cluster.node.cpu else load_description(description)
         if cluster.communication.link_bytes_per_s is not None:
             rates["link_bytes_per_s"] = cluster.communication.link_bytes_per_s
-        machine = machine_of_description(rates, ranks)
-        constants = cpu_constants(calibration.constants, rates, ranks, recipe.model.image_size)
+        machine = machine_of_description(rates, cluster)
+        constants = cpu_constants(calibration.constants, rates, cluster.ranks_per_node, recipe.model.image_size)
         calibration = replace(calibration, constants=constants)
     return make_scenario(recipe, cluster, calibration, machine=machine, mlperf_round=mlperf_round), calibration

@@ -22,6 +22,7 @@ from logs.metrics import METRICS_FILE, read_metrics
 from train.sim.constants import CONSTANTS, Calibration
 from train.sim.forecast import Scenario, seconds_of_step
 from train.sim.hardware import FAMILIES
+from train.sim.processors import PROCESSORS
 
 __all__ = ["STEPS", "MeasuredStep", "apply_steps", "fingerprint", "keep_steps", "load_steps", "measured_step"]
 
@@ -152,7 +153,7 @@ def apply_steps(scenario: Scenario, calibration: Calibration, steps: Sequence[Me
 
 def fingerprint(description: Path, device: str) -> str:
     """Return a short digest of everything that a predicted step depends on besides recipe and cluster."""
-    files = [CONSTANTS, FAMILIES, *([description] if device == "cpu" else [])]
+    files = [CONSTANTS, FAMILIES, PROCESSORS, *([description] if device == "cpu" else [])]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 

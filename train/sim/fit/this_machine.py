@@ -22,8 +22,10 @@ import numpy as np
 
 from configs.errors import UserError
 from configs.load import ROOT, parse_yaml
+from configs.schema import Cluster
 from train.sim.constants import Constants
 from train.sim.hardware import Accelerator, Machine
+from train.sim.processors import THIS_MACHINE
 
 __all__ = ["cpu_constants", "load_description", "machine_of_description", "measure_machine", "measure_process"]
 
@@ -124,31 +126,37 @@ def load_description(path: Path) -> dict[str, float]:
     return {key: float(value) for key, value in tree.items()}
 
 
-def machine_of_description(description: dict[str, float], ranks: int) -> Machine:
-    """Return this machine with ``ranks`` ranks on its CPU."""
-    link = description["link_bytes_per_s"]
+def machine_of_description(description: dict[str, float], cluster: Cluster) -> Machine:
+    """Return the machine of a cluster of CPUs.
+
+    Args:
+        description: Of `load_description` or `train.sim.processors.rates_of_processor`.
+        cluster: Has the ranks; on several nodes also the network cards, without which the link is taken for them.
+    """
+    link, node = description["link_bytes_per_s"], cluster.node
+    nics, nic = max(1, node.nics), node.nic_bytes_per_s or link
     accelerator = Accelerator(
-        name="this machine",
+        name=node.cpu or THIS_MACHINE,
         chip="cpu",
         peak=description["flops"],
         peak32=description["flops"],
         memory=description["memory_bytes_per_s"],
         cache=0.0,
         units=1,
-        node=ranks,
+        node=cluster.ranks_per_node,
         link=link,
         link_kind="memory",
-        nics=1,
-        nic=link,
+        nics=nics,
+        nic=nic,
         known=False,
     )
     return Machine(
         accelerator=accelerator,
-        ranks=ranks,
-        ranks_per_node=ranks,
+        ranks=cluster.world_size,
+        ranks_per_node=cluster.ranks_per_node,
         link_bytes_per_s=link,
-        nics=1,
-        nic_bytes_per_s=link,
+        nics=nics,
+        nic_bytes_per_s=nic,
         half=False,
     )
 

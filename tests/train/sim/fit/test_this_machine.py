@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from configs.errors import UserError
+from configs.load import load_cluster
 from train.sim.constants import Constants
 from train.sim.fit.this_machine import cpu_constants, load_description, machine_of_description, measure_machine
 
@@ -19,7 +20,7 @@ def test_a_description_that_is_missing_or_broken_says_how_to_measure_it(tmp_path
     with pytest.raises(UserError, match="memory_bytes_per_s"):
         load_description(path)
     path.write_text("{flops: 1e10, memory_bytes_per_s: 1e10, link_bytes_per_s: 1e9}")
-    machine = machine_of_description(load_description(path), 2)
+    machine = machine_of_description(load_description(path), load_cluster("laptop"))
     assert (machine.ranks, machine.bytes_per_number, machine.peak) == (2, 4, 1e10)
 
 
