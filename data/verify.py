@@ -21,7 +21,7 @@ from data.parallel import chunked, ordered_map
 from data.recordio import MIN_RECORD_BYTES, RecordFile, unpack_image
 from data.sources.catalogue import layout_of
 
-__all__ = ["check_dataset", "check_files", "verify_dataset"]
+__all__ = ["check_dataset", "check_files", "decoding_problem", "verify_dataset"]
 
 _IMAGES_PER_TASK = 64
 _BROKEN_IMAGE = (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError)
@@ -154,18 +154,23 @@ def _verify_split(folder: Path, name: SplitName, manifest: Manifest, workers: in
         yield from audit.finish(index)
 
 
+def decoding_problem(records: RecordFile, offset: int) -> str | None:
+    """Return why the image of a record cannot be decoded; None if it can."""
+    try:
+        with Image.open(io.BytesIO(unpack_image(records.read(offset)).image)) as opened:
+            opened.load()
+    except _BROKEN_IMAGE as error:
+        return "not an image" if isinstance(error, UnidentifiedImageError) else str(error)
+    return None
+
+
 def _decoder(records: RecordFile, name: SplitName) -> Callable[[Sequence[tuple[int, int]]], list[DatasetFinding]]:
     """Return the function of the workers, which decodes the images of records, given as (number, offset)."""
 
     def decode(places: Sequence[tuple[int, int]]) -> list[DatasetFinding]:
         findings = []
         for number, offset in places:
-            image = unpack_image(records.read(offset)).image
-            try:
-                with Image.open(io.BytesIO(image)) as opened:
-                    opened.load()
-            except _BROKEN_IMAGE as error:
-                reason = "not an image" if isinstance(error, UnidentifiedImageError) else str(error)
+            if reason := decoding_problem(records, offset):
                 findings.append(DatasetFinding(f"{name}.rec", f"the image cannot be decoded: {reason}", number, offset))
         return findings
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -141,7 +142,13 @@ def _ending(status: int) -> str:
 
 
 def _why(folder: Path, ending: str) -> str:
-    """Return what a rank that SIGBUS killed had read beyond the end of: a file was cut short after it was mapped."""
+    """Return what a signal tells of the data.
+
+    SIGBUS: a file was cut short after it was mapped. SIGSEGV: DALI 2.4 crashed in one of four processes that met an
+    image which cannot be decoded.
+    """
+    if ending.endswith(f"killed by signal {signal.SIGSEGV:d}"):
+        return _damaged_image(folder)
     if not ending.endswith(f"killed by signal {signal.SIGBUS:d}"):
         return ""
     try:
@@ -159,6 +166,18 @@ def _why(folder: Path, ending: str) -> str:
     return (
         ": it read beyond the end of a file, for example a copy of the data set that was cut short, or /dev/shm is full"
     )
+
+
+def _damaged_image(folder: Path) -> str:
+    with contextlib.suppress(UserError):
+        recipe, cluster = load_run(folder / CONFIG_FILE)
+        if recipe.data.source != "synthetic":
+            place = resolve_path(cluster.paths.data) / recipe.data.name
+            return (
+                f": DALI 2 may crash at an image that it cannot decode; ./run.sh prepare --verify {place} names "
+                "damaged images"
+            )
+    return ""
 
 
 def _host_of(folder: Path, cluster: Cluster, rank: int) -> str:

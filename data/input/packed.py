@@ -133,7 +133,7 @@ def _open_stream(
     state: bytes = b"",
 ) -> Stream:
     pipeline = make_pipeline(request, reader, seed, is_augmented=is_augmented, state=state)
-    find = partial(find_damaged, request, reader, is_augmented=is_augmented)
+    find = partial(find_damaged, request, reader)
     return Stream(request, pipeline, request.num_samples - left_out, find_damaged=find, state=state)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +21,7 @@ import pytest
 
 from configs.load import ROOT, load_both
 from configs.registry import ENGINES
+from data.recordio import MIN_RECORD_BYTES, RecordFile
 from launch.run import open_run
 from launch.submit.scheduler import render, scheduler_of
 from launch.submit.submission import make_job, submit_command
@@ -29,10 +32,15 @@ from train.rank.identity import read_identity
 FAULTS = {"kill -9": signal.SIGKILL, "kill -STOP": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}
 PHASES = ("start-up", "step", "evaluation", "checkpoint")
 FULL = "full disk"
+DAMAGED = "damaged images"
+"""From then on no image of the split that the phase reads can be decoded."""
 START_UP_S = 30
 """After which a rank that stands still at start-up is noticed: imports alone may take a third of it."""
 
 _BEGIN = {"step": "epoch_start", "evaluation": "eval_start"}
+_SPLITS = {"step": "train", "evaluation": "eval"}
+"""Phase -> the images that it reads."""
+
 _GIVE_UP_S = 300
 
 _TINY = ["model.name=resnet8", "model.image_size=16", "run.eval_every_epochs=1", "run.eval_first_epoch=1",
@@ -81,6 +89,13 @@ WAYS = (
 )
 
 
+def faults_of(way: Way) -> Iterator[tuple[str, str]]:
+    """Yield each fault and the phase of the run that it comes in; in damaged images a launcher has no part."""
+    yield from itertools.product((*FAULTS, FULL), PHASES)
+    if way.launcher == "local":
+        yield from itertools.product((DAMAGED,), _SPLITS)
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a disturbed run ended."""
@@ -112,7 +127,7 @@ def disturb(way: Way, folder: Path, data: Path, fault: str, phase: str) -> Ended
         if never_ends:
             _wait_for(phase, folder, launcher)
             segments |= segments_of(folder)
-            _harm(fault, phase, folder)
+            _harm(fault, phase, folder, data)
         begin = time.monotonic()
         while launcher.poll() is None and time.monotonic() < begin + _GIVE_UP_S:
             segments |= segments_of(folder)
@@ -197,7 +212,10 @@ def _is_in(phase: str, folder: Path) -> bool:
     return f'"{_BEGIN[phase]}"' in text.rpartition(":::MLLOG")[2]
 
 
-def _harm(fault: str, phase: str, folder: Path) -> None:
+def _harm(fault: str, phase: str, folder: Path, data: Path) -> None:
+    if fault == DAMAGED:
+        _damage(data / "digits" / f"{_SPLITS[phase]}.rec")
+        return
     if fault == FULL:
         with (folder.parent / "filler").open("wb", buffering=0) as filler:
             for size in (1 << 16, 1 << 12, 1):
@@ -208,6 +226,16 @@ def _harm(fault: str, phase: str, folder: Path) -> None:
     victim = _rank(folder, victim_of(phase))
     assert victim is not None
     os.kill(victim, FAULTS[fault])
+
+
+def _damage(rec: Path) -> None:
+    """Overwrite the beginning of every image, and leave the records whole."""
+    with RecordFile(rec) as records:
+        offsets = [record.offset for record in records.scan()]
+    with rec.open("r+b") as file:
+        for offset in offsets:
+            file.seek(offset + MIN_RECORD_BYTES)
+            file.write(b"\0" * 64)
 
 
 def _rank(folder: Path, number: int) -> int | None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.launch.disturbed import FAULTS, FULL, PHASES, WAYS, Ended, Way
+from tests.launch.disturbed import WAYS, Ended, Way, faults_of
 from tests.launch.incidents import INCIDENTS, Told
 
 Cell = tuple[Way, str, str]
@@ -77,7 +77,7 @@ def _write(path: Path, new: Mapping[tuple[str, str], str]) -> None:
 def _page(text: str, new: Mapping[tuple[str, str], str]) -> str:
     """Return the page with new rows, by the table and the row's first two columns."""
     before = {block.partition("\n")[0]: block for block in re.split(r"^## ", text, flags=re.MULTILINE)[1:]}
-    keys = {str(way): [f"| {fault} | {phase}" for fault in (*FAULTS, FULL) for phase in PHASES] for way in WAYS}
+    keys = {str(way): [f"| {fault} | {phase}" for fault, phase in faults_of(way)] for way in WAYS}
     parts = [_HEAD]
     for name, rows in keys.items():
         parts.append(_table(name, _TITLES[name], _COLUMNS, rows, before, new))

@@ -9,6 +9,7 @@ the rows of that launcher are made anew. Without the option a few stand for all.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -17,14 +18,14 @@ from pathlib import Path
 import pytest
 
 from tests.launch.disturbed import (
-    FAULTS,
+    DAMAGED,
     FULL,
-    PHASES,
     START_UP_S,
     WAYS,
     Ended,
     Way,
     disturb,
+    faults_of,
     require,
     victim_of,
 )
@@ -35,7 +36,7 @@ from tests.runs import read_summary, train
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
 
-CELLS = [(way, fault, phase) for way in WAYS for fault in (*FAULTS, FULL) for phase in PHASES]
+CELLS = [(way, fault, phase) for way in WAYS for fault, phase in faults_of(way)]
 _BY_NAME = {str(way): way for way in WAYS}
 FEW = [
     (_BY_NAME["local 1"], "kill -STOP", "step"),
@@ -47,6 +48,7 @@ FEW = [
     (_BY_NAME["srun 2"], "kill -STOP", "step"),
     (_BY_NAME["local 1 torch"], "kill -9", "step"),
     (_BY_NAME["local 1 torch"], "kill -STOP", "evaluation"),
+    (_BY_NAME["local 1 torch"], DAMAGED, "step"),
 ]
 """Other tests kill a rank in a step, fill the disk at start-up, and tell the launcher to stop."""
 
@@ -79,6 +81,8 @@ def test_a_fault_ends_the_run_in_time_by_name_and_leaves_nothing(
         request.getfixturevalue("two_nodes")
     disk = tmp_path / "disk"
     disk.mkdir()
+    if fault == DAMAGED:
+        packed_digits = Path(shutil.copytree(packed_digits, tmp_path / "data"))
     if fault == FULL:
         _mount(disk, "256k" if phase == "checkpoint" else "8m")
     try:
@@ -137,6 +141,12 @@ def _judge(way: Way, fault: str, phase: str, ended: Ended) -> None:
         assert ended.status == (2 if phase == "start-up" and not is_horovodrun else 1)
         assert "the disk is full" in ended.errors + failure
         assert is_horovodrun or "Traceback" not in ended.errors
+    elif fault == DAMAGED:
+        assert ended.status == 1
+        named = re.search(r"(train|eval)\.rec: record \d+ at byte \d+.* cannot be decoded", failure)
+        crashed = "killed by signal 11" in failure and "./run.sh prepare --verify" in failure
+        assert named or (crashed and way.engine == "torch"), failure
+        assert "aborted" in ended.last_event
     elif fault == "SIGTERM":
         assert ended.status == 75, failure
         assert ("stopped by SIGTERM" if phase == "start-up" else "told to stop") in failure

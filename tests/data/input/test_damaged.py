@@ -13,16 +13,15 @@ from data.input.stream import ReadRequest
 from tests.data.input.test_packed import recipe_for, write_split
 
 
-@pytest.mark.parametrize("is_augmented", [True, False])
 def test_only_damaged_records_are_found_and_only_those_of_the_first_batch_with_any(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_augmented: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = write_split(tmp_path, "train", 12, bad=dict.fromkeys((4, 7, 9), b"no JPEG"))
     monkeypatch.setattr(damaged, "_batches_after", lambda *_: iter([at[:4], at[4:8], at[8:]]))
     request = ReadRequest(recipe_for(12), EngineSettings(), tmp_path, "train", 4, 0, 1, None, HostArrays())
-    assert damaged.find_damaged(request, {}, b"", is_augmented=is_augmented) == {at[4], at[7]}
+    assert damaged.find_damaged(request, {}, b"") == {at[4], at[7]}
     monkeypatch.setattr(damaged, "_batches_after", lambda *_: iter([at[:4]]))
-    assert damaged.find_damaged(request, {}, b"", is_augmented=is_augmented) == frozenset()
+    assert damaged.find_damaged(request, {}, b"") == frozenset()
 
 
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 300, 16_384])
