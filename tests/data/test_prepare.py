@@ -55,6 +55,7 @@ def test_the_digits_are_all_there_with_every_third_for_evaluation(tmp_path: Path
     digits = load_digits()
     assert (manifest.train.records, manifest.eval.records, len(manifest.class_names)) == (1198, 599, 10)
     assert manifest.source.description == "scikit-learn's digits, 32 px, JPEG quality 95, every third for evaluation"
+    assert manifest.class_names == tuple("0123456789")
     settings = (Settings(), Settings(size=33), Settings(quality=94))
     assert len({open_source("digits", each).fingerprint for each in settings}) == 3
     assert load_manifest(tmp_path / "d").source.fingerprint == manifest.source.fingerprint

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 
@@ -17,3 +19,11 @@ def test_no_image_is_in_both_splits_or_under_two_seeds() -> None:
     sources = [open_source("generated", Settings(train=3, eval=3, classes=3, seed=seed)) for seed in (1, 2)]
     images = {split.jpeg(index) for source in sources for split in (source.train, source.eval) for index in range(3)}
     assert len(images) == 2 * 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("classes", "first", "last"), [(10, "class0", "class9"), (11, "class00", "class10"), (101, "class000", "class100")]
+)
+def test_names_of_classes_have_as_many_digits_as_the_last_one(classes: int, first: str, last: str) -> None:
+    names = open_source("generated", Settings(train=1, eval=1, classes=classes)).class_names
+    assert (names[0], names[-1], len(names)) == (first, last, classes)

@@ -26,7 +26,7 @@ from launch.setup.horovod import build_environment
 from launch.setup.layout import LOCKS, NEWEST_PYTHON, PROJECT, ROOT, Engine, Environment, Kind, lock_file, locked
 from launch.setup.stages import make_stages
 from launch.setup.state import State, digest
-from launch.setup.work import remove_half_installed
+from launch.setup.work import command_variables, remove_half_installed
 
 MXNET, BOTH = Kind(("mxnet",), "cpu"), Kind(("mxnet", "torch"), "cpu")
 
@@ -334,3 +334,21 @@ def test_a_command_that_is_ended_may_tidy_up_first(tmp_path: Path) -> None:
         child._end_group(process)
         assert (tmp_path / "tidy").exists()
         child._end_group(process)
+
+
+@pytest.mark.parametrize("has_mpi", [True, False])
+def test_horovod_is_built_with_the_mpi_that_its_stage_is_named_after(has_mpi: bool) -> None:
+    stage = make_stages(MXNET, has_mpi=has_mpi, with_test=False)[-1]
+    assert ("MPI" in stage.title) == has_mpi
+    assert stage.run.keywords == {"variant": "cpu", "has_mpi": has_mpi}  # type: ignore[attr-defined]
+
+
+def test_no_variable_of_the_user_leads_python_or_pip_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leading = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "VIRTUAL_ENV")
+    for name in (*leading, "PIP_INDEX_URL"):
+        monkeypatch.setenv(name, "elsewhere")
+    made = command_variables(Environment(tmp_path))
+    assert not set(leading) & set(made)
+    assert made["PIP_INDEX_URL"] == "elsewhere"
+    assert made["PATH"] == f"{tmp_path}/bin:{os.environ['PATH']}"
+    assert Path(made["TMPDIR"]).is_relative_to(tmp_path)

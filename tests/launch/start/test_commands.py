@@ -6,10 +6,11 @@ import signal
 
 import pytest
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, UserError
 from configs.load import load_cluster
 from configs.rank_variables import rank_environment
-from launch.start.commands import launcher_command, require_launchable, stop_signal_of
+from launch.start import link
+from launch.start.commands import launcher_command, local_words, require_launchable, stop_signal_of
 from launch.start.link import shaped
 
 PLACES = ["cluster.num_nodes=3", "cluster.ranks_per_node=4", "cluster.communication.backend=mpi"]
@@ -71,3 +72,25 @@ def test_a_launcher_that_cannot_start_a_kind_is_refused_with_those_that_can() ->
         "cluster.launcher: got 'horovodrun', allowed: local, mpirun, srun with communication.kind: torch_distributed"
     )
     assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        ([], ["--kind", "horovod", "4"]),
+        (["kind=devices"], ["--kind", "devices", "1"]),
+        (["kind=parameter_server", "servers=3"], ["--kind", "parameter_server", "--servers", "3", "4"]),
+        (["kind=parameter_server_async", "servers=2"], ["--kind", "parameter_server_async", "--servers", "2", "4"]),
+    ],
+)
+def test_the_local_launcher_is_told_how_many_processes_and_servers_to_start(sets: list[str], words: list[str]) -> None:
+    overrides = ["cluster.ranks_per_node=4", *(f"cluster.communication.{each}" for each in sets)]
+    assert local_words(load_cluster("laptop", overrides)) == words
+
+
+def test_a_link_that_cannot_be_shaped_is_refused_with_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "can_shape", lambda: False)
+    with pytest.raises(UserError, match=r"communication\.link_bytes_per_s: .*; leave the key out to use the plain"):
+        link.require_link()
+    monkeypatch.setattr(link, "can_shape", lambda: True)
+    link.require_link()

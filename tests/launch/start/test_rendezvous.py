@@ -74,3 +74,18 @@ def test_the_store_of_one_machine_is_opened_on_the_loopback_before_any_rank_star
 def test_the_store_of_several_nodes_is_at_addresses_that_other_nodes_can_reach() -> None:
     assert "127.0.0.1" in store._addresses(1)
     assert not [address for address in store._addresses(2) if address.startswith("127.")]
+
+
+def test_an_answered_question_is_forgotten() -> None:
+    held, answers = key_value_server._Values(), []
+
+    class Asking:
+        def answer(self, *words: bytes) -> None:
+            answers.append(words)
+
+    held.put(b"/a", b"1")
+    held.get(b"/a", Asking())  # type: ignore[arg-type]
+    assert answers == [(b"200 OK", b"1")]
+    assert not held.waiting
+    held.put(b"/a", b"2")
+    assert len(answers) == 1

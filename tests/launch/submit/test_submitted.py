@@ -81,6 +81,10 @@ def test_a_run_that_failed_is_submitted_again_and_one_that_goes_on_or_ended_is_n
     [
         (["digits"], "give RECIPE and --cluster C, or --resume, --status or --cancel with a run"),
         (["digits", "--resume", "{run}"], "--resume, --status and --cancel stand alone"),
+        (["--resume", "{run}", "--hosts", "a,b"], "--resume, --status and --cancel stand alone"),
+        (["--status", "{run}", "--cluster", "laptop"], "--resume, --status and --cancel stand alone"),
+        (["--cancel", "{run}", "--set", "run.seed=2"], "--resume, --status and --cancel stand alone"),
+        (["--resume", "{run}", "--dry-run"], "--resume, --status and --cancel stand alone"),
         (["--status", "{run}/.."], "no job.json in it; give the folder of a run that ./run.sh submit started"),
     ],
 )

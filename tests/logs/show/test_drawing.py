@@ -148,3 +148,11 @@ def test_the_scales_of_a_drawing_give_back_the_values_of_its_points(scale: Scale
             share = (at - place0) / (place1 - place0)
             found = value0 + share * (value1 - value0) if kind == "linear" else value0 * (value1 / value0) ** share
             assert found == pytest.approx(value, rel=0.02, abs=2 if scale == "linear" else 0.1)
+
+
+def test_every_text_of_a_drawing_follows_the_colours_of_the_page() -> None:
+    series = [Series("s", 0, [(0, 1), (3, 2)])]
+    for chart in (LineChart("Above", "Below", series), LineChart("Above", "Below", series, [Band("y", 1, 1, "mark")])):
+        texts = re.findall(r"<text[^>]*>", to_svg(chart))
+        assert len(texts) > 6
+        assert [text for text in texts if "fill: var(--" not in text] == []

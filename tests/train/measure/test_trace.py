@@ -59,3 +59,24 @@ def test_bars_of_one_lane_never_cross_and_none_is_lost(rows: list[tuple[int, int
         own = [event for event in events if event["tid"] == lane]
         assert len({event["cat"] for event in own}) == 1
         assert all(first["ts"] + first["dur"] <= second["ts"] for first, second in pairwise(own))
+
+
+def test_the_rows_of_a_trace_are_named_and_times_start_at_the_first_of_all_ranks() -> None:
+    compute = [Operator(name, begin, begin + 10, False) for name, begin in (("a", 100), ("b", 105), ("c", 110))]
+    traced = {0: [*compute, Operator("sum", 120, 150, True)], 5: [Operator("d", 90, 91, False)]}
+    trace = chrome_trace(traced)
+    names = [
+        (each["pid"], each["tid"], each["args"]["name"])
+        for each in trace["traceEvents"]
+        if each["name"] == "thread_name"
+    ]
+    assert names == [(0, 0, "compute"), (0, 1, "compute 2"), (0, 2, "communication"), (5, 0, "compute")]
+    bars = [(each["name"], each["tid"], each["ts"], each["dur"]) for each in trace["traceEvents"] if each["ph"] == "X"]
+    assert bars == [("a", 0, 10, 10), ("b", 1, 15, 10), ("c", 0, 20, 10), ("sum", 2, 30, 30), ("d", 0, 0, 1)]
+    assert trace["displayTimeUnit"] == "ms"
+
+
+@pytest.mark.parametrize(("total", "steps"), [(100, (5, 8)), (7, (4, 7))])
+def test_settled_steps_are_traced_if_the_run_has_so_many(tmp_path: Path, total: int, steps: tuple[int, int]) -> None:
+    tracer: Any = tracer_of(cast(Engine, None), tmp_path, 1, 3, total)
+    assert tracer._steps == range(*steps)

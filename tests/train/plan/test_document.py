@@ -23,6 +23,7 @@ def test_the_record_on_its_own_cluster() -> None:
     rates = {row[0]: row[1] for row in plan["schedule"]}
     published = {0: 0.02407, 269: 6.5, 539: 13, 540: 13, 700: 7.858, 930: 2.855, 1200: 0.2436, 1320: 0.0325}
     assert {step: rates[step] for step in published} == pytest.approx(published, rel=2e-4)
+    assert (plan["num_nodes"], plan["ranks_per_node"], plan["cluster"]) == (512, 4, "abci-v100")
     assert (plan["world_size"], plan["per_rank_batch_size"], plan["accumulation_steps"]) == (2048, 42, 1)
     assert (plan["steps_per_epoch"], plan["total_steps"]) == (15, 1340)
     assert plan["eval_epochs"] == list(range(2, 91, 4))

@@ -119,6 +119,10 @@ def test_the_buffers_of_nccl_follow_from_its_variables() -> None:
     fusion, ring = 16 << 20, 2 * 16 * 2097152
     assert flat["communication_bytes"] == fusion + ring
     assert torus["communication_bytes"] == fusion + 3 * ring
+    over_mpi = _memory("abci-b86016", "abci-v100", "cluster.communication.backend=mpi")
+    assert over_mpi["communication_bytes"] == fusion
+    assert _memory("digits", "laptop", "cluster.communication.bucket_bytes=1000000")["communication_bytes"] == 1_000_000
+    assert _memory("digits", "laptop", "cluster.ranks_per_node=1")["communication_bytes"] == 0
 
 
 def test_inference_holds_a_layer_with_its_inputs_and_what_later_layers_read() -> None:

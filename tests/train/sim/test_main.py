@@ -224,3 +224,11 @@ def test_published_float32_and_tf32_rates_of_one_gpu_are_inside_the_interval(
     found = json.loads(answer(capsys, "imagenet-b256", "--cluster", "a100-node", *words, "--json"))
     assert found["low"] <= measured <= found["high"]
     assert found["images_per_s"] == pytest.approx(measured, rel=0.35)
+
+
+def test_ctrl_c_ends_with_the_status_of_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("train.sim.simulate.answer", interrupted)
+    assert main(["simulate", *RECORD]) == 130
