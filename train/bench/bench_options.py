@@ -173,7 +173,6 @@ BENCHES: dict[str, BenchEntry] = {
         "forward, backward, update, images/s and the share of the measured peak, by network, ranks and threads",
         "train.bench.bench_step",
         _step_options,
-        needs_mxnet=True,
     ),
 }
 """Name -> bench."""

@@ -82,6 +82,6 @@ def measure(options: argparse.Namespace) -> Report:
     notes = [
         "forward, backward and update: one after another; step_ms and images_per_s: as a run queues them",
         "an image takes 6 operations for each multiply-add of train.networks.arch; the peak is what the same ranks and "
-        "threads reach in a oneDNN product of float32 matrices of 1536 x 1536",
+        "threads reach in the engine's product of float32 matrices of 1536 x 1536",
     ]
     return make_report(rows, notes)

@@ -192,6 +192,9 @@ class Engine(Protocol):
     def flag(self, like: Array, *, is_set: bool) -> Array:
         """Return an array of the shape and type of ``like``, of ones if ``is_set``, else of zeros."""
 
+    def product(self, left: Array, right: Array) -> Array:
+        """Queue ``left`` times the transpose of ``right``, as a fully connected layer computes it."""
+
     def first_element(self, array: Array) -> Array:
         """Queue a copy of the first element, shape (1,)."""
 

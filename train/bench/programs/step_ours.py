@@ -6,13 +6,12 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import Any
+
+import numpy as np
 
 from train.bench.bench_rank import HYPER, BenchRank, open_rank, steps_of
 from train.bench.samples import write_samples
-
-if TYPE_CHECKING:
-    from train.engine.mxnet.network import TrainedNetwork
 
 __all__ = ["main"]
 
@@ -33,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model, batch = rank.parts.model, rank.batch
     steps = steps_of(rank, rank.parts.communicator, model.buckets)
     rank.time_s(lambda: steps(1))
-    network = cast("TrainedNetwork", model.network)
+    network: Any = model.network
     flops = 2 * 3 * network.network.macs  # forward, and backward to inputs and to weights
     samples = []
     spent_s = 0.0
@@ -59,15 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _peak(rank: BenchRank) -> float:
-    """Return the operations a second of all ranks together if each one only computes oneDNN's matrix product."""
-    import mxnet as mx  # noqa: PLC0415 (slow)
-
-    left, right = (mx.nd.random.normal(shape=(_SIDE, _SIDE)) for _ in range(2))
+    """Return the operations a second of all ranks together if each one only computes products of matrices."""
+    engine = rank.parts.engine
+    left, right = np.random.default_rng(0).standard_normal((2, _SIDE, _SIDE), np.float32)
+    left, right = engine.from_host(left), engine.from_host(right)
 
     def products(number: int) -> None:
         for _ in range(number):
-            # mx.nd.dot would call OpenBLAS instead of oneDNN.
-            mx.nd.FullyConnected(left, right, no_bias=True, num_hidden=_SIDE).wait_to_read()
+            engine.wait(engine.product(left, right))
 
     begin = time.perf_counter()
     products(2)

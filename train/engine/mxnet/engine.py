@@ -162,6 +162,10 @@ class MxnetEngine:
         """See `Engine`."""
         return like.ones_like() if is_set else like.zeros_like()
 
+    def product(self, left: Any, right: Any) -> Any:
+        """See `Engine`; mx.nd.dot would call OpenBLAS instead of oneDNN."""
+        return mx.nd.FullyConnected(left, right, no_bias=True, num_hidden=right.shape[0])
+
     def first_element(self, array: Any) -> Any:
         """See `Engine`."""
         return array.reshape(-1)[:1].copy()

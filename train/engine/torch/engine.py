@@ -139,6 +139,10 @@ class TorchEngine:
         """See `Engine`."""
         return torch.full_like(like, float(is_set))
 
+    def product(self, left: Any, right: Any) -> Any:
+        """See `Engine`."""
+        return torch.nn.functional.linear(left, right)
+
     def first_element(self, array: Any) -> Any:
         """See `Engine`."""
         return self._marked(array[(slice(0, 1),) * array.ndim].flatten().clone())
