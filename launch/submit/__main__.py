@@ -47,6 +47,9 @@ def _parser() -> Parser:
     parser.add_argument(
         "--hosts", metavar="A,B", help="machines, for a cluster without a scheduler; more than num_nodes: spares"
     )
+    parser.add_argument(
+        "--rehearse", action="store_true", help="rehearse the job on its own nodes, with waits in place of arithmetic"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the script and the command; make nothing")
     submitted = parser.add_mutually_exclusive_group()
     again = "submit the job script of the unfinished run in this folder again, to continue the run"
@@ -67,11 +70,14 @@ def _submit(options: Namespace) -> None:
     from configs.load import load_both
     from configs.plan import plan_run
     from launch.run import new_folder
+    from launch.submit.rehearsed import rehearsed
     from launch.submit.requirements import require_memory, require_submittable
     from launch.submit.scheduler import render
     from launch.submit.submission import make_job, submit_command, submit_job
 
     recipe, cluster = load_both(options.recipe, options.cluster, options.overrides)
+    if options.rehearse:
+        recipe, cluster = rehearsed(options.recipe, options.cluster, options.overrides)
     hosts = tuple(options.hosts.split(",")) if options.hosts else ()
     require_submittable(cluster, hosts)
     plan_run(recipe, cluster.world_size)

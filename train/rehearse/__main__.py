@@ -61,6 +61,11 @@ def _rehearse(options: argparse.Namespace) -> int:
     )
 
     described = load_both(options.recipe, options.cluster, options.overrides)
+    if options.config:
+        _write_job_config(described, options)
+        return 0
+    if options.ranks is None:
+        raise UserError("--ranks: got nothing, allowed: the number of processes on this machine")
     runs = [_rehearsed(described, options, ranks) for ranks in _numbers_of_ranks(options)]
     recipe, cluster = runs[-1]
     folder = Path(options.run_dir) if options.run_dir else _new_folder(resolve_path(cluster.paths.runs), recipe.name)
@@ -74,6 +79,16 @@ def _rehearse(options: argparse.Namespace) -> int:
     if options.validate:
         sys.stdout.write(validation_text(rows))
     return 0
+
+
+def _write_job_config(described: tuple[Recipe, Cluster], options: argparse.Namespace) -> None:
+    """Write the config of the rehearsal on the cluster's own nodes."""
+    from configs.load import dump  # noqa: PLC0415
+    from train.rehearse.rehearsed_run import rehearsed_job  # noqa: PLC0415
+
+    shrink = 1 if options.shrink is None else options.shrink
+    run = rehearsed_job(*described, shrink=shrink, speed=options.speed, slow_ranks=options.slow, faults=options.fail)
+    options.config.write_text(dump(*run), encoding="utf-8")
 
 
 def _numbers_of_ranks(options: argparse.Namespace) -> list[int]:
@@ -93,7 +108,7 @@ def _rehearsed(described: tuple[Recipe, Cluster], options: argparse.Namespace, r
         ranks=ranks,
         nodes=options.nodes,
         launcher=options.launcher or _usual_launcher(ranks),
-        shrink=options.shrink,
+        shrink=256 if options.shrink is None else options.shrink,
         speed=options.speed,
         slow_ranks=options.slow,
         faults=options.fail,
@@ -128,7 +143,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("recipe", metavar="RECIPE", help="a name in configs/recipes or a YAML file")
     parser.add_argument("--cluster", metavar="C", required=True, help="the described machine: a name or a YAML file")
-    parser.add_argument("--ranks", metavar="N", type=int, required=True, help="processes on this machine")
+    parser.add_argument("--ranks", metavar="N", type=int, help="processes on this machine")
     parser.add_argument("--nodes", metavar="N", type=int, default=1, help="nodes of the launcher srun (default: 1)")
     parser.add_argument(
         "--launcher",
@@ -136,7 +151,7 @@ def _parser() -> Parser:
         help=f"default: local; mpirun for more than {_MOST_OVER_GLOO} ranks, if it is installed",
     )
     parser.add_argument(
-        "--shrink", metavar="F", type=int, default=256, help="tensors are F times shorter than real (default: 256)"
+        "--shrink", metavar="F", type=int, help="tensors are F times shorter than real (default: 256; in a job: 1)"
     )
     parser.add_argument(
         "--speed", metavar="S", type=float, default=1.0, help="waits are S times shorter than real (default: 1)"
@@ -153,6 +168,9 @@ def _parser() -> Parser:
         "--validate",
         action="store_true",
         help="rehearse with 2, 4, 8, ... up to N ranks; print predictions beside them",
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="run nothing; write the config of a job, as submit --rehearse does"
     )
     parser.add_argument("--run-dir", metavar="DIR", help="the run folder (default: a new one in runs)")
     parser.add_argument(

@@ -13,7 +13,7 @@ from configs.schema import Cluster, Recipe
 from configs.validate import validate
 from train.rehearse.described_waits import waits_of
 
-__all__ = ["rehearsed_run"]
+__all__ = ["rehearsed_job", "rehearsed_run"]
 
 _PATIENCE_S = 600
 """Time that ranks wait for each other: many of them share few cores while they start."""
@@ -62,23 +62,88 @@ def rehearsed_run(  # noqa: PLR0913 (each is a flag)
         raise UserError(f"--ranks: got {ranks}, allowed: a multiple of --nodes {nodes}")
     if recipe.batch.global_size % ranks:
         raise UserError(f"--ranks: got {ranks}, allowed: a divisor of the global batch {recipe.batch.global_size}")
+    settings = cluster.model_dump(mode="json")
+    place = {
+        **_kept(settings, "name", "purpose", "checkpoint", "submission", "trace_steps", "watchdog_s"),
+        "num_nodes": nodes,
+        "ranks_per_node": ranks // nodes,
+        "launcher": launcher,
+        "communication": _communication(settings["communication"], ranks, launcher),
+        "environment": _CROWDED if launcher in _MPI_LAUNCHERS else {},
+        "paths": _kept(settings["paths"], "data", "runs"),
+    }
+    return _waiting_run(
+        recipe, cluster, place, shrink=shrink, speed=speed, slow_ranks=slow_ranks, faults=faults, ranks=ranks
+    )
+
+
+def rehearsed_job(
+    recipe: Recipe,
+    cluster: Cluster,
+    *,
+    shrink: int = 1,
+    speed: float = 1.0,
+    slow_ranks: Sequence[str] = (),
+    faults: Sequence[str] = (),
+) -> tuple[Recipe, Cluster]:
+    """Return what ``./run.sh submit --rehearse`` submits: the described run on its own nodes, with waits.
+
+    Nodes, ranks, launcher, scheduler, container, variables and folders stay those of the cluster. Without a GPU, MPI or
+    Gloo takes NCCL's place.
+
+    Args:
+        recipe: The recipe.
+        cluster: The cluster.
+        shrink: Factor by which tensors are shorter.
+        speed: Factor by which waits are shorter.
+        slow_ranks: ``RANK:FACTOR`` each.
+        faults: ``WHAT@STEP:RANK`` each.
+
+    Raises:
+        UserError: As for `rehearsed_run`.
+    """
+    settings = cluster.model_dump(mode="json")
+    communication = settings["communication"]
+    backend = communication["backend"]
+    if backend == "nccl":
+        backend = "mpi" if cluster.launcher in _MPI_LAUNCHERS else "gloo"
+    kept = _kept(communication, "bucket_bytes", "cycle_time_ms", "timeout_s")
+    kind = communicators_of(installed_engine())[0]
+    scheduler = {**settings["scheduler"], "check_first": False}  # the rehearsal is the check
+    place = {**settings, "scheduler": scheduler, "communication": {"kind": kind, "backend": backend, **kept}}
+    return _waiting_run(
+        recipe,
+        cluster,
+        place,
+        shrink=shrink,
+        speed=speed,
+        slow_ranks=slow_ranks,
+        faults=faults,
+        ranks=cluster.world_size,
+    )
+
+
+def _waiting_run(  # noqa: PLR0913 (as above)
+    recipe: Recipe,
+    cluster: Cluster,
+    place: Mapping[str, Any],
+    *,
+    ranks: int,
+    shrink: int,
+    speed: float,
+    slow_ranks: Sequence[str],
+    faults: Sequence[str],
+) -> tuple[Recipe, Cluster]:
+    """Return the recipe for ``ranks`` ranks, and the cluster of ``place`` with waits in place of the engine."""
     batch = recipe.batch.model_copy(update={"bn_span": None, "accumulation_steps": None})
     # An epoch leaves out what the described ranks leave out, so that it has as many steps.
     samples = recipe.data.train_samples // cluster.world_size * cluster.world_size
     data = recipe.data.model_copy(update={"train_samples": samples})
-    settings = cluster.model_dump(mode="json")
     tree = {
-        **_kept(settings, "name", "purpose", "checkpoint", "submission", "trace_steps"),
+        **place,
         "device": "cpu",
-        "num_nodes": nodes,
-        "ranks_per_node": ranks // nodes,
-        "launcher": launcher,
-        "watchdog_s": cluster.watchdog_s,
         "sample_gpus": False,
-        "engine": _engine(settings["engine"]),
-        "communication": _communication(settings["communication"], ranks, launcher),
-        "environment": _CROWDED if launcher in _MPI_LAUNCHERS else {},
-        "paths": _kept(settings["paths"], "data", "runs"),
+        "engine": _engine(cluster.model_dump(mode="json")["engine"]),
         "rehearsal": {
             "waits": waits_of(recipe, cluster).model_dump(mode="json"),
             "shrink": shrink,

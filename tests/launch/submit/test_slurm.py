@@ -213,3 +213,18 @@ def test_a_job_leaves_a_node_out_whose_ranks_were_killed_twice_and_ends_well_wit
     assert re.findall(rf"^job {job} of {folder} on (.*)$", log, re.MULTILINE) == ["node1", "node2"]
     assert [list(each.leaves_out) for each in read_attempts(folder)] == [[], ["node1"]]
     assert read_summary(folder)["status"] == "success"
+
+
+def test_a_rehearsed_job_goes_the_way_of_the_real_one_and_is_no_result(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    cluster = CLUSTER.replace("launcher: srun", "launcher: srun\ndevice: gpu").replace(
+        "262144", "262144, backend: gloo"
+    )
+    cluster = cluster.replace("cores: 1", "cores: 1, gpu: V100-SXM2-16GB")
+    job = submit(cluster, folder, "--rehearse", overrides=["run.max_steps=8"])
+    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log")
+    log = (folder / "job.log").read_text(encoding="utf-8")
+    assert _state(job)[:2] == ("COMPLETED", "0:0"), log
+    assert re.search(r"^rank 1 of 2 on node2 ", log, re.MULTILINE)
+    found = read_summary(folder)
+    assert (found["status"], found["is_rehearsal"], found["steps"], found["world_size"]) == ("success", True, 8, 2)

@@ -35,6 +35,7 @@ _SRUN = ["--set", "cluster.launcher=srun"]
         ([*_SLURM, *_LIMIT, *_SRUN, "--repeat", "0"], "--repeat: got 0, allowed: 1 or more"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.device=gpu", "--set", "cluster.node.gpu_memory_bytes=9999999"],
          "cluster.node.gpu_memory_bytes: got 9999999, allowed: at least "),
+        ([*_SLURM, *_LIMIT, "--rehearse"], "node.gpu: got None, allowed: an accelerator of train/sim/families.yaml"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.scheduler.notice_s=600"], "cluster.scheduler.notice_s: got 600, allowed"),
         ([*_SLURM, "--set", "cluster.scheduler.resources=['rt_F={nodes}']"], "allowed: {num_nodes}, {ranks_per_node}"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.scheduler.resources=['a{']"],

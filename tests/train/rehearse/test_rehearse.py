@@ -18,10 +18,10 @@ from configs.load import ROOT, load_both
 from configs.plan import plan_run
 from logs.folder import Summary, read_summary, write_summary
 from logs.judge.compliance import judge
-from train.rehearse.__main__ import _parser
+from train.rehearse.__main__ import _parser, main
 from train.rehearse.described_waits import invented_top1, waits_of
 from train.rehearse.rehearsal_text import RehearsedSteps, comparison_text, rehearsed_steps, validation_text
-from train.rehearse.rehearsed_run import rehearsed_run
+from train.rehearse.rehearsed_run import rehearsed_job, rehearsed_run
 from train.sim.step_time import StepTime
 
 DESCRIBED = StepTime(0.01, 0.02, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, ())
@@ -201,3 +201,21 @@ def test_what_the_described_machine_decides_is_kept_and_what_this_one_needs_is_s
     assert (told.slow_ranks, told.faults, told.shrink, told.speed) == ({"1": 2.5}, ("kill@3:1",), 64, 5.0)
     few = rehearsed_run(recipe, described, ranks=2)[1].communication.cycle_time_ms
     assert few == max(2, described.communication.cycle_time_ms)
+
+
+def test_a_rehearsed_job_changes_nothing_of_its_cluster_but_what_computes() -> None:
+    described = load_both("abci-b86016", "abci-v100")
+    recipe, cluster = rehearsed_job(*described, speed=2, faults=["kill@9:2047"])
+    assert cluster.rehearsal is not None
+    assert (cluster.rehearsal.shrink, cluster.rehearsal.speed, cluster.rehearsal.faults) == (1, 2, ("kill@9:2047",))
+    assert (cluster.device, cluster.communication.backend, cluster.engine.name) == ("cpu", "mpi", "timed")
+    assert not cluster.scheduler.check_first
+    kept = ("num_nodes", "ranks_per_node", "launcher", "container", "node", "environment", "paths", "watchdog_s")
+    assert {name: getattr(cluster, name) for name in kept} == {name: getattr(described[1], name) for name in kept}
+    assert plan_run(recipe, 2048).total_steps == plan_run(described[0], 2048).total_steps
+    with pytest.raises(UserError, match="--fail: got 'kill@9:2048', allowed: a rank from 0 to 2047"):
+        rehearsed_job(*described, faults=["kill@9:2048"])
+
+
+def test_processes_on_this_machine_have_to_be_counted() -> None:
+    assert main(["rehearse", "digits", "--cluster", "abci-v100"]) == 2
