@@ -99,6 +99,8 @@ if [[ ${#hcas[@]} -gt 0 ]]; then
   report+=", MPI's adapter ${hcas[local_rank]}, NCCL's ${nccl_hcas:-all}"
 fi
 printf '%s\n' "$report" >&2
+# The local launcher numbers ranks as horovodrun does, and signals them itself.
+[[ $by != Horovod || -n ${RANK_GROUP_SIGNALLED:-} ]] || export RANK_LOOKS_FOR=$folder/stop
 # The kernel ends the rank when the launcher is killed.
 guard=()
 ! command -v setpriv >/dev/null || guard=(setpriv --pdeathsig TERM)

@@ -11,6 +11,7 @@ from configs.errors import UserError
 from configs.load import load_run
 from configs.resume_check import fixed_settings, require_unchanged
 from configs.schema import Cluster, Recipe
+from launch.start.launcher_signals import STOP_FILE
 from logs.attempts import ATTEMPTS_FILE
 from logs.checkpoints import newest_valid, set_resume_checkpoint
 from logs.claims import CLAIMS_FOLDER, is_lost, kept, release, take
@@ -78,6 +79,7 @@ def prepare_attempt(folder: Path, *, must_resume: bool = False) -> Path | None:
     Raises:
         UserError: ``must_resume``, and there is no whole checkpoint.
     """
+    (folder / STOP_FILE).unlink(missing_ok=True)
     checkpoint, damaged = newest_valid(folder)
     for error in damaged:
         sys.stderr.write(f"warning: {error}; the checkpoint before it is used\n")

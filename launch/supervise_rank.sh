@@ -21,6 +21,18 @@ for name in TERM USR1 INT; do
 done
 "$@" &
 child=$!
+looking=''
+if [[ -n ${RANK_LOOKS_FOR:-} ]]; then
+  # horovodrun cannot pass a signal on to other hosts; see launch/start/launcher_signals.py.
+  {
+    exec {never}<> <(:)
+    while kill -0 "$child"; do
+      [[ ! -e $RANK_LOOKS_FOR ]] || { kill -TERM "$child" && break; }
+      read -rt 1 -u "$never" || true
+    done
+  } 2>/dev/null &
+  looking=$!
+fi
 [[ -z $early ]] || kill -"$early" "$child" 2>/dev/null || true
 # A signal ends the wait, not the rank.
 while true; do
@@ -28,6 +40,7 @@ while true; do
   wait "$child" || status=$?
   [[ $status -gt 128 && $signals -ne $before ]] || break
 done
+[[ -z $looking ]] || kill "$looking" 2>/dev/null || true
 
 readonly report=$folder/failure_$rank.json
 write_report() { # message, status, more

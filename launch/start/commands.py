@@ -16,8 +16,8 @@ from configs.load import ROOT
 from configs.rank_variables import binding_environment, meets_by_mpi, meets_over_gloo
 from configs.registry import COMMUNICATORS, require_engine
 from configs.schema import Cluster
-from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals
-from launch.start.local import Outcome, run_ranks, run_ranks_on_link
+from launch.start.launcher_signals import STOP_FILE, STOP_SIGNALS, forwarded_signals
+from launch.start.local import STOP_S, Outcome, run_ranks, run_ranks_on_link
 from launch.start.meetings import meeting_of
 from launch.start.meetings import serve as no_meeting
 
@@ -88,7 +88,10 @@ def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, 
     serve = meeting.serve if meeting.is_served(cluster) else no_meeting
     with serve(cluster.num_nodes, cluster.ranks_per_node) as addresses:
         full = launcher_command(cluster, [str(ROOT / RANK_SCRIPT), *command], variables)
-        return _run(cluster.launcher, full, {**variables, **addresses, "PATH": _search_path()})
+        stop_file = Path(command[-1]) / STOP_FILE if cluster.launcher == "horovodrun" else None
+        return _run(
+            full, {**variables, **addresses, "PATH": _search_path()}, stop_signal_of(cluster.launcher), stop_file
+        )
 
 
 def _run_local(cluster: Cluster, command: Sequence[str], variables: Mapping[str, str]) -> Outcome:
@@ -167,8 +170,13 @@ def _search_path() -> str:
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
-def _run(launcher: str, command: Sequence[str], variables: Mapping[str, str]) -> Outcome:
-    """Run a launcher. A signal that stops this process is passed on as the signal that the launcher gives its ranks."""
+def _run(
+    command: Sequence[str], variables: Mapping[str, str], stop_signal: signal.Signals, stop_file: Path | None
+) -> Outcome:
+    """Run a launcher. A signal that stops this process is passed on as the signal that the launcher gives its ranks.
+
+    With a ``stop_file``, the ranks are told by the file first, and the launcher gets the signal after `STOP_S`.
+    """
     # mpirun refuses to run as root without these variables; other launchers do not read them.
     # The kernel ends the launcher, and the launcher its ranks, if this process is killed.
     guard = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
@@ -181,11 +189,18 @@ def _run(launcher: str, command: Sequence[str], variables: Mapping[str, str]) ->
             # A session of its own, so that Ctrl-C reaches the launcher once, through this process.
             start_new_session=True,
         )
-        passed_on = None
+        passed_on = deadline_s = None
         while process.poll() is None:
             if last_signal() not in (None, passed_on):
                 passed_on = last_signal()
-                process.send_signal(signal.SIGTERM if passed_on == signal.SIGINT else stop_signal_of(launcher))
+                if passed_on in STOP_SIGNALS and stop_file and stop_file.parent.is_dir():
+                    stop_file.touch()
+                    deadline_s = time.monotonic() + STOP_S
+                else:
+                    process.send_signal(signal.SIGTERM if passed_on == signal.SIGINT else stop_signal)
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                process.send_signal(stop_signal)
+                deadline_s = None
             time.sleep(_POLL_S)
     status = 128 - process.returncode if process.returncode < 0 else process.returncode
     if passed_on in STOP_SIGNALS:

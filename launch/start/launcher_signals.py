@@ -8,10 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["STOP_SIGNALS", "forwarded_signals"]
+__all__ = ["STOP_FILE", "STOP_SIGNALS", "forwarded_signals"]
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """Signals on which ranks save their state and end."""
+
+STOP_FILE = "stop"
+"""A file of the run folder that tells the ranks of horovodrun to save their state and end.
+
+horovodrun passes SIGTERM on to ssh, which ends at once and with it the ranks of other hosts, and kills the ranks of its
+own host after 5 s. So horovodrun gets no signal, and each rank's ``supervise_rank.sh`` looks for the file."""
 
 _outer: list[Callable[[], int | None]] = []
 """What the block that holds the handlers yielded."""

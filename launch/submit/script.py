@@ -14,6 +14,7 @@ from pathlib import Path
 
 from configs.programs import Program, command_of
 from launch.start.commands import launcher_command, local_words, stop_signal_of
+from launch.start.launcher_signals import STOP_FILE
 from launch.start.meetings import meeting_of
 from launch.submit.job import MOVE, RESTART
 from launch.submit.jobspec import JobSpec
@@ -120,7 +121,10 @@ def _signals(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
     passed = stop_signal_of(spec.cluster.launcher).name.removeprefix("SIG")
     notice_s = spec.cluster.scheduler.notice_s
     near = "limit_is_near=1 " if _requeues(spec, scheduler) else ""
-    pass_on = f'signals=$((signals + 1)); kill -{passed} "$launched" 2>/dev/null || true'
+    pass_on = f'kill -{passed} "$launched" 2>/dev/null || true'
+    if spec.cluster.launcher == "horovodrun":  # It cannot pass a signal on to other hosts: the ranks look for a file.
+        pass_on = f'{{ [[ $signals -eq 1 && -n ${{run:-}} ]] && touch "$run/{STOP_FILE}"; }} || {pass_on}'
+    pass_on = f"signals=$((signals + 1)); {pass_on}"
     lines = [
         "# SIGUSR1 announces the time limit. SIGTERM, SIGINT (LSF's bkill sends it first) and SIGHUP stop the job. The",
         "# ranks save their state and end.",

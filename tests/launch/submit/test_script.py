@@ -86,6 +86,7 @@ case "$*" in
   *)
     trap 'kill $!; exit 75' TERM
     read -r seconds status <"$run/table"
+    (while [[ ! -e $run/stop ]]; do sleep 0.05; kill -0 "$$" || exit; done; kill "$$") 2>/dev/null &
     touch "$run/launched"
     sleep "$seconds" & wait $!
     exit "$status"
