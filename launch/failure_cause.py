@@ -19,6 +19,9 @@ from logs.metrics import METRICS_FILE
 
 __all__ = ["find_cause", "read_failures", "was_stopped"]
 
+_LOST_DAEMON = 205
+"""Exit status of Open MPI's mpirun when its daemon on another host is gone (4.1.4, tried by killing the host)."""
+
 _FIRST_SIGNAL_STATUS = 129
 """Exit status of a process that signal 1 killed: a shell reports signal n as 128 + n."""
 
@@ -67,7 +70,8 @@ def find_cause(
         first = min(reports, key=lambda report: report["time"])
         message = f"every rank waited for another{_at(step)}; rank {first['rank']}: {first['message']}"
         return {**first, "message": message}
-    return {"message": f"the launcher ended with status {outcome.exit_status}"}
+    lost = "; mpirun has lost a host, or the network to it" if outcome.exit_status == _LOST_DAEMON else ""
+    return {"message": f"the launcher ended with status {outcome.exit_status}{lost}"}
 
 
 def was_stopped(outcome: Outcome, reports: Sequence[Mapping[str, Any]], world_size: int) -> bool:

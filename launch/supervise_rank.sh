@@ -14,24 +14,38 @@ shift 2
 # The local launcher signals the whole process group, and a rank must not get the same signal twice.
 pass_on='kill'
 [[ -z ${RANK_GROUP_SIGNALLED:-} ]] || pass_on=:
-signals=0 child='' early=''
+signals=0 child='' early='' helpers=()
+exec {never}<> <(:)
 for name in TERM USR1 INT; do
   # shellcheck disable=SC2064
-  trap "signals=\$((signals + 1)); [[ -n \$child ]] || early=$name; $pass_on -$name \$child 2>/dev/null || true" "$name"
+  trap "signals=\$((signals + 1)); [[ -n \$child ]] || early=$name; $pass_on -$name \$child 2>/dev/null || true
+    kill_without_launcher" "$name"
 done
+
+# Once the launcher is gone, or the ssh server that started this rank for it, nobody else kills a rank that stands still.
+# shellcheck disable=SC2329 # The traps call it.
+kill_without_launcher() {
+  local parent
+  read -r _ _ _ parent _ <"/proc/$$/stat"
+  [[ $parent -ne $PPID && -n $child ]] || return 0
+  {
+    read -rt 8 -u "$never" || true
+    kill -KILL "$child"
+  } 2>/dev/null &
+  helpers+=($!)
+}
+
 "$@" &
 child=$!
-looking=''
 if [[ -n ${RANK_LOOKS_FOR:-} ]]; then
   # horovodrun cannot pass a signal on to other hosts; see launch/start/launcher_signals.py.
   {
-    exec {never}<> <(:)
     while kill -0 "$child"; do
       [[ ! -e $RANK_LOOKS_FOR ]] || { kill -TERM "$child" && break; }
       read -rt 1 -u "$never" || true
     done
   } 2>/dev/null &
-  looking=$!
+  helpers+=($!)
 fi
 [[ -z $early ]] || kill -"$early" "$child" 2>/dev/null || true
 # A signal ends the wait, not the rank.
@@ -40,7 +54,7 @@ while true; do
   wait "$child" || status=$?
   [[ $status -gt 128 && $signals -ne $before ]] || break
 done
-[[ -z $looking ]] || kill "$looking" 2>/dev/null || true
+[[ ${#helpers[@]} -eq 0 ]] || kill "${helpers[@]}" 2>/dev/null || true
 
 readonly report=$folder/failure_$rank.json
 write_report() { # message, status, more
