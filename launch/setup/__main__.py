@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
         signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGHUP, _interrupt)
-        wanted = Wish(options.engine, options.variant, options.system)
+        wanted = Wish(options.engine, options.variant, options.system, checks_files=options.checks_files)
         return set_up(wanted, with_test="test" in options.extra, is_quiet=options.quiet)
     except UserError as error:
         sys.stderr.write("".join(f"error: {line}\n" for line in str(error).splitlines()))
@@ -54,11 +54,13 @@ class Wish:
         variant: The variant. If None, that of the environment, or else what this machine has.
         base: The interpreter that has the site's own MXNet; empty for one on the PATH. If None, an environment that
             has all packages itself, or the one that is there.
+        checks_files: See `Work.checks_files`.
     """
 
     engine: Engine | None = None
     variant: Variant | None = None
     base: str | None = None
+    checks_files: bool = True
 
 
 def set_up(wish: Wish, *, with_test: bool, is_quiet: bool) -> int:
@@ -91,7 +93,7 @@ def set_up(wish: Wish, *, with_test: bool, is_quiet: bool) -> int:
         restore_replaced()
         # Another set-up may have ended since the plan above.
         plan = _plan(kind, with_test=with_test)
-        _run(plan, kind, lock)
+        _run(plan, kind, lock, checks_files=wish.checks_files)
         if plan.environment is BUILDING:
             put_in_place()
     return 0
@@ -220,7 +222,7 @@ def _is_running_inside() -> bool:
     return Path(sys.prefix) == CURRENT.folder and CURRENT.python.exists()
 
 
-def _run(plan: _Plan, kind: Kind, lock: int) -> None:
+def _run(plan: _Plan, kind: Kind, lock: int, *, checks_files: bool) -> None:
     """Do the pending stages; begin a new environment if its first stage is among them."""
     if plan.stages[0] in plan.pending:
         remove_folder(BUILDING.folder)
@@ -231,7 +233,7 @@ def _run(plan: _Plan, kind: Kind, lock: int) -> None:
         state.begin(stage.name)
         watch = Stopwatch(f"[{plan.stages.index(stage) + 1}/{len(plan.stages)}] {stage.title}")
         try:
-            stage.run(Work(plan.environment, watch, lock))
+            stage.run(Work(plan.environment, watch, lock, checks_files))
         except BaseException:
             watch.end("not done, ")
             raise
@@ -258,6 +260,10 @@ def _parser() -> Parser:
     parser.add_argument(
         "--extra", action="append", default=[], choices=["test"], help="also install the tools for tests and checks"
     )
+    parser.add_argument(
+        "--without-hashes", dest="checks_files", action="store_false",
+        help="take the pinned versions whatever their files: for a mirror or wheel folder with builds of its own",
+    )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="print nothing when there is nothing to do")
     return parser
 

@@ -24,7 +24,11 @@ _CAUSES = (
         r"|Connection refused|ProxyError|IncompleteRead",
         f"the package index was not reached; check network, proxy and pip's settings (pip config list), {_AGAIN}",
     ),
-    (r"THESE PACKAGES DO NOT MATCH THE HASHES", f"a download was damaged; pip cache purge, {_AGAIN}"),
+    (
+        r"THESE PACKAGES DO NOT MATCH THE HASHES(?s:.*?)^ +(?P<what>\S+)[^\n]*:\n +Expected",
+        "{what} is not a file that the lock file names: it was damaged (pip cache purge, then ./run.sh again), "
+        "or your index has a build of its own (./run.sh setup --without-hashes)",
+    ),
     (
         r"No matching distribution found for (?P<what>\S+)",
         "the package index has no {what} for this Python; check pip's index settings (pip config list)",

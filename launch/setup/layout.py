@@ -13,6 +13,7 @@ __all__ = [
     "CURRENT",
     "ENGINES",
     "HOROVOD",
+    "HOROVOD_DIGEST",
     "LOCKS",
     "NEWEST_PYTHON",
     "PROJECT",
@@ -122,9 +123,12 @@ PROJECT = ROOT / "pyproject.toml"
 HOROVOD = "horovod==0.28.1"
 """Not in pyproject.toml: pip would build it in isolation, where it finds neither MXNet nor a usable CMake."""
 
+HOROVOD_DIGEST = "sha256:92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+"""Of the sources, which is all that there is of this version."""
+
 
 def locked(engine: Engine, *names: str) -> list[str]:
-    """Return the lines of an engine's lock file for these packages, in the order of the file.
+    """Return the pins of these packages in an engine's lock file, in the order of the file, without digests.
 
     Args:
         engine: The engine.
@@ -132,4 +136,4 @@ def locked(engine: Engine, *names: str) -> list[str]:
     """
     patterns = "|".join(re.escape(name).replace(r"\*", r"[\w-]*") for name in names)
     lines = LOCKS[engine].read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if re.match(rf"({patterns})==", line)]
+    return [line.rstrip(" \\") for line in lines if re.match(rf"({patterns})==", line)]

@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,10 +16,13 @@ from launch.setup.horovod import build_environment, check_build
 from launch.setup.layout import HOROVOD, LOCKS, PROJECT, ROOT, Engine, Environment, Kind, Variant, locked
 from launch.setup.libraries import link_nvidia_libraries, missing_libraries
 from launch.setup.over_base import stages_over_base
+from launch.setup.pins import HOROVOD_PIN, Pin, closure, named_by, write_constraints, write_requirements
 from launch.setup.state import digest
 from launch.setup.work import Stage, Work, command_variables, pip
 
 __all__ = ["is_usable", "make_stages"]
+
+_INSTALL = ("install", "--no-build-isolation")
 
 
 def make_stages(kind: Kind, *, has_mpi: bool, with_test: bool) -> list[Stage]:
@@ -102,11 +105,12 @@ def _make_venv(work: Work) -> None:
 
 
 def _install_tools(work: Work, engine: Engine) -> None:
-    pip(work, ["install", *_tools(engine)], "tools")
+    pip(work, ["install", *_of(work, closure(engine, ["cmake", "setuptools", "wheel"]))], "tools")
 
 
 def _install_mxnet(work: Work, variant: Variant) -> None:
-    pip(work, _project(variant, "mxnet"), "wheels")
+    _install_project(work)
+    pip(work, [*_INSTALL, *_with_digests(work, "mxnet", variant)], "wheels")
     if sys.version_info >= (3, 12):
         _put_back_numpy_names(work.environment.site_packages)
     if variant == "gpu" and not link_nvidia_libraries(work.environment.site_packages):
@@ -125,20 +129,27 @@ def _put_back_numpy_names(site_packages: Path) -> None:
 def _install_torch(work: Work, variant: Variant) -> None:
     """Install PyTorch with all that the program needs beside it.
 
-    pip prefers a version with a label, such as 2.13.0+cpu, to the same version without, which is for CUDA and runs on
-    CPUs too. For GPUs the version must be equal to the letter.
+    For GPUs the digests choose the version without a label. On CPUs, pip prefers a version with a label, such as
+    2.13.0+cpu, to the same version without, which is for CUDA and runs on CPUs too; the files with labels are those of
+    other indexes, so PyTorch itself has no digest there.
     """
-    version = locked("torch", "torch")[0].removeprefix("torch==").split()[0]
-    exact = [f"torch==={version}"] if variant == "gpu" else []
+    _install_project(work)
+    words = _with_digests(work, "torch", "torch", without=() if variant == "gpu" else ("torch",))
     # To compile all modules in advance takes 83 s of CPU, half of the stage; those that a run imports take 10 s.
-    pip(work, [*_project("torch", "torch"), "--no-compile", *exact], "torch")
+    pip(work, [*_INSTALL, "--no-compile", *words], "torch")
+    if variant == "cpu":
+        _install_labelled_torch(work)
     _check_torch(work, "torch.distributed", "nvidia.dali.fn", "matplotlib.pyplot", "mlperf_logging", "sklearn.datasets")
 
 
 def _add_torch(work: Work) -> None:
     """Install PyTorch beside MXNet; it takes a newer setuptools with it than Horovod is compiled with."""
-    pip(work, ["install", "--no-compile", "--constraint", str(LOCKS["torch"]), "torch"], "torch")
+    _install_labelled_torch(work)
     _check_torch(work, "torch.distributed")
+
+
+def _install_labelled_torch(work: Work) -> None:
+    pip(work, ["install", "--no-compile", *write_constraints(work.environment, "torch"), "torch"], "torch-itself")
 
 
 def _check_torch(work: Work, *modules: str) -> None:
@@ -147,7 +158,7 @@ def _check_torch(work: Work, *modules: str) -> None:
 
 
 def _install_test_tools(work: Work, engine: Engine) -> None:
-    pip(work, _project("test", engine), "test")
+    pip(work, [*_INSTALL, *_with_digests(work, engine, "test")], "test")
 
 
 def _build_horovod(work: Work, variant: Variant, *, has_mpi: bool) -> None:
@@ -156,15 +167,24 @@ def _build_horovod(work: Work, variant: Variant, *, has_mpi: bool) -> None:
     variables = build_environment(command_variables(environment), environment, variant, has_mpi=has_mpi)
     # --no-cache-dir, because pip caches a built wheel by its version, whatever the wheel was built for.
     options = ["--no-cache-dir", "--no-build-isolation", "--no-deps", "--force-reinstall"]
-    pip(work, ["install", "-v", *options, HOROVOD], "horovod-build", variables)
+    pip(work, ["install", "-v", *options, *_of(work, [HOROVOD_PIN])], "horovod-build", variables)
     check_build(variables, environment, variant, has_mpi=has_mpi)
     if missing := missing_libraries(environment.site_packages):
         raise StageError(f"libraries are not found: {'; '.join(missing)}: install them, then ./run.sh setup again")
 
 
-def _project(extra: str, engine: Engine) -> list[str]:
-    """Return pip's arguments that install this program where it lies, with the packages of an extra."""
-    return ["install", "--no-build-isolation", "--constraint", str(LOCKS[engine]), "--editable", f"{ROOT}[{extra}]"]
+def _install_project(work: Work) -> None:
+    """Install this program where it lies, without its packages."""
+    pip(work, [*_INSTALL, "--no-deps", "--editable", str(ROOT)], "project")
+
+
+def _with_digests(work: Work, engine: Engine, extra: str, *, without: Collection[str] = ()) -> list[str]:
+    """Return pip's arguments for all packages that this program needs with an extra."""
+    return _of(work, closure(engine, named_by(work.environment, extra), without=without))
+
+
+def _of(work: Work, pins: Sequence[Pin]) -> list[str]:
+    return write_requirements(work.environment, pins, has_digests=work.checks_files)
 
 
 def is_usable(environment: Environment) -> bool:

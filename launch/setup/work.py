@@ -22,11 +22,13 @@ class Work:
         environment: The environment that the stage changes.
         watch: The stage's line on the terminal.
         lock: Descriptor of the set-up lock, which the stage's commands inherit.
+        checks_files: Whether pip takes only files whose digests the lock file names.
     """
 
     environment: Environment
     watch: Stopwatch
     lock: int
+    checks_files: bool = True
 
     def run(self, command: Sequence[str | Path], stage: str, variables: Mapping[str, str] | None = None) -> None:
         """Run a command, with its output in the stage's log.

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import distributions
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from launch.setup.child import StageError, Stopwatch, run_logged
 from launch.setup.gpu import Gpu
 from launch.setup.horovod import build_environment
 from launch.setup.layout import LOCKS, NEWEST_PYTHON, PROJECT, ROOT, Engine, Environment, Kind, lock_file, locked
+from launch.setup.pins import closure, named_by, read_pins
 from launch.setup.stages import make_stages
 from launch.setup.state import State, digest
 from launch.setup.work import command_variables, remove_half_installed
@@ -130,11 +133,12 @@ def test_horovod_is_built_again_for_mpi_and_not_for_test_tools() -> None:
 
 def test_the_lock_pins_what_the_program_needs_and_names_no_place() -> None:
     text = LOCKS["mxnet"].read_text(encoding="utf-8")
+    assert all(pin.digests for lock in LOCKS.values() for pin in read_pins(lock))
     for pin in ("mxnet==1.9.1", "mxnet-cu112==1.9.1", "nvidia-dali-cuda110==1.34.0", "mlperf-logging==4.1.68"):
         assert pin in re.split(r"[\n ]", text)
     numpy = "1.23." if sys.version_info < (3, 12) else "1.26."
     assert all(line.startswith(f"numpy=={numpy}") for line in locked("mxnet", "numpy"))
-    assert not re.search(r"https?:|file:|index|find-links", text)
+    assert not re.search(r"https?:|file:|index-url|find-links", text)
     assert "horovod" not in PROJECT.read_text(encoding="utf-8").split("[tool.")[0].replace("# What Horovod", "")
 
 
@@ -159,7 +163,7 @@ def test_a_lock_pins_all_that_its_extras_want_for_every_python_of_the_engine(eng
     others = {"torch": {"mxnet", "onnx", "cpu", "gpu", "build"}, "mxnet": {"mxnet", "onnx", "torch"}}[engine]
     assert set(extras) == set(project["optional-dependencies"]) - others
     here = {"python_version": python, "python_full_version": f"{python}.0"}
-    lines = [Requirement(line) for line in text.splitlines() if not line.startswith("#")]
+    lines = [Requirement(pin.line) for pin in read_pins(lock_file(engine, (3, minor)))]
     pins = {canonicalize_name(each.name): each for each in lines if not each.marker or each.marker.evaluate(here)}
     wanted = [Requirement(line) for line in project["dependencies"]]
     for each in wanted + [deep for extra in extras for deep in _wanted(project, extra)]:
@@ -167,6 +171,25 @@ def test_a_lock_pins_all_that_its_extras_want_for_every_python_of_the_engine(eng
             continue
         (pin,) = pins[canonicalize_name(each.name)].specifier
         assert each.specifier.contains(pin.version), each
+
+
+def test_an_extra_is_installed_with_all_that_it_needs_and_nothing_of_the_others() -> None:
+    """As pip found it: what set-up lists is what the environment of the tests has, each in the same version."""
+    here = Environment(Path(sys.prefix))
+    engine: Engine = "mxnet" if find_spec("mxnet") else "torch"
+    extras = ("cpu" if engine == "mxnet" else "torch", "test")
+    listed = {
+        pin.name
+        for extra in extras
+        for pin in closure(engine, named_by(here, extra))
+        if not (marker := Requirement(pin.line).marker) or marker.evaluate()
+    }
+    unlisted = {"pip", "setuptools", "horovod", "cffi", "pycparser", "cmake", "resnet-records", "tensorboardx"}
+    present = {canonicalize_name(each.name) for each in distributions(path=[str(here.site_packages)])}
+    if {"mxnet", "torch"} <= present:
+        pytest.skip("an environment of both engines has packages by both lock files")
+    assert present - unlisted - listed == set()
+    assert "mxnet-cu112" not in listed
 
 
 def test_the_build_takes_no_flag_of_the_users_that_contradicts_ours() -> None:
