@@ -66,6 +66,7 @@ def _train(options: Namespace) -> int:
     # Imported here, so that --help works before anything is installed.
     from configs.load import load_both
     from launch.run import launch_run
+    from launch.setup.state import in_use
     from logs.folder import CONFIG_FILE
 
     resumed: Path | None = options.resume
@@ -78,7 +79,8 @@ def _train(options: Namespace) -> int:
     if options.max_restarts is not None:
         options.overrides.append(f"cluster.scheduler.max_restarts={options.max_restarts}")
     recipe, cluster = load_both(name, options.cluster or recorded, options.overrides)
-    return launch_run(recipe, cluster, resumed or options.run_dir, must_resume=resumed is not None)
+    with in_use():
+        return launch_run(recipe, cluster, resumed or options.run_dir, must_resume=resumed is not None)
 
 
 if __name__ == "__main__":

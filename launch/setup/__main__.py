@@ -18,7 +18,7 @@ from launch.setup.layout import BUILDING, CURRENT, ENGINES, NEWEST_PYTHON, ROOT,
 from launch.setup.replacement import holds_its_path, put_in_place, refuse_links, remove_folder, restore_replaced
 from launch.setup.site import broken_base, describe_base, find_base, variant_of
 from launch.setup.stages import is_usable, make_stages
-from launch.setup.state import State, only_one
+from launch.setup.state import State, is_used, only_one
 from launch.setup.work import Stage, Work
 
 
@@ -72,8 +72,8 @@ def set_up(wish: Wish, *, with_test: bool, is_quiet: bool) -> int:
         is_quiet: Whether to print nothing when there is nothing to do.
 
     Raises:
-        UserError: Nothing was installed: an environment is a symbolic link, this machine lacks something, or it has a
-            GPU that the engine cannot use.
+        UserError: Nothing was installed: an environment is a symbolic link, a run uses the current one, this machine
+            lacks something, or it has a GPU that the engine cannot use.
         StageError: A stage failed.
     """
     refuse_links()
@@ -83,6 +83,8 @@ def set_up(wish: Wish, *, with_test: bool, is_quiet: bool) -> int:
         if not is_quiet:
             sys.stderr.write(f"setup: nothing to do; {kind} environment in {CURRENT.folder}\n")
         return 0
+    if is_used():
+        return _leave_alone(is_quiet=is_quiet)
     kind = _choose_kind(wish, remembered)
     pending = _plan(kind, with_test=with_test).pending
     needed_bytes = sum(stage.needed_bytes for stage in pending)
@@ -95,7 +97,22 @@ def set_up(wish: Wish, *, with_test: bool, is_quiet: bool) -> int:
         plan = _plan(kind, with_test=with_test)
         _run(plan, kind, lock, checks_files=wish.checks_files)
         if plan.environment is BUILDING:
+            if is_used():  # by a run that began meanwhile
+                return _leave_alone(is_quiet=is_quiet)
             put_in_place()
+    return 0
+
+
+def _leave_alone(*, is_quiet: bool) -> int:
+    """Return 0 if set-up was not asked for by its name: then the environment serves as it is.
+
+    Raises:
+        UserError: Set-up was asked for.
+    """
+    words = f"a run uses {CURRENT.folder}, and set-up changes nothing of it until that run has ended"
+    if not is_quiet:
+        raise UserError(f"{words}; wait for its end, or make a checkout of your own")
+    sys.stderr.write(f"warning: the environment is not the one of this version of the program: {words}\n")
     return 0
 
 

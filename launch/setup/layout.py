@@ -20,6 +20,7 @@ __all__ = [
     "REPLACED",
     "ROOT",
     "SETUP_LOCK",
+    "USED_LOCK",
     "Engine",
     "Environment",
     "Kind",
@@ -106,6 +107,9 @@ REPLACED = ROOT / ".venv.old"
 
 SETUP_LOCK = ROOT / ".venv.lock"
 """The file that a running set-up locks. It lies outside the environments, which are renamed while it is locked."""
+
+USED_LOCK = ROOT / ".venv.used"
+"""The file that a run locks, shared, while it uses the current environment, on whatever node."""
 
 
 def lock_file(engine: Engine, python: tuple[int, int]) -> Path:

@@ -8,14 +8,15 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from launch.setup.layout import CURRENT, SETUP_LOCK, Environment, Kind
+from launch.setup.layout import CURRENT, SETUP_LOCK, USED_LOCK, Environment, Kind
 
-__all__ = ["State", "digest", "only_one"]
+__all__ = ["State", "digest", "in_use", "is_used", "only_one"]
 
 
 def digest(*parts: object) -> str:
@@ -82,6 +83,35 @@ class State:
         content = {**asdict(self.kind), "has_mpi": self.has_mpi, "stages": self._done}
         temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
         temporary.replace(self._path)
+
+
+@contextmanager
+def in_use() -> Iterator[None]:
+    """Keep set-up from changing the current environment while the block runs, if this process runs in it."""
+    if Path(sys.prefix) != CURRENT.folder:
+        yield
+        return
+    try:
+        file = USED_LOCK.open("a", encoding="utf-8")
+    except OSError:  # A checkout that nobody can write to, so that set-up cannot change it either.
+        yield
+        return
+    with file:
+        with suppress(OSError):  # A file system without locks.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+
+
+def is_used() -> bool:
+    """Return whether a run uses the current environment, here or on another node."""
+    try:
+        with USED_LOCK.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from launch.notify import notify
 from launch.restart import may_restart
 from launch.resume import UNFINISHED_MARK, prepare_attempt
 from launch.run import REFUSED, finish_run, record_environment, short_path
+from launch.setup.state import in_use
 from launch.start.local import Outcome
 from logs.attempts import add_attempt, left_out, read_attempts
 from logs.claims import BEAT_S, STALE_S, holder, is_lost, kept, owned_by, release, take, was_lost_by_this_job
@@ -151,7 +152,7 @@ def hold(folder: Path) -> None:
     # The script, which waits for the launcher, and the launcher get the signals of the job.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    with kept(folder, lambda words: sys.stderr.write(f"error: {words}\n")):
+    with in_use(), kept(folder, lambda words: sys.stderr.write(f"error: {words}\n")):
         sys.stdin.read()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from configs.errors import UserError
@@ -21,6 +23,7 @@ from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 from launch.resume import prepared_folder
+from launch.setup.layout import USED_LOCK
 from logs.attempts import read_attempts
 from logs.checkpoints import list_checkpoints, read, step_of
 from logs.metrics import read_metrics
@@ -45,9 +48,24 @@ def _stop(folder: Path, number: int, epoch: int, overrides: list[str]) -> Finish
         log = folder / "result_0.txt"
         while launcher.poll() is None and not (log.exists() and begin in log.read_text(encoding="utf-8")):
             time.sleep(0.01)
+        listening = _listening(launcher.pid)
+        files = {each.path for each in psutil.Process(launcher.pid).open_files()}
         launcher.send_signal(number)
         output, errors = launcher.communicate(timeout=90)
+    assert listening == {"127.0.0.1"}, "others on the network can reach the run"
+    assert str(USED_LOCK) in files, "set-up would change the environment of the run"
     return FinishedRun(folder, launcher.returncode, output, errors)
+
+
+def _listening(launcher: int) -> set[str]:
+    """Return the addresses at which any process of a run listens."""
+    processes = [psutil.Process(launcher), *psutil.Process(launcher).children(recursive=True)]
+    found = set()
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            rows = process.net_connections(kind="inet")
+            found |= {row.laddr.ip for row in rows if row.status == psutil.CONN_LISTEN}
+    return found
 
 
 def _course(folder: Path) -> list[dict[str, Any]]:

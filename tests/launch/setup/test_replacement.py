@@ -6,6 +6,7 @@ the wheels and for Horovod.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -114,6 +115,32 @@ def test_a_missing_package_is_added_to_the_environment_that_is_there(tree: Path)
     assert done.returncode == 0, done.stderr
     assert [line.split(":")[1] for line in done.stderr.splitlines()] == [" [3/3] tools ... 0 s"]
     assert _content(tree / ".venv" / "bin") == before
+
+
+def test_an_environment_that_a_run_uses_is_left_alone(tree: Path) -> None:
+    assert _set_up(tree, "--cpu").returncode == 0
+    before = _content(tree / ".venv")
+    with (tree / ".venv.used").open("w") as used:
+        fcntl.flock(used, fcntl.LOCK_SH)
+        done = _set_up(tree, "--cpu", TOOLS="2")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert done.stderr.startswith(f"error: a run uses {tree}/.venv, and set-up changes nothing of it until")
+        before_a_verb = _set_up(tree, "--quiet", TOOLS="2")
+        assert before_a_verb.returncode == 0
+        assert before_a_verb.stderr.startswith("warning: the environment is not the one of this version")
+        assert _set_up(tree).returncode == 0, "nothing to do"
+        # A run that begins while a new environment is built.
+        fcntl.flock(used, fcntl.LOCK_UN)
+        waits = {**os.environ, "COMMAND": f"until [[ -e {tree}/go ]]; do sleep 0.02; done"}
+        with subprocess.Popen(_command("--gpu"), cwd=tree, env=waits, stderr=subprocess.PIPE, text=True) as late:
+            while not (tree / ".venv.building" / "tools.log").exists():
+                assert late.poll() is None, late.communicate()
+                time.sleep(0.01)
+            fcntl.flock(used, fcntl.LOCK_SH)
+            (tree / "go").touch()
+            assert "error: a run uses" in late.communicate()[1]
+        assert late.returncode == 2
+    assert _content(tree / ".venv") == before
 
 
 def test_a_failed_build_leaves_the_old_environment_alone_and_goes_on_where_it_stopped(tree: Path) -> None:
