@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from configs.schema import Cluster
+from logs.redaction import redact_lines
 
 __all__ = ["notify"]
 
@@ -41,4 +42,4 @@ def notify(cluster: Cluster, folder: Path, event: Literal["end", "failure", "res
     except OSError as error:
         trouble = f"cannot be run: {error.strerror}"
     if trouble:
-        sys.stderr.write(f"warning: cluster.notify: {cluster.notify!r} {trouble}\n")
+        sys.stderr.write(f"warning: cluster.notify: {redact_lines(repr(cluster.notify))} {trouble}\n")

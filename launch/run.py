@@ -49,7 +49,7 @@ from logs.judge.explain import explain
 from logs.judge.rcp import IMAGENET_SAMPLES, compare_with_reference
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
-from logs.redaction import has_secret
+from logs.redaction import has_secret, may_hold_secret
 
 __all__ = [
     "REFUSED",
@@ -146,8 +146,10 @@ def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
 
 
 def _write_config(folder: Path, recipe: Recipe, cluster: Cluster) -> None:
-    """Write the config; if the cluster's variables hold a secret, which the ranks need, only the owner can read it."""
-    write_text(folder / CONFIG_FILE, dump(recipe, cluster), is_private=has_secret(cluster.environment))
+    """Write the config; if it may hold a secret, which the ranks or ``notify`` need, only the owner can read it."""
+    text = dump(recipe, cluster)
+    is_private = has_secret(cluster.environment) or may_hold_secret(text)
+    write_text(folder / CONFIG_FILE, text, is_private=is_private)
 
 
 def record_environment(folder: Path, variables: Mapping[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["REDACTED", "has_secret", "is_secret", "redact_lines"]
+__all__ = ["REDACTED", "has_secret", "is_secret", "may_hold_secret", "redact_lines"]
 
 REDACTED = "[redacted: looks like a secret]"
 
@@ -17,6 +17,8 @@ _VALUE = re.compile(
     r"|\b(AKIA|ASIA)[A-Z0-9]{16}\b"  # access keys of AWS
     r"|\b(gh[opsur]_|github_pat_|glpat-|hf_|xox[abprs]-|sk-)[A-Za-z0-9_-]{16,}"  # tokens of hosted services
     r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\."  # JSON web tokens
+    r"|\bhooks\.slack\.com/services/|\bdiscord(app)?\.com/api/webhooks/|\bwebhook\.office\.com/"
+    r"|\b[Bb](earer|asic) [A-Za-z0-9+/._~=-]{8,}"  # of an Authorization header
     # user:password@ in an address; a scheme of any length made a line of 200,000 letters take 80 s
     r"|[a-z][a-z0-9+.-]{0,63}://[^/\s:@]*:[^/\s@]+@"
 )
@@ -39,6 +41,11 @@ def is_secret(name: str, value: str) -> bool:
 def has_secret(variables: Mapping[str, str]) -> bool:
     """Return whether any of the variables may hold a secret."""
     return any(is_secret(name, value) for name, value in variables.items())
+
+
+def may_hold_secret(text: str) -> bool:
+    """Return whether a file with this text may hold a secret."""
+    return redact_lines(text) != text
 
 
 def redact_lines(text: str) -> str:

@@ -80,7 +80,8 @@ def _hosts(scheduler: JobScheduler) -> list[str]:
         "  exit 2",
         "fi",
         f'printf \'job %s of %s on %s\\n\' {scheduler.job_id} "$folder" "${{hosts[*]}}"',
-        "env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' | grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)' | sort",
+        "env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' |",
+        "  grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH)|://[^/ ]*@' | sort",
         *([scheduler.reach] if scheduler.reach else []),
     ]
 

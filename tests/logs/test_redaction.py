@@ -18,6 +18,8 @@ TOKEN = "0123456789abcdef"
         ("OMP_NUM_THREADS", "4", False), ("A", f"AKIA{TOKEN.upper()}", True), ("A", f"ASIA{TOKEN.upper()[:-1]}", False),
         ("A", f"ghp_{TOKEN}", True), ("A", f"hf_{TOKEN}", True), ("A", f"sk-{TOKEN[:15]}", False),
         ("A", f"glpat-{TOKEN}", True), ("A", "eyJ01234567.01234567.", True), ("A", "http://user:word@host", True),
+        ("A", "curl https://hooks.slack.com/services/T0/B0/x", True), ("A", f"Authorization: Bearer {TOKEN}", True),
+        ("A", "a Bearer of news", False),
         ("A", "http://host:80/@x", False), ("A", "-----BEGIN RSA PRIVATE KEY-----", True),
     ],
 )  # fmt: skip

@@ -30,7 +30,8 @@ if [[ ${#hosts[@]} -ne $num_hosts ]]; then
   exit 2
 fi
 printf 'job %s of %s on %s\n' $$ "$folder" "${hosts[*]}"
-env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' | grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)' | sort
+env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' |
+  grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH)|://[^/ ]*@' | sort
 "$python" -I -m launch.submit.reach "$folder" "${hosts[@]}" || exit 2
 
 printf -v slots ',%s:2' "${hosts[@]}"

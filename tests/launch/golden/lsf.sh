@@ -40,7 +40,8 @@ if [[ ${#hosts[@]} -ne $num_hosts ]]; then
   exit 2
 fi
 printf 'job %s of %s on %s\n' "$LSB_JOBID" "$folder" "${hosts[*]}"
-env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' | grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)' | sort
+env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' |
+  grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH)|://[^/ ]*@' | sort
 
 printf '%s slots=2\n' "${hosts[@]}" >"$folder/hosts"
 readonly launcher=(

@@ -50,7 +50,8 @@ if [[ ${#hosts[@]} -ne $num_hosts ]]; then
   exit 2
 fi
 printf 'job %s of %s on %s\n' "$SLURM_JOB_ID" "$folder" "${hosts[*]}"
-env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' | grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)' | sort
+env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' |
+  grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH)|://[^/ ]*@' | sort
 
 readonly launcher=(
   srun -K1 --nodes=2 --ntasks=16 --ntasks-per-node=8 --distribution=block
