@@ -43,6 +43,8 @@ class JobScheduler:
             of a job only after its end.
         reach: Shell command that ends the job if its hosts do not reach each other, with a line for each of them; empty
             where the scheduler vouches for them.
+        without: Option of ``submit`` that keeps a job off the hosts ``{hosts}``, separated by commas; empty if it has
+            none.
         script_name: File name of the job script in the run folder.
         launchers: Values of ``cluster.launcher`` that work inside a job.
         host_finders: Launchers that find the granted hosts by themselves.
@@ -70,6 +72,7 @@ class JobScheduler:
     choices: str = "any"
     redirection: str = ""
     reach: str = ""
+    without: str = ""
     script_name: str = "job.sh"
     host_finders: tuple[str, ...] = ()
     runtimes: tuple[str, ...] = ON_HOST

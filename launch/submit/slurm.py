@@ -25,6 +25,7 @@ SCHEDULER = JobScheduler(
     runtimes=(*ON_HOST, "enroot"),
     sends_notice=True,
     places_mpirun_ranks=True,
+    without="--exclude={hosts}",
 )
 
 _MOVE = (

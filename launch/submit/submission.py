@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from configs.errors import UserError
@@ -18,9 +19,10 @@ from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
 from launch.submit.requirements import require_submittable
 from launch.submit.scheduler import JobScheduler, render, scheduler_of
 from launch.submit.submitted import record_job, script_to_resume
+from logs.attempts import left_out
 from logs.disk import write_text
 from logs.folder import CONFIG_FILE
-from logs.redaction import has_secret
+from logs.redaction import has_secret, may_hold_secret
 
 __all__ = ["make_job", "resubmit", "submit_command", "submit_job", "submit_run"]
 
@@ -94,7 +96,8 @@ def _make_folders(recipe: Recipe, spec: JobSpec, script: str) -> None:
     for number, folder in enumerate(spec.run_folders):
         run = recipe.run.model_copy(update={"seed": recipe.run.seed + number})
         open_run(recipe.model_copy(update={"run": run}), spec.cluster, folder)
-        write_text(folder / script_name, script, is_private=has_secret(spec.variables))
+        is_private = has_secret(spec.variables) or may_hold_secret(script)
+        write_text(folder / script_name, script, is_private=is_private)
 
 
 def resubmit(folder: Path) -> None:
@@ -106,13 +109,24 @@ def resubmit(folder: Path) -> None:
     script, runs = script_to_resume(folder)
     recipe, cluster = load_run(folder / CONFIG_FILE)
     scheduler = scheduler_of(cluster.scheduler.kind)
-    command = f"{scheduler.submit} {shlex.quote(str(script))}"
+    command = " ".join([scheduler.submit, *_without_bad_hosts(cluster, scheduler, runs), shlex.quote(str(script))])
     if cluster.scheduler.kind == "none":
         job_id = _in_background(command, script.parent / "job.log")
     else:
         job_id = _hand_over(scheduler, command)
     record_job(runs, job_id, script)
     sys.stdout.write(_summary(make_job(recipe, cluster, (), tuple(runs)), scheduler, job_id))
+
+
+def _without_bad_hosts(cluster: Cluster, scheduler: JobScheduler, runs: Sequence[Path]) -> list[str]:
+    """Return the option that keeps the job off hosts that failed twice and off those that the cluster file names."""
+    hosts = sorted({host for run in runs for host in left_out(run)})
+    if not hosts or not scheduler.without:
+        return []
+    option = scheduler.without.format(hosts="")
+    named = [word.removeprefix(option) for word in cluster.scheduler.resources if word.startswith(option)]
+    sys.stderr.write(f"the job leaves out {', '.join(hosts)}, where ranks failed twice\n")
+    return [shlex.quote(scheduler.without.format(hosts=",".join([*named, *hosts])))]
 
 
 def _start_on_hosts(spec: JobSpec) -> str:

@@ -220,7 +220,7 @@ def test_a_signal_is_passed_on_to_the_rank_whose_status_is_kept(
 def test_a_rank_of_horovodrun_is_told_to_stop_by_a_file(tmp_path: Path) -> None:
     script = "trap 'exit 76' TERM; touch $0/ready; while true; do sleep 0.05; done"
     variables = {"PATH": os.environ["PATH"], "HOROVOD_RANK": "0", "HOROVOD_SIZE": "1", "HOROVOD_LOCAL_RANK": "0"}
-    command = [ROOT / "launch" / "rank.sh", "bash", "-c", script, tmp_path]
+    command = [str(ROOT / "launch" / "rank.sh"), "bash", "-c", script, str(tmp_path)]
     with subprocess.Popen(command, env=variables, stderr=subprocess.DEVNULL) as process:
         while not (tmp_path / "ready").exists():
             time.sleep(0.01)

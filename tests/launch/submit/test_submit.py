@@ -119,15 +119,18 @@ def test_a_scheduler_that_is_not_here_is_refused_before_a_folder_is_made(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    "setting", ["cluster.environment={MY_TOKEN: a}", "cluster.scheduler.setup=['export WANDB_API_KEY=abc']"]
+)
 def test_a_job_script_and_a_config_with_a_secret_are_readable_by_their_owner_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sbatch").write_text("#!/bin/sh\necho 7\n", encoding="utf-8")
     (tmp_path / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr("launch.run._pack_built_in", lambda *_: None)
     words = [*_SLURM, *_LIMIT, *_SRUN, "--run-dir", str(tmp_path / "run")]
-    assert main(["submit", "digits", "--cluster", "laptop", *words, "--set", "cluster.environment={MY_TOKEN: a}"]) == 0
+    assert main(["submit", "digits", "--cluster", "laptop", *words, "--set", setting]) == 0
     for name in ("config.yaml", "job.sh"):
         assert (tmp_path / "run" / name).stat().st_mode & 0o777 == 0o600, name
 

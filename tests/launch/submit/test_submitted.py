@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from launch.submit.__main__ import main
+from logs.attempts import Attempt
 from logs.checkpoints import SavedState, write
 from logs.claims import release, take
 from logs.folder import Summary, write_summary
 
 _CLIENTS = {
-    "sbatch": "echo $(($(cat job) + 1)) | tee job.new; mv job.new job",
+    "sbatch": "echo $* >asked; echo $(($(cat job) + 1)) | tee job.new; mv job.new job",
     "squeue": 'echo "$1 pending"',
     "scancel": '[ "$1" != 9 ] || { echo "Invalid job id" >&2; exit 1; }; echo "$1" >cancelled',
 }
@@ -74,6 +77,19 @@ def test_a_run_that_failed_is_submitted_again_and_one_that_goes_on_or_ended_is_n
     write_summary(run, Summary("digits", "success", steps=38))
     assert main(["submit", "--resume", str(run)]) == 2
     assert "the run in it has ended, success after step 38" in capsys.readouterr().err
+
+
+def test_a_run_that_is_submitted_again_keeps_off_the_nodes_that_failed_twice(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = (run / "config.yaml").read_text(encoding="utf-8")
+    assert "resources: []" in config
+    (run / "config.yaml").write_text(config.replace("resources: []", "resources: ['--exclude=old']"), encoding="utf-8")
+    row = Attempt("now", "failed", "rank 1 was killed", "beta", 0, 3, goes_on=True, leaves_out=["beta"])
+    (run / "attempts.jsonl").write_text(json.dumps(asdict(row)) + "\n", encoding="utf-8")
+    assert main(["submit", "--resume", str(run)]) == 0
+    assert (run.parent / "asked").read_text(encoding="utf-8") == f"--parsable --exclude=old,beta {run}/job.sh\n"
+    assert "the job leaves out beta, where ranks failed twice" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
