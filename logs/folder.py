@@ -45,6 +45,7 @@ class Summary:
         images_per_s: Training images a second over all ranks, without evaluations.
         input_wait_fraction: Share of the steps' time in which ranks waited for images.
         comm_exposed_fraction: Share of the communication time that did not overlap with computing.
+        checkpoint_s: Seconds for which training waited for checkpoints, within ``run_s``.
         failure: Why an aborted run ended.
         slowest_rank: The rank that computes longest; None with a single rank, or if no step was measured.
         rank_excess: By what share the slowest rank computes longer than the median rank.
@@ -71,6 +72,7 @@ class Summary:
     images_per_s: float | None = None
     input_wait_fraction: float | None = None
     comm_exposed_fraction: float | None = None
+    checkpoint_s: float | None = None
     weights_checksum: str | None = None
     seed: int | None = None
     failure: str | None = None

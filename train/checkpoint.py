@@ -7,6 +7,7 @@ and no code uses a framework's or NumPy's global generators. DALI's streams have
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -118,6 +119,7 @@ class Checkpoints:
         saved: Position of the last checkpoint; at first the position where the run began.
         on_save: Called before a checkpoint is collected, which may take long.
         changes: What differs from the settings with which the run was begun.
+        stall_s: Seconds for which training has waited for periodic checkpoints.
     """
 
     engine: Engine
@@ -130,12 +132,15 @@ class Checkpoints:
     saved: Position
     on_save: Callable[[], object]
     changes: tuple[str, ...] = ()
+    stall_s: float = 0.0
 
     def evaluated(self, source: TrainingSource, at: Position) -> None:
         """Keep the state if a checkpoint is due. If the state cannot be written, the run goes on without it."""
         if self.every_epochs is None or at.epoch - self.saved.epoch < self.every_epochs:
             return
+        begin = time.perf_counter()
         self._save(at, source.state(), has_common_statistics=True)
+        self.stall_s += time.perf_counter() - begin
 
     def stopped(self, source: TrainingSource, at: Position) -> None:
         """Keep the state in the middle of an epoch or after one; all ranks wait until it is on the disk.

@@ -269,7 +269,7 @@ class _Training:
         write_json(self.folder / RANKS_FILE, {"ranks": ranks})
         slowest, excess = slowest_rank(ranks)
         summary = _summary(self.rank.recipe, self.rank.plan, result, clock, init_s, final_checksum)
-        summary = replace(summary, slowest_rank=slowest, rank_excess=excess)
+        summary = replace(summary, slowest_rank=slowest, rank_excess=excess, checkpoint_s=self.checkpoints.stall_s)
         summary = replace(summary, is_rehearsal=self.rank.cluster.rehearsal is not None)
         resumed, changes = self.origin.resumed_from_step, list(self.origin.changes) or None
         write_summary(self.folder, replace(summary, resumed_from_step=resumed, changes=changes))

@@ -12,6 +12,7 @@ from typing import Any
 from logs.judge.eligible import impossible_times
 from logs.judge.explain import explain
 from logs.metrics import METRICS_FILE
+from logs.read.lines import to_number
 from logs.read.record import IMAGENET_IMAGES
 from logs.show.reported_run import ReportedRun
 
@@ -25,6 +26,8 @@ _SILENT_S = 600.0
 _REHEARSED = (
     "This run is a rehearsal and no result: ranks waited instead of computing, and the accuracies are invented."
 )
+_LEAST_STALL_S = 0.01
+"""A shorter wait for checkpoints is not told."""
 _UNLIKE = 0.01
 """A number of training images that is further from ImageNet's is not ImageNet's."""
 
@@ -150,6 +153,8 @@ def notes_of(run: ReportedRun) -> list[str]:
         notes.append(f"No images/s: {record.no_rate_because}.")
     if record.attempts > 1:
         notes.append(f"The run was stopped and resumed: {record.attempts} attempts.")
+    if (stall_s := to_number(run.summary.get("checkpoint_s"))) is not None and stall_s >= _LEAST_STALL_S:
+        notes.append(f"Training waited {stall_s:.2f} s for checkpoints.")
     notes += [f"Attempt {number} {each.words}." for number, each in enumerate(run.restarts, start=1)]
     notes += _about_images(run)
     if record.division == "open":

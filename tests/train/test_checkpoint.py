@@ -181,12 +181,15 @@ def test_a_disk_in_trouble_costs_one_checkpoint_and_ends_a_stop(
     checkpoints, _ = _checkpoints(folder, every=1, writer=writer)
     folder.rmdir()
     checkpoints.evaluated(cast(Any, Parts()), Position(2, 19))
+    stall_s = checkpoints.stall_s
+    assert stall_s > 0
     assert writer._pending is not None
     assert isinstance(writer._pending.exception(), UserError)
     folder.mkdir()
     checkpoints.evaluated(cast(Any, Parts()), Position(3, 38))
     writer.wait()
     assert _steps(folder) == [38], "written although the one before was not"
+    assert checkpoints.stall_s > stall_s
     shutil.rmtree(folder)
     checkpoints.finished(Position(13, 225))
     first, last = caplog.messages

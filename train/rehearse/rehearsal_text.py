@@ -111,6 +111,7 @@ def comparison_text(folder: Path, cluster: Cluster, described: StepTime) -> str:
         f"half an interval of Horovod's negotiation: {steps.verdict}",
         f"processors: {100 * steps.busy:.0f} % busy, with ranks {1e3 * steps.cpu_s:.1f} ms a rank and step",
         *_stragglers(summary),
+        f"checkpoints: training waited {summary.checkpoint_s or 0:.2f} s for them",
         f"start-up of rank 0: {_startup(folder)}",
         f"predicted for the described machine: {1e3 * described.total_s:.1f} ms a step, of which compute "
         f"{1e3 * described.compute_s:.1f} and exposed communication {1e3 * described.exposed_s:.1f}",

@@ -68,6 +68,11 @@ def test_a_resumed_run_says_how_often_it_was_started() -> None:
     assert not any("logged init_start" in note for note in notes_of(run))
 
 
+def test_a_wait_for_checkpoints_is_told_if_it_is_one() -> None:
+    told = [notes_of(replace(_run(), summary={"checkpoint_s": value})) for value in (0.26, 0.001, None, "x")]
+    assert ["Training waited 0.26 s for checkpoints." in notes for notes in told] == [True, False, False, False]
+
+
 def test_headings_name_recipe_cluster_and_date() -> None:
     own = _run(settings={"recipe.name": "digits", "cluster.name": "laptop"})
     assert heading([own]) == "digits on laptop, 21 September 2026"

@@ -93,7 +93,7 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
     cluster = cluster.model_copy(update={"rehearsal": Rehearsal(waits=waits, speed=2.0)})
     summary = Summary(
         "digits", "success", steps=50, world_size=8, global_batch_size=640, images_per_s=16000.0,
-        comm_exposed_fraction=0.05, slowest_rank=3, rank_excess=0.123,
+        comm_exposed_fraction=0.05, slowest_rank=3, rank_excess=0.123, checkpoint_s=0.25,
     )  # fmt: skip
     write_summary(tmp_path, summary)
     (tmp_path / "usage.json").write_text(json.dumps({"cpu_s": [0.5] * 7 + [0.9]}), encoding="utf-8")
@@ -106,11 +106,12 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
     assert astuple(steps) == pytest.approx((8, 0.04, 0.04, 0.002, 0.5, 4.4 / 8 / 50))
     alone = replace(summary, world_size=1, rank_excess=None, comm_exposed_fraction=None)
     text = comparison_text(tmp_path, cluster, DESCRIBED).splitlines()
-    assert text[:6] == [
+    assert text[:7] == [
         "rehearsed: 50 steps of 40.0 ms on 8 ranks of this machine: waits 40.0 ms, exposed communication 2.0 ms",
         "predicted for these ranks: 42.0 ms, of which 2.0 are half an interval of Horovod's negotiation: agree",
         "processors: 50 % busy, with ranks 11.0 ms a rank and step",
         "slowest rank: 3, 12 % longer than the median rank",
+        "checkpoints: training waited 0.25 s for them",
         "start-up of rank 0: 4.3 s, longest network 3.6, pipelines 2.6, weights 1.6, servers 0.6",
         "predicted for the described machine: 63.0 ms a step, of which compute 30.0 and exposed communication 5.0",
     ]
