@@ -6,6 +6,7 @@ import pytest
 
 from configs import registry
 from configs.errors import ConfigError
+from configs.networks import IMAGE_SIZES
 from configs.registry import ENGINES, installed_engine, require_engine
 
 
@@ -31,3 +32,18 @@ def test_an_engine_that_is_not_installed_is_refused_with_both_remedies(monkeypat
     _only(monkeypatch)
     with pytest.raises(ConfigError, match="allowed: none in this environment"):
         require_engine(next(iter(ENGINES)))
+
+
+def test_each_engine_computes_in_these_types_and_layouts() -> None:
+    told = {
+        name: (entry.precisions, entry.cpu_precisions, entry.layouts, entry.cpu_layouts)
+        for name, entry in ENGINES.items() if entry.computes
+    }  # fmt: skip
+    both = ("NCHW", "NHWC")
+    assert told["mxnet"] == (("float32", "float16"), ("float32",), both, ("NCHW",))
+    assert told["torch"] == (("float32", "float16", "bfloat16"), ("float32", "bfloat16"), both, both)
+
+
+@pytest.mark.parametrize("depth", [18, 34, 50, 101, 152])
+def test_residual_networks_take_images_of_8_to_1024_pixels(depth: int) -> None:
+    assert IMAGE_SIZES[f"resnet{depth}"] == (8, 1024)

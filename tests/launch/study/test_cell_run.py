@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from configs.errors import UserError
-from configs.load import dump, load_both
+from configs.load import dump, load_both, load_cluster
 from configs.schema import Cluster, Recipe
 from configs.study import Study
 from configs.validate import validate
 from launch.study.accuracy_runs import run_accuracy
 from launch.study.cell_run import CellRun
 from launch.study.runner import run_study
-from launch.study.scaling_runs import run_scaling
+from launch.study.scaling_runs import _has_cores, run_scaling
 from logs.folder import Summary, write_summary
 from tests.configs.test_scaling_study import scaling_study
 from tests.launch.study.test_runner import _Number, _Numbers
@@ -126,3 +126,10 @@ def test_a_cell_is_measured_if_there_is_a_core_for_each_thread(
     )  # fmt: skip
     assert run_scaling(study, tmp_path / "runs", tmp_path, is_dry_run=True, starter=Starter()) == 0
     assert word in capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.parametrize(("ranks", "fits"), [(15, True), (16, True), (17, False)])
+def test_a_cell_fits_a_cluster_that_has_a_gpu_for_each_rank(ranks: int, fits: bool) -> None:
+    place = load_cluster("dgx-a100", ["cluster.num_nodes=2", "cluster.launcher=srun"])
+    cluster = place.model_copy(update={"num_nodes": 1, "ranks_per_node": ranks})
+    assert _has_cores(cluster, place) == fits

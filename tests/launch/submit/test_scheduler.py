@@ -45,3 +45,21 @@ def test_schedulers_can_be_told_apart_by_the_variables_of_their_jobs() -> None:
     variables = [scheduler.job_variable for scheduler in all_schedulers() if scheduler.job_variable]
     assert {"LSB_JOBID", "PBS_NODEFILE", "PE_HOSTFILE", "SLURM_JOB_ID"} <= set(variables)
     assert len(set(variables)) == len(variables)
+
+
+@pytest.mark.parametrize(
+    ("kind", "submit", "watch", "cancel", "interactive"),
+    [
+        ("slurm", "sbatch --parsable", "squeue --jobs=7", "scancel 7", "salloc"),
+        ("gridengine", "qsub -terse", "qstat -j 7", "qdel 7", "qrsh"),
+        ("pbs", "qsub", "qstat -f 7", "qdel 7", "qsub -I"),
+        ("lsf", "bsub <", "bjobs -l 7", "bkill 7", "bsub -I"),
+        ("kubernetes", "kubectl create -o name -f", "kubectl get 7", "kubectl delete 7", ""),
+    ],
+)
+def test_the_commands_of_a_scheduler_are_those_of_its_manual(
+    kind: str, submit: str, watch: str, cancel: str, interactive: str
+) -> None:
+    scheduler = scheduler_of(kind)
+    assert (scheduler.submit, scheduler.interactive) == (submit, interactive)
+    assert (scheduler.watch.format(job=7), scheduler.cancel.format(job=7)) == (watch, cancel)

@@ -33,6 +33,7 @@ def test_a_growing_file_is_read_from_the_end_of_the_last_complete_line(tmp_path:
     path.write_text(row(7))
     follower.update()
     assert follower.last["interval"]["step"] == 7
+    assert "evaluation" not in follower.last, "the run began anew"
 
 
 def test_a_run_is_followed_to_its_end_and_decides_the_exit_status(tmp_path: Path) -> None:

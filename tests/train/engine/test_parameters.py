@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
+from configs.load import ROOT, load_both
 from configs.schema import EngineSettings, Loss, Model
 from tests.engines import cpu_engine
+from train.engine import build
 from train.engine.init import initial_weights
 from train.engine.mxnet.network import TrainedNetwork
 from train.engine.parameters import load_parameters
@@ -104,3 +106,19 @@ def test_what_does_not_fit_is_one_line(
     with pytest.raises(UserError, match=message) as caught:
         load_parameters(trained[0], table, initial_weights(table, model, seed=1), cpu_engine().read_parameters)
     assert "\n" not in str(caught.value)
+
+
+def test_a_relative_folder_of_parameters_is_below_the_program_wherever_it_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+    monkeypatch.chdir(tmp_path)
+
+    def load(path: Path, *_: object) -> dict[str, Any]:
+        asked.append(path)
+        return {}
+
+    monkeypatch.setattr(build, "load_parameters", load)
+    recipe, cluster = load_both("digits", "laptop", ["model.parameters=own/a.params", "cluster.paths.data=runs/data"])
+    build._first_weights(cpu_engine(), recipe, cluster, build_network("resnet8", num_classes=10, image_size=32))
+    assert asked == [ROOT / "runs/data/own/a.params"]

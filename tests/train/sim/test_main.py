@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from train.sim.__main__ import main
+from configs.errors import ConfigError
+from train.sim.__main__ import _parser, main
+from train.sim.constants import load_calibration
+from train.sim.option_checks import check_options
+from train.sim.output.columns import table
+from train.sim.output.forecast_text import _BASES, _LACKS
 
 EXCERPT = Path(__file__).with_name("points.csv")
 RECORD = ["abci-b86016", "--cluster", "abci-v100", "--round", "0.6", "--as-recorded"]
@@ -232,3 +237,44 @@ def test_ctrl_c_ends_with_the_status_of_a_signal(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("train.sim.simulate.answer", interrupted)
     assert main(["simulate", *RECORD]) == 130
+
+
+def test_numbers_stand_to_the_right_and_words_to_the_left() -> None:
+    rows = [["a", 1.0, "x1", 1234567.8], ["bcd", 12.5, "2", -0.000123]]
+    assert table(rows, ["name", "n", "mixed", "wide number"]).splitlines() == [
+        "name     n  mixed  wide number",
+        "a        1  x1       1,234,568",
+        "bcd   12.5  2        -0.000123",
+    ]
+
+
+def test_a_price_may_be_nothing_but_not_less() -> None:
+    options = _parser().parse_args(["digits", "--price", "0"])
+    check_options(options)
+    for price in (-0.01, float("nan"), float("inf")):
+        options.price = price
+        with pytest.raises(ConfigError, match="--price: got"):
+            check_options(options)
+
+
+def test_an_error_is_positive_where_the_prediction_is_too_high(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = answer(capsys, "--validate", str(EXCERPT)).split("\n\n")[0].splitlines()
+    assert lines[0].split()[-4:] == ["measured", "predicted", "error", "%"]
+    for line in lines[1:]:
+        measured, predicted, error = line.split()[-3:]
+        assert float(error) == pytest.approx(100 * (float(predicted) / float(measured) - 1), abs=0.6), line
+
+
+def test_collectives_are_in_milliseconds(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(answer(capsys, *RECORD, "--collectives", "--json"))
+    heads, *lines = answer(capsys, *RECORD, "--collectives").splitlines()
+    names = [name for name in rows[0] if name not in ("ranks", "bytes", "best")]
+    assert heads.split() == ["ranks", "bytes", "best", *(word for name in names for word in (name, "ms"))]
+    for row, line in zip(rows, lines, strict=True):
+        assert line.split()[3:] == [f"{1e3 * row[name]:.3f}" for name in names]
+
+
+def test_every_width_of_an_interval_is_explained() -> None:
+    assert {*load_calibration().half_widths, "measured"} == {*_BASES, *_LACKS}
+    said = {"own kernels": "usual programs", "float32": "float32 programs", "another network": "other networks"}
+    assert all(words in _LACKS[name] for name, words in said.items())

@@ -14,7 +14,7 @@ from train.sim.collectives import allreduce
 from train.sim.constants import Constants
 from train.sim.hardware import Machine, find_accelerator
 from train.sim.roofline import kernel_times, tabulate
-from train.sim.step_time import Software, StepModel
+from train.sim.step_time import Software, StepModel, step_model
 
 MODEL = StepModel(build_network("resnet50", num_classes=1000, image_size=224))
 V100 = find_accelerator("V100-SXM2-16GB")
@@ -125,3 +125,20 @@ def test_the_slowest_of_p_ranks_is_late_by_the_extreme_value_law() -> None:
     constants = CONSTANTS.replaced(straggler=0.02)
     step = MODEL.time_step(machine(1040), 52, constants, Software())
     assert step.straggler_s == pytest.approx(0.02 * math.sqrt(2 * math.log(1040)) * step.compute_s)
+
+
+def test_the_first_convolution_has_as_many_products_as_the_images_have_channels() -> None:
+    three, four = (step_model("resnet50", 1000, 224, channels).forward for channels in (3, 4))
+    assert four.flops[0] == pytest.approx(three.flops[0] * 4 / 3)
+    assert list(four.flops[1:]) == list(three.flops[1:])
+
+
+def test_small_filters_of_stride_one_spare_products_without_matrix_units() -> None:
+    model = step_model("resnet50")
+    for table in (model.forward, model.backward):
+        for number, index in enumerate(table.layer):
+            layer = model.network.layers[int(index)]
+            spared = 36 / 16 if (layer.kind, layer.kernel, layer.stride) == ("conv", 3, 1) else 1.0
+            if table.flops[number]:
+                assert table.flops[number] == 2.0 * layer.macs
+                assert table.plain_flops[number] == pytest.approx(table.flops[number] / spared)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from statistics import mean
+
+import mlperf_logging
 import pytest
 
-from train.sim.convergence import epochs_to_target
+from train.sim.convergence import _REFERENCE, epochs_to_target
 from train.sim.startup_time import predict_startup
 from train.sim.time_to_train import run_time
 
@@ -56,3 +61,16 @@ def test_start_up_of_the_record_and_what_seeding_and_overlap_save() -> None:
     assert predict_startup(2048, seeded=False).total_s > best.total_s + 3
     assert predict_startup(1, seeded=False).weights_s == 0
     assert predict_startup(1).total_s == pytest.approx(8.0 + 3.6 + 0.25 + 0.5)
+
+
+def test_the_epochs_of_each_batch_are_those_of_the_official_reference_runs() -> None:
+    folder = Path(mlperf_logging.__file__).parent / "rcp_checker"
+    measured: dict[int, list[float]] = {}
+    for file in folder.glob("training_*/rcps_resnet.json"):
+        for point in json.loads(file.read_text(encoding="utf-8")).values():
+            kept = sorted(point["Epochs to converge"])[1:-1]
+            measured.setdefault(point["BS"], []).append(mean(kept))
+    submitted = {16384: 47, 86016: 90}  # round 2.1; the 2019 record
+    assert set(_REFERENCE) - set(submitted) <= set(measured)
+    for batch, epochs in _REFERENCE.items():
+        assert min(abs(epochs - each) for each in measured.get(batch, [submitted.get(batch, 0)])) < 0.2, batch

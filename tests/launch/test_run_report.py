@@ -1,0 +1,56 @@
+"""The lines that a run ends with: every figure in its unit, and of a failed check the first complaint."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.run import _report
+from logs.attempts import ATTEMPTS_FILE
+from logs.folder import Summary
+from logs.judge.compliance import Verdict
+
+SUMMARY = Summary(
+    "digits", "success", top1=0.98333, target=0.97, epochs=8, steps=150, world_size=2, init_s=3.25, run_s=12.34,
+    images_per_s=1234.56, input_wait_fraction=0.0123, comm_exposed_fraction=0.21, resumed_from_step=19,
+    changes=["4 ranks instead of 2"], rcp={"words": "normal: 36 epochs"},
+)  # fmt: skip
+VERDICTS = {
+    "4.0.0": Verdict("4.0.0", passed=True, messages=()),
+    "0.6.0": Verdict("0.6.0", passed=False, messages=("No log lines detected", "second")),
+}
+
+
+def test_a_run_ends_with_its_figures_and_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs" / "one"
+    folder.mkdir(parents=True)
+    attempt = {"time": "t", "outcome": "lost", "cause": "gone", "host": None, "from_step": 0, "kept_step": 19}
+    (folder / ATTEMPTS_FILE).write_text(json.dumps(attempt | {"goes_on": True}) + "\n", encoding="utf-8")
+    assert _report(folder, SUMMARY, VERDICTS).splitlines() == [
+        "digits: success",
+        "  top-1 0.9833 (target 0.97) after epoch 8, step 150",
+        "  resumed from step 19: not for submission; times and rates are of the last part",
+        "  resumed with 4 ranks instead of 2",
+        "  an attempt lost: gone; from step 0, kept step 19, went on by itself",
+        "  12.3 s of training, 3.2 s of start-up, 1,234.6 images/s on 2 ranks",
+        "  waiting for input 1.2% of a step, communication exposed 21.0%",
+        "  reference convergence: normal: 36 epochs",
+        "  MLPerf training 4.0.0 log check: passes",
+        "  MLPerf training 0.6.0 log check: fails: the file contains no MLPerf event, or none in the format of this "
+        "ruleset; give the log of a run, or another --ruleset",
+        "  runs/one",
+    ]
+
+
+def test_what_was_not_measured_is_left_out_and_a_rehearsal_has_no_verdict(tmp_path: Path) -> None:
+    bare = Summary("digits", "aborted", failure="rank 1 was killed", is_rehearsal=True)
+    assert _report(tmp_path, bare, VERDICTS).splitlines() == [
+        "digits: aborted (rehearsal: nothing was trained, accuracies are invented): rank 1 was killed",
+        f"  {tmp_path}",
+    ]
+    labels = replace(bare, mean_auc=0.75, epochs=3, steps=9, is_rehearsal=False)
+    assert "  mean ROC-AUC 0.7500 after epoch 3, step 9" in _report(tmp_path, labels, {}).splitlines()
