@@ -13,8 +13,9 @@ import logging
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 from configs.arguments import Parser
 from configs.errors import UserError, nearest
@@ -70,9 +71,16 @@ def _parser() -> Parser:
     for name, bench in BENCHES.items():
         verb = verbs.add_parser(name, help=bench.question, description=f"Measures {bench.question}.")
         bench.add_options(verb)
+        if bench.only_here:
+            verb.add_argument("--cluster", type=partial(_refuse_cluster, name), help=argparse.SUPPRESS)
         verb.add_argument("--json", action="store_true", help="print JSON instead of the table")
         verb.add_argument("--output", metavar="FILE", type=Path, help="JSON file (default: runs/bench/NAME-TIME.json)")
     return parser
+
+
+def _refuse_cluster(name: str, _: str) -> NoReturn:
+    others = ", ".join(other for other, bench in BENCHES.items() if not bench.only_here)
+    raise argparse.ArgumentTypeError(f"bench {name} takes none, because {BENCHES[name].only_here}; others do: {others}")
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from configs.errors import UserError
 from configs.load import ROOT, load_cluster
 from configs.programs import Program, command_of
 from configs.schema import Cluster
-from train.bench.launching import run_ranks
+from train.bench.launching import is_local_cpu, run_ranks
 from train.bench.measure import BenchRow, Report, make_report, summarize
 from train.bench.samples import read_samples
 from train.sim.collectives import allreduce
@@ -35,8 +35,7 @@ def measure(options: argparse.Namespace) -> Report:
     """See `Bench`."""
     sizes = [_bytes_of(size) for size in options.sizes]
     base = load_cluster(options.cluster, options.overrides)
-    is_local = base.launcher == "local" and base.device == "cpu"
-    counts = options.ranks or (_LOCAL_RANKS if is_local else (base.world_size,))
+    counts = options.ranks or (_LOCAL_RANKS if is_local_cpu(base) else (base.world_size,))
     rows: list[BenchRow] = []
     notes = [
         "allreduce_ms: of the slowest rank, from the moment at which all ranks have met; float32, summed",

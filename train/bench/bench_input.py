@@ -40,7 +40,7 @@ def measure(options: argparse.Namespace) -> Report:
         "data.eval_resize=null",
         f"run.max_steps={options.steps}",
     ]
-    recipe, cluster = load_both("imagenet-smoke", "laptop", overrides)
+    recipe, cluster = load_both("imagenet-smoke", options.cluster, [*overrides, *options.overrides])
     folder = pack_dataset(recipe, cluster)
     announce = logging.getLogger(__name__).info
     training = []
@@ -66,7 +66,7 @@ def measure(options: argparse.Namespace) -> Report:
         f"{_TRAIN} generated JPEGs of about 500 x 400 px; random crop, resize to {options.image_size} px, flip, "
         f"normalise, batches of {BATCH_SIZE} in memory; one worker thread",
         "images_per_core_s: per second of processor time of all threads; images_per_s: per second of elapsed time",
-        "training: real runs of two ranks; input_wait_fraction as in summary.json of every run",
+        f"training: real runs of {cluster.world_size} ranks; input_wait_fraction as in summary.json of every run",
     ]
     return make_report([*rows, *training], notes)
 

@@ -9,7 +9,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["BENCHES", "STEP_CASES", "BenchEntry"]
+__all__ = ["BENCHES", "CLUSTER_CASES", "STEP_CASES", "BenchEntry"]
 
 STEP_CASES = (
     "resnet50:64:16:2x1",
@@ -21,6 +21,8 @@ STEP_CASES = (
     "resnet20:32:32:2x1",
 )
 """What ``bench step`` measures by default, as network:pixels:batch a rank:ranks x threads of each."""
+CLUSTER_CASES = ("resnet50:224:32", "resnet50:224:128")
+"""What it measures on another cluster than ``laptop``."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +34,18 @@ class BenchEntry:
         module: The module with the function ``measure(options)``, which returns a `train.bench.measure.Report`.
         add_options: Adds the options. The defaults answer the question in under five minutes on two cores.
         needs_mxnet: Whether the question is about MXNet, so that an environment without MXNet cannot answer it.
+        only_here: Why the bench takes no ``--cluster``; empty if it takes one.
     """
 
     question: str
     module: str
     add_options: Callable[[ArgumentParser], None]
     needs_mxnet: bool = False
+    only_here: str = ""
 
 
-def _allreduce_options(parser: ArgumentParser) -> None:
+def _place_options(parser: ArgumentParser) -> None:
+    """Add the options that say where to measure."""
     add = parser.add_argument
     add("--cluster", metavar="C", default="laptop", help="a name in configs/clusters or a YAML file (default: laptop)")
     add(
@@ -51,6 +56,11 @@ def _allreduce_options(parser: ArgumentParser) -> None:
         default=[],
         help="change a value of the cluster (cluster.num_nodes=2); repeatable",
     )
+
+
+def _allreduce_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    _place_options(parser)
     add(
         "--sizes",
         metavar="SIZE",
@@ -77,6 +87,7 @@ def _epoch_options(parser: ArgumentParser) -> None:
 
 def _input_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
+    _place_options(parser)
     add("--rounds", metavar="N", type=int, default=5, help="rounds that count (default: %(default)s)")
     add("--image-size", metavar="PX", type=int, default=224, help="side of a crop (default: %(default)s)")
     add("--batches", metavar="N", type=int, default=24, help="batches of 16 images in a round (default: %(default)s)")
@@ -85,6 +96,7 @@ def _input_options(parser: ArgumentParser) -> None:
 
 def _overlap_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
+    _place_options(parser)
     add("--model", default="resnet18", help="a network of train.networks.arch (default: %(default)s)")
     add("--image-size", metavar="PX", type=int, default=64, help="side of an image (default: %(default)s)")
     add("--batch", metavar="N", type=int, default=16, help="images a rank (default: %(default)s)")
@@ -94,9 +106,8 @@ def _overlap_options(parser: ArgumentParser) -> None:
         "--links",
         metavar="GBPS",
         nargs="*",
-        default=["doubling", "1", "10"],
         help="Gb/s in each direction; doubling is the speed at which communication after backward makes a step take "
-        "twice as long (default: doubling 1 10)",
+        "twice as long (default: doubling 1 10; on a cluster that is not one machine's CPU, its own network alone)",
     )
     add("--no-sweep", action="store_true", help="measure the links only, without the other settings")
 
@@ -115,20 +126,22 @@ def _peers_options(parser: ArgumentParser) -> None:
 
 def _startup_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
+    _place_options(parser)
     add("--rounds", metavar="N", type=int, default=3, help="rounds that count (default: %(default)s)")
     add("--image-size", metavar="PX", type=int, default=64, help="side of an image (default: %(default)s)")
     add("--batch-size", metavar="B", type=int, default=8, help="images a rank (default: %(default)s)")
-    add("--ranks", metavar="R", type=int, default=2, help="ranks on this machine (default: %(default)s)")
+    add("--ranks", metavar="R", type=int, help="ranks on each machine (default: the cluster's; 2 on laptop)")
 
 
 def _step_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
+    _place_options(parser)
     add(
         "--cases",
         metavar="CASE",
         nargs="+",
-        default=STEP_CASES,
-        help="network:pixels:batch a rank:ranks x threads of each, for example resnet50:64:16:2x1",
+        help="network:pixels:batch a rank, on the cluster's ranks; or with :ranks of each machine x threads of each "
+        f"(default: {STEP_CASES[0]} and others; on other clusters {' '.join(CLUSTER_CASES)})",
     )
     add("--rounds", metavar="N", type=int, default=2, help="starts of each case (default: %(default)s)")
     add("--seconds", metavar="S", type=float, default=4, help="seconds of each start (default: %(default)s)")
@@ -145,6 +158,7 @@ BENCHES: dict[str, BenchEntry] = {
         "train.bench.bench_epoch",
         _epoch_options,
         needs_mxnet=True,
+        only_here="the gaps between epochs are those of Python on one machine",
     ),
     "input": BenchEntry(
         "images a second and core of the input pipeline, MXNet's reader and Pillow; the input's share of a step",
@@ -162,6 +176,7 @@ BENCHES: dict[str, BenchEntry] = {
         "training images/s beside Horovod's own MXNet example, PyTorch's DistributedDataParallel and DataParallel",
         "train.bench.bench_peers",
         _peers_options,
+        only_here="the other programs are started on this machine's CPU",
     ),
     "startup": BenchEntry(
         "seconds from the command to run_start, beside a script that imports, connects and loads one after another",

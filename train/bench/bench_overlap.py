@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from configs.errors import UserError
+from configs.load import load_cluster
 from configs.programs import Program, command_of
-from train.bench.launching import run_ranks
+from train.bench.launching import is_local_cpu, run_ranks
 from train.bench.measure import BenchRow, Figures, Report, make_report, summarize
 from train.bench.programs.overlap_ours import NONE, OVERLAPPED, SERIAL, Transfer
 from train.bench.samples import read_samples
@@ -28,36 +29,41 @@ _WARMUP = 1
 _BUCKETS = (256 << 10, 1 << 20, 4 << 20, 1 << 30)
 _DEFERRED = 0.3
 _SETTINGS = ("engine.update_groups=1", "engine.backward_bulk_nodes=15")
-"""Settings that are fixed when a process starts; each one replaces that of the laptop's cluster file."""
+"""Settings that are fixed when a process starts; each one replaces that of the cluster file."""
 
 
 @dataclass(frozen=True)
 class _LinkJob:
-    """A job of two ranks over one link, with one set of settings.
+    """A job over one link, with one set of settings.
 
     Attributes:
         options: The command line.
-        bits_per_s: Speed of the link in each direction; if None, the loopback interface as it is.
+        ranks: Number of ranks.
+        bits_per_s: Speed of the link in each direction; if None, the network as it is.
         settings: Overrides of the cluster, each ``cluster.key=value``.
     """
 
     options: argparse.Namespace
+    ranks: int
     bits_per_s: float | None = None
     settings: tuple[str, ...] = ()
 
     def run(self, transfers: Sequence[Transfer]) -> dict[Transfer, list[Figures]]:
-        """Measure all transfers in turn with one pair of ranks, and return the samples of each."""
+        """Measure all transfers in turn with one start of the ranks, and return the samples of each."""
         options = self.options
         logger.info("%s: %s", self.title, "; ".join(transfer.title for transfer in transfers))
         recipe = [
             f"model.name={options.model}",
             f"model.image_size={options.image_size}",
-            f"batch.global_size={2 * options.batch}",
+            f"batch.global_size={self.ranks * options.batch}",
         ]
-        words = [word for override in (*recipe, *self.settings) for word in ("--set", override)]
+        place = (*options.overrides, *self.settings)
+        words = ["--cluster", options.cluster]
+        words += [word for override in (*recipe, *place) for word in ("--set", override)]
         words += ["--rounds", str(options.rounds), "--steps", str(options.steps)]
         words += [transfer.name for transfer in transfers]
-        output = run_ranks(command_of(Program.OVERLAP_OURS, *words), overrides=(*self.settings, *self._link))
+        command = command_of(Program.OVERLAP_OURS, *words)
+        output = run_ranks(command, cluster=options.cluster, overrides=(*place, *self._link))
         return {Transfer.parse(name): samples for name, samples in read_samples(output).items()}
 
     @property
@@ -66,24 +72,33 @@ class _LinkJob:
 
     @property
     def title(self) -> str:
-        """Name the link, and the settings that differ from the laptop's cluster file."""
-        link = "loopback as it is" if self.bits_per_s is None else f"{self.bits_per_s / 1e9:.3g} Gb/s"
+        """Name the link, and the settings that differ from the cluster file."""
+        link = "network as it is" if self.bits_per_s is None else f"{self.bits_per_s / 1e9:.3g} Gb/s"
         return " ".join([link, *(setting.split(".", 2)[2] for setting in self.settings)])
 
 
 def measure(options: argparse.Namespace) -> Report:
     """See `Bench`."""
-    links = [_bits_per_s(link) for link in options.links]
+    cluster = load_cluster(options.cluster, options.overrides)
+    ranks = cluster.world_size
+    if ranks == 1:
+        raise UserError(f"--cluster: got {cluster.name} with one rank, which sends nothing; allowed: two ranks or more")
+    if options.links and not is_local_cpu(cluster):
+        raise UserError(
+            f"--links: got {' '.join(options.links)}, allowed: none on {cluster.name}, whose network is real"
+        )
+    usual = ("doubling", "1", "10") if is_local_cpu(cluster) else ()
+    links = [_bits_per_s(link) for link in (usual if options.links is None else options.links)]
     table = build_network(options.model, num_classes=1000, image_size=options.image_size)
     total_bytes = sum(gradient_bytes(table.parameters, 4))
     overlapped = Transfer(OVERLAPPED, _BUCKETS[1])
     deferring = replace(overlapped, deferred=_DEFERRED)
     transfers = (Transfer(NONE), Transfer(SERIAL, _BUCKETS[2]), overlapped, deferring)
-    rows, alone_s = _measure(_LinkJob(options), transfers[:3])
+    rows, alone_s = _measure(_LinkJob(options, ranks), transfers[:3])
     for link in links:
-        # In a ring of two ranks, each rank sends all gradients once. At the speed of `doubling`, that takes as long
-        # as a step without communication.
-        job = _LinkJob(options, link or 8 * total_bytes / alone_s)
+        # In a ring of n ranks, each rank sends 2 (n - 1) / n of the gradients' bytes. At the speed of `doubling`, that
+        # takes as long as a step without communication.
+        job = _LinkJob(options, ranks, link or 8 * total_bytes * 2 * (ranks - 1) / ranks / alone_s)
         if link is not None or options.no_sweep:
             rows += _measure(job, transfers)[0]
             continue
@@ -91,10 +106,10 @@ def measure(options: argparse.Namespace) -> Report:
         for setting in _SETTINGS:
             rows += _measure(replace(job, settings=(f"cluster.{setting}",)), transfers[:3])[0]
     notes = [
-        f"two ranks of one thread; {options.model} at {options.image_size} px, batch {options.batch}, gradients of "
+        f"{ranks} ranks; {options.model} at {options.image_size} px, batch {options.batch}, gradients of "
         f"{total_bytes / 1e6:.1f} MB",
         "a bucket is named by its largest size; the last layer goes first; settings beside the link replace those of "
-        "the laptop's cluster file",
+        "the cluster file",
         "exposed: the step minus the step without communication; hidden: the share of serial's exposed time that is "
         "not exposed",
     ]

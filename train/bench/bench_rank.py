@@ -88,9 +88,9 @@ class BenchRank:
         return max(self.parts.communicator.gather("took", round(1e9 * seconds))) / 1e9
 
 
-def open_rank(overrides: Sequence[str], recipe_name: str = "imagenet-smoke") -> BenchRank:
-    """Compose a rank of a recipe with ``overrides`` on the cluster ``laptop``, with one random batch."""
-    recipe, cluster = load_both(recipe_name, "laptop", overrides)
+def open_rank(overrides: Sequence[str], recipe_name: str = "imagenet-smoke", cluster_name: str = "laptop") -> BenchRank:
+    """Compose a rank of a recipe with ``overrides`` on a cluster, with one random batch."""
+    recipe, cluster = load_both(recipe_name, cluster_name, overrides)
     parts = compose(recipe, cluster, read_identity(os.environ), Ledger())
     size = parts.plan.per_rank_batch_size
     images = np.random.default_rng(0).standard_normal((size, *parts.model.network.image_shape), np.float32)

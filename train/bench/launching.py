@@ -13,10 +13,15 @@ from configs.registry import packing_words
 from configs.schema import Cluster, Recipe
 from train.bench.measure import MeasurementFailed
 
-__all__ = ["pack_dataset", "run", "run_ranks"]
+__all__ = ["is_local_cpu", "pack_dataset", "run", "run_ranks"]
 
 _TAIL_LINES = 12
 """Lines of a failed job's output that the message shows."""
+
+
+def is_local_cpu(cluster: Cluster) -> bool:
+    """Return whether a cluster is the CPU of one machine, whose ranks this program starts by itself."""
+    return cluster.launcher == "local" and cluster.device == "cpu"
 
 
 def run_ranks(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from logs.environment import environment
+from train.bench.samples import MeasurementFailed
 
 __all__ = ["BenchRow", "MeasurementFailed", "Report", "interleave", "make_report", "ratio_rows", "summarize"]
 
@@ -20,10 +21,6 @@ Figures = Mapping[str, float]
 
 _PACKAGES = ("horovod", "mxnet", "mxnet-cu112", "numpy", "nvidia-dali-cuda110", "pillow", "torch", "torchvision")
 _MACHINE = ("platform", "cpu", "cores", "usable_cores", "memory_bytes", "gpus")
-
-
-class MeasurementFailed(RuntimeError):
-    """A job that was to be measured failed; the text says which one and why."""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,16 @@ from collections.abc import Mapping, Sequence
 
 from train.rank.identity import Identity
 
-__all__ = ["read_samples", "write_samples"]
+__all__ = ["MeasurementFailed", "read_samples", "write_samples"]
+
+_TAIL_LINES = 12
+"""Lines of a job's output that a message shows."""
 
 _LINE_START = '{"alternative":'
+
+
+class MeasurementFailed(RuntimeError):
+    """A job that was to be measured failed; the text says which, with its last lines."""
 
 
 def write_samples(identity: Identity, alternative: str, samples: Sequence[Mapping[str, float]]) -> None:
@@ -24,6 +31,20 @@ def write_samples(identity: Identity, alternative: str, samples: Sequence[Mappin
 
 
 def read_samples(output: str) -> dict[str, list[Mapping[str, float]]]:
-    """Return alternative -> samples, from the lines of `write_samples` among all output of a job."""
-    lines = [json.loads(line) for line in output.splitlines() if line.startswith(_LINE_START)]
-    return {line["alternative"]: line["samples"] for line in lines}
+    """Return alternative -> samples, from the lines of `write_samples` among all output of a job.
+
+    Launchers put a rank's name before each line, such as ``[1,0]<stdout>:`` (horovodrun, mpirun).
+
+    Raises:
+        MeasurementFailed: The output has no samples.
+    """
+    found = {}
+    for line in output.splitlines():
+        _, start, rest = line.partition(_LINE_START)
+        if start:
+            told = json.loads(start + rest)
+            found[told["alternative"]] = told["samples"]
+    if not found:
+        tail = "\n".join(output.splitlines()[-_TAIL_LINES:])
+        raise MeasurementFailed(f"the ranks ended without a measurement:\n{tail}")
+    return found

@@ -14,7 +14,16 @@ from configs.load import ROOT
 from tests.train.bench import quick as quick_bench
 from train.bench.__main__ import main
 from train.bench.bench_options import BENCHES, BenchEntry
-from train.bench.measure import BenchRow, interleave
+from train.bench.measure import BenchRow, MeasurementFailed, interleave
+from train.bench.samples import read_samples
+
+
+def test_samples_are_found_behind_the_name_that_a_launcher_gives_a_rank() -> None:
+    line = '{"alternative": "step", "samples": [{"step_ms": 2.0}]}'
+    for output in (line, f"[1,0]<stdout>:{line}", f"a warning\n[1,0]<stdout>: {line}\n[1,1]<stdout>:more"):
+        assert read_samples(output) == {"step": [{"step_ms": 2.0}]}
+    with pytest.raises(MeasurementFailed, match="without a measurement:\nkilled"):
+        read_samples("killed\n")
 
 
 def test_alternatives_take_turns_and_warm_up_rounds_do_not_count() -> None:
@@ -95,7 +104,17 @@ def test_a_bench_that_does_not_exist_is_one_line(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "error: epcoh: no such bench; did you mean 'epoch'?\n"
 
 
-@pytest.mark.parametrize(("words", "expected"), [(["epoch", "--rouns", "1"], "--rounds"), ([], "NAME")])
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["epoch", "--rouns", "1"], "--rounds"),
+        ([], "NAME"),
+        (["peers", "--cluster", "laptop"], "others do: allreduce, input, overlap, startup, step"),
+        (["overlap", "--cluster", "abci-v100", "--links", "5"], "allowed: none on abci-v100"),
+        (["overlap", "--set", "cluster.ranks_per_node=1"], "allowed: two ranks or more"),
+        (["step", "--cluster", "laptpo"], "did you mean 'laptop'"),
+    ],
+)
 def test_a_wrong_argument_is_one_line(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *words]) == 2
     error = capsys.readouterr().err

@@ -103,12 +103,13 @@ class _TransferCommunicator(SingleProcess):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the milliseconds a step of each transfer, with one sample in each round."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cluster", default="laptop")
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     parser.add_argument("--rounds", type=int, required=True, help="rounds that count, after one that does not")
     parser.add_argument("--steps", type=int, required=True, help="steps of one sample")
     parser.add_argument("transfers", nargs="+", type=Transfer.parse)
     options = parser.parse_args(arguments)
-    rank = open_rank(options.overrides)
+    rank = open_rank(options.overrides, cluster_name=options.cluster)
     steps_by_transfer = {transfer: transfer.steps(rank) for transfer in options.transfers}
     samples: dict[Transfer, list[dict[str, float]]] = {transfer: [] for transfer in steps_by_transfer}
     for number in range(1 + options.rounds):

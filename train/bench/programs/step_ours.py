@@ -25,10 +25,11 @@ _PEAK_S = 0.5
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the milliseconds of forward, backward and update, images/s of whole steps, and the share of the peak."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cluster", default="laptop")
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     parser.add_argument("--seconds", type=float, required=True, help="time for samples; at least one is taken")
     options = parser.parse_args(arguments)
-    rank = open_rank(options.overrides)
+    rank = open_rank(options.overrides, cluster_name=options.cluster)
     model, batch = rank.parts.model, rank.batch
     steps = steps_of(rank, rank.parts.communicator, model.buckets)
     rank.time_s(lambda: steps(1))
