@@ -28,7 +28,7 @@ from train.engine.protocol import Engine, open_engine
 from train.evaluate import Evaluator, metric_of
 from train.measure.timing import Clock, NoClock, StepClock
 from train.rank.identity import Identity
-from train.rank.startup import Ledger
+from train.rank.startup import WAITING, Ledger
 from train.step import Step
 
 __all__ = ["Composition", "compose"]
@@ -148,6 +148,6 @@ def compose(  # noqa: PLR0913 (each is another part of a run)
             training = images.open_training(engine, source_state)
     with ledger.phase("network and weights"):
         model = build_model(engine, recipe, cluster, plan, kept)
-    with ledger.phase("wait for communicator"):
+    with ledger.phase(WAITING):
         communicator = pending.wait()
     return Composition(recipe, cluster, plan, identity, engine, communicator, model, training, evaluation)

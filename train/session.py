@@ -35,7 +35,7 @@ from train.plan.memory import require_memory
 from train.rank.failure import record_failure
 from train.rank.identity import Identity
 from train.rank.signals import StopSignals
-from train.rank.startup import Ledger
+from train.rank.startup import Ledger, gather_starts
 from train.rank.watchdog import Watchdog
 from train.schedule import logged_hyperparameters, resolve_schedule
 from train.warmup import warm_up
@@ -112,13 +112,13 @@ def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -
             origin.restore_momenta(rank.engine, rank.model.network, rank.model.optimizer)
         with ledger.phase("compare weights"):
             _common_checksum(rank, "before the run")
-            hosts = rank.communicator.gather_bytes("hosts", identity.host.encode())
+            starts = gather_starts(rank.communicator.gather_bytes, identity.host, ledger)
         schedule = resolve_schedule(recipe, rank.plan)
         log.hyperparameters(logged_hyperparameters(recipe, rank.plan, schedule, rank.model.optimizer.config))
         log.init_stop()
         init_s = time.monotonic() - begin
         if identity.rank == 0:
-            write_json(folder / STARTUP_FILE, {**ledger.to_json(), "hosts": [host.decode() for host in hosts]})
+            write_json(folder / STARTUP_FILE, {**ledger.to_json(), **starts})
         training = _Training(
             folder=folder,
             rank=rank,

@@ -45,6 +45,7 @@ class ReportedRun:
         record: Content of the log.
         intervals: Rows of kind ``interval`` in ``metrics.jsonl``.
         startup: Phases in ``startup.json``.
+        last_start: What ``startup.json`` says of the rank that was ready last.
         ranks: Rows of ``ranks.json``.
         samples: Rows of ``utilisation.jsonl``.
         summary: Content of ``summary.json``.
@@ -60,6 +61,7 @@ class ReportedRun:
     record: RunRecord
     intervals: list[dict[str, Any]] = field(default_factory=list)
     startup: list[dict[str, Any]] = field(default_factory=list)
+    last_start: dict[str, Any] = field(default_factory=dict)
     ranks: list[dict[str, Any]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
@@ -134,13 +136,15 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
             rows = read_metrics(path / METRICS_FILE)
         except UserError as error:
             problems.append(str(error))
+    start = _json(path / STARTUP_FILE, problems)
     return ReportedRun(
         name=name or path.resolve().name,
         path=path,
         log=log,
         record=record,
         intervals=[row for row in rows if row.get("kind") == "interval"],
-        startup=_rows(_json(path / STARTUP_FILE, problems).get("phases"), {"phase", "thread"}, {"begin_s", "end_s"}),
+        startup=_rows(start.get("phases"), {"phase", "thread"}, {"begin_s", "end_s"}),
+        last_start=last if isinstance(last := start.get("last"), dict) else {},
         ranks=_rows(_json(path / RANKS_FILE, problems).get("ranks"), {"rank"}, _RANK_TIMES),
         samples=_samples(path, problems),
         summary=_json(path / SUMMARY_FILE, problems),

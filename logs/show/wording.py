@@ -155,6 +155,7 @@ def notes_of(run: ReportedRun) -> list[str]:
         notes.append(f"The run was stopped and resumed: {record.attempts} attempts.")
     if (stall_s := to_number(run.summary.get("checkpoint_s"))) is not None and stall_s >= _LEAST_STALL_S:
         notes.append(f"Training waited {stall_s:.2f} s for checkpoints.")
+    notes += _about_start(run)
     notes += [f"Attempt {number} {each.words}." for number, each in enumerate(run.restarts, start=1)]
     notes += _about_images(run)
     if record.division == "open":
@@ -170,6 +171,20 @@ def notes_of(run: ReportedRun) -> list[str]:
     for verdict in run.verdicts:
         notes += [f"{verdict.ruleset}: {explain(message)}." for message in verdict.messages]
     return notes
+
+
+def _about_start(run: ReportedRun) -> list[str]:
+    """Return a note on the rank that was ready last, if the run has several ranks."""
+    last, ranks = run.last_start, run.summary.get("world_size")
+    times = [to_number(last.get(key)) for key in ("ready_s", "median_s", "phase_s", "phase_median_s")]
+    if not isinstance(ranks, int) or ranks <= 1 or None in times:
+        return []
+    ready_s, median_s, phase_s, phase_median_s = (time_s or 0.0 for time_s in times)
+    who = f"Rank {last.get('rank')} on {last.get('host')}"
+    return [
+        f"{who} was ready last, {ready_s - median_s:.2f} s after the median rank; most of that in {last.get('phase')}: "
+        f"{phase_s:.2f} s, where the median rank took {phase_median_s:.2f} s."
+    ]
 
 
 def is_compared(run: ReportedRun) -> bool:

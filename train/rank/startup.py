@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Ledger", "process_age_s"]
+__all__ = ["WAITING", "Ledger", "gather_starts", "process_age_s"]
+
+WAITING = "wait for communicator"
+"""The phase in which a rank that has done its own part waits for all others."""
 
 
 def process_age_s() -> float:
@@ -73,3 +78,39 @@ class Ledger:
             "work_s": round(work, 6),
             "overlap_saved_s": round(work - covered, 6),
         }
+
+
+def gather_starts(gather: Callable[[str, bytes], list[bytes]], host: str, ledger: Ledger) -> dict[str, Any]:
+    """Gather how each rank started; every rank calls it.
+
+    Args:
+        gather: `train.comm.communicator.Communicator.gather_bytes`.
+        host: The host of this rank.
+        ledger: The ledger of this rank, with the phase `WAITING`.
+
+    Returns:
+        ``hosts``: the host of each rank. ``last``: the rank that was ready last, its ``host``, ``ready_s`` since the
+        first rank's process started, ``median_s`` of all ranks, and the ``phase`` in which it lost most time to the
+        median rank, with its ``phase_s`` and ``phase_median_s``.
+    """
+    own = ledger.to_json()
+    phases = {row["phase"]: row["end_s"] - row["begin_s"] for row in own["phases"]}
+    ready_s = next((row["begin_s"] for row in own["phases"] if row["phase"] == WAITING), own["elapsed_s"])
+    content = {"host": host, "began": own["started_time"], "ready": own["started_time"] + ready_s, "phases": phases}
+    rows = [json.loads(each) for each in gather("starts", json.dumps(content).encode())]
+    first, last = min(row["began"] for row in rows), max(range(len(rows)), key=lambda rank: rows[rank]["ready"])
+    late = rows[last]
+    medians = {name: statistics.median(row["phases"].get(name, 0.0) for row in rows) for name in late["phases"]}
+    worst = max((name for name in medians if name != WAITING), key=lambda name: late["phases"][name] - medians[name])
+    return {
+        "hosts": [row["host"] for row in rows],
+        "last": {
+            "rank": last,
+            "host": late["host"],
+            "ready_s": round(late["ready"] - first, 6),
+            "median_s": round(statistics.median(row["ready"] for row in rows) - first, 6),
+            "phase": worst,
+            "phase_s": round(late["phases"][worst], 6),
+            "phase_median_s": round(medians[worst], 6),
+        },
+    }

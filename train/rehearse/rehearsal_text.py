@@ -131,7 +131,10 @@ def _startup(folder: Path) -> str:
     ledger = json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))
     lengths = {row["phase"]: row["end_s"] - row["begin_s"] for row in ledger["phases"]}
     longest = sorted(lengths, key=lambda phase: -lengths[phase])[:_LONGEST_PHASES]
-    return f"{ledger['elapsed_s']:.1f} s, longest " + ", ".join(f"{phase} {lengths[phase]:.1f}" for phase in longest)
+    words = ", ".join(f"{phase} {lengths[phase]:.1f}" for phase in longest)
+    last = ledger["last"]
+    whose = f"rank {last['rank']} was ready last, after {last['ready_s']:.1f} s"
+    return f"{ledger['elapsed_s']:.1f} s, longest {words}; {whose}, the median rank after {last['median_s']:.1f} s"
 
 
 def validation_text(rows: Sequence[RehearsedSteps]) -> str:

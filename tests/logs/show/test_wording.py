@@ -73,6 +73,15 @@ def test_a_wait_for_checkpoints_is_told_if_it_is_one() -> None:
     assert ["Training waited 0.26 s for checkpoints." in notes for notes in told] == [True, False, False, False]
 
 
+def test_the_rank_that_was_ready_last_is_named_if_there_are_several() -> None:
+    last = {"rank": 1, "host": "b", "ready_s": 11.0, "median_s": 8.0, "phase": "data set", "phase_s": 6.0}
+    whole = {**last, "phase_median_s": 2.0}
+    words = "Rank 1 on b was ready last, 3.00 s after the median rank; most of that in data set: 6.00 s, where"
+    for ranks, found, is_told in ((2, whole, True), (1, whole, False), (2, last, False), (2, {}, False)):
+        notes = notes_of(replace(_run(), summary={"world_size": ranks}, last_start=found))
+        assert any(note.startswith(words) for note in notes) == is_told
+
+
 def test_headings_name_recipe_cluster_and_date() -> None:
     own = _run(settings={"recipe.name": "digits", "cluster.name": "laptop"})
     assert heading([own]) == "digits on laptop, 21 September 2026"

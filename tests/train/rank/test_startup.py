@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.rank.startup import Ledger, process_age_s
+from train.rank.startup import WAITING, Ledger, gather_starts, process_age_s
 
 
 def _ledger(spans: list[tuple[float, float]]) -> dict[str, object]:
@@ -44,3 +44,32 @@ def test_a_phase_that_raises_is_still_entered() -> None:
 
 def test_the_ledger_starts_when_the_kernel_started_the_process() -> None:
     assert 0 < process_age_s() < 3600
+
+
+def test_the_last_rank_is_named_with_the_phase_in_which_it_lost_most() -> None:
+    def rank(began: float, data_s: float, imports_s: float) -> Ledger:
+        ledger = Ledger()
+        ledger._rows.clear()
+        ledger._started_time = began
+        times = [
+            ("imports", 0.0, imports_s),
+            ("data set", imports_s, imports_s + data_s),
+            (WAITING, imports_s + data_s, 30),
+        ]
+        for name, begin, end in times:
+            ledger._add(name, ledger._origin + begin, ledger._origin + end)
+        return ledger
+
+    rows: list[bytes] = []
+
+    def gather(_: str, content: bytes) -> list[bytes]:
+        rows.append(content)
+        return rows
+
+    for number, ledger in enumerate([rank(100, 2, 3), rank(101, 6, 4), rank(102, 2, 4)]):
+        found = gather_starts(gather, f"host{number}", ledger)
+    assert found["hosts"] == ["host0", "host1", "host2"]
+    assert found["last"] == {
+        "rank": 1, "host": "host1", "ready_s": 11.0, "median_s": 8.0,
+        "phase": "data set", "phase_s": 6.0, "phase_median_s": 2.0,
+    }  # fmt: skip

@@ -100,8 +100,11 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
     rows = [{"machine_busy_cores": busy} for busy in (1.0, 3.0)]
     (tmp_path / "utilisation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     ends = {"imports": 0.5, "weights": 2.0, "network": 4.0, "servers": 1.0, "pipelines": 3.0}
+    last = {"rank": 5, "ready_s": 3.04, "median_s": 2.5}
     phases = [{"phase": name, "begin_s": 0.4, "end_s": end} for name, end in ends.items()]
-    (tmp_path / "startup.json").write_text(json.dumps({"elapsed_s": 4.3, "phases": phases}), encoding="utf-8")
+    (tmp_path / "startup.json").write_text(
+        json.dumps({"elapsed_s": 4.3, "phases": phases, "last": last}), encoding="utf-8"
+    )
     steps = rehearsed_steps(tmp_path, cluster)
     assert astuple(steps) == pytest.approx((8, 0.04, 0.04, 0.002, 0.5, 4.4 / 8 / 50))
     alone = replace(summary, world_size=1, rank_excess=None, comm_exposed_fraction=None)
@@ -112,7 +115,8 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
         "processors: 50 % busy, with ranks 11.0 ms a rank and step",
         "slowest rank: 3, 12 % longer than the median rank",
         "checkpoints: training waited 0.25 s for them",
-        "start-up of rank 0: 4.3 s, longest network 3.6, pipelines 2.6, weights 1.6, servers 0.6",
+        "start-up of rank 0: 4.3 s, longest network 3.6, pipelines 2.6, weights 1.6, servers 0.6; "
+        "rank 5 was ready last, after 3.0 s, the median rank after 2.5 s",
         "predicted for the described machine: 63.0 ms a step, of which compute 30.0 and exposed communication 5.0",
     ]
     write_summary(tmp_path, alone)
