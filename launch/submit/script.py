@@ -15,6 +15,7 @@ from pathlib import Path
 from configs.programs import Program, command_of
 from launch.start.commands import launcher_command, local_words, stop_signal_of
 from launch.start.launcher_signals import STOP_FILE
+from launch.start.local import STOP_S
 from launch.start.meetings import meeting_of
 from launch.submit.job import MOVE, RESTART
 from launch.submit.jobspec import JobSpec
@@ -124,7 +125,10 @@ def _signals(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
     near = "limit_is_near=1 " if _requeues(spec, scheduler) else ""
     pass_on = f'kill -{passed} "$launched" 2>/dev/null || true'
     if spec.cluster.launcher == "horovodrun":  # It cannot pass a signal on to other hosts: the ranks look for a file.
-        pass_on = f'{{ [[ $signals -eq 1 && -n ${{run:-}} ]] && touch "$run/{STOP_FILE}"; }} || {pass_on}'
+        is_patient = f"-n ${{run:-}} && $((SECONDS - told)) -lt {STOP_S:.0f}"
+        pass_on = (
+            f'[[ $signals -gt 1 ]] || told=$SECONDS; {{ [[ {is_patient} ]] && touch "$run/{STOP_FILE}"; }} || {pass_on}'
+        )
     pass_on = f"signals=$((signals + 1)); {pass_on}"
     lines = [
         "# SIGUSR1 announces the time limit. SIGTERM, SIGINT (LSF's bkill sends it first) and SIGHUP stop the job. The",

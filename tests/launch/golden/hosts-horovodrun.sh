@@ -46,8 +46,8 @@ readonly rank=(
 # SIGUSR1 announces the time limit. SIGTERM, SIGINT (LSF's bkill sends it first) and SIGHUP stop the job. The
 # ranks save their state and end.
 signals=0 launched=
-trap 'signals=$((signals + 1)); { [[ $signals -eq 1 && -n ${run:-} ]] && touch "$run/stop"; } || kill -TERM "$launched" 2>/dev/null || true' USR1
-trap 'signals=$((signals + 1)); { [[ $signals -eq 1 && -n ${run:-} ]] && touch "$run/stop"; } || kill -TERM "$launched" 2>/dev/null || true' TERM INT HUP
+trap 'signals=$((signals + 1)); [[ $signals -gt 1 ]] || told=$SECONDS; { [[ -n ${run:-} && $((SECONDS - told)) -lt 60 ]] && touch "$run/stop"; } || kill -TERM "$launched" 2>/dev/null || true' USR1
+trap 'signals=$((signals + 1)); [[ $signals -gt 1 ]] || told=$SECONDS; { [[ -n ${run:-} && $((SECONDS - told)) -lt 60 ]] && touch "$run/stop"; } || kill -TERM "$launched" 2>/dev/null || true' TERM INT HUP
 
 # Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.
 launch() {

@@ -215,6 +215,11 @@ def test_the_build_takes_no_flag_of_the_users_that_contradicts_ours() -> None:
         ("as: write error: No space left on device\nmake: *** Error 1", "the disk is full"),
         ("c++: fatal error: Killed signal terminated program cc1plus", "ran out of memory.*MAKEFLAGS=-j1"),
         ("ERROR: No matching distribution found for mxnet==1.9.1", "has no mxnet==1.9.1 for this Python"),
+        (
+            "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM\n    wheel==0.48.0 from https://i/w.whl:\n"
+            "        Expected sha256 00\n             Got        32\n",
+            r"^wheel==0\.48\.0 is not a file that the lock file names: .*--without-hashes",
+        ),
         ("x.cc:3:10: fatal error: zlib.h: No such file or directory", "the header zlib.h is missing"),
         ("NewConnectionError: Temporary failure in name resolution", "was not reached.*goes on where it stopped"),
         ("a.cc:1: error: expected ';'\nmake: *** [all] stopped\n", r"a\.cc:1: error: expected ';'"),
