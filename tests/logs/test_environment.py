@@ -139,3 +139,10 @@ def test_a_damaged_record_of_the_attempt_before_is_replaced(tmp_path: Path, cont
     (tmp_path / ENVIRONMENT_FILE).write_text(content, encoding="utf-8")
     assert write_environment(tmp_path, {}) == []
     assert _recorded(tmp_path)["cores"]
+
+
+def test_the_cores_that_this_process_may_use_are_not_all_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {3})
+    monkeypatch.setattr("os.cpu_count", lambda: 7)
+    found = environment()
+    assert (found["usable_cores"], found["cores"]) == (1, 7)

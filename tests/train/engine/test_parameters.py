@@ -122,3 +122,14 @@ def test_a_relative_folder_of_parameters_is_below_the_program_wherever_it_was_st
     recipe, cluster = load_both("digits", "laptop", ["model.parameters=own/a.params", "cluster.paths.data=runs/data"])
     build._first_weights(cpu_engine(), recipe, cluster, build_network("resnet8", num_classes=10, image_size=32))
     assert asked == [ROOT / "runs/data/own/a.params"]
+
+
+def test_of_an_error_of_many_lines_the_last_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(_: str) -> None:
+        raise mx.base.MXNetError("Traceback:\n  [bt] (0) libmxnet.so\nMXNetError: invalid\n")
+
+    monkeypatch.setattr(mx.nd, "load", load)
+    with pytest.raises(UserError) as caught:
+        cpu_engine().read_parameters(tmp_path / "a.params")
+    told = f"{tmp_path / 'a.params'}: is no file of MXNet parameters (MXNetError: invalid); export it again"
+    assert str(caught.value) == told

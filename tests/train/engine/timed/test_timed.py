@@ -179,3 +179,25 @@ def test_the_accuracy_of_many_ranks_is_never_above_the_invented_one() -> None:
     for epoch in range(1, 10):
         count = sum(rank.next_count(valid, epoch) for rank in ranks for valid in (6, 5))
         assert 0.5004 * 64 * 11 - 64 < count <= 0.5004 * 64 * 11
+
+
+def test_the_faults_of_a_rank_come_in_the_order_of_their_steps() -> None:
+    waits = Waits(forward_s=0, gradients_s=(), update_s=0, evaluation_s=0, top1=())
+    rehearsal = Rehearsal(waits=waits, faults=("kill@9:1", "slow@2:0", "slow@3:1", "error@5:1"))
+    assert [(each.kind, each.step) for each in rehearsal.faults_of(1)] == [("slow", 3), ("error", 5), ("kill", 9)]
+    assert rehearsal.faults_of(2) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "least", "most", "below", "above"),
+    [("speed", 0.001, 1000, 0.0009, 1001), ("shrink", 1, 1_000_000, 0, 1_000_001)],
+)
+def test_a_rehearsal_is_refused_from_the_first_value_beyond_its_bounds(
+    key: str, least: float, most: float, below: float, above: float
+) -> None:
+    waits = {"forward_s": 0, "gradients_s": [], "update_s": 0, "evaluation_s": 0, "top1": []}
+    for value in (least, most):
+        assert getattr(Rehearsal.model_validate({"waits": waits, key: value}), key) == value
+    for value in (below, above):
+        with pytest.raises(ValidationError):
+            Rehearsal.model_validate({"waits": waits, key: value})
