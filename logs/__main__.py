@@ -229,7 +229,7 @@ def _add_report(verbs: _SubParsersAction[Parser]) -> None:
         "--tensorboard",
         type=Path,
         metavar="DIR",
-        help="write the curves for TensorBoard (needs tensorboardX)",
+        help="write the curves for TensorBoard (needs ./run.sh setup --extra tensorboard)",
     )
     verb.set_defaults(run=_report)
 

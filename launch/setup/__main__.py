@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -14,7 +14,18 @@ from configs.errors import UserError
 from launch.setup.checks import check_gpus, describe_gpus, find_problems
 from launch.setup.child import StageError, Stopwatch
 from launch.setup.gpu import search_gpus
-from launch.setup.layout import BUILDING, CURRENT, ENGINES, NEWEST_PYTHON, ROOT, Engine, Environment, Kind, Variant
+from launch.setup.layout import (
+    BUILDING,
+    CURRENT,
+    ENGINES,
+    EXTRAS,
+    NEWEST_PYTHON,
+    ROOT,
+    Engine,
+    Environment,
+    Kind,
+    Variant,
+)
 from launch.setup.replacement import holds_its_path, put_in_place, refuse_links, remove_folder, restore_replaced
 from launch.setup.site import broken_base, describe_base, find_base, variant_of
 from launch.setup.stages import is_usable, make_stages
@@ -33,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGHUP, _interrupt)
         wanted = Wish(options.engine, options.variant, options.system, checks_files=options.checks_files)
-        return set_up(wanted, with_test="test" in options.extra, is_quiet=options.quiet)
+        return set_up(wanted, extras=options.extra, is_quiet=options.quiet)
     except UserError as error:
         sys.stderr.write("".join(f"error: {line}\n" for line in str(error).splitlines()))
         return 2
@@ -63,12 +74,12 @@ class Wish:
     checks_files: bool = True
 
 
-def set_up(wish: Wish, *, with_test: bool, is_quiet: bool) -> int:
+def set_up(wish: Wish, *, extras: Collection[str], is_quiet: bool) -> int:
     """Do the stages that are not done; return 0.
 
     Args:
         wish: What the user asks for.
-        with_test: Whether to install the tools for tests and checks.
+        extras: Names of `launch.setup.layout.EXTRAS` to install too.
         is_quiet: Whether to print nothing when there is nothing to do.
 
     Raises:
@@ -79,14 +90,14 @@ def set_up(wish: Wish, *, with_test: bool, is_quiet: bool) -> int:
     refuse_links()
     remembered = State(CURRENT).kind or State(BUILDING).kind
     kind = _remembered_kind(wish, remembered)
-    if kind and _plan(kind, with_test=with_test).is_done:
+    if kind and _plan(kind, extras=extras).is_done:
         if not is_quiet:
             sys.stderr.write(f"setup: nothing to do; {kind} environment in {CURRENT.folder}\n")
         return 0
     if is_used():
         return _leave_alone(is_quiet=is_quiet)
     kind = _choose_kind(wish, remembered)
-    pending = _plan(kind, with_test=with_test).pending
+    pending = _plan(kind, extras=extras).pending
     needed_bytes = sum(stage.needed_bytes for stage in pending)
     problems = find_problems(kind, ROOT, [stage.name for stage in pending], needed_bytes)
     if problems:
@@ -94,7 +105,7 @@ def set_up(wish: Wish, *, with_test: bool, is_quiet: bool) -> int:
     with only_one() as lock:
         restore_replaced()
         # Another set-up may have ended since the plan above.
-        plan = _plan(kind, with_test=with_test)
+        plan = _plan(kind, extras=extras)
         _run(plan, kind, lock, checks_files=wish.checks_files)
         if plan.environment is BUILDING:
             if is_used():  # by a run that began meanwhile
@@ -211,7 +222,7 @@ class _Plan:
         return self.environment is CURRENT and not self.pending
 
 
-def _plan(kind: Kind, *, with_test: bool) -> _Plan:
+def _plan(kind: Kind, *, extras: Collection[str]) -> _Plan:
     """Compare the stages of an environment with those that are done.
 
     Missing packages are added to the current environment. For another Python, variant, main engine or place of the
@@ -220,7 +231,7 @@ def _plan(kind: Kind, *, with_test: bool) -> _Plan:
     """
     current, building = State(CURRENT), State(BUILDING)
     has_mpi = current.has_mpi or building.has_mpi
-    stages = make_stages(kind, has_mpi=has_mpi, with_test=with_test)
+    stages = make_stages(kind, has_mpi=has_mpi, extras=extras)
     venv = stages[0]
     if current.is_done(venv.name, venv.digest) and (_is_running_inside() or is_usable(CURRENT)):
         environment, state = CURRENT, current
@@ -275,7 +286,11 @@ def _parser() -> Parser:
         "as it is (default: the first on the PATH that has them)",
     )  # fmt: skip
     parser.add_argument(
-        "--extra", action="append", default=[], choices=["test"], help="also install the tools for tests and checks"
+        "--extra",
+        action="append",
+        default=[],
+        choices=sorted(EXTRAS),
+        help="also install the tools for tests and checks (test), or what report --tensorboard needs (tensorboard)",
     )
     parser.add_argument(
         "--without-hashes", dest="checks_files", action="store_false",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 
 from launch.setup.checks import GB
 from launch.setup.child import StageError
-from launch.setup.layout import PROJECT, ROOT, Kind
+from launch.setup.layout import EXTRAS, PROJECT, ROOT, Kind
 from launch.setup.site import (
     base_venv_options,
     describe_base,
@@ -22,7 +23,7 @@ from launch.setup.work import Stage, Work, pip
 __all__ = ["stages_over_base"]
 
 
-def stages_over_base(kind: Kind, *, with_test: bool) -> list[Stage]:
+def stages_over_base(kind: Kind, *, extras: Collection[str]) -> list[Stage]:
     """Return the stages of an environment over `Kind.base`, with or without the tools for tests."""
     project = digest(PROJECT.read_text(encoding="utf-8"))
     stages = [
@@ -41,8 +42,10 @@ def stages_over_base(kind: Kind, *, with_test: bool) -> list[Stage]:
             partial(_install_beside_base, kind=kind, extra="onnx"),
         ),
     ]
-    run = partial(_install_beside_base, kind=kind, extra="test")
-    return [*stages, *([Stage("test", "tools for tests and checks", project, GB // 3, run)] if with_test else [])]
+    for extra in sorted(set(extras)):
+        run = partial(_install_beside_base, kind=kind, extra=extra)
+        stages.append(Stage(extra, EXTRAS[extra], project, GB // 3, run))
+    return stages
 
 
 def _make_venv_over_base(work: Work, kind: Kind) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from launch.setup.checks import GB
 from launch.setup.child import StageError
 from launch.setup.horovod import build_environment, check_build
-from launch.setup.layout import HOROVOD, LOCKS, PROJECT, ROOT, Engine, Environment, Kind, Variant, locked
+from launch.setup.layout import EXTRAS, HOROVOD, LOCKS, PROJECT, ROOT, Engine, Environment, Kind, Variant, locked
 from launch.setup.libraries import link_nvidia_libraries, missing_libraries
 from launch.setup.over_base import stages_over_base
 from launch.setup.pins import HOROVOD_PIN, Pin, closure, named_by, write_constraints, write_requirements
@@ -25,10 +25,10 @@ __all__ = ["is_usable", "make_stages"]
 _INSTALL = ("install", "--no-build-isolation")
 
 
-def make_stages(kind: Kind, *, has_mpi: bool, with_test: bool) -> list[Stage]:
-    """Return the stages of an environment, with or without MPI and the tools for tests."""
+def make_stages(kind: Kind, *, has_mpi: bool, extras: Collection[str]) -> list[Stage]:
+    """Return the stages of an environment, with or without MPI, and with extras (`EXTRAS`)."""
     if kind.base:
-        return stages_over_base(kind, with_test=with_test)
+        return stages_over_base(kind, extras=extras)
     main, *added = kind.engines
     makers: dict[Engine, Callable[[Variant], list[Stage]]] = {
         "mxnet": partial(_mxnet_stages, has_mpi=has_mpi),
@@ -37,9 +37,9 @@ def make_stages(kind: Kind, *, has_mpi: bool, with_test: bool) -> list[Stage]:
     stages = makers[main](kind.variant)
     if added:  # PyTorch, see `configs.registry.ENGINES` for the order
         stages.append(_wheels_of_torch(kind.variant, _add_torch))
-    if with_test:
-        run = partial(_install_test_tools, engine=main)
-        stages.append(Stage("test", "tools for tests and checks", _pins(main), GB // 3, run))
+    for extra in sorted(set(extras)):
+        run = partial(_install_extra, engine=main, extra=extra)
+        stages.append(Stage(extra, EXTRAS[extra], _pins(main), GB // 3, run))
     return stages
 
 
@@ -157,8 +157,8 @@ def _check_torch(work: Work, *modules: str) -> None:
     work.run([work.environment.python, "-c", code], "torch")
 
 
-def _install_test_tools(work: Work, engine: Engine) -> None:
-    pip(work, [*_INSTALL, *_with_digests(work, engine, "test")], "test")
+def _install_extra(work: Work, engine: Engine, extra: str) -> None:
+    pip(work, [*_INSTALL, *_with_digests(work, engine, extra)], extra)
 
 
 def _build_horovod(work: Work, variant: Variant, *, has_mpi: bool) -> None:

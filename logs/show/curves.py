@@ -86,6 +86,6 @@ def _writer() -> Any:
         from tensorboardX import SummaryWriter  # noqa: PLC0415 (an extra that most installations lack)
     except ImportError:
         raise UserError(
-            f"--tensorboard: the package {_PACKAGE} is not installed; run .venv/bin/pip install {_PACKAGE}"
+            f"--tensorboard: the package {_PACKAGE} is not installed; run ./run.sh setup --extra tensorboard"
         ) from None
     return SummaryWriter

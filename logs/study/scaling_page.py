@@ -13,7 +13,7 @@ from logs.disk import write_text
 from logs.show.chart import LineChart
 from logs.show.page import badge, charts, document, scrolled, section
 from logs.study.cells import ScalingRow
-from logs.study.expectations import MARGIN, ONE_RUN, Comparison, compare, verdict
+from logs.study.expectations import MARGIN, ONE_DISTURBED_RUN, ONE_RUN, Comparison, compare, verdict
 from logs.study.findings import findings, is_disturbed
 from logs.study.measured_on import machines
 from logs.study.scaling_figures import cell_figures, course_figures, grouped
@@ -115,7 +115,8 @@ def _expectations(study: ScalingStudy, rows: Sequence[ScalingRow]) -> str:
         "The lowest and the highest ratio of single runs stand in brackets: an expectation holds, or does not, only "
     )
     text += f"if all of them agree and the difference is {MARGIN:.0%} or more. A cell that ran once is given the usual "
-    text += f"spread of the study's other cells ({ONE_RUN:.0%} if none ran twice)."
+    alone = ONE_DISTURBED_RUN if is_disturbed(rows) else ONE_RUN
+    text += f"spread of the study's other cells ({alone:.0%} if none ran twice)."
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("Basis", "Where", "Images/s, relative", "As expected"))
     bodies = "".join(_judged(each, comparisons) for each, comparisons in judged)
     table = f'<table class="judged"><thead><tr>{heads}</tr></thead>{bodies}</table>'

@@ -40,13 +40,13 @@ def make_venv(work):
 def run_command(work):
     work.run(["bash", "-c", os.environ.get("COMMAND", "true")], "tools")
 
-def small_stages(kind, *, has_mpi, with_test):
+def small_stages(kind, *, has_mpi, extras):
     def write_script(work):
         script = work.environment.folder / "bin" / "variant"
         lines = [f"#!{work.environment.python}", "import sys", f"print({kind.variant!r}, sys.prefix)", ""]
         script.write_text(chr(10).join(lines), encoding="utf-8")
         script.chmod(0o755)
-    venv = make_stages(kind, has_mpi=has_mpi, with_test=with_test)[0]
+    venv = make_stages(kind, has_mpi=has_mpi, extras=extras)[0]
     if "WITH_PIP" not in os.environ:
         venv = replace(venv, run=make_venv)
     script = Stage("script", "script", "1", 0, write_script)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -123,12 +124,12 @@ def test_what_a_killed_pip_left_is_not_taken_for_installed(tmp_path: Path) -> No
 
 
 def test_horovod_is_built_again_for_mpi_and_not_for_test_tools() -> None:
-    def horovod(*, has_mpi: bool, with_test: bool) -> str:
-        stages = make_stages(MXNET, has_mpi=has_mpi, with_test=with_test)
+    def horovod(*, has_mpi: bool, extras: Collection[str]) -> str:
+        stages = make_stages(MXNET, has_mpi=has_mpi, extras=extras)
         return next(stage.digest for stage in stages if stage.name == "horovod")
 
-    assert horovod(has_mpi=False, with_test=False) == horovod(has_mpi=False, with_test=True)
-    assert horovod(has_mpi=False, with_test=False) != horovod(has_mpi=True, with_test=False)
+    assert horovod(has_mpi=False, extras=()) == horovod(has_mpi=False, extras=("test",))
+    assert horovod(has_mpi=False, extras=()) != horovod(has_mpi=True, extras=())
 
 
 def test_the_lock_pins_what_the_program_needs_and_names_no_place() -> None:
@@ -318,7 +319,7 @@ def test_the_dockerfile_copies_what_set_up_reads(tmp_path: Path) -> None:
                 shutil.copy2(source, tmp_path / target)
     code = (
         "from launch.setup.__main__ import Kind, make_stages as make; "
-        "print(*(len(make(Kind((engine,), 'gpu'), has_mpi=True, with_test=True)) for engine in ('mxnet', 'torch')))"
+        "print(*(len(make(Kind((engine,), 'gpu'), has_mpi=True, extras=['test'])) for engine in ('mxnet', 'torch')))"
     )
     done = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "5 4\n"), done.stderr
@@ -369,7 +370,7 @@ def test_a_command_that_is_ended_may_tidy_up_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_mpi", [True, False])
 def test_horovod_is_built_with_the_mpi_that_its_stage_is_named_after(has_mpi: bool) -> None:
-    stage = make_stages(MXNET, has_mpi=has_mpi, with_test=False)[-1]
+    stage = make_stages(MXNET, has_mpi=has_mpi, extras=())[-1]
     assert ("MPI" in stage.title) == has_mpi
     assert stage.run.keywords == {"variant": "cpu", "has_mpi": has_mpi}  # type: ignore[attr-defined]
 

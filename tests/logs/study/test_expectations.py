@@ -42,6 +42,13 @@ def test_without_spread_the_network_named_must_lose_most_and_lose_at_all(percent
     assert verdict([found]) == found.outcome
 
 
+@pytest.mark.parametrize(("other_cores", "outcome"), [(0.0, "holds"), (1.2, "within the noise")])
+def test_a_cell_that_ran_once_beside_other_programs_settles_little(other_cores: float, outcome: str) -> None:
+    rows = [*_pair("wide", 100, 60), *_pair("deep", 100, 90), *_pair("thin", 100, 90)]
+    (found,) = compare(SLOW, [replace(row, other_busy_cores=other_cores) for row in rows])
+    assert found.outcome == outcome
+
+
 @pytest.mark.parametrize(
     ("slow", "outcome"),
     [
