@@ -57,9 +57,9 @@ def test_every_column_of_a_row_comes_from_its_place(tmp_path: Path) -> None:
         "n", "c", "d", 32, 2, 3, "measured", "success", row.images_per_s, first_epoch_s=10.0, later_epoch_s=10.0,
         init_s=20.0, wall_s=10.0, cpu_s=8.5, slowest_cpu_s=5.0, busy_cores=2.0, server_busy_cores=0.375,
         other_busy_cores=0.5, peak_memory_bytes=150, busy_gpus=0.5, input_wait_fraction=0.08,
-        comm_exposed_fraction=0.21, loss=2.3 / 8, top1=0.76, mean_auc=0.5, folder="run",
+        comm_exposed_fraction=0.21, loss=2.3 / 8, top1=0.97, mean_auc=0.5, folder="run",
     )  # fmt: skip
-    assert row.quality == 0.76
+    assert row.quality == 0.97
     assert row.values()[:9] == ["n", "c", "d", 32, 2, 3, "measured", "success", f"{expected:.6g}"]
     assert row.values()[9] == ""
 
