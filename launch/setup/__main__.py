@@ -14,23 +14,12 @@ from configs.errors import UserError
 from launch.setup.checks import check_gpus, describe_gpus, find_problems
 from launch.setup.child import StageError, Stopwatch
 from launch.setup.gpu import search_gpus
-from launch.setup.layout import (
-    BUILDING,
-    CURRENT,
-    ENGINES,
-    EXTRAS,
-    NEWEST_PYTHON,
-    ROOT,
-    Engine,
-    Environment,
-    Kind,
-    Variant,
-)
+from launch.setup.layout import BUILDING, CURRENT, ENGINES, NEWEST_PYTHON, ROOT, Engine, Environment, Kind, Variant
 from launch.setup.replacement import holds_its_path, put_in_place, refuse_links, remove_folder, restore_replaced
 from launch.setup.site import broken_base, describe_base, find_base, variant_of
 from launch.setup.stages import is_usable, make_stages
 from launch.setup.state import State, is_used, only_one
-from launch.setup.work import Stage, Work
+from launch.setup.work import EXTRAS, Stage, Work
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -285,13 +274,8 @@ def _parser() -> Parser:
         help="over a Python that has MXNet, Horovod and DALI already, such as that of NVIDIA's containers, which stays "
         "as it is (default: the first on the PATH that has them)",
     )  # fmt: skip
-    parser.add_argument(
-        "--extra",
-        action="append",
-        default=[],
-        choices=sorted(EXTRAS),
-        help="also install the tools for tests and checks (test), or what report --tensorboard needs (tensorboard)",
-    )
+    words = "also install the tools for tests and checks (test), or what report --tensorboard needs (tensorboard)"
+    parser.add_argument("--extra", action="append", default=[], choices=sorted(EXTRAS), help=words)
     parser.add_argument(
         "--without-hashes", dest="checks_files", action="store_false",
         help="take the pinned versions whatever their files: for a mirror or wheel folder with builds of its own",

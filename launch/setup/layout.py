@@ -12,7 +12,6 @@ __all__ = [
     "BUILDING",
     "CURRENT",
     "ENGINES",
-    "EXTRAS",
     "HOROVOD",
     "HOROVOD_DIGEST",
     "LOCKS",
@@ -36,9 +35,6 @@ Engine = Literal["mxnet", "torch"]
 ENGINES: dict[Engine, str] = {"mxnet": "MXNet", "torch": "PyTorch"}
 """The engines for which set-up makes environments, with their names in messages; the first is the default. The table
 of the program itself, `configs.registry.ENGINES`, needs packages."""
-
-EXTRAS = {"test": "tools for tests and checks", "tensorboard": "library that writes TensorBoard's files"}
-"""What ``./run.sh setup --extra`` adds: name of an extra of pyproject.toml -> words."""
 
 NEWEST_PYTHON: dict[Engine, tuple[int, int]] = {"mxnet": (3, 12), "torch": (3, 13)}
 """``run.sh`` looks for the same versions."""

@@ -7,7 +7,7 @@ from functools import partial
 
 from launch.setup.checks import GB
 from launch.setup.child import StageError
-from launch.setup.layout import EXTRAS, PROJECT, ROOT, Kind
+from launch.setup.layout import PROJECT, ROOT, Kind
 from launch.setup.site import (
     base_venv_options,
     describe_base,
@@ -18,7 +18,7 @@ from launch.setup.site import (
     pins_of_base,
 )
 from launch.setup.state import digest
-from launch.setup.work import Stage, Work, pip
+from launch.setup.work import EXTRAS, Stage, Work, pip
 
 __all__ = ["stages_over_base"]
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from launch.setup.checks import GB
 from launch.setup.child import StageError
 from launch.setup.horovod import build_environment, check_build
-from launch.setup.layout import EXTRAS, HOROVOD, LOCKS, PROJECT, ROOT, Engine, Environment, Kind, Variant, locked
+from launch.setup.layout import HOROVOD, LOCKS, PROJECT, ROOT, Engine, Environment, Kind, Variant, locked
 from launch.setup.libraries import link_nvidia_libraries, missing_libraries
 from launch.setup.over_base import stages_over_base
 from launch.setup.pins import HOROVOD_PIN, Pin, closure, named_by, write_constraints, write_requirements
 from launch.setup.state import digest
-from launch.setup.work import Stage, Work, command_variables, pip
+from launch.setup.work import EXTRAS, Stage, Work, command_variables, pip
 
 __all__ = ["is_usable", "make_stages"]
 

@@ -11,7 +11,10 @@ from pathlib import Path
 from launch.setup.child import Stopwatch, run_logged
 from launch.setup.layout import Environment
 
-__all__ = ["Stage", "Work", "command_variables", "pip", "remove_half_installed"]
+__all__ = ["EXTRAS", "Stage", "Work", "command_variables", "pip", "remove_half_installed"]
+
+EXTRAS = {"test": "tools for tests and checks", "tensorboard": "library that writes TensorBoard's files"}
+"""What ``./run.sh setup --extra`` adds: name of an extra of pyproject.toml -> words."""
 
 
 @dataclass(frozen=True)
