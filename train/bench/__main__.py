@@ -93,8 +93,8 @@ def _run(options: argparse.Namespace) -> int:
     from logs.disk import explain_disk_errors, write_json
     from train.bench.measure import MeasurementFailed
 
-    if BENCHES[options.name].needs_mxnet:
-        require_engine("mxnet")
+    if engine := BENCHES[options.name].needs:
+        require_engine(engine)
     bench = cast(Bench, importlib.import_module(BENCHES[options.name].module))
     try:
         report = bench.measure(options)

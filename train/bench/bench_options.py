@@ -8,8 +8,12 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["BENCHES", "CLUSTER_CASES", "STEP_CASES", "BenchEntry"]
+__all__ = ["BENCHES", "CLUSTER_CASES", "GPU_PARTS", "STEP_CASES", "BenchEntry"]
+
+GPU_PARTS = ("steps", "run", "resume", "calibrate", "graphs", "batches")
+"""The parts of ``bench gpu``, the most wanted first; ``calibrate`` takes the run of ``run``."""
 
 STEP_CASES = (
     "resnet50:64:16:2x1",
@@ -33,14 +37,14 @@ class BenchEntry:
         question: What the bench measures, in one line.
         module: The module with the function ``measure(options)``, which returns a `train.bench.measure.Report`.
         add_options: Adds the options. The defaults answer the question in under five minutes on two cores.
-        needs_mxnet: Whether the question is about MXNet, so that an environment without MXNet cannot answer it.
+        needs: The engine that the question is about; an environment without it cannot answer.
         only_here: Why the bench takes no ``--cluster``; empty if it takes one.
     """
 
     question: str
     module: str
     add_options: Callable[[ArgumentParser], None]
-    needs_mxnet: bool = False
+    needs: str | None = None
     only_here: str = ""
 
 
@@ -83,6 +87,18 @@ def _epoch_options(parser: ArgumentParser) -> None:
         default=6,
         help="epochs of a job; every second one ends with an evaluation (default: %(default)s)",
     )
+
+
+def _gpu_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--gpu", metavar="NAME", default="H200", help="the GPU as the simulator knows it (default: %(default)s)")
+    add("--only", metavar="PART", nargs="+", choices=GPU_PARTS, help=f"parts to measure: {', '.join(GPU_PARTS)}")
+    add("--skip", metavar="PART", nargs="+", choices=GPU_PARTS, default=[], help="parts to leave out")
+    add("--minutes", metavar="M", type=float, default=25, help="after which no measurement begins (default: 25)")
+    add("--limit", metavar="S", type=float, default=300, help="seconds that one measurement may take (default: 300)")
+    add("--seconds", metavar="S", type=float, default=10, help="seconds of samples of a step (default: 10)")
+    add("--folder", metavar="DIR", type=Path, help="for rows.jsonl and table.md (default: runs/bench/gpu-TIME)")
+    add("--tiny", action="store_true", help="try everything at tiny shapes on the CPU")
 
 
 def _input_options(parser: ArgumentParser) -> None:
@@ -157,20 +173,27 @@ BENCHES: dict[str, BenchEntry] = {
         "idle time between epochs and around an evaluation, seconds of an evaluation, and Python's share of a step",
         "train.bench.bench_epoch",
         _epoch_options,
-        needs_mxnet=True,
+        needs="mxnet",
         only_here="the gaps between epochs are those of Python on one machine",
+    ),
+    "gpu": BenchEntry(
+        "all of one GPU in 25 minutes: steps by precision and batch, graphs, a run, resuming, the simulator",
+        "train.bench.bench_gpu",
+        _gpu_options,
+        needs="torch",
+        only_here="it asks one GPU of this machine",
     ),
     "input": BenchEntry(
         "images a second and core of the input pipeline, MXNet's reader and Pillow; the input's share of a step",
         "train.bench.bench_input",
         _input_options,
-        needs_mxnet=True,
+        needs="mxnet",
     ),
     "overlap": BenchEntry(
         "a step without communication, with it after backward, and with it during backward, over a link of a set speed",
         "train.bench.bench_overlap",
         _overlap_options,
-        needs_mxnet=True,
+        needs="mxnet",
     ),
     "peers": BenchEntry(
         "training images/s beside Horovod's own MXNet example, PyTorch's DistributedDataParallel and DataParallel",
@@ -182,7 +205,7 @@ BENCHES: dict[str, BenchEntry] = {
         "seconds from the command to run_start, beside a script that imports, connects and loads one after another",
         "train.bench.bench_startup",
         _startup_options,
-        needs_mxnet=True,
+        needs="mxnet",
     ),
     "step": BenchEntry(
         "forward, backward, update, images/s and the share of the measured peak, by network, ranks and threads",

@@ -30,6 +30,7 @@ def run_ranks(
     cluster: str = "laptop",
     overrides: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
 ) -> str:
     """Start ``command`` once for each rank, with the environment of a run's ranks, and wait until all have ended.
 
@@ -38,6 +39,7 @@ def run_ranks(
         cluster: A name in configs/clusters or a YAML file.
         overrides: Changes of the cluster, each ``cluster.key=value``.
         environment: Variables to add to those of this process.
+        timeout_s: Seconds that the ranks may take; if None, any.
 
     Returns:
         The output of all ranks, mixed as it came.
@@ -46,29 +48,34 @@ def run_ranks(
         MeasurementFailed: A rank failed; the text has the last lines of the output.
     """
     sets = [word for override in overrides for word in ("--set", override)]
-    return run(command_of(Program.RANKS_LAUNCHER, "--cluster", cluster, *sets, "--", *command), environment)
+    return run(command_of(Program.RANKS_LAUNCHER, "--cluster", cluster, *sets, "--", *command), environment, timeout_s)
 
 
-def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None, timeout_s: float | None = None) -> str:
     """Run a program in the folder of this program, and return what it writes.
 
     Args:
         command: The command line.
         environment: Variables to add to those of this process.
+        timeout_s: Seconds that the program may take; if None, any.
 
     Raises:
-        MeasurementFailed: The exit status is not 0; the text has the last lines of the output.
+        MeasurementFailed: The time is over, or the exit status is not 0; the text has the last lines of the output.
     """
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **(environment or {})},
-        text=True,
-        errors="replace",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            text=True,
+            errors="replace",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        raise MeasurementFailed(f"{' '.join(command)} took more than {timeout_s:g} s") from None
     if done.returncode:
         tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
         raise MeasurementFailed(f"{' '.join(command)} ended with exit status {done.returncode}:\n{tail}")

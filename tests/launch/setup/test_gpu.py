@@ -52,6 +52,28 @@ The submissions of NVIDIA and Fujitsu did some things otherwise:
 - NVIDIA's later runs keep decoded images in memory. Here every epoch decodes its images again.
 - `MXNET_ENABLE_CUDA_GRAPHS` is not set: nobody has tried it with Horovod's operators in the same engine.
 
+## All of one GPU in 25 minutes
+
+```sh
+./run.sh setup --engine torch
+./run.sh bench gpu --gpu H200
+```
+
+No figure of a GPU has been measured yet. The command measures, the most wanted first: steps of `imagenet-b256` and of
+`mlperf-b3264` (204 images, one GPU's share) at full shapes in bfloat16, float16 and float32, with the memory that
+PyTorch took beside the plan's; 1,000 steps on generated JPEGs through decoder, evaluations, checkpoints and trace; a
+run that is told to stop and resumed; the simulator before and after `--calibrate` by that run; TF32, a CUDA graph of
+the whole step, and `torch.compile`; batches of 32 to 1,024. A part is left out by `--skip PART` or chosen by `--only
+PART`; no measurement takes more than `--limit` seconds, and none begins after `--minutes`. A row goes to `rows.jsonl`
+as soon as it is measured, and the table for this page to `table.md`. `--tiny` tries the same on a CPU in a few
+minutes; a test does so with the steps and the run.
+
+DALI 2.4 comes with nvImageCodec 0.9.0, of which [an open issue](https://github.com/NVIDIA/nvImageCodec/issues/55)
+says that decoding random crops fails on GPUs. If the run fails so, the steps, which read no files, are measured all
+the same.
+
+## What set-up says
+
 """
 
 

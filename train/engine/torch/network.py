@@ -129,7 +129,8 @@ class TrainedNetwork:
         normalised, mean, inverse_std, *_ = torch._batch_norm_impl_index(
             values, gamma, beta, None, None, True, 0.0, self.model.bn_epsilon, torch.backends.cudnn.enabled
         )
-        self._batch_statistics.append((mean, inverse_std))
+        # They are float32 already, unless torch.compile made the operator.
+        self._batch_statistics.append((mean.float(), inverse_std.float()))
         return normalised
 
     def _move_statistics(self) -> None:

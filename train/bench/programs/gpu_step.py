@@ -1,0 +1,110 @@
+"""One rank of ``bench gpu``: times a recipe's step on PyTorch, and notes the most memory that the step took."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from train.bench.bench_rank import HYPER, BenchRank, open_rank, steps_of
+from train.bench.samples import write_samples
+from train.networks.arch import network_of
+from train.plan.memory import estimate_input, estimate_memory
+
+__all__ = ["main"]
+
+_WARMUP = 3
+"""Steps before the samples: cuDNN tries algorithms in the first, and a graph is captured after a few."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the milliseconds of a step, images/s, and bytes of memory beside the plan's estimate."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--recipe", required=True)
+    parser.add_argument("--set", dest="overrides", action="append", default=[])
+    parser.add_argument("--variant", choices=_VARIANTS, required=True)
+    parser.add_argument("--seconds", type=float, required=True, help="time for samples; at least one is taken")
+    options = parser.parse_args(arguments)
+    rank = open_rank(options.overrides, options.recipe)
+    steps = _VARIANTS[options.variant](rank)
+    rank.time_s(lambda: steps(_WARMUP))
+    number = 1 + int(options.seconds / 4 / rank.time_s(lambda: steps(1)))
+    samples = []
+    spent_s = 0.0
+    while spent_s < options.seconds:
+        seconds = rank.time_s(lambda: steps(number))
+        spent_s += seconds
+        rate = rank.parts.plan.global_batch_size * number / seconds
+        samples.append({"step_ms": 1e3 * seconds / number, "images_per_s": rate, **_memory(rank)})
+    write_samples(rank.parts.identity, "step", samples)
+    return 0
+
+
+def _memory(rank: BenchRank) -> dict[str, float]:
+    """Return what PyTorch took of a GPU's memory at most, and the plan's estimate of all but libraries and input."""
+    parts = rank.parts
+    if not torch.cuda.is_available():
+        return {}
+    buffers = estimate_input(parts.recipe, parts.cluster, parts.plan)
+    estimate = estimate_memory(parts.recipe, parts.cluster, parts.plan, network_of(parts.recipe.model), buffers)
+    step = estimate.certain_bytes - estimate.input_bytes - estimate.communication_bytes - estimate.evaluation_bytes
+    return {"memory_bytes": float(torch.cuda.max_memory_allocated()), "planned_bytes": float(step)}
+
+
+def _eager(rank: BenchRank) -> Callable[[int], Any]:
+    """As a run queues steps."""
+    return steps_of(rank, rank.parts.communicator, rank.parts.model.buckets)
+
+
+def _tf32(rank: BenchRank) -> Callable[[int], Any]:
+    """float32 whose products have ten bits of fraction, which a run never uses."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    return _eager(rank)
+
+
+def _compiled(rank: BenchRank) -> Callable[[int], Any]:
+    """The layers compiled by ``torch.compile``; loss and update as they are."""
+    network: Any = rank.parts.model.network
+    network._layers = torch.compile(network._layers)
+    return _eager(rank)
+
+
+def _graph(rank: BenchRank) -> Callable[[int], Any]:
+    """The whole step as one CUDA graph, replayed: what the host's part of a step costs."""
+    network, optimizer = rank.parts.model.network, rank.parts.model.optimizer
+
+    def step() -> None:
+        network.forward(*rank.batch)
+        network.backward()
+        optimizer.update(HYPER)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(_WARMUP):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+
+    def steps(number: int) -> None:
+        for _ in range(number):
+            graph.replay()
+
+    return steps
+
+
+_VARIANTS: dict[str, Callable[[BenchRank], Callable[[int], Any]]] = {
+    "eager": _eager,
+    "tf32": _tf32,
+    "compiled": _compiled,
+    "graph": _graph,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
