@@ -16,7 +16,7 @@ from launch.setup.child import StageError, Stopwatch
 from launch.setup.gpu import search_gpus
 from launch.setup.layout import BUILDING, CURRENT, ENGINES, NEWEST_PYTHON, ROOT, Engine, Environment, Kind, Variant
 from launch.setup.replacement import holds_its_path, put_in_place, refuse_links, remove_folder, restore_replaced
-from launch.setup.site import broken_base, describe_base, find_base, variant_of
+from launch.setup.site import ENGINES_OF_BASES, broken_base, describe_base, find_base, variant_of
 from launch.setup.stages import is_usable, make_stages
 from launch.setup.state import State, is_used, only_one
 from launch.setup.work import EXTRAS, Stage, Work
@@ -139,14 +139,14 @@ def _choose_kind(wish: Wish, remembered: Kind | None) -> Kind:
         return Kind(engines, _choose_variant(engines[0], wish.variant, remembered))
     if wish.base is None and (wish.engine or wish.variant):
         return _choose_kind(wish, None)
-    if wish.engine == "torch":
-        raise UserError("--system uses the site's own MXNet: leave out --engine torch")
+    if wish.engine not in (None, *ENGINES_OF_BASES):
+        raise UserError(f"--system uses the site's own MXNet: leave out --engine {wish.engine}")
     assert wish.base is not None or remembered is not None
     base = find_base(wish.base or (remembered.base if remembered else ""))
     found = describe_base(base)
     if problems := broken_base(found):
         raise UserError("\n".join(f"{base}: {problem}" for problem in problems))
-    kind = Kind(("mxnet",), variant_of(found), base)
+    kind = Kind(ENGINES_OF_BASES, variant_of(found), base)
     titles = ("MXNet", "Horovod", "DALI", "NumPy")
     versions = ", ".join(
         f"{title} {found[title][0] if title in found else '(no driver to load it)'}" for title in titles

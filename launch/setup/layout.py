@@ -112,11 +112,16 @@ USED_LOCK = ROOT / ".venv.used"
 """The file that a run locks, shared, while it uses the current environment, on whatever node."""
 
 
+_LOCK_FILES: dict[Engine, tuple[tuple[tuple[int, int], str], ...]] = {
+    "mxnet": (((3, 12), "requirements-py312.lock"), ((3, 10), "requirements.lock")),
+    "torch": (((3, 10), "requirements-torch.lock"),),
+}
+"""Engine -> the oldest Python for which a lock file is, and its name; the newest comes first."""
+
+
 def lock_file(engine: Engine, python: tuple[int, int]) -> Path:
     """Return the file with the pins of all packages, for an engine and a version of Python."""
-    if engine == "torch":
-        return ROOT / "requirements-torch.lock"
-    return ROOT / ("requirements.lock" if python < (3, 12) else "requirements-py312.lock")
+    return next(ROOT / name for oldest, name in _LOCK_FILES[engine] if python >= oldest)
 
 
 LOCKS: dict[Engine, Path] = {engine: lock_file(engine, sys.version_info[:2]) for engine in ENGINES}

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from launch.setup.layout import CURRENT, ROOT, Environment, Kind, Variant
+from launch.setup.layout import CURRENT, ROOT, Engine, Environment, Kind, Variant
 
 __all__ = [
+    "ENGINES_OF_BASES",
     "base_venv_options",
     "broken_base",
     "describe_base",
@@ -29,6 +30,9 @@ __all__ = [
     "pins_of_base",
     "variant_of",
 ]
+
+ENGINES_OF_BASES: tuple[Engine, ...] = ("mxnet",)
+"""The engines that set-up takes from a base."""
 
 _NEEDED = {"mxnet": "MXNet", "horovod": "Horovod", "nvidia.dali": "DALI"}
 
