@@ -55,6 +55,7 @@ def packaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
         (edited_log('"key": "seed", "value": 3', '"key": "seed", "value": 8'), "has seed 8, but config.yaml has 3"),
         (edited_json("summary.json", "run_s", 20.0), "run time in s is 82.0 in the log, but 20.0 in summary.json"),
         (edited_json("environment.json", "cpu", "Another"), "ran with other processors than .*run0"),
+        (edited_json("environment.json", "packages", {"mxnet": "2"}), "ran with other packages than .*run0"),
         (lambda folder: (folder / "summary.json").unlink(), "summary.json: cannot be read"),
         (lambda folder: (folder / "metrics.jsonl").unlink(), "metrics.jsonl: cannot be read"),
     ],
