@@ -183,7 +183,7 @@ def test_a_run_started_again_in_the_same_file_is_the_one_that_counts() -> None:
 PIECES = st.sampled_from([
     ":::MLLOG ", ":::MLL ", ":::MLPv0.5.0 resnet ",
     '{"key": "eval_accuracy", ', '"time_ms": 1e999', "1e400 ", "eval_accuracy: ",
-    '"metadata": {"epoch_num": "x"}}', "[" * 3000, "(a:1) ", "train_epoch: NaN", "\n", "\x00", "}", "9" * 5000,
+    '"metadata": {"epoch_num": "x"}}', "[" * 1500, "(a:1) ", "train_epoch: NaN", "\n", "\x00", "}", "9" * 5000,
     "1790000000.5 ",     "run_start", "{}", ': {"value": null}', "block_start",
     '"key": "tracked_stats", "value": 3}', "-inf ", "init_start",
 ])  # fmt: skip

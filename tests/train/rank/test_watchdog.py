@@ -84,10 +84,16 @@ def test_a_rank_waits_for_others_only_in_a_library_call_or_where_ranks_meet(tmp_
     assert f'File "{ROOT}/train/loop.py", line 1 in stand' in stacks, "the stacks of all threads"
 
 
+def _num_threads(pid: Path) -> int:
+    """Return the number of threads of the process whose number a file holds; 0 until it is there."""
+    number = pid.read_text() if pid.is_file() else ""
+    return len(list(Path(f"/proc/{number}/task").iterdir())) if number else 0
+
+
 def test_a_rank_that_was_frozen_blames_itself(tmp_path: Path) -> None:
     pid = tmp_path / "0" / "pid"
     with _start(tmp_path, [f"{ROOT}/train/comm/communicator.py"]) as process:
-        while not (pid.is_file() and len(list(Path(f"/proc/{pid.read_text()}/task").iterdir())) == THREADS):
+        while _num_threads(pid) != THREADS:
             assert process.poll() is None
             time.sleep(0.02)
         os.kill(int(pid.read_text()), signal.SIGSTOP)
