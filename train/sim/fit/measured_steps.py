@@ -34,8 +34,9 @@ _NORMAL_90 = 1.645
 """Half-width of 90 % of a normal distribution, in standard deviations."""
 _REPEAT = 0.05
 """Standard deviation of the log rate between runs of one configuration (README: five runs of ``digits``)."""
-_OTHER_NETWORK, _FEWEST_NETWORKS = 0.15, 3
-"""Assumed standard deviation of the log factor between networks, as long as fewer networks than this were measured."""
+_OTHER_NETWORK, _FEWEST_NETWORKS = 0.2, 3
+"""Standard deviation of the log factor between networks, as long as fewer networks than this were measured: the one of
+five networks on one machine (docs/simulator.md)."""
 _LOG_LIMIT = 4.0
 """A factor is searched between the exponentials of minus and plus this."""
 
@@ -142,7 +143,10 @@ def apply_steps(scenario: Scenario, calibration: Calibration, steps: Sequence[Me
         variance += statistics.variance(factors) / len(factors)
     if not same:
         networks = {step.network: step.log_factor for step in similar}
-        variance += statistics.variance(networks.values()) if len(networks) >= _FEWEST_NETWORKS else _OTHER_NETWORK**2
+        is_known = len(networks) >= _FEWEST_NETWORKS
+        between = statistics.variance(networks.values()) if is_known else _OTHER_NETWORK**2
+        # The networks that were measured differ from each other as much as the next one differs from them.
+        variance += between if len(factors) > 1 else 2 * between
     width = _NORMAL_90 * math.sqrt(variance)
     if scenario.machine.ranks > max(step.ranks for step in used):
         width = math.hypot(width, calibration.half_widths["larger"])

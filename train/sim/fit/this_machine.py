@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +32,12 @@ from train.sim.processors import THIS_MACHINE
 __all__ = ["cpu_constants", "load_description", "machine_of_description", "measure_machine", "measure_process"]
 
 _REPEATS = 50
+_PART_S = 1.0
+"""Time that each process spends on a part, products or copies, so that all of them are at the same part."""
 _SIDE = 512
 _COPY_BYTES = 32 << 20
 _MESSAGE_BYTES = 4 << 20
-_CPU = {"plain_efficiency": 0.6, "memory_efficiency": 0.8, "kernel_s": 40e-6, "launch_s": 0.0, "tail": 0.0}
+_CPU = {"plain_efficiency": 0.4, "memory_efficiency": 0.8, "kernel_s": 40e-6, "launch_s": 0.0, "tail": 0.0}
 """Constants of a CPU, which are assumed and not measured: the rate of oneDNN's convolutions relative to the measured
 matrix product, the time of an operator in MXNet's engine, and others."""
 _CYCLE_CPU_S = 1e-4
@@ -46,22 +50,27 @@ _RATES = ("flops", "link_bytes_per_s", "memory_bytes_per_s")
 
 
 def measure_process() -> dict[str, float]:
-    """Return the float32 FLOP/s of a matrix product and the bytes/s of a copy in this process: the best of several."""
+    """Return the float32 FLOP/s of a matrix product and the bytes/s of a copy in this process: medians of a second."""
     left = np.random.default_rng(0).standard_normal((_SIDE, _SIDE), dtype=np.float32)
-    product_s = _shortest(lambda: left @ left)
+    product_s = _median_s(lambda: left @ left)
     source = np.ones(_COPY_BYTES // 8)
     target = np.empty_like(source)
-    copy_s = _shortest(lambda: np.copyto(target, source))
+    copy_s = _median_s(lambda: np.copyto(target, source))
     return {"flops": 2.0 * _SIDE**3 / product_s, "memory_bytes_per_s": 2.0 * _COPY_BYTES / copy_s}
 
 
-def _shortest(action: Callable[[], Any]) -> float:
-    times = []
-    for _ in range(_REPEATS):
+def _median_s(action: Callable[[], Any]) -> float:
+    """Return the median time of an action that is repeated for a while.
+
+    The shortest time would be one in which another process had not begun, or waited: two processes on the two threads
+    of one core would each seem to have the core.
+    """
+    times, begin = [], time.perf_counter()
+    while time.perf_counter() < begin + _PART_S:
         start = time.perf_counter()
         action()
         times.append(time.perf_counter() - start)
-    return min(times)
+    return statistics.median(times)
 
 
 def measure_machine(processes: int = 2) -> dict[str, float]:
@@ -71,11 +80,22 @@ def measure_machine(processes: int = 2) -> dict[str, float]:
         UserError: A measuring process failed.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    code = f"import json; from {__name__} import measure_process; print(json.dumps(measure_process()))"
+    # All begin when the last one has imported what it needs.
+    code = f"import json; from {__name__} import measure_process; print(flush=True); input(); "
+    command = [sys.executable, "-c", f"{code}print(json.dumps(measure_process()))"]
+    pipe = subprocess.PIPE
     children = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=ROOT)
         for _ in range(processes)
     ]
+    for child in children:
+        assert child.stdout is not None
+        child.stdout.readline()
+    for child in children:
+        assert child.stdin is not None
+        with suppress(BrokenPipeError):
+            child.stdin.write("\n")
+            child.stdin.flush()
     outputs = [(child.communicate()[0], child.returncode) for child in children]
     if any(status for _, status in outputs):
         raise UserError("--calibrate-here: a measuring process failed; its message is above")

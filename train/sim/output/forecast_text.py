@@ -25,7 +25,7 @@ _BASES = {
 _LACKS = {
     "own kernels": "; wider, as frameworks' usual programs are off by more than those that were tuned for MLPerf",
     "float32": "; wider, as frameworks' float32 programs are off by more",
-    "another network": "; wider, as frameworks' programs of other networks are off by more",
+    "another network": "; wider, as frameworks' programs of other networks, and programs on CPUs, are off by more",
 }
 """What the forecast has in common with no measured system -> text."""
 _CONVERGENCE = {

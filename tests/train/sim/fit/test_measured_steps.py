@@ -54,8 +54,8 @@ def test_runs_of_other_networks_count_with_the_spread_between_networks_and_other
     step = MeasuredStep("a", "A100-SXM-80GB", "alexnet", "float16", 8, 1e4, 0.01, 0.2, "")
     other = apply_steps(scenario, calibration, [step])
     assert other.constants.compute_factor == pytest.approx(math.exp(0.2))
-    # One network: 0.15 between networks, 0.05 between runs, 0.01 within the run.
-    assert other.measured_half_width == pytest.approx(1.645 * math.hypot(0.15, 0.05, 0.01))
+    # One network: 0.2 between networks, as much for this one, 0.05 between runs, 0.01 within the run.
+    assert other.measured_half_width == pytest.approx(1.645 * math.hypot(0.2, 0.2, 0.05, 0.01))
     three = [replace(step, source=name, network=name, log_factor=each) for name, each in (("b", 0.1), ("c", 0.3))]
     spread = apply_steps(scenario, calibration, [step, *three]).measured_half_width
     variance = 0.01 + 0.01 / 3 + 0.05**2 + 0.01**2
