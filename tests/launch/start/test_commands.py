@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -10,29 +12,32 @@ from configs.errors import ConfigError, UserError
 from configs.load import load_cluster
 from configs.rank_variables import rank_environment
 from launch.start import link
-from launch.start.commands import launcher_command, local_words, require_launchable, stop_signal_of
+from launch.start.commands import launcher_command, local_words, require_launchable, require_startable, stop_signal_of
 from launch.start.link import shaped
 
 PLACES = ["cluster.num_nodes=3", "cluster.ranks_per_node=4", "cluster.communication.backend=mpi"]
 
 
-def test_mpirun_places_a_nodes_ranks_on_each_node() -> None:
-    cluster = load_cluster("laptop", [*PLACES, "cluster.launcher=mpirun"])
-    words = launcher_command(cluster, ["rank"], rank_environment(cluster))
-    assert words[:3] == ["mpirun", "-np", "12"]
-    assert words[words.index("-map-by") + 1] == "ppr:4:node"
-    assert words[words.index("-bind-to") + 1] == "none"
-    assert {words[n + 1] for n, word in enumerate(words) if word == "-x"} >= {"PATH", *rank_environment(cluster)}
+_MPIRUN = "mpirun -np 12 -bind-to none -map-by ppr:4:node -mca pml ob1 -mca btl ^openib -x PATH -x LD_LIBRARY_PATH -x A"
+_SRUN = "srun -K1 --nodes=3 --ntasks=12 --ntasks-per-node=4 --distribution=block --cpu-bind=none"
+TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_node=4"]
 
 
-def test_srun_and_horovodrun_start_all_ranks() -> None:
-    cluster = load_cluster("laptop", [*PLACES, "cluster.launcher=srun"])
-    words = launcher_command(cluster, ["rank"], rank_environment(cluster))
-    assert words[:5] == ["srun", "-K1", "--nodes=3", "--ntasks=12", "--ntasks-per-node=4"]
-    assert "--mpi=pmix" in words
-    cluster = load_cluster("laptop", ["cluster.num_nodes=3", "cluster.ranks_per_node=4", "cluster.launcher=horovodrun"])
-    words = launcher_command(cluster, ["rank"], rank_environment(cluster))
-    assert words == ["horovodrun", "-np", "12", "--gloo", "rank"]
+@pytest.mark.parametrize(
+    ("launcher", "sets", "words"),
+    [
+        ("mpirun", PLACES, f"{_MPIRUN} rank"),
+        ("mpirun", TORCH, f"{_MPIRUN} -x MASTER_ADDR -x MASTER_PORT -x TORCHELASTIC_USE_AGENT_STORE rank"),
+        ("srun", PLACES, f"{_SRUN} --mpi=pmix rank"),
+        ("srun", PLACES[:2], f"{_SRUN} rank"),
+        ("srun", TORCH, f"{_SRUN} rank"),
+        ("horovodrun", PLACES, "horovodrun -np 12 --mpi rank"),
+        ("horovodrun", PLACES[:2], "horovodrun -np 12 --gloo rank"),
+    ],
+)
+def test_a_launcher_starts_a_nodes_ranks_on_each_node(launcher: str, sets: list[str], words: str) -> None:
+    cluster = load_cluster("laptop", [*sets, f"cluster.launcher={launcher}"])
+    assert launcher_command(cluster, ["rank"], {"A": "1"}) == words.split()
 
 
 @pytest.mark.parametrize(
@@ -44,11 +49,16 @@ def test_launchers_that_end_their_ranks_at_a_sigterm_get_another_signal(launcher
 
 
 def test_a_shaped_loopback_has_twice_the_rate_in_bits() -> None:
-    (script,) = [word for word in shaped(1e6) if "tc qdisc" in word]
-    assert " rate 16000000bit " in script
-
-
-TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_node=4"]
+    words = shaped(1e6)
+    assert words[:2] == ["unshare", "--net"]
+    assert ("--map-root-user" in words) == (os.geteuid() != 0)
+    assert words[-4:] == [
+        "bash",
+        "-c",
+        "ip link set lo up && tc qdisc add dev lo root tbf rate 16000000bit burst 131072 latency 400ms || exit 71\n"
+        'exec "$@"',
+        "link",
+    ]
 
 
 def test_ranks_over_torch_distributed_are_told_where_their_store_is_and_nothing_of_horovod() -> None:
@@ -86,6 +96,48 @@ def test_a_launcher_that_cannot_start_a_kind_is_refused_with_those_that_can() ->
 def test_the_local_launcher_is_told_how_many_processes_and_servers_to_start(sets: list[str], words: list[str]) -> None:
     overrides = ["cluster.ranks_per_node=4", *(f"cluster.communication.{each}" for each in sets)]
     assert local_words(load_cluster("laptop", overrides)) == words
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        (
+            ["cluster.launcher=horovodrun", "cluster.num_nodes=3", "cluster.ranks_per_node=4"],
+            "launcher: horovodrun would start all 12 ranks on this machine, since it does not know the other nodes; "
+            "use ./run.sh submit --hosts A,B, or set cluster.num_nodes=1",
+        ),
+        (
+            [*PLACES, "cluster.launcher=srun"],
+            "launcher: srun is not on this machine; install it, or use --set cluster.launcher=local on one machine",
+        ),
+        (
+            ["cluster.launcher=srun", "cluster.communication.kind=devices"],
+            "communication.kind: got 'devices' under srun, which starts neither servers nor devices; set "
+            "cluster.launcher=local on one machine, or cluster.communication.kind=horovod",
+        ),
+        (
+            ["cluster.launcher=mpirun"],
+            "cluster.communication.backend: got 'gloo', allowed: mpi or nccl under mpirun; set "
+            "cluster.communication.backend=mpi, or set launcher: horovodrun",
+        ),
+    ],
+)
+def test_a_launcher_that_cannot_start_the_ranks_is_refused_with_a_remedy(
+    sets: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.start.commands._search_path", lambda: str(tmp_path))
+    monkeypatch.setattr("launch.start.commands.require_engine", lambda _name: None)
+    monkeypatch.delenv("LSB_JOBID", raising=False)
+    with pytest.raises(UserError) as refusal:
+        require_startable(load_cluster("laptop", sets))
+    assert str(refusal.value) == words
+
+
+def test_a_job_of_lsf_tells_horovodrun_the_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.start.commands.require_engine", lambda _name: None)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: "/bin/horovodrun")
+    monkeypatch.setenv("LSB_JOBID", "7")
+    require_startable(load_cluster("laptop", ["cluster.launcher=horovodrun", "cluster.num_nodes=3"]))
 
 
 def test_a_link_that_cannot_be_shaped_is_refused_with_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

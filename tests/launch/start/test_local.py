@@ -300,3 +300,28 @@ def test_ranks_get_a_minute_to_save_their_state_but_not_after_ctrl_c(number: int
     supervisor._pass_signal_on()
     assert supervisor.deadline_s is not None
     assert before_s + patience_s <= supervisor.deadline_s <= time.monotonic() + patience_s
+
+
+def test_a_parameter_server_that_ignores_sigterm_does_not_outlive_the_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["sh", "-c", f"trap '' TERM; touch {tmp_path}/$DMLC_ROLE; exec sleep 20"]
+    monkeypatch.setattr(local, "command_of", lambda _program: words)
+    with local._parameter_servers(2, 1, os.environ) as (servers, addresses):
+        while len(list(tmp_path.iterdir())) < 2:
+            time.sleep(0.01)
+    assert [server.returncode for server in servers] == [-signal.SIGKILL] * 2
+    assert (addresses["DMLC_ROLE"], addresses["DMLC_NUM_WORKER"], addresses["DMLC_NUM_SERVER"]) == ("worker", "2", "1")
+    assert {path.name for path in tmp_path.iterdir()} == {"scheduler", "server"}
+
+
+def test_a_job_script_starts_ranks_over_horovod_without_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+
+    def note(*words: object, **named: object) -> local.Outcome:
+        told.extend((words, named))
+        return local.Outcome(7)
+
+    monkeypatch.setattr(local, "run_ranks", note)
+    assert local.main(["4", "rank", "--kind", "x"]) == 7
+    assert told == [(["rank", "--kind", "x"], 4, {}), {"kind": "horovod", "servers": 0}]

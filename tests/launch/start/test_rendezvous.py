@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launch.start import key_value_server, rendezvous, store
+from configs.load import load_cluster
+from launch.start import key_value_server, meetings, rendezvous, store
 from launch.start.key_value_server import serve_values
 
 _LISTENS = "0A"
@@ -62,13 +65,68 @@ def test_a_question_is_held_until_its_value_is_there(monkeypatch: pytest.MonkeyP
         assert late.result() == (200, b"")
 
 
+def test_the_rendezvous_tells_a_rank_of_one_machine_all_that_horovod_asks_for() -> None:
+    with rendezvous.local_ranks(3) as start:
+        found = start(2)
+    assert found.descriptors == ()
+    assert {**found.variables, "HOROVOD_GLOO_RENDEZVOUS_PORT": "port"} == {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "port",
+        "HOROVOD_GLOO_IFACE": "lo",
+        "HOROVOD_HOSTNAME": "node0",
+        "HOROVOD_RANK": "2",
+        "HOROVOD_SIZE": "3",
+        "HOROVOD_LOCAL_RANK": "2",
+        "HOROVOD_LOCAL_SIZE": "3",
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+    }
+
+
 def test_the_store_of_one_machine_is_opened_on_the_loopback_before_any_rank_starts() -> None:
-    with store.local_ranks(2) as start:
-        server, other = start(0), start(1)
+    with store.local_ranks(3) as start:
+        server, other = start(0), start(2)
         assert _addresses(int(server.variables["MASTER_PORT"])) == {"0100007F"}
-    assert len(server.descriptors) == 1
+    assert server.descriptors == (int(server.variables["RANK_STORE_FD"]),)
     assert other.descriptors == ()
-    assert (other.variables["RANK"], other.variables["WORLD_SIZE"]) == ("1", "2")
+    assert {**other.variables, "MASTER_PORT": "port"} == {
+        "RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "port",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sets", "served"),
+    [
+        (["launcher=srun"], (True, False)),
+        (["launcher=srun", "communication.backend=mpi"], (False, False)),
+        (["launcher=horovodrun"], (False, False)),
+        (["launcher=mpirun", "communication.backend=mpi"], (False, False)),
+        (["engine.name=torch", "launcher=srun"], (False, True)),
+        (["engine.name=torch", "launcher=mpirun"], (False, True)),
+        (["engine.name=torch", "launcher=mpirun", "communication.backend=mpi"], (False, False)),
+        (["engine.name=torch"], (False, False)),
+    ],
+)
+def test_ranks_are_served_where_their_launcher_does_not_and_mpi_does_not_connect_them(
+    sets: list[str], served: tuple[bool, bool]
+) -> None:
+    cluster = load_cluster("laptop", [f"cluster.{each}" for each in sets])
+    meeting = meetings.meeting_of(cluster.communication.kind)
+    assert [meeting.is_served(cluster) and meeting is each for each in (rendezvous, store)] == list(served)
+    assert not meetings.is_served(cluster)
+
+
+def test_a_program_that_serves_prints_the_variables_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def serve(*numbers: int) -> Iterator[dict[str, str]]:
+        yield {"A": str(numbers), "B": "2"}
+
+    monkeypatch.setattr("sys.stdin", StringIO())
+    assert meetings.serve_until_closed(serve, ["3", "4"]) == 0
+    assert capsys.readouterr().out == "A=(3, 4) B=2\n"
 
 
 def test_the_store_of_several_nodes_is_at_addresses_that_other_nodes_can_reach() -> None:
