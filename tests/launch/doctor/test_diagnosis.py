@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,10 @@ from launch.doctor.check_result import CheckResult, ProbeReport
 from launch.doctor.diagnosis import judge
 
 Ranks = list[dict[str, Any]]
+FINDINGS = Path(__file__).with_name("findings.txt")
+"""Every finding in full; where a test fails because the words are new, they are copied from its output."""
+
+_GPU = {"name": "A100", "driver_version": "535.104", "memory.total": "81251 MiB"}
 CLUSTER = load_cluster("dgx-a100", ["cluster.ranks_per_node=2", "cluster.node.rank_cores=[]", "cluster.num_nodes=3"])
 PLAN = {
     "memory": {"total_bytes": 10e9, "certain_bytes": 9e9, "pinned_bytes_per_node": 20e9},
@@ -21,9 +26,8 @@ PLAN = {
 
 
 def _machine() -> dict[str, Any]:
-    gpu = {"name": "A100", "driver_version": "535.104", "memory.total": "81251 MiB"}
-    environment = {"python": "3.11.7 (main)", "packages": {"mxnet-cu112": "1.9.1", "tqdm": "4.66"}, "gpus": [gpu] * 2,
-                   "git": {"commit": "abc", "diff_sha256": None}}  # fmt: skip
+    environment = {"python": "3.11.7 (main)", "packages": {"mxnet-cu112": "1.9.1", "tqdm": "4.66"},
+                   "gpus": [dict(_GPU), dict(_GPU)], "git": {"commit": "abc", "diff_sha256": None}}  # fmt: skip
     return {
         "environment": environment, "memory_available_bytes": 900e9, "locked_memory_bytes": None,
         "shm_free_bytes": 500e9, "runs": {"folder": "/runs", "free_bytes": 900e9, "is_writable": True}, "stage": None,
@@ -105,6 +109,14 @@ def _newer_gpu(ranks: Ranks) -> None:
     ranks[2]["machine"]["environment"]["gpus"] = [{**gpu, "name": "NVIDIA H100 80GB HBM3"} for gpu in gpus]
 
 
+def _set_cores(number: int) -> Callable[[Ranks], None]:
+    def apply(ranks: Ranks) -> None:
+        for rank in ranks[2:4]:
+            rank["cores"] = list(range(number))
+
+    return apply
+
+
 TROUBLES = [
     (_lost, "FAIL", "ranks: 1 of 6 did not report: 3;"),
     (_no_driver, "FAIL", "driver (node1): nvidia-smi finds no GPU;"),
@@ -120,9 +132,9 @@ TROUBLES = [
     (_set(2, "machine", "memory_available_bytes", to=1e8), "FAIL", "memory (node1): 0.1 GB free, 20.6 GB needed"),
     (_set(2, "machine", "environment", "gpus", 0, "memory.total", to="8000 MiB"), "FAIL", "memory (node1): the plan"),
     (_set(2, "machine", "environment", "gpus", 0, "memory.total", to="9200 MiB"), "WARN", "memory (node1): the plan"),
-    (_set(2, "machine", "runs", "free_bytes", to=2e9), "WARN", "disk (node1): 2.0 GB free at /runs, 4.1 GB needed"),
+    (_set(2, "machine", "runs", "free_bytes", to=0.41e9), "WARN", "disk (node1): 0.4 GB free at /runs, 4.1 GB needed"),
     (_set(2, "machine", "runs", "is_writable", to=False), "FAIL", "disk (node1): /runs is not writable;"),
-    (_set(2, "machine", "shm_free_bytes", to=64 << 20), "WARN", "shared memory (node1): 0.1 GB free"),
+    (_set(2, "machine", "shm_free_bytes", to=(128 << 20) - 1), "WARN", "shared memory (node1): 0.1 GB free"),
     (_set(4, "machine", "adapters", "mlx5_3", "1", to="1: DOWN, 10 Gb/sec"), "FAIL", "links (node2): mlx5_3 down;"),
     (_set(4, "machine", "adapters", to={}), "FAIL", "links (node2): mlx5_0 missing, mlx5_1 missing"),
     (_set(4, "machine", "locked_memory_bytes", to=65536), "WARN", "links (node2): adapters are up, but locked memory"),
@@ -133,7 +145,23 @@ TROUBLES = [
     (_set(0, "clock_offsets_s", 3, to=-2.5), "WARN", "clocks: node1 is 2.500 s behind node0; start chronyd"),
     (_fails, "FAIL", "allreduce: rank 5 on node2: Connection refused;"),
     (_set(5, "allreduce", "is_right", to=False), "FAIL", "allreduce: the sums are wrong;"),
-    (_set(5, "allreduce", "bus_bytes_per_s", to=1e9), "WARN", "allreduce: 32 MiB over 6 ranks by nccl: 1.00 GB/s"),
+    (_set(5, "allreduce", "bus_bytes_per_s", to=19e9), "WARN", "allreduce: 32 MiB over 6 ranks by nccl: 19.00 GB/s"),
+    (_set(2, "machine", "environment", "gpus", to=[_GPU]), "FAIL", "driver (node1): 1 GPUs for 2 ranks a node;"),
+    (_set(2, "machine", "environment", "gpus", to=[{**_GPU, "mig.mode.current": "Enabled"}] * 2), "FAIL",
+     "driver (node1): 535.104, 2 A100; MIG is on"),
+    (_set(2, "libraries", "MXNet", "has", "CUDA", to=False), "FAIL", "libraries (node1): this MXNet was built without"),
+    (_set(2, "libraries", "MXNet", "has", "gpus", to=1), "FAIL", "libraries (node1): MXNet sees 1 GPUs for 2 ranks"),
+    (_set_cores(127), "WARN", "cores (node1): 127 granted, node.cores: 128"),
+    (_set(2, "machine", "runs", "free_bytes", to=0.4e9), "FAIL", "disk (node1): 0.4 GB free at /runs, 4.1 GB needed"),
+    (_set(2, "machine", "shm_free_bytes", to=None), "WARN", "shared memory (node1): unknown free"),
+    (_set(2, "data", to=None), "WARN", "data (node1): not checked"),
+    (_set(2, "machine", "stage", to={"problem": "/ssd: Read-only file system"}), "FAIL", "stage (node1): /ssd: Read-"),
+    (_set(2, "machine", "stage", to={"folder": "/ssd", "is_writable": False}), "FAIL",
+     "stage (node1): /ssd is not writable"),
+    (_set(0, "clock_offsets_s", 5, to=60.5), "FAIL", "clocks: node2 is 60.500 s ahead of node0"),
+    (_set(0, "clock_offsets_s", 5, to=59.5), "WARN", "clocks: node2 is 59.500 s ahead of node0"),
+    (_set(0, "clock_offsets_s", 2, to=0.5), "WARN", "clocks: node1 is 0.500 s ahead of node0"),
+    (_set(2, "host", to="node0"), "WARN", "ranks: 6 ranks on 2 hosts, the cluster file has num_nodes: 3"),
 ]  # fmt: skip
 
 
@@ -156,6 +184,32 @@ def test_a_trouble_is_the_only_one_found_and_names_its_host(
     # A rank without a report has no allreduce either, and a host without a driver has no version of it.
     also: dict[Callable[[Ranks], None], list[str]] = {_lost: ["allreduce"], _no_driver: ["versions"]}
     assert [each.topic for each in others] == also.get(harm, [])
+
+
+def test_every_finding_is_told_in_the_reviewed_words() -> None:
+    told = [str(result) for result in _check(_sound())]
+    for harm, _, _ in TROUBLES:
+        ranks = copy.deepcopy(_sound())
+        harm(ranks)
+        told += [str(result) for result in _check(ranks) if result.level != "OK"]
+    assert told == FINDINGS.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize(
+    "name", ["mxnet", "mxnet-cu112", "horovod", "torch", "numpy", "nvidia-dali-cuda110", "nvidia-dali-cuda130"]
+)
+def test_libraries_that_compute_must_have_one_version_on_all_hosts(name: str) -> None:
+    ranks = _sound()
+    ranks[2]["machine"]["environment"]["packages"][name] = "7"
+    assert {result.level for result in _check(ranks) if result.topic == "versions"} == {"FAIL"}
+
+
+def test_of_many_ranks_and_hosts_the_first_are_named() -> None:
+    cluster = CLUSTER.model_copy(update={"num_nodes": 12})
+    (found, *_) = judge(ProbeReport(cluster, _sound(), PLAN, is_packed_on_demand=False))
+    assert found.words == "18 of 24 did not report: 6, 7, 8, 9, 10, 11, 12, 13 ..."
+    result = CheckResult("FAIL", "topic", "words", "remedy", ("a", "b", "c", "d", "e"))
+    assert str(result) == "FAIL  topic (a, b, c and 2 more): words; remedy"
 
 
 def test_every_rank_of_a_cpu_node_needs_what_the_plan_says() -> None:
