@@ -177,12 +177,12 @@ def test_a_wrong_value_is_invalid_under_the_json_schema(kind: str, name: str, ch
 
 
 def _told(key: Key) -> str:
-    """Return a key's range and default; names that a registry lists are left out, so that a new one changes nothing."""
+    """Return range, default and unit of a key; names of a registry are left out, so that a new one changes nothing."""
     numbers = key.type if re.match("(integer|number|list of .*(integer|number))", key.type) else "-"
-    return f"{key.path} | {numbers} | {key.default}"
+    return f"{key.path} | {numbers} | {key.default} | {key.unit}".rstrip()
 
 
-def test_a_range_or_a_default_changes_on_purpose_only() -> None:
+def test_a_range_a_default_or_a_unit_changes_on_purpose_only() -> None:
     """Published recipes rely on defaults. ``python -m tests.configs.test_keys`` writes the file anew, for review.
 
     A key that is new may be missing from the file.

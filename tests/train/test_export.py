@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from configs.load import ROOT, load_both
@@ -46,6 +47,8 @@ def test_the_loaded_network_judges_every_image_as_the_trained_one(run: Path, tmp
     # A run evaluates with batch norm folded into the convolutions, the files have it as in training.
     np.testing.assert_allclose(logits["MXNet"], logits["trained"], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(logits["ONNX"], logits["trained"], atol=1e-4)
+    inputs = [each.name for each in onnx.load(tmp_path / "network.onnx").graph.input]
+    assert inputs == ["data"], "weights are no inputs"
 
 
 def test_the_command_gives_the_runs_own_accuracy_in_every_format(run: Path) -> None:

@@ -64,6 +64,21 @@ def test_a_machine_that_nobody_knows_is_planned_without_a_simulated_time() -> No
     assert "not possible" in render(plan)
 
 
+def test_a_simulated_time_has_its_unit_and_the_ends_of_its_interval() -> None:
+    found = {"images_per_s": [1234.4, 1000.0, 99.126], "run_s": [70.4, 60, 100], "startup_s": [2.5, 1, 4]}
+    found |= {"accelerator_hours": [0.25, 0.125, 0.5], "epochs": 86, "is_time_to_train": True}
+    title, *lines = render(_plan("digits") | {"simulated": found}).split("\n\n")[1].splitlines()
+    assert title == "Simulated, with the ends of 90 % intervals"
+    assert lines == [
+        "  images/s   1,234 (1,000 to 99)",
+        "  to target  70.40 s for 86 epochs (60.00 to 100.00)",
+        "  start-up   2.50 s before run_start (1.00 to 4.00)",
+        "  cost       0.25 accelerator hours (0.12 to 0.50)",
+    ]
+    untimed = render(_plan("digits") | {"simulated": found | {"is_time_to_train": False, "run_s": [100, 9, 999.6]}})
+    assert "  run        100 s for 86 epochs (9 to 1,000)\n" in untimed
+
+
 def test_the_schedule_lists_the_landmarks() -> None:
     plan = _plan("imagenet-b256", "batch.global_size=32")
     assert len(plan["schedule"]) < 2000

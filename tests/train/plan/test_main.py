@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+import shlex
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,16 @@ import pytest
 from configs.load import ROOT, load_cluster
 from configs.rank_variables import rank_environment
 from train.plan.__main__ import main
+
+PLANS = sorted((Path(__file__).parent / "plans").glob("*.txt"))
+"""Plans as they are printed, without the section of the simulator; the first line of each file is the command."""
+
+
+def _text_of(command: str) -> str:
+    told = io.StringIO()
+    with redirect_stdout(told):
+        assert main(["plan", *shlex.split(command)]) == 0
+    return re.sub(r"\nSimulated,.*?\n\n", "\n", told.getvalue(), flags=re.DOTALL)
 
 
 def test_the_plan_holds_the_environment_that_ranks_would_get(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,12 +53,12 @@ def test_the_command_prints_json_and_a_figure_without_importing_mxnet(tmp_path: 
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_text_says_why_the_record_is_open(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "abci-b86016", "--cluster", "abci-v100"]) == 0
-    text = capsys.readouterr().out
-    assert "86,016 = 2,048 ranks x 42 images x 1 micro-batches" in text
-    assert "reference_convergence_point: batch.global_size is 86016, allowed: at most 67840 (4.0.0)" in text
-    assert "optimizer  lars, momentum 0.96, weight_decay 5e-05, trust_coefficient 0.0025" in text
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_a_whole_plan_changes_on_purpose_only(path: Path) -> None:
+    """``python -m tests.train.plan.test_main`` writes the files anew, for review."""
+    command, _, expected = path.read_text(encoding="utf-8").partition("\n")
+    text = _text_of(command)
+    assert text.splitlines() == expected.splitlines()
     assert max(map(len, text.splitlines())) <= 130
 
 
@@ -66,3 +80,9 @@ def test_what_cannot_be_planned_is_one_line_and_status_2(
     assert captured.err.startswith(message)
     assert captured.err.count("\n") == 1
     assert not captured.out
+
+
+if __name__ == "__main__":
+    for plan in PLANS:
+        words = plan.read_text(encoding="utf-8").partition("\n")[0]
+        plan.write_text(f"{words}\n{_text_of(words)}", encoding="utf-8")
