@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from configs.load import load_cluster
-from configs.rank_variables import binding_environment, rank_environment
+from configs.rank_variables import binding_environment, rank_environment, server_environment
 from configs.schema import Cluster
 
 LAPTOP, ABCI = load_cluster("laptop"), load_cluster("abci-v100")
@@ -50,3 +50,42 @@ def test_ranks_meet_by_mpi_where_mpi_starts_them_or_carries_the_sums(
     variables = rank_environment(cluster)
     assert {variables["HOROVOD_CONTROLLER"], variables["HOROVOD_CPU_OPERATIONS"]} == {controller}
     assert ("OMPI_MCA_memory" in variables) is (controller == "mpi")
+
+
+def test_parameter_servers_and_ranks_find_each_other_on_this_machine() -> None:
+    assert server_environment("worker", 4321, workers=3, servers=2) == {
+        "DMLC_ROLE": "worker",
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": "4321",
+        "DMLC_NODE_HOST": "127.0.0.1",
+        "DMLC_NUM_WORKER": "3",
+        "DMLC_NUM_SERVER": "2",
+    }
+
+
+def test_a_torus_and_an_interface_have_their_variables() -> None:
+    communication = ABCI.communication.model_copy(update={"allreduce": "torus"})
+    node = ABCI.node.model_copy(update={"interface": "ib0"})
+    variables = rank_environment(ABCI.model_copy(update={"communication": communication, "node": node}))
+    assert variables["HOROVOD_TORUS_ALLREDUCE"] == "1"
+    assert variables["NCCL_SOCKET_IFNAME"] == "=ib0"
+    assert binding_environment(ABCI) == {
+        "RANK_WORLD_SIZE": "2048",
+        "RANK_LOCAL_SIZE": "4",
+        "RANK_DEVICE": "gpu",
+        "RANK_CORES": "0-9 10-19 20-29 30-39",
+        "RANK_HCAS": "mlx5_0 mlx5_0 mlx5_1 mlx5_1",
+    }
+
+
+def test_the_ranks_of_pytorch_get_threads_and_the_interface_of_gloo() -> None:
+    communication = LAPTOP.communication.model_copy(update={"kind": "torch_distributed"})
+    engine = LAPTOP.engine.model_copy(update={"name": "torch", "threads": 3})
+    node = LAPTOP.node.model_copy(update={"interface": "eth7"})
+    cluster = LAPTOP.model_copy(update={"communication": communication, "engine": engine, "node": node})
+    assert rank_environment(cluster) == {
+        "OMP_NUM_THREADS": "3",
+        "MKL_NUM_THREADS": "3",
+        "GLOO_SOCKET_IFNAME": "eth7",
+        "NCCL_SOCKET_IFNAME": "=eth7",
+    }

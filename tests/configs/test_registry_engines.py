@@ -6,8 +6,8 @@ import pytest
 
 from configs import registry
 from configs.errors import ConfigError
-from configs.networks import IMAGE_SIZES
-from configs.registry import ENGINES, installed_engine, require_engine
+from configs.networks import IMAGE_SIZES, networks_for
+from configs.registry import COMMUNICATORS, ENGINES, installed_engine, packing_words, require_engine
 
 
 def _only(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
@@ -44,6 +44,39 @@ def test_each_engine_computes_in_these_types_and_layouts() -> None:
     assert told["torch"] == (("float32", "float16", "bfloat16"), ("float32", "bfloat16"), both, both)
 
 
-@pytest.mark.parametrize("depth", [18, 34, 50, 101, 152])
-def test_residual_networks_take_images_of_8_to_1024_pixels(depth: int) -> None:
-    assert IMAGE_SIZES[f"resnet{depth}"] == (8, 1024)
+def test_each_communicator_sums_for_these_engines_and_starts_with_these_launchers() -> None:
+    every, local = ("local", "horovodrun", "mpirun", "srun"), ("local",)
+    start = "launch.start"
+    assert {kind: tuple(entry) for kind, entry in COMMUNICATORS.items()} == {
+        "horovod": ("train.comm.horovod_communicator", ("mxnet", "timed"), f"{start}.rendezvous", every),
+        "torch_distributed": (
+            "train.comm.torch_communicator", ("torch", "timed"), f"{start}.store", ("local", "mpirun", "srun")
+        ),
+        "parameter_server": ("train.comm.parameter_servers", ("mxnet",), f"{start}.meetings", local),
+        "parameter_server_async": ("train.comm.parameter_servers", ("mxnet",), f"{start}.meetings", local),
+        "devices": ("train.comm.devices", ("mxnet",), f"{start}.meetings", local),
+        "none": ("train.comm.communicator", ("mxnet", "torch", "timed"), f"{start}.meetings", every),
+    }  # fmt: skip
+    engines = {name: (entry.module, entry.package, entry.title, entry.computes) for name, entry in ENGINES.items()}
+    assert engines == {
+        "mxnet": ("train.engine.mxnet", "mxnet", "MXNet", True),
+        "torch": ("train.engine.torch", "torch", "PyTorch", True),
+        "timed": ("train.engine.timed", "mxnet", "waits", False),
+    }
+
+
+def test_the_words_that_pack_a_data_set() -> None:
+    counts = {"train": 10, "eval": 20, "classes": 3}
+    assert packing_words("digits", "there", **counts) == ["digits", "there"]
+    assert packing_words("folders", "there", **counts) == ["FOLDER", "there"]
+    words = "generated there --train 10 --eval 20 --classes 3"
+    assert packing_words("generated", "there", **counts) == words.split()
+
+
+def test_networks_take_these_image_sizes() -> None:
+    residual = dict.fromkeys((18, 34, 50, 101, 152), (8, 1024)) | dict.fromkeys((8, 20, 32, 56), (8, 64))
+    others = {"alexnet": (63, 1024), "googlenet": (8, 1024), "densenet121": (29, 1024)}
+    mnist = dict.fromkeys(("mnist_small_cnn", "mnist_large_cnn"), (28, 28))
+    assert {f"resnet{depth}": sizes for depth, sizes in residual.items()} | others | mnist == IMAGE_SIZES
+    assert networks_for(28) == [name for name in IMAGE_SIZES if name not in ("alexnet", "densenet121")]
+    assert networks_for(65) == [name for name, (_, largest) in IMAGE_SIZES.items() if largest == 1024]

@@ -1,0 +1,48 @@
+"""What a rank sends to parameter servers and makes of the answers, on a store of this process."""
+
+from __future__ import annotations
+
+import mxnet as mx
+import pytest
+
+from train.comm.kvstore import AsynchronousServer, SynchronousServer
+
+
+def test_a_rank_fills_its_own_row_of_every_table_exactly() -> None:
+    server = SynchronousServer(mx.kv.create("local"), rank=1, world_size=3)
+    values = [0x0123_4567_89AB_CDEF, 2**64 - 1, 0]
+    assert [server.gather(f"value {number}", value) for number, value in enumerate(values)] == [
+        [0, value, 0] for value in values
+    ]
+    assert server.sum_integers("sums", [2**40 + 1, 7]) == [2**40 + 1, 7]
+    assert server.gather_bytes("bytes", bytes(range(256))) == [b"", bytes(range(256)), b""]
+
+
+@pytest.mark.parametrize("size", [1, 1024, 1025])
+def test_sums_come_back_into_the_arrays_and_means_are_over_the_ranks(size: int) -> None:
+    store = mx.kv.create("local")
+    store._set_updater(lambda _key, pushed, held: (2 * pushed).copyto(held))  # another rank pushes the same
+    server = SynchronousServer(store, rank=0, world_size=4)
+    kept = mx.nd.full((size,), 8.0)
+    server.reduce("sum", [kept])
+    assert (kept.asnumpy() == 16.0).all()
+    server.average("mean", [kept])
+    assert (kept.asnumpy() == 8.0).all()
+    if size <= 1024:
+        fresh = mx.nd.full((size,), 5.0)
+        server.reduce("sum", [fresh])
+        assert (fresh.asnumpy() == 10.0).all(), "a small array may be new in each step"
+
+
+def test_an_asynchronous_rank_pushes_its_share_of_its_own_update() -> None:
+    server = AsynchronousServer(mx.kv.create("local"), rank=0, world_size=4)
+    gradient, weight = mx.nd.array([1.0, 2.0]), mx.nd.array([10.0, 20.0])
+    server.reduce("gradient", [gradient])
+    assert gradient.asnumpy().tolist() == [4.0, 8.0]
+    server.publish([weight])
+    for begun in (10.0, 11.0):
+        assert weight.asnumpy()[0] == begun
+        weight += 4.0
+        server.exchange(settled=begun == 11.0)
+    assert weight.asnumpy().tolist() == [12.0, 22.0]
+    assert [server.gather("odd", 2**63 + number)[0] for number in range(2)] == [2**63, 2**63 + 1]
