@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import importlib
 import signal
+from typing import Any
 
 import pytest
 
 GIB, MIB = 2**30, 2**20
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "train.__main__": {"_END_S": 10},  # choice
     "train.comm.buckets": {"_SENT_AT_ONCE": 0.2},  # choice
     "train.comm.interfaces": {"_SIOCGIFADDR": 0x8915},  # linux/sockios.h

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
+import resource
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from configs.load import load_both
 from data.cache import _resident_pages, drop_pages, resident_bytes
+from tests.engines import ALONE
 from train.comm.device_group import DeviceGroup, Devices
 from train.doctor import machine, probe
 from train.doctor.machine import inspect_dataset, inspect_machine
@@ -36,6 +41,41 @@ def test_a_missing_data_set_is_a_problem_and_a_synthetic_one_has_no_folder(tmp_p
     assert "digits" in facts["problem"]
     synthetic, _ = load_both("digits", None, ["data.source=synthetic"])
     assert inspect_dataset(synthetic, cluster) == {"folder": None}
+
+
+def test_what_the_kernel_says_of_the_machine_is_told_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = tmp_path / "mlx5_0"
+    for port, state, rate in (("2", "1: DOWN", "40 Gb/sec (4X QDR)"), ("1", "4: ACTIVE", "100 Gb/sec (4X EDR)")):
+        (adapter / "ports" / port).mkdir(parents=True)
+        (adapter / "ports" / port / "state").write_text(f"{state}\n", encoding="ascii")
+        (adapter / "ports" / port / "rate").write_text(f"{rate}\n", encoding="ascii")
+    assert machine._ports(adapter) == {"1": "4: ACTIVE, 100 Gb/sec (4X EDR)", "2": "1: DOWN, 40 Gb/sec (4X QDR)"}
+    _, cluster = load_both("digits", None, [f"cluster.paths.runs={tmp_path}", "cluster.paths.stage=$NO_SUCH_FOLDER"])
+    monkeypatch.delenv("NO_SUCH_FOLDER", raising=False)
+    facts = inspect_machine(cluster)
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert available / 2 < facts["memory_available_bytes"] <= whole
+    assert facts["shm_free_bytes"] == pytest.approx(shutil.disk_usage("/dev/shm").free, rel=0.2)
+    assert "NO_SUCH_FOLDER" in facts["stage"]["problem"]
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    assert facts["locked_memory_bytes"] == (None if soft == resource.RLIM_INFINITY else soft)
+    assert facts["interfaces"]["lo"] == Path("/sys/class/net/lo/operstate").read_text(encoding="ascii").strip()
+    assert set(facts) >= {"environment", "adapters", "runs"}
+
+
+def test_the_rate_of_an_allreduce_is_that_of_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "_ALLREDUCE_BYTES", 4096)
+    _, cluster = load_both("digits", None, ["cluster.engine.name=mxnet", "cluster.communication.kind=devices"])
+    group = DeviceGroup(2, is_gpu=False)
+    ranks = [replace(ALONE, rank=rank, world_size=2, local_rank=rank, local_size=2) for rank in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        rates = list(pool.map(lambda rank: probe._allreduce(Devices(group, rank.rank), rank, cluster), ranks))
+    for facts in rates:
+        assert facts is not None
+        assert (facts["bytes"], facts["is_right"]) == (4096, True)
+        assert facts["bus_bytes_per_s"] * facts["median_s"] == pytest.approx(4096)
+    assert probe._allreduce(Devices(group, 0), ALONE, cluster) is None
 
 
 def test_both_ends_of_a_file_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

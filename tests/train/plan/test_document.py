@@ -65,7 +65,11 @@ def test_a_machine_that_nobody_knows_is_planned_without_a_simulated_time() -> No
 
 
 def test_a_simulated_time_has_its_unit_and_the_ends_of_its_interval() -> None:
-    found = {"images_per_s": [1234.4, 1000.0, 99.126], "run_s": [70.4, 60, 100], "startup_s": [2.5, 1, 4]}
+    found: dict[str, Any] = {
+        "images_per_s": [1234.4, 1000.0, 99.126],
+        "run_s": [70.4, 60, 100],
+        "startup_s": [2.5, 1, 4],
+    }
     found |= {"accelerator_hours": [0.25, 0.125, 0.5], "epochs": 86, "is_time_to_train": True}
     title, *lines = render(_plan("digits") | {"simulated": found}).split("\n\n")[1].splitlines()
     assert title == "Simulated, with the ends of 90 % intervals"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from train.engine.build import build_model
 from train.engine.init import initial_weights
 from train.engine.protocol import Engine, open_engine
 from train.engine.timed.device import Course, Device, strike
+from train.engine.timed.network import TimedNetwork, TimedOptimizer, _grouped
 from train.networks.arch import Network, build_network
 
 FORWARD_S, GAP_S = 0.03, 0.001
@@ -201,3 +203,41 @@ def test_a_rehearsal_is_refused_from_the_first_value_beyond_its_bounds(
     for value in (below, above):
         with pytest.raises(ValidationError):
             Rehearsal.model_validate({"waits": waits, key: value})
+
+
+def test_gradients_that_arrive_within_a_tick_are_one_group_with_the_last_arrival() -> None:
+    assert _grouped([9.0, 8.5, 7.0, 7.0, 5.9], 1.0) == [(5.9, [4]), (7.0, [3, 2]), (9.0, [1, 0])]
+    assert _grouped([3.0, 2.0], 1.0) == [(2.0, [1]), (3.0, [0])], "a whole tick is too late"
+
+
+def test_evaluation_and_update_take_their_times_and_half_gradients_have_their_types(passing: _Time) -> None:
+    recipe, cluster, engine = _rehearsed()
+    assert cluster.rehearsal is not None
+    waits = cluster.rehearsal.waits.model_copy(update={"update_s": 0.25, "evaluation_s": 2.0})
+    settings = cluster.engine.model_copy(update={"precision": "bfloat16"})
+    rehearsal = cluster.rehearsal.model_copy(update={"waits": waits})
+    cluster = cluster.model_copy(update={"rehearsal": rehearsal, "engine": settings})
+    table, device, four = _table(recipe), Device(1.0), replace(ALONE, world_size=4)
+    network = TimedNetwork(engine, table, recipe, cluster, device, four)
+    optimizer = TimedOptimizer(engine, recipe.optimizer, network, device, waits.update_s)
+    kinds = {each.kind: engine.to_host(gradient).dtype.name
+             for each, gradient in zip(network.parameters, network.gradients, strict=True)}  # fmt: skip
+    assert kinds == {"weight": "float16", "gamma": "float32", "beta": "float32", "bias": "float16"}
+    assert engine.to_number(network.forward(None, None)) == recipe.batch.global_size / 4
+    network.backward()
+    marked = network.gradients[-1]
+    assert engine.to_number(engine.first_element(marked)) == 1, "before the first step, the last gradient"
+    network.zero_gradients()
+    engine.overwrite(marked, engine.flag(marked, is_set=True) * 4)
+    passing.now = 8.0
+    optimizer.update(HyperParameters(0.1, 0.9, 0.0, step=24))
+    assert (passing.now, network.step) == (8.25, 25)
+    predict = network.inference()
+    assert (passing.now, engine.to_number(predict(None))) == (10.25, 1), "19 steps are an epoch"
+    network.step = 38
+    assert engine.to_number(network.inference()(None)) == 2
+    optimizer.reset()
+    assert network.step == 0
+    norms = sum(layer.kind == "bn" for layer in table.layers)
+    assert len(network.statistics) == len(network.read_statistics()) == 2 * norms
+    assert len(optimizer.momenta) == recipe.optimizer.num_moments * len(table.parameters)
