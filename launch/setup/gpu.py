@@ -34,7 +34,7 @@ _CAPABILITIES = (
     (r"K80", (3, 7)),
     (r"M10|M60|M40|M4|M6|GTX 9\d\d|GTX TITAN X", (5, 2)),
     (r"P100|GP100", (6, 0)),
-    (r"P40|P4|P6|GTX 10\d\d|TITAN Xp?", (6, 1)),
+    (r"P40|P4|P6|GTX 10\d\d|(?<!GTX )TITAN Xp?", (6, 1)),
     (r"V100|V100S|GV100|TITAN V", (7, 0)),
     (r"T4|T4G|RTX 20\d\d|Quadro RTX|TITAN RTX|GTX 16\d\d", (7, 5)),
     (r"A100X?|A800|A30X?", (8, 0)),

@@ -17,7 +17,7 @@ from configs.load import ROOT, load_cluster
 from launch.doctor.check_result import ProbeReport
 from launch.doctor.machine_checks import SOFTWARE_CHECKS
 from launch.setup.checks import check_gpus, describe_gpus
-from launch.setup.gpu import capability_of, search_gpus
+from launch.setup.gpu import Gpu, GpuSearch, capability_of, search_gpus
 from launch.setup.layout import Engine
 from logs import environment
 from tests.launch.setup.gpu_machines import MACHINES, GpuMachine
@@ -159,3 +159,80 @@ def test_an_nvidia_smi_that_lists_nothing_is_told(body: str, reason: str, imitat
         f"nvidia-smi lists no GPU ({reason}); set-up makes the cpu environment; if this machine has GPUs, repair the "
         f"driver and give ./run.sh setup --gpu"
     )
+
+
+@pytest.mark.parametrize(
+    ("capability", "names"),
+    [
+        ((3, 7), "Tesla K80"),
+        ((5, 2), "Tesla M10|Tesla M60|Tesla M40|Tesla M4|Tesla M6|GeForce GTX 980|NVIDIA GTX TITAN X"),
+        ((6, 0), "Tesla P100-PCIE-16GB|Quadro GP100"),
+        ((6, 1), "Tesla P40|Tesla P4|Tesla P6|GeForce GTX 1080 Ti|NVIDIA TITAN Xp|TITAN X"),
+        ((7, 0), "Tesla V100-SXM2-32GB|Tesla V100S-PCIE-32GB|Quadro GV100|TITAN V"),
+        ((7, 5), "Tesla T4|NVIDIA T4G|GeForce RTX 2080 Ti|Quadro RTX 6000|TITAN RTX|GeForce GTX 1660"),
+        ((8, 0), "NVIDIA A100-SXM4-80GB|NVIDIA A100X|NVIDIA A800|NVIDIA A30|NVIDIA A30X"),
+        ((8, 6), "NVIDIA A40|NVIDIA A10|NVIDIA A10G|NVIDIA A16|NVIDIA A2|NVIDIA RTX A6000|NVIDIA GeForce RTX 3090"),
+        ((8, 9), "NVIDIA L4|NVIDIA L20|NVIDIA L40|NVIDIA L40S|GeForce RTX 4090|NVIDIA RTX 6000 Ada Generation"),
+        ((9, 0), "NVIDIA H100 80GB HBM3|NVIDIA GH200 480GB|NVIDIA H200|NVIDIA H800|NVIDIA H20"),
+        ((10, 0), "NVIDIA B100|NVIDIA B200|NVIDIA GB200"),
+        ((10, 3), "NVIDIA B300|NVIDIA GB300"),
+        ((12, 0), "NVIDIA GeForce RTX 5090|NVIDIA RTX PRO 6000 Blackwell Server Edition"),
+    ],
+)
+def test_the_name_of_a_gpu_tells_its_capability(capability: tuple[int, int], names: str) -> None:
+    assert {name: capability_of(name) for name in names.split("|")} == dict.fromkeys(names.split("|"), capability)
+
+
+@pytest.mark.parametrize(
+    ("engine", "driver", "capability", "words"),
+    [
+        (
+            "mxnet", "440.33", (7, 0),
+            "GPU (compute capability 7.0): driver 440.33 is too old for CUDA 11; update the driver to R450 (450.80.02) "
+            "or later, better R520, or train on this machine's CPU with ./run.sh setup --cpu",
+        ),
+        (
+            "torch", "579.99", (8, 0),
+            "GPU (compute capability 8.0): driver 579.99 is too old for CUDA 13; update the driver to R580 or later, "
+            "or train on this machine's CPU with ./run.sh setup --engine torch --cpu",
+        ),
+        (
+            "mxnet", "580.0", (9, 0),
+            "GPU (compute capability 9.0): MXNet 1.9.1 has kernels for compute capability 5.0 to 8.9 only; use PyTorch "
+            "with ./run.sh setup --engine torch, or train on this machine's CPU with ./run.sh setup --cpu",
+        ),
+        (
+            "torch", "580.0", (7, 0),
+            "GPU (compute capability 7.0): PyTorch 2.13 has kernels for compute capability 7.5 and later only; use "
+            "MXNet with ./run.sh setup --engine mxnet, or train on this machine's CPU with ./run.sh setup --engine "
+            "torch --cpu",
+        ),
+        (
+            "mxnet", "", None,
+            "GPU (compute capability unknown): neither nvidia-smi nor libcuda.so.1 tells the compute capability, and "
+            "MXNet 1.9.1 has kernels for 5.0 to 8.9 only; choose with ./run.sh setup --gpu or ./run.sh setup --cpu",
+        ),
+    ],
+)  # fmt: skip
+def test_a_gpu_that_an_engine_cannot_use_is_refused_with_the_remedy(
+    engine: Engine, driver: str, capability: tuple[int, int] | None, words: str
+) -> None:
+    with pytest.raises(UserError) as refusal:
+        check_gpus([Gpu("GPU", capability, driver)], engine=engine)
+    assert str(refusal.value) == words
+
+
+@pytest.mark.parametrize(("engine", "driver"), [("mxnet", "450.80"), ("torch", "580.0")])
+def test_the_oldest_driver_that_runs_the_engine_is_taken(engine: Engine, driver: str) -> None:
+    assert check_gpus([Gpu("GPU", (8, 0), driver)], engine=engine) == "gpu"
+
+
+@pytest.mark.parametrize(("driver", "is_slow"), [("519.99", True), ("520.0", False)])
+def test_set_up_tells_what_the_driver_and_a_split_gpu_cannot_do(driver: str, is_slow: bool) -> None:
+    gpus = [Gpu("GPU", (8, 0), driver), Gpu("GPU", (8, 0), driver, is_split=True)]
+    slow = "; the driver is older than R520, so ranks run without MXNet's fusion (MXNET_USE_FUSION=0)"
+    assert describe_gpus(GpuSearch(gpus), "gpu") == (
+        f"2 x GPU (compute capability 8.0), driver {driver}; set-up makes the gpu environment{slow if is_slow else ''}"
+        "; MIG is on, so that a rank sees one part of one GPU: switch MIG off, or start one rank"
+    )
+    assert describe_gpus(GpuSearch([]), "cpu") == ""
