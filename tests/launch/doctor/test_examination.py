@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from configs.load import load_cluster
+from configs.load import load_both, load_cluster
 from launch.doctor import examination
 from launch.doctor.__main__ import main
 from launch.setup.layout import Kind
@@ -27,10 +27,20 @@ def test_ranks_that_a_signal_stops_are_not_judged(
 @pytest.mark.parametrize(
     ("kind", "cluster", "level", "words"),
     [
-        (None, "laptop", "WARN", "was not made by set-up"),
-        (Kind(("mxnet",), "cpu"), "dgx-a100", "FAIL", "the environment is for a CPU"),
-        (Kind(("torch",), "cpu"), "laptop", "FAIL", "the environment is for PyTorch cpu, engine.name: mxnet"),
-        (Kind(("mxnet",), "cpu"), "laptop", "WARN", "not done, or changed since: "),
+        (None, "laptop", "WARN", "was not made by set-up; ./run.sh setup"),
+        (Kind(("mxnet",), "cpu"), "dgx-a100", "FAIL", "the environment is for a CPU; ./run.sh setup --gpu"),
+        (
+            Kind(("torch",), "cpu"),
+            "laptop",
+            "FAIL",
+            "the environment is for PyTorch cpu, engine.name: mxnet; ./run.sh setup --engine mxnet",
+        ),
+        (
+            Kind(("mxnet",), "cpu"),
+            "laptop",
+            "WARN",
+            "not done, or changed since: venv, tools, wheels, horovod; ./run.sh setup",
+        ),
     ],
 )
 def test_an_environment_that_does_not_fit_is_told_with_its_remedy(
@@ -40,5 +50,36 @@ def test_an_environment_that_does_not_fit_is_told_with_its_remedy(
     monkeypatch.setattr(examination, "State", lambda: state)
     result = examination._set_up(load_cluster(cluster, ["cluster.engine.name=mxnet"]))
     assert (result.level, result.topic) == (level, "set-up")
-    assert words in result.words
-    assert "./run.sh setup" in result.remedy
+    assert str(result).endswith(words)
+
+
+def test_what_was_not_examined_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    image = ["cluster.container.runtime=docker", "cluster.container.image=registry.example/image"]
+    cluster = load_cluster("dgx-a100", ["cluster.launcher=srun", *image])
+    here = examination.reachable_part(cluster, {})
+    assert [str(each) for each in (examination._scope(cluster, here), *examination._image(cluster))] == [
+        "WARN  launcher: not inside a job, so only this machine was checked, without srun; srun is not on this "
+        "machine; run the doctor again inside a job: salloc, qrsh, qsub -I, bsub -I",
+        "WARN  container: the ranks checked the host, not the image registry.example/image; run ./run.sh doctor "
+        "inside the image to check its libraries",
+    ]
+    laptop = load_cluster("laptop")
+    assert str(examination._scope(laptop, laptop)) == "OK    launcher: local, as in the cluster file"
+    assert examination._image(laptop) == []
+
+
+def test_ranks_outside_a_job_do_not_need_mpi() -> None:
+    sets = ["cluster.num_nodes=2", "cluster.launcher=mpirun"]
+    for backend, allreduce, there in (("mpi", "hierarchical", "gloo"), ("nccl", "torus", "nccl")):
+        communication = [f"cluster.communication.backend={backend}", f"cluster.communication.allreduce={allreduce}"]
+        cluster = load_cluster("dgx-a100", [*sets, *communication])
+        communication = examination.reachable_part(cluster, {}).communication
+        assert (communication.backend, communication.allreduce) == (there, "flat")
+
+
+def test_the_ranks_of_a_part_get_the_micro_batches_of_the_plan() -> None:
+    recipe, _ = load_both("digits", "laptop", [])
+    plan = {"accumulation_steps": 3, "per_rank_batch_size": 5}
+    batch = examination._for_ranks(recipe, plan, 2).batch
+    assert (batch.global_size, batch.accumulation_steps, batch.bn_span) == (30, 3, None)

@@ -22,8 +22,17 @@ from configs.load import ROOT
 from configs.registry import installed_engine
 from launch.setup import numpy_names
 from launch.setup.__main__ import Wish, _remembered_kind
-from launch.setup.layout import Kind
-from launch.setup.site import broken_base, find_base
+from launch.setup.layout import Environment, Kind
+from launch.setup.site import (
+    base_venv_options,
+    broken_base,
+    find_base,
+    keep_frameworks,
+    link_base,
+    not_of_base,
+    pins_of_base,
+    variant_of,
+)
 
 _GOOD: dict[str, Any] = {
     "python": [3, 10], "problems": [], "has_pip": True, "has_ensurepip": False, "has_cuda": True,
@@ -41,6 +50,63 @@ def test_a_base_is_good_or_each_reason_against_it_is_named() -> None:
         "it has neither pip nor ensurepip: apt-get install python3-venv",
     ]
     assert broken_base({**_GOOD, "MXNet": ["2.0.0", ""]}) == ["MXNet is 2.0.0, and this program needs MXNet 1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problems"),
+    [
+        ({"python": [3, 10]}, []),
+        ({"python": [3, 13]}, []),
+        ({"python": [3, 9]}, ["it is Python 3.9, and this program needs 3.10 to 3.13"]),
+        ({"python": [3, 14]}, ["it is Python 3.14, and this program needs 3.10 to 3.13"]),
+        ({"MXNet": ["1.9.0", ""], "Horovod": ["0.28.0", ""], "DALI": ["1.34.0", ""]}, []),
+        ({"MXNet": ["1.8.9", ""]}, ["MXNet is 1.8.9, and this program needs 1.9 or later"]),
+        ({"Horovod": ["0.27.9", ""]}, ["Horovod is 0.27.9, and this program needs 0.28 or later"]),
+        ({"DALI": ["1.33.0", ""]}, ["DALI is 1.33.0, and this program needs 1.34 or later"]),
+        ({"has_cuda": False}, ["Horovod was built with mpi and nccl, and this program needs gloo here"]),
+        ({"parts": []}, ["Horovod was built with none of Gloo, MPI and NCCL, and this program needs nccl here"]),
+        ({"has_pip": False, "has_ensurepip": True}, []),
+        ({"problems": ["DALI cannot be imported"]}, ["DALI cannot be imported"]),
+    ],
+    ids=str,
+)
+def test_the_oldest_packages_of_a_base_that_are_tried_are_good(change: dict[str, Any], problems: list[str]) -> None:
+    assert broken_base({**_GOOD, **change}) == problems
+
+
+def test_the_packages_of_a_base_are_kept_by_constraints(tmp_path: Path) -> None:
+    pins = ["mxnet==1.9.1", "Horovod==0.28.1", "nvidia-dali-cuda110==1.34", "numpy==1.23.5", "numpydoc==1", "tqdm==4",
+            "resnet-records==0.1", "nvidia-nccl==2"]  # fmt: skip
+    text = pins_of_base({"pins": pins}, Kind(("mxnet",), "gpu", "/opt/python"))
+    assert text.splitlines() == [
+        "# the packages of /opt/python",
+        *(pin for pin in pins if pin != "resnet-records==0.1"),
+    ]
+    (tmp_path / "base.txt").write_text(text, encoding="utf-8")
+    few = keep_frameworks(tmp_path / "base.txt")
+    assert few.read_text(encoding="utf-8").splitlines() == pins[:4]
+    assert few != tmp_path / "base.txt"
+
+
+def test_the_environment_sees_the_folders_of_its_base_and_uses_its_pip(tmp_path: Path) -> None:
+    folder = tmp_path / "lib/python3.11/site-packages"
+    folder.mkdir(parents=True)
+    link_base(Environment(tmp_path), ["/a b", "/c"])
+    assert [(path.name, path.read_text(encoding="utf-8")) for path in folder.iterdir()] == [
+        ("zz_base.pth", "import site; site.addsitedir('/a b')\nimport site; site.addsitedir('/c')\n")
+    ]
+    assert [base_venv_options({"has_pip": has}) for has in (True, False)] == [["--without-pip"], []]
+    assert [variant_of({"has_cuda": has}) for has in (True, False)] == ["gpu", "cpu"]
+
+
+def test_a_package_of_the_environment_in_place_of_the_bases_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {**_GOOD, "NumPy": ["1.23", "/env/numpy.py"], "MXNet": ["1.9.1", "/base/mxnet.py"],
+             "DALI": ["1.34", "/env/dali.py"], "Horovod": ["0.28.1", "/environment/horovod.py"]}  # fmt: skip
+    monkeypatch.setattr("launch.setup.site.describe_base", lambda _python: found)
+    assert not_of_base(Environment(Path("/env")), "/base") == [
+        "NumPy is not that of /base",
+        "DALI is not that of /base",
+    ]
 
 
 def test_a_python_without_the_libraries_is_refused_with_what_it_lacks(tmp_path: Path) -> None:
