@@ -72,14 +72,15 @@ def test_what_was_not_examined_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ranks_outside_a_job_do_not_need_mpi() -> None:
     sets = ["cluster.num_nodes=2", "cluster.launcher=mpirun"]
     for backend, allreduce, there in (("mpi", "hierarchical", "gloo"), ("nccl", "torus", "nccl")):
-        communication = [f"cluster.communication.backend={backend}", f"cluster.communication.allreduce={allreduce}"]
-        cluster = load_cluster("dgx-a100", [*sets, *communication])
+        choice = [f"cluster.communication.backend={backend}", f"cluster.communication.allreduce={allreduce}"]
+        cluster = load_cluster("dgx-a100", [*sets, *choice])
         communication = examination.reachable_part(cluster, {}).communication
         assert (communication.backend, communication.allreduce) == (there, "flat")
 
 
 def test_the_ranks_of_a_part_get_the_micro_batches_of_the_plan() -> None:
     recipe, _ = load_both("digits", "laptop", [])
+    recipe = recipe.model_copy(update={"batch": recipe.batch.model_copy(update={"bn_span": 32})})
     plan = {"accumulation_steps": 3, "per_rank_batch_size": 5}
     batch = examination._for_ranks(recipe, plan, 2).batch
     assert (batch.global_size, batch.accumulation_steps, batch.bn_span) == (30, 3, None)
