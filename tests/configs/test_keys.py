@@ -176,10 +176,11 @@ def test_a_wrong_value_is_invalid_under_the_json_schema(kind: str, name: str, ch
     assert not _accepts(kind, _with(kind, name, change))
 
 
-def _told(key: Key) -> str:
+def _told(variant: str, key: Key) -> str:
     """Return range, default and unit of a key; names of a registry are left out, so that a new one changes nothing."""
     numbers = key.type if re.match("(integer|number|list of .*(integer|number))", key.type) else "-"
-    return f"{key.path} | {numbers} | {key.default} | {key.unit}".rstrip()
+    path = f"{key.path} ({variant})" if variant else key.path
+    return f"{path} | {numbers} | {key.default} | {key.unit}".rstrip()
 
 
 def test_a_range_a_default_or_a_unit_changes_on_purpose_only() -> None:
@@ -187,17 +188,14 @@ def test_a_range_a_default_or_a_unit_changes_on_purpose_only() -> None:
 
     A key that is new may be missing from the file.
     """
-    told = {_told(key) for key in _own_keys()}
+    told = {_told(*each) for each in _own_keys()}
     assert [line for line in RANGES.read_text(encoding="utf-8").splitlines() if line not in told] == []
 
 
-def _own_keys() -> list[Key]:
-    """Return the keys of blocks that every file has; optimizers and decays have tests of their own.
-
-    The engine and its communicator are those that are installed.
-    """
-    every = [key for kind in KINDS for block in list_blocks(kind) if not block.variant for key in block.keys]
-    return [key for key in every if key.path not in ("cluster.engine.name", "cluster.communication.kind")]
+def _own_keys() -> list[tuple[str, Key]]:
+    """Return the variant of its block and the key. The engine and its communicator are those that are installed."""
+    every = [(block.variant, key) for kind in KINDS for block in list_blocks(kind) for key in block.keys]
+    return [each for each in every if each[1].path not in ("cluster.engine.name", "cluster.communication.kind")]
 
 
 def test_a_list_of_blocks_has_positions_and_a_table_has_names() -> None:
@@ -206,4 +204,4 @@ def test_a_list_of_blocks_has_positions_and_a_table_has_names() -> None:
 
 
 if __name__ == "__main__":
-    RANGES.write_text("".join(f"{_told(key)}\n" for key in _own_keys()), encoding="utf-8")
+    RANGES.write_text("".join(f"{_told(*each)}\n" for each in _own_keys()), encoding="utf-8")

@@ -1,0 +1,82 @@
+"""The verbs of MXNet's engine on a CPU, and the operators of its profiler's files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from configs.load import load_cluster
+from tests.engines import ALONE
+from train.engine.mxnet.engine import MxnetEngine, read_operators
+from train.engine.protocol import Operator
+
+
+@pytest.fixture(scope="module")
+def engine() -> MxnetEngine:
+    return MxnetEngine(load_cluster("laptop", ["cluster.engine.name=mxnet", "cluster.communication.kind=none",
+                                               "cluster.ranks_per_node=1"]), ALONE)  # fmt: skip
+
+
+def test_rows_products_and_flags_are_those_of_numpy(engine: MxnetEngine) -> None:
+    left, right = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(12, dtype=np.float32).reshape(4, 3) - 5
+    given = engine.from_host(left)
+    np.testing.assert_array_equal(engine.to_host(engine.product(given, engine.from_host(right))), left @ right.T)
+    np.testing.assert_array_equal(engine.to_host(engine.take(given, np.array([1, 0, 1]))), left[[1, 0, 1]])
+    half = engine.from_host(left.astype(np.float16))
+    for is_set in (True, False):
+        flag = engine.to_host(engine.flag(half, is_set=is_set))
+        assert (flag.dtype, flag.tolist()) == (np.float16, [[float(is_set)] * 3] * 2)
+    assert engine.to_float32(given) is given
+    assert engine.to_host(engine.to_float32(half)).dtype == np.float32
+    assert engine.zeros([2]).dtype == np.float32
+
+
+def test_copies_keep_their_values_when_the_original_changes(engine: MxnetEngine) -> None:
+    given = engine.from_host(np.array([[7.0, 8.0]], np.float32))
+    copy, first, target = engine.copy(given), engine.first_element(given), engine.zeros((1, 2)).astype("float16")
+    engine.overwrite(target, given)
+    given[:] = 0
+    assert engine.to_host(copy).tolist() == [[7, 8]]
+    assert (engine.to_number(first), first.shape) == (7.0, (1,))
+    assert (engine.to_host(target).tolist(), target.dtype) == ([[7, 8]], np.float16)
+
+
+def test_only_valid_images_count(engine: MxnetEngine) -> None:
+    logits, labels = engine.from_host(np.eye(4, dtype=np.float32)), engine.from_host(np.array([0, 1, 0, 3], np.float32))
+    assert [engine.to_number(engine.count_correct(logits, labels, valid)) for valid in (1, 2, 3, 4)] == [1, 2, 2, 3]
+
+
+def test_devices_of_one_process_have_numbers_and_features_are_facts(engine: MxnetEngine) -> None:
+    cluster = load_cluster("laptop", ["cluster.communication.kind=devices", "cluster.engine.name=mxnet"])
+    ranks = [replace(ALONE, local_rank=2, launcher=launcher) for launcher in ("devices", "Horovod")]
+    assert [MxnetEngine(cluster, rank).context for rank in ranks] == [mx.cpu(2), mx.cpu(0)]
+    features = engine.features()
+    assert features["gpus"] == mx.context.num_gpus()
+    assert {"CUDA", "CUDNN", "NCCL"} <= set(features)
+
+
+def test_parameters_lose_the_prefixes_of_their_kinds(engine: MxnetEngine, tmp_path: Path) -> None:
+    path = str(tmp_path / "a.params")
+    mx.nd.save(path, {"arg:weight": mx.nd.array([1, 2]), "aux:mean": mx.nd.array([3]), "gamma": mx.nd.array([4])})
+    read = engine.read_parameters(Path(path))
+    assert {name: array.tolist() for name, array in read.items()} == {"weight": [1, 2], "mean": [3], "gamma": [4]}
+    mx.nd.save(path, [mx.nd.array([1])])
+    with pytest.raises(ValueError, match="holds arrays without names; give a file written by mx.nd.save of a dict"):
+        engine.read_parameters(Path(path))
+
+
+def test_operators_of_a_profile_are_ordered_and_reductions_are_told_apart() -> None:
+    def event(kind: str, name: str, time: int) -> dict[str, Any]:
+        return {"ph": kind, "name": name, "ts": time}
+
+    rows = [("B", "horovod_sum", 30), ("E", "horovod_sum", 90), ("B", "conv", 10), ("E", "conv", 40)]
+    rows += [("B", "DeleteVariable", 1), ("E", "DeleteVariable", 2), ("b", "conv", 10), ("e", "conv", 40), ("M", "", 0)]
+    assert read_operators({"traceEvents": [event(*row) for row in rows]}) == [
+        Operator("conv", 10, 40, is_communication=False),
+        Operator("horovod_sum", 30, 90, is_communication=True),
+    ]
