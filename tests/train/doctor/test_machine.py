@@ -11,14 +11,17 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from configs.load import load_both
 from data.cache import _resident_pages, drop_pages, resident_bytes
 from tests.engines import ALONE
+from train.comm.communicator import SingleProcess
 from train.comm.device_group import DeviceGroup, Devices
-from train.doctor import machine, probe
+from train.doctor import machine, probe, step_probe
 from train.doctor.machine import inspect_dataset, inspect_machine
 
 
@@ -114,3 +117,27 @@ def test_a_rank_that_comes_late_has_no_other_clock_for_that(monkeypatch: pytest.
     assert on_time == late
     assert on_time[0] == 0
     assert abs(on_time[1]) < 0.03
+
+
+def test_the_memory_of_a_process_is_its_peak_in_bytes() -> None:
+    _, cluster = load_both("digits", None)
+    resident, peak = psutil.Process().memory_info().rss, step_probe._used_bytes(cluster, ALONE)
+    assert peak is not None
+    assert resident / 1.01 <= peak < 100 * resident
+
+
+def test_a_part_is_timed_three_times_and_its_failure_is_everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = iter([0.0, 1.0, 1.0, 1.25, 2.0, 4.0, 8.0])
+    monkeypatch.setattr(step_probe, "time", SimpleNamespace(perf_counter=lambda: next(now_s)))
+    told: list[str] = []
+    parts = step_probe._Parts(SingleProcess(), lambda facts: told.append(facts["part"]))
+    assert parts.run("forward", lambda: len(told), rounds=3) == 1
+    assert parts.facts["seconds"] == {"forward": 1.0}, "the median of 1, 0.25 and 2 s"
+
+    def fail() -> None:
+        raise RuntimeError("Traceback\n  of many lines\nno memory\n")
+
+    with pytest.raises(step_probe._PartFailed):
+        parts.run("update", fail)
+    assert told == ["forward", "update"]
+    assert parts.facts["failure"] == {"part": "update", "words": "no memory"}
