@@ -25,12 +25,13 @@ def copy_program(folder: Path) -> None:
     """Copy the files of the program that git lists, as they are now, into ``folder``."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in listed.split("\0"):
-        if name and (ROOT / name).is_file():
+    names = [name for name in listed.split("\0") if name]
+    for name in names:
+        if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
     # Compiled modules are valid for copies of the same time and size, and save seconds of compiling.
-    for cache in {(ROOT / name).parent / "__pycache__" for name in listed.split("\0")}:
+    for cache in {(ROOT / name).parent / "__pycache__" for name in names}:
         if cache.is_dir():
             shutil.copytree(cache, folder / cache.relative_to(ROOT))
 

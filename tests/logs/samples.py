@@ -17,6 +17,9 @@ from logs.mlperf import RESULT_FILES
 BEGIN_S = 1_790_000_000.0
 """A time in 2026, so that a `:::MLLOG` log is one of ruleset 4.0.0, by its date."""
 
+CHARACTERS = "".join(map(chr, [*range(0x180), 0x2028, 0x4E2D, 0xFEFF, 0xFFFD, 0x1F600]))
+"""All kinds of characters. Without a list, Hypothesis looks at all of Unicode for three seconds in a fresh clone."""
+
 LoggedEvent = tuple[float, str, Any, dict[str, Any]]
 
 

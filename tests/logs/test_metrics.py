@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from configs.errors import UserError
 from configs.plan import Position
 from logs.metrics import MetricsWriter, read_metrics
+from tests.logs.samples import CHARACTERS
 
-VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(CHARACTERS)
 
 
 def not_json(text: str) -> None:

@@ -190,7 +190,7 @@ PIECES = st.sampled_from([
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(PIECES | st.text(max_size=20), max_size=25))
+@given(st.lists(PIECES | st.text(samples.CHARACTERS, max_size=20), max_size=25))
 def test_no_text_crashes_the_parser(pieces: list[str]) -> None:
     figures(parse("".join(pieces)))
 
