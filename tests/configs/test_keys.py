@@ -98,6 +98,24 @@ def test_the_listing_fits_a_hundred_columns_and_shows_every_key(capsys: pytest.C
     assert any(re.match(r"  schedule\.base_lr +number > 0, <= 1000 ", line) for line in lines)
 
 
+def test_a_listing_has_a_head_a_row_for_each_key_and_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["cluster.fabric"])
+    assert capsys.readouterr().out.splitlines() == [
+        "cluster: configs/clusters/*.yaml (without the prefix cluster.), and --set KEY=VALUE",
+        "",
+        "cluster.fabric",
+        "  The network between machines, for predictions.",
+        "",
+        "  KEY                            TYPE AND RANGE        UNIT   DEFAULT",
+        "  cluster.fabric.nodes_per_rack  integer >= 1 or null  nodes  null",
+        "      Nodes that share the uplinks of a rack. If null, all nodes hang on one switch.",
+        "",
+        "  cluster.fabric.uplink_share    number > 0, <= 1             1.0",
+        "      Bandwidth of a rack's uplinks over that of all its nodes together. 1 is a fabric of full",
+        "      bisection; smaller values slow down traffic between racks.",
+    ]
+
+
 def test_a_block_and_a_key_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     main(["schedule"])
     told = capsys.readouterr().out

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from configs.errors import ConfigError
-from configs.scaling_study import ScalingStudy
+from configs.scaling_study import Expectation, ScalingStudy
 from configs.validate import validate
 
 GRID = {
@@ -70,6 +70,21 @@ def test_a_global_batch_is_split_over_the_ranks_that_divide_it_beside_the_grid()
     study = scaling_study(global_batch=[128, 24], batch=[32], communication={"flat": {}}, data={"real": {}})
     sizes = [(cell.batch, cell.ranks) for cell in study.cells() if cell.network == "deep"]
     assert sizes == [(32, 4), (32, 16), (8, 16), (6, 4)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({}, "deep gains with batch 96 in place of batch 32"),
+        ({"than": ["plain", "small"]}, "deep gains more than plain and small with batch 96 in place of batch 32"),
+        (
+            {"axis": "data", "base": "real", "other": "short", "effect": "loses"},
+            "deep loses with short in place of real",
+        ),
+    ],
+)
+def test_an_expectation_is_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+    assert Expectation.model_validate(EXPECTS | changes).sentence == sentence
 
 
 def test_each_repeat_has_the_next_seed() -> None:

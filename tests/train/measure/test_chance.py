@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from configs.load import load_recipe
+from configs.plan import plan_run
 from train.evaluate import top1_score
-from train.measure.chance import ChanceWatch
+from train.measure.chance import ChanceWatch, judge_of, never_stuck
 
 
 def test_two_evaluations_at_chance_after_the_warm_up_end_it_with_the_step() -> None:
@@ -12,8 +14,10 @@ def test_two_evaluations_at_chance_after_the_warm_up_end_it_with_the_step() -> N
     assert watch(39, top1_score(60, 600)) is None, "still warming up"
     assert watch(59, top1_score(60, 600)) is None, "one may be bad luck"
     stuck = watch(79, top1_score(59, 600))
-    assert stuck is not None
-    assert "stuck at chance at step 79: top-1 0.0983 of 10 classes" in stuck
+    assert stuck == (
+        "stuck at chance at step 79: top-1 0.0983 of 10 classes, twice in a row after the warm-up; lower "
+        "schedule.base_lr, lengthen the warm-up, or look at the data"
+    )
 
 
 def test_one_better_than_guessing_starts_the_count_anew() -> None:
@@ -29,3 +33,13 @@ def test_half_a_percent_of_a_thousand_classes_is_learning() -> None:
     watch = ChanceWatch(num_classes=1000, warmup_steps=0)
     assert not any(watch(step, top1_score(100, 50_000)) for step in range(5))
     assert [bool(watch(step, top1_score(50, 50_000))) for step in range(2)] == [False, True]
+
+
+def test_a_run_without_a_target_or_with_several_labels_may_learn_nothing() -> None:
+    for name, overrides, watch in (
+        ("digits", [], ChanceWatch(num_classes=10, warmup_steps=38)),
+        ("digits", ["run.target_top1=null"], never_stuck),
+        ("chexnet", [], never_stuck),
+    ):
+        recipe = load_recipe(name, overrides)
+        assert judge_of(recipe, plan_run(recipe, 2)) == watch
