@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import socket
+import sys
 from pathlib import Path
 from threading import Thread
 
@@ -37,3 +39,78 @@ def test_the_other_host_says_that_it_cannot_connect_back(tmp_path: Path, monkeyp
     thread.join()
     back = output.getvalue().splitlines()[1]
     assert back == f"{socket.gethostname()} cannot connect to 127.0.0.1: Connection refused"
+
+
+@pytest.mark.parametrize(
+    ("status", "errors", "words"),
+    [
+        (255, "debug\nssh: connect to host b port 22: Connection timed out\n",
+         "b: ssh: connect to host b port 22: Connection timed out; let ssh pass to the host, or name another one"),
+        (255, "No route to host.", "b: No route to host; let ssh pass to the host, or name another one"),
+        (255, "Network is unreachable", "b: Network is unreachable; let ssh pass to the host, or name another one"),
+        (255, "Connection refused", "b: Connection refused; let ssh pass to the host, or name another one"),
+        (255, "Permission denied (publickey).\n\n",
+         "b: Permission denied (publickey); ssh b must work from a without a question: copy a key there by ssh-copy-id, "
+         "and accept its host key once"),
+        (255, "", "b: no word; ssh b must work from a without a question: copy a key there by ssh-copy-id, and accept "
+         "its host key once"),
+        (1, "no run folder\n", "b: /runs/1 is not there: put the runs on a file system that all hosts share (paths.runs)"),
+        (127, "python: not found",
+         f"b: {sys.executable} does not run this program there (python: not found): all hosts need it in the same "
+         "folder"),
+    ],
+)  # fmt: skip
+def test_what_ssh_says_becomes_one_line_with_a_remedy(status: int, errors: str, words: str) -> None:
+    assert reach._refusal("b", "a", Path("/runs/1"), status, errors) == words
+
+
+_SSH = """#!/bin/sh
+echo "$*" >{folder}/asked
+{answer}
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("echo port {port}", None),
+        ("echo port {port}; echo b cannot connect to a: Connection refused",
+         "127.0.0.1: b cannot connect to a: Connection refused; {way}"),
+        ("echo port {closed}", "127.0.0.1: {here} cannot connect to 127.0.0.1: Connection refused; {way}"),
+        ("echo no run folder >&2; exit 1",
+         "127.0.0.1: {folder} is not there: put the runs on a file system that all hosts share (paths.runs)"),
+    ],
+)  # fmt: skip
+def test_another_host_is_asked_over_ssh_and_both_ways_are_tried(
+    answer: str, words: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as there, socket.create_server(("127.0.0.1", 0)) as closed:
+        port, shut = there.getsockname()[1], closed.getsockname()[1]
+        closed.close()
+        text = _SSH.format(folder=tmp_path, answer=answer.format(port=port, closed=shut))
+        (tmp_path / "ssh").write_text(text, encoding="utf-8")
+        (tmp_path / "ssh").chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        monkeypatch.setattr(reach, "_is_here", lambda *_: False)
+        found = reach.trouble_with("127.0.0.1", tmp_path, over_gloo=True)
+    way = "launchers and ranks use any port: let the hosts of a job reach each other at all ports"
+    assert found == (words and words.format(way=way, here=socket.gethostname(), folder=tmp_path))
+    asked = (tmp_path / "asked").read_text(encoding="utf-8").split()
+    assert asked[:5] == ["-o", "BatchMode=yes", "-o", "ConnectTimeout=8", "127.0.0.1"]
+    assert asked[-4:-2] == ["launch.submit.reach", "--answer"]
+    assert asked[-1] == str(tmp_path)
+
+
+def test_ranks_over_gloo_need_an_address_of_ipv4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = (socket.AF_INET6, socket.SOCK_STREAM, 0, "", ("fd00::1", 0, 0, 0))
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: [address])
+    monkeypatch.setattr(reach, "_is_here", lambda *_: False)
+    assert reach.trouble_with("b", tmp_path, over_gloo=True) == (
+        "b: has the address fd00::1 only, and ranks over Gloo need IPv4: give the host an IPv4 address, or set "
+        "launcher: mpirun and communication.backend: mpi"
+    )
+
+
+def test_a_host_without_the_run_folder_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reach.main(["--answer", "1", str(tmp_path / "none")]) == 1
+    assert capsys.readouterr() == ("", "no run folder\n")

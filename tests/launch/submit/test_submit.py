@@ -20,17 +20,26 @@ _SRUN = ["--set", "cluster.launcher=srun"]
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "cluster laptop has no scheduler: set scheduler.kind in its file, give --hosts A,B, or train here"),
+        ([], "cluster laptop has no scheduler: set scheduler.kind in its file, give --hosts A,B, or train here "
+         "with ./run.sh train"),
         (_SLURM, "cluster.scheduler.wall_time_s: got None, allowed: seconds; a job needs a time limit: add the key"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.launcher=horovodrun"],
          "cluster.launcher: got 'horovodrun', allowed: srun or mpirun or local with scheduler slurm"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.launcher=mpirun"],
-         "cluster.communication.backend: got 'gloo', allowed: mpi or nccl under mpirun"),
+         "cluster.communication.backend: got 'gloo', allowed: mpi or nccl under mpirun; set "
+         "cluster.communication.backend=mpi, or set launcher: horovodrun"),
         ([*_SLURM, *_LIMIT, *_SRUN, "--set", "cluster.num_nodes=80", "--set", "batch.global_size=160"],
-         "cluster.communication.backend: got 'gloo', allowed: mpi or nccl for more than 128 ranks"),
+         "cluster.communication.backend: got 'gloo', allowed: mpi or nccl for more than 128 ranks; the time of "
+         "Gloo's rendezvous grows with the square of the ranks; also set launcher: srun or mpirun"),
         ([*_SLURM, *_LIMIT, *_SRUN, "--set", "cluster.container.runtime=docker", "--set", "cluster.container.image=a"],
-         "cluster.container.runtime: got 'docker', allowed: none or apptainer or singularity or enroot"),
-        (["--hosts", "a,b", "--set", "cluster.launcher=horovodrun"], "--hosts: got 2 hosts for num_nodes: 1"),
+         "cluster.container.runtime: got 'docker', allowed: none or apptainer or singularity or enroot with "
+         "scheduler slurm"),
+        ([*_SLURM, *_LIMIT, "--set", "cluster.container.runtime=enroot", "--set", "cluster.container.image=a"],
+         "cluster.launcher: got 'local', allowed: srun with container.runtime: enroot, because pyxis adds containers "
+         "to srun only"),
+        (["--hosts", "a,b", "--set", "cluster.launcher=horovodrun"],
+         "--hosts: got 2 hosts for num_nodes: 1 and scheduler.kind: none, allowed: num_nodes hosts, with "
+         "scheduler.kind: none; with scheduler.max_restarts from 2 on, more hosts as spares"),
         ([*_SLURM, *_LIMIT, *_SRUN, "--set", "cluster.ranks_per_node=3"], "batch.global_size: got 64, allowed: a"),
         ([*_SLURM, *_LIMIT, *_SRUN, "--repeat", "0"], "--repeat: got 0, allowed: 1 or more"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.device=gpu", "--set", "cluster.node.gpu_memory_bytes=9999999"],
@@ -47,8 +56,10 @@ _SRUN = ["--set", "cluster.launcher=srun"]
         ([*_SLURM, *_LIMIT, *_SRUN, "--set", "cluster.communication.kind=parameter_server"],
          "communication.kind: got 'parameter_server' under srun, which starts neither servers nor devices"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.communication.link_bytes_per_s=1e9"],
-         "cluster.communication.link_bytes_per_s: got 1000000000.0, allowed: null for a job"),
-        ([*_SLURM, *_LIMIT, *_SRUN, "--run-dir", "a\"b", "--dry-run"], "the scheduler cannot be given a path with"),
+         "cluster.communication.link_bytes_per_s: got 1000000000.0, allowed: null for a job, because only ./run.sh "
+         "train limits the loopback"),
+        ([*_SLURM, *_LIMIT, *_SRUN, "--run-dir", "a\"b", "--dry-run"], "the scheduler cannot be given a path with "
+         "'\"' in it; give another folder with --run-dir"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.node.rank_cores=['0']"], "cluster.node.rank_cores: got ['0']"),
     ],
 )  # fmt: skip

@@ -45,11 +45,60 @@ def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: py
     capsys.readouterr()
     assert main(["submit", "--status", str(run)]) == 0
     told = capsys.readouterr().out
-    assert "job 8, submitted" in told
-    assert f"process {os.getpid()}, since" in told
-    assert "newest checkpoint: step 3" in told
-    assert "    --jobs=8 pending" in told.splitlines()
+    lines = told.splitlines()
+    assert lines[0].startswith(f"{run}: job 8, submitted 2")
+    assert lines[1].startswith("  trains now: ")
+    assert f"process {os.getpid()}, since" in lines[1]
+    assert lines[2:] == ["  newest checkpoint: step 3", "  squeue:", "    --jobs=8 pending"]
     release(claim)
+    row = Attempt("now", "failed", "rank 1 was killed", "beta", 0, 3, goes_on=True)
+    (run / "attempts.jsonl").write_text(json.dumps(asdict(row)) + "\n", encoding="utf-8")
+    (run.parent / "squeue").write_text("#!/bin/sh\necho invalid job >&2\n", encoding="utf-8")
+    write_summary(run, Summary("digits", "aborted", failure="rank 1 was killed"))
+    assert main(["submit", "--status", str(run)]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "  trains now: nobody",
+        "  newest checkpoint: step 3",
+        f"  an attempt {row.words}",
+        "  ended: aborted: rank 1 was killed",
+        "  squeue:",
+        "    invalid job",
+    ]
+
+
+def test_a_submitted_job_is_told_with_the_commands_that_watch_and_cancel_it(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert json.loads((run / "job.json").read_text(encoding="utf-8"))["script"] == f"{run}/job.sh"
+    assert main(["submit", "--resume", str(run)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "digits: job 9, 2 ranks on 1 node",
+        f"  {run}",
+        f"  watch   squeue --jobs=9; tail -f {run}/job.log; ./run.sh watch {run}",
+        "  cancel  scancel 9",
+    ]
+
+
+def test_a_job_that_the_scheduler_refuses_leaves_no_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run.parent / "sbatch").write_text("#!/bin/sh\necho 'no such\n queue' >&2; exit 1\n", encoding="utf-8")
+    sets = ["cluster.scheduler.kind=slurm", "cluster.scheduler.wall_time_s=600", "cluster.launcher=srun"]
+    words = [word for each in sets for word in ("--set", each)]
+    capsys.readouterr()
+    other = run.parent / "other"
+    assert main(["submit", "digits", "--cluster", "laptop", "--run-dir", str(other), "--repeat", "2", *words]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "error: sbatch refuses the job: no such queue"
+    assert not list(run.parent.glob("other*"))
+
+
+def test_a_run_without_its_job_script_is_refused_with_another_way(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "job.sh").unlink()
+    capsys.readouterr()
+    assert main(["submit", "--resume", str(run)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {run}/job.sh: the job script is missing; resume with ./run.sh train --resume {run} in a job\n"
+    )
 
 
 def test_a_job_is_cancelled_by_its_folder_and_a_refusal_is_one_line(
