@@ -56,7 +56,10 @@ def trouble_with(host: str, folder: Path, *, over_gloo: bool) -> str | None:
     with _listening() as server:
         words = command_of(Program.REACH, "--answer", str(server.getsockname()[1]), str(folder))
         ssh = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SSH_S}", host, shlex.join(words)]
-        with subprocess.Popen(ssh, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as remote:
+        # Without a buffer, in which `communicate` would not find what follows the first line.
+        with subprocess.Popen(
+            ssh, bufsize=0, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as remote:
             assert remote.stdout is not None
             said = remote.stdout.readline().split()
             forth = _why_not(addresses[0][1], int(said[1])) if said[:1] == [b"port"] else None

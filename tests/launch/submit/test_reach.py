@@ -50,11 +50,12 @@ def test_the_other_host_says_that_it_cannot_connect_back(tmp_path: Path, monkeyp
         (255, "Network is unreachable", "b: Network is unreachable; let ssh pass to the host, or name another one"),
         (255, "Connection refused", "b: Connection refused; let ssh pass to the host, or name another one"),
         (255, "Permission denied (publickey).\n\n",
-         "b: Permission denied (publickey); ssh b must work from a without a question: copy a key there by ssh-copy-id, "
-         "and accept its host key once"),
+         "b: Permission denied (publickey); ssh b must work from a without a question: copy a key there by "
+         "ssh-copy-id, and accept its host key once"),
         (255, "", "b: no word; ssh b must work from a without a question: copy a key there by ssh-copy-id, and accept "
          "its host key once"),
-        (1, "no run folder\n", "b: /runs/1 is not there: put the runs on a file system that all hosts share (paths.runs)"),
+        (1, "no run folder\n",
+         "b: /runs/1 is not there: put the runs on a file system that all hosts share (paths.runs)"),
         (127, "python: not found",
          f"b: {sys.executable} does not run this program there (python: not found): all hosts need it in the same "
          "folder"),
@@ -74,7 +75,7 @@ echo "$*" >{folder}/asked
     ("answer", "words"),
     [
         ("echo port {port}", None),
-        ("echo port {port}; echo b cannot connect to a: Connection refused",
+        ("printf 'port {port}\\nb cannot connect to a: Connection refused\\n'",
          "127.0.0.1: b cannot connect to a: Connection refused; {way}"),
         ("echo port {closed}", "127.0.0.1: {here} cannot connect to 127.0.0.1: Connection refused; {way}"),
         ("echo no run folder >&2; exit 1",
@@ -84,9 +85,9 @@ echo "$*" >{folder}/asked
 def test_another_host_is_asked_over_ssh_and_both_ways_are_tried(
     answer: str, words: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as there, socket.create_server(("127.0.0.1", 0)) as closed:
+    with socket.create_server(("127.0.0.1", 0)) as there, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # It does not listen.
         port, shut = there.getsockname()[1], closed.getsockname()[1]
-        closed.close()
         text = _SSH.format(folder=tmp_path, answer=answer.format(port=port, closed=shut))
         (tmp_path / "ssh").write_text(text, encoding="utf-8")
         (tmp_path / "ssh").chmod(0o755)
