@@ -29,7 +29,7 @@ from launch.setup.child import StageError, Stopwatch, run_logged
 from launch.setup.gpu import Gpu
 from launch.setup.horovod import build_environment
 from launch.setup.layout import LOCKS, NEWEST_PYTHON, PROJECT, ROOT, Engine, Environment, Kind, lock_file, locked
-from launch.setup.pins import closure, named_by, read_pins
+from launch.setup.pins import closure, named_by, read_pins, write_constraints, write_requirements
 from launch.setup.stages import make_stages
 from launch.setup.state import State, digest
 from launch.setup.work import command_variables, remove_half_installed
@@ -569,3 +569,107 @@ def test_no_variable_of_the_user_leads_python_or_pip_elsewhere(tmp_path: Path, m
     assert made["PIP_INDEX_URL"] == "elsewhere"
     assert made["PATH"] == f"{tmp_path}/bin:{os.environ['PATH']}"
     assert Path(made["TMPDIR"]).is_relative_to(tmp_path)
+
+
+def test_horovod_for_gpus_is_built_with_nccl_of_the_wheels_and_the_named_toolkit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib/python3.11/site-packages/nvidia/nccl/lib").mkdir(parents=True)
+    monkeypatch.setattr("launch.setup.horovod.find_toolkit", lambda: Path("/cuda"))
+    monkeypatch.setattr("ctypes.CDLL", lambda _name: None)
+    environment = Environment(tmp_path)
+    made = build_environment({"LD_LIBRARY_PATH": "/site"}, environment, "gpu", has_mpi=True)
+    expected = {
+        "HOROVOD_GPU": "CUDA",
+        "HOROVOD_GPU_OPERATIONS": "NCCL",
+        "HOROVOD_CUDA_HOME": "/cuda",
+        "HOROVOD_NCCL_HOME": f"{tmp_path}/nccl",
+        "HOROVOD_NCCL_LINK": "SHARED",
+        "HOROVOD_BUILD_CUDA_CC_LIST": "50,60,70,80,86",
+        "NVCC_APPEND_FLAGS": "-allow-unsupported-compiler",
+        "LD_LIBRARY_PATH": f"{environment.site_packages}/nvidia/nccl/lib:/site",
+        "HOROVOD_WITH_MPI": "1",
+    }
+    assert {name: made[name] for name in expected} == expected
+    links = {path.name: path.readlink() for path in (tmp_path / "nccl").rglob("*") if path.is_symlink()}
+    packages = Path("lib/python3.11/site-packages/nvidia/nccl")
+    assert links == {"include": ".." / packages / "include", "libnccl.so": "../.." / packages / "lib/libnccl.so.2"}
+
+    def absent(_name: str) -> None:
+        raise OSError
+
+    monkeypatch.setattr("ctypes.CDLL", absent)
+    own = {"MAKEFLAGS": "-j7", "HOROVOD_BUILD_CUDA_CC_LIST": "80", "NVCC_APPEND_FLAGS": "-w"}
+    made = build_environment(own, environment, "gpu", has_mpi=True)
+    assert {name: made[name] for name in own} == own
+    assert made["LD_LIBRARY_PATH"] == f"{environment.site_packages}/nvidia/nccl/lib:{tmp_path}/cuda-stub"
+    assert (tmp_path / "cuda-stub/libcuda.so.1").readlink() == Path("/cuda/lib64/stubs/libcuda.so")
+
+
+_LOCK = """\
+# made by a tool
+a-b==1.0 ; python_version < "3.12" \\
+    --hash=sha256:1 \\
+    --hash=sha256:2
+    # via resnet-records (pyproject.toml)
+C_d==2.0 \\
+    --hash=sha256:3
+    # via
+    #   a-b
+    #   e
+e==3.0
+    # via a-b
+"""
+
+
+def test_pip_gets_each_pin_with_its_digests_or_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = tmp_path / "lock"
+    lock.write_text(_LOCK, encoding="utf-8")
+    monkeypatch.setitem(LOCKS, "mxnet", lock)
+    found = read_pins(lock)
+    first = 'a-b==1.0 ; python_version < "3.12"'
+    assert [(pin.name, pin.line, pin.digests) for pin in found] == [
+        ("a-b", first, ("sha256:1", "sha256:2")), ("c-d", "C_d==2.0", ("sha256:3",)), ("e", "e==3.0", ())
+    ]  # fmt: skip
+    assert [sorted(pin.needed_by - {"via"}) for pin in found] == [["resnet-records"], ["a-b", "e"], ["a-b"]]
+    closures = [closure("mxnet", names, without=left) for names, left in ((["a-b"], ()), (["a-b"], ["e"]), (["e"], ()))]
+    assert [[pin.name for pin in pins] for pins in closures] == [["a-b", "c-d", "e"], ["a-b", "c-d"], ["c-d", "e"]]
+    environment, file = Environment(tmp_path), tmp_path / "pins.txt"
+    assert write_requirements(environment, found, has_digests=True) == ["--require-hashes", "--requirement", str(file)]
+    lines = [f"{first} --hash=sha256:1 --hash=sha256:2", "C_d==2.0 --hash=sha256:3", "e==3.0"]
+    assert file.read_text(encoding="utf-8").splitlines() == lines
+    assert write_requirements(environment, found, has_digests=False) == ["--requirement", str(file)]
+    assert write_constraints(environment, "mxnet") == ["--constraint", str(file)]
+    assert file.read_text(encoding="utf-8").splitlines() == [first, "C_d==2.0", "e==3.0"]
+
+
+def test_a_stage_that_was_not_done_says_so_with_its_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    watch = Stopwatch("[1/2] title: more")
+    watch.tick("not on a terminal")
+    watch.end("not done, ")
+    assert capsys.readouterr().err == "setup: [1/2] title: more ... not done, 0 s\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "status"),
+    [
+        (UserError("one\ntwo"), "error: one\nerror: two\n", 2),
+        (StageError("cause\n       all of the output: log"), "error: cause\n       all of the output: log\n", 1),
+        (KeyboardInterrupt(), "\nsetup: stopped; ./run.sh goes on from here\n", 130),
+    ],
+)
+def test_the_end_of_set_up_is_told_by_its_status(
+    error: BaseException, told: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> int:
+        raise error
+
+    monkeypatch.setattr("launch.setup.__main__.set_up", fail)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        assert main([]) == status
+        assert all(signal.getsignal(number) != signal.SIG_DFL for number in before)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert capsys.readouterr().err == told
