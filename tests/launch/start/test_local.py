@@ -325,3 +325,35 @@ def test_a_job_script_starts_ranks_over_horovod_without_servers(monkeypatch: pyt
     monkeypatch.setattr(local, "run_ranks", note)
     assert local.main(["4", "rank", "--kind", "x"]) == 7
     assert told == [(["rank", "--kind", "x"], 4, {}), {"kind": "horovod", "servers": 0}]
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        ([signal.SIGHUP], signal.SIGTERM),
+        ([signal.SIGUSR1], signal.SIGUSR1),
+        ([signal.SIGTERM, signal.SIGINT], signal.SIGINT),
+        ([], None),
+    ],
+)
+def test_the_last_signal_is_told_and_a_closed_terminal_is_a_stop(sent: list[int], told: int | None) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    with forwarded_signals() as outer:
+        with forwarded_signals() as inner:
+            for number in sent:
+                signal.raise_signal(number)
+        assert (outer(), inner()) == (told, told)
+    assert [signal.getsignal(number) for number in numbers] == before
+    with forwarded_signals() as later:
+        assert later() is None
+
+
+def test_under_nohup_a_closed_terminal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with forwarded_signals() as last_signal:
+            signal.raise_signal(signal.SIGHUP)
+            assert last_signal() is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
