@@ -70,6 +70,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "_DEEP": 1000,
         "_MOST_VALUES": 1_000_000,
     },
+    "configs.json_schema": {"_LONGEST_CHOICE": 34},
     "configs.keys": {"_WIDTH": 100, "_HEADS": ("KEY", "TYPE AND RANGE", "UNIT", "DEFAULT")},
 }
 

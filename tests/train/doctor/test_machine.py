@@ -19,10 +19,11 @@ import pytest
 from configs.load import load_both
 from data.cache import _resident_pages, drop_pages, resident_bytes
 from tests.engines import ALONE
-from train.comm.communicator import SingleProcess
+from train.comm.communicator import Communicator, SingleProcess
 from train.comm.device_group import DeviceGroup, Devices
 from train.doctor import machine, probe, step_probe
 from train.doctor.machine import inspect_dataset, inspect_machine
+from train.rank.startup import Ledger
 
 
 def test_a_folder_that_is_not_there_has_the_free_bytes_of_its_nearest_parent(tmp_path: Path) -> None:
@@ -141,3 +142,21 @@ def test_a_part_is_timed_three_times_and_its_failure_is_everybodys(monkeypatch: 
         parts.run("update", fail)
     assert told == ["forward", "update"]
     assert parts.facts["failure"] == {"part": "update", "words": "no memory"}
+
+
+def test_a_rank_that_cannot_connect_tells_the_last_line_of_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "_load_dali", lambda: None)  # takes a second
+    sets = ["cluster.engine.name=mxnet", "cluster.communication.kind=none", "cluster.ranks_per_node=1"]
+    recipe, cluster = load_both("digits", None, sets)
+    job = probe._Job(tmp_path, cluster, recipe, has_data=False, has_step=False)
+
+    def connect(*_: object) -> Communicator:
+        raise RuntimeError("Traceback\n  of many lines\nConnection reset by peer\n")
+
+    assert probe._examine(job, replace(ALONE, rank=3, local_rank=1), Ledger(), connect) == 1
+    facts = json.loads((tmp_path / "rank_3.json").read_text(encoding="utf-8"))
+    assert (facts["failure"], facts["is_second_hand"]) == ("Connection reset by peer", True)
+    assert (facts["rank"], facts["local_rank"], facts["world_size"]) == (3, 1, 1)
+    assert facts["cores"] == sorted(os.sched_getaffinity(0))
+    assert "machine" not in facts, "the first rank of a host tells"
+    assert facts["libraries"]["DALI"] == {"has": None}
