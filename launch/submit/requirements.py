@@ -54,15 +54,9 @@ def require_memory(recipe: str, place: str, overrides: Sequence[str], cluster: C
         return
     sets = [word for override in overrides for word in ("--set", override)]
     command = command_of(Program.PLAN_VERB, recipe, "--cluster", place, "--json", *sets)
-    memory = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)["memory"]
-    if memory["certain_bytes"] > memory["available_bytes"]:
-        remedy = "use more ranks, or accumulate smaller micro-batches (batch.bn_span); ./run.sh plan lists the memory"
-        raise ConfigError(
-            "cluster.node.gpu_memory_bytes",
-            cluster.node.gpu_memory_bytes,
-            f"at least {memory['certain_bytes']}",
-            remedy,
-        )
+    plan = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    if refusal := plan["memory"]["refusal"]:
+        raise UserError(refusal)
 
 
 def _require_machines(cluster: Cluster, hosts: tuple[str, ...]) -> None:

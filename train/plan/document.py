@@ -18,7 +18,7 @@ from data.shards import shard_range
 from logs.events import EventLog, Kind
 from train.comm.buckets import plan_reductions
 from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
-from train.plan.memory import BYTES_PER_NUMBER, InputBuffers, available_bytes, estimate_input, estimate_memory
+from train.plan.memory import BYTES_PER_NUMBER, InputBuffers, available_bytes, estimate_input, estimate_memory, shortage
 from train.schedule import LrSchedule, logged_hyperparameters, resolve_schedule
 from train.sim.conditions import predict
 
@@ -143,7 +143,7 @@ def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
 
 def _memory(
     recipe: Recipe, cluster: Cluster, plan: RunPlan, network: Network, buffers: InputBuffers
-) -> dict[str, int | bool | None]:
+) -> dict[str, int | bool | str | None]:
     """Return the estimated bytes of a rank by purpose, the bytes that it may use, and whether the estimate fits."""
     estimate, available = estimate_memory(recipe, cluster, plan, network, buffers), available_bytes(cluster)
     return {
@@ -153,6 +153,7 @@ def _memory(
         "pinned_bytes_per_node": cluster.ranks_per_node * buffers.pinned_bytes,
         "available_bytes": available,
         "fits": None if available is None else estimate.total_bytes <= available,
+        "refusal": None if (refusal := shortage(recipe, cluster)) is None else str(refusal),
     }
 
 

@@ -17,7 +17,7 @@ from train.networks.arch import Layer, Network, gradient_bytes, network_of
 
 __all__ = [
     "BYTES_PER_NUMBER", "InputBuffers", "MemoryEstimate", "available_bytes", "estimate_input", "estimate_memory",
-    "inference_elements", "require_memory",
+    "inference_elements", "require_memory", "shortage",
 ]  # fmt: skip
 
 BYTES_PER_NUMBER = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -181,21 +181,27 @@ def available_bytes(cluster: Cluster) -> int | None:
 
 
 def require_memory(recipe: Recipe, cluster: Cluster) -> None:
-    """Raise ConfigError if a rank surely needs more memory than the cluster file says that it has.
+    """Raise ConfigError if a rank surely needs more memory than the cluster file says that it has."""
+    if refusal := shortage(recipe, cluster):
+        raise refusal
+
+
+def shortage(recipe: Recipe, cluster: Cluster) -> ConfigError | None:
+    """Return the error for a rank that surely needs more memory than the cluster file says that it has, or None.
 
     What libraries take is not counted, because it is assumed: `MemoryEstimate.certain_bytes`.
     """
     available, plan = available_bytes(cluster), plan_run(recipe, cluster.world_size)
     if available is None:
-        return
+        return None
     network = network_of(recipe.model)
     needed = estimate_memory(recipe, cluster, plan, network, estimate_input(recipe, cluster, plan)).certain_bytes
-    if needed > available:
-        key, ranks = ("gpu_memory_bytes", 1) if cluster.device == "gpu" else ("memory_bytes", cluster.ranks_per_node)
-        remedy = "use more ranks, or accumulate smaller micro-batches (batch.bn_span); ./run.sh plan lists the memory"
-        raise ConfigError(
-            f"cluster.node.{key}", getattr(cluster.node, key), f"at least {needed * ranks} for {recipe.name}", remedy
-        )
+    if needed <= available:
+        return None
+    key, ranks = ("gpu_memory_bytes", 1) if cluster.device == "gpu" else ("memory_bytes", cluster.ranks_per_node)
+    remedy = "use more ranks, or accumulate smaller micro-batches (batch.bn_span); ./run.sh plan lists the memory"
+    allowed = f"at least {needed * ranks} for {recipe.name}"
+    return ConfigError(f"cluster.node.{key}", getattr(cluster.node, key), allowed, remedy)
 
 
 def inference_elements(network: Network) -> int:

@@ -72,9 +72,7 @@ def rehearsed_run(  # noqa: PLR0913 (each is a flag)
         "environment": _CROWDED if launcher in _MPI_LAUNCHERS else {},
         "paths": _kept(settings["paths"], "data", "runs"),
     }
-    return _waiting_run(
-        recipe, cluster, place, shrink=shrink, speed=speed, slow_ranks=slow_ranks, faults=faults, ranks=ranks
-    )
+    return _waiting_run(recipe, cluster, place, _course(shrink, speed, slow_ranks, faults))
 
 
 def rehearsed_job(
@@ -111,30 +109,20 @@ def rehearsed_job(
     kind = communicators_of(installed_engine())[0]
     scheduler = {**settings["scheduler"], "check_first": False}  # the rehearsal is the check
     place = {**settings, "scheduler": scheduler, "communication": {"kind": kind, "backend": backend, **kept}}
-    return _waiting_run(
-        recipe,
-        cluster,
-        place,
-        shrink=shrink,
-        speed=speed,
-        slow_ranks=slow_ranks,
-        faults=faults,
-        ranks=cluster.world_size,
-    )
+    return _waiting_run(recipe, cluster, place, _course(shrink, speed, slow_ranks, faults))
 
 
-def _waiting_run(  # noqa: PLR0913 (as above)
-    recipe: Recipe,
-    cluster: Cluster,
-    place: Mapping[str, Any],
-    *,
-    ranks: int,
-    shrink: int,
-    speed: float,
-    slow_ranks: Sequence[str],
-    faults: Sequence[str],
+def _course(shrink: int, speed: float, slow_ranks: Sequence[str], faults: Sequence[str]) -> dict[str, Any]:
+    """Return the block ``rehearsal`` of a cluster file without its waits."""
+    slow = dict(_slow(text) for text in slow_ranks)
+    return {"shrink": shrink, "speed": speed, "slow_ranks": slow, "faults": list(faults)}
+
+
+def _waiting_run(
+    recipe: Recipe, cluster: Cluster, place: Mapping[str, Any], course: Mapping[str, Any]
 ) -> tuple[Recipe, Cluster]:
-    """Return the recipe for ``ranks`` ranks, and the cluster of ``place`` with waits in place of the engine."""
+    """Return the recipe for the ranks of ``place``, and that cluster with waits in place of the engine."""
+    ranks = place["num_nodes"] * place["ranks_per_node"]
     batch = recipe.batch.model_copy(update={"bn_span": None, "accumulation_steps": None})
     # An epoch leaves out what the described ranks leave out, so that it has as many steps.
     samples = recipe.data.train_samples // cluster.world_size * cluster.world_size
@@ -144,13 +132,7 @@ def _waiting_run(  # noqa: PLR0913 (as above)
         "device": "cpu",
         "sample_gpus": False,
         "engine": _engine(cluster.model_dump(mode="json")["engine"]),
-        "rehearsal": {
-            "waits": waits_of(recipe, cluster).model_dump(mode="json"),
-            "shrink": shrink,
-            "speed": speed,
-            "slow_ranks": dict(_slow(text) for text in slow_ranks),
-            "faults": list(faults),
-        },
+        "rehearsal": {"waits": waits_of(recipe, cluster).model_dump(mode="json"), **course},
     }
     rehearsed = recipe.model_copy(update={"batch": batch, "data": data})
     _require_within_run(tree["rehearsal"], ranks, plan_run(rehearsed, ranks).total_steps)
