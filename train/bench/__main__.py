@@ -91,13 +91,15 @@ def _run(options: argparse.Namespace) -> int:
     """
     from configs.registry import require_engine
     from logs.disk import explain_disk_errors, write_json
+    from train.bench.machine_use import MachineUseMeter
     from train.bench.measure import MeasurementFailed
 
     if engine := BENCHES[options.name].needs:
         require_engine(engine)
     bench = cast(Bench, importlib.import_module(BENCHES[options.name].module))
+    meter = MachineUseMeter()
     try:
-        report = bench.measure(options)
+        report = bench.measure(options).with_use(meter.read())
     except MeasurementFailed as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
@@ -111,11 +113,19 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _text(report: Report) -> str:
+    from train.bench.measure import CONFIDENCE
     from train.sim.output.columns import table
 
-    titles = ["alternative", "figure", "median", "low", "high", "n", "warm-up"]
-    cells = [[row.alternative, row.figure, row.median, row.low, row.high, row.n, row.warmup] for row in report.rows]
+    titles = ["alternative", "figure", "median", f"{CONFIDENCE:.0%} interval", "low", "high", "n", "verdict"]
+    cells = [
+        [row.alternative, row.figure, row.median, _span(row.interval), row.low, row.high, row.n, row.verdict]
+        for row in report.rows
+    ]
     return "\n".join([table(cells, titles), *(f"- {note}" for note in report.notes)])
+
+
+def _span(interval: tuple[float, float] | None) -> str:
+    return "too few" if interval is None else f"{interval[0]:,.4g} to {interval[1]:,.4g}"
 
 
 if __name__ == "__main__":

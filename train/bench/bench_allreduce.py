@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
 
 from configs.errors import UserError
 from configs.load import ROOT, load_cluster
 from configs.programs import Program, command_of
 from configs.schema import Cluster
 from train.bench.launching import is_local_cpu, run_ranks
-from train.bench.measure import BenchRow, Report, make_report, summarize
+from train.bench.measure import BenchRow, Figures, Report, make_report, ratio_rows, summarize, turns
 from train.bench.samples import read_samples
 from train.sim.collectives import allreduce
 from train.sim.constants import load_calibration
@@ -25,7 +28,8 @@ __all__ = ["measure"]
 
 logger = logging.getLogger(__name__)
 
-_WARMUP = 1
+_SAMPLES = 3
+"""Samples of each size in a start, after one that does not count."""
 _PREDICTED_AS = {"flat": "auto", "hierarchical": "hierarchical", "torus": "torus"}
 """Route in the cluster file -> algorithm of the simulator. NCCL chooses between ring and tree by itself."""
 _LOCAL_RANKS = (2, 4)
@@ -36,57 +40,90 @@ def measure(options: argparse.Namespace) -> Report:
     sizes = [_bytes_of(size) for size in options.sizes]
     base = load_cluster(options.cluster, options.overrides)
     counts = options.ranks or (_LOCAL_RANKS if is_local_cpu(base) else (base.world_size,))
-    rows: list[BenchRow] = []
     notes = [
-        "allreduce_ms: of the slowest rank, from the moment at which all ranks have met; float32, summed",
+        "allreduce_ms: of the slowest rank, from the moment at which all have met; float32; the median of a start",
         "bus_gb_per_s: bytes that each rank sends in a ring, 2 (n - 1) / n of the size, over the measured time",
         "predicted_ms: the collective alone; a small buffer also waits for the library's next cycle",
     ]
+    ways = [
+        _way(options, base, ranks, backend, route)
+        for ranks in counts
+        for backend in options.backends or (base.communication.backend,)
+        for route in options.routes or (base.communication.allreduce,)
+    ]
+    notes += dict.fromkeys(way.no_prediction for way in ways if way.no_prediction)
+    measured: dict[_Way, dict[int, list[Figures]]] = {way: {size: [] for size in sizes} for way in ways}
+    for number, way in turns(ways, options.rounds):
+        logger.info("start %d of %d: %s", number + 1, options.rounds, way.title)
+        for size, figures in way.start(options.cluster, sizes).items():
+            measured[way][size].append(figures)
+    rows: list[BenchRow] = []
     for ranks in counts:
-        for backend in options.backends or (base.communication.backend,):
-            for route in options.routes or (base.communication.allreduce,):
-                own = [f"cluster.communication.backend={backend}", f"cluster.communication.allreduce={route}"]
-                if ranks != base.world_size:
-                    own += [f"cluster.num_nodes={base.num_nodes}", f"cluster.ranks_per_node={_per_node(base, ranks)}"]
-                overrides = [*options.overrides, *own]
-                cluster = load_cluster(options.cluster, overrides)
-                topology, reason = _topology(cluster)
-                if reason and reason not in notes:
-                    notes.append(reason)
-                rows += _rows(options, cluster, overrides, sizes, topology)
+        same = [way for way in ways if way.cluster.world_size == ranks]
+        for size in sizes:
+            titles = {f"{way.title}, {_in_words(size)}": measured[way][size] for way in same}
+            rows += [row for title, samples in titles.items() for row in summarize(title, samples)]
+            rows += ratio_rows(titles, next(iter(titles)), compared=["allreduce_ms"])
     return make_report(rows, notes)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A number of ranks, a route and a library.
+
+    Attributes:
+        cluster: The cluster with these.
+        overrides: What changes the cluster file so.
+        topology: The cluster as the simulator sees it; None without a prediction.
+        no_prediction: Why there is none, else empty.
+    """
+
+    cluster: Cluster = field(hash=False)
+    overrides: tuple[str, ...]
+    topology: Topology | None = field(hash=False)
+    no_prediction: str
+
+    @property
+    def title(self) -> str:
+        """Name the ranks, the route and the library."""
+        communication = self.cluster.communication
+        return f"{self.cluster.world_size} ranks, {communication.allreduce}, {communication.backend}"
+
+    def start(self, cluster_name: str, sizes: Sequence[int]) -> dict[int, Figures]:
+        """Start the ranks once, and return the figures of each size: medians over a start's samples."""
+        words = ["--cluster", cluster_name, *(word for each in self.overrides for word in ("--set", each))]
+        command = command_of(Program.ALLREDUCE_OURS, *words, "--rounds", str(_SAMPLES), *map(str, sizes))
+        samples = read_samples(run_ranks(command, cluster=cluster_name, overrides=self.overrides))
+        return {
+            size: self._figures(size, median(sample["allreduce_ms"] for sample in samples[str(size)])) for size in sizes
+        }
+
+    def _figures(self, size: int, allreduce_ms: float) -> Figures:
+        ranks = self.cluster.world_size
+        figures = {
+            "allreduce_ms": allreduce_ms,
+            "bus_gb_per_s": 2 * (ranks - 1) / ranks * size / allreduce_ms / 1e6,
+        }
+        if self.topology is None:
+            return figures
+        algorithm = _PREDICTED_AS[self.cluster.communication.allreduce]
+        predicted_ms = 1e3 * allreduce(algorithm, self.topology, size).time_s
+        return {**figures, "predicted_ms": predicted_ms, "predicted / measured": predicted_ms / allreduce_ms}
+
+
+def _way(options: argparse.Namespace, base: Cluster, ranks: int, backend: str, route: str) -> _Way:
+    own = [f"cluster.communication.backend={backend}", f"cluster.communication.allreduce={route}"]
+    if ranks != base.world_size:
+        own += [f"cluster.num_nodes={base.num_nodes}", f"cluster.ranks_per_node={_per_node(base, ranks)}"]
+    overrides = (*options.overrides, *own)
+    cluster = load_cluster(options.cluster, overrides)
+    return _Way(cluster, overrides, *_topology(cluster))
 
 
 def _per_node(cluster: Cluster, ranks: int) -> int:
     if ranks % cluster.num_nodes:
         raise UserError(f"--ranks {ranks}: allowed: multiples of the cluster's {cluster.num_nodes} nodes")
     return ranks // cluster.num_nodes
-
-
-def _rows(
-    options: argparse.Namespace, cluster: Cluster, overrides: list[str], sizes: list[int], topology: Topology | None
-) -> list[BenchRow]:
-    """Measure all sizes with one set of ranks, and return the rows."""
-    ranks, way = cluster.world_size, f"{cluster.communication.allreduce}, {cluster.communication.backend}"
-    logger.info("%d ranks, %s", ranks, way)
-    words = ["--cluster", options.cluster, *(word for each in overrides for word in ("--set", each))]
-    command = command_of(Program.ALLREDUCE_OURS, *words, "--rounds", str(options.rounds), *map(str, sizes))
-    samples = read_samples(run_ranks(command, cluster=options.cluster, overrides=overrides))
-    rows: list[BenchRow] = []
-    for size in sizes:
-        moved = 2 * (ranks - 1) / ranks * size
-        rounds = [
-            {"allreduce_ms": ms, "bus_gb_per_s": moved / ms / 1e6}
-            for ms in (float(sample["allreduce_ms"]) for sample in samples[str(size)])
-        ]
-        if topology is not None:
-            predicted_ms = 1e3 * allreduce(_PREDICTED_AS[cluster.communication.allreduce], topology, size).time_s
-            rounds = [
-                {**each, "predicted_ms": predicted_ms, "predicted / measured": predicted_ms / each["allreduce_ms"]}
-                for each in rounds
-            ]
-        rows += summarize(f"{ranks} ranks, {way}, {_in_words(size)}", rounds, _WARMUP)
-    return rows
 
 
 def _topology(cluster: Cluster) -> tuple[Topology | None, str]:

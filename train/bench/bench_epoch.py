@@ -58,7 +58,7 @@ def measure(options: argparse.Namespace) -> Report:
         "python_step_ms: the loop with all its parts on a network, an optimizer and arrays that do nothing",
         "between_steps_ms, between_epochs_ms: from the moment a step is queued to the moment the next step has a batch",
         "before_evaluation_ms: from the end of the last step; after_evaluation_ms: until the next step has a batch",
-        "all gaps: medians over a job of two ranks, on rank 0",
+        "all gaps: medians over a job of two ranks, on rank 0; a round is a job of each",
         "ours: digits, 32 images a rank; textbook: the loop of Horovod's example on the same images, a small network",
     ]
     return make_report(rows, notes)

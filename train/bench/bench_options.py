@@ -36,7 +36,7 @@ class BenchEntry:
     Attributes:
         question: What the bench measures, in one line.
         module: The module with the function ``measure(options)``, which returns a `train.bench.measure.Report`.
-        add_options: Adds the options. The defaults answer the question in under five minutes on two cores.
+        add_options: Adds the options. The defaults answer the question in under six minutes on two cores.
         needs: The engine that the question is about; an environment without it cannot answer.
         only_here: Why the bench takes no ``--cluster``; empty if it takes one.
     """
@@ -46,6 +46,35 @@ class BenchEntry:
     add_options: Callable[[ArgumentParser], None]
     needs: str | None = None
     only_here: str = ""
+
+
+def _effort_options(
+    parser: ArgumentParser,
+    what: str,
+    *,
+    quick: float,
+    usual: float | str,
+    thorough: float,
+    flag: str = "--rounds",
+) -> None:
+    """Add the options that say how much to measure: a number, or one of two words for it.
+
+    Args:
+        parser: The bench's parser.
+        what: What the number counts.
+        quick: The number for a first impression.
+        usual: The number that answers the question in under six minutes on two cores; or, where the bench chooses it,
+            words for it.
+        thorough: The number for a narrow interval.
+        flag: The option that takes the number.
+    """
+    effort = parser.add_mutually_exclusive_group()
+    name, add = flag.strip("-"), effort.add_argument
+    kind = type(quick)
+    default = None if isinstance(usual, str) else usual
+    add(flag, metavar="N" if kind is int else "S", type=kind, default=default, help=f"{what} (default: {usual})")
+    for word, number in (("quick", quick), ("thorough", thorough)):
+        add(f"--{word}", dest=name, action="store_const", const=number, help=f"{flag} {number}")
 
 
 def _place_options(parser: ArgumentParser) -> None:
@@ -75,16 +104,16 @@ def _allreduce_options(parser: ArgumentParser) -> None:
     add("--ranks", metavar="N", type=int, nargs="+", help="ranks (default: 2 4 on this CPU, otherwise the cluster's)")
     add("--routes", metavar="R", nargs="+", help="flat, hierarchical or torus (default: the cluster's)")
     add("--backends", metavar="B", nargs="+", help="libraries: gloo, mpi or nccl (default: the cluster's)")
-    add("--rounds", metavar="N", type=int, default=5, help="rounds that count (default: %(default)s)")
+    _effort_options(parser, "starts of each alternative", quick=1, usual=6, thorough=20)
 
 
 def _epoch_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--rounds", metavar="N", type=int, default=3, help="rounds that count (default: %(default)s)")
+    _effort_options(parser, "jobs of each alternative", quick=1, usual=6, thorough=12)
     parser.add_argument(
         "--epochs",
         metavar="N",
         type=int,
-        default=6,
+        default=4,
         help="epochs of a job; every second one ends with an evaluation (default: %(default)s)",
     )
 
@@ -96,7 +125,7 @@ def _gpu_options(parser: ArgumentParser) -> None:
     add("--skip", metavar="PART", nargs="+", choices=GPU_PARTS, default=[], help="parts to leave out")
     add("--minutes", metavar="M", type=float, default=25, help="after which no measurement begins (default: 25)")
     add("--limit", metavar="S", type=float, default=300, help="seconds that one measurement may take (default: 300)")
-    add("--seconds", metavar="S", type=float, default=10, help="seconds of samples of a step (default: 10)")
+    _effort_options(parser, "seconds of samples of a step", quick=2.0, usual=10.0, thorough=30.0, flag="--seconds")
     add("--folder", metavar="DIR", type=Path, help="for rows.jsonl and table.md (default: runs/bench/gpu-TIME)")
     add("--tiny", action="store_true", help="try everything at tiny shapes on the CPU")
 
@@ -104,7 +133,7 @@ def _gpu_options(parser: ArgumentParser) -> None:
 def _input_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     _place_options(parser)
-    add("--rounds", metavar="N", type=int, default=5, help="rounds that count (default: %(default)s)")
+    _effort_options(parser, "rounds that count", quick=1, usual=7, thorough=20)
     add("--image-size", metavar="PX", type=int, default=224, help="side of a crop (default: %(default)s)")
     add("--batches", metavar="N", type=int, default=24, help="batches of 16 images in a round (default: %(default)s)")
     add("--steps", metavar="N", type=int, default=16, help="steps of each training run (default: %(default)s)")
@@ -116,7 +145,7 @@ def _overlap_options(parser: ArgumentParser) -> None:
     add("--model", default="resnet18", help="a network of train.networks.arch (default: %(default)s)")
     add("--image-size", metavar="PX", type=int, default=64, help="side of an image (default: %(default)s)")
     add("--batch", metavar="N", type=int, default=16, help="images a rank (default: %(default)s)")
-    add("--rounds", metavar="N", type=int, default=3, help="rounds that count (default: %(default)s)")
+    _effort_options(parser, "rounds that count", quick=3, usual=7, thorough=30)
     add("--steps", metavar="N", type=int, default=2, help="steps of a sample (default: %(default)s)")
     add(
         "--links",
@@ -134,8 +163,8 @@ def _peers_options(parser: ArgumentParser) -> None:
     add("--image-size", metavar="PX", type=int, help="side of an image (default: 64, or what the network is made for)")
     add("--batch", metavar="N", type=int, default=16, help="images a rank (default: %(default)s)")
     add("--ranks", metavar="N", type=int, default=2, help="ranks of one thread each (default: %(default)s)")
-    add("--rounds", metavar="N", type=int, help="starts of each alternative (default: 2; 1 from 128 px on)")
-    add("--steps", metavar="N", type=int, help="timed steps of each start (default: 8; 1 from 128 px on)")
+    _effort_options(parser, "starts of each alternative", quick=1, usual="6; 2 from 128 px on", thorough=12)
+    add("--steps", metavar="N", type=int, help="timed steps of each start (default: 4; 1 from 128 px on)")
     add("--gluon", action="store_true", help="also measure Horovod's example with --mode gluon")
     add("--install", action="store_true", help="first install PyTorch into .venv-peers if it is not there")
 
@@ -143,7 +172,7 @@ def _peers_options(parser: ArgumentParser) -> None:
 def _startup_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     _place_options(parser)
-    add("--rounds", metavar="N", type=int, default=3, help="rounds that count (default: %(default)s)")
+    _effort_options(parser, "starts of each alternative, after one that does not count", quick=1, usual=6, thorough=15)
     add("--image-size", metavar="PX", type=int, default=64, help="side of an image (default: %(default)s)")
     add("--batch-size", metavar="B", type=int, default=8, help="images a rank (default: %(default)s)")
     add("--ranks", metavar="R", type=int, help="ranks on each machine (default: the cluster's; 2 on laptop)")
@@ -159,8 +188,8 @@ def _step_options(parser: ArgumentParser) -> None:
         help="network:pixels:batch a rank, on the cluster's ranks; or with :ranks of each machine x threads of each "
         f"(default: {STEP_CASES[0]} and others; on other clusters {' '.join(CLUSTER_CASES)})",
     )
-    add("--rounds", metavar="N", type=int, default=2, help="starts of each case (default: %(default)s)")
-    add("--seconds", metavar="S", type=float, default=4, help="seconds of each start (default: %(default)s)")
+    _effort_options(parser, "starts of each case", quick=1, usual=6, thorough=12)
+    add("--seconds", metavar="S", type=float, default=2, help="seconds of samples of each start (default: %(default)s)")
 
 
 BENCHES: dict[str, BenchEntry] = {

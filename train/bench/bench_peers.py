@@ -214,7 +214,7 @@ def _contest(options: argparse.Namespace) -> _Contest:
         raise UserError(f"--model {options.model}: no such network; {nearest(options.model, NETWORKS)}")
     least, most = IMAGE_SIZES[options.model]
     size = min(max(_USUAL_SIZE, least), most) if options.image_size is None else options.image_size
-    steps = _positive("--steps", options.steps, 1 if size >= _LARGE else 8)
+    steps = _positive("--steps", options.steps, 1 if size >= _LARGE else 4)
     contest = _Contest(
         model=options.model,
         image_size=size,
@@ -228,7 +228,7 @@ def _contest(options: argparse.Namespace) -> _Contest:
 
 
 def _rounds(options: argparse.Namespace, contest: _Contest) -> int:
-    return _positive("--rounds", options.rounds, 1 if contest.image_size >= _LARGE else 2)
+    return _positive("--rounds", options.rounds, 2 if contest.image_size >= _LARGE else 6)
 
 
 def _positive(flag: str, given: int | None, default: int) -> int:

@@ -17,7 +17,7 @@ from configs.programs import Program, command_of
 from configs.schema import Cluster
 from train.bench.bench_options import CLUSTER_CASES, STEP_CASES
 from train.bench.launching import run_ranks
-from train.bench.measure import Figures, Report, make_report, summarize
+from train.bench.measure import Figures, Report, make_report, summarize, turns
 from train.bench.samples import read_samples
 
 __all__ = ["measure"]
@@ -93,10 +93,9 @@ def measure(options: argparse.Namespace) -> Report:
         for case in map(_StepCase.parse, options.cases or usual)
     }
     measured: dict[_StepCase, list[Figures]] = defaultdict(list)
-    for number in range(options.rounds):
-        for case, title in titles.items():
-            logger.info("round %d of %d: %s", number + 1, options.rounds, title)
-            measured[case] += case.run(options.seconds, options.cluster, place)
+    for number, case in turns(list(titles), options.rounds):
+        logger.info("start %d of %d: %s", number + 1, options.rounds, titles[case])
+        measured[case] += case.run(options.seconds, options.cluster, place)
     rows = [row for case, samples in measured.items() for row in summarize(titles[case], samples, _WARMUP)]
     notes = [
         "forward, backward and update: one after another; step_ms and images_per_s: as a run queues them",

@@ -1,23 +1,37 @@
 """Shared by all benches: measure alternatives in turn, make a row of each figure, and describe the machine.
 
+A figure of an alternative is compared with the reference's figure of the same round, so that whatever slows the machine
+for a while slows both. The median of these ratios has a 90 % interval, and the interval gives the verdict.
+
 Imports no framework; a bench imports one inside the function that needs it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from logs.environment import environment
+from train.bench.machine_use import MachineUse
 from train.bench.samples import MeasurementFailed
 
-__all__ = ["BenchRow", "MeasurementFailed", "Report", "interleave", "make_report", "ratio_rows", "summarize"]
+__all__ = [
+    "CANNOT_TELL", "CONFIDENCE", "BenchRow", "MeasurementFailed", "Report", "interleave", "make_report",
+    "median_interval", "ratio_rows", "summarize", "turns", "verdict_of",
+]  # fmt: skip
 
 Figures = Mapping[str, float]
 """Name of a figure -> value. A name ends with the unit: ``step_ms``, ``images_per_s``, ``input_wait_fraction``."""
+
+Alternative = TypeVar("Alternative")
+
+CONFIDENCE = 0.9
+"""How often, at least, the interval of a median holds the true median."""
+CANNOT_TELL = "cannot tell on this machine"
 
 _PACKAGES = ("horovod", "mxnet", "mxnet-cu112", "numpy", "nvidia-dali-cuda110", "pillow", "torch", "torchvision")
 _MACHINE = ("platform", "cpu", "cores", "usable_cores", "memory_bytes", "gpus")
@@ -36,6 +50,10 @@ class BenchRow:
         median: Median of the rounds that count.
         low: Smallest value of the rounds that count.
         high: Largest value of the rounds that count.
+        interval_low: Lower end of the median's interval (`median_interval`); None with too few rounds.
+        interval_high: Upper end of the same interval.
+        verdict: What the interval says about the question, if the row answers one: see `verdict_of`.
+        other_cores: Cores that other work and the hypervisor took during the bench; None where it is not known.
     """
 
     alternative: str
@@ -45,6 +63,17 @@ class BenchRow:
     median: float
     low: float
     high: float
+    interval_low: float | None = None
+    interval_high: float | None = None
+    verdict: str = ""
+    other_cores: float | None = None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Return both ends of the median's interval, or None."""
+        if self.interval_low is None or self.interval_high is None:
+            return None
+        return self.interval_low, self.interval_high
 
 
 @dataclass(frozen=True)
@@ -56,12 +85,20 @@ class Report:
         notes: Sentences that explain the rows.
         versions: Package -> version, and the commit of this program.
         machine: The machine that it ran on.
+        use: What the machine did beside the bench; None while the bench is under way.
     """
 
     rows: tuple[BenchRow, ...]
     notes: tuple[str, ...]
     versions: Mapping[str, str]
     machine: Mapping[str, Any]
+    use: MachineUse | None = None
+
+    def with_use(self, use: MachineUse) -> Report:
+        """Return the report with the machine's use, in every row too; a machine that was busy gets a note."""
+        other = round(use.other_cores + use.stolen_cores, 3)
+        rows = tuple(dataclasses.replace(row, other_cores=other) for row in self.rows)
+        return dataclasses.replace(self, rows=rows, notes=(*self.notes, *([use.note] if use.note else [])), use=use)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as values that JSON can hold."""
@@ -100,15 +137,24 @@ def interleave(
     assert n >= 1
     assert reference is None or reference in alternatives
     measured: dict[str, list[Figures]] = {name: [] for name in alternatives}
-    for number in range(warmup + n):
-        for name, measure in alternatives.items():
-            if announce is not None:
-                announce(f"round {number + 1} of {warmup + n}: {name}")
-            figures = measure()
-            if number >= warmup:
-                measured[name].append(figures)
+    for number, name in turns(list(alternatives), warmup + n):
+        if announce is not None:
+            announce(f"round {number + 1} of {warmup + n}: {name}")
+        figures = alternatives[name]()
+        if number >= warmup:
+            measured[name].append(figures)
     rows = [row for name, rounds in measured.items() for row in summarize(name, rounds, warmup)]
     return rows if reference is None else [*rows, *ratio_rows(measured, reference, warmup, compared)]
+
+
+def turns(alternatives: Sequence[Alternative], rounds: int) -> Iterator[tuple[int, Alternative]]:
+    """Yield the number of each round, from 0 on, with each alternative.
+
+    Every second round takes the alternatives in the opposite order, so that none always follows the same other one.
+    """
+    for number in range(rounds):
+        for alternative in alternatives[:: -1 if number % 2 else 1]:
+            yield number, alternative
 
 
 def summarize(alternative: str, rounds: Sequence[Figures], warmup: int = 0) -> list[BenchRow]:
@@ -116,24 +162,25 @@ def summarize(alternative: str, rounds: Sequence[Figures], warmup: int = 0) -> l
     rows = []
     for figure in rounds[0]:
         values = [figures[figure] for figures in rounds]
-        rows.append(
-            BenchRow(
-                alternative,
-                figure,
-                n=len(values),
-                warmup=warmup,
-                median=statistics.median(values),
-                low=min(values),
-                high=max(values),
-            )
+        row = BenchRow(
+            alternative,
+            figure,
+            n=len(values),
+            warmup=warmup,
+            median=statistics.median(values),
+            low=min(values),
+            high=max(values),
         )
+        if interval := median_interval(values):
+            row = dataclasses.replace(row, interval_low=interval[0], interval_high=interval[1])
+        rows.append(row)
     return rows
 
 
 def ratio_rows(
     measured: Mapping[str, Sequence[Figures]], reference: str, warmup: int = 0, compared: Collection[str] | None = None
 ) -> list[BenchRow]:
-    """Return the ratio of each alternative to the reference, computed round by round.
+    """Return the ratio of each alternative to the reference, computed round by round, with a verdict.
 
     Args:
         measured: Alternative -> the figures of each round.
@@ -141,12 +188,56 @@ def ratio_rows(
         warmup: Number of rounds that do not count and are not in ``measured``; for the rows.
         compared: The figures to compare; if None, all that both alternatives have.
     """
-    rows = []
+    rows: list[BenchRow] = []
     for name, rounds in measured.items():
         wanted = rounds[0] if compared is None else compared
         shared = [figure for figure in wanted if figure in measured[reference][0] and name != reference]
         for figure in shared:
             pairs = zip(rounds, measured[reference], strict=True)
             ratios = [{f"{figure} / {reference}": own[figure] / other[figure]} for own, other in pairs if other[figure]]
-            rows += summarize(name, ratios, warmup) if ratios else []
+            below, above = _words_of(figure)
+            rows += [
+                dataclasses.replace(row, verdict=verdict_of(row.interval, 1.0, below=below, above=above))
+                for row in (summarize(name, ratios, warmup) if ratios else [])
+            ]
     return rows
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return an interval that holds the true median in at least `CONFIDENCE` of all cases, or None below 5 values.
+
+    It lies between two order statistics, the k-th smallest and the k-th largest value, with the largest k that keeps
+    the confidence: that of k is 1 - 2 P(X < k), where X is binomial (n, 1/2). No distribution is assumed, which is why
+    5 values are needed: the median lies outside the range of 4 with a probability of 1/8.
+    """
+    n = len(values)
+    outside, k = 0.0, 0
+    while (outside := outside + 2 * math.comb(n, k) / 2**n) <= 1 - CONFIDENCE:
+        k += 1
+    return (sorted(values)[k - 1], sorted(values)[-k]) if k else None
+
+
+def verdict_of(
+    interval: tuple[float, float] | None, level: float, *, below: str, above: str, widest: float = math.inf
+) -> str:
+    """Return what the interval of a median says of the question on which side of a level the median lies.
+
+    Args:
+        interval: The interval; None if there were too few rounds.
+        level: The level, such as 1 for a ratio.
+        below: The answer if the whole interval lies below the level.
+        above: The answer if the whole interval lies above the level.
+        widest: The widest interval that answers the question.
+    """
+    if interval is None or interval[1] - interval[0] > widest:
+        return CANNOT_TELL
+    if interval[1] < level:
+        return below
+    return above if interval[0] > level else CANNOT_TELL
+
+
+def _words_of(figure: str) -> tuple[str, str]:
+    """Return the words for a figure that is smaller and larger than the reference's, by the figure's unit."""
+    if "_per_" in figure:
+        return "slower", "faster"
+    return ("faster", "slower") if figure.endswith(("_s", "_ms")) else ("lower", "higher")

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from configs.errors import UserError
 from configs.load import ROOT
 from tests.train.bench import quick as quick_bench
-from train.bench.__main__ import main
+from train.bench.__main__ import _parse, main
 from train.bench.bench_options import BENCHES, BenchEntry
-from train.bench.measure import BenchRow, MeasurementFailed, interleave
+from train.bench.machine_use import MachineUseMeter, _processor_times
+from train.bench.measure import (
+    CANNOT_TELL,
+    CONFIDENCE,
+    BenchRow,
+    MeasurementFailed,
+    interleave,
+    make_report,
+    median_interval,
+    ratio_rows,
+    summarize,
+    verdict_of,
+)
 from train.bench.samples import read_samples
 
 
@@ -39,13 +56,85 @@ def test_alternatives_take_turns_and_warm_up_rounds_do_not_count() -> None:
         warmup=1,
         reference="theirs",
     )
-    assert order == ["ours", "theirs"] * 4
+    assert order == ["ours", "theirs", "theirs", "ours"] * 2
     assert rows == [
         BenchRow("ours", "step_ms", 3, 1, median=2, low=1, high=9),
         BenchRow("theirs", "step_ms", 3, 1, median=3, low=2, high=8),
         # The ratios of the rounds are 1/2, 2/8 and 9/3; their median is not the ratio of the medians.
-        BenchRow("ours", "step_ms / theirs", 3, 1, median=0.5, low=0.25, high=3),
+        BenchRow("ours", "step_ms / theirs", 3, 1, median=0.5, low=0.25, high=3, verdict=CANNOT_TELL),
     ]
+
+
+def test_the_interval_of_a_median_holds_it_in_nine_of_ten_cases_whatever_the_distribution() -> None:
+    assert median_interval([3.0, 1, 4, 2]) is None, (
+        "the median is outside the range of four values in one of eight cases"
+    )
+    assert median_interval([5.0, 1, 4, 2, 3]) == (1, 5)
+    assert median_interval(range(1, 21)) == (6, 15), "as in tables of order statistics"
+    values = np.random.default_rng(0).exponential(size=(2000, 11))
+    intervals = [interval for interval in map(median_interval, values.tolist()) if interval]
+    held = np.mean([low <= np.log(2) <= high for low, high in intervals])
+    assert CONFIDENCE <= held < 0.96
+
+
+@pytest.mark.parametrize(
+    ("figure", "factors", "verdict"),
+    [
+        ("step_ms", [0.7, 0.8, 0.9, 0.8, 0.8], "faster"),
+        ("start_s", [1.2, 1.1, 1.3, 1.1, 1.1], "slower"),
+        ("images_per_s", [1.2, 1.1, 1.3, 1.1, 1.1], "faster"),
+        ("images_per_core_s", [0.9, 0.8, 0.9, 0.8, 0.9], "slower"),
+        ("wait_fraction", [0.9, 0.8, 0.9, 0.8, 0.9], "lower"),
+        ("step_ms", [0.7, 0.8, 1.1, 0.8, 0.8], CANNOT_TELL),
+        ("step_ms", [0.7, 0.8, 1.0, 0.8, 0.8], CANNOT_TELL),
+        ("step_ms", [0.7, 0.7, 0.7, 0.7], CANNOT_TELL),
+    ],
+)
+def test_a_ratio_whose_interval_holds_one_or_has_too_few_rounds_cannot_tell(
+    figure: str, factors: list[float], verdict: str
+) -> None:
+    measured = {"ours": [{figure: 2 * factor} for factor in factors], "theirs": [{figure: 2.0}] * len(factors)}
+    (row,) = ratio_rows(measured, "theirs")
+    assert row.verdict == verdict
+
+
+def test_an_interval_wider_than_the_question_cannot_tell() -> None:
+    assert verdict_of((0.82, 0.9), 0.8, below="less", above="more", widest=0.1) == "more"
+    assert verdict_of((0.82, 0.95), 0.8, below="less", above="more", widest=0.1) == CANNOT_TELL
+    assert verdict_of((0.7, 0.79), 0.8, below="less", above="more", widest=0.1) == "less"
+
+
+def test_processor_time_is_that_of_the_usable_cores_without_interrupts() -> None:
+    stat = "cpu 9 9 9 9 9 9 9 9 0 0\ncpu0 100 20 3 999 7 50 60 40 0 0\ncpu1 1 1 1 1 1 1 1 1 0 0\nintr 5\n"
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    assert list(_processor_times(stat, {0})) == pytest.approx([123 * tick_s, 40 * tick_s])
+
+
+def test_work_of_another_process_is_noticed_and_that_of_this_one_is_its_own() -> None:
+    meter = MachineUseMeter()
+    end, values = time.process_time() + 0.2, 0
+    while time.process_time() < end:
+        values += 1
+    use = meter.read()
+    assert use.own_cores > 0.1
+    assert use.note is None or "other work took" in use.note
+    busy = replace(use, cores=2, own_cores=1.24, other_cores=0.66, stolen_cores=0.0, load_before=2.0)
+    assert busy.note is not None
+    assert busy.note.startswith("this machine was busy: other work took 0.7 of 2 cores")
+    report = make_report(summarize("ours", [{"step_ms": 1.0}]), ["a"]).with_use(busy)
+    assert report.notes == ("a", busy.note)
+    assert [row.other_cores for row in report.rows] == [0.66]
+    assert replace(report, notes=()).with_use(replace(busy, other_cores=0.05)).notes == ()
+
+
+@pytest.mark.parametrize("name", [name for name in BENCHES if name != "gpu"])
+def test_every_bench_has_a_quick_and_a_thorough_number_of_rounds(name: str) -> None:
+    effort = {"quick": ["--quick"], "thorough": ["--thorough"], "nine": ["--rounds", "9"]}
+    rounds = {word: _parse([name, *words]).rounds for word, words in effort.items()}
+    assert rounds["quick"] < 6 < rounds["nine"] < rounds["thorough"]
+    assert (_parse([name]).rounds or 6) >= 6
+    with pytest.raises(UserError, match="not allowed with"):
+        _parse([name, "--quick", "--rounds", "9"])
 
 
 def test_figures_that_the_reference_lacks_or_has_as_zero_get_no_ratio() -> None:
@@ -70,8 +159,14 @@ def test_a_bench_prints_a_table_and_writes_its_rows(tmp_path: Path, capsys: pyte
     assert tree["bench"] == "quick"
     assert {"mxnet", "numpy", "python", "commit"} <= set(tree["versions"])
     assert tree["machine"]["usable_cores"] >= 1
-    row = {"alternative": "nothing", "figure": "step_ms", "n": 3, "warmup": 0, "median": 2.0, "low": 2.0, "high": 2.0}
-    assert tree["rows"] == [row]
+    (row,) = tree["rows"]
+    other = row.pop("other_cores")
+    assert other >= 0
+    assert tree["use"]["other_cores"] + tree["use"]["stolen_cores"] == pytest.approx(other, abs=1e-3)
+    figures = {"n": 3, "warmup": 0, "median": 2.0, "low": 2.0, "high": 2.0}
+    no_answer = {"interval_low": None, "interval_high": None, "verdict": ""}
+    assert row == {"alternative": "nothing", "figure": "step_ms", **figures, **no_answer}
+    assert "too few" in printed
     assert "nothing was measured" in printed
     assert str(file) in printed
     assert main(["bench", "quick", "--json", "--output", str(file)]) == 0
