@@ -169,6 +169,22 @@ def _peers_options(parser: ArgumentParser) -> None:
     add("--install", action="store_true", help="first install PyTorch into .venv-peers if it is not there")
 
 
+def _roofline_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--set", dest="overrides", metavar="KEY=VALUE", action="append", default=[], help="change a value of laptop")
+    add("--model", metavar="M", default="resnet50", help="name of a network (default: %(default)s)")
+    add(
+        "--image-sizes",
+        metavar="PX",
+        type=int,
+        nargs="+",
+        default=[64, 224],
+        help="sides of an image (default: 64 224)",
+    )
+    add("--batch", metavar="N", type=int, default=16, help="images a rank (default: %(default)s)")
+    _effort_options(parser, "steps of each variant", quick=3, usual=7, thorough=20)
+
+
 def _startup_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     _place_options(parser)
@@ -229,6 +245,13 @@ BENCHES: dict[str, BenchEntry] = {
         "train.bench.bench_peers",
         _peers_options,
         only_here="the other programs are started on this machine's CPU",
+    ),
+    "roofline": BenchEntry(
+        "where the cores' time of a step goes, by kind of operator, beside the least that the cores allow",
+        "train.bench.bench_roofline",
+        _roofline_options,
+        needs="mxnet",
+        only_here="it asks the cores of this machine",
     ),
     "startup": BenchEntry(
         "seconds from the command to run_start, beside a script that imports, connects and loads one after another",

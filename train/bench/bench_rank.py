@@ -20,10 +20,19 @@ from train.measure.timing import NoClock
 from train.rank.identity import read_identity
 from train.rank.startup import Ledger
 
-__all__ = ["HYPER", "BenchRank", "open_rank", "steps_of"]
+__all__ = ["HYPER", "BenchRank", "copied_bytes_per_s", "open_rank", "peak_operations_per_s", "steps_of"]
 
 HYPER = HyperParameters(lr=1e-4, momentum=0.9, weight_decay=1e-4)
 """Rates so small that the network does not learn a constant batch by heart, which would produce denormal numbers."""
+
+_SIDE = 1536
+"""Side of the square matrices of the product that measures the peak: 28 MB in all, 7 billion operations."""
+
+_PEAK_S = 0.5
+"""Seconds that the measurement of the peak takes, about."""
+
+_COPIED_BYTES = 64 << 20
+"""Bytes of the array whose copies measure the bandwidth of the memory; no cache holds it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,7 @@ class BenchRank:
 
         The time runs from the moment at which all ranks have met to the end of the slowest rank's work.
         """
-        self._meet()
+        self.meet()
         begin = time.perf_counter()
         action()
         self.parts.engine.wait_all()
@@ -71,7 +80,7 @@ class BenchRank:
             number: Steps from the loss of one step to the loss of the last step that is timed.
         """
         engine = self.parts.engine
-        self._meet()
+        self.meet()
         engine.wait(steps(1))
         begin = time.perf_counter()
         engine.wait(steps(number))
@@ -80,7 +89,8 @@ class BenchRank:
         engine.wait_all()
         return self._slowest_s(seconds)
 
-    def _meet(self) -> None:
+    def meet(self) -> None:
+        """Wait until every rank has finished its work."""
         self.parts.engine.wait_all()
         self.parts.communicator.gather("begin", 0)
 
@@ -117,3 +127,33 @@ def steps_of(
         return [step(0, source or rank, HYPER).summed for _ in range(number)][-1]
 
     return steps
+
+
+def peak_operations_per_s(rank: BenchRank) -> float:
+    """Return the operations a second of all ranks together if each one only computes products of matrices."""
+    engine = rank.parts.engine
+    left, right = np.random.default_rng(0).standard_normal((2, _SIDE, _SIDE), np.float32)
+    left, right = engine.from_host(left), engine.from_host(right)
+    return 2 * _SIDE**3 * _repeats_per_s(rank, lambda: engine.wait(engine.product(left, right)))
+
+
+def copied_bytes_per_s(rank: BenchRank) -> float:
+    """Return the bytes a second that all ranks together read and write if each one only copies a large array."""
+    engine = rank.parts.engine
+    array = engine.zeros((_COPIED_BYTES // 4,))
+    target = engine.zeros((_COPIED_BYTES // 4,))
+    return 2 * _COPIED_BYTES * _repeats_per_s(rank, lambda: engine.overwrite(target, array))
+
+
+def _repeats_per_s(rank: BenchRank, action: Callable[[], object]) -> float:
+    """Return how often a second all ranks together do something, if each one does nothing else."""
+
+    def repeat(number: int) -> None:
+        for _ in range(number):
+            action()
+        rank.parts.engine.wait_all()
+
+    begin = time.perf_counter()
+    repeat(2)
+    number = max(rank.parts.communicator.gather("repeats", 1 + round(2 * _PEAK_S / (time.perf_counter() - begin))))
+    return rank.parts.identity.world_size * number / rank.time_s(lambda: repeat(number))
