@@ -142,17 +142,27 @@ def _input_options(parser: ArgumentParser) -> None:
 def _overlap_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     _place_options(parser)
-    add("--model", default="resnet18", help="a network of train.networks.arch (default: %(default)s)")
-    add("--image-size", metavar="PX", type=int, default=64, help="side of an image (default: %(default)s)")
-    add("--batch", metavar="N", type=int, default=16, help="images a rank (default: %(default)s)")
-    _effort_options(parser, "rounds that count", quick=3, usual=7, thorough=30)
-    add("--steps", metavar="N", type=int, default=2, help="steps of a sample (default: %(default)s)")
+    add(
+        "--compute",
+        choices=["timed", "real"],
+        help="timed: ranks on this CPU wait as long as a described GPU computes; real: ranks train (default: timed; "
+        "real on a cluster that is not one machine's CPU)",
+    )
+    timed = "resnet50, 224 px, batch 42; real: resnet18, 64 px, batch 16"
+    add("--model", metavar="M", help=f"a network of train.networks.arch (default: {timed})")
+    add("--image-size", metavar="PX", type=int, help="side of an image")
+    add("--batch", metavar="N", type=int, help="images a rank")
+    add("--described", metavar="C", default="abci-v100", help="timed: the cluster with the GPU (default: %(default)s)")
+    add("--ranks", metavar="N", type=int, nargs="+", help="timed: ranks on this machine (default: 2 4 8)")
+    _effort_options(parser, "rounds that count", quick=5, usual="timed 15, real 7", thorough=40)
+    add("--steps", metavar="N", type=int, help="steps of a sample (default: 1)")
     add(
         "--links",
         metavar="GBPS",
         nargs="*",
-        help="Gb/s in each direction; doubling is the speed at which communication after backward makes a step take "
-        "twice as long (default: doubling 1 10; on a cluster that is not one machine's CPU, its own network alone)",
+        help="Gb/s in each direction. timed: of the described machine, or backward, the speed at which communication "
+        "takes as long as backward (default: backward); real: or doubling, the speed at which communication after "
+        "backward makes a step take twice as long (default: doubling 1 10; on another cluster, its own network)",
     )
     add("--no-sweep", action="store_true", help="measure the links only, without the other settings")
 

@@ -1,5 +1,9 @@
 """How much of the communication a step hides behind backward, over a link of a chosen speed, and under which settings.
 
+With timed compute, ranks wait as long as a described GPU computes, layer by layer, and send real gradients in real
+buckets: what is hidden then depends on the program and on its library, and not on the processors that two cores lack.
+With real compute, ranks train, on processors that also have to send and to sum.
+
 `train.bench.bench_options` has the question and the options.
 """
 
@@ -8,17 +12,19 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from statistics import median
 
 from configs.errors import UserError
 from configs.load import load_cluster
-from configs.programs import Program, command_of
-from train.bench.launching import is_local_cpu, run_ranks
-from train.bench.measure import BenchRow, Figures, Report, make_report, summarize
+from configs.schema import Cluster
+from train.bench.launching import is_local_cpu
+from train.bench.measure import BenchRow, Figures, Report, make_report, summarize, verdict_of
+from train.bench.overlap_jobs import Job, real_job, ring_bytes, timed_ranks
 from train.bench.programs.overlap_ours import NONE, OVERLAPPED, SERIAL, Transfer
-from train.bench.samples import read_samples
 from train.networks.arch import build_network, gradient_bytes
 
 __all__ = ["measure"]
@@ -28,109 +34,128 @@ logger = logging.getLogger(__name__)
 _WARMUP = 1
 _BUCKETS = (256 << 10, 1 << 20, 4 << 20, 1 << 30)
 _DEFERRED = 0.3
-_SETTINGS = ("engine.update_groups=1", "engine.backward_bulk_nodes=15")
+_SETTINGS = ("cluster.engine.update_groups=1", "cluster.engine.backward_bulk_nodes=15")
 """Settings that are fixed when a process starts; each one replaces that of the cluster file."""
-
-
-@dataclass(frozen=True)
-class _LinkJob:
-    """A job over one link, with one set of settings.
-
-    Attributes:
-        options: The command line.
-        ranks: Number of ranks.
-        bits_per_s: Speed of the link in each direction; if None, the network as it is.
-        settings: Overrides of the cluster, each ``cluster.key=value``.
-    """
-
-    options: argparse.Namespace
-    ranks: int
-    bits_per_s: float | None = None
-    settings: tuple[str, ...] = ()
-
-    def run(self, transfers: Sequence[Transfer]) -> dict[Transfer, list[Figures]]:
-        """Measure all transfers in turn with one start of the ranks, and return the samples of each."""
-        options = self.options
-        logger.info("%s: %s", self.title, "; ".join(transfer.title for transfer in transfers))
-        recipe = [
-            f"model.name={options.model}",
-            f"model.image_size={options.image_size}",
-            f"batch.global_size={self.ranks * options.batch}",
-        ]
-        place = (*options.overrides, *self.settings)
-        words = ["--cluster", options.cluster]
-        words += [word for override in (*recipe, *place) for word in ("--set", override)]
-        words += ["--rounds", str(options.rounds), "--steps", str(options.steps)]
-        words += [transfer.name for transfer in transfers]
-        command = command_of(Program.OVERLAP_OURS, *words)
-        output = run_ranks(command, cluster=options.cluster, overrides=(*place, *self._link))
-        return {Transfer.parse(name): samples for name, samples in read_samples(output).items()}
-
-    @property
-    def _link(self) -> tuple[str, ...]:
-        return () if self.bits_per_s is None else (f"cluster.communication.link_bytes_per_s={self.bits_per_s / 8:g}",)
-
-    @property
-    def title(self) -> str:
-        """Name the link, and the settings that differ from the cluster file."""
-        link = "network as it is" if self.bits_per_s is None else f"{self.bits_per_s / 1e9:.3g} Gb/s"
-        return " ".join([link, *(setting.split(".", 2)[2] for setting in self.settings)])
+_BACKWARD, _DOUBLING = "backward", "doubling"
+_TIMED_RANKS = (2, 4, 8)
+_ENOUGH, _WIDEST = 0.8, 0.1
+"""The question of a hidden fraction: is it at least this, by an interval no wider than this?"""
+_DEFAULTS = {
+    "timed": {"model": "resnet50", "image_size": 224, "batch": 42, "rounds": 15, "steps": 1},
+    "real": {"model": "resnet18", "image_size": 64, "batch": 16, "rounds": 7, "steps": 1},
+}
+_NOTES = (
+    "a bucket is named by its largest size; the last layer goes first; settings beside the link replace those of the "
+    "cluster file",
+    "exposed: the step minus the step without communication; hidden: the share of serial's exposed time that is not "
+    f"exposed; its verdict needs an interval of at most {_WIDEST}",
+)
 
 
 def measure(options: argparse.Namespace) -> Report:
     """See `Bench`."""
-    cluster = load_cluster(options.cluster, options.overrides)
+    cluster = load_cluster(options.cluster, () if options.compute == "timed" else options.overrides)
+    compute = options.compute or ("timed" if is_local_cpu(cluster) else "real")
+    chosen = {name: value for name, value in vars(options).items() if value is not None}
+    options = argparse.Namespace(**{**vars(options), **_DEFAULTS[compute], **chosen})
+    return (_measure_timed if compute == "timed" else _measure_real)(options, cluster)
+
+
+def _measure_timed(options: argparse.Namespace, cluster: Cluster) -> Report:
+    """Measure ranks that wait as long as a described GPU computes."""
+    if not is_local_cpu(cluster):
+        raise UserError(
+            f"--compute timed: got --cluster {cluster.name}, allowed: laptop, or no --cluster: the ranks wait on this "
+            "machine's CPU; --described names the machine that they stand for"
+        )
+    counts = options.ranks or _TIMED_RANKS
+    if min(counts) < 2:  # noqa: PLR2004 (one rank sends nothing)
+        raise UserError(f"--ranks {min(counts)}: allowed: two ranks or more, because one rank sends nothing")
+    links = [_bits_per_s(link, _BACKWARD) for link in options.links or [_BACKWARD]]
+    caps = sorted({_BUCKETS[2], load_cluster(options.described, options.overrides).communication.bucket_bytes})
+    transfers = [Transfer(NONE), Transfer(SERIAL, caps[0]), *(Transfer(OVERLAPPED, cap) for cap in caps)]
+    others = [Transfer(OVERLAPPED, cap) for cap in _BUCKETS[1:] if cap not in caps]
+    others.append(Transfer(OVERLAPPED, caps[0], order="first"))
+    rows: list[BenchRow] = []
+    with tempfile.TemporaryDirectory(prefix="bench-overlap-") as folder:
+        for ranks in counts:
+            timed = timed_ranks(options, ranks, Path(folder))
+            for link in links:
+                job = timed.over_backward() if link is None else timed.over_described(link / 8, _title(link))
+                is_swept = ranks == counts[0] and link is None and not options.no_sweep
+                rows += _measure(job, [*transfers, *(others if is_swept else ())], options, timed.backward_s)[0]
+    notes = [
+        f"timed: {options.model} at {options.image_size} px, batch {options.batch} a rank, {timed.precision}, on a GPU "
+        f"of {options.described}, {1 / timed.speed:.3g} times slower; gradients are {timed.shrink} times shorter, and "
+        "the link is slower so that communication keeps its share of a step",
+        *_NOTES,
+        "hidden_bound: what can be hidden at most, because a bucket leaves when its last gradient is computed; the "
+        "rest is the library's: the interval at which it looks, messages one after another, and processors",
+    ]
+    return make_report(rows, notes)
+
+
+def _measure_real(options: argparse.Namespace, cluster: Cluster) -> Report:
+    """Measure ranks that train."""
     ranks = cluster.world_size
+    if options.ranks:
+        raise UserError("--ranks: allowed: with --compute timed; real ranks are the cluster's (cluster.ranks_per_node)")
     if ranks == 1:
         raise UserError(f"--cluster: got {cluster.name} with one rank, which sends nothing; allowed: two ranks or more")
     if options.links and not is_local_cpu(cluster):
         raise UserError(
             f"--links: got {' '.join(options.links)}, allowed: none on {cluster.name}, whose network is real"
         )
-    usual = ("doubling", "1", "10") if is_local_cpu(cluster) else ()
-    links = [_bits_per_s(link) for link in (usual if options.links is None else options.links)]
+    usual = (_DOUBLING, "1", "10") if is_local_cpu(cluster) else ()
+    links = [_bits_per_s(link, _DOUBLING) for link in (usual if options.links is None else options.links)]
     table = build_network(options.model, num_classes=1000, image_size=options.image_size)
     total_bytes = sum(gradient_bytes(table.parameters, 4))
     overlapped = Transfer(OVERLAPPED, _BUCKETS[1])
     deferring = replace(overlapped, deferred=_DEFERRED)
     transfers = (Transfer(NONE), Transfer(SERIAL, _BUCKETS[2]), overlapped, deferring)
-    rows, alone_s = _measure(_LinkJob(options, ranks), transfers[:3])
+    plain = real_job(options, ranks, shares_processors=is_local_cpu(cluster))
+    rows, alone_s = _measure(plain.over(None, "network as it is"), transfers[:3], options)
     for link in links:
-        # In a ring of n ranks, each rank sends 2 (n - 1) / n of the gradients' bytes. At the speed of `doubling`, that
-        # takes as long as a step without communication.
-        job = _LinkJob(options, ranks, link or 8 * total_bytes * 2 * (ranks - 1) / ranks / alone_s)
+        bits_per_s = link or 8 * ring_bytes(total_bytes, ranks) / alone_s
+        job = plain.over(bits_per_s / 8, _title(bits_per_s))
         if link is not None or options.no_sweep:
-            rows += _measure(job, transfers)[0]
+            rows += _measure(job, transfers, options)[0]
             continue
-        rows += _measure(job, (*transfers, *_other_transfers(overlapped, deferring)))[0]
+        rows += _measure(job, (*transfers, *_other_transfers(overlapped, deferring)), options)[0]
         for setting in _SETTINGS:
-            rows += _measure(replace(job, settings=(f"cluster.{setting}",)), transfers[:3])[0]
+            rows += _measure(job.setting(setting), transfers[:3], options)[0]
     notes = [
         f"{ranks} ranks; {options.model} at {options.image_size} px, batch {options.batch}, gradients of "
         f"{total_bytes / 1e6:.1f} MB",
-        "a bucket is named by its largest size; the last layer goes first; settings beside the link replace those of "
-        "the cluster file",
-        "exposed: the step minus the step without communication; hidden: the share of serial's exposed time that is "
-        "not exposed",
+        *_NOTES,
     ]
+    if plain.least_exposed_ms:
+        notes.append(
+            "hidden_bound: what can be hidden at most where the ranks' processors also send and sum: processor_ms of "
+            "serial minus that of none, over all cores, stays exposed"
+        )
     return make_report(rows, notes)
 
 
-def _bits_per_s(link: str) -> float | None:
-    """Return the speed that a value of ``--links`` names; None if it is ``doubling``.
+def _bits_per_s(link: str, word: str) -> float | None:
+    """Return the speed that a value of ``--links`` names; None if it is ``word``.
 
     Raises:
-        UserError: The value is neither a number above 0 nor ``doubling``.
+        UserError: The value is neither a number above 0 nor ``word``.
     """
-    if link == "doubling":
+    if link == word:
         return None
     try:
         speed = float(link)
     except ValueError:
         speed = math.nan
     if not speed > 0:
-        raise UserError(f"--links {link}: allowed: Gb/s above 0, or doubling")
+        raise UserError(f"--links {link}: allowed: Gb/s above 0, or {word}")
     return 1e9 * speed
+
+
+def _title(bits_per_s: float) -> str:
+    return f"{bits_per_s / 1e9:.3g} Gb/s"
 
 
 def _other_transfers(overlapped: Transfer, deferring: Transfer) -> list[Transfer]:
@@ -139,25 +164,50 @@ def _other_transfers(overlapped: Transfer, deferring: Transfer) -> list[Transfer
     return [*sizes, replace(overlapped, order="first"), replace(deferring, wire="float16")]
 
 
-def _measure(job: _LinkJob, transfers: Sequence[Transfer]) -> tuple[list[BenchRow], float]:
+def _measure(
+    job: Job, transfers: Sequence[Transfer], options: argparse.Namespace, backward_s: float | None = None
+) -> tuple[list[BenchRow], float]:
     """Return the rows of a job, and the seconds of a step without communication."""
-    measured = job.run(transfers)
+    logger.info("%s: %s", job.title, "; ".join(transfer.title for transfer in transfers))
+    measured = job.run(transfers, options.rounds, options.steps)
     none, serial = (next(measured[each] for each in transfers if each.when == when) for when in (NONE, SERIAL))
-    rows = []
+    rows: list[BenchRow] = []
     for transfer, samples in measured.items():
-        rounds = [_figures(transfer, *each) for each in zip(samples, none, serial, strict=True)]
+        rounds = [_figures(job, transfer, each, backward_s) for each in zip(samples, none, serial, strict=True)]
         # A round in which communication after backward costs no time has no hidden_fraction, so no round may have it.
         common = set.intersection(*(set(each) for each in rounds))
         kept = [{figure: each[figure] for figure in each if figure in common} for each in rounds]
-        rows += summarize(f"{job.title}: {transfer.title}", kept, _WARMUP)
+        rows += map(_judged, summarize(f"{job.title}: {transfer.title}", kept, _WARMUP))
     return rows, median(sample["step_ms"] for sample in none) / 1e3
 
 
-def _figures(transfer: Transfer, own: Figures, none: Figures, serial: Figures) -> Figures:
-    """Return the figures of a sample, computed with the samples of the same round without communication and serial."""
+def _figures(job: Job, transfer: Transfer, samples: Sequence[Figures], backward_s: float | None = None) -> Figures:
+    """Return the figures of a transfer's sample.
+
+    Args:
+        job: Has the bound.
+        transfer: The transfer.
+        samples: The transfer's sample, and those without communication and with a serial one of the same round.
+        backward_s: Time of a backward pass, where it is known.
+    """
+    own, none, serial = samples
     exposed_ms, serial_ms = own["step_ms"] - none["step_ms"], serial["step_ms"] - none["step_ms"]
     if transfer.when == NONE:
         return own
-    if transfer.when == SERIAL or serial_ms <= 0:
-        return {**own, "exposed_ms": exposed_ms}
-    return {**own, "exposed_ms": exposed_ms, "hidden_fraction": 1 - exposed_ms / serial_ms}
+    figures = {**own, "exposed_ms": exposed_ms}
+    if transfer.when == SERIAL:
+        return figures if backward_s is None else {**figures, "exposed / backward": serial_ms / 1e3 / backward_s}
+    if serial_ms <= 0:
+        return figures
+    figures["hidden_fraction"] = 1 - exposed_ms / serial_ms
+    if job.least_exposed_ms is not None and transfer.wire == "float32":
+        figures["hidden_bound"] = 1 - job.least_exposed_ms(transfer, none, serial) / serial_ms
+    return figures
+
+
+def _judged(row: BenchRow) -> BenchRow:
+    """Return the row with the answer to the question of a hidden fraction."""
+    if row.figure != "hidden_fraction":
+        return row
+    words = {"below": f"less than {_ENOUGH}", "above": f"more than {_ENOUGH}"}
+    return replace(row, verdict=verdict_of(row.interval, _ENOUGH, widest=_WIDEST, **words))

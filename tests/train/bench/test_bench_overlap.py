@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -11,10 +16,16 @@ from hypothesis import strategies as st
 
 from configs.programs import Program, command_of
 from launch.start.link import can_shape, shaped
-from train.bench.bench_overlap import _bits_per_s, _figures
+from train.bench import overlap_jobs
+from train.bench.__main__ import main
+from train.bench.bench_overlap import _bits_per_s, _figures, _judged
 from train.bench.launching import run_ranks
-from train.bench.programs.overlap_ours import NONE, OVERLAPPED, SERIAL, Transfer
+from train.bench.measure import CANNOT_TELL, summarize
+from train.bench.overlap_jobs import Job, TimedRanks, _least_of_processors, exposed_ms
+from train.bench.programs.overlap_ours import NONE, OVERLAPPED, SERIAL, Transfer, _TransferCommunicator
 from train.bench.samples import read_samples
+from train.comm.communicator import SingleProcess
+from train.engine.protocol import Engine
 
 SMALL = ["--set", "model.name=resnet8", "--set", "model.image_size=16", "--set", "batch.global_size=4"]
 
@@ -59,28 +70,137 @@ def test_two_ranks_write_a_sample_a_round_of_every_transfer_over_a_shaped_link()
     command = command_of(Program.OVERLAP_OURS, *words)
     found = read_samples(run_ranks(command, overrides=[f"{LINK}=125e6"]))
     assert {Transfer.parse(name) for name in found} == set(transfers)
-    assert all(len(samples) == 2 and all(each["step_ms"] > 0 for each in samples) for samples in found.values())
+    assert all(
+        len(samples) == 2 and all(min(each["step_ms"], each["processor_ms"]) > 0 for each in samples)
+        for samples in found.values()
+    )
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1), st.integers(1, 2000), st.sampled_from(["last", "first"]))
 def test_every_order_sends_every_gradient_once(sizes: list[int], cap: int, order: str) -> None:
-    buckets = Transfer(OVERLAPPED, cap, order)._buckets(sizes).order
+    buckets = Transfer(OVERLAPPED, cap, order).buckets(sizes).order
     sent = [index for bucket in buckets for index in bucket]
     assert sent == sorted(range(len(sizes)), reverse=order == "last")
 
 
+class _Told(SingleProcess):
+    """Notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
+        self.told.append(f"{name.split()[1]} {arrays} {priority}")
+
+    def complete(self) -> None:
+        self.told.append("complete")
+
+    def wait_all(self) -> None:
+        self.told.append("backward has ended")
+
+
+@pytest.mark.parametrize(
+    ("when", "order"),
+    [
+        (OVERLAPPED, ["bucket_0 [7] 0", "backward", "bucket_1 [8] -1", "complete"]),
+        (SERIAL, ["backward", "backward has ended", "bucket_0 [7] 0", "bucket_1 [8] -1", "complete"]),
+    ],
+)
+def test_a_serial_transfer_begins_when_backward_has_ended_and_an_overlapped_one_at_once(
+    when: str, order: list[str]
+) -> None:
+    told = _Told()
+    communicator = _TransferCommunicator(told, cast(Engine, told), Transfer(when))
+    for _ in range(2):
+        told.told.clear()
+        communicator.reduce("bucket_0", [7], 0)
+        told.told.append("backward")
+        communicator.reduce("bucket_1", [8], -1)
+        communicator.complete()
+        assert told.told == order
+
+
 def test_the_hidden_fraction_is_the_part_of_serial_that_is_not_exposed() -> None:
     none, serial, own = {"step_ms": 100.0}, {"step_ms": 200.0}, {"step_ms": 120.0}
-    assert _figures(Transfer(OVERLAPPED), own, none, serial) == {
+    job = Job("2 ranks", "r", "c", (), lambda *_: 5.0, 2)
+    assert _figures(job, Transfer(OVERLAPPED), [own, none, serial]) == {
         "step_ms": 120.0,
         "exposed_ms": 20.0,
         "hidden_fraction": pytest.approx(0.8),
+        "hidden_bound": pytest.approx(0.95),
     }
-    assert _figures(Transfer(SERIAL), serial, none, serial) == {"step_ms": 200.0, "exposed_ms": 100.0}
+    assert _figures(job, Transfer(SERIAL), [serial, none, serial], 0.2) == {
+        "step_ms": 200.0,
+        "exposed_ms": 100.0,
+        "exposed / backward": pytest.approx(0.5),
+    }
+    assert "hidden_fraction" not in _figures(job, Transfer(OVERLAPPED), [own, none, none])
+
+
+@pytest.mark.parametrize(("values", "verdict"), [([0.83, 0.84, 0.85, 0.86, 0.87], "more than 0.8"),
+                                                 ([0.5, 0.51, 0.52, 0.53, 0.54], "less than 0.8"),
+                                                 ([0.81, 0.84, 0.85, 0.86, 0.95], CANNOT_TELL)])  # fmt: skip
+def test_a_hidden_fraction_has_a_verdict_if_its_interval_is_narrow(values: list[float], verdict: str) -> None:
+    (row,) = summarize("overlapped", [{"hidden_fraction": value} for value in values])
+    assert _judged(row).verdict == verdict
+
+
+def test_a_link_exposes_what_is_complete_when_backward_has_ended() -> None:
+    # Gradients of 30, 10 and 60 bytes; the last layer's, 60 bytes, is computed first; the link takes 100 ms for all.
+    sizes, ready_ms = [30, 10, 60], [100.0, 50.0, 20.0]
+    assert exposed_ms([(2,), (1,), (0,)], ready_ms, sizes, 100.0) == 30.0, "20 + 60, 80 + 10, then from 100 on"
+    assert exposed_ms([(2,), (1,), (0,)], ready_ms, sizes, 200.0) == 120.0, "the link is never idle from 20 on"
+    assert exposed_ms([(2, 1, 0)], ready_ms, sizes, 100.0) == 100.0, "one bucket hides nothing"
+    assert exposed_ms([(0,), (1,), (2,)], ready_ms, sizes, 100.0) == 100.0, "nor does the first layer first"
+
+
+def test_processor_time_that_the_sums_take_stays_exposed_where_ranks_compute_on_the_same_processors() -> None:
+    cores = len(os.sched_getaffinity(0))
+    none, serial = {"processor_ms": 100.0}, {"processor_ms": 100.0 + 30 * cores}
+    assert _least_of_processors(Transfer(OVERLAPPED), none, serial) == pytest.approx(30)
+    assert _least_of_processors(Transfer(OVERLAPPED), serial, none) == 0
+
+
+@needs_link
+@pytest.mark.ranks
+def test_timed_ranks_send_for_as_long_as_backward_takes_and_hide_no_more_than_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overlap_jobs, "_BACKWARD_S", 0.1)
+    output = tmp_path / "rows.json"
+    words = ["--ranks", "2", "--no-sweep", "--rounds", "3", "--set", "cluster.communication.bucket_bytes=1073741824"]
+    assert main(["overlap", *words, "--output", str(output)]) == 0
+    way = "2 ranks, communication as long as backward: "
+    rows = {
+        (row["alternative"].removeprefix(way), row["figure"]): row for row in json.loads(output.read_text())["rows"]
+    }
+    assert rows["none", "step_ms"]["low"] >= 100
+    # The link passes 128 KiB of 6.4 MB at once, and a direction may use what the other one leaves.
+    assert rows["serial 4096 KiB", "exposed / backward"]["low"] > 0.5
+    assert rows["overlapped 1048576 KiB", "hidden_bound"]["high"] < 0.1, "one bucket"
+    assert rows["overlapped 4096 KiB", "hidden_bound"]["low"] > 0.3
+    assert {name for name, figure in rows if figure == "hidden_fraction"} == {
+        "overlapped 4096 KiB",
+        "overlapped 1048576 KiB",
+    }
+
+
+def test_the_link_of_many_ranks_lets_each_of_them_send_what_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(overlap_jobs, "run_ranks", lambda _, *, cluster, overrides: given.extend(overrides))
+    monkeypatch.setattr(overlap_jobs, "read_samples", lambda _: {})
+    Job("8 ranks", "r", "c", ("model.name=a",), None, 8).over(1e6, "slow").run([Transfer(NONE)], 1, 1)
+    assert given == [f"{LINK}=4e+06"], "the shaped loopback passes twice this rate in all, for all eight ranks together"
+
+
+def test_a_link_of_the_described_machine_becomes_as_much_slower_as_compute_and_shorter_as_gradients() -> None:
+    timed = TimedRanks(Job("4 ranks", "r", "c", (), None, 4), 0.5, 8_000_000, speed=0.1, shrink=8, precision="float16")
+    assert timed.over_described(1.6e9, "slow").link_bytes_per_s == pytest.approx(2e7)
+    assert timed.over_backward().link_bytes_per_s == pytest.approx(8e6 * 1.5 / 0.5)
 
 
 def test_a_link_that_is_not_a_speed_is_refused_in_one_line() -> None:
-    assert (_bits_per_s("2.5"), _bits_per_s("doubling")) == (2.5e9, None)
-    for word in ("fast", "-1", "0"):
+    assert (_bits_per_s("2.5", "doubling"), _bits_per_s("doubling", "doubling")) == (2.5e9, None)
+    for word in ("fast", "-1", "0", "backward"):
         with pytest.raises(ValueError, match=f"--links {word}: allowed: Gb/s above 0, or doubling"):
-            _bits_per_s(word)
+            _bits_per_s(word, "doubling")

@@ -206,7 +206,11 @@ def test_a_bench_that_does_not_exist_is_one_line(capsys: pytest.CaptureFixture[s
         ([], "NAME"),
         (["peers", "--cluster", "laptop"], "others do: allreduce, input, overlap, startup, step"),
         (["overlap", "--cluster", "abci-v100", "--links", "5"], "allowed: none on abci-v100"),
-        (["overlap", "--set", "cluster.ranks_per_node=1"], "allowed: two ranks or more"),
+        (["overlap", "--compute", "real", "--set", "cluster.ranks_per_node=1"], "allowed: two ranks or more"),
+        (["overlap", "--ranks", "1"], "allowed: two ranks or more"),
+        (["overlap", "--compute", "real", "--ranks", "2"], "allowed: with --compute timed"),
+        (["overlap", "--compute", "timed", "--cluster", "abci-v100"], "--described names the machine"),
+        (["overlap", "--described", "abci-v10"], "did you mean 'abci-v100'"),
         (["step", "--cluster", "laptpo"], "did you mean 'laptop'"),
     ],
 )

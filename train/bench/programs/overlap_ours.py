@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from train.bench.bench_rank import BenchRank, open_rank, steps_of
+from train.bench.measure import turns
 from train.bench.samples import write_samples
 from train.comm.buckets import BucketPlan, plan_buckets, plan_reductions
 from train.comm.communicator import Communicator, SingleProcess
+from train.engine.protocol import Engine
+from train.engine.timed.network import TimedNetwork
+from train.networks.arch import float32_gradients, gradient_bytes, network_of
 
 __all__ = ["NONE", "OVERLAPPED", "SERIAL", "Transfer", "main"]
 
@@ -60,19 +65,32 @@ class Transfer:
 
     def steps(self, rank: BenchRank) -> Callable[[int], Any]:
         """Return a function that queues a number of steps with this transfer, as `steps_of` does."""
-        buckets = self._buckets([array.size * array.dtype().itemsize for array in rank.parts.model.network.gradients])
-        return steps_of(rank, self._communicator(rank.parts.communicator), buckets)
+        parts = rank.parts
+        width = 4 if parts.cluster.engine.precision == "float32" else 2
+        parameters = network_of(parts.recipe.model).parameters
+        buckets = self.buckets(gradient_bytes(parameters, width), float32_gradients(parameters, width))
+        queue = steps_of(rank, self._communicator(rank), buckets)
+        network = parts.model.network
+        if not isinstance(network, TimedNetwork):
+            return queue
 
-    def _buckets(self, sizes: Sequence[int]) -> BucketPlan:
+        def steps(number: int) -> Any:
+            network.summed_ranks = 1 if self.when == NONE else parts.identity.world_size
+            return queue(number)
+
+        return steps
+
+    def buckets(self, sizes: Sequence[int], apart: Collection[int] = ()) -> BucketPlan:
+        """Return the buckets for gradients of these sizes in bytes; see `plan_reductions` for ``apart``."""
         if self.order == "last":
-            return plan_reductions(sizes, self.bucket_bytes, self.deferred)
+            return plan_reductions(sizes, self.bucket_bytes, self.deferred, apart)
         mirrored = plan_buckets(sizes[::-1], self.bucket_bytes)
         return BucketPlan(tuple(tuple(len(sizes) - 1 - index for index in bucket) for bucket in mirrored))
 
-    def _communicator(self, real: Communicator) -> Communicator:
+    def _communicator(self, rank: BenchRank) -> Communicator:
         if self.when == NONE:
             return SingleProcess()
-        return _TransferCommunicator(real, self)
+        return _TransferCommunicator(rank.parts.communicator, rank.parts.engine, self)
 
 
 class _TransferCommunicator(SingleProcess):
@@ -81,19 +99,32 @@ class _TransferCommunicator(SingleProcess):
     Each transfer has names of its own for the reductions, because Horovod remembers the shape that belongs to a name.
     """
 
-    def __init__(self, real: Communicator, transfer: Transfer) -> None:
-        self._real, self._transfer = real, transfer
+    def __init__(self, real: Communicator, engine: Engine, transfer: Transfer) -> None:
+        self._real, self._engine, self._transfer = real, engine, transfer
+        self._held: list[tuple[str, Sequence[Any], int]] = []
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """See `Communicator`."""
+        name = f"{self._transfer.name} {name}"
+        if self._transfer.when == SERIAL:
+            self._held.append((name, arrays, priority))
+        elif self._transfer.wire == "float32":
+            self._real.reduce(name, arrays, priority)
+        else:
+            self._reduce_as_wire(name, arrays, priority)
+
+    def complete(self) -> None:
+        """See `Communicator`; a serial transfer waits for the end of backward and only now reduces."""
+        if self._held:
+            self._engine.wait_all()
+        for held in self._held:
+            self._real.reduce(*held)
+        self._held.clear()
+        self._real.complete()
+
+    def _reduce_as_wire(self, name: str, arrays: Sequence[Any], priority: int) -> None:
         import mxnet as mx  # noqa: PLC0415 (slow)
 
-        if self._transfer.when == SERIAL and name == "bucket_0":
-            mx.nd.waitall()
-        name = f"{self._transfer.name} {name}"
-        if self._transfer.wire == "float32":
-            self._real.reduce(name, arrays, priority)
-            return
         sent = [array.astype(self._transfer.wire) for array in arrays]
         self._real.reduce(name, sent, priority)
         for array, received in zip(arrays, sent, strict=True):
@@ -103,23 +134,36 @@ class _TransferCommunicator(SingleProcess):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the milliseconds a step of each transfer, with one sample in each round."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--recipe", default="imagenet-smoke")
     parser.add_argument("--cluster", default="laptop")
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     parser.add_argument("--rounds", type=int, required=True, help="rounds that count, after one that does not")
     parser.add_argument("--steps", type=int, required=True, help="steps of one sample")
     parser.add_argument("transfers", nargs="+", type=Transfer.parse)
     options = parser.parse_args(arguments)
-    rank = open_rank(options.overrides, cluster_name=options.cluster)
+    rank = open_rank(options.overrides, options.recipe, options.cluster)
     steps_by_transfer = {transfer: transfer.steps(rank) for transfer in options.transfers}
     samples: dict[Transfer, list[dict[str, float]]] = {transfer: [] for transfer in steps_by_transfer}
-    for number in range(1 + options.rounds):
-        for transfer, steps in steps_by_transfer.items():
-            step_ms = 1e3 * rank.time_between_s(steps, options.steps) / options.steps
-            if number:
-                samples[transfer].append({"step_ms": step_ms})
+    for number, transfer in turns(list(steps_by_transfer), 1 + options.rounds):
+        sample = _sample(rank, steps_by_transfer[transfer], options.steps)
+        if number:
+            samples[transfer].append(sample)
     for transfer, rounds in samples.items():
         write_samples(rank.parts.identity, transfer.name, rounds)
     return 0
+
+
+def _sample(rank: BenchRank, steps: Callable[[int], Any], number: int) -> dict[str, float]:
+    """Return the milliseconds a step, and those of processor time of all ranks together."""
+    before = time.process_time()
+    if rank.parts.cluster.rehearsal is None:
+        # One more step goes before those that count, because on real arrays a step overlaps with the one before.
+        step_s = rank.time_between_s(steps, number) / number
+        number += 1
+    else:
+        step_s = rank.time_s(lambda: steps(number)) / number
+    own_us = round(1e6 * (time.process_time() - before) / number)
+    return {"step_ms": 1e3 * step_s, "processor_ms": sum(rank.parts.communicator.gather("processor", own_us)) / 1e3}
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class TimedNetwork:
     """See `train.engine.protocol.Trainee`.
 
     In every step, one gradient is set to 1 before it arrives, and the optimizer compares its sum with the number of
-    ranks. All others are 0.
+    ranks (``summed_ranks``, which is 1 where a bench leaves the sums out). All others are 0.
 
     Args:
         engine: The real framework.
@@ -67,7 +67,8 @@ class TimedNetwork:
         self.label_shape = (table.num_classes,) if recipe.loss.kind == "sigmoid" else ()
         self.step = -1  # the warm-up, in which no fault strikes
         self._engine, self._waits, self._device = engine, rehearsal.waits, device
-        self._faults, self._world_size = rehearsal.faults_of(identity.rank), identity.world_size
+        self._faults = rehearsal.faults_of(identity.rank)
+        self.summed_ranks = identity.world_size
         self._loss = _LOSS * recipe.batch.global_size / identity.world_size
         self._steps_per_epoch = recipe.data.train_samples / recipe.batch.global_size
         lengths = [max(1, each.size // rehearsal.shrink) for each in self.parameters]
@@ -115,8 +116,8 @@ class TimedNetwork:
         """
         marked = self.gradients[self.step % len(self.gradients)]
         found = self._engine.to_number(self._engine.first_element(marked))
-        if found != self._world_size:
-            raise RuntimeError(f"the sum of ones over {self._world_size} ranks is {found:g}")
+        if found != self.summed_ranks:
+            raise RuntimeError(f"the sum of ones over {self.summed_ranks} ranks is {found:g}")
         self._engine.overwrite(marked, self._engine.flag(marked, is_set=False))
 
     def inference(self) -> Callable[[Array], Array]:
