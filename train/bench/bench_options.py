@@ -17,10 +17,8 @@ GPU_PARTS = ("steps", "run", "resume", "calibrate", "graphs", "batches")
 
 STEP_CASES = (
     "resnet50:64:16:2x1",
-    "resnet50:64:32:1x2",
     "resnet50:64:16:1x1",
     "resnet50:64:4:2x1",
-    "resnet50:224:16:2x1",
     "resnet18:64:16:2x1",
     "resnet20:32:32:2x1",
 )
@@ -211,8 +209,10 @@ def _step_options(parser: ArgumentParser) -> None:
         "--cases",
         metavar="CASE",
         nargs="+",
-        help="network:pixels:batch a rank, on the cluster's ranks; or with :ranks of each machine x threads of each "
-        f"(default: {STEP_CASES[0]} and others; on other clusters {' '.join(CLUSTER_CASES)})",
+        help="network:pixels:batch a rank, on the cluster's ranks; with :ranks of each machine x threads of each; with "
+        ":precision after that; or all, every network at every precision that the engine has on the cluster's device, "
+        f"for which --quick takes four minutes (default: {STEP_CASES[0]} and others; on other clusters "
+        f"{' '.join(CLUSTER_CASES)})",
     )
     _effort_options(parser, "starts of each case", quick=1, usual=6, thorough=12)
     add("--seconds", metavar="S", type=float, default=2, help="seconds of samples of each start (default: %(default)s)")
@@ -270,7 +270,7 @@ BENCHES: dict[str, BenchEntry] = {
         needs="mxnet",
     ),
     "step": BenchEntry(
-        "forward, backward, update, images/s and the share of the measured peak, by network, ranks and threads",
+        "first step, forward, backward, update, evaluation, images/s and share of the peak, by network and ranks",
         "train.bench.bench_step",
         _step_options,
     ),

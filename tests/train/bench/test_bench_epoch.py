@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from train.bench.bench_epoch import _python_step
-from train.bench.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, gaps
+from train.bench.programs.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, gaps
 
 
 def test_gaps_are_distinguished_and_the_start_of_the_first_epoch_does_not_count() -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 
 from configs.load import load_cluster
-from train.bench.bench_step import _StepCase
+from configs.networks import NETWORKS
+from train.bench.bench_step import _cases, _rows, _StepCase
 
 
 @pytest.mark.ranks
 def test_two_ranks_measure_every_part_of_a_step() -> None:
-    (sample, *_) = _StepCase("resnet8", 16, 2).run(0.01, "laptop", ["cluster.engine.threads=1"])
+    start, (sample, *_) = _StepCase("resnet8", 16, 2).run(0.01, "laptop", ["cluster.engine.threads=1"])
+    assert start.keys() == {"warm_up_ms", "first_step_ms"}
+    assert 0 < start["first_step_ms"] < start["warm_up_ms"], "the warm-up has made the operators"
     assert set(sample) == {
         "forward_ms",
         "backward_ms",
@@ -19,6 +24,9 @@ def test_two_ranks_measure_every_part_of_a_step() -> None:
         "images_per_s",
         "gflop_per_s",
         "peak_fraction",
+        "fold_ms",
+        "evaluation_ms",
+        "unfolded_evaluation_ms",
     }
     assert min(sample.values()) > 0
     assert sample["images_per_s"] == pytest.approx(4 / sample["step_ms"] * 1e3)
@@ -31,9 +39,40 @@ def test_a_case_without_ranks_takes_those_of_the_cluster_and_its_changes() -> No
     case = _StepCase.parse("resnet50:64:16:2x1")
     assert case.overrides([]) == ("cluster.ranks_per_node=2", "cluster.engine.threads=1")
     assert case.title(load_cluster("laptop")) == "resnet50, 64 px, batch 16, 2 ranks of 1 thread"
+    case = _StepCase.parse("resnet50:64:16:2x1:bfloat16")
+    assert case.overrides([])[2:] == ("cluster.engine.precision=bfloat16",)
+    assert case.title(load_cluster("laptop")).endswith("2 ranks of 1 thread, bfloat16")
 
 
-@pytest.mark.parametrize("text", ["resnet50", "resnet50:64:16:2", "resnet50:x:16:2x1"])
+@pytest.mark.parametrize(
+    ("cluster", "overrides", "precisions", "alexnet"),
+    [
+        ("laptop", ["cluster.engine.name=mxnet"], {"float32"}, (64, 16)),
+        ("laptop", ["cluster.engine.name=torch"], {"float32", "bfloat16"}, (64, 16)),
+        ("dgx-a100", ["cluster.engine.name=mxnet"], {"float32", "float16"}, (224, 128)),
+    ],
+)
+def test_all_cases_are_every_network_at_every_precision_of_the_device(
+    cluster: str, overrides: list[str], precisions: set[str], alexnet: tuple[int, int]
+) -> None:
+    cases = _cases(argparse.Namespace(cases=["all", "all"], cluster=cluster, overrides=overrides))
+    assert {(case.model, case.precision) for case in cases} == {
+        (name, each) for name in NETWORKS for each in precisions
+    }
+    assert len(cases) == len(NETWORKS) * len(precisions)
+    sizes = {case.model: (case.image_size, case.batch) for case in cases}
+    assert sizes["alexnet"] == alexnet
+    assert sizes["mnist_small_cnn"][0] == 28
+
+
+def test_folding_has_a_verdict_beside_the_evaluation_with_batch_norm() -> None:
+    starts = [{"evaluation_ms": 8.0 + each, "unfolded_evaluation_ms": 10.0 + each} for each in range(5)]
+    *_, row = _rows("resnet8", starts)
+    assert (row.alternative, row.figure, row.verdict) == ("resnet8", "evaluation_ms / unfolded", "faster")
+    assert not any("/" in row.figure for row in _rows("resnet8", [{"evaluation_ms": 8.0}] * 5))
+
+
+@pytest.mark.parametrize("text", ["resnet50", "resnet50:64:16:2", "resnet50:x:16:2x1", "resnet50:64:16:2x1:float32:1"])
 def test_a_malformed_case_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(ValueError, match=f"--cases {text}: allowed: network:pixels:batch"):
+    with pytest.raises(ValueError, match=f"--cases {text}: allowed: all, or network:pixels:batch"):
         _StepCase.parse(text)

@@ -18,7 +18,7 @@ from configs.plan import plan_run
 from data.input.batches import TrainingBatch, TrainingSource
 from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import MlperfLog, NullLog
-from train.bench.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, Moments, gaps, mark
+from train.bench.programs.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, Moments, gaps, mark
 from train.compose import compose
 from train.dataset import images_of
 from train.engine.protocol import Array, Engine

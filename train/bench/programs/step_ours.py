@@ -1,52 +1,81 @@
-"""One rank of ``bench step``: times the parts of a step, and measures the peak of this machine."""
+"""One rank of ``bench step``: times the first step, the parts of a step and an evaluation, and measures the peak."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from train.bench.bench_rank import HYPER, open_rank, peak_operations_per_s, steps_of
+from train.bench.bench_rank import HYPER, BenchRank, open_rank, peak_operations_per_s, steps_of
 from train.bench.samples import write_samples
+from train.engine.protocol import Array
+from train.warmup import warm_up
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the milliseconds of forward, backward and update, images/s of whole steps, and the share of the peak."""
+    """Measure the first step, the parts of a step, whole steps, an evaluation, and the share of the peak."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cluster", default="laptop")
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     parser.add_argument("--seconds", type=float, required=True, help="time for samples; at least one is taken")
     options = parser.parse_args(arguments)
     rank = open_rank(options.overrides, cluster_name=options.cluster)
-    model, batch = rank.parts.model, rank.batch
-    steps = steps_of(rank, rank.parts.communicator, model.buckets)
-    rank.time_s(lambda: steps(1))
+    parts = rank.parts
+    steps = steps_of(rank, parts.communicator, parts.model.buckets)
+    size = parts.plan.per_rank_batch_size
+    warm_up_s = rank.time_s(lambda: warm_up(parts.engine, parts.model, parts.communicator, size))
+    start = {"warm_up_ms": 1e3 * warm_up_s, "first_step_ms": 1e3 * rank.time_s(lambda: steps(1))}
+    samples: list[dict[str, float]] = []
+    end = time.monotonic() + options.seconds
+    # All ranks take as many samples as rank 0.
+    while not samples or parts.communicator.gather("go on", int(time.monotonic() < end))[0]:
+        samples.append({**_step_sample(rank, steps), **_evaluation_sample(rank)})
+    write_samples(parts.identity, "step", samples)
+    write_samples(parts.identity, "start", [start])
+    return 0
+
+
+def _step_sample(rank: BenchRank, steps: Callable[[int], Array]) -> dict[str, float]:
+    """Return the milliseconds of forward, backward, update and a whole step, and rates of the latter."""
+    model = rank.parts.model
     network: Any = model.network
     flops = 2 * 3 * network.network.macs  # forward, and backward to inputs and to weights
-    samples = []
-    spent_s = 0.0
-    while spent_s < options.seconds:
-        forward_s = rank.time_s(lambda: network.forward(*batch))
-        backward_s = rank.time_s(network.backward)
-        update_s = rank.time_s(lambda: model.optimizer.update(HYPER))
-        step_s = rank.time_s(lambda: steps(2)) / 2
-        images_per_s = rank.parts.plan.global_batch_size / step_s
-        sample = {
-            "forward_ms": 1e3 * forward_s,
-            "backward_ms": 1e3 * backward_s,
-            "update_ms": 1e3 * update_s,
-            "step_ms": 1e3 * step_s,
-            "images_per_s": images_per_s,
-            "gflop_per_s": flops * images_per_s / 1e9,
-            "peak_fraction": flops * images_per_s / peak_operations_per_s(rank),
-        }
-        samples.append(sample)
-        spent_s += forward_s + backward_s + update_s + 2 * step_s
-    write_samples(rank.parts.identity, "step", samples)
-    return 0
+    sample = {
+        "forward_ms": 1e3 * rank.time_s(lambda: network.forward(*rank.batch)),
+        "backward_ms": 1e3 * rank.time_s(network.backward),
+        "update_ms": 1e3 * rank.time_s(lambda: model.optimizer.update(HYPER)),
+        "step_ms": 1e3 * rank.time_s(lambda: steps(2)) / 2,
+    }
+    images_per_s = rank.parts.plan.global_batch_size / sample["step_ms"] * 1e3
+    return {
+        **sample,
+        "images_per_s": images_per_s,
+        "gflop_per_s": flops * images_per_s / 1e9,
+        "peak_fraction": flops * images_per_s / peak_operations_per_s(rank),
+    }
+
+
+def _evaluation_sample(rank: BenchRank) -> dict[str, float]:
+    """Return the milliseconds of folding batch norm, once an evaluation, and of a batch with and without folding."""
+    network: Any = rank.parts.model.network
+    images = rank.batch.images
+    fold_s = rank.time_s(network.inference)
+    folded = network.inference()
+    sample = {"fold_ms": 1e3 * fold_s, "evaluation_ms": 1e3 * _second_s(rank, lambda: folded(images))}
+    # MXNet's engine also has the network with its batch norms, to export it.
+    if unfolded := getattr(network, "_exported", None):
+        sample["unfolded_evaluation_ms"] = 1e3 * _second_s(rank, lambda: unfolded(images))
+    return sample
+
+
+def _second_s(rank: BenchRank, action: Callable[[], object]) -> float:
+    """Return the seconds of an action that was done once before, because the first time allocates memory."""
+    rank.time_s(action)
+    return rank.time_s(action)
 
 
 if __name__ == "__main__":
