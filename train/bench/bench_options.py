@@ -264,7 +264,7 @@ BENCHES: dict[str, BenchEntry] = {
         only_here="it asks the cores of this machine",
     ),
     "startup": BenchEntry(
-        "seconds from the command to run_start, beside a script that imports, connects and loads one after another",
+        "seconds from the command to the first step and what bounds them, beside a script in the usual order",
         "train.bench.bench_startup",
         _startup_options,
         needs="mxnet",
