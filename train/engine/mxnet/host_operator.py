@@ -1,0 +1,79 @@
+"""Python functions as operators of MXNet's engine: queued behind what their arrays wait for, run by its CPU threads."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+from mxnet.base import _LIB, check_call
+
+__all__ = ["HostOperators", "memory_of"]
+
+_Run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+"""MXNet's ``EngineSyncFunc``."""
+
+
+class _Context(ctypes.Structure):
+    """MXNet's ``Context``."""
+
+    _fields_ = (("device_type", ctypes.c_int), ("device_id", ctypes.c_int))
+
+
+class HostOperators:
+    """Queues functions on arrays in the memory of the host.
+
+    NumPy computes without Python's lock, so such a function hardly holds up the thread that queues.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Callable[[], None]] = {}
+        self._numbers = count(1)
+        self._callback = _Run(self._run)  # which must live as long as the engine may call it
+        self._failure: BaseException | None = None
+
+    def queue(self, name: str, function: Callable[[], None], *, reads: Sequence[Any], writes: Sequence[Any]) -> None:
+        """Queue a function that reads and writes float32 arrays, none of them in both lists, through `memory_of`.
+
+        Raises an error of an earlier function.
+        """
+        if self._failure is not None:
+            raise self._failure
+        number = next(self._numbers)
+        self._waiting[number] = function
+        context = _Context(writes[0].context.device_typeid, writes[0].context.device_id)
+        check_call(
+            _LIB.MXEnginePushSyncND(
+                self._callback,
+                ctypes.c_void_p(number),
+                None,
+                ctypes.byref(context),
+                _handles(reads),
+                len(reads),
+                _handles(writes),
+                len(writes),
+                None,
+                0,
+                name.encode(),
+            )
+        )
+
+    def _run(self, _context: Any, number: int) -> None:
+        try:
+            self._waiting.pop(number)()
+        except BaseException as failure:  # noqa: BLE001 (the boundary to C, which no exception crosses)
+            self._failure = failure
+
+
+def _handles(arrays: Sequence[Any]) -> Any:
+    return (ctypes.c_void_p * len(arrays))(*[array.handle for array in arrays])
+
+
+def memory_of(array: Any) -> np.ndarray:
+    """Return a flat view of a float32 array, for a function that is queued with the array."""
+    pointer = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    assert pointer.value is not None
+    return np.frombuffer((ctypes.c_float * array.size).from_address(pointer.value), np.float32)
