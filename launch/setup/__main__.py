@@ -12,7 +12,7 @@ from types import FrameType
 from configs.arguments import Parser
 from configs.errors import UserError
 from launch.setup.checks import check_gpus, describe_gpus, find_problems
-from launch.setup.child import StageError, Stopwatch
+from launch.setup.child import Command, StageError, Stopwatch
 from launch.setup.gpu import search_gpus
 from launch.setup.layout import BUILDING, CURRENT, ENGINES, NEWEST_PYTHON, ROOT, Engine, Environment, Kind, Variant
 from launch.setup.replacement import holds_its_path, put_in_place, refuse_links, remove_folder, restore_replaced
@@ -246,16 +246,24 @@ def _run(plan: _Plan, kind: Kind, lock: int, *, checks_files: bool) -> None:
         State(BUILDING).reset(kind, has_mpi=plan.has_mpi)
     state = State(plan.environment)
     state.extend(kind)
-    for stage in plan.pending:
-        state.begin(stage.name)
-        watch = Stopwatch(f"[{plan.stages.index(stage) + 1}/{len(plan.stages)}] {stage.title}")
-        try:
-            stage.run(Work(plan.environment, watch, lock, checks_files))
-        except BaseException:
-            watch.end("not done, ")
-            raise
-        watch.end()
-        state.finish(stage.name, stage.digest)
+    begun: dict[str, Command] = {}
+    try:
+        for stage in plan.pending:
+            state.begin(stage.name)
+            watch = Stopwatch(f"[{plan.stages.index(stage) + 1}/{len(plan.stages)}] {stage.title}")
+            work = Work(plan.environment, watch, lock, checks_files, begun)
+            try:
+                stage.run(work)
+                for begin in (each.begin for each in plan.pending if each.after == stage.name):
+                    begin(work)
+            except BaseException:
+                watch.end("not done, ")
+                raise
+            watch.end()
+            state.finish(stage.name, stage.digest)
+    finally:
+        for command in begun.values():
+            command.stop()
 
 
 def _parser() -> Parser:

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from launch.setup.causes import TRY_AGAIN, explain
 
-__all__ = ["StageError", "Stopwatch", "run_logged"]
+__all__ = ["Command", "StageError", "Stopwatch", "run_logged"]
 
 _TERM_GRACE_S = 3.0
 _REDRAW_S = 0.5
@@ -56,62 +56,81 @@ class Stopwatch:
         sys.stderr.flush()
 
 
+class Command:
+    """A long command with all of its output in a log file."""
+
+    def __init__(self, command: Sequence[str | Path], *, log: Path, environment: Mapping[str, str], lock: int) -> None:
+        """Prepare the command; `start` starts it.
+
+        Args:
+            command: Program and arguments.
+            log: File to which everything that the command prints is appended.
+            environment: All variables of the command.
+            lock: Descriptor of the set-up lock, which the command inherits.
+        """
+        self._words, self._log, self._environment, self._lock = [str(word) for word in command], log, environment, lock
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the command. Whoever calls this calls `stop` too, also after an exception in here."""
+        with self._log.open("ab") as output:
+            # A signal that arrived while the process starts would leave nobody who knows the process.
+            signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+            try:
+                self._process = subprocess.Popen(
+                    self._words,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=self._environment,
+                    pass_fds=(self._lock,),
+                    # A process group of its own, so that pip, CMake, make and the compilers can be ended together.
+                    start_new_session=True,
+                    preexec_fn=_allow_interrupts,  # noqa: PLW1509 (set-up has one thread)
+                )
+            finally:
+                _allow_interrupts()
+
+    def wait(self, watch: Stopwatch) -> None:
+        """Show the last line of the output until the command ends.
+
+        Raises:
+            StageError: The command failed.
+        """
+        assert self._process is not None
+        line, status = "", None
+        with self._log.open("rb") as output:
+            while status is None:
+                with suppress(subprocess.TimeoutExpired):
+                    status = self._process.wait(_REDRAW_S)
+                line = _last_line(output.read()) or line
+                watch.tick(line)
+        if status:
+            text = self._log.read_text(encoding="utf-8", errors="replace")
+            killed_by = signal.Signals(-status).name if status < 0 else None
+            cause = f"the command was killed by {killed_by}; {TRY_AGAIN}" if killed_by else explain(text)
+            raise StageError(f"{cause}\n       all of the output: {self._log}")
+
+    def stop(self) -> None:
+        """End all that is left of the command."""
+        if self._process is not None:
+            _end_group(self._process)
+
+
 def run_logged(
     command: Sequence[str | Path], *, log: Path, environment: Mapping[str, str], watch: Stopwatch, lock: int
 ) -> None:
-    """Run ``command`` to its end, appending its output to ``log``.
-
-    Args:
-        command: Program and arguments.
-        log: File that gets everything the command prints.
-        environment: All variables of the command.
-        watch: The stage's line on the terminal.
-        lock: Descriptor of the set-up lock, which the command inherits.
+    """Run a `Command` to its end, with its last line on ``watch``.
 
     Raises:
         StageError: The command failed.
     """
-    with log.open("ab") as file:
-        # A signal that arrived while the process starts would leave nobody who knows the process.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
-        try:
-            process = subprocess.Popen(
-                [str(word) for word in command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                pass_fds=(lock,),
-                # A process group of its own, so that pip, CMake, make and the compilers can be ended together.
-                start_new_session=True,
-                preexec_fn=_allow_interrupts,  # noqa: PLW1509 (set-up has one thread)
-            )
-        except BaseException:
-            _allow_interrupts()
-            raise
-        assert process.stdout is not None
-        try:
-            _allow_interrupts()
-            line = ""
-            while True:
-                if not select.select([process.stdout], [], [], _REDRAW_S)[0]:
-                    watch.tick(line)
-                    continue
-                chunk = os.read(process.stdout.fileno(), 1 << 16)
-                if not chunk:
-                    break
-                file.write(chunk)
-                line = _last_line(chunk) or line
-                watch.tick(line)
-            status = process.wait()
-        finally:
-            _end_group(process)
-            process.stdout.close()
-    if status:
-        output = log.read_text(encoding="utf-8", errors="replace")
-        killed_by = signal.Signals(-status).name if status < 0 else None
-        cause = f"the command was killed by {killed_by}; {TRY_AGAIN}" if killed_by else explain(output)
-        raise StageError(f"{cause}\n       all of the output: {log}")
+    started = Command(command, log=log, environment=environment, lock=lock)
+    try:
+        started.start()
+        started.wait(watch)
+    finally:
+        started.stop()
 
 
 def _allow_interrupts() -> None:

@@ -35,6 +35,7 @@ def build_environment(
         "HOROVOD_WITHOUT_TENSORFLOW": "1",
         "HOROVOD_WITHOUT_PYTORCH": "1",
         "HOROVOD_CMAKE": str(environment.folder / "bin" / "cmake"),
+        "CMAKE_TOOLCHAIN_FILE": kept.get("CMAKE_TOOLCHAIN_FILE") or str(Path(__file__).with_suffix(".cmake")),
         # Horovod starts eight compilers at once by default, on any machine.
         "MAKEFLAGS": kept.get("MAKEFLAGS") or f"-j{len(os.sched_getaffinity(0))}",
     }

@@ -81,6 +81,11 @@ class Environment:
         return self.folder / "tmp"
 
     @property
+    def build(self) -> Path:
+        """A folder for the files of Horovod's build, which may run beside other commands."""
+        return self.folder / "build"
+
+    @property
     def base_pins(self) -> Path:
         """The versions of the packages of the base, as constraints for pip."""
         return self.folder / "base.txt"

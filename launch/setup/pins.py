@@ -94,21 +94,21 @@ def _direct(metadata: str, extra: str) -> set[str]:
     return found
 
 
-def write_requirements(environment: Environment, pins: Iterable[Pin], *, has_digests: bool) -> list[str]:
-    """Write a requirement file, with or without digests, and return pip's arguments for it."""
+def write_requirements(folder: Path, pins: Iterable[Pin], *, has_digests: bool) -> list[str]:
+    """Write a requirement file, with or without digests, into ``folder``, and return pip's arguments for it."""
     if not has_digests:
-        return _write(environment, [pin.line for pin in pins], "--requirement")
+        return _write(folder, [pin.line for pin in pins], "--requirement")
     lines = [" ".join([pin.line, *(f"--hash={digest}" for digest in pin.digests)]) for pin in pins]
-    return _write(environment, lines, "--require-hashes", "--requirement")
+    return _write(folder, lines, "--require-hashes", "--requirement")
 
 
 def write_constraints(environment: Environment, engine: Engine) -> list[str]:
     """Write all versions without digests, and return pip's arguments for them."""
-    return _write(environment, [pin.line for pin in read_pins(LOCKS[engine])], "--constraint")
+    return _write(environment.folder, [pin.line for pin in read_pins(LOCKS[engine])], "--constraint")
 
 
-def _write(environment: Environment, lines: Iterable[str], *words: str) -> list[str]:
-    path = environment.folder / "pins.txt"
+def _write(folder: Path, lines: Iterable[str], *words: str) -> list[str]:
+    path = folder / "pins.txt"
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return [*words, str(path)]
 

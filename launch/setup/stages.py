@@ -17,12 +17,14 @@ from launch.setup.layout import HOROVOD, LOCKS, PROJECT, ROOT, Engine, Environme
 from launch.setup.libraries import link_nvidia_libraries, missing_libraries
 from launch.setup.over_base import stages_over_base
 from launch.setup.pins import HOROVOD_PIN, Pin, closure, named_by, write_constraints, write_requirements
+from launch.setup.replacement import remove_folder
 from launch.setup.state import digest
 from launch.setup.work import EXTRAS, Stage, Work, command_variables, pip
 
 __all__ = ["is_usable", "make_stages"]
 
 _INSTALL = ("install", "--no-build-isolation")
+_IMPORTED = ("nvidia.dali.fn", "matplotlib.pyplot", "mlperf_logging", "sklearn.datasets")
 
 
 def make_stages(kind: Kind, *, has_mpi: bool, extras: Collection[str]) -> list[Stage]:
@@ -30,42 +32,52 @@ def make_stages(kind: Kind, *, has_mpi: bool, extras: Collection[str]) -> list[S
     if kind.base:
         return stages_over_base(kind, extras=extras)
     main, *added = kind.engines
-    makers: dict[Engine, Callable[[Variant], list[Stage]]] = {
-        "mxnet": partial(_mxnet_stages, has_mpi=has_mpi),
-        "torch": _torch_stages,
-    }
-    stages = makers[main](kind.variant)
-    if added:  # PyTorch, see `configs.registry.ENGINES` for the order
-        stages.append(_wheels_of_torch(kind.variant, _add_torch))
+    stages = _mxnet_stages(kind.variant) if main == "mxnet" else _torch_stages(kind.variant)
     for extra in sorted(set(extras)):
         run = partial(_install_extra, engine=main, extra=extra)
         stages.append(Stage(extra, EXTRAS[extra], _pins(main), GB // 3, run))
+    if main == "mxnet":
+        stages.append(_horovod_stage(kind.variant, has_mpi=has_mpi))
+    if added:  # PyTorch, see `configs.registry.ENGINES` for the order; its setuptools are too new for Horovod's build
+        stages.append(_wheels_of_torch(kind.variant, _add_torch))
     return stages
 
 
-def _mxnet_stages(variant: Variant, *, has_mpi: bool) -> list[Stage]:
-    parts = ["Gloo", *(["MPI"] if has_mpi else []), *(["NCCL"] if variant == "gpu" else [])]
-    mxnet = "mxnet-cu112" if variant == "gpu" else "mxnet"
-    built_from = [HOROVOD, *parts, *locked("mxnet", mxnet, "numpy", "cmake", "setuptools", "nvidia-nccl-cu11")]
-    size = "3 GB of" if variant == "gpu" else "about 500 MB of"
+def _mxnet_stages(variant: Variant) -> list[Stage]:
+    size, disk_GB = ("2 GB", (8, 2)) if variant == "gpu" else ("about 100 MB", (1, 2))
     return [
         _venv_stage(variant),
         Stage("tools", "build tools", digest(*_tools("mxnet")), GB // 2, partial(_install_tools, engine="mxnet")),
         Stage(
-            "wheels",
-            f"pinned wheels: MXNet ({variant}), DALI and others, {size} downloads",
+            "mxnet",
+            f"pinned wheels: MXNet ({variant}) and what it links, {size} of downloads",
             _pins("mxnet"),
-            (10 if variant == "gpu" else 3) * GB,
+            disk_GB[0] * GB,
             partial(_install_mxnet, variant=variant),
         ),
         Stage(
-            "horovod",
-            f"Horovod for MXNet with {', '.join(parts)}: compiled here, about 3 minutes",
-            digest(built_from),
-            GB,
-            partial(_build_horovod, variant=variant, has_mpi=has_mpi),
+            "wheels",
+            "pinned wheels: DALI and others, about 500 MB of downloads",
+            _pins("mxnet"),
+            disk_GB[1] * GB,
+            partial(_install_wheels, variant=variant),
         ),
     ]
+
+
+def _horovod_stage(variant: Variant, *, has_mpi: bool) -> Stage:
+    parts = ["Gloo", *(["MPI"] if has_mpi else []), *(["NCCL"] if variant == "gpu" else [])]
+    mxnet = "mxnet-cu112" if variant == "gpu" else "mxnet"
+    built_from = [HOROVOD, *parts, *locked("mxnet", mxnet, "numpy", "cmake", "setuptools", "nvidia-nccl-cu11")]
+    return Stage(
+        "horovod",
+        f"Horovod for MXNet with {', '.join(parts)}: compiled here since MXNet is there, about 3 minutes",
+        digest(built_from),
+        GB,
+        partial(_build_horovod, variant=variant, has_mpi=has_mpi),
+        begin=partial(_begin_horovod, variant=variant, has_mpi=has_mpi),
+        after="mxnet",
+    )
 
 
 def _venv_stage(variant: Variant, *only: Engine) -> Stage:
@@ -109,8 +121,11 @@ def _install_tools(work: Work, engine: Engine) -> None:
 
 
 def _install_mxnet(work: Work, variant: Variant) -> None:
+    """Install MXNet with all that it imports and links, which is what Horovod's build needs."""
     _install_project(work)
-    pip(work, [*_INSTALL, *_with_digests(work, "mxnet", variant)], "wheels")
+    wanted = named_by(work.environment, variant)
+    names = [name for name in wanted if name.startswith(("mxnet", "numpy")) or name.endswith("-cu11")]
+    pip(work, [*_INSTALL, "--no-compile", *_of(work, closure("mxnet", names))], "mxnet")
     if sys.version_info >= (3, 12):
         _put_back_numpy_names(work.environment.site_packages)
     if variant == "gpu" and not link_nvidia_libraries(work.environment.site_packages):
@@ -118,6 +133,16 @@ def _install_mxnet(work: Work, variant: Variant) -> None:
             f"NVIDIA's CUDA libraries are not among the wheels: rm -r {work.environment.folder}, then "
             "./run.sh setup --gpu"
         )
+
+
+def _install_wheels(work: Work, variant: Variant) -> None:
+    """Install the other packages, and compile those modules of them that a run imports.
+
+    To compile all modules, as pip does, takes 45 s of CPU for MXNet's environment, those that a run imports 10 s.
+    """
+    pip(work, [*_INSTALL, "--no-compile", *_with_digests(work, "mxnet", variant)], "wheels")
+    mxnet = ["mxnet"] if variant == "cpu" else []  # the one for GPUs is not loaded without a driver
+    work.run([work.environment.python, "-c", f"import {', '.join([*mxnet, *_IMPORTED])}"], "wheels")
 
 
 def _put_back_numpy_names(site_packages: Path) -> None:
@@ -135,11 +160,10 @@ def _install_torch(work: Work, variant: Variant) -> None:
     """
     _install_project(work)
     words = _with_digests(work, "torch", "torch", without=() if variant == "gpu" else ("torch",))
-    # To compile all modules in advance takes 83 s of CPU, half of the stage; those that a run imports take 10 s.
     pip(work, [*_INSTALL, "--no-compile", *words], "torch")
     if variant == "cpu":
         _install_labelled_torch(work)
-    _check_torch(work, "torch.distributed", "nvidia.dali.fn", "matplotlib.pyplot", "mlperf_logging", "sklearn.datasets")
+    _check_torch(work, "torch.distributed", *_IMPORTED)
 
 
 def _add_torch(work: Work) -> None:
@@ -158,16 +182,33 @@ def _check_torch(work: Work, *modules: str) -> None:
 
 
 def _install_extra(work: Work, engine: Engine, extra: str) -> None:
-    pip(work, [*_INSTALL, *_with_digests(work, engine, extra)], extra)
+    pip(work, [*_INSTALL, "--no-compile", *_with_digests(work, engine, extra)], extra)
+
+
+def _begin_horovod(work: Work, variant: Variant, *, has_mpi: bool) -> None:
+    """Start to compile Horovod into a wheel; pip may install other packages meanwhile."""
+    environment, folder = work.environment, work.environment.build
+    remove_folder(folder)
+    folder.mkdir()
+    pins = write_requirements(folder, [HOROVOD_PIN], has_digests=work.checks_files)
+    # --no-cache-dir, because pip caches a built wheel by its version, whatever the wheel was built for.
+    options = ["--no-cache-dir", "--no-build-isolation", "--no-deps", "--wheel-dir", str(folder)]
+    command = [str(environment.python), "-m", "pip", "--no-input", "wheel", "-v", *options, *pins]
+    variables = {**command_variables(environment), "TMPDIR": str(folder)}
+    variables = build_environment(variables, environment, variant, has_mpi=has_mpi)
+    work.begin([*command, "--progress-bar", "off"], "horovod", "horovod-build", variables)
 
 
 def _build_horovod(work: Work, variant: Variant, *, has_mpi: bool) -> None:
     environment = work.environment
-    _install_tools(work, "mxnet")  # again, because PyTorch may have replaced some
+    if "horovod" not in work.begun:
+        _install_tools(work, "mxnet")  # again, because PyTorch may have replaced some
+        _begin_horovod(work, variant, has_mpi=has_mpi)
+    work.begun["horovod"].wait(work.watch)
+    (wheel,) = environment.build.glob("horovod-*.whl")
+    pip(work, ["install", "--no-index", "--no-deps", "--force-reinstall", str(wheel)], "horovod")
+    remove_folder(environment.build)
     variables = build_environment(command_variables(environment), environment, variant, has_mpi=has_mpi)
-    # --no-cache-dir, because pip caches a built wheel by its version, whatever the wheel was built for.
-    options = ["--no-cache-dir", "--no-build-isolation", "--no-deps", "--force-reinstall"]
-    pip(work, ["install", "-v", *options, *_of(work, [HOROVOD_PIN])], "horovod-build", variables)
     check_build(variables, environment, variant, has_mpi=has_mpi)
     if missing := missing_libraries(environment.site_packages):
         raise StageError(f"libraries are not found: {'; '.join(missing)}: install them, then ./run.sh setup again")
@@ -184,7 +225,7 @@ def _with_digests(work: Work, engine: Engine, extra: str, *, without: Collection
 
 
 def _of(work: Work, pins: Sequence[Pin]) -> list[str]:
-    return write_requirements(work.environment, pins, has_digests=work.checks_files)
+    return write_requirements(work.environment.folder, pins, has_digests=work.checks_files)
 
 
 def is_usable(environment: Environment) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from launch.setup.child import Stopwatch, run_logged
+from launch.setup.child import Command, Stopwatch, run_logged
 from launch.setup.layout import Environment
 
 __all__ = ["EXTRAS", "Stage", "Work", "command_variables", "pip", "remove_half_installed"]
@@ -26,12 +26,14 @@ class Work:
         watch: The stage's line on the terminal.
         lock: Descriptor of the set-up lock, which the stage's commands inherit.
         checks_files: Whether pip takes only files whose digests the lock file names.
+        begun: Name of a stage -> the command that works for that stage since an earlier one.
     """
 
     environment: Environment
     watch: Stopwatch
     lock: int
     checks_files: bool = True
+    begun: dict[str, Command] = field(default_factory=dict)
 
     def run(self, command: Sequence[str | Path], stage: str, variables: Mapping[str, str] | None = None) -> None:
         """Run a command, with its output in the stage's log.
@@ -52,6 +54,13 @@ class Work:
             lock=self.lock,
         )
 
+    def begin(self, command: Sequence[str | Path], stage: str, log: str, variables: Mapping[str, str]) -> None:
+        """Start a command for a stage that comes later; its output begins a new log."""
+        file = self.environment.log(log)
+        file.unlink(missing_ok=True)
+        self.begun[stage] = Command(command, log=file, environment=variables, lock=self.lock)
+        self.begun[stage].start()
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -63,6 +72,8 @@ class Stage:
         digest: Changes when the stage must be done again.
         needed_bytes: Disk space that the stage takes, downloads included.
         run: Does the stage.
+        begin: Starts the stage's longest command (`Work.begin`), which then runs beside the stages in between.
+        after: Name of the stage after which ``begin`` is called; empty if that is never.
     """
 
     name: str
@@ -70,6 +81,8 @@ class Stage:
     digest: str
     needed_bytes: int
     run: Callable[[Work], None]
+    begin: Callable[[Work], None] = lambda _: None
+    after: str = ""
 
 
 def pip(work: Work, words: Sequence[str], stage: str, variables: Mapping[str, str] | None = None) -> None:
@@ -112,7 +125,10 @@ def command_variables(environment: Environment) -> dict[str, str]:
 
     Temporary files go into the environment's folder: /tmp may be small or noexec, and a killed build leaves them.
     """
-    left_out = {"PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "VIRTUAL_ENV"}
+    left_out = {
+        "PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "VIRTUAL_ENV",
+        "PYTHONDONTWRITEBYTECODE",  # packages are compiled when a stage imports them
+    }  # fmt: skip
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return {
         **kept,

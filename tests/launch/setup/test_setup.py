@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection
+from contextlib import nullcontext
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +23,8 @@ from packaging.utils import canonicalize_name
 
 from configs.errors import UserError
 from launch.setup import checks, child, gpu, replacement, stages
-from launch.setup.__main__ import main
+from launch.setup.__main__ import _Plan, main
+from launch.setup.__main__ import _run as run_stages
 from launch.setup.causes import explain
 from launch.setup.checks import GB
 from launch.setup.child import StageError, Stopwatch, run_logged
@@ -32,7 +34,7 @@ from launch.setup.layout import LOCKS, NEWEST_PYTHON, PROJECT, ROOT, Engine, Env
 from launch.setup.pins import closure, named_by, read_pins, write_constraints, write_requirements
 from launch.setup.stages import make_stages
 from launch.setup.state import State, digest
-from launch.setup.work import command_variables, remove_half_installed
+from launch.setup.work import Stage, Work, command_variables, remove_half_installed
 
 MXNET, BOTH = Kind(("mxnet",), "cpu"), Kind(("mxnet", "torch"), "cpu")
 
@@ -213,6 +215,10 @@ def test_the_build_takes_no_flag_of_the_users_that_contradicts_ours() -> None:
     )  # fmt: skip
     assert made["HOROVOD_CMAKE"] == "/environment/bin/cmake"
     assert re.fullmatch(r"-j[1-9]\d*", made["MAKEFLAGS"])
+    flags = Path(made["CMAKE_TOOLCHAIN_FILE"]).read_text(encoding="utf-8")
+    assert re.findall(r"^set\((\S+) (.*) CACHE", flags, re.MULTILINE) == [
+        ("CMAKE_CXX_FLAGS_RELWITHDEBINFO", '"-O3 -DNDEBUG"')
+    ]
     assert "HOROVOD_WITHOUT_MPI" not in build_environment(base, environment, "cpu", has_mpi=True)
 
 
@@ -292,10 +298,10 @@ def test_a_failure_is_explained_in_one_line(output: str, words: str) -> None:
 
 _VENV = ("venv", "virtual environment: Python {version}", GB // 10, None)
 _TOOLS = ("tools", "build tools", GB // 2, {"engine": "mxnet"})
-_WHEELS = ("wheels", "pinned wheels: MXNet (cpu), DALI and others, about 500 MB of downloads", 3 * GB,
-           {"variant": "cpu"})  # fmt: skip
-_HOROVOD = ("horovod", "Horovod for MXNet with Gloo: compiled here, about 3 minutes", GB,
-            {"variant": "cpu", "has_mpi": False})  # fmt: skip
+_MXNET = ("mxnet", "pinned wheels: MXNet (cpu) and what it links, about 100 MB of downloads", GB, {"variant": "cpu"})
+_WHEELS = ("wheels", "pinned wheels: DALI and others, about 500 MB of downloads", 2 * GB, {"variant": "cpu"})
+_COMPILED = "compiled here since MXNet is there, about 3 minutes"
+_HOROVOD = ("horovod", f"Horovod for MXNet with Gloo: {_COMPILED}", GB, {"variant": "cpu", "has_mpi": False})
 _TORCH = "pinned wheels: PyTorch ({}), up to 2.5 GB of downloads where pip finds no wheel for CPUs only"
 _TEST = ("test", "tools for tests and checks", GB // 3, {"engine": "mxnet", "extra": "test"})
 _OVER = Kind(("mxnet",), "gpu", "/usr/bin/python3")
@@ -304,17 +310,18 @@ _OVER = Kind(("mxnet",), "gpu", "/usr/bin/python3")
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        (BOTH, [_VENV, _TOOLS, _WHEELS, _HOROVOD, ("torch", _TORCH.format("cpu"), 8 * GB, None), _TEST]),
+        (BOTH, [_VENV, _TOOLS, _MXNET, _WHEELS, _TEST, _HOROVOD, ("torch", _TORCH.format("cpu"), 8 * GB, None)]),
         (
             Kind(("mxnet",), "gpu"),
             [
                 _VENV,
                 _TOOLS,
-                ("wheels", "pinned wheels: MXNet (gpu), DALI and others, 3 GB of downloads", 10 * GB,
+                ("mxnet", "pinned wheels: MXNet (gpu) and what it links, 2 GB of downloads", 8 * GB,
                  {"variant": "gpu"}),
-                ("horovod", "Horovod for MXNet with Gloo, MPI, NCCL: compiled here, about 3 minutes", GB,
-                 {"variant": "gpu", "has_mpi": True}),
+                (*_WHEELS[:3], {"variant": "gpu"}),
                 _TEST,
+                ("horovod", f"Horovod for MXNet with Gloo, MPI, NCCL: {_COMPILED}", GB,
+                 {"variant": "gpu", "has_mpi": True}),
             ],
         ),
         (
@@ -346,7 +353,9 @@ def test_an_environment_is_made_in_the_stages_that_a_person_reads(kind: Kind, ex
 
 
 @pytest.mark.parametrize("kind", [MXNET, BOTH, Kind(("torch",), "cpu"), Kind(("torch",), "gpu")], ids=str)
-def test_pip_gets_the_options_without_which_a_stage_goes_wrong(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_gets_the_options_without_which_a_stage_goes_wrong(
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[str] = []
     monkeypatch.setattr(stages, "pip", lambda _work, words, log, *_: told.append(f"{log}: {' '.join(words)}"))
     monkeypatch.setattr(stages, "_with_digests", lambda _work, *of, without=(): [f"<{' '.join(of)} -{without}>"])
@@ -359,23 +368,30 @@ def test_pip_gets_the_options_without_which_a_stage_goes_wrong(kind: Kind, monke
     monkeypatch.setattr(stages, "check_build", lambda *_, **__: None)
     monkeypatch.setattr(stages, "_put_back_numpy_names", lambda _folder: None)
     monkeypatch.setattr(stages, "missing_libraries", lambda _folder: [])
+    build = SimpleNamespace(wait=lambda _watch: told.append("the build is waited for"))
+    monkeypatch.setattr(Environment, "build", tmp_path)
+    (tmp_path / "horovod-1.whl").touch()
+    monkeypatch.setattr(stages, "named_by", lambda _environment, extra: ["mxnet", "numpy-x", "nvidia-dali", extra])
     work = SimpleNamespace(
-        environment=Environment(Path(sys.prefix)), checks_files=True, run=lambda words, *_: told.append(str(words[1:]))
-    )
+        environment=Environment(Path(sys.prefix)), checks_files=True, run=lambda words, *_: told.append(str(words[1:])),
+        begun={"horovod": build}, watch=None,
+    )  # fmt: skip
     for stage in make_stages(kind, has_mpi=False, extras=["test"]):
         if stage.name != "venv":
             stage.run(work)  # type: ignore[arg-type]
     install, project = "install --no-build-isolation", f"install --no-build-isolation --no-deps --editable {ROOT}"
     tools = f"tools: install <{kind.engines[0]} cmake setuptools wheel>"
     itself = "torch-itself: install --no-compile <torch> torch"
+    parts = ", nvidia.dali.fn, matplotlib.pyplot, mlperf_logging, sklearn.datasets"
     mxnet = [
         tools,
         f"project: {project}",
-        f"wheels: {install} <mxnet cpu -()>",
-        tools,
-        "horovod-build: install -v --no-cache-dir --no-build-isolation --no-deps --force-reinstall <horovod>",
+        f"mxnet: {install} --no-compile <mxnet mxnet numpy-x>",
+        f"wheels: {install} --no-compile <mxnet cpu -()>",
+        f"['-c', 'import mxnet{parts}']",
+        "the build is waited for",
+        f"horovod: install --no-index --no-deps --force-reinstall {tmp_path}/horovod-1.whl",
     ]
-    parts = ", nvidia.dali.fn, matplotlib.pyplot, mlperf_logging, sklearn.datasets"
     check = "['-c', 'import torch, torch.distributed{}; assert torch.distributed.is_gloo_available()']"
     left_out = "('torch',)" if kind.variant == "cpu" else "()"
     torch = [
@@ -388,7 +404,7 @@ def test_pip_gets_the_options_without_which_a_stage_goes_wrong(kind: Kind, monke
     added = [itself, check.format("")] if len(kind.engines) == 2 else []
     expected = [*(mxnet if kind.engines[0] == "mxnet" else torch), *added]
     assert [line for line in told if not line.startswith("test:")] == expected
-    assert told[-1] == f"test: {install} <{kind.engines[0]} test -()>"
+    assert f"test: {install} --no-compile <{kind.engines[0]} test -()>" in told
 
 
 def test_each_thing_that_a_machine_lacks_is_told_with_its_remedy(
@@ -507,7 +523,7 @@ def test_the_dockerfile_copies_what_set_up_reads(tmp_path: Path) -> None:
         "print(*(len(make(Kind((engine,), 'gpu'), has_mpi=True, extras=['test'])) for engine in ('mxnet', 'torch')))"
     )
     done = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "5 4\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "6 4\n"), done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -558,6 +574,41 @@ def test_horovod_is_built_with_the_mpi_that_its_stage_is_named_after(has_mpi: bo
     stage = make_stages(MXNET, has_mpi=has_mpi, extras=())[-1]
     assert ("MPI" in stage.title) == has_mpi
     assert stage.run.keywords == {"variant": "cpu", "has_mpi": has_mpi}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("is_failing", [False, True])
+def test_a_long_command_runs_beside_other_stages_and_no_longer_than_set_up(is_failing: bool, tmp_path: Path) -> None:
+    environment = Environment(tmp_path)
+    began, may_end = tmp_path / "began", tmp_path / "may end"
+    script = f'echo $$ > "{began}"; while [ ! -e "{may_end}" ]; do sleep 0.01; done; echo done'
+
+    def begin(work: Work) -> None:
+        work.begin(["sh", "-c", script], "last", "script", dict(os.environ))
+
+    def beside(_work: Work) -> None:
+        while not (began.exists() and began.read_text(encoding="utf-8")):
+            time.sleep(0.01)
+        if is_failing:
+            raise StageError("no")
+        may_end.touch()
+
+    made = [
+        Stage("first", "", "1", 0, lambda _: None),
+        Stage("second", "", "1", 0, beside),
+        Stage("last", "", "1", 0, lambda work: work.begun["last"].wait(work.watch), begin, after="first"),
+    ]
+    state = State(environment)
+    state.reset(MXNET, has_mpi=False)
+    with (tmp_path / "lock").open("w") as lock, pytest.raises(StageError) if is_failing else nullcontext():
+        run_stages(
+            _Plan(environment, [Stage("venv", "", "1", 0, begin), *made], made, has_mpi=False),
+            MXNET,
+            lock.fileno(),
+            checks_files=True,
+        )
+    assert not _is_alive(began.read_text(encoding="utf-8").strip())
+    assert State(environment).is_done("last", "1") != is_failing
+    assert environment.log("script").read_text(encoding="utf-8") == ("" if is_failing else "done\n")
 
 
 def test_no_variable_of_the_user_leads_python_or_pip_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -635,10 +686,10 @@ def test_pip_gets_each_pin_with_its_digests_or_without(tmp_path: Path, monkeypat
     closures = [closure("mxnet", names, without=left) for names, left in ((["a-b"], ()), (["a-b"], ["e"]), (["e"], ()))]
     assert [[pin.name for pin in pins] for pins in closures] == [["a-b", "c-d", "e"], ["a-b", "c-d"], ["c-d", "e"]]
     environment, file = Environment(tmp_path), tmp_path / "pins.txt"
-    assert write_requirements(environment, found, has_digests=True) == ["--require-hashes", "--requirement", str(file)]
+    assert write_requirements(tmp_path, found, has_digests=True) == ["--require-hashes", "--requirement", str(file)]
     lines = [f"{first} --hash=sha256:1 --hash=sha256:2", "C_d==2.0 --hash=sha256:3", "e==3.0"]
     assert file.read_text(encoding="utf-8").splitlines() == lines
-    assert write_requirements(environment, found, has_digests=False) == ["--requirement", str(file)]
+    assert write_requirements(tmp_path, found, has_digests=False) == ["--requirement", str(file)]
     assert write_constraints(environment, "mxnet") == ["--constraint", str(file)]
     assert file.read_text(encoding="utf-8").splitlines() == [first, "C_d==2.0", "e==3.0"]
 
