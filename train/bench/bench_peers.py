@@ -25,7 +25,7 @@ from train.bench.launching import pack_dataset, run, run_ranks
 from train.bench.measure import Figures, Report, interleave, make_report
 from train.bench.samples import read_samples
 
-__all__ = ["measure"]
+__all__ = ["install_peers", "measure", "peers_python"]
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class _Contest:
                 *extra,
             ]
             # This program is not installed in the environment of the peers, so Python must look in the current folder.
-            program = command_of(Program.PYTORCH_PEER, *words, python=_python(), is_isolated=False)
+            program = command_of(Program.PYTORCH_PEER, *words, python=peers_python(), is_isolated=False)
             return _only_sample(run_ranks(program, overrides=[f"cluster.ranks_per_node={ranks}"]))
 
 
@@ -162,7 +162,7 @@ def measure(options: argparse.Namespace) -> Report:
     """See `Bench`."""
     contest = _contest(options)
     if options.install:
-        _install()
+        install_peers()
     contest.pack()
     alternatives: dict[str, Callable[[], Figures]] = {
         name: partial(contest.ours, engine, precision) for name, (engine, precision) in _own_ways().items()
@@ -179,7 +179,7 @@ def measure(options: argparse.Namespace) -> Report:
             alternatives["Horovod's MXNet example, gluon"] = lambda: contest.horovod("gluon")
     else:
         notes.append(f"Horovod's example is not measured: MXNet's model zoo has no {contest.model}")
-    if _python().exists():
+    if peers_python().exists():
         alternatives["PyTorch DDP"] = contest.pytorch
         alternatives["PyTorch DDP, channels last"] = lambda: contest.pytorch("--channels-last")
         alternatives["PyTorch DataParallel"] = contest.pytorch_data_parallel
@@ -238,15 +238,16 @@ def _positive(flag: str, given: int | None, default: int) -> int:
     return given or default
 
 
-def _python() -> Path:
+def peers_python() -> Path:
+    """Return the interpreter of the environment of the peers, which is there once they are installed."""
     return _FOLDER / "bin" / "python"
 
 
-def _install() -> None:
+def install_peers() -> None:
     """Make the environment of the peers, or complete it. It has NumPy 2, so it cannot be the one of this program."""
     logger.info("installing PyTorch into %s", _FOLDER)
     run([sys.executable, "-m", "venv", str(_FOLDER)])
-    run([str(_python()), "-m", "pip", "install", "--quiet", "-r", _REQUIREMENTS])
+    run([str(peers_python()), "-m", "pip", "install", "--quiet", "-r", _REQUIREMENTS])
 
 
 def _only_sample(output: str) -> Figures:

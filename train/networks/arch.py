@@ -6,10 +6,15 @@ disagree. `configs.networks.NETWORKS` names the module that has the rows of each
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from configs.networks import NETWORKS
 from configs.registry import module_of
-from configs.schema import Model
 from train.networks.table import Layer, Network, Parameter, Rows, float32_gradients, gradient_bytes
+
+if TYPE_CHECKING:
+    # The programs of the peers build the same networks in an environment without pydantic.
+    from configs.schema import Model
 
 __all__ = ["Layer", "Network", "Parameter", "build_network", "float32_gradients", "gradient_bytes", "network_of"]
 

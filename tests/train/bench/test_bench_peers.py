@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ _TINY = ["--model", "mnist_small_cnn", "--batch", "2", "--rounds", "1", "--steps
 def test_wrong_options_are_one_line_before_anything_is_installed_or_run(
     words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench_peers, "_install", pytest.fail)
+    monkeypatch.setattr(bench_peers, "install_peers", pytest.fail)
     assert main(["bench", "peers", "--install", *words]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {message}")
@@ -86,6 +87,14 @@ def test_pytorch_is_measured_in_three_ways_beside_ours(tmp_path: Path) -> None:
     ]
     assert min(rates.values()) > 0
     assert any(note.startswith("DataParallel splits a batch over GPUs; without any") for note in report["notes"])
+
+
+def test_what_the_peers_programs_import_of_ours_needs_nothing_but_numpy() -> None:
+    ours = "data.recordio, train.bench.samples, train.networks.arch, train.rank.identity"
+    build = "train.networks.arch.build_network('resnet8', num_classes=10, image_size=8)"
+    program = f"import sys; sys.modules.update(pydantic=None, yaml=None); import {ours}; {build}"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @needs_torch
