@@ -10,10 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BENCHES", "CLUSTER_CASES", "GPU_PARTS", "STEP_CASES", "BenchEntry"]
+__all__ = ["BENCHES", "CLUSTER_CASES", "GPU_PARTS", "RACES", "STEP_CASES", "BenchEntry"]
 
 GPU_PARTS = ("steps", "run", "resume", "calibrate", "graphs", "batches")
 """The parts of ``bench gpu``, the most wanted first; ``calibrate`` takes the run of ``run``."""
+
+RACES = ("digits", "fashion-mnist")
+"""The recipes that ``bench race`` takes, the quickest first."""
 
 STEP_CASES = (
     "resnet50:64:16:2x1",
@@ -193,6 +196,13 @@ def _roofline_options(parser: ArgumentParser) -> None:
     _effort_options(parser, "steps of each variant", quick=3, usual=7, thorough=20)
 
 
+def _race_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("recipe", nargs="?", choices=RACES, default=RACES[0], help=f"{', '.join(RACES)} (default: %(default)s)")
+    _effort_options(parser, "seeds of each alternative, 1 to N", quick=1, usual=5, thorough=10, flag="--seeds")
+    add("--install", action="store_true", help="first install PyTorch into .venv-peers if it is not there")
+
+
 def _startup_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     _place_options(parser)
@@ -262,6 +272,12 @@ BENCHES: dict[str, BenchEntry] = {
         _roofline_options,
         needs="mxnet",
         only_here="it asks the cores of this machine",
+    ),
+    "race": BenchEntry(
+        "seconds from the command to the accuracy target of a recipe, beside PyTorch, seed by seed",
+        "train.bench.bench_race",
+        _race_options,
+        only_here="the other program is started on this machine's CPU",
     ),
     "startup": BenchEntry(
         "seconds from the command to the first step and what bounds them, beside a script in the usual order",

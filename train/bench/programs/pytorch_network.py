@@ -17,15 +17,25 @@ __all__ = ["TableNetwork"]
 
 
 class TableNetwork(nn.Module):  # type: ignore[misc]
-    """The rows of `train.networks.arch` in order. The parameters have the same order, each bias after its weight."""
+    """The rows of `train.networks.arch` in order. The parameters have the same order, each bias after its weight.
 
-    def __init__(self, network: Network) -> None:
+    Args:
+        network: The table.
+        bn_momentum: Share of its running statistics that a batch norm keeps at each step; PyTorch's argument is the
+            share that it takes from the batch.
+        bn_epsilon: Added to the variance in batch norm.
+    """
+
+    def __init__(self, network: Network, *, bn_momentum: float = 0.9, bn_epsilon: float = 1e-5) -> None:
         super().__init__()
         self._rows = network.layers
         read = [name for row in self._rows for name in row.inputs]
         # A ReLU overwrites its input if no other row reads that input, as in networks that people write by hand.
         alone = {name for name in read if read.count(name) == 1}
         self.parts = nn.ModuleDict({row.name: _part(row, inplace=row.inputs[0] in alone) for row in self._rows})
+        for part in self.parts.values():
+            if isinstance(part, nn.BatchNorm2d):
+                part.momentum, part.eps = 1 - bn_momentum, bn_epsilon
 
     def forward(self, images: Any) -> Any:
         """Return logits of shape [batch, classes]."""
