@@ -21,6 +21,9 @@ class Card(Section):
     source: str = Field("", description="Where the hyperparameters and the data come from: paper, log, code.")
     expected: str = Field("", description="The accuracy to expect, after how many epochs, and in how many runs.")
     time: str = Field("", description="How long a run takes, and on which machine.")
+    gains: str = Field(
+        "", description="What each choice gains that makes the run shorter, measured with all the others in place."
+    )
     hardware: str = Field("", description="The machines that the recipe needs.")
     command: str = Field("", description="The command that runs the recipe.")
 

@@ -175,9 +175,9 @@ def test_a_number_of_yaml_1_2_is_valid_where_a_number_is_wanted(number: str) -> 
 @pytest.mark.parametrize(
     ("kind", "name", "change"),
     [
-        ("recipe", "digits", ("epochs: 12", "epochs: 12:30")),
-        ("recipe", "digits", ("epochs: 12", "epochs: 0")),
-        ("recipe", "digits", ("epochs: 12", "epoch: 12")),
+        ("recipe", "digits", ("epochs: 6", "epochs: 12:30")),
+        ("recipe", "digits", ("epochs: 6", "epochs: 0")),
+        ("recipe", "digits", ("epochs: 6", "epoch: 6")),
         ("recipe", "digits", ("momentum: 0.9", "momentum: 1")),
         ("recipe", "digits", ("name: lars", "name: lasr")),
         ("recipe", "digits", ("mean: [80, 80, 80]", "mean: [80, 80]")),

@@ -16,6 +16,7 @@ RECORD = [
     "data.train_samples=1281167",
     "run.epochs=90",
     "run.eval_every_epochs=4",
+    "run.eval_first_epoch=2",
     "schedule.warmup_epochs=36",
 ]
 
@@ -87,7 +88,7 @@ def test_a_cut_is_what_the_recipe_says_or_refused(
         (["batch.bn_span=48"], 2, "2 ranks x 48 images a rank (batch.bn_span) = 96; set batch.global_size to 96"),
         (["batch.bn_span=16", "batch.accumulation_steps=4"], 2, "exactly 2 ranks x 16 images a rank"),
         (["data.train_samples=1", "batch.global_size=2"], 2, "at least one image a rank (2 ranks)"),
-        (["schedule.warmup_epochs=12"], 2, "fewer than the run's 225 steps"),
+        (["schedule.warmup_epochs=6"], 2, "fewer than the run's 113 steps"),
     ],
 )
 def test_arithmetic_that_does_not_divide_is_refused_with_numbers_that_do(

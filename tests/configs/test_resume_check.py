@@ -56,7 +56,7 @@ def test_threads_folders_and_words_may_change_but_the_recipe_may_not() -> None:
     for free in ("cluster.engine.threads=2", "cluster.paths.runs=/elsewhere"):
         assert require_unchanged(begun, fixed_settings(*load_both("digits", None, [free])), "run") == []
     for fixed, message in (
-        ("run.epochs=9", "run.epochs: got 9, the run was begun with 12"),
+        ("run.epochs=5", "run.epochs: got 5, the run was begun with 6"),
         ("schedule.base_lr=0.5", "schedule.base_lr: got 0.5, the run was begun with"),
     ):
         with pytest.raises(UserError, match=f"^run: {message}.*another --run-dir for a new run$"):
@@ -76,7 +76,7 @@ def test_threads_folders_and_words_may_change_but_the_recipe_may_not() -> None:
             "cluster.ranks_per_node=1",
             "1 rank instead of 2: the global batch stays, batch norms see as many",
         ),
-        ([], "run.epochs=13", "13 epochs instead of 12: the learning rate"),
+        ([], "run.epochs=7", "7 epochs instead of 6: the learning rate"),
     ],
 )
 def test_other_ranks_and_more_epochs_are_told(begun: list[str], changed: str, told: str) -> None:

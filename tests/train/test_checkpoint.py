@@ -163,12 +163,12 @@ def test_a_run_without_a_checkpoint_begins_at_its_first_step() -> None:
 
 def test_another_run_or_one_that_is_over_is_not_resumed(tmp_path: Path) -> None:
     checkpoints, _ = _checkpoints(tmp_path)
-    checkpoints.finished(Position(12, 209))
-    assert _origin(tmp_path).position == Position(12, 209), "the last of 12 epochs is still to come"
+    checkpoints.finished(Position(6, 94))
+    assert _origin(tmp_path).position == Position(6, 94), "the last of 6 epochs is still to come"
     with pytest.raises(UserError, match=r"run\.seed: got 2, the run was begun with 1"):
         _origin(tmp_path, {"run": {"seed": 2}})
-    checkpoints.finished(Position(13, 225))
-    with pytest.raises(UserError, match="has reached its last epoch, 12"):
+    checkpoints.finished(Position(7, 113))
+    with pytest.raises(UserError, match="has reached its last epoch, 6"):
         _origin(tmp_path)
 
 
@@ -191,7 +191,7 @@ def test_a_disk_in_trouble_costs_one_checkpoint_and_ends_a_stop(
     assert _steps(folder) == [38], "written although the one before was not"
     assert checkpoints.stall_s > stall_s
     shutil.rmtree(folder)
-    checkpoints.finished(Position(13, 225))
+    checkpoints.finished(Position(7, 113))
     first, last = caplog.messages
     assert first.startswith(f"no checkpoint after step 19: {folder}/checkpoints/step-00000019.ckpt: cannot be written")
     assert last.startswith("the trained network is not kept: ")

@@ -78,12 +78,12 @@ TABLE: dict[str, tuple[int, dict[str, Any]]] = {
         "lars_opt_weight_decay": 5e-5, "lars_opt_momentum": 0.96, "lars_epsilon": 1e-9,
         "lars_opt_trust_coefficient": 0.0025, "label_smoothing": 0.1,
     }),
-    # 599 images a rank in batches of 32: 19 steps an epoch; 12 epochs are 225 steps, 38 of them warm-up.
+    # 599 images a rank in batches of 32: 19 steps an epoch; 6 epochs are 113 steps, 19 of them warm-up.
     "digits": (2, {
         "train_samples": 1198, "eval_samples": 599, "global_batch_size": 64, "gradient_accumulation_steps": 1,
         "model_bn_span": 32, "opt_name": "lars", "lars_opt_base_learning_rate": 1, "lars_opt_end_learning_rate": 0.001,
-        "lars_opt_learning_rate_warmup_epochs": 2, "opt_learning_rate_warmup_steps": 38,
-        "lars_opt_learning_rate_decay_steps": 187, "lars_opt_learning_rate_decay_poly_power": 2,
+        "lars_opt_learning_rate_warmup_epochs": 1, "opt_learning_rate_warmup_steps": 19,
+        "lars_opt_learning_rate_decay_steps": 94, "lars_opt_learning_rate_decay_poly_power": 2,
         "lars_opt_weight_decay": 5e-4, "lars_opt_momentum": 0.9, "lars_epsilon": 1e-9,
         "lars_opt_trust_coefficient": 0.01, "label_smoothing": 0.1,
     }),
@@ -183,15 +183,15 @@ def test_accumulation_is_logged_and_leaves_the_rest_as_it_is(tmp_path: Path) -> 
 
 def test_what_is_logged_follows_the_recipes_keys(tmp_path: Path) -> None:
     changes: dict[str, dict[str, Any]] = {
-        "batch.global_size=96": {"global_batch_size": 96, "model_bn_span": 48, "opt_learning_rate_warmup_steps": 26,
-                                 "lars_opt_learning_rate_decay_steps": 124},
+        "batch.global_size=96": {"global_batch_size": 96, "model_bn_span": 48, "opt_learning_rate_warmup_steps": 13,
+                                 "lars_opt_learning_rate_decay_steps": 62},
         "optimizer.momentum=0.7": {"lars_opt_momentum": 0.7},
         "optimizer.weight_decay=3e-3": {"lars_opt_weight_decay": 3e-3},
         "optimizer.epsilon=1e-4": {"lars_epsilon": 1e-4},
         "optimizer.trust_coefficient=0.02": {"lars_opt_trust_coefficient": 0.02},
         "loss.label_smoothing=0.25": {"label_smoothing": 0.25},
         "schedule.warmup_epochs=3": {"lars_opt_learning_rate_warmup_epochs": 3, "opt_learning_rate_warmup_steps": 57,
-                                     "lars_opt_learning_rate_decay_steps": 168},
+                                     "lars_opt_learning_rate_decay_steps": 56},
         "schedule.decay.power=3": {"lars_opt_learning_rate_decay_poly_power": 3},
     }  # fmt: skip
     for number, (override, change) in enumerate(changes.items()):

@@ -49,10 +49,17 @@ class Remembered(Blank):
         super().begin_epoch(epoch)
 
 
+SHORT = [
+    "run.epochs=4", "run.log_every_steps=5", "run.eval_every_epochs=2", "run.eval_first_epoch=2",
+    "data.eval_samples=100",
+]  # fmt: skip
+"""Two blocks of two epochs."""
+
+
 def _run(
     blank: Blank, log: RememberingLog, overrides: list[str], tops: list[float], **changes: Any
 ) -> tuple[Result, RunPlan]:  # fmt: skip
-    recipe = load_recipe("digits", ["run.epochs=4", "run.log_every_steps=5", "data.eval_samples=100", *overrides])
+    recipe = load_recipe("digits", [*SHORT, *overrides])
     return dry_train(recipe, 1, tops, log=log, blank=blank, metrics=NullMetrics(), **changes)
 
 
@@ -219,7 +226,7 @@ class Rows(NullMetrics):
 
 def test_a_run_that_stops_has_reported_every_step_that_it_took() -> None:
     log, rows = RememberingLog(), Rows()
-    recipe = load_recipe("digits", ["run.epochs=4", "run.log_every_steps=5", "data.eval_samples=100"])
+    recipe = load_recipe("digits", SHORT)
     with pytest.raises(RunStopped):
         dry_train(recipe, 1, [0.5], log=log, blank=Remembered(log), metrics=rows, stop_from=7)
     assert rows.steps == [4, 9], "told to stop in step 7, seen and stopped after step 9"

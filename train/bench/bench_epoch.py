@@ -37,6 +37,8 @@ __all__ = ["measure"]
 
 _STEPS = 400
 _RECIPE = "digits"
+_SIDE = "32"
+"""Side of an image, px."""
 
 
 def measure(options: argparse.Namespace) -> Report:
@@ -65,7 +67,8 @@ def measure(options: argparse.Namespace) -> Report:
 
 
 def _overrides(options: argparse.Namespace) -> list[str]:
-    return [f"run.epochs={options.epochs}", "run.eval_every_epochs=2"]
+    evaluations = ("run.eval_every_epochs=2", "run.eval_first_epoch=2")
+    return [f"model.image_size={_SIDE}", f"run.epochs={options.epochs}", *evaluations]
 
 
 def _ours(options: argparse.Namespace, output: Path) -> Mapping[str, float]:
@@ -75,7 +78,7 @@ def _ours(options: argparse.Namespace, output: Path) -> Mapping[str, float]:
 
 
 def _textbook(options: argparse.Namespace, data: Path, output: Path) -> Mapping[str, float]:
-    shape = ["--image-size", "32", "--batch-size", "32", "--epochs", str(options.epochs), "--eval-every", "2"]
+    shape = ["--image-size", _SIDE, "--batch-size", "32", "--epochs", str(options.epochs), "--eval-every", "2"]
     run_ranks(command_of(Program.EPOCH_TEXTBOOK, str(data), *shape, "--output", str(output)))
     return _read(output)
 

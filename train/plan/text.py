@@ -70,6 +70,7 @@ def _head(document: Mapping[str, Any]) -> list[str]:
         document["card"]["purpose"],
         f"source     {document['card']['source']}",
         f"expected   {document['card']['expected']}",
+        *([f"gains      {gains}"] if (gains := document["card"]["gains"]) else []),
         f"ranks      {document['world_size']:,} = {document['num_nodes']:,} nodes x {document['ranks_per_node']}",
         f"batch      {document['global_batch_size']:,} = {document['world_size']:,} ranks"
         f" x {document['per_rank_batch_size']} images x {document['accumulation_steps']} micro-batches",
@@ -125,7 +126,7 @@ def _shard(name: str, shard: Mapping[str, int]) -> str:
 def _network(document: Mapping[str, Any]) -> list[str]:
     lines = [
         f"{document['parameters']:,} parameters in {document['tensors']} tensors,"
-        f" {document['forward_macs_per_image'] / 1e9:.2f} G multiply-adds an image in forward",
+        f" {document['forward_macs_per_image'] / 1e9:.3g} G multiply-adds an image in forward",
         f"gradients {_megabytes(document['gradient_bytes']).strip()} in {len(document['buckets'])} allreduces a step:",
     ]
     lines += [

@@ -60,7 +60,7 @@ def test_a_run_is_followed_to_its_end_and_decides_the_exit_status(tmp_path: Path
     assert waits == [0.5, 0.5]
     lines = shown.getvalue().splitlines()
     assert lines[0] == "digits: starting, no step reported yet"
-    assert "epoch 2.99 of at most 12" in lines[2]
+    assert "epoch 2.99 of at most 6" in lines[2]
     assert "waiting for input 8.0%, exposed communication 21.0%" in lines[3]
     assert lines[-1] == "ended: success"
     words = "failed: rank 1 broke; from step 0, kept step 19, went on by itself without b"

@@ -104,7 +104,7 @@ def test_a_bar_has_twenty_places(share: float, full: int) -> None:
 
 
 def test_a_step_line_counts_from_one_and_unknown_shares_are_called_so() -> None:
-    recipe = load_recipe("digits")
+    recipe = load_recipe("digits", ["run.epochs=12"])
     row = {"step": 149, "images_per_s": 1234.6, "loss": 0.123456, "lr": float("nan"), "time": 90.0}
     lines = [text for text, _ in watching.describe_progress(recipe, 300, {"interval": row}, now=95.4)]
     assert lines[0] == (
