@@ -19,7 +19,7 @@ from configs.load import ROOT
 from tests.train.bench import quick as quick_bench
 from train.bench.__main__ import _parse, main
 from train.bench.bench_options import BENCHES, BenchEntry
-from train.bench.machine_use import MachineUseMeter, _processor_times
+from train.bench.machine_use import MachineUse, MachineUseMeter, _processor_times, _Times
 from train.bench.measure import (
     CANNOT_TELL,
     CONFIDENCE,
@@ -110,21 +110,30 @@ def test_processor_time_is_that_of_the_usable_cores_without_interrupts() -> None
     assert list(_processor_times(stat, {0})) == pytest.approx([123 * tick_s, 40 * tick_s])
 
 
-def test_work_of_another_process_is_noticed_and_that_of_this_one_is_its_own() -> None:
+def test_other_work_is_what_the_processors_did_without_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([_Times(100.0, 5.0, 10.0, 1000.0), _Times(112.0, 6.0, 13.0, 1010.0)])
+    monkeypatch.setattr("train.bench.machine_use._read_times", lambda: next(times))
+    use = MachineUseMeter().read()
+    assert [use.own_cores, use.other_cores, use.stolen_cores] == pytest.approx([0.3, 0.9, 0.1])
+
+
+def test_work_of_this_process_and_of_those_that_it_started_is_its_own() -> None:
     meter = MachineUseMeter()
-    end, values = time.process_time() + 0.2, 0
-    while time.process_time() < end:
-        values += 1
+    work = "import time\nwhile time.process_time() < 0.1: pass"
+    begin = time.monotonic()
+    subprocess.run([sys.executable, "-S", "-c", work], check=True)
     use = meter.read()
-    assert use.own_cores > 0.1
-    assert use.note is None or "other work took" in use.note
-    busy = replace(use, cores=2, own_cores=1.24, other_cores=0.66, stolen_cores=0.0, load_before=2.0)
-    assert busy.note is not None
-    assert busy.note.startswith("this machine was busy: other work took 0.7 of 2 cores")
-    report = make_report(summarize("ours", [{"step_ms": 1.0}]), ["a"]).with_use(busy)
-    assert report.notes == ("a", busy.note)
+    assert use.own_cores * (time.monotonic() - begin) > 0.09
+
+
+def test_a_busy_machine_is_a_note_and_a_field_of_every_row() -> None:
+    use = MachineUse(cores=2, own_cores=1.24, other_cores=0.66, stolen_cores=0.0, load_before=2.0)
+    assert use.note is not None
+    assert use.note.startswith("this machine was busy: other work took 0.7 of 2 cores")
+    report = make_report(summarize("ours", [{"step_ms": 1.0}]), ["a"]).with_use(use)
+    assert report.notes == ("a", use.note)
     assert [row.other_cores for row in report.rows] == [0.66]
-    assert replace(report, notes=()).with_use(replace(busy, other_cores=0.05)).notes == ()
+    assert replace(report, notes=()).with_use(replace(use, other_cores=0.05)).notes == ()
 
 
 @pytest.mark.parametrize("name", [name for name in BENCHES if name != "gpu"])
