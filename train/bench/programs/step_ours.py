@@ -6,14 +6,20 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median
 from typing import Any
 
 from train.bench.bench_rank import HYPER, BenchRank, open_rank, peak_operations_per_s, steps_of
+from train.bench.measure import turns
 from train.bench.samples import write_samples
 from train.engine.protocol import Array
 from train.warmup import warm_up
 
 __all__ = ["main"]
+
+_EVALUATIONS = 3
+"""Batches that each way of an evaluation takes for one sample."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,20 +68,17 @@ def _step_sample(rank: BenchRank, steps: Callable[[int], Array]) -> dict[str, fl
 def _evaluation_sample(rank: BenchRank) -> dict[str, float]:
     """Return the milliseconds of folding batch norm, once an evaluation, and of a batch with and without folding."""
     network: Any = rank.parts.model.network
-    images = rank.batch.images
     fold_s = rank.time_s(network.inference)
-    folded = network.inference()
-    sample = {"fold_ms": 1e3 * fold_s, "evaluation_ms": 1e3 * _second_s(rank, lambda: folded(images))}
+    ways = {"evaluation_ms": network.inference()}
     # MXNet's engine also has the network with its batch norms, to export it.
     if unfolded := getattr(network, "_exported", None):
-        sample["unfolded_evaluation_ms"] = 1e3 * _second_s(rank, lambda: unfolded(images))
-    return sample
-
-
-def _second_s(rank: BenchRank, action: Callable[[], object]) -> float:
-    """Return the seconds of an action that was done once before, because the first time allocates memory."""
-    rank.time_s(action)
-    return rank.time_s(action)
+        ways["unfolded_evaluation_ms"] = unfolded
+    taken_ms: dict[str, list[float]] = {name: [] for name in ways}
+    for number, name in turns(list(ways), 1 + _EVALUATIONS):
+        seconds = rank.time_s(partial(ways[name], rank.batch.images))
+        if number:  # The first time allocates memory.
+            taken_ms[name].append(1e3 * seconds)
+    return {"fold_ms": 1e3 * fold_s, **{name: median(values) for name, values in taken_ms.items()}}
 
 
 if __name__ == "__main__":
