@@ -170,14 +170,30 @@ class Cluster(Section):
         if kind == "none" and self.world_size > 1:
             allowed = f"for one rank, not {self.world_size}"
             raise ConfigError("communication.kind", kind, allowed, "set cluster.ranks_per_node=1")
-        if kind == "devices" and self.num_nodes > 1:
+        if kind in ("devices", "shared_memory") and self.num_nodes > 1:
             raise ConfigError("communication.kind", kind, "one machine", "set cluster.num_nodes=1, or kind: horovod")
         if kind == "parameter_server_async" and self.engine.precision == "float16":
             raise ConfigError("communication.kind", kind, "float32 only", "set cluster.engine.precision=float32")
         link = communication.link_bytes_per_s
+        if kind == "shared_memory":
+            self._require_possible_shared_memory()
         if link is not None and (self.launcher != "local" or self.device == "gpu"):
             allowed = "null, except for CPU ranks of launcher local"
             raise ConfigError("communication.link_bytes_per_s", link, allowed, "set launcher: local, or leave it out")
+
+    def _require_possible_shared_memory(self) -> None:
+        communication = self.communication
+        if self.device == "gpu":
+            allowed = "for CPU ranks: the gradients of GPUs are not in the machine's memory"
+            raise ConfigError("communication.kind", communication.kind, allowed, "leave the key out")
+        if self.engine.precision != "float32":
+            allowed = "float32 only"
+            raise ConfigError("communication.kind", communication.kind, allowed, "set cluster.engine.precision=float32")
+        if communication.allreduce != "flat":
+            raise ConfigError("communication.allreduce", communication.allreduce, "flat with shared_memory")
+        if communication.link_bytes_per_s is not None:
+            allowed = "null with shared_memory, which sends nothing over the loopback"
+            raise ConfigError("communication.link_bytes_per_s", communication.link_bytes_per_s, allowed)
 
     @property
     def world_size(self) -> int:

@@ -63,6 +63,9 @@ COMMUNICATORS: Mapping[str, CommunicatorEntry] = {
     "torch_distributed": CommunicatorEntry(
         "train.comm.torch_communicator", ("torch", "timed"), "launch.start.store", ("local", "mpirun", "srun")
     ),
+    "shared_memory": CommunicatorEntry(
+        "train.comm.shared_memory", ("mxnet", "torch", "timed"), "launch.start.named_meeting"
+    ),
     "parameter_server": CommunicatorEntry("train.comm.parameter_servers", ("mxnet",), launchers=("local",)),
     "parameter_server_async": CommunicatorEntry("train.comm.parameter_servers", ("mxnet",), launchers=("local",)),
     "devices": CommunicatorEntry("train.comm.devices", ("mxnet",), launchers=("local",)),

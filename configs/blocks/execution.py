@@ -106,7 +106,8 @@ class EngineSettings(Section):
 class Communication(Section):
     """How ranks sum their gradients, and in which portions.
 
-    ``horovod`` and ``torch_distributed`` are an allreduce by ``backend``. ``parameter_server`` is MXNet's
+    ``horovod`` and ``torch_distributed`` are an allreduce by ``backend``. ``shared_memory`` is one between CPU ranks of
+    one machine, in memory that all of them map. ``parameter_server`` is MXNet's
     ``dist_sync``, with ``servers`` processes beside the ranks; ``parameter_server_async`` is its ``dist_async``.
     ``devices`` makes every rank a device of one process. ``none`` is for a single rank. All kinds but the asynchronous
     one take the same steps.
@@ -114,10 +115,10 @@ class Communication(Section):
 
     kind: CommunicatorKind = Field(
         "horovod",
-        description="What sums the gradients: an allreduce (horovod under MXNet, torch_distributed under PyTorch), "
-        "server processes, the devices of one process, or nothing (none, for a single rank). If the file does not say, "
-        "it is the allreduce of the engine. Only an allreduce and none work under a launcher other than local; "
-        "horovodrun starts no torch_distributed.",
+        description="What sums the gradients: an allreduce (horovod under MXNet, torch_distributed under PyTorch), the "
+        "CPU ranks of one machine themselves in memory that they share (shared_memory), server processes, the devices "
+        "of one process, or nothing (none, for a single rank). If the file does not say, it is the allreduce of the "
+        "engine. Servers and devices need launcher local; horovodrun starts no torch_distributed.",
     )
     servers: int = Field(
         1,
@@ -176,6 +177,11 @@ class Communication(Section):
     def is_synchronous(self) -> bool:
         """Whether all ranks are at the same step with the same weights."""
         return self.kind != "parameter_server_async"
+
+    @property
+    def carrier(self) -> str:
+        """What carries the sums: the library of an allreduce that has a choice of them, otherwise the kind itself."""
+        return self.backend if self.kind in ("horovod", "torch_distributed") else self.kind
 
     @property
     def needs_local_launcher(self) -> bool:

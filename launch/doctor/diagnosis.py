@@ -144,10 +144,8 @@ def _allreduce(report: ProbeReport) -> CheckResult:
 
 def _bandwidth(cluster: Cluster, size_bytes: int, slowest_bytes_per_s: float) -> CheckResult:
     """Compare the slowest rank's bandwidth in an allreduce with the cluster file."""
-    communication = cluster.communication
-    by = communication.kind if communication.needs_local_launcher else communication.backend
     rate = f"{slowest_bytes_per_s / 1e9:.2f} GB/s on the bus"
-    words = f"{size_bytes >> 20} MiB over {cluster.world_size} ranks by {by}: {rate}"
+    words = f"{size_bytes >> 20} MiB over {cluster.world_size} ranks by {cluster.communication.carrier}: {rate}"
     expected = _expected_bytes_per_s(cluster)
     if expected and slowest_bytes_per_s < _SLOW_SHARE * expected:
         words = f"{words}, the cluster file has {expected / 1e9:.0f} GB/s"

@@ -52,6 +52,7 @@ def test_each_communicator_sums_for_these_engines_and_starts_with_these_launcher
         "torch_distributed": (
             "train.comm.torch_communicator", ("torch", "timed"), f"{start}.store", ("local", "mpirun", "srun")
         ),
+        "shared_memory": ("train.comm.shared_memory", ("mxnet", "torch", "timed"), f"{start}.named_meeting", every),
         "parameter_server": ("train.comm.parameter_servers", ("mxnet",), f"{start}.meetings", local),
         "parameter_server_async": ("train.comm.parameter_servers", ("mxnet",), f"{start}.meetings", local),
         "devices": ("train.comm.devices", ("mxnet",), f"{start}.meetings", local),

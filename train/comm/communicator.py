@@ -17,13 +17,20 @@ from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
 __all__ = [
-    "Communicator", "Connect", "SingleProcess", "WorldMismatch", "bring_up", "connect", "connector", "first_collective",
-    "libraries_of",
+    "Communicator", "Connect", "NotMet", "SingleProcess", "WorldMismatch", "bring_up", "connect", "connector",
+    "first_collective", "libraries_of",
 ]  # fmt: skip
 
 
 class WorldMismatch(RuntimeError):
     """The communication library sees another rank or world size than the launcher made."""
+
+
+class NotMet(RuntimeError):
+    """The other ranks did not come to the meeting in time; this error is never the first cause."""
+
+    def __init__(self, timeout_s: int) -> None:
+        super().__init__(f"the ranks did not meet within {timeout_s} s (communication.timeout_s)")
 
 
 class Communicator(Protocol):

@@ -18,25 +18,18 @@ from typing import Any
 
 from configs.errors import UserError
 from configs.schema import Communication
-from train.comm.communicator import Communicator, Connect, SingleProcess, WorldMismatch, first_collective
+from train.comm.communicator import Communicator, Connect, NotMet, SingleProcess, WorldMismatch, first_collective
 from train.comm.interfaces import ipv4_addresses
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
-__all__ = ["LIBRARIES", "NotMet", "TorchCommunicator", "connect", "torch_features"]
+__all__ = ["LIBRARIES", "TorchCommunicator", "connect", "torch_features"]
 
 _FOR_EVER = timedelta(days=365)
 """Time limit of a sum, because the watchdog ends a rank that waits for too long, and can say for whom it waits."""
 
 _TRY_S, _PAUSE_S = 3.0, 0.05
 """Time for one address to answer, and between two rounds over the addresses."""
-
-
-class NotMet(RuntimeError):
-    """The other ranks did not come to the meeting in time; this error is never the first cause."""
-
-    def __init__(self, timeout_s: int) -> None:
-        super().__init__(f"the ranks did not meet within {timeout_s} s (communication.timeout_s)")
 
 
 def torch_features() -> dict[str, bool]:

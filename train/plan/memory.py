@@ -167,7 +167,7 @@ def estimate_memory(
         activations_bytes=plan.per_rank_batch_size * live * width,
         evaluation_bytes=folded + plan.per_rank_batch_size * _PLANNING_LOSS * inference_elements(network) * width,
         input_bytes=buffers.queued_bytes + buffers.decoder_bytes,
-        communication_bytes=_communication_bytes(cluster),
+        communication_bytes=_communication_bytes(cluster, own),
         workspace_bytes=_WORKSPACE_BYTES if on_gpu else 0,
         libraries_bytes=_CUDA_BYTES if on_gpu else 0,
     )
@@ -223,8 +223,11 @@ def _is_kept(layer: Layer) -> bool:
     return layer.kind not in ("bn", "add")
 
 
-def _communication_bytes(cluster: Cluster) -> int:
+def _communication_bytes(cluster: Cluster, gradients_bytes: int) -> int:
     communication, variables = cluster.communication, cluster.environment
+    if cluster.world_size > 1 and communication.kind == "shared_memory":
+        # The shares of the others' shards, and the sum of the own shard; with two ranks the sum overwrites a share.
+        return gradients_bytes if cluster.world_size > 2 else gradients_bytes // 2  # noqa: PLR2004
     if cluster.world_size == 1 or communication.kind != "horovod":
         return 0
     fusion = communication.bucket_bytes

@@ -90,7 +90,7 @@ cluster = load_cluster("laptop", kind)
 sys.exit(run_ranks_here(cluster, read_identity(os.environ), Ledger(), main))
 """
 CONTENTS = [[b"first", b"a longer second"], [b"", b"\0\xff only one"], [b"", b""], [bytes(range(256)) * 9, b"x"]]
-SYNCHRONOUS = ("horovod", "parameter_server", "devices")
+SYNCHRONOUS = ("horovod", "shared_memory", "parameter_server", "devices")
 SHRUNK = [
     "data={name: none, source: synthetic, train_samples: 256, eval_samples: 64, crop: {kind: none}}",
     "model.image_size=8", "batch.global_size=32",

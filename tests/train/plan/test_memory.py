@@ -123,6 +123,10 @@ def test_the_buffers_of_nccl_follow_from_its_variables() -> None:
     assert over_mpi["communication_bytes"] == fusion
     assert _memory("digits", "laptop", "cluster.communication.bucket_bytes=1000000")["communication_bytes"] == 1_000_000
     assert _memory("digits", "laptop", "cluster.ranks_per_node=1")["communication_bytes"] == 0
+    for ranks, share in ((1, 0), (2, 0.5), (4, 1)):
+        sets = "cluster.communication.kind=shared_memory", f"cluster.ranks_per_node={ranks}"
+        memory = _memory("digits", "laptop", *sets)
+        assert memory["communication_bytes"] == int(share * memory["gradients_bytes"])
 
 
 def test_inference_holds_a_layer_with_its_inputs_and_what_later_layers_read() -> None:

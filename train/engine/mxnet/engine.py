@@ -27,7 +27,7 @@ from train.rank.identity import Identity
 
 __all__ = ["FUSED", "MxnetEngine"]
 
-_COMMUNICATION = "horovod_"
+_COMMUNICATION = ("horovod_", "shared_memory_")
 _HOUSEKEEPING = ("DeleteVariable",)
 
 _FEATURES = ("CUDA", "CUDNN", "NCCL", "ONEDNN", "MKLDNN")

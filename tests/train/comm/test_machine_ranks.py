@@ -1,0 +1,85 @@
+"""Ranks of one machine meet: sockets between each two of them, and one memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from train.comm.communicator import NotMet, WorldMismatch
+from train.comm.machine_ranks import PeerLost, meet
+from train.rank.identity import Identity
+
+
+def _identity(rank: int, world_size: int) -> Identity:
+    return Identity(rank, world_size, rank, world_size, "local", "host")
+
+
+@pytest.fixture
+def meeting() -> dict[str, str]:
+    return {"RANK_MEETING": f"test-{secrets.token_hex(8)}"}
+
+
+def test_each_two_ranks_get_a_socket_and_all_the_same_memory(meeting: dict[str, str]) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        met = list(pool.map(lambda rank: meet(_identity(rank, 4), meeting, 20), reversed(range(4))))[::-1]
+    assert len({os.fstat(each.memory).st_ino for each in met}) == 1
+    for rank, own in enumerate(met):
+        assert set(own.peers) == {0, 1, 2, 3} - {rank}
+        for other, connection in own.peers.items():
+            connection.sendall(bytes([rank, other]))
+    for rank, own in enumerate(met):
+        assert {other: tuple(each.recv(2)) for other, each in own.peers.items()} == {
+            other: (other, rank) for other in own.peers
+        }
+        for each in own.peers.values():
+            each.close()
+        os.close(own.memory)
+    assert meeting["RANK_MEETING"] not in Path("/proc/net/unix").read_text(encoding="ascii")
+
+
+def test_ranks_that_wait_in_vain_say_for_how_long(meeting: dict[str, str]) -> None:
+    for rank in range(2):
+        with pytest.raises(NotMet, match=r"did not meet within 0 s \(communication.timeout_s\)"):
+            meet(_identity(rank, 2), meeting, 0)
+
+
+@pytest.mark.parametrize("guest", [_identity(2, 3), _identity(0, 2)], ids=["other world", "other rank 0"])
+def test_a_rank_of_another_world_is_refused(meeting: dict[str, str], guest: Identity) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(meet, each, meeting, 1) for each in (_identity(0, 2), guest)]
+        errors = [each.exception(10) for each in both]
+    assert any(isinstance(error, WorldMismatch) for error in errors)
+    words = " ".join(map(str, errors))
+    assert re.search("rank 2 of 3 came to the meeting|another process is rank 0, too", words), words
+
+
+def test_a_rank_that_ends_during_the_meeting_is_no_first_cause(meeting: dict[str, str]) -> None:
+    with ThreadPoolExecutor(1) as pool, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0" + meeting["RANK_MEETING"])
+        listener.listen(1)
+        waiting = pool.submit(meet, _identity(1, 2), meeting, 10)
+        listener.accept()[0].close()
+        with pytest.raises(PeerLost, match="rank 0 has ended"):
+            waiting.result(10)
+
+
+def test_without_a_launcher_nobody_says_where_to_meet() -> None:
+    with pytest.raises(WorldMismatch, match="no RANK_MEETING says where the ranks meet"):
+        meet(_identity(0, 2), {}, 1)
+
+
+def test_processes_of_another_user_are_not_let_in(meeting: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    # The kernel says whose processes are at both ends: this test's own, who is now another user than it believes.
+    own = os.geteuid()
+    monkeypatch.setattr("os.geteuid", lambda: own + 1)
+    with ThreadPoolExecutor(2) as pool:
+        host, guest = (pool.submit(meet, _identity(rank, 2), meeting, 1) for rank in (0, 1))
+        assert isinstance(host.exception(10), NotMet)
+        with pytest.raises(WorldMismatch, match="a process of another user waits"):
+            guest.result(10)

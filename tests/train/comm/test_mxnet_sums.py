@@ -1,0 +1,57 @@
+"""Sums as operators of MXNet's engine: readers wait for them, and their errors reach whoever reads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from train.comm.machine_ranks import PeerLost
+from train.comm.mxnet_sums import Queue
+from train.comm.sum_thread import Done
+from train.rank.failure import is_second_hand
+
+
+def test_readers_wait_for_a_sum_that_another_thread_ends() -> None:
+    queue, begun, may_end = Queue(), threading.Event(), threading.Event()
+
+    def begin(arrays: Sequence[np.ndarray], done: Done) -> None:
+        def end() -> None:
+            begun.set()
+            assert may_end.wait(20)
+            for array in arrays:
+                np.multiply(array, 3, out=array)
+            done(None)
+
+        threading.Thread(target=end).start()
+
+    made = mx.nd.ones((50, 20))
+    arrays = [mx.nd.dot(made, made.T), mx.nd.ones((7,))]
+    for _ in range(2):
+        queue.start("bucket", arrays, -1, begin)
+    after = arrays[0] + 1
+    assert begun.wait(20)
+    may_end.set()
+    queue.complete()
+    assert set(after.asnumpy().flat) == {9 * 20 + 1}
+    queue.divide(arrays, 2)
+    assert set(arrays[1].asnumpy()) == {4.5}
+
+
+def test_an_error_of_a_sum_is_raised_where_the_arrays_are_read() -> None:
+    def fail(error: Exception, _arrays: Sequence[np.ndarray], done: Done) -> None:
+        done(error)
+
+    def raise_at_once(_arrays: Sequence[np.ndarray], _done: Done) -> None:
+        raise PeerLost("rank 2")
+
+    for begin in (partial(fail, PeerLost("rank 2")), raise_at_once):
+        array = mx.nd.ones((3,))
+        Queue().start("bucket", [array], 0, begin)
+        with pytest.raises(mx.base.MXNetError, match="Connection closed by peer: rank 2 has ended") as caught:
+            (array + 1).asnumpy()
+        assert is_second_hand(caught.value)

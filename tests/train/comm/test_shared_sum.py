@@ -1,0 +1,73 @@
+"""Shards of a bucket, and the passes of several ranks over the memory that they share."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import train.comm.shared_sum
+from train.comm.shared_sum import SharedMemory, create_memory, shard_bounds
+
+
+@given(st.integers(1, 10**8), st.integers(2, 64))
+def test_shards_cover_a_bucket_begin_at_cache_lines_and_differ_by_one_line_at_most(size: int, world_size: int) -> None:
+    bounds = shard_bounds(size, world_size)
+    assert (bounds[0], bounds[-1], len(bounds)) == (0, size, world_size + 1)
+    assert all(bound % 16 == 0 for bound in bounds[:-1] if bound < size)
+    lengths = [end - begin for begin, end in pairwise(bounds)]
+    assert min(lengths) >= 0
+    assert max(lengths) - min(lengths) < 32
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_all_ranks_hold_the_sum_in_the_order_of_the_ranks_step_after_step(
+    world_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train.comm.shared_sum, "_CHUNK", 40)
+    sizes, random = [1, 300, 7, 64, 0, 129], np.random.default_rng(1)
+    file = create_memory()
+    memories = [SharedMemory(file, rank, world_size) for rank in range(world_size)]
+    for _ in range(2):  # the second bucket must not touch the first one
+        buckets = [memory.bucket(sizes) for memory in memories]
+        for _ in range(2):
+            own = [[random.standard_normal(size, np.float32) for size in sizes] for _ in range(world_size)]
+            expected = [arrays[0].copy() for arrays in zip(*own, strict=True)]
+            for arrays in own[1:]:
+                for total, array in zip(expected, arrays, strict=True):
+                    np.add(total, array, out=total)
+            for verb in ("give", "add", "take"):
+                for bucket, arrays in zip(buckets, own, strict=True):
+                    getattr(bucket, verb)(arrays)
+            for arrays in own:
+                for array, total in zip(arrays, expected, strict=True):
+                    np.testing.assert_array_equal(array, total)
+    os.close(file)
+
+
+def test_a_slow_rank_may_take_while_another_one_gives_again() -> None:
+    file = create_memory()
+    buckets = [SharedMemory(file, rank, 3).bucket([96]) for rank in range(3)]
+    own = [[np.full(96, 10.0**rank, np.float32)] for rank in range(3)]
+    for verb in ("give", "add"):
+        for bucket, arrays in zip(buckets, own, strict=True):
+            getattr(bucket, verb)(arrays)
+    for bucket, arrays in zip(buckets[:2], own, strict=False):
+        bucket.take(arrays)
+        bucket.give([np.full(96, 7.0, np.float32)])
+    buckets[2].take(own[2])
+    assert [set(arrays[0]) for arrays in own] == [{111.0}] * 3
+    os.close(file)
+
+
+def test_the_memory_has_no_name_and_takes_no_room_before_it_is_used() -> None:
+    file = create_memory()
+    SharedMemory(file, 0, 2).bucket([1000])
+    assert str(Path(f"/proc/self/fd/{file}").readlink()) == "/memfd:gradients (deleted)"
+    assert os.fstat(file).st_blocks == 0
+    os.close(file)

@@ -1,0 +1,118 @@
+"""Threads of several ranks, here in one process, that sum and exchange over real sockets and shared memory."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from train.comm.machine_ranks import PeerLost
+from train.comm.shared_sum import SharedBucket, SharedMemory, create_memory
+from train.comm.sum_thread import SumThread
+from train.rank.failure import is_second_hand
+
+
+class Rank:
+    """One rank: its thread, its sockets, and two buckets of 1,000 and 50 numbers."""
+
+    def __init__(self, rank: int, world_size: int, file: int) -> None:
+        self.rank, self.sockets = rank, dict[int, socket.socket]()
+        memory = SharedMemory(file, rank, world_size)
+        self.buckets: list[SharedBucket] = [memory.bucket([900, 100]), memory.bucket([50])]
+
+    def start(self) -> None:
+        self.thread = SumThread(self.sockets)
+
+    def sum(self, number: int, value: float) -> Future[Any]:
+        """Return the arrays, when they are summed."""
+        arrays = [np.full(size, value, np.float32) for size in ((900, 100), (50,))[number]]
+        result: Future[Any] = Future()
+
+        def done(error: Exception | None) -> None:
+            if error:
+                result.set_exception(error)
+            else:
+                result.set_result({each for array in arrays for each in array.tolist()})
+
+        self.thread.sum(number, self.buckets[number], arrays, done)
+        return result
+
+    def leave(self) -> None:
+        """End the rank, as the kernel sees it."""
+        self.thread._end()
+        for each in self.sockets.values():
+            each.close()
+
+
+@pytest.fixture
+def ranks() -> Iterator[list[Rank]]:
+    file = create_memory()
+    ranks = [Rank(rank, 3, file) for rank in range(3)]
+    for left, right in combinations(ranks, 2):
+        left.sockets[right.rank], right.sockets[left.rank] = socket.socketpair()
+    for rank in ranks:
+        rank.start()
+    yield ranks
+    for rank in ranks:
+        rank.leave()
+    os.close(file)
+
+
+def test_buckets_are_summed_in_whatever_order_they_become_ready(ranks: list[Rank]) -> None:
+    for step in range(3):
+        waiting = [ranks[0].sum(0, 1 + step), ranks[0].sum(1, 5), ranks[1].sum(1, 50), ranks[1].sum(0, 10)]
+        assert not any(each.done() for each in waiting)
+        waiting += [ranks[2].sum(0, 100), ranks[2].sum(1, 500)]
+        totals = [each.result(10) for each in waiting]
+        assert totals == [{111.0 + step}, {555.0}, {555.0}, {111.0 + step}, {111.0 + step}, {555.0}]
+
+
+def test_contents_larger_than_a_socket_takes_at_once_reach_every_rank(ranks: list[Rank]) -> None:
+    contents = [b"", bytes(range(256)) * 20_000, b"x" * 3_000_000]
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(2):
+            got = list(pool.map(lambda rank: rank.thread.exchange("all", contents[rank.rank]), ranks))
+    for rank, others in enumerate(got):
+        assert others == {number: contents[number] for number in range(3) if number != rank}
+
+
+def test_a_rank_that_has_ended_is_named_at_once_to_all_who_wait_for_it(ranks: list[Rank]) -> None:
+    waiting = [ranks[0].sum(0, 1), ranks[2].sum(1, 1)]
+    ranks[1].leave()
+    for each in (*waiting, ranks[2].sum(0, 1)):
+        with pytest.raises(PeerLost, match="rank 1 has ended") as caught:
+            each.result(10)
+        assert is_second_hand(caught.value)
+    with pytest.raises(PeerLost, match="rank 1 has ended"):
+        ranks[0].thread.exchange("late", b"")
+
+
+def test_what_a_rank_said_before_it_ended_still_counts(ranks: list[Rank]) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        first, second = (pool.submit(ranks[rank].thread.exchange, "over", b"bye") for rank in (0, 1))
+        pool.submit(ranks[2].thread.exchange, "over", b"bye").result(10)
+        ranks[2].leave()
+        assert first.result(10) == {1: b"bye", 2: b"bye"}
+        assert second.result(10) == {0: b"bye", 2: b"bye"}
+
+
+def test_ranks_that_exchange_different_things_are_told(ranks: list[Rank]) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        names = ["weights", "weights", "losses"]
+        waiting = [pool.submit(rank.thread.exchange, name, b"") for rank, name in zip(ranks, names, strict=True)]
+        for each in waiting:
+            assert "exchange different things" in str(each.exception(10))
+
+
+def test_an_error_in_the_thread_reaches_whoever_waits(ranks: list[Rank]) -> None:
+    waiting = ranks[0].sum(0, 1)
+    again = ranks[0].sum(0, 1)
+    with pytest.raises(AssertionError, match="bucket 0 is on its way"):
+        waiting.result(10)
+    assert not again.done()

@@ -1,0 +1,118 @@
+"""Sums in shared memory as operators of MXNet's engine, as Horovod's sums are.
+
+The engine starts a sum when its arrays are computed, and whatever reads them waits for it. The operator is
+asynchronous: in one of the engine's threads for prioritised work, `Queue` only hands the memory of the arrays on; the
+thread that sums tells the engine later that the operator is complete.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+from mxnet.base import _LIB, check_call
+
+from train.comm.sum_thread import Done
+
+__all__ = ["Queue"]
+
+_PRIORITISED = 3
+"""MXNet's ``FnProperty::kCPUPrioritized``: not behind the operators that compute, as for Horovod's sums."""
+
+
+class _Context(ctypes.Structure):
+    """MXNet's ``Context``."""
+
+    _fields_ = (("device_type", ctypes.c_int), ("device_id", ctypes.c_int))
+
+
+class _OnComplete(ctypes.Structure):
+    """MXNet's ``CallbackOnComplete``, which lies on the engine's stack while the operator is started."""
+
+    _fields_ = (("function", ctypes.c_void_p), ("engine", ctypes.c_void_p), ("operator", ctypes.c_void_p))
+
+
+_Run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_OnComplete), ctypes.c_void_p)
+_Complete = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class Queue:
+    """See `train.comm.shared_memory.ArrayQueue`."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[list[Any], bytes, Callable[[Sequence[np.ndarray], Done], None]]] = {}
+        self._numbers = count(1)
+        self._callback = _Run(self._run)  # which must live as long as the engine may call it
+
+    def start(
+        self, name: str, arrays: Sequence[Any], priority: int, begin: Callable[[Sequence[np.ndarray], Done], None]
+    ) -> None:
+        """Push an operator that writes the arrays."""
+        number, title, context = next(self._numbers), f"shared_memory_{name}".encode(), arrays[0].context
+        self._waiting[number] = list(arrays), title, begin
+        check_call(
+            _LIB.MXEnginePushAsyncND(
+                self._callback,
+                ctypes.c_void_p(number),
+                None,
+                ctypes.byref(_Context(context.device_typeid, context.device_id)),
+                None,
+                0,
+                (ctypes.c_void_p * len(arrays))(*[array.handle for array in arrays]),
+                len(arrays),
+                ctypes.byref(ctypes.c_int(_PRIORITISED)),
+                priority,
+                title,
+                False,
+            )
+        )
+
+    def complete(self) -> None:
+        """Do nothing: MXNet's engine orders every later reader after the sum."""
+
+    def divide(self, arrays: Sequence[Any], divisor: int) -> None:
+        """Queue a division of each array."""
+        for array in arrays:
+            array[:] = array / divisor
+
+    def _run(self, _context: Any, on_complete: Any, number: int) -> None:
+        """Hand the arrays to the thread that sums; called by the engine when they are computed."""
+        at = on_complete.contents
+        function, engine, operator = _Complete(at.function), at.engine, at.operator
+
+        def done(error: Exception | None) -> None:
+            del self._waiting[number]
+            function(engine, operator, None if error is None else _cpp_error(error))
+
+        arrays, _, begin = self._waiting[number]
+        try:
+            begin([_flat(array) for array in arrays], done)
+        except Exception as error:  # noqa: BLE001 (the boundary to C, which no exception crosses)
+            done(error)
+
+
+def _flat(array: Any) -> np.ndarray:
+    """Return a flat view of the memory of an array that the engine lets nobody else touch now."""
+    pointer = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    assert pointer.value is not None
+    return np.frombuffer((ctypes.c_float * array.size).from_address(pointer.value), np.float32)
+
+
+def _cpp_error(error: Exception) -> int:
+    """Return the address of a C++ exception with the words of a Python one; the engine copies it.
+
+    It is made by the constructor of ``std::runtime_error``, of which MXNet's ``dmlc::Error`` is a plain subclass. It is
+    never freed: a rank ends after it.
+    """
+    memory = ctypes.create_string_buffer(64)
+    construct = ctypes.CDLL("libstdc++.so.6")["_ZNSt13runtime_errorC1EPKc"]
+    construct(ctypes.byref(memory), str(error).encode())
+    _KEPT.append(memory)
+    return ctypes.addressof(memory)
+
+
+_KEPT: list[Any] = []

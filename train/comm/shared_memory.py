@@ -1,0 +1,125 @@
+"""The communicator between ranks of one machine, over memory that they share (``communication.kind: shared_memory``).
+
+A sum over Horovod and Gloo goes through the loopback: four copies by the kernel for each byte, and a wait for each
+message. Here a sum is two copies and an addition at the speed of the memory. The ranks' arrays stay where they are.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from configs.schema import Communication
+from train.comm.communicator import Communicator, Connect, SingleProcess, first_collective
+from train.comm.machine_ranks import Met, meet
+from train.comm.shared_sum import SharedBucket, SharedMemory
+from train.comm.sum_thread import Done, SumThread
+from train.rank.identity import Identity
+from train.rank.startup import Ledger
+
+__all__ = ["ArrayQueue", "SharedMemoryCommunicator", "connect"]
+
+
+class ArrayQueue(Protocol):
+    """How a framework's arrays are handed to the thread that sums; a module of a framework has a class ``Queue``."""
+
+    def start(
+        self, name: str, arrays: Sequence[Any], priority: int, begin: Callable[[Sequence[np.ndarray], Done], None]
+    ) -> None:
+        """Call ``begin`` with flat views of the arrays as soon as they are computed; readers wait until it is done."""
+
+    def complete(self) -> None:
+        """See `Communicator.complete`."""
+
+    def divide(self, arrays: Sequence[Any], divisor: int) -> None:
+        """Divide the arrays in place, after their sums."""
+
+
+_QUEUES: Mapping[str, str] = {"mxnet": "train.comm.mxnet_sums", "torch": "train.comm.torch_sums"}
+"""Framework -> module with its `ArrayQueue`."""
+
+
+def connect(communication: Communication) -> Connect:
+    """Return the function that meets the other ranks and returns this rank's communicator."""
+    return partial(_connect, communication.timeout_s)
+
+
+def _connect(timeout_s: int, identity: Identity, ledger: Ledger) -> Communicator:
+    if identity.world_size == 1:
+        return SingleProcess()
+    with ledger.phase("communicator: init"):
+        communicator = SharedMemoryCommunicator(identity, meet(identity, os.environ, timeout_s))
+    return first_collective(communicator, identity, ledger)
+
+
+class SharedMemoryCommunicator:
+    """The verbs of `Communicator` between ranks that have met.
+
+    Args:
+        identity: This rank.
+        met: The sockets and the memory.
+    """
+
+    def __init__(self, identity: Identity, met: Met) -> None:
+        self._rank, self._world_size = identity.rank, identity.world_size
+        self._memory = SharedMemory(met.memory, self._rank, self._world_size)
+        self._thread = SumThread(met.peers)
+        self._queue: ArrayQueue | None = None
+        self._buckets: dict[str, tuple[int, SharedBucket]] = {}
+
+    def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
+        """Queue the sum of a bucket, whose arrays have the same sizes in every call under this name."""
+        if name not in self._buckets:
+            assert all("float32" in str(array.dtype) for array in arrays), f"{name}: only float32 is summed"
+            sizes = [math.prod(array.shape) for array in arrays]
+            self._buckets[name] = len(self._buckets), self._memory.bucket(sizes)
+        number, bucket = self._buckets[name]
+        self._queue_of(arrays[0]).start(name, arrays, priority, partial(self._thread.sum, number, bucket))
+
+    def complete(self) -> None:
+        """Wait on the host under PyTorch; MXNet's engine orders every later reader after the sum."""
+        if self._queue is not None:
+            self._queue.complete()
+
+    def average(self, name: str, arrays: Sequence[Any]) -> None:
+        """Sum, then divide by the number of ranks."""
+        self.reduce(name, arrays)
+        self.complete()
+        self._queue_of(arrays[0]).divide(arrays, self._world_size)
+
+    def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
+        """Sum every rank's integers in Python; waits."""
+        rows = [np.frombuffer(row, np.int64).tolist() for row in self.gather_bytes(name, _int64(values))]
+        return [sum(column) for column in zip(*rows, strict=True)]
+
+    def gather(self, name: str, value: int) -> list[int]:
+        """Return every rank's integer; waits."""
+        return [int.from_bytes(each, "little") for each in self.gather_bytes(name, value.to_bytes(8, "little"))]
+
+    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
+        """Return every rank's content, which travels over the sockets; waits."""
+        everybody = {self._rank: content, **self._thread.exchange(name, content)}
+        return [everybody[rank] for rank in range(self._world_size)]
+
+    def publish(self, weights: Sequence[Any]) -> None:
+        """Do nothing: ranks that see the same sums keep the same weights."""
+
+    def exchange(self, *, settled: bool = False) -> None:
+        """Do nothing, see `publish`."""
+
+    def _queue_of(self, array: Any) -> ArrayQueue:
+        """Return the queue of the framework that the array belongs to; a run has one framework."""
+        if self._queue is None:
+            framework = type(array).__module__.partition(".")[0]
+            self._queue = importlib.import_module(_QUEUES[framework]).Queue()
+        return self._queue
+
+
+def _int64(values: Sequence[int]) -> bytes:
+    return np.array(values, np.int64).tobytes()

@@ -1,0 +1,273 @@
+"""The thread of a rank that sums buckets in shared memory, and its messages to the same threads of the other ranks.
+
+A bucket is summed when it is ready on all ranks, in whatever order buckets become ready on each. The thread sleeps
+until a message arrives or another thread of this rank hands it something. A message says that a rank has given or added
+a bucket (see `train.comm.shared_sum`), or carries bytes. The sockets of a rank that ends are closed, so nothing waits
+for a rank that is gone. Imports no framework.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import selectors
+import socket
+import struct
+import threading
+import zlib
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from train.comm.machine_ranks import PeerLost
+from train.comm.shared_sum import SharedBucket
+
+__all__ = ["Done", "SumThread"]
+
+Done = Callable[[Exception | None], None]
+"""Called by the thread when a bucket is summed, or with the reason why it never will be."""
+
+_HEADER = struct.Struct("<BII")
+"""Kind of message, number of the bucket or checksum of the name of the bytes, length of the bytes."""
+
+_GIVEN, _ADDED, _BYTES = range(3)
+
+_AT_ONCE = 1 << 20
+"""Most bytes that are read from a socket at once."""
+
+_LAST_BYTES_S = 10.0
+"""Time to send what other ranks still wait for when this rank ends."""
+
+
+class _Peer:
+    """The connection to another rank.
+
+    Attributes:
+        rank: The other rank.
+        unsent: Bytes that the socket has not taken yet.
+        contents: What the rank has sent for `SumThread.exchange`, each with the checksum of its name.
+        is_gone: Whether the rank has ended.
+    """
+
+    def __init__(self, rank: int, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.rank, self.connection = rank, connection
+        self.unsent, self._unread = bytearray(), bytearray()
+        self.contents: deque[tuple[int, bytes]] = deque()
+        self.is_gone = False
+
+    def send(self) -> None:
+        """Send as much as the socket takes."""
+        try:
+            while self.unsent:
+                del self.unsent[: self.connection.send(self.unsent)]
+        except BlockingIOError:
+            return
+        except (BrokenPipeError, ConnectionResetError):
+            self.unsent.clear()  # The end of the stream, after the last messages, tells that the rank is gone.
+
+    def receive(self) -> list[tuple[int, int]]:
+        """Return kind and bucket of the messages that have arrived; bytes go to ``contents``."""
+        try:
+            while arrived := self.connection.recv(_AT_ONCE):
+                self._unread += arrived
+            self.is_gone = True
+        except BlockingIOError:
+            pass
+        except ConnectionResetError:
+            self.is_gone = True
+        messages, begin = [], 0
+        while len(self._unread) >= begin + _HEADER.size:
+            kind, number, length = _HEADER.unpack_from(self._unread, begin)
+            start, begin = begin + _HEADER.size, begin + _HEADER.size + length
+            if len(self._unread) < begin:
+                begin = start - _HEADER.size
+                break
+            if kind == _BYTES:
+                self.contents.append((number, bytes(self._unread[start:begin])))
+            messages.append((kind, number))
+        del self._unread[:begin]
+        return messages
+
+
+@dataclass
+class _Sum:
+    """A bucket, and how far it is.
+
+    Attributes:
+        ready: Passes, arrays and callback, from the time when the bucket is ready on this rank until it is summed.
+        given: Other ranks that have given their shares.
+        added: Other ranks that have added their shards.
+        has_added: Whether this rank has.
+    """
+
+    ready: tuple[SharedBucket, Sequence[np.ndarray], Done] | None = None
+    given: set[int] = field(default_factory=set)
+    added: set[int] = field(default_factory=set)
+    has_added: bool = False
+
+
+class SumThread:
+    """Sums buckets and exchanges bytes with the threads of the other ranks.
+
+    Args:
+        peers: A connected socket for each other rank, by rank.
+    """
+
+    def __init__(self, peers: Mapping[int, socket.socket]) -> None:
+        self._peers = [_Peer(rank, connection) for rank, connection in sorted(peers.items())]
+        self._sums: defaultdict[int, _Sum] = defaultdict(_Sum)
+        self._exchanges: deque[tuple[int, Future[dict[int, bytes]]]] = deque()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._failure: Exception | None = None
+        self._is_ending = False
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        for peer in self._peers:
+            self._selector.register(peer.connection, selectors.EVENT_READ, peer)
+        self._thread = threading.Thread(target=self._run, name="sums", daemon=True)
+        self._thread.start()
+        atexit.register(self._end)
+
+    def sum(self, number: int, bucket: SharedBucket, arrays: Sequence[np.ndarray], done: Done) -> None:
+        """Sum a bucket that is ready on this rank; returns at once.
+
+        Args:
+            number: The number of the bucket, the same on all ranks.
+            bucket: The passes over the memory.
+            arrays: The bucket's arrays, flat; nobody may touch them until ``done`` is called.
+            done: Called by the thread.
+        """
+        self._hand_over(partial(self._begin, number, (bucket, arrays, done)))
+
+    def exchange(self, name: str, content: bytes) -> dict[int, bytes]:
+        """Return what each other rank hands to this call; waits.
+
+        Raises:
+            PeerLost: Another rank has ended before.
+        """
+        result: Future[dict[int, bytes]] = Future()
+        self._hand_over(partial(self._begin_exchange, zlib.crc32(name.encode()), content, result))
+        return result.result()
+
+    def _hand_over(self, work: Callable[[], None]) -> None:
+        self._inbox.append(work)
+        os.eventfd_write(self._wake, 1)
+
+    def _end(self) -> None:
+        """End the thread when the others have got all that was for them."""
+        self._hand_over(partial(setattr, self, "_is_ending", True))
+        self._thread.join(_LAST_BYTES_S)
+
+    def _run(self) -> None:
+        while not self._is_ending or any(peer.unsent for peer in self._peers):
+            self._turn()
+
+    def _turn(self) -> None:
+        """Wait for messages or work, and do what they ask for; an error is told to whoever waits for a result."""
+        try:
+            self._answer()
+        except Exception as error:  # noqa: BLE001 (a thread's boundary: nobody above could act on it)
+            self._failure = error
+            self._fail_what_cannot_be()
+
+    def _answer(self) -> None:
+        """Answer all messages and do one piece of work."""
+        for key, events in self._selector.select(0 if self._inbox else None):
+            if key.data is None:
+                os.eventfd_read(self._wake)
+                continue
+            peer: _Peer = key.data
+            if events & selectors.EVENT_WRITE:
+                self._send(peer)
+            if events & selectors.EVENT_READ:
+                self._receive(peer)
+        if self._inbox:
+            self._inbox.popleft()()
+
+    def _receive(self, peer: _Peer) -> None:
+        for kind, number in peer.receive():
+            if kind == _BYTES:
+                self._finish_exchange()
+                continue
+            (self._sums[number].given if kind == _GIVEN else self._sums[number].added).add(peer.rank)
+            self._advance(number)
+        if peer.is_gone:
+            peer.unsent.clear()
+            self._selector.unregister(peer.connection)
+            self._fail_what_cannot_be()
+
+    def _tell(self, kind: int, number: int, content: bytes = b"") -> None:
+        for peer in self._peers:
+            if not peer.is_gone:
+                peer.unsent += _HEADER.pack(kind, number, len(content)) + content
+                self._send(peer)
+
+    def _send(self, peer: _Peer) -> None:
+        peer.send()
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.unsent else 0)
+        if self._selector.get_key(peer.connection).events != events:
+            self._selector.modify(peer.connection, events, peer)
+
+    def _begin(self, number: int, ready: tuple[SharedBucket, Sequence[np.ndarray], Done]) -> None:
+        one = self._sums[number]
+        assert one.ready is None, f"bucket {number} is on its way"
+        one.ready = ready
+        bucket, arrays, _ = ready
+        bucket.give(arrays)
+        self._tell(_GIVEN, number)
+        self._advance(number)
+        self._fail_what_cannot_be()
+
+    def _advance(self, number: int) -> None:
+        """Do what the messages about a bucket allow."""
+        one = self._sums[number]
+        if one.ready is None:
+            return
+        bucket, arrays, done = one.ready
+        if not one.has_added and len(one.given) == len(self._peers):
+            one.given.clear()  # From here on a rank may give the same bucket again, in the next step.
+            bucket.add(arrays)
+            one.has_added = True
+            self._tell(_ADDED, number)
+        if one.has_added and len(one.added) == len(self._peers):
+            one.added.clear()
+            bucket.take(arrays)
+            one.ready, one.has_added = None, False
+            done(None)
+
+    def _begin_exchange(self, name: int, content: bytes, result: Future[dict[int, bytes]]) -> None:
+        self._exchanges.append((name, result))
+        self._tell(_BYTES, name, content)
+        self._finish_exchange()
+        self._fail_what_cannot_be()
+
+    def _finish_exchange(self) -> None:
+        if self._exchanges and all(peer.contents for peer in self._peers):
+            name, result = self._exchanges.popleft()
+            answers = {peer.rank: peer.contents.popleft() for peer in self._peers}
+            if any(other != name for other, _ in answers.values()):
+                result.set_exception(AssertionError("the ranks exchange different things"))
+            else:
+                result.set_result({rank: content for rank, (_, content) in answers.items()})
+
+    def _fail_what_cannot_be(self) -> None:
+        """Tell whoever waits for a rank that is gone, or for this thread after an error."""
+        gone = [peer for peer in self._peers if peer.is_gone]
+        if not gone and self._failure is None:
+            return
+        for one in self._sums.values():
+            lost = next((peer.rank for peer in gone if peer.rank not in one.added), None)
+            error = self._failure or (None if lost is None else PeerLost(f"rank {lost}"))
+            if one.ready is not None and error is not None:
+                (_, _, done), one.ready = one.ready, None
+                done(error)
+        silent = next((peer.rank for peer in gone if not peer.contents), None)
+        if error := self._failure or (None if silent is None else PeerLost(f"rank {silent}")):
+            while self._exchanges:
+                self._exchanges.popleft()[1].set_exception(error)
