@@ -62,7 +62,7 @@ def _install_beside_base(work: Work, kind: Kind, extra: str) -> None:
     Horovod and DALI are built for.
     """
     pins = work.environment.base_pins
-    words = ["install", "--no-build-isolation", "--editable", f"{ROOT}[{extra}]", "--constraint"]
+    words = ["install", "--no-build-isolation", "--no-compile", "--editable", f"{ROOT}[{extra}]", "--constraint"]
     if find_missing(work.environment, "setuptools", "wheel"):
         pip(work, ["install", "setuptools>=65", "wheel"], "tools")
     try:

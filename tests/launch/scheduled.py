@@ -93,12 +93,12 @@ def submit(cluster: str, folder: Path, *words: str, overrides: list[str]) -> str
     return number[1]
 
 
-def wait_until(is_so: Callable[[], bool], log: Path) -> None:
-    """Wait for what a job does; fails with what it printed, and what its scheduler says."""
+def wait_until(is_so: Callable[[], bool], log: Path, every_s: float = 0.1) -> None:
+    """Wait for what a job does, looking so often; fails with what it printed, and what its scheduler says."""
     give_up = time.monotonic() + _GIVE_UP_S
     while not is_so():
         assert time.monotonic() < give_up, _standing(log)
-        time.sleep(0.1)
+        time.sleep(every_s)
 
 
 def _standing(log: Path) -> str:

@@ -12,6 +12,9 @@ from tests.runs import read_summary
 
 pytestmark = [pytest.mark.scheduler, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("gridengine")]
 
+_ASK_EVERY_S = 0.5
+"""To start qacct takes longer than to look for a file."""
+
 CLUSTER = """
 name: one-node
 ranks_per_node: 2
@@ -30,7 +33,7 @@ def one_node() -> Iterator[None]:
 def test_two_runs_in_one_job_have_different_seeds_and_the_job_succeeds(tmp_path: Path) -> None:
     job = submit(CLUSTER, tmp_path / "run", "--repeat", "2", overrides=["run.max_steps=2"])
     log = tmp_path / "run-1" / "job.log"
-    wait_until(lambda: "exit_status" in ask("qacct", "-j", job), log)
+    wait_until(lambda: "exit_status" in ask("qacct", "-j", job), log, _ASK_EVERY_S)
     assert "exit_status  0 " in ask("qacct", "-j", job), log.read_text(encoding="utf-8")
     found = [read_summary(tmp_path / f"run-{number}") for number in (1, 2)]
     assert [(row["status"], row["seed"], row["world_size"]) for row in found] == [("success", 1, 2), ("success", 2, 2)]
@@ -45,7 +48,7 @@ def test_a_job_near_its_limit_is_stopped_and_continues_where_it_was(tmp_path: Pa
     job = submit(cluster, folder, overrides=["run.max_steps=60"])
     wait_until(lambda: has_begun(folder), folder / "job.log")
     time_is_up.touch()
-    wait_until(lambda: "exit_status  0 " in ask("qacct", "-j", job), folder / "job.log")
+    wait_until(lambda: "exit_status  0 " in ask("qacct", "-j", job), folder / "job.log", _ASK_EVERY_S)
     found = read_summary(folder)
     assert (found["status"], found["steps"]) == ("success", 60)
     assert 0 < found["resumed_from_step"] <= found["steps"]
