@@ -201,7 +201,7 @@ def _figures(job: Job, transfer: Transfer, samples: Sequence[Figures], backward_
         return figures
     figures["hidden_fraction"] = 1 - exposed_ms / serial_ms
     if job.least_exposed_ms is not None and transfer.wire == "float32":
-        figures["hidden_bound"] = 1 - job.least_exposed_ms(transfer, none, serial) / serial_ms
+        figures["hidden_bound"] = 1 - job.least_exposed_ms(job, transfer, none, serial) / serial_ms
     return figures
 
 

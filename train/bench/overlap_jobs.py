@@ -26,9 +26,9 @@ _SHRINK = 8
 _CYCLE_S_PER_RANK = 2e-3
 """Interval at which timed ranks look for gradients, per rank: each look costs each rank up to 0.5 ms of a processor."""
 
-LeastExposed = Callable[[Transfer, Figures, Figures], float]
-"""From a transfer and the round's samples without communication and with a serial one to the fewest milliseconds of
-communication that a step can expose, whatever the library does."""
+LeastExposed = Callable[["Job", Transfer, Figures, Figures], float]
+"""From a job, a transfer and the round's samples without communication and with a serial one to the fewest milliseconds
+of communication that a step can expose, whatever the library does."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def real_job(options: argparse.Namespace, ranks: int, *, shares_processors: bool
     return Job(f"{ranks} ranks", "imagenet-smoke", options.cluster, overrides, bound, ranks)
 
 
-def _least_of_processors(_: Transfer, none: Figures, serial: Figures) -> float:
+def _least_of_processors(_: Job, _transfer: Transfer, none: Figures, serial: Figures) -> float:
     """Return the time for which all processors together would do nothing but what communication takes of them."""
     return max(0.0, serial["processor_ms"] - none["processor_ms"]) / len(os.sched_getaffinity(0))
 
@@ -166,9 +166,10 @@ def timed_ranks(options: argparse.Namespace, ranks: int, folder: Path) -> TimedR
     parameters, width = network_of(recipe.model).parameters, 4 if precision == "float32" else 2
     sizes_bytes, apart = gradient_bytes(parameters, width), float32_gradients(parameters, width)
 
-    def least_exposed_ms(transfer: Transfer, none: Figures, serial: Figures) -> float:
+    def least_exposed_ms(job: Job, transfer: Transfer, _none: Figures, _serial: Figures) -> float:
+        assert job.link_bytes_per_s is not None
         ready_ms = [1e3 * end_s / speed for end_s in ends_s]
-        sent_ms = serial["step_ms"] - none["step_ms"]
+        sent_ms = 1e3 * ring_bytes(sum(sizes_bytes) / _SHRINK, ranks) / job.link_bytes_per_s
         return exposed_ms(transfer.buckets(sizes_bytes, apart).order, ready_ms, sizes_bytes, sent_ms)
 
     job = Job(f"{ranks} ranks", str(config), str(config), (), least_exposed_ms, ranks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs.load import load_run
 from configs.programs import Program, command_of
 from launch.start.link import can_shape, shaped
 from train.bench import overlap_jobs
@@ -21,11 +23,12 @@ from train.bench.__main__ import main
 from train.bench.bench_overlap import _bits_per_s, _figures, _judged
 from train.bench.launching import run_ranks
 from train.bench.measure import CANNOT_TELL, summarize
-from train.bench.overlap_jobs import Job, TimedRanks, _least_of_processors, exposed_ms
+from train.bench.overlap_jobs import Job, TimedRanks, _least_of_processors, exposed_ms, timed_ranks
 from train.bench.programs.overlap_ours import NONE, OVERLAPPED, SERIAL, Transfer, _TransferCommunicator
 from train.bench.samples import read_samples
 from train.comm.communicator import SingleProcess
 from train.engine.protocol import Engine
+from train.networks.arch import float32_gradients, gradient_bytes, network_of
 
 SMALL = ["--set", "model.name=resnet8", "--set", "model.image_size=16", "--set", "batch.global_size=4"]
 
@@ -157,8 +160,9 @@ def test_a_link_exposes_what_is_complete_when_backward_has_ended() -> None:
 def test_processor_time_that_the_sums_take_stays_exposed_where_ranks_compute_on_the_same_processors() -> None:
     cores = len(os.sched_getaffinity(0))
     none, serial = {"processor_ms": 100.0}, {"processor_ms": 100.0 + 30 * cores}
-    assert _least_of_processors(Transfer(OVERLAPPED), none, serial) == pytest.approx(30)
-    assert _least_of_processors(Transfer(OVERLAPPED), serial, none) == 0
+    job = Job("2 ranks", "r", "c", (), _least_of_processors, 2)
+    assert _least_of_processors(job, Transfer(OVERLAPPED), none, serial) == pytest.approx(30)
+    assert _least_of_processors(job, Transfer(OVERLAPPED), serial, none) == 0
 
 
 @needs_link
@@ -177,12 +181,31 @@ def test_timed_ranks_send_for_as_long_as_backward_takes_and_hide_no_more_than_th
     assert rows["none", "step_ms"]["low"] >= 100
     # The link passes 128 KiB of 6.4 MB at once, and a direction may use what the other one leaves.
     assert rows["serial 4096 KiB", "exposed / backward"]["low"] > 0.5
-    assert rows["overlapped 1048576 KiB", "hidden_bound"]["high"] < 0.1, "one bucket"
-    assert rows["overlapped 4096 KiB", "hidden_bound"]["low"] > 0.3
+    one, several = (rows[f"overlapped {size} KiB", "hidden_bound"]["median"] for size in (1048576, 4096))
+    assert one < several < 1
     assert {name for name, figure in rows if figure == "hidden_fraction"} == {
         "overlapped 4096 KiB",
         "overlapped 1048576 KiB",
     }
+
+
+def test_the_last_bucket_of_a_described_run_and_all_of_a_single_one_stay_exposed(tmp_path: Path) -> None:
+    options = argparse.Namespace(model="resnet50", image_size=224, batch=42, described="abci-v100", overrides=[])
+    timed = timed_ranks(options, 4, tmp_path)
+    job = timed.over_backward()
+    assert job.least_exposed_ms is not None
+    exposed = {size: job.least_exposed_ms(job, Transfer(OVERLAPPED, size), {}, {}) for size in (1 << 30, 4 << 20)}
+    assert exposed[1 << 30] == pytest.approx(1e3 * timed.backward_s, rel=0.01)
+    parameters = network_of(load_run(tmp_path / "ranks-4.yaml")[0].model).parameters
+    assert {each.kind for each in parameters[:3]} == {"weight", "gamma", "beta"}
+    last = (
+        Transfer(OVERLAPPED, 4 << 20).buckets(gradient_bytes(parameters, 2), float32_gradients(parameters, 2)).order[-1]
+    )
+    share = sum(parameters[index].size for index in last) / sum(each.size for each in parameters)
+    assert share < 0.06
+    assert exposed[4 << 20] == pytest.approx(1e3 * timed.backward_s * share, rel=0.15), (
+        "and norms, which go just before"
+    )
 
 
 def test_the_link_of_many_ranks_lets_each_of_them_send_what_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
