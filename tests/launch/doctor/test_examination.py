@@ -39,7 +39,7 @@ def test_ranks_that_a_signal_stops_are_not_judged(
             Kind(("mxnet",), "cpu"),
             "laptop",
             "WARN",
-            "not done, or changed since: venv, tools, wheels, horovod; ./run.sh setup",
+            "not done, or changed since: venv, tools, mxnet, wheels, horovod; ./run.sh setup",
         ),
     ],
 )
