@@ -51,7 +51,7 @@ def test_the_picture_shows_the_run_of_the_output() -> None:
     picture = Path(ROOT / image).read_text(encoding="utf-8")
     output = section(read(PAGE), "## What you see")
     epoch, top1 = re.findall(r"epoch (\d+)  top-1 (0\.\d{4})", output)[0]
-    assert f": {top1} at {epoch}<" in picture
+    assert f": {float(top1):.4g} at {epoch}<" in picture
     assert f"target {re.findall(r'[(]target ([0-9.]+)[)]', output)[0]}<" in picture
     assert "prefers-color-scheme: dark" in picture
     assert re.search(r"--plot \S+", read(PAGE)), "the command that drew it"

@@ -70,7 +70,7 @@ class _Run:
                 parameter.copy_(torch.from_numpy(start[str(number)]))
         # Running statistics are averaged before an evaluation; sending them with every step would take longer.
         self._ddp = nn.parallel.DistributedDataParallel(
-            self._network, broadcast_buffers=False, gradient_as_bucket_view=True
+            self._network, forward_sync_buffers=False, gradient_as_bucket_view=True
         )
         kinds = [parameter.kind for parameter in table.parameters]
         self._update = MomentumUpdate(list(self._network.parameters()), kinds, **recipe["optimizer"])
