@@ -85,7 +85,7 @@ class MemoryEstimate:
         activations_bytes: Outputs of layers that backward needs, for one micro-batch, and their gradients.
         evaluation_bytes: Weights with batch norm folded in, and the outputs of inference.
         input_bytes: Batches and decoders.
-        communication_bytes: Horovod's fusion buffer and NCCL's channels.
+        communication_bytes: Horovod's fusion buffer and NCCL's channels, or the memory in which ranks share gradients.
         workspace_bytes: Temporary results of convolutions, an upper limit.
         libraries_bytes: Context and kernels.
     """

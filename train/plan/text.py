@@ -20,7 +20,7 @@ _PURPOSES = {
     "activations": "  of one micro-batch",
     "evaluation": "  folded weights and activations",
     "input": "  batches and decoders",
-    "communication": "  fusion buffer and NCCL",
+    "communication": "  buffers of the sums",
     "workspace": "  cuDNN, at most",
     "libraries": "  assumed",
     "total": "",

@@ -33,7 +33,8 @@ from train.rank.startup import Ledger
 from tests.train.one_step import take_step
 
 CONTENTS, SHRUNK = eval(sys.argv[3]), sys.argv[4:]
-if sys.argv[1] == "torch_distributed":
+engine, kind = sys.argv[1].split()
+if engine == "torch":
     import torch
     full, array, concat, on_host = torch.full, torch.tensor, torch.concat, lambda given: given.numpy()
 else:
@@ -84,9 +85,7 @@ def main(identity, ledger, connect):
     comm.gather("over", 0)
     return 0
 
-engine = "torch" if sys.argv[1] == "torch_distributed" else "mxnet"
-kind = [f"cluster.engine.name={engine}", f"cluster.communication.kind={sys.argv[1]}"]
-cluster = load_cluster("laptop", kind)
+cluster = load_cluster("laptop", [f"cluster.engine.name={engine}", f"cluster.communication.kind={kind}"])
 sys.exit(run_ranks_here(cluster, read_identity(os.environ), Ledger(), main))
 """
 CONTENTS = [[b"first", b"a longer second"], [b"", b"\0\xff only one"], [b"", b""], [bytes(range(256)) * 9, b"x"]]
@@ -96,14 +95,11 @@ SHRUNK = [
     "model.image_size=8", "batch.global_size=32",
 ]  # fmt: skip
 """The digits' first step, in milliseconds."""
-WITH_TORCH = pytest.param(
-    "torch_distributed",
-    marks=pytest.mark.skipif(find_spec("torch") is None, reason="no PyTorch: ./run.sh setup --engine torch"),
-)
+WITHOUT_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="no PyTorch: ./run.sh setup --engine torch")
+WITH_TORCH = [pytest.param(f"torch {kind}", marks=WITHOUT_TORCH) for kind in ("torch_distributed", "shared_memory")]
 
 
-def _cluster(kind: str, *overrides: str) -> Cluster:
-    engine = "torch" if kind == "torch_distributed" else "mxnet"
+def _cluster(engine: str, kind: str, *overrides: str) -> Cluster:
     return load_cluster("laptop", [f"cluster.engine.name={engine}", f"cluster.communication.kind={kind}", *overrides])
 
 
@@ -123,14 +119,17 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]
     return gradients
 
 
-@pytest.mark.parametrize("kind", [*SYNCHRONOUS, WITH_TORCH, "parameter_server_async"])
+@pytest.mark.parametrize(
+    "way", [*(f"mxnet {kind}" for kind in SYNCHRONOUS), *WITH_TORCH, "mxnet parameter_server_async"]
+)
 def test_two_ranks_take_the_same_step_sum_average_gather_and_notice_different_weights(
-    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+    tmp_path: Path, way: str, request: pytest.FixtureRequest
 ) -> None:
+    engine, kind = way.split()
     servers = 1 if kind == "parameter_server_async" else 2
-    sets = [f"cluster.communication.kind={kind}", *SHRUNK] if kind in SYNCHRONOUS else []
-    cluster = _cluster(kind, f"cluster.communication.servers={servers}")
-    assert _run(cluster, "-c", RANK, kind, str(tmp_path), repr(CONTENTS), *sets).exit_status == 0
+    sets = [f"cluster.communication.kind={kind}", *SHRUNK] if engine == "mxnet" and kind in SYNCHRONOUS else []
+    cluster = _cluster(engine, kind, f"cluster.communication.servers={servers}")
+    assert _run(cluster, "-c", RANK, way, str(tmp_path), repr(CONTENTS), *sets).exit_status == 0
     for rank in range(2):
         _check_answers(np.load(tmp_path / f"{rank}.npz"), kind, rank)
     if not sets:
@@ -165,5 +164,5 @@ def test_a_lost_parameter_server_ends_the_ranks_that_wait_for_it(monkeypatch: py
     code = "import os,psutil,time\nfor each in psutil.Process(os.getppid()).children():\n"
     code += "    os.environ['RANK'] == '0' and 'train.comm.server' in each.cmdline() and each.kill()"
     code += "\ntime.sleep(60)"
-    outcome = _run(_cluster("parameter_server"), "-c", code)
+    outcome = _run(_cluster("mxnet", "parameter_server"), "-c", code)
     assert (outcome.lost_server, outcome.exit_status) == (128 + 9, 128 + 9)
