@@ -33,6 +33,8 @@ _SAMPLES = 3
 _PREDICTED_AS = {"flat": "auto", "hierarchical": "hierarchical", "torus": "torus"}
 """Route in the cluster file -> algorithm of the simulator. NCCL chooses between ring and tree by itself."""
 _LOCAL_RANKS = (2, 4)
+_LIBRARIES = ("gloo", "mpi", "nccl")
+"""What carries an allreduce by ``communication.backend``; another one is a ``communication.kind``."""
 
 
 def measure(options: argparse.Namespace) -> Report:
@@ -48,7 +50,7 @@ def measure(options: argparse.Namespace) -> Report:
     ways = [
         _way(options, base, ranks, backend, route)
         for ranks in counts
-        for backend in options.backends or (base.communication.backend,)
+        for backend in options.backends or (base.communication.carrier,)
         for route in options.routes or (base.communication.allreduce,)
     ]
     notes += dict.fromkeys(way.no_prediction for way in ways if way.no_prediction)
@@ -87,7 +89,7 @@ class _Way:
     def title(self) -> str:
         """Name the ranks, the route and the library."""
         communication = self.cluster.communication
-        return f"{self.cluster.world_size} ranks, {communication.allreduce}, {communication.backend}"
+        return f"{self.cluster.world_size} ranks, {communication.allreduce}, {communication.carrier}"
 
     def start(self, cluster_name: str, sizes: Sequence[int]) -> dict[int, Figures]:
         """Start the ranks once, and return the figures of each size: medians over a start's samples."""
@@ -112,7 +114,8 @@ class _Way:
 
 
 def _way(options: argparse.Namespace, base: Cluster, ranks: int, backend: str, route: str) -> _Way:
-    own = [f"cluster.communication.backend={backend}", f"cluster.communication.allreduce={route}"]
+    key = "backend" if backend in _LIBRARIES else "kind"
+    own = [f"cluster.communication.{key}={backend}", f"cluster.communication.allreduce={route}"]
     if ranks != base.world_size:
         own += [f"cluster.num_nodes={base.num_nodes}", f"cluster.ranks_per_node={_per_node(base, ranks)}"]
     overrides = (*options.overrides, *own)
@@ -128,6 +131,8 @@ def _per_node(cluster: Cluster, ranks: int) -> int:
 
 def _topology(cluster: Cluster) -> tuple[Topology | None, str]:
     """Return the cluster as the simulator sees it; or None, and why there is no prediction."""
+    if cluster.communication.kind == "shared_memory":
+        return None, "no prediction of shared memory: the simulator knows messages only"
     try:
         if cluster.device == "cpu":
             description = load_description(ROOT / "runs" / "this-machine.yaml")

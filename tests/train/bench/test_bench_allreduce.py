@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_cluster
 from train.bench.__main__ import main
-from train.bench.bench_allreduce import _bytes_of, _topology
+from train.bench.bench_allreduce import _bytes_of, _topology, _way
 
 
 @pytest.mark.parametrize(("text", "size"), [("4K", 4096), ("16m", 16 << 20), ("1G", 1 << 30), ("4097", 4096)])
@@ -27,6 +28,14 @@ def test_a_wrong_size_is_refused(text: str) -> None:
 def test_a_cluster_of_gpus_has_a_prediction_without_a_measurement() -> None:
     topology, reason = _topology(load_cluster("dgx-a100"))
     assert (topology is not None, reason) == (True, "")
+
+
+def test_shared_memory_stands_beside_the_libraries_without_a_prediction() -> None:
+    options = argparse.Namespace(cluster="laptop", overrides=["cluster.engine.name=mxnet"])
+    gloo, shared = (_way(options, load_cluster("laptop"), 2, backend, "flat") for backend in ("gloo", "shared_memory"))
+    assert (gloo.title, shared.title) == ("2 ranks, flat, gloo", "2 ranks, flat, shared_memory")
+    assert shared.cluster.communication.kind == "shared_memory"
+    assert "the simulator knows messages only" in shared.no_prediction
 
 
 @pytest.mark.ranks
