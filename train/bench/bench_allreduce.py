@@ -14,6 +14,7 @@ from statistics import median
 from configs.errors import UserError
 from configs.load import ROOT, load_cluster
 from configs.programs import Program, command_of
+from configs.registry import communicators_of
 from configs.schema import Cluster
 from train.bench.launching import is_local_cpu, run_ranks
 from train.bench.measure import BenchRow, Figures, Report, make_report, ratio_rows, summarize, turns
@@ -35,6 +36,7 @@ _PREDICTED_AS = {"flat": "auto", "hierarchical": "hierarchical", "torus": "torus
 _LOCAL_RANKS = (2, 4)
 _LIBRARIES = ("gloo", "mpi", "nccl")
 """What carries an allreduce by ``communication.backend``; another one is a ``communication.kind``."""
+_OF_ONE_MACHINE = ("gloo", "shared_memory")
 
 
 def measure(options: argparse.Namespace) -> Report:
@@ -50,7 +52,7 @@ def measure(options: argparse.Namespace) -> Report:
     ways = [
         _way(options, base, ranks, backend, route)
         for ranks in counts
-        for backend in options.backends or (base.communication.carrier,)
+        for backend in options.backends or (_OF_ONE_MACHINE if is_local_cpu(base) else (base.communication.carrier,))
         for route in options.routes or (base.communication.allreduce,)
     ]
     notes += dict.fromkeys(way.no_prediction for way in ways if way.no_prediction)
@@ -114,8 +116,10 @@ class _Way:
 
 
 def _way(options: argparse.Namespace, base: Cluster, ranks: int, backend: str, route: str) -> _Way:
-    key = "backend" if backend in _LIBRARIES else "kind"
-    own = [f"cluster.communication.{key}={backend}", f"cluster.communication.allreduce={route}"]
+    # A cluster file may name another kind, which has no backend.
+    kind = communicators_of(base.engine.name)[0] if backend in _LIBRARIES else backend
+    own = [f"cluster.communication.kind={kind}", f"cluster.communication.allreduce={route}"]
+    own += [f"cluster.communication.backend={backend}"] if backend in _LIBRARIES else []
     if ranks != base.world_size:
         own += [f"cluster.num_nodes={base.num_nodes}", f"cluster.ranks_per_node={_per_node(base, ranks)}"]
     overrides = (*options.overrides, *own)

@@ -104,7 +104,12 @@ def _allreduce_options(parser: ArgumentParser) -> None:
     )
     add("--ranks", metavar="N", type=int, nargs="+", help="ranks (default: 2 4 on this CPU, otherwise the cluster's)")
     add("--routes", metavar="R", nargs="+", help="flat, hierarchical or torus (default: the cluster's)")
-    add("--backends", metavar="B", nargs="+", help="gloo, mpi, nccl or shared_memory (default: the cluster's)")
+    add(
+        "--backends",
+        metavar="B",
+        nargs="+",
+        help="gloo, mpi, nccl or shared_memory (default: gloo shared_memory on this CPU, otherwise the cluster's)",
+    )
     _effort_options(parser, "starts of each alternative", quick=1, usual=6, thorough=20)
 
 
