@@ -52,7 +52,7 @@ def measure(options: argparse.Namespace) -> Report:
     ways = [
         _way(options, base, ranks, backend, route)
         for ranks in counts
-        for backend in options.backends or (_OF_ONE_MACHINE if is_local_cpu(base) else (base.communication.carrier,))
+        for backend in options.backends or _libraries(options, base)
         for route in options.routes or (base.communication.allreduce,)
     ]
     notes += dict.fromkeys(way.no_prediction for way in ways if way.no_prediction)
@@ -125,6 +125,11 @@ def _way(options: argparse.Namespace, base: Cluster, ranks: int, backend: str, r
     overrides = (*options.overrides, *own)
     cluster = load_cluster(options.cluster, overrides)
     return _Way(cluster, overrides, *_topology(cluster))
+
+
+def _libraries(options: argparse.Namespace, base: Cluster) -> Sequence[str]:
+    """Return what carries the sums by default; sums in shared memory have one route."""
+    return _OF_ONE_MACHINE if is_local_cpu(base) and not options.routes else (base.communication.carrier,)
 
 
 def _per_node(cluster: Cluster, ranks: int) -> int:

@@ -20,6 +20,7 @@ from statistics import median
 
 from configs.errors import UserError
 from configs.load import load_cluster
+from configs.registry import communicators_of
 from configs.schema import Cluster
 from train.bench.launching import is_local_cpu
 from train.bench.measure import BenchRow, Figures, Report, make_report, summarize, verdict_of
@@ -115,9 +116,12 @@ def _measure_real(options: argparse.Namespace, cluster: Cluster) -> Report:
     transfers = (Transfer(NONE), Transfer(SERIAL, _BUCKETS[2]), overlapped, deferring)
     plain = real_job(options, ranks, shares_processors=is_local_cpu(cluster))
     rows, alone_s = _measure(plain.over(None, "network as it is"), transfers[:3], options)
+    # What ranks sum in shared memory passes no link.
+    sends = communicators_of(cluster.engine.name)[0]
+    settings = [f"cluster.communication.kind={sends}"] if cluster.communication.kind == "shared_memory" else []
     for link in links:
         bits_per_s = link or 8 * ring_bytes(total_bytes, ranks) / alone_s
-        job = plain.over(bits_per_s / 8, _title(bits_per_s))
+        job = plain.over(bits_per_s / 8, _title(bits_per_s), *settings)
         if link is not None or options.no_sweep:
             rows += _measure(job, transfers, options)[0]
             continue

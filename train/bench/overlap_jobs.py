@@ -67,9 +67,10 @@ class Job:
         output = run_ranks(command, cluster=self.cluster, overrides=place)
         return {Transfer.parse(name): samples for name, samples in read_samples(output).items()}
 
-    def over(self, link_bytes_per_s: float | None, name: str) -> Job:
-        """Return the job over another link."""
-        return replace(self, title=f"{self.title}, {name}", link_bytes_per_s=link_bytes_per_s)
+    def over(self, link_bytes_per_s: float | None, name: str, *settings: str) -> Job:
+        """Return the job over another link, with the settings of the cluster that the link needs."""
+        overrides = (*self.overrides, *settings)
+        return replace(self, title=f"{self.title}, {name}", overrides=overrides, link_bytes_per_s=link_bytes_per_s)
 
     def setting(self, override: str) -> Job:
         """Return the job with another setting of the cluster."""
