@@ -144,7 +144,9 @@ def _is_known(code: str, linked: list[Path]) -> bool:
 
 
 def _is_path(code: str) -> bool:
-    return (ROOT / code).exists() or ("/" in code and any(ROOT.glob(code.lstrip("/"))))
+    """Return whether this is a file or folder, or one that git ignores, which a new clone does not have yet."""
+    is_there = (ROOT / code).exists() or ("/" in code and any(ROOT.glob(code.lstrip("/"))))
+    return is_there or f"/{code}" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
 
 
 def _is_word(code: str) -> bool:
