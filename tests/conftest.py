@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from launch.setup.gpu import NEEDS, find_gpus
 
@@ -24,8 +25,14 @@ sys.dont_write_bytecode = False
 _NOT_QUICK = ("gpu", "ranks", "scheduler", "slow")
 
 
-def pytest_configure() -> None:
-    """Undo what a shell or nohup does to a job in its background: ignore Ctrl-C and SIGHUP, for its children too."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Undo what a shell or nohup does to a job in its background: ignore Ctrl-C and SIGHUP, for its children too.
+
+    In the quick loop, properties are tried on fewer examples.
+    """
+    settings.register_profile("quick", max_examples=25)
+    if config.option.markexpr == "quick":
+        settings.load_profile("quick")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

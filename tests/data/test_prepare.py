@@ -48,8 +48,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return status, captured.out, captured.err
 
 
-def test_the_digits_are_all_there_with_every_third_for_evaluation(tmp_path: Path) -> None:
-    manifest = prepare(open_source("digits", Settings()), tmp_path / "d").manifest
+def test_the_digits_are_all_there_with_every_third_for_evaluation(shared_digits: Path) -> None:
+    manifest = load_manifest(shared_digits)
     from sklearn.datasets import load_digits  # takes half a second, in each process that collects this module
 
     digits = load_digits()
@@ -58,14 +58,14 @@ def test_the_digits_are_all_there_with_every_third_for_evaluation(tmp_path: Path
     assert manifest.class_names == tuple("0123456789")
     settings = (Settings(), Settings(size=33), Settings(quality=94))
     assert len({open_source("digits", each).fingerprint for each in settings}) == 3
-    assert load_manifest(tmp_path / "d").source.fingerprint == manifest.source.fingerprint
-    evaluation = records(tmp_path / "d", "eval")
+    assert open_source("digits", Settings()).fingerprint == manifest.source.fingerprint
+    evaluation = records(shared_digits, "eval")
     assert [label for label, _, _ in evaluation] == digits.target[2::3].tolist()
     image = Image.open(io.BytesIO(evaluation[0][2]))
     assert (image.size, image.mode, image.format) == ((32, 32), "RGB", "JPEG")
     small = np.asarray(image.convert("L").resize((8, 8), Image.Resampling.BOX), float) * 16 / 255
     assert np.abs(small - digits.images[2]).mean() < 1
-    train = records(tmp_path / "d", "train")
+    train = records(shared_digits, "train")
     numbers = [number for _, number, _ in train]
     assert numbers != sorted(numbers) == list(range(1198))
     kept = np.delete(digits.target, np.s_[2::3])
@@ -88,13 +88,13 @@ def test_the_bytes_do_not_depend_on_the_workers_but_on_the_seed(tmp_path: Path) 
     assert left_in(tmp_path) == ["one", "other", "two"]
 
 
-def test_the_seed_orders_the_training_records_and_leaves_the_evaluation_in_the_sources_order(tmp_path: Path) -> None:
+def test_the_seed_orders_the_training_records_and_leaves_the_evaluation_in_the_sources_order(
+    tmp_path: Path, shared_digits: Path
+) -> None:
     orders = {}
-    for seed in (1, 2):
-        prepare(open_source("digits", Settings()), tmp_path / str(seed), seed=seed)
-        numbers = {
-            split: [number for _, number, _ in records(tmp_path / str(seed), split)] for split in ("train", "eval")
-        }
+    prepare(open_source("digits", Settings()), tmp_path / "2", seed=2)
+    for seed, folder in ((1, shared_digits), (2, tmp_path / "2")):
+        numbers = {split: [number for _, number, _ in records(folder, split)] for split in ("train", "eval")}
         assert sorted(numbers["train"]) == list(range(1198))
         assert numbers["eval"] == list(range(599))
         orders[seed] = np.array(numbers["train"])

@@ -68,15 +68,16 @@ def test_sound_data_has_no_finding(dataset: Path, capsys: pytest.CaptureFixture[
         (JPEG, b"not a JPEG", "the image cannot be decoded: not an image"),
     ],
 )
-@pytest.mark.parametrize("workers", [1, 2])
 def test_a_damaged_record_is_named_and_the_checksum_differs(
-    dataset: Path, place: int, content: bytes, problem: str, workers: int
+    dataset: Path, place: int, content: bytes, problem: str
 ) -> None:
     offset = offset_of(dataset, 17)
     overwrite(dataset / "train.rec", offset + place, content)
-    first, second = found_in(dataset, workers)
+    first, second = found_in(dataset)
     assert first.startswith(f"train.rec record 17 at byte {offset}: {problem}")
     assert second.startswith("train.rec: sha256 is ")
+    if place == JPEG:  # two workers take a tenth of a second to start
+        assert found_in(dataset, workers=2) == [first, second]
 
 
 def test_an_image_cut_short_inside_its_record_is_named(dataset: Path) -> None:

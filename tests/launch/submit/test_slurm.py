@@ -27,6 +27,7 @@ from tests.runs import read_summary
 pytestmark = [pytest.mark.scheduler, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm")]
 
 _NOTICED_S = 30
+_ASK_EVERY_S = 0.3
 CLUSTER = """
 name: two-nodes
 num_nodes: 2
@@ -98,7 +99,7 @@ def test_a_job_near_its_limit_is_queued_again_and_continues_where_it_was(
     assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8")
     # Slurm would end the next attempt together with the rest of this one, so this one has to be gone first.
     wait_until(lambda: not _has_steps(), folder / "job.log")
-    wait_until(lambda: _has_continued(job), folder / "job.log")
+    wait_until(lambda: _has_continued(job), folder / "job.log", _ASK_EVERY_S)
     found = read_summary(folder)
     assert (found["status"], found["steps"], found["world_size"]) == ("success", 60, 2)
     log = (folder / "job.log").read_text(encoding="utf-8")
@@ -121,7 +122,7 @@ def test_ranks_of_a_job_meet_over_mpi(launcher: str, tmp_path: Path, monkeypatch
     checks_first = launcher == "srun"
     cluster = cluster.replace("kind: slurm", f"kind: slurm, check_first: {str(checks_first).lower()}")
     job = submit(cluster, folder, overrides=["run.max_steps=2"])
-    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log")
+    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log", _ASK_EVERY_S)
     log = (folder / "job.log").read_text(encoding="utf-8")
     assert _state(job)[:2] == ("COMPLETED", "0:0"), log
     assert (read_summary(folder)["status"], read_summary(folder)["world_size"]) == ("success", 2)
@@ -135,7 +136,7 @@ def test_a_job_whose_nodes_fail_a_check_trains_nothing(tmp_path: Path, packed_di
     cluster = CLUSTER.replace("kind: slurm", "kind: slurm, check_first: true")
     digits = ["data.source=digits", "data.eval_samples=599", f"cluster.paths.data={packed_digits}"]
     job = submit(cluster, folder, overrides=[*digits, f"cluster.paths.stage={tmp_path}/cluster.yaml"])
-    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log")
+    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log", _ASK_EVERY_S)
     log = (folder / "job.log").read_text(encoding="utf-8")
     assert _state(job)[:2] == ("FAILED", "1:0"), log
     assert re.search(r"^FAIL +stage", log, re.MULTILINE)
@@ -207,7 +208,7 @@ def test_a_job_leaves_a_node_out_whose_ranks_were_killed_twice_and_ends_well_wit
         while len(read_attempts(folder)) < number:
             assert time.monotonic() < begin + _NOTICED_S
             time.sleep(0.1)
-    wait_until(lambda: _has_continued(job), folder / "job.log")
+    wait_until(lambda: _has_continued(job), folder / "job.log", _ASK_EVERY_S)
     log = (folder / "job.log").read_text(encoding="utf-8")
     assert "restart 2 of at most 5, without node1, which failed twice" in log
     assert re.findall(rf"^job {job} of {folder} on (.*)$", log, re.MULTILINE) == ["node1", "node2"]
@@ -222,7 +223,7 @@ def test_a_rehearsed_job_goes_the_way_of_the_real_one_and_is_no_result(tmp_path:
     )
     cluster = cluster.replace("cores: 1", "cores: 1, gpu: V100-SXM2-16GB")
     job = submit(cluster, folder, "--rehearse", overrides=["run.max_steps=8"])
-    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log")
+    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log", _ASK_EVERY_S)
     log = (folder / "job.log").read_text(encoding="utf-8")
     assert _state(job)[:2] == ("COMPLETED", "0:0"), log
     assert re.search(r"^rank 1 of 2 on node2 ", log, re.MULTILINE)

@@ -22,6 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_all_readers_give_normalised_crops_of_the_same_images(folder: Path) -> None:
     recipe, cluster = load_both(
         "imagenet-smoke",

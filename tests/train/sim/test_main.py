@@ -68,6 +68,7 @@ def test_a_sweep_of_two_values_gives_every_combination(capsys: pytest.CaptureFix
     assert [(row["batch"], row["algorithm"]) for row in rows] == combinations
 
 
+@pytest.mark.slow
 def test_the_optimum_keeps_to_its_limits(capsys: pytest.CaptureFixture[str]) -> None:
     fastest = json.loads(answer(capsys, *RECORD, "--optimize", "--json"))
     cheapest = json.loads(answer(capsys, *RECORD, "--optimize", "--deadline", "200", "--json"))

@@ -78,7 +78,7 @@ def _oracle(config: Lars | Sgd, parameter: Parameter) -> LarsOracle:
 def test_six_steps_equal_the_paper_for_every_tensor_of_a_network(
     optimizer_class: type[Any], config: Lars | Sgd
 ) -> None:
-    parameters = build_network("resnet20", num_classes=10, image_size=32).parameters
+    parameters = build_network("resnet8", num_classes=10, image_size=32).parameters
     random = np.random.default_rng(7)
     weights = [random.standard_normal(parameter.shape, np.float32) for parameter in parameters]
     ours, history = _train(optimizer_class, config, parameters, weights)

@@ -256,6 +256,7 @@ def test_a_constant_that_is_not_fitted_keeps_its_expected_value_and_the_others_m
     assert without.compute_efficiency != fitted.compute_efficiency
 
 
+@pytest.mark.slow
 def test_the_worth_of_a_constant_is_its_narrower_spread_and_the_error_without_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
