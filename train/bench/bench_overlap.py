@@ -91,7 +91,8 @@ def _measure_timed(options: argparse.Namespace, cluster: Cluster) -> Report:
         "the link is slower so that communication keeps its share of a step",
         *_NOTES,
         "hidden_bound: what can be hidden at most, because a bucket leaves when its last gradient is computed; the "
-        "rest is the library's: the interval at which it looks, messages one after another, and processors",
+        f"rest is the library's: it looks for gradients every {timed.cycle_ms / ranks:g} ms times the ranks, sends "
+        "messages one after another, and takes processors",
     ]
     return make_report(rows, notes)
 

@@ -217,7 +217,8 @@ def test_the_link_of_many_ranks_lets_each_of_them_send_what_it_may(monkeypatch: 
 
 
 def test_a_link_of_the_described_machine_becomes_as_much_slower_as_compute_and_shorter_as_gradients() -> None:
-    timed = TimedRanks(Job("4 ranks", "r", "c", (), None, 4), 0.5, 8_000_000, speed=0.1, shrink=8, precision="float16")
+    job = Job("4 ranks", "r", "c", (), None, 4)
+    timed = TimedRanks(job, 0.5, 8_000_000, speed=0.1, shrink=8, precision="float16", cycle_ms=16.0)
     assert timed.over_described(1.6e9, "slow").link_bytes_per_s == pytest.approx(2e7)
     assert timed.over_backward().link_bytes_per_s == pytest.approx(8e6 * 1.5 / 0.5)
 
