@@ -99,7 +99,9 @@ def _flat(array: Any) -> np.ndarray:
     pointer = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
     assert pointer.value is not None
-    return np.frombuffer((ctypes.c_float * array.size).from_address(pointer.value), np.float32)
+    own_type = np.dtype(array.dtype)
+    memory = (ctypes.c_char * (array.size * own_type.itemsize)).from_address(pointer.value)
+    return np.frombuffer(memory, own_type)
 
 
 def _cpp_error(error: Exception) -> int:

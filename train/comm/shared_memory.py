@@ -74,11 +74,11 @@ class SharedMemoryCommunicator:
         self._buckets: dict[str, tuple[int, SharedBucket]] = {}
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
-        """Queue the sum of a bucket, whose arrays have the same sizes in every call under this name."""
+        """Queue the sum of a bucket; its arrays have one type, and the same sizes in every call under this name."""
         if name not in self._buckets:
-            assert all("float32" in str(array.dtype) for array in arrays), f"{name}: only float32 is summed"
+            (number_type,) = {_type_of(array) for array in arrays}
             sizes = [math.prod(array.shape) for array in arrays]
-            self._buckets[name] = len(self._buckets), self._memory.bucket(sizes)
+            self._buckets[name] = len(self._buckets), self._memory.bucket(sizes, number_type)
         number, bucket = self._buckets[name]
         self._queue_of(arrays[0]).start(name, arrays, priority, partial(self._thread.sum, number, bucket))
 
@@ -119,6 +119,11 @@ class SharedMemoryCommunicator:
             framework = type(array).__module__.partition(".")[0]
             self._queue = importlib.import_module(_QUEUES[framework]).Queue()
         return self._queue
+
+
+def _type_of(array: Any) -> str:
+    """Return the name of an array's type: ``numpy.float32`` under MXNet and ``torch.float32`` give float32."""
+    return str(array.dtype).rpartition(".")[2].rstrip("'>")
 
 
 def _int64(values: Sequence[int]) -> bytes:

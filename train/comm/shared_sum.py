@@ -54,13 +54,14 @@ class SharedMemory:
         self._descriptor, self._rank, self._world_size = descriptor, rank, world_size
         self._end = 0
 
-    def bucket(self, sizes: Sequence[int]) -> SharedBucket:
-        """Return a new bucket of float32 arrays of these sizes."""
-        bytes_each = -(-4 * sum(sizes) // mmap.PAGESIZE) * mmap.PAGESIZE
+    def bucket(self, sizes: Sequence[int], number_type: str = "float32") -> SharedBucket:
+        """Return a new bucket of arrays of these sizes, which hold numbers of one type."""
+        own_type = np.dtype(number_type)
+        bytes_each = -(-own_type.itemsize * sum(sizes) // mmap.PAGESIZE) * mmap.PAGESIZE
         memory = mmap.mmap(self._descriptor, bytes_each * self._world_size, offset=self._end)
         self._end += bytes_each * self._world_size
         assert self._end <= _ADDRESSES, f"more than {_ADDRESSES} bytes of buckets"
-        areas = np.frombuffer(memory, np.float32).reshape(self._world_size, -1)[:, : sum(sizes)]
+        areas = np.frombuffer(memory, own_type).reshape(self._world_size, -1)[:, : sum(sizes)]
         return SharedBucket(sizes, areas, self._rank)
 
 
@@ -69,7 +70,7 @@ class SharedBucket:
 
     Args:
         sizes: Numbers of each array.
-        areas: Shared float32 memory of shape (ranks, numbers): a row for each rank.
+        areas: Shared memory of shape (ranks, numbers): a row for each rank.
         rank: This rank.
     """
 

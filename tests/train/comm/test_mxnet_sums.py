@@ -30,7 +30,7 @@ def test_readers_wait_for_a_sum_that_another_thread_ends() -> None:
         threading.Thread(target=end).start()
 
     made = mx.nd.ones((50, 20))
-    arrays = [mx.nd.dot(made, made.T), mx.nd.ones((7,))]
+    arrays = [mx.nd.dot(made, made.T), mx.nd.ones((7,)), mx.nd.ones((2,), dtype="float16")]
     for _ in range(2):
         queue.start("bucket", arrays, -1, begin)
     after = arrays[0] + 1
@@ -39,7 +39,7 @@ def test_readers_wait_for_a_sum_that_another_thread_ends() -> None:
     queue.complete()
     assert set(after.asnumpy().flat) == {9 * 20 + 1}
     queue.divide(arrays, 2)
-    assert set(arrays[1].asnumpy()) == {4.5}
+    assert set(arrays[1].asnumpy()) == set(arrays[2].asnumpy()) == {4.5}
 
 
 def test_an_error_of_a_sum_is_raised_where_the_arrays_are_read() -> None:

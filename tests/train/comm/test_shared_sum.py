@@ -33,10 +33,10 @@ def test_all_ranks_hold_the_sum_in_the_order_of_the_ranks_step_after_step(
     sizes, random = [1, 300, 7, 64, 0, 129], np.random.default_rng(1)
     file = create_memory()
     memories = [SharedMemory(file, rank, world_size) for rank in range(world_size)]
-    for _ in range(2):  # the second bucket must not touch the first one
-        buckets = [memory.bucket(sizes) for memory in memories]
+    for number_type in ("float32", "float16"):  # the second bucket must not touch the first one
+        buckets = [memory.bucket(sizes, number_type) for memory in memories]
         for _ in range(2):
-            own = [[random.standard_normal(size, np.float32) for size in sizes] for _ in range(world_size)]
+            own = [[random.standard_normal(size).astype(number_type) for size in sizes] for _ in range(world_size)]
             expected = [arrays[0].copy() for arrays in zip(*own, strict=True)]
             for arrays in own[1:]:
                 for total, array in zip(expected, arrays, strict=True):
