@@ -24,7 +24,10 @@ from launch.setup.work import EXTRAS, Stage, Work, command_variables, pip
 __all__ = ["is_usable", "make_stages"]
 
 _INSTALL = ("install", "--no-build-isolation")
-_IMPORTED = ("nvidia.dali.fn", "matplotlib.pyplot", "mlperf_logging", "sklearn.datasets")
+_IMPORTED = (
+    "nvidia.dali.fn", "matplotlib.pyplot", "mlperf_logging.compliance_checker.mlp_compliance", "mlperf_logging.mllog",
+    "pydantic.main", "sklearn.datasets", "tqdm",
+)  # fmt: skip
 
 
 def make_stages(kind: Kind, *, has_mpi: bool, extras: Collection[str]) -> list[Stage]:
@@ -141,7 +144,8 @@ def _install_wheels(work: Work, variant: Variant) -> None:
     To compile all modules, as pip does, takes 45 s of CPU for MXNet's environment, those that a run imports 10 s.
     """
     pip(work, [*_INSTALL, "--no-compile", *_with_digests(work, "mxnet", variant)], "wheels")
-    mxnet = ["mxnet"] if variant == "cpu" else []  # the one for GPUs is not loaded without a driver
+    # The one for GPUs is not loaded without a driver: the check of Horovod's build imports it, with a stub.
+    mxnet = ["mxnet"] if variant == "cpu" else []
     work.run([work.environment.python, "-c", f"import {', '.join([*mxnet, *_IMPORTED])}"], "wheels")
 
 

@@ -382,7 +382,7 @@ def test_pip_gets_the_options_without_which_a_stage_goes_wrong(
     install, project = "install --no-build-isolation", f"install --no-build-isolation --no-deps --editable {ROOT}"
     tools = f"tools: install <{kind.engines[0]} cmake setuptools wheel>"
     itself = "torch-itself: install --no-compile <torch> torch"
-    parts = ", nvidia.dali.fn, matplotlib.pyplot, mlperf_logging, sklearn.datasets"
+    parts = "".join(f", {name}" for name in stages._IMPORTED)
     mxnet = [
         tools,
         f"project: {project}",
