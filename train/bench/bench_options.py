@@ -260,7 +260,7 @@ BENCHES: dict[str, BenchEntry] = {
         needs="mxnet",
     ),
     "overlap": BenchEntry(
-        "a step without communication, with it after backward, and with it during backward, over a link of a set speed",
+        "how much of the communication a step hides behind backward, timed or real, over a link of a set speed",
         "train.bench.bench_overlap",
         _overlap_options,
         needs="mxnet",
