@@ -3,7 +3,7 @@
 In inference, batch norm is y = (x - mean) s + beta with s = gamma / sqrt(variance + epsilon), for each channel. After a
 convolution whose output nothing else reads, the batch norm disappears: the convolution's weight is multiplied by s, and
 its bias becomes beta + (bias - mean) s. Any other batch norm (DenseNet has them after concatenations) becomes one
-multiplication and one addition per channel.
+multiplication and one addition per channel; on a CPU a depthwise convolution of one pixel, which does both in one pass.
 
 No batch norm is left for two reasons. Stock MXNet 1.9.1 hands an NHWC batch norm to cuDNN as one spatial batch norm of
 N H W images, and cuDNN 8.9.6 refuses more than 65,535 of them in inference; ResNet-50's stem exceeds that from 6 images
@@ -54,10 +54,11 @@ class FoldedInference:
         self._channel_axis = engine.layout.index("C")
         self._folds = network.foldable_convolutions()
         self._norms = [layer for layer in network.layers if layer.kind == "bn"]
+        self._is_depthwise = context.device_type == "cpu" and (engine.precision, engine.layout) == ("float32", "NCHW")
         self._block = self._build(network, model, engine, context)
 
     def _build(self, network: Network, model: Model, engine: EngineSettings, context: Any) -> Any:
-        symbol = folded_symbol(network, model, engine)
+        symbol = folded_symbol(network, model, engine, is_depthwise=self._is_depthwise)
         shared = gluon.ParameterDict()
         for name in symbol.list_arguments():
             if name in self._held:
@@ -81,6 +82,11 @@ class FoldedInference:
             if source in self._folds:
                 shapes[source + _WEIGHT] = self._masters[f"{source}_weight"].shape
                 shapes[source + _BIAS] = (norm.out_channels,)
+            elif self._is_depthwise:
+                shapes[norm.name + _SCALE], shapes[norm.name + _SHIFT] = (
+                    (norm.out_channels, 1, 1, 1),
+                    (norm.out_channels,),
+                )
             else:
                 channels = [1, 1, 1, 1]
                 channels[self._channel_axis] = norm.out_channels
@@ -113,8 +119,15 @@ class FoldedInference:
         return self._block(images)
 
 
-def folded_symbol(network: Network, model: Model, engine: EngineSettings) -> Any:
-    """Return the symbol from float32 images to float32 logits that has no batch norm."""
+def folded_symbol(network: Network, model: Model, engine: EngineSettings, *, is_depthwise: bool = False) -> Any:
+    """Return the symbol from float32 images to float32 logits that has no batch norm.
+
+    Args:
+        network: The table of layers.
+        model: Constants of the layers.
+        engine: Precision and layout.
+        is_depthwise: Make a batch norm that is not folded a depthwise convolution; needs NCHW.
+    """
     folds = network.foldable_convolutions()
 
     def logits(data: Any) -> Any:
@@ -128,7 +141,18 @@ def folded_symbol(network: Network, model: Model, engine: EngineSettings) -> Any
                 outputs[layer.name] = inputs[0]
             elif layer.kind == "bn":
                 scale, shift = (mx.sym.Variable(layer.name + suffix) for suffix in (_SCALE, _SHIFT))
-                outputs[layer.name] = mx.sym.broadcast_add(mx.sym.broadcast_mul(inputs[0], scale), shift)
+                outputs[layer.name] = (
+                    mx.sym.Convolution(
+                        inputs[0],
+                        scale,
+                        shift,
+                        kernel=(1, 1),
+                        num_filter=layer.out_channels,
+                        num_group=layer.out_channels,
+                    )
+                    if is_depthwise
+                    else mx.sym.broadcast_add(mx.sym.broadcast_mul(inputs[0], scale), shift)
+                )
             else:
                 outputs[layer.name] = layer_symbol(layer, inputs, model, engine.layout)
         return outputs[network.layers[-1].name]

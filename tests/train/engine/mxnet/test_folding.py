@@ -80,7 +80,23 @@ def test_no_network_has_a_batch_norm_left(name: str) -> None:
     size = IMAGE_SIZES[name][0]
     table = build_network(name, num_classes=10, image_size=size, input_channels=3)
     model = Model(name=name, num_classes=10, image_size=size)
-    assert "BatchNorm" not in folded_symbol(table, model, EngineSettings()).tojson()
+    for is_depthwise in (False, True):
+        assert "BatchNorm" not in folded_symbol(table, model, EngineSettings(), is_depthwise=is_depthwise).tojson()
+
+
+def test_the_two_ways_of_a_batch_norm_that_is_not_folded_agree() -> None:
+    rows = Rows(3, 16)
+    last = rows.add("pool", "global_pool", rows.add("first_relu", "relu", rows.add("first_bn", "bn", "data")))
+    rows.dense("classifier", last, 10)
+    table, model = Network("made", 16, 3, 10, tuple(rows.layers)), Model(name="resnet8", num_classes=10, image_size=16)
+    found = []
+    for layout in ("NCHW", "NHWC"):
+        engine = EngineSettings(layout=layout)
+        network = TrainedNetwork(table, model=model, loss=Loss(), engine=engine, context=mx.cpu(), accumulate=False)
+        _load(network, table, model, seed=1)
+        images = _images(model)
+        found.append(network.inference()(images if layout == "NCHW" else images.transpose((0, 2, 3, 1))).asnumpy())
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
 def test_weights_and_statistics_that_changed_are_folded_anew() -> None:
