@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from mxnet.base import _LIB, check_call
 
-__all__ = ["HostOperators", "memory_of"]
+__all__ = ["HostOperators", "memory_of", "restore_order"]
 
 _Run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 """MXNet's ``EngineSyncFunc``."""
@@ -72,8 +72,19 @@ def _handles(arrays: Sequence[Any]) -> Any:
 
 
 def memory_of(array: Any) -> np.ndarray:
-    """Return a flat view of a float32 array, for a function that is queued with the array."""
+    """Return a flat view of a float32 array, for a function that is queued with the array; see `restore_order`."""
     pointer = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
     assert pointer.value is not None
     return np.frombuffer((ctypes.c_float * array.size).from_address(pointer.value), np.float32)
+
+
+def restore_order(arrays: Sequence[Any]) -> None:
+    """Wait until arrays are computed and in MXNet's order of memory.
+
+    On a CPU, an inference leaves weights in an order of oneDNN's, and a backward pass gives their gradients the same.
+    `memory_of` would bring an array back, but would wait for its own operator for ever.
+    """
+    for array in arrays:
+        array.wait_to_read()
+        check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(ctypes.c_void_p())))

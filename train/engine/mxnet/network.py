@@ -21,6 +21,7 @@ from mxnet import autograd, gluon
 
 from configs.schema import EngineSettings, Loss, Model
 from train.engine.mxnet.folding import FoldedInference
+from train.engine.mxnet.host_operator import restore_order
 from train.engine.mxnet.losses import losses_of
 from train.engine.mxnet.symbols import logits_symbol
 from train.networks.arch import Network, Parameter
@@ -73,6 +74,7 @@ class TrainedNetwork:
         self._has_dropout = any(layer.kind == "dropout" for layer in network.layers)
         self._accumulate = accumulate
         self._queued: deque[Any] = deque()
+        self._has_inferred = False
         logits = logits_symbol(network, model, engine, batch_size)
         images, labels = mx.sym.Variable("data", dtype="float32"), mx.sym.Variable("label", dtype="float32")
         losses = losses_of(mx.sym, logits, labels, network.num_classes, loss)
@@ -141,6 +143,9 @@ class TrainedNetwork:
 
     def forward(self, images: Array, labels: Array) -> Array:
         """Queue the forward pass of one micro-batch and return the sum of its losses, shape (1,)."""
+        if self._has_inferred and self._context.device_type == "cpu":
+            restore_order(self.weights)
+        self._has_inferred = False
         self._losses = self.losses(images.as_in_context(self._context), labels.as_in_context(self._context))
         loss = self._losses.sum()
         if self._accumulate:
@@ -171,11 +176,18 @@ class TrainedNetwork:
         """
         self._settle()
         self._folded.fold()
+        self._has_inferred = True
         return lambda images: self._folded(images.as_in_context(self._context))
+
+    def unfolded_inference(self) -> Callable[[Array], Array]:
+        """Return the function from images to logits with every batch norm, as it is exported."""
+        self._settle()
+        self._has_inferred = True
+        return lambda images: self._exported(images.as_in_context(self._context))
 
     def export(self, prefix: Path) -> None:
         """Write ``PREFIX-symbol.json`` and ``PREFIX-0000.params`` for MXNet's own loaders, with batch norm unfolded."""
-        self._exported(mx.nd.zeros((1, *self.image_shape), ctx=self._context)).wait_to_read()
+        self.unfolded_inference()(mx.nd.zeros((1, *self.image_shape), ctx=self._context)).wait_to_read()
         self._exported.export(str(prefix))
 
     def zero_gradients(self) -> None:

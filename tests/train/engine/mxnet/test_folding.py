@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from configs.networks import IMAGE_SIZES
-from configs.schema import EngineSettings, Loss, Model
+from configs.schema import EngineSettings, Loss, Model, Sgd
 from tests.engines import forward_backward
 from train.engine.init import initial_weights
 from train.engine.mxnet.folding import folded_symbol
+from train.engine.mxnet.host_momentum import HostMomentum
 from train.engine.mxnet.network import TrainedNetwork
 from train.networks.arch import Network, build_network
 from train.networks.table import Rows
+from train.schedule import HyperParameters
 
 SIZES = {"densenet121": 64, "alexnet": 63, "googlenet": 64}
 
@@ -55,7 +57,7 @@ def _images(model: Model) -> mx.nd.NDArray:
 def test_folded_logits_equal_those_with_batch_norm(name: str) -> None:
     network, model = _network(name)
     images = _images(model)
-    expected = network._exported(images).asnumpy()
+    expected = network.unfolded_inference()(images).asnumpy()
     assert expected.std() > 0
     np.testing.assert_allclose(network.inference()(images).asnumpy(), expected, rtol=1e-4, atol=1e-5 * expected.std())
 
@@ -71,7 +73,7 @@ def test_a_convolution_with_a_bias_is_folded_too() -> None:
     )
     _load(network, table, model, seed=1)
     images = _images(model)
-    expected = network._exported(images).asnumpy()
+    expected = network.unfolded_inference()(images).asnumpy()
     np.testing.assert_allclose(network.inference()(images).asnumpy(), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -106,7 +108,7 @@ def test_weights_and_statistics_that_changed_are_folded_anew() -> None:
     _load(network, network.network, model, seed=2)
     second = network.inference()(images).asnumpy()
     assert np.abs(second - first).max() > 0.1
-    np.testing.assert_allclose(second, network._exported(images).asnumpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(second, network.unfolded_inference()(images).asnumpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_training_after_an_evaluation_takes_the_same_steps() -> None:
@@ -120,3 +122,29 @@ def test_training_after_an_evaluation_takes_the_same_steps() -> None:
         return b"".join(each.asnumpy().tobytes() for each in network.gradients)
 
     assert gradients(evaluates=True) == gradients(evaluates=False)
+
+
+@pytest.mark.parametrize("way", ["inference", "unfolded_inference"])
+def test_weights_that_an_inference_reordered_are_updated(way: str) -> None:
+    table = build_network("mnist_large_cnn", num_classes=10, image_size=28)
+    model = Model(name="mnist_large_cnn", num_classes=10, image_size=28)
+    network = TrainedNetwork(
+        table, model=model, loss=Loss(), engine=EngineSettings(), context=mx.cpu(), accumulate=False
+    )
+    _load(network, table, model, seed=1)
+    optimizer = HostMomentum(
+        Sgd(name="sgd", momentum=0.0, weight_decay=0.0), network.parameters, weights=network.weights,
+        gradients=network.gradients, rescale=1.0,
+    )  # fmt: skip
+    images, labels = mx.nd.ones((8, 3, 28, 28)), mx.nd.zeros((8,))
+    for _ in range(3):
+        before = network.read_weights()
+        getattr(network, way)()(images).wait_to_read()  # which reorders the weights
+        forward_backward(network, images, labels)
+        optimizer.update(
+            HyperParameters(0.1, 0.0, 0.0)
+        )  # before anything reads the gradients, which would reorder them
+        after = network.read_weights()
+        for each, gradient in zip(network.parameters, network.gradients, strict=True):
+            expected = before[each.name] - 0.1 * gradient.asnumpy()
+            np.testing.assert_allclose(after[each.name], expected, rtol=1e-5, atol=1e-6)
