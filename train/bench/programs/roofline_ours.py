@@ -35,8 +35,7 @@ _MARKS = {
     "softmax": KINDS["dense"],
     "pick": KINDS["dense"],
     "multi_": UPDATE,
-    "sgd": UPDATE,
-    "adam": UPDATE,
+    "_update": UPDATE,
     "Copy": _COPIES,
 }
 """Part of an operator's name -> kind; the first that occurs counts."""
