@@ -48,9 +48,9 @@ def _stop(folder: Path, number: int, epoch: int, overrides: list[str]) -> Finish
         log = folder / "result_0.txt"
         while launcher.poll() is None and not (log.exists() and begin in log.read_text(encoding="utf-8")):
             time.sleep(0.01)
-        listening = _listening(launcher.pid)
         files = {each.path for each in psutil.Process(launcher.pid).open_files()}
-        launcher.send_signal(number)
+        launcher.send_signal(number)  # now, because an epoch takes a few tenths of a second
+        listening = _listening(launcher.pid)
         output, errors = launcher.communicate(timeout=90)
     assert listening == {"127.0.0.1"}, "others on the network can reach the run"
     assert str(USED_LOCK) in files, "set-up would change the environment of the run"

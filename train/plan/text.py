@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 __all__ = ["draw", "render"]
 
 _WIDTH, _HEIGHT = 72, 10
+_INDENT = 11
 _WHOLE_FROM = 100
 """Values from this on are shown as whole numbers."""
 _LISTED_EVALUATIONS = 6
@@ -68,9 +70,7 @@ def _head(document: Mapping[str, Any]) -> list[str]:
     spread = f"{real['fewest']} to {real['most']}" if real["fewest"] != real["most"] else f"{real['most']}"
     return [
         document["card"]["purpose"],
-        f"source     {document['card']['source']}",
-        f"expected   {document['card']['expected']}",
-        *([f"gains      {gains}"] if (gains := document["card"]["gains"]) else []),
+        *(line for name in ("source", "expected", "gains") for line in _card_lines(name, document["card"][name])),
         f"ranks      {document['world_size']:,} = {document['num_nodes']:,} nodes x {document['ranks_per_node']}",
         f"batch      {document['global_batch_size']:,} = {document['world_size']:,} ranks"
         f" x {document['per_rank_batch_size']} images x {document['accumulation_steps']} micro-batches",
@@ -80,6 +80,11 @@ def _head(document: Mapping[str, Any]) -> list[str]:
         f"optimizer  {document['optimizer']}",
         f"warm-up    {document['warmup_steps']:,} steps, then {document['decay_steps']:,} steps of decay",
     ]
+
+
+def _card_lines(name: str, text: str) -> list[str]:
+    """Return a value of the recipe's card in lines of at most 118 characters; none if it is empty."""
+    return textwrap.wrap(f"{name:<{_INDENT}}{text}", 118, subsequent_indent=" " * _INDENT) if text else []
 
 
 def _simulated(found: Mapping[str, Any]) -> list[str]:
