@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -17,6 +18,9 @@ from configs.section import Section
 from configs.variables import require_known
 
 __all__ = ["Cluster"]
+
+_OF_LIBRARIES = {"backend", "allreduce", "cycle_time_ms", "link_bytes_per_s"}
+"""Keys of ``communication`` that mean an allreduce by a library, over a network."""
 
 _VARIABLE_NAME = r"(?:[A-Z][A-Z0-9_]*|OMPI_MCA_[a-z0-9_]+)"
 
@@ -119,8 +123,9 @@ class Cluster(Section):
         engine = {"name": installed_engine(), **blocks["engine"]}
         if engine["name"] not in ENGINES:
             return values
-        communication = {"kind": communicators_of(engine["name"])[0], **blocks["communication"]}
-        return {**values, "engine": engine, "communication": communication}
+        shares = _can_share_memory(values, engine) and not _OF_LIBRARIES & blocks["communication"].keys()
+        kind = "shared_memory" if shares else communicators_of(engine["name"])[0]
+        return {**values, "engine": engine, "communication": {"kind": kind, **blocks["communication"]}}
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Cluster:
@@ -199,3 +204,9 @@ class Cluster(Section):
     def world_size(self) -> int:
         """Number of ranks on all nodes together."""
         return self.num_nodes * self.ranks_per_node
+
+
+def _can_share_memory(values: Mapping[str, Any], engine: Mapping[str, Any]) -> bool:
+    """Return whether the ranks of a cluster file are MXNet's on the CPU of one machine, with float32 gradients."""
+    ours = values.get("device", "cpu"), values.get("launcher", "local"), values.get("num_nodes", 1)
+    return ours == ("cpu", "local", 1) and (engine["name"], engine.get("precision", "float32")) == ("mxnet", "float32")

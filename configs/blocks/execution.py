@@ -117,8 +117,10 @@ class Communication(Section):
         "horovod",
         description="What sums the gradients: an allreduce (horovod under MXNet, torch_distributed under PyTorch), the "
         "CPU ranks of one machine themselves in memory that they share (shared_memory), server processes, the devices "
-        "of one process, or nothing (none, for a single rank). If the file does not say, it is the allreduce of the "
-        "engine. Servers and devices need launcher local; horovodrun starts no torch_distributed.",
+        "of one process, or nothing (none, for a single rank). If the file does not say, it is "
+        "shared_memory for MXNet's float32 ranks of launcher local on a CPU, unless it has a key of an allreduce by a "
+        "library (backend, allreduce, cycle_time_ms, link_bytes_per_s); for all others the allreduce of the engine. "
+        "Servers and devices need launcher local; horovodrun starts no torch_distributed.",
     )
     servers: int = Field(
         1,

@@ -118,7 +118,7 @@ def test_a_rank_that_is_killed_ends_the_run_and_is_named(tmp_path: Path, packed_
         _wait_for(folder / "result_0.txt", "epoch_start", launcher)
         begin = time.monotonic()
         environment = {pid: Path(f"/proc/{pid}/environ").read_text(encoding="utf-8") for pid in _ranks_of(folder)}
-        victim = next(pid for pid, text in environment.items() if "HOROVOD_RANK=1\0" in text)
+        victim = next(pid for pid, text in environment.items() if "\0RANK=1\0" in text)
         os.kill(victim, signal.SIGKILL)
         output, _ = launcher.communicate(timeout=60)
     assert time.monotonic() - begin < 30
@@ -236,7 +236,8 @@ def test_a_full_disk_fails_the_run_with_one_clear_line(tmp_path: Path, packed_di
 def test_a_rank_without_its_communicator_is_refused_not_trained_alone(short_run: FinishedRun, tmp_path: Path) -> None:
     alone = tmp_path / "alone"
     alone.mkdir()
-    (alone / "config.yaml").write_bytes((short_run.folder / "config.yaml").read_bytes())
+    config = (short_run.folder / "config.yaml").read_text(encoding="utf-8")
+    (alone / "config.yaml").write_text(config.replace("kind: shared_memory", "kind: horovod"), encoding="utf-8")
     # A bare mpirun sets these variables. A Horovod that was built with Gloo only ignores them and sees one rank.
     variables = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo",
                  "HOROVOD_CPU_OPERATIONS": "gloo"}  # fmt: skip

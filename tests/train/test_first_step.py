@@ -171,8 +171,9 @@ def test_ranks_that_begin_with_different_weights_end_the_run_before_its_first_st
         (tmp_path / str(rank)).mkdir()
         recipe, cluster = load_both("digits", None, [*TINY, f"run.seed={seed}"])
         (tmp_path / str(rank) / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
-    command = ["bash", "-c", 'exec "$0" -m train "$1/$HOROVOD_RANK"', sys.executable, str(tmp_path)]
-    assert run_ranks(command, 2, rank_environment(load_cluster("laptop"))).exit_status == 1
+    command = ["bash", "-c", 'exec "$0" -m train "$1/$RANK"', sys.executable, str(tmp_path)]
+    cluster = load_cluster("laptop")
+    assert run_ranks(command, 2, rank_environment(cluster), kind=cluster.communication.kind).exit_status == 1
     for rank in range(2):
         failure = json.loads((tmp_path / str(rank) / f"failure_{rank}.json").read_text(encoding="utf-8"))
         assert failure["message"].startswith("before the run: the weights of rank 1 (")

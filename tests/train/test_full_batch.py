@@ -24,7 +24,8 @@ SMALL = [
 def _step(folder: Path, ranks: int, overrides: list[str]) -> dict[str, Any]:
     file = folder / f"{ranks}.npz"
     command = [sys.executable, "-m", "tests.train.one_step", str(file), "abci-b86016", *overrides]
-    outcome = run_ranks(command, ranks, rank_environment(load_cluster("laptop")))
+    cluster = load_cluster("laptop")
+    outcome = run_ranks(command, ranks, rank_environment(cluster), kind=cluster.communication.kind)
     assert outcome.exit_status == 0
     return dict(np.load(file))
 

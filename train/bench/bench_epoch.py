@@ -79,7 +79,8 @@ def _ours(options: argparse.Namespace, output: Path) -> Mapping[str, float]:
 
 def _textbook(options: argparse.Namespace, data: Path, output: Path) -> Mapping[str, float]:
     shape = ["--image-size", _SIDE, "--batch-size", "32", "--epochs", str(options.epochs), "--eval-every", "2"]
-    run_ranks(command_of(Program.EPOCH_TEXTBOOK, str(data), *shape, "--output", str(output)))
+    command = command_of(Program.EPOCH_TEXTBOOK, str(data), *shape, "--output", str(output))
+    run_ranks(command, overrides=["cluster.communication.kind=horovod"])
     return _read(output)
 
 

@@ -131,7 +131,7 @@ class _Contest:
     def horovod(self, mode: str) -> Figures:
         """Measure Horovod's example in the mode ``module`` or ``gluon``."""
         words = [*self._peer_options, f"--batch-size={self.batch}", f"--model={_ZOO[self.model]}", f"--mode={mode}"]
-        overrides = (*_LIBRARY_DEFAULTS, *self._cluster_overrides)
+        overrides = ("cluster.communication.kind=horovod", *_LIBRARY_DEFAULTS, *self._cluster_overrides)
         return _only_sample(run_ranks(command_of(Program.HOROVOD_EXAMPLE, *words), overrides=overrides))
 
     def pytorch(self, *extra: str) -> Figures:

@@ -87,7 +87,8 @@ def test_a_launcher_that_cannot_start_a_kind_is_refused_with_those_that_can() ->
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        ([], ["--kind", "horovod", "4"]),
+        ([], ["--kind", "shared_memory", "4"]),
+        (["backend=gloo"], ["--kind", "horovod", "4"]),
         (["kind=devices"], ["--kind", "devices", "1"]),
         (["kind=parameter_server", "servers=3"], ["--kind", "parameter_server", "--servers", "3", "4"]),
         (["kind=parameter_server_async", "servers=2"], ["--kind", "parameter_server_async", "--servers", "2", "4"]),

@@ -69,7 +69,16 @@ def test_two_ranks_write_a_sample_a_round_of_every_transfer_over_a_shaped_link()
         Transfer(OVERLAPPED, wire="float16"),
         Transfer(OVERLAPPED, 1 << 14, deferred=0.3),
     ]
-    words = [*SMALL, "--rounds", "2", "--steps", "1", *(transfer.name for transfer in transfers)]
+    words = [
+        *SMALL,
+        "--set",
+        f"{LINK}=125e6",
+        "--rounds",
+        "2",
+        "--steps",
+        "1",
+        *(transfer.name for transfer in transfers),
+    ]
     command = command_of(Program.OVERLAP_OURS, *words)
     found = read_samples(run_ranks(command, overrides=[f"{LINK}=125e6"]))
     assert {Transfer.parse(name) for name in found} == set(transfers)
