@@ -16,17 +16,12 @@ import numpy as np
 from mxnet.base import _LIB, check_call
 
 from train.comm.sum_thread import Done
+from train.engine.mxnet.host_operator import context_of, handles_of, memory_of
 
 __all__ = ["Queue"]
 
 _PRIORITISED = 3
 """MXNet's ``FnProperty::kCPUPrioritized``: not behind the operators that compute, as for Horovod's sums."""
-
-
-class _Context(ctypes.Structure):
-    """MXNet's ``Context``."""
-
-    _fields_ = (("device_type", ctypes.c_int), ("device_id", ctypes.c_int))
 
 
 class _OnComplete(ctypes.Structure):
@@ -51,17 +46,17 @@ class Queue:
         self, name: str, arrays: Sequence[Any], priority: int, begin: Callable[[Sequence[np.ndarray], Done], None]
     ) -> None:
         """Push an operator that writes the arrays."""
-        number, title, context = next(self._numbers), f"shared_memory_{name}".encode(), arrays[0].context
+        number, title = next(self._numbers), f"shared_memory_{name}".encode()
         self._waiting[number] = list(arrays), title, begin
         check_call(
             _LIB.MXEnginePushAsyncND(
                 self._callback,
                 ctypes.c_void_p(number),
                 None,
-                ctypes.byref(_Context(context.device_typeid, context.device_id)),
+                ctypes.byref(context_of(arrays[0])),
                 None,
                 0,
-                (ctypes.c_void_p * len(arrays))(*[array.handle for array in arrays]),
+                handles_of(arrays),
                 len(arrays),
                 ctypes.byref(ctypes.c_int(_PRIORITISED)),
                 priority,
@@ -89,19 +84,9 @@ class Queue:
 
         arrays, _, begin = self._waiting[number]
         try:
-            begin([_flat(array) for array in arrays], done)
+            begin([memory_of(array) for array in arrays], done)
         except Exception as error:  # noqa: BLE001 (the boundary to C, which no exception crosses)
             done(error)
-
-
-def _flat(array: Any) -> np.ndarray:
-    """Return a flat view of the memory of an array that the engine lets nobody else touch now."""
-    pointer = ctypes.c_void_p()
-    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
-    assert pointer.value is not None
-    own_type = np.dtype(array.dtype)
-    memory = (ctypes.c_char * (array.size * own_type.itemsize)).from_address(pointer.value)
-    return np.frombuffer(memory, own_type)
 
 
 def _cpp_error(error: Exception) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from mxnet.base import _LIB, check_call
 
-__all__ = ["HostOperators", "memory_of", "restore_order"]
+__all__ = ["HostOperators", "context_of", "handles_of", "memory_of", "restore_order"]
 
 _Run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 """MXNet's ``EngineSyncFunc``."""
@@ -43,16 +43,15 @@ class HostOperators:
             raise self._failure
         number = next(self._numbers)
         self._waiting[number] = function
-        context = _Context(writes[0].context.device_typeid, writes[0].context.device_id)
         check_call(
             _LIB.MXEnginePushSyncND(
                 self._callback,
                 ctypes.c_void_p(number),
                 None,
-                ctypes.byref(context),
-                _handles(reads),
+                ctypes.byref(context_of(writes[0])),
+                handles_of(reads),
                 len(reads),
-                _handles(writes),
+                handles_of(writes),
                 len(writes),
                 None,
                 0,
@@ -67,16 +66,23 @@ class HostOperators:
             self._failure = failure
 
 
-def _handles(arrays: Sequence[Any]) -> Any:
+def context_of(array: Any) -> _Context:
+    """Return the device of an array for MXNet's C interface."""
+    return _Context(array.context.device_typeid, array.context.device_id)
+
+
+def handles_of(arrays: Sequence[Any]) -> Any:
+    """Return the handles of arrays for MXNet's C interface."""
     return (ctypes.c_void_p * len(arrays))(*[array.handle for array in arrays])
 
 
 def memory_of(array: Any) -> np.ndarray:
-    """Return a flat view of a float32 array, for a function that is queued with the array; see `restore_order`."""
+    """Return a flat view of an array's memory, for an operator that is queued with the array; see `restore_order`."""
     pointer = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
     assert pointer.value is not None
-    return np.frombuffer((ctypes.c_float * array.size).from_address(pointer.value), np.float32)
+    own_type = np.dtype(array.dtype)
+    return np.frombuffer((ctypes.c_char * (array.size * own_type.itemsize)).from_address(pointer.value), own_type)
 
 
 def restore_order(arrays: Sequence[Any]) -> None:
