@@ -132,7 +132,7 @@ class Cluster(Section):
         self._require_possible_engine()
         if self.device == "cpu" and self.communication.backend == "nccl":
             raise ConfigError("communication.backend", "nccl", "gloo or mpi on a CPU")
-        self._require_useful_cache()
+        self._require_useful_decoder()
         if 0 < len(self.node.rank_cores) < self.ranks_per_node:
             allowed = f"an entry for each of a node's {self.ranks_per_node} ranks, or an empty list"
             raise ConfigError("node.rank_cores", list(self.node.rank_cores), allowed)
@@ -141,11 +141,13 @@ class Cluster(Section):
             raise ConfigError("launcher", "local", "horovodrun, mpirun or srun for more than one node")
         return self
 
-    def _require_useful_cache(self) -> None:
+    def _require_useful_decoder(self) -> None:
         engine = self.engine
         if engine.decoded_cache_bytes and not (self.device == "gpu" and engine.stick_to_shard):
             allowed = "0, except with device: gpu and engine.stick_to_shard: true"
             raise ConfigError("engine.decoded_cache_bytes", engine.decoded_cache_bytes, allowed)
+        if engine.hw_decoder_load is not None and self.device != "gpu":
+            raise ConfigError("engine.hw_decoder_load", engine.hw_decoder_load, "null, except with device: gpu")
 
     def _require_possible_engine(self) -> None:
         engine, entry, on = self.engine, ENGINES[self.engine.name], f"under {ENGINES[self.engine.name].title}"

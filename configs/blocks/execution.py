@@ -65,6 +65,13 @@ class EngineSettings(Section):
         "cut after they are decoded, with other random numbers: a run with the cache has other bits than one without.",
         json_schema_extra={"unit": "bytes"},
     )
+    hw_decoder_load: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Share of a batch's JPEGs that the decoder circuits of an A100 or H100 decode; its multiprocessors "
+        "decode the rest. Null leaves the share to DALI. Other GPUs have no such circuits.",
+    )
     backward_bulk_nodes: int = Field(
         4,
         ge=1,

@@ -106,7 +106,9 @@ def _type_of(engine: EngineSettings) -> Any:
 
 def _decoder(request: ReadRequest) -> dict[str, Any]:
     """Return the arguments of an image decoder, which is nvJPEG on a GPU."""
-    where = {"device": "cpu"} if request.device_id is None else {"device": "mixed", **_GPU_DECODER}
+    load = request.engine.hw_decoder_load
+    share = {} if load is None else {"hw_decoder_load": load}
+    where = {"device": "cpu"} if request.device_id is None else {"device": "mixed", **_GPU_DECODER, **share}
     is_grey = request.recipe.model.input_channels == 1
     return {**where, "output_type": types.GRAY if is_grey else types.RGB}  # type: ignore[attr-defined]
 

@@ -446,7 +446,9 @@ def test_a_gpu_pipeline_is_accepted_up_to_the_missing_driver(tmp_path: Path) -> 
     for kind in ("none", "shift", "resized"):
         recipe = recipe_for(overrides=[f"data.crop={{kind: {kind}, padding: 2}}", "data.flip=true"])
         with pytest.raises(RuntimeError, match=r"(?i)cuda"):
-            open_training(recipe, EngineSettings(), tmp_path, batch_size=4, rank=0, world_size=1, device_id=0)
+            open_training(
+                recipe, EngineSettings(hw_decoder_load=0.5), tmp_path, batch_size=4, rank=0, world_size=1, device_id=0
+            )
 
 
 @pytest.mark.gpu

@@ -49,7 +49,10 @@ The submissions of NVIDIA and Fujitsu did some things otherwise:
   is not timed.
 - NVIDIA ran the backward pass of large runs as one segment (999 operators), under which no communication is hidden.
   Here it has segments of 25; the forward pass, with nothing to overlap, is one segment in both.
-- NVIDIA's later runs keep decoded images in memory. Here every epoch decodes its images again.
+- NVIDIA's later runs keep decoded images in the GPU's memory. `engine.decoded_cache_bytes` does the same, and is 0 in
+  the files that ship: it takes other random crops, and memory that depends on the number of nodes.
+- Their files also set which share of the JPEGs the decoder circuits of an A100 or H100 take. Here DALI decides, unless
+  `engine.hw_decoder_load` is set.
 - `MXNET_ENABLE_CUDA_GRAPHS` is not set: nobody has tried it with Horovod's operators in the same engine.
 
 ## All of one GPU in 25 minutes
