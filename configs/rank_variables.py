@@ -100,8 +100,11 @@ _OF_MEETING: Mapping[str, Callable[[Cluster], dict[str, str]]] = {
 def binding_environment(cluster: Cluster) -> dict[str, str]:
     """Return the variables by which ``rank.sh`` binds a rank to its share of the node.
 
-    RANK_CORES and RANK_HCAS are lists with one word for each rank of a node.
+    RANK_CORES and RANK_HCAS are lists with one word for each rank of a node. With ``kind: devices``, all ranks are one
+    process, which uses the whole node.
     """
+    if cluster.communication.kind == "devices":
+        return {"RANK_DEVICE": f"{cluster.device}s"}
     tables = {
         "RANK_WORLD_SIZE": str(cluster.world_size),
         "RANK_LOCAL_SIZE": str(cluster.ranks_per_node),

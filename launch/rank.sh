@@ -78,12 +78,16 @@ else
   report+=", cores ${cores[local_rank]}, memory near ${numa[0]##*/}"
   ! command -v numactl >/dev/null || binding+=(numactl "--preferred=${numa[0]##*node}")
 fi
-if [[ ${RANK_DEVICE:-cpu} == gpu ]]; then
+if [[ ${RANK_DEVICE:-cpu} == gpus ]]; then
+  report+=', all GPUs'
+elif [[ ${RANK_DEVICE:-cpu} == gpu ]]; then
   # All GPUs stay visible, for NCCL's direct copies; training uses the GPU with the number of the local rank.
   IFS=, read -ra visible <<<"${CUDA_VISIBLE_DEVICES:-}"
   [[ ${#visible[@]} -eq 0 || $local_rank -lt ${#visible[@]} ]] ||
     refuse "local rank $local_rank sees GPUs $CUDA_VISIBLE_DEVICES only; ask for GPUs by node, not by task"
   report+=", GPU ${visible[local_rank]:-$local_rank}"
+fi
+if [[ ${RANK_DEVICE:-cpu} == gpu* ]]; then
   # NVRTC 11.8, with which MXNet fuses pointwise operators, writes PTX 7.8, which drivers below R520 refuse.
   driver=''
   [[ ! -r ${RANK_DRIVER_FILE:=/proc/driver/nvidia/version} ]] || read -r driver <"$RANK_DRIVER_FILE" || true

@@ -99,7 +99,7 @@ def _run_local(cluster: Cluster, command: Sequence[str], variables: Mapping[str,
     kind = cluster.communication.kind
     processes, servers = _local_numbers(cluster)
     link = cluster.communication.link_bytes_per_s
-    if cluster.device == "gpu" and kind != "devices":
+    if cluster.device == "gpu":
         # The script binds a rank to its cores and its memory, and looks at the driver; a CPU rank uses any core.
         command, variables = [str(ROOT / RANK_SCRIPT), *command], {**variables, **binding_environment(cluster)}
         variables["RANK_GROUP_SIGNALLED"] = "1"

@@ -198,6 +198,11 @@ def test_the_local_launcher_binds_gpu_ranks_to_their_cores_and_leaves_cpu_ranks_
     out, err = capfd.readouterr()
     assert out == f"[{core}] 0\n" * 2
     assert f"by Horovod): local rank 1, cores {core}, memory near" in err
+    devices = load_cluster("a100-node", [*changes, "cluster.communication.kind=devices"])
+    assert run_under(devices, command, rank_environment(devices)).exit_status == 0
+    out, err = capfd.readouterr()
+    assert out == f"{sorted(os.sched_getaffinity(0))} 0\n"
+    assert "local rank 0, any core, all GPUs, no fusion (driver R470, below R520)" in err
     cpu = load_cluster("laptop", changes)
     assert run_under(cpu, command, rank_environment(cpu)).exit_status == 0
     assert capfd.readouterr() == (f"{sorted(os.sched_getaffinity(0))} None\n" * 2, "")
