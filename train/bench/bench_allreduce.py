@@ -19,7 +19,7 @@ from configs.schema import Cluster
 from train.bench.launching import is_local_cpu, run_ranks
 from train.bench.measure import BenchRow, Figures, Report, make_report, ratio_rows, summarize, turns
 from train.bench.samples import read_samples
-from train.sim.collectives import allreduce
+from train.sim.collectives import SHARED_MEMORY, allreduce
 from train.sim.constants import load_calibration
 from train.sim.fit.this_machine import load_description, machine_of_description
 from train.sim.hardware import machine_of_cluster
@@ -110,7 +110,9 @@ class _Way:
         }
         if self.topology is None:
             return figures
-        algorithm = _PREDICTED_AS[self.cluster.communication.allreduce]
+        communication = self.cluster.communication
+        is_shared = communication.kind == "shared_memory"
+        algorithm = SHARED_MEMORY if is_shared else _PREDICTED_AS[communication.allreduce]
         predicted_ms = 1e3 * allreduce(algorithm, self.topology, size).time_s
         return {**figures, "predicted_ms": predicted_ms, "predicted / measured": predicted_ms / allreduce_ms}
 
@@ -140,8 +142,6 @@ def _per_node(cluster: Cluster, ranks: int) -> int:
 
 def _topology(cluster: Cluster) -> tuple[Topology | None, str]:
     """Return the cluster as the simulator sees it; or None, and why there is no prediction."""
-    if cluster.communication.kind == "shared_memory":
-        return None, "no prediction of shared memory: the simulator knows messages only"
     try:
         if cluster.device == "cpu":
             description = load_description(ROOT / "runs" / "this-machine.yaml")

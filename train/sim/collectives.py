@@ -1,8 +1,7 @@
 """The time of an allreduce on a described topology, by algorithm, from latency, protocol, bandwidth, shared uplinks.
 
 *Sources*: ring, Patarasuk and Yuan, JPDC 69(2) 2009; halving-doubling, Thakur, Rabenseifner and Gropp, IJHPCA 19(1)
-2005; double binary tree and the constants of latency and protocols, NCCL ``src/graph/tuning.cc``; 2-D torus,
-arXiv:1811.05233. Imports no framework.
+2005; double binary tree, NCCL ``src/graph/tuning.cc``; 2-D torus, arXiv:1811.05233. Imports no framework.
 """
 
 from __future__ import annotations
@@ -13,9 +12,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from configs.errors import ConfigError, nearest
+from train.sim.protocols import PROTOCOLS, SIMPLE, Protocol
 from train.sim.topology import Topology
 
-__all__ = ["ALGORITHMS", "Cost", "allreduce", "best_algorithm"]
+__all__ = ["ALGORITHMS", "SHARED_MEMORY", "Cost", "allreduce", "best_algorithm"]
+
+SHARED_MEMORY = "shared-memory"
+"""The sum that the ranks of one machine make in memory that they share. Only a machine with `Topology.sums` has it."""
 
 
 class Cost(NamedTuple):
@@ -25,60 +28,6 @@ class Cost(NamedTuple):
     latency_s: float
 
 
-class _Protocol(NamedTuple):
-    """One of NCCL's three ways to move a chunk.
-
-    Attributes:
-        base_ring_s: Latency of a ring before its first step.
-        base_tree_s: Latency of a tree before its first step.
-        hop_s: Kind of link -> latency of a ring's step inside a node.
-        tree_hop_s: Kind of link -> latency of a tree's step inside a node.
-        net_ring_s: Latency of a ring's step between nodes.
-        net_tree_s: Latency of a tree's step between nodes.
-        bandwidth_share: Share of the bandwidth that carries data.
-    """
-
-    base_ring_s: float
-    base_tree_s: float
-    hop_s: dict[str, float]
-    tree_hop_s: dict[str, float]
-    net_ring_s: float
-    net_tree_s: float
-    bandwidth_share: float
-
-
-def _hops(nvlink: float, pcie: float) -> dict[str, float]:
-    return {"nvlink": nvlink, "torus": nvlink, "pcie": pcie, "ethernet": 3 * pcie, "memory": 10 * pcie}
-
-
-_LOW_LATENCY = _Protocol(  # NCCL's LL
-    base_ring_s=6.6e-6,
-    base_tree_s=6.8e-6,
-    hop_s=_hops(0.6e-6, 1.0e-6),
-    tree_hop_s=_hops(0.6e-6, 1.0e-6),
-    net_ring_s=2.7e-6,
-    net_tree_s=5.0e-6,
-    bandwidth_share=0.5,
-)
-_LOW_LATENCY_128 = _Protocol(  # NCCL's LL128
-    base_ring_s=14e-6,
-    base_tree_s=14e-6,
-    hop_s=_hops(1.9e-6, 2.5e-6),
-    tree_hop_s=_hops(1.25e-6, 1.9e-6),
-    net_ring_s=4.0e-6,
-    net_tree_s=8.5e-6,
-    bandwidth_share=0.92,
-)
-_SIMPLE = _Protocol(  # NCCL's Simple
-    base_ring_s=8.4e-6,
-    base_tree_s=8.4e-6,
-    hop_s=_hops(3.4e-6, 5.7e-6),
-    tree_hop_s=_hops(4.0e-6, 4.0e-6),
-    net_ring_s=14e-6,
-    net_tree_s=14e-6,
-    bandwidth_share=1.0,
-)
-_PROTOCOLS = (_LOW_LATENCY, _LOW_LATENCY_128, _SIMPLE)
 _SWITCH_BASE_S = 30e-6
 """Latency of a reduction in the switches (CollNet, SHARP) before its first step."""
 _MESSAGE_S = 1e-6
@@ -92,8 +41,8 @@ def allreduce(algorithm: str, topology: Topology, size_bytes: float) -> Cost:
     """Predict the time of one allreduce.
 
     Args:
-        algorithm: A key of `ALGORITHMS`; ``auto`` for the faster of ring and tree, between which NCCL chooses; or
-            ``ps:K`` for a parameter server of K machines.
+        algorithm: A key of `ALGORITHMS`; ``auto`` for the faster of ring and tree, between which NCCL chooses;
+            ``ps:K`` for a parameter server of K machines; or `SHARED_MEMORY`.
         topology: The machine.
         size_bytes: Size of one rank's buffer.
 
@@ -104,6 +53,8 @@ def allreduce(algorithm: str, topology: Topology, size_bytes: float) -> Cost:
         return Cost(0.0, 0.0)
     if algorithm == "auto":
         return min(ring(topology, size_bytes), tree(topology, size_bytes))
+    if algorithm == SHARED_MEMORY:
+        return shared_memory(topology, size_bytes)
     if algorithm.startswith("ps:") and algorithm[3:].isdecimal() and int(algorithm[3:]):
         return parameter_server(topology, size_bytes, int(algorithm[3:]))
     if algorithm not in ALGORITHMS:
@@ -118,9 +69,12 @@ def best_algorithm(topology: Topology, size_bytes: float, among: tuple[str, ...]
     Args:
         topology: The machine.
         size_bytes: Size of one rank's buffer.
-        among: Names to choose from. If None, all algorithms except ``switch``, which needs special switches.
+        among: Names to choose from. If None, all algorithms except ``switch``, which needs special switches, and also
+            `SHARED_MEMORY` where the ranks share memory.
     """
     names = among or tuple(name for name in ALGORITHMS if name != "switch")
+    if among is None and topology.sums is not None and topology.nodes == 1:
+        names = (*names, SHARED_MEMORY)
     return min(((name, allreduce(name, topology, size_bytes)) for name in names), key=lambda each: each[1].time_s)
 
 
@@ -136,7 +90,7 @@ def ring(topology: Topology, size_bytes: float) -> Cost:
         rate = min(rate, topology.node_rate(topology.crossing_share(1)))
     net_steps = 2 * (nodes - 1) if nodes > 1 else 0
     costs = []
-    for protocol in _PROTOCOLS:
+    for protocol in PROTOCOLS:
         steps_s = (2 * (ranks - 1) - net_steps) * protocol.hop_s[topology.link_kind] + net_steps * protocol.net_ring_s
         latency = _latency(topology, protocol.base_ring_s + steps_s)
         costs.append(Cost(latency + share * size_bytes / (rate * protocol.bandwidth_share), latency))
@@ -152,7 +106,7 @@ def tree(topology: Topology, size_bytes: float) -> Cost:
     if nodes > 1:
         rate = min(rate, topology.node_rate(_tree_crossing_share(topology)))
     costs = []
-    for protocol in _PROTOCOLS:
+    for protocol in PROTOCOLS:
         depth_s = (local - 1) * protocol.tree_hop_s[topology.link_kind] + math.log2(nodes) * protocol.net_tree_s
         latency = _latency(topology, protocol.base_tree_s + 2 * depth_s)
         bandwidth = rate * (1.0 if topology.ideal else _TREE_BUS_SHARE) * fill * protocol.bandwidth_share
@@ -166,7 +120,7 @@ def halving_doubling(topology: Topology, size_bytes: float) -> Cost:
     The ranks above a power of two first send their buffers to a neighbour, and receive the sums in the end.
     """
     power = 1 << (topology.ranks.bit_length() - 1)
-    protocol = _SIMPLE
+    protocol = SIMPLE
     time_s = latency = _latency(topology, protocol.base_ring_s)
     if power != topology.ranks:
         fold = _exchange(topology, 1, size_bytes, protocol)
@@ -191,7 +145,7 @@ def torus(topology: Topology, size_bytes: float) -> Cost:
     side = max(factor for factor in range(1, math.isqrt(ranks) + 1) if ranks % factor == 0)
     if side == 1:
         return ring(topology, size_bytes)
-    protocol = _SIMPLE
+    protocol = SIMPLE
     hop_s = protocol.hop_s[topology.link_kind] if topology.nodes == 1 else protocol.net_ring_s
     rows, columns = side, ranks // side
     latency = _latency(topology, protocol.base_ring_s + (2 * (rows - 1) + 2 * (columns - 1)) * hop_s)
@@ -216,7 +170,7 @@ def in_switch(topology: Topology, size_bytes: float) -> Cost:
     """Return the cost of a reduction in the switches: each node sends its sum once and receives the total once."""
     if topology.nodes == 1:
         return ring(topology, size_bytes)
-    protocol = _SIMPLE
+    protocol = SIMPLE
     depth = 2 * (topology.local - 1) * protocol.tree_hop_s[topology.link_kind] + 2 * protocol.net_ring_s
     latency = _latency(topology, _SWITCH_BASE_S + depth)
     rate = min(topology.link_bytes_per_s, topology.node_rate(0.0))
@@ -225,12 +179,31 @@ def in_switch(topology: Topology, size_bytes: float) -> Cost:
 
 def parameter_server(topology: Topology, size_bytes: float, servers: int) -> Cost:
     """Return the cost if each rank sends its whole gradient to ``servers`` machines and receives the whole sum."""
-    protocol = _SIMPLE
+    protocol = SIMPLE
     messages_s = topology.ranks / servers * _MESSAGE_S
     latency = _latency(topology, 2 * (protocol.base_ring_s + protocol.net_ring_s + messages_s))
     worker_s = topology.local / topology.node_bytes_per_s
     server_s = topology.ranks / (servers * topology.node_bytes_per_s)
     return Cost(latency + 2 * size_bytes * max(worker_s, server_s), latency)
+
+
+def shared_memory(topology: Topology, size_bytes: float) -> Cost:
+    """Return the cost of a sum in shared memory: each rank gives the others' shards, adds its own, takes the sums.
+
+    Of p ranks, each reads and writes (p - 1) / p of the buffer twice, to give and to take; to add, it reads p shards of
+    1 / p and writes two. More ranks than cores take turns.
+
+    Raises:
+        ConfigError: The ranks are on several machines, or share no memory.
+    """
+    if topology.sums is None or topology.nodes > 1:
+        allowed = "CPU ranks of one machine that share memory"
+        raise ConfigError("algorithm", SHARED_MEMORY, allowed, "set cluster.communication.kind=horovod")
+    ranks, sums = topology.ranks, topology.sums
+    moved = (4 * (ranks - 1) + ranks + 2) / ranks
+    turns = max(1.0, ranks / sums.cores)
+    latency = _latency(topology, turns * sums.bucket_s)
+    return Cost(latency + turns * moved * size_bytes / sums.bytes_per_s, latency)
 
 
 ALGORITHMS: dict[str, Callable[[Topology, float], Cost]] = {
@@ -249,7 +222,7 @@ def _latency(topology: Topology, seconds: float) -> float:
     return 0.0 if topology.ideal else seconds
 
 
-def _exchange(topology: Topology, distance: int, size_bytes: float, protocol: _Protocol) -> Cost:
+def _exchange(topology: Topology, distance: int, size_bytes: float, protocol: Protocol) -> Cost:
     """Return the cost if every rank swaps ``size_bytes`` with the rank ``distance`` away.
 
     The partners of a node's ranks are either all in this node or all in other nodes.

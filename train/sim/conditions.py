@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from configs.errors import ConfigError
 from configs.load import ROOT, load_run
 from configs.schema import Cluster, Recipe
 from logs.folder import CONFIG_FILE
@@ -54,7 +55,8 @@ def conditions(
         steps: File of ``--calibrate RUN``; it may be missing.
 
     Raises:
-        UserError: A cluster of CPUs, and this machine was not measured; or an accelerator is not known.
+        UserError: A cluster of CPUs, and this machine was not measured; an accelerator is not known; or the run
+            computes in 16 bits on a CPU, of which no step was measured.
     """
     scenario, calibration = _unmeasured(recipe, cluster, mlperf_round, description)
     found = load_steps(steps)
@@ -65,7 +67,16 @@ def conditions(
             f"{len(stale)} measured steps are not used, because the simulator's constants have changed since; run "
             f"./run.sh simulate --calibrate {' '.join(stale)}\n"
         )
-    return scenario, apply_steps(scenario, calibration, current)
+    calibration = apply_steps(scenario, calibration, current)
+    if cluster.device == "cpu" and scenario.precision != "float32" and calibration.measured_half_width is None:
+        raise ConfigError(
+            "cluster.engine.precision",
+            scenario.precision,
+            "float32 on a CPU whose steps were not measured: without instructions for 16-bit numbers, a CPU may be 15 "
+            "times slower with them",
+            "train some steps, then run ./run.sh simulate --calibrate RUN",
+        )
+    return scenario, calibration
 
 
 def measure_runs(folders: Sequence[Path], *, description: Path = DESCRIPTION) -> list[MeasuredStep]:

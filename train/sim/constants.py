@@ -15,7 +15,7 @@ __all__ = ["CLASSES", "CONSTANTS", "Calibration", "Constants", "Interval", "load
 CONSTANTS = Path(__file__).with_name("constants.yaml")
 
 
-CLASSES = ("seen", "larger", "unseen", "compiler", "own kernels", "float32", "another network")
+CLASSES = ("seen", "larger", "unseen", "compiler", "own kernels", "float32", "another network", "tinygrad")
 """Classes of forecasts, see `Calibration`."""
 
 
@@ -40,6 +40,7 @@ class Constants:
             `train.sim.fit.measured_steps`. Nothing that is fitted to public points.
         cycle_cpu_s: Core time that one look for ready gradients takes away from the compute on the same core.
         decode_s: Core time that decoding an image takes away from the compute on the same core.
+        cores: Cores of a node on which its ranks compute. Infinite if each rank has an accelerator.
     """
 
     compute_efficiency: float = 0.6
@@ -55,6 +56,11 @@ class Constants:
     compute_factor: float = 1.0
     cycle_cpu_s: float = 0.0
     decode_s: float = 0.0
+    cores: float = math.inf
+
+    def slowdown(self, ranks: int) -> float:
+        """Return the factor on the time of kernels and of the update if a node has ``ranks``: they share its cores."""
+        return self.compute_factor * max(1.0, ranks / self.cores)
 
     def replaced(self, **values: Any) -> Constants:
         """Return a copy with some values changed."""
@@ -90,7 +96,7 @@ class Calibration:
             had not seen. ``seen``: the points have the chip at this number of accelerators or more; ``larger``: they
             have the chip only in smaller systems; ``unseen``: they do not have the chip; ``compiler``: chips of other
             makers than NVIDIA. What a forecast may lack: ``own kernels`` of a framework's usual program, in 16 bits;
-            ``float32``; ``another network``.
+            ``float32``; ``another network``; ``tinygrad``, whose kernels no framework shares.
         time_half_widths: The same of the time to train; only for the first four classes.
         startup_half_width: The same of the start-up.
         measured_half_width: The same of images/s and time by measured steps of this program on the machine. If None,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from configs.errors import UserError
 from configs.plan import plan_run
-from configs.schema import Cluster, Recipe
+from configs.schema import Cluster, Communication, Recipe
+from train.sim.collectives import SHARED_MEMORY
 from train.sim.constants import Calibration, Interval
 from train.sim.convergence import LARGEST_CONVERGED, epochs_to_target
 from train.sim.hardware import Machine, find_system, machine_of_cluster
@@ -31,6 +32,7 @@ _REFERENCE_IMAGES = 1_000_000
 """The convergence points are for ImageNet; a recipe for a smaller data set keeps its own epochs."""
 _ALGORITHMS = {"flat": "auto", "hierarchical": "hierarchical", "torus": "hierarchical"}
 """Allreduce in the cluster file -> simulated one. NCCL chooses ring or tree, over all ranks or between nodes."""
+_SERVER_KINDS = ("parameter_server", "parameter_server_async")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Scenario:
         mlperf_round: MLPerf round of the software, for the calibrated factor.
         evaluations: Evaluations of the whole run. If None, there is one after every fourth epoch.
         tuned: Whether the program is one of MLPerf's tuned ones, as all calibration points are.
+        precision: Number type of the convolutions, ``engine.precision``.
     """
 
     recipe: Recipe
@@ -56,6 +59,7 @@ class Scenario:
     mlperf_round: str
     evaluations: int | None = None
     tuned: bool = False
+    precision: str = "float16"
 
     @property
     def lacks(self) -> str:
@@ -168,8 +172,9 @@ def make_scenario(
     communication = cluster.communication
     software = Software(
         bucket_bytes=communication.bucket_bytes,
-        algorithm=_ALGORITHMS[communication.allreduce],
-        cycle_s=communication.cycle_time_ms / 1e3,
+        algorithm=_algorithm(communication),
+        # Only Horovod looks for ready gradients at an interval.
+        cycle_s=communication.cycle_time_ms / 1e3 if communication.kind == "horovod" else 0.0,
         graphs=False,
         norm_traffic=SEPARATE_SUMS if machine.half or cluster.device == "cpu" else UNFUSED,
     )
@@ -181,7 +186,17 @@ def make_scenario(
         software=software,
         mlperf_round=mlperf_round or calibration.rounds.get(machine.accelerator.chip, ""),
         evaluations=len(plan.eval_epochs),
+        precision=cluster.engine.precision,
     )
+
+
+def _algorithm(communication: Communication) -> str:
+    """Return the simulated algorithm of a cluster file's communication."""
+    if communication.kind == "shared_memory":
+        return SHARED_MEMORY
+    if communication.kind in _SERVER_KINDS:
+        return f"ps:{communication.servers}"
+    return _ALGORITHMS[communication.allreduce]
 
 
 def with_recorded_software(scenario: Scenario, cluster_name: str) -> Scenario:

@@ -11,7 +11,7 @@ from typing import Any
 from configs.errors import ConfigError, nearest
 from configs.load import parse_yaml
 from configs.schema import Cluster
-from train.sim.topology import Topology
+from train.sim.topology import SharedSums, Topology
 
 __all__ = [
     "Accelerator",
@@ -78,9 +78,8 @@ class System:
     """A system known by name that differs from the usual one of its accelerator.
 
     Attributes:
-        name: For people only.
+        name: For people only; accelerator likewise.
         match: Patterns of which one must occur in ``round submitter system``, or in the name of a cluster file.
-        accelerator: For people only.
         node: Accelerators of a node. If None, that of the accelerator.
         nics: Network ports of a node. If None, those of the accelerator.
         nic: Bytes/s of one network port. If None, those of the accelerator.
@@ -183,7 +182,7 @@ class Machine:
         link_bytes_per_s: Rate of one accelerator to the others in its node.
         nics: Network ports of a node.
         nic_bytes_per_s: Rate of one network port.
-        nodes_per_rack: See `train.sim.topology.Topology`; uplink_share and rack_ordered likewise.
+        nodes_per_rack: See `train.sim.topology.Topology`; uplink_share, rack_ordered and sums likewise.
         half: Whether the run computes in 16 bits. If False, it computes in float32.
         tf32: Whether float32 is multiplied as TF32 where the matrix units can do that, as cuDNN does by default.
     """
@@ -199,6 +198,7 @@ class Machine:
     rack_ordered: bool = True
     half: bool = True
     tf32: bool = True
+    sums: SharedSums | None = None
 
     @property
     def nodes(self) -> int:
@@ -238,6 +238,7 @@ class Machine:
             nodes_per_rack=self.nodes_per_rack,
             uplink_share=self.uplink_share,
             rack_ordered=self.rack_ordered,
+            sums=self.sums,
         )
 
     def with_ranks(self, ranks: int) -> Machine:
@@ -266,7 +267,7 @@ def machine_of_cluster(cluster: Cluster) -> Machine:
         nodes_per_rack=fabric.nodes_per_rack,
         uplink_share=fabric.uplink_share,
         rack_ordered=system.rack_ordered,
-        half=cluster.engine.precision == "float16",
+        half=cluster.engine.precision != "float32",
         tf32=str(cluster.environment.get("NVIDIA_TF32_OVERRIDE", "")) != "0",
     )
 

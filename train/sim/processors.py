@@ -24,6 +24,8 @@ _CORE_BYTES_PER_S = 12e9
 """Memory bandwidth that one core can use at most; assumed, from 8 to 15 GB/s of copies on one core of several CPUs."""
 _LOOPBACK_BYTES_PER_S = 1.5e9
 """Rate of a local TCP connection between ranks of one node; assumed, 0.6 to 3 GB/s on two-core machines."""
+_SUM_BUCKET_S = 2e-4
+"""Time of a bucket of a few bytes in shared memory; assumed, measured on two cores."""
 
 
 @dataclass(frozen=True)
@@ -84,5 +86,7 @@ def rates_of_processor(cluster: Cluster) -> dict[str, float]:
         "flops": used * processor.clock * processor.flops_per_cycle,
         "memory_bytes_per_s": min(used * _CORE_BYTES_PER_S, sockets * processor.memory / cluster.ranks_per_node),
         "link_bytes_per_s": cluster.communication.link_bytes_per_s or _LOOPBACK_BYTES_PER_S,
+        "sum_bytes_per_s": min(_CORE_BYTES_PER_S, sockets * processor.memory / cluster.ranks_per_node),
+        "sum_bucket_s": _SUM_BUCKET_S,
         "cores": float(cores),
     }

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from train.comm.buckets import plan_buckets
 from train.networks.arch import Network, build_network, gradient_bytes
-from train.sim.collectives import allreduce
+from train.sim.collectives import SHARED_MEMORY, allreduce
 from train.sim.constants import Constants
 from train.sim.hardware import Machine
 from train.sim.roofline import KernelTable, kernel_times, tabulate, update_time
@@ -51,7 +51,8 @@ class Software:
     Args:
         bucket_bytes: Largest size of one fused reduction.
         algorithm: Algorithm of `train.sim.collectives.allreduce`.
-        cycle_s: Time between two looks for ready gradients; a gradient waits half of it on average.
+        cycle_s: Time between two looks for ready gradients; a gradient waits half of it on average. 0 if the program
+            is told when a gradient is ready.
         boundaries: Number of tensors in each bucket, last layer first, if the program fixes them. If empty,
             ``bucket_bytes`` decides.
         images_per_s: Rate of one rank's input pipeline. If None, the input is never waited for.
@@ -174,7 +175,7 @@ class StepModel:
         """Return the seconds of each kernel, with the launch by the host if the software does not use a graph."""
         launch_s = 0.0 if software.graphs else constants.launch_s
         kernels_s = kernel_times(table, machine, batch, constants, software.norm_traffic)
-        return constants.compute_factor * (kernels_s + launch_s)
+        return constants.slowdown(min(machine.ranks, machine.ranks_per_node)) * (kernels_s + launch_s)
 
     def time_step(self, machine: Machine, batch: float, constants: Constants, software: Software) -> StepTime:
         """Predict the time of one step.
@@ -193,7 +194,8 @@ class StepModel:
         reductions, contention_s = self._overlap(machine, constants, software, slowest, forward_s, ends)
         compute_s = forward_s + backward_s
         exposed_s = max(0.0, reductions[-1].end_s - slowest * compute_s - contention_s) if reductions else 0.0
-        update_s = constants.compute_factor * update_time(self._num_parameters, machine, constants)
+        slowdown = constants.slowdown(min(machine.ranks, machine.ranks_per_node))
+        update_s = slowdown * update_time(self._num_parameters, machine, constants)
         update_s += software.optimizer_work * compute_s
         busy_s = slowest * compute_s + contention_s + exposed_s + update_s
         # The communication thread wakes in every cycle, also while no gradient is ready.
@@ -234,7 +236,7 @@ class StepModel:
         alone_s = slowest * (forward_s + float(ends[-1]))
         reductions = self._queue(machine, constants, software, slowest * (forward_s + ends))
         hidden_s = sum(max(0.0, min(one.end_s, alone_s) - one.start_s) for one in reductions)
-        contention_s = hidden_s * min(_MOST_CONTENTION, software.channels / machine.accelerator.units)
+        contention_s = hidden_s * _contention(machine, software)
         if contention_s:
             stretched = slowest * forward_s + ends * (slowest + contention_s / float(ends[-1]))
             reductions = self._queue(machine, constants, software, stretched)
@@ -261,9 +263,16 @@ class StepModel:
         return tuple(queue)
 
 
+def _contention(machine: Machine, software: Software) -> float:
+    """Return the share of a reduction's time that it takes from backward while both run."""
+    if machine.sums is not None and software.algorithm == SHARED_MEMORY:
+        return 1.0 if machine.sums.cores < 2 * machine.ranks else 0.0  # the threads take core time from compute
+    return min(_MOST_CONTENTION, software.channels / machine.accelerator.units)
+
+
 def _negotiation(machine: Machine, constants: Constants, software: Software, busy_s: float) -> float:
     """Return the core time that the communication thread takes from compute during a step of ``busy_s``."""
-    if machine.ranks == 1 or not constants.cycle_cpu_s:
+    if machine.ranks == 1 or not constants.cycle_cpu_s or not software.cycle_s:
         return 0.0
     return busy_s * constants.cycle_cpu_s / software.cycle_s
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["Topology"]
+__all__ = ["SharedSums", "Topology"]
 
 _ROUTED_SHARE = 0.69
 """Share of the uplinks' bandwidth that is reached if every node sends through them: routes collide, so that some cables
@@ -13,6 +13,21 @@ carry two flows while others carry none. *Source*: effective bisection of large 
 bisection with static routes (Hoefler, Schneider and Lumsdaine, Cluster 2008, doi 10.1109/CLUSTR.2008.4663762), and 0.38
 static, 0.77 adaptive on 512 nodes (Geoffray and Hoefler, Hot Interconnects 2008). The value within this range was
 chosen with the 2019 record in view."""
+
+
+@dataclass(frozen=True)
+class SharedSums:
+    """How fast the ranks of one machine sum gradients in memory that they share (`train.comm.shared_sum`).
+
+    Attributes:
+        bytes_per_s: Bytes that the thread of one rank reads and writes.
+        bucket_s: Time of a bucket without bytes: messages between the threads, and their waking.
+        cores: Cores of the machine, on which the ranks compute, too.
+    """
+
+    bytes_per_s: float
+    bucket_s: float
+    cores: float
 
 
 @dataclass(frozen=True)
@@ -30,6 +45,7 @@ class Topology:
         uplink_share: Uplink bandwidth of a rack over the sum of its nodes' network bandwidth, in (0, 1].
         rack_ordered: Whether ranks are numbered rack by rack. If False, placement is arbitrary, and ranks with
             neighbouring numbers are usually in different racks.
+        sums: Sums in shared memory. If None, the ranks share none.
         ideal: Whether all latencies are 0, for limits and tests.
     """
 
@@ -41,6 +57,7 @@ class Topology:
     nodes_per_rack: int | None = None
     uplink_share: float = 1.0
     rack_ordered: bool = True
+    sums: SharedSums | None = None
     ideal: bool = False
 
     @property

@@ -30,12 +30,19 @@ def test_a_cluster_of_gpus_has_a_prediction_without_a_measurement() -> None:
     assert (topology is not None, reason) == (True, "")
 
 
-def test_shared_memory_stands_beside_the_libraries_without_a_prediction() -> None:
+def test_shared_memory_stands_beside_the_libraries_with_a_prediction_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rates = {"flops": 1e10, "memory_bytes_per_s": 1e10, "link_bytes_per_s": 1e9, "cores": 2.0}
+    rates |= {"sum_bytes_per_s": 8e9, "sum_bucket_s": 1e-4}
+    monkeypatch.setattr("train.bench.bench_allreduce.load_description", lambda path: rates)
     options = argparse.Namespace(cluster="laptop", overrides=["cluster.engine.name=mxnet"])
     gloo, shared = (_way(options, load_cluster("laptop"), 2, backend, "flat") for backend in ("gloo", "shared_memory"))
     assert (gloo.title, shared.title) == ("2 ranks, flat, gloo", "2 ranks, flat, shared_memory")
     assert shared.cluster.communication.kind == "shared_memory"
-    assert "the simulator knows messages only" in shared.no_prediction
+    # Two ranks read and write four bytes for each byte of the buffer.
+    assert shared._figures(8_000_000, 1.0)["predicted_ms"] == pytest.approx(0.1 + 4.0)
+    assert gloo._figures(8_000_000, 1.0)["predicted_ms"] > 8.0
 
 
 @pytest.mark.ranks

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.errors import ConfigError
-from train.sim.collectives import ALGORITHMS, allreduce, best_algorithm
-from train.sim.topology import Topology
+from train.sim.collectives import ALGORITHMS, SHARED_MEMORY, allreduce, best_algorithm
+from train.sim.topology import SharedSums, Topology
 
 LINK, CARDS = 100e9, 20e9
 
@@ -192,3 +192,18 @@ def test_trees_win_for_small_buffers_at_scale_and_rings_for_large_ones_on_few_no
 def test_an_unknown_algorithm_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'ring'"):
         allreduce("rings", flat(4), 1e6)
+
+
+def test_a_sum_in_shared_memory_is_its_passes_over_the_memory_and_ranks_above_the_cores_take_turns() -> None:
+    sums = SharedSums(bytes_per_s=8e9, bucket_s=1e-4, cores=2)
+    two, four = (Topology(ranks, ranks, 1e9, 1e9, link_kind="memory", sums=sums) for ranks in (2, 4))
+    assert allreduce(SHARED_MEMORY, two, 8e6).time_s == pytest.approx(1e-4 + 4 * 8e6 / 8e9)
+    assert allreduce(SHARED_MEMORY, four, 8e6).time_s == pytest.approx(2 * (1e-4 + 4.5 * 8e6 / 8e9))
+    assert best_algorithm(two, 8e6)[0] == SHARED_MEMORY
+
+
+@pytest.mark.parametrize("topology", [Topology(2, 2, LINK, CARDS), replace(nodes(2), sums=SharedSums(8e9, 1e-4, 2))])
+def test_ranks_without_a_memory_of_all_of_them_have_no_sum_in_it(topology: Topology) -> None:
+    with pytest.raises(ConfigError, match="shared-memory"):
+        allreduce(SHARED_MEMORY, topology, 8e6)
+    assert best_algorithm(topology, 8e6)[0] != SHARED_MEMORY

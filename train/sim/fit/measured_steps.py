@@ -49,7 +49,7 @@ class MeasuredStep:
         source: The run's folder.
         machine: Name of the accelerator, or ``this machine`` for its CPU.
         network: Name of the network.
-        precision: ``float16`` or ``float32``.
+        precision: ``engine.precision`` of the run.
         ranks: Number of ranks.
         images_per_s: Median rate of the run's intervals, over all ranks.
         log_spread: Standard deviation of the logarithm of the median, by the spread of the intervals.
@@ -94,7 +94,7 @@ def measured_step(folder: Path, scenario: Scenario, calibration: Calibration, co
         source=str(folder),
         machine=scenario.machine.accelerator.name,
         network=scenario.recipe.model.name,
-        precision="float16" if scenario.machine.half else "float32",
+        precision=scenario.precision,
         ranks=scenario.machine.ranks,
         images_per_s=round(rate, 3),
         log_spread=round(1.25 * statistics.stdev(logs) / math.sqrt(len(logs)), 4),
@@ -130,9 +130,8 @@ def apply_steps(scenario: Scenario, calibration: Calibration, steps: Sequence[Me
         calibration: Without measured steps.
         steps: All known steps.
     """
-    precision = "float16" if scenario.machine.half else "float32"
     machine = scenario.machine.accelerator.name
-    similar = [step for step in steps if (step.machine, step.precision) == (machine, precision)]
+    similar = [step for step in steps if (step.machine, step.precision) == (machine, scenario.precision)]
     if not similar:
         return calibration
     same = [step for step in similar if step.network == scenario.recipe.model.name]

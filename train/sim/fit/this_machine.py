@@ -1,4 +1,4 @@
-"""Measured rates of this machine: arithmetic, memory, and the connection between two ranks; and the machine they make.
+"""Measured rates of this machine: arithmetic, memory, and the ways between two ranks; and the machine they make.
 
 Two processes measure at the same time with one thread each, as two ranks would compute, so that each measures its part
 of what the ranks share.
@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,12 @@ import numpy as np
 from configs.errors import UserError
 from configs.load import ROOT, parse_yaml
 from configs.schema import Cluster
+from train.comm.shared_sum import create_memory
 from train.sim.constants import Constants
+from train.sim.fit.measured_sums import measure_sums
 from train.sim.hardware import Accelerator, Machine
 from train.sim.processors import THIS_MACHINE
+from train.sim.topology import SharedSums
 
 __all__ = ["cpu_constants", "load_description", "machine_of_description", "measure_machine", "measure_process"]
 
@@ -45,18 +48,27 @@ _CYCLE_CPU_S = 1e-4
 cycle of 1 ms, 0.015 of a core at 10 ms."""
 _DECODE_S, _DECODE_PIXEL_S = 80e-6, 31e-9
 """Core time of DALI for an image, and for each pixel of the crop. Measured: 82 us at 32 px, 1.65 ms at 224 px."""
-_RATES = ("flops", "link_bytes_per_s", "memory_bytes_per_s")
+_RATES = ("cores", "flops", "link_bytes_per_s", "memory_bytes_per_s", "sum_bucket_s", "sum_bytes_per_s")
 """Keys that a description must have."""
 
 
-def measure_process() -> dict[str, float]:
-    """Return the float32 FLOP/s of a matrix product and the bytes/s of a copy in this process: medians of a second."""
+def measure_process(rank: int, peer: int, memory: int) -> dict[str, float]:
+    """Return the float32 FLOP/s of a matrix product and the bytes/s of a copy in this process, and those of a sum.
+
+    Products and copies take a second each, of which the median counts.
+
+    Args:
+        rank: 0 or 1, see `train.sim.fit.measured_sums.measure_sums`.
+        peer: Open socket to the other process.
+        memory: Open file that both share.
+    """
     left = np.random.default_rng(0).standard_normal((_SIDE, _SIDE), dtype=np.float32)
     product_s = _median_s(lambda: left @ left)
     source = np.ones(_COPY_BYTES // 8)
     target = np.empty_like(source)
     copy_s = _median_s(lambda: np.copyto(target, source))
-    return {"flops": 2.0 * _SIDE**3 / product_s, "memory_bytes_per_s": 2.0 * _COPY_BYTES / copy_s}
+    sums = measure_sums(rank, socket.socket(fileno=peer), memory)
+    return {"flops": 2.0 * _SIDE**3 / product_s, "memory_bytes_per_s": 2.0 * _COPY_BYTES / copy_s, **sums}
 
 
 def _median_s(action: Callable[[], Any]) -> float:
@@ -73,21 +85,36 @@ def _median_s(action: Callable[[], Any]) -> float:
     return statistics.median(times)
 
 
-def measure_machine(processes: int = 2) -> dict[str, float]:
-    """Return the rates of the slowest of ``processes`` concurrent processes, the rate of the loopback, and the cores.
+def measure_machine() -> dict[str, float]:
+    """Return the rates of the slower of two concurrent processes, the rate of the loopback, and the cores.
 
     Raises:
         UserError: A measuring process failed.
     """
+    found = _measure_processes()
+    worst = {key: (max if key.endswith("_s") and not key.endswith("per_s") else min) for key in found[0]}
+    slowest = {key: choose(each[key] for each in found) for key, choose in worst.items()}
+    return {**slowest, "link_bytes_per_s": _loopback(), "cores": float(os.cpu_count() or 1)}
+
+
+def _measure_processes() -> list[dict[str, float]]:
+    """Return what each of two processes measures, which begin when both have imported what they need."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    # All begin when the last one has imported what it needs.
-    code = f"import json; from {__name__} import measure_process; print(flush=True); input(); "
-    command = [sys.executable, "-c", f"{code}print(json.dumps(measure_process()))"]
-    pipe = subprocess.PIPE
-    children = [
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=ROOT)
-        for _ in range(processes)
-    ]
+    code = f"import json, sys; from {__name__} import measure_process; print(flush=True); input(); "
+    code += "print(json.dumps(measure_process(*map(int, sys.argv[1:]))))"
+    pipe, children = subprocess.PIPE, []
+    with ExitStack() as ours:
+        memory = create_memory()
+        ours.callback(os.close, memory)
+        for rank, end in enumerate(socket.socketpair()):
+            ours.enter_context(end)
+            handed = (end.fileno(), memory)
+            command = [sys.executable, "-c", code, str(rank), *map(str, handed)]
+            children.append(
+                subprocess.Popen(
+                    command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=ROOT, pass_fds=handed
+                )
+            )
     for child in children:
         assert child.stdout is not None
         child.stdout.readline()
@@ -99,9 +126,7 @@ def measure_machine(processes: int = 2) -> dict[str, float]:
     outputs = [(child.communicate()[0], child.returncode) for child in children]
     if any(status for _, status in outputs):
         raise UserError("--calibrate-here: a measuring process failed; its message is above")
-    found = [json.loads(text) for text, _ in outputs]
-    slowest = {key: min(each[key] for each in found) for key in found[0]}
-    return {**slowest, "link_bytes_per_s": _loopback(), "cores": float(os.cpu_count() or 1)}
+    return [json.loads(text) for text, _ in outputs]
 
 
 def _loopback() -> float:
@@ -155,6 +180,9 @@ def machine_of_description(description: dict[str, float], cluster: Cluster) -> M
     """
     link, node = description["link_bytes_per_s"], cluster.node
     nics, nic = max(1, node.nics), node.nic_bytes_per_s or link
+    sums = None
+    if cluster.communication.kind == "shared_memory":
+        sums = SharedSums(description["sum_bytes_per_s"], description["sum_bucket_s"], description["cores"])
     accelerator = Accelerator(
         name=node.cpu or THIS_MACHINE,
         chip="cpu",
@@ -178,6 +206,7 @@ def machine_of_description(description: dict[str, float], cluster: Cluster) -> M
         nics=nics,
         nic_bytes_per_s=nic,
         half=False,
+        sums=sums,
     )
 
 
@@ -185,7 +214,7 @@ def cpu_constants(constants: Constants, description: dict[str, float], ranks: in
     """Return the constants of a CPU.
 
     Decoding and Horovod's negotiation run in threads of their own. If there are fewer than two cores a rank, these
-    threads take core time from compute.
+    threads take core time from compute. If there are fewer cores than ranks, the ranks take turns.
 
     Args:
         constants: Those of accelerators; some also apply to a CPU.
@@ -194,6 +223,6 @@ def cpu_constants(constants: Constants, description: dict[str, float], ranks: in
         image_size: Side of the square input, px.
     """
     shared: dict[str, float] = {}
-    if description.get("cores", 0.0) < 2 * ranks:
+    if description["cores"] < 2 * ranks:
         shared = {"cycle_cpu_s": _CYCLE_CPU_S, "decode_s": _DECODE_S + _DECODE_PIXEL_S * image_size**2}
-    return replace(constants, **_CPU, **shared)
+    return replace(constants, **_CPU, **shared, cores=description["cores"])

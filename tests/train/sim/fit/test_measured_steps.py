@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import UserError
+from configs.errors import ConfigError, UserError
 from configs.load import dump, load_both
 from train.sim.conditions import conditions, measure_runs
 from train.sim.constants import load_calibration
 from train.sim.fit.measured_steps import MeasuredStep, apply_steps, keep_steps, load_steps
 from train.sim.forecast import forecast
 
-RATES = "{flops: 4e10, memory_bytes_per_s: 8e9, link_bytes_per_s: 2e9, cores: 2}"
+RATES = (
+    "{flops: 4e10, memory_bytes_per_s: 8e9, link_bytes_per_s: 2e9, cores: 2, sum_bytes_per_s: 6e9, sum_bucket_s: 2e-4}"
+)
 
 
 def run_folder(folder: Path, recipe: str, cluster: str, rates: list[float], *overrides: str) -> Path:
@@ -88,3 +90,25 @@ def test_a_run_that_is_too_short_or_faster_than_its_communication_is_refused(tmp
     fast = run_folder(tmp_path / "fast", "imagenet-b256", "a100-node", [1e9, 1.1e9, 1.2e9, 1.3e9, 1.4e9])
     with pytest.raises(UserError, match="communication"):
         measure_runs([fast])
+
+
+def test_16_bit_numbers_on_a_cpu_are_refused_until_steps_with_them_are_measured(tmp_path: Path) -> None:
+    description, kept = tmp_path / "here.yaml", tmp_path / "steps.yaml"
+    description.write_text(RATES)
+    torch = ("cluster.engine.name=torch",)
+    half = (*torch, "cluster.engine.precision=bfloat16")
+    whole = forecast(*conditions(*load_both("digits", "laptop", torch), description=description, steps=kept))
+    rates = [whole.images_per_s / 15] * 2 + [whole.images_per_s / each for each in (15.1, 14.9, 15.2, 15)]
+    with pytest.raises(
+        ConfigError, match=r"engine.precision: got 'bfloat16', allowed: float32 on a CPU .* --calibrate"
+    ):
+        conditions(*load_both("digits", "laptop", half), description=description, steps=kept)
+    keep_steps(
+        kept, measure_runs([run_folder(tmp_path / "run", "digits", "laptop", rates, *half)], description=description)
+    )
+    found = {
+        words: forecast(*conditions(*load_both("digits", "laptop", words), description=description, steps=kept))
+        for words in (torch, half)
+    }
+    assert found[torch] == whole, "a run with 16-bit numbers says nothing about float32"
+    assert found[half].images_per_s == pytest.approx(whole.images_per_s / 15, rel=0.02)

@@ -7,9 +7,15 @@ from pathlib import Path
 import pytest
 
 from configs.errors import UserError
-from configs.load import load_cluster
+from configs.load import load_both, load_cluster
+from train.sim.conditions import conditions
 from train.sim.constants import Constants
 from train.sim.fit.this_machine import cpu_constants, load_description, machine_of_description, measure_machine
+from train.sim.forecast import Forecast, forecast
+
+RATES = (
+    "{flops: 1e10, memory_bytes_per_s: 1e10, link_bytes_per_s: 1e9, cores: 2, sum_bytes_per_s: 8e9, sum_bucket_s: 2e-4}"
+)
 
 
 def test_a_description_that_is_missing_or_broken_says_how_to_measure_it(tmp_path: Path) -> None:
@@ -19,7 +25,7 @@ def test_a_description_that_is_missing_or_broken_says_how_to_measure_it(tmp_path
     path.write_text("flops: 1e10\n")
     with pytest.raises(UserError, match="memory_bytes_per_s"):
         load_description(path)
-    path.write_text("{flops: 1e10, memory_bytes_per_s: 1e10, link_bytes_per_s: 1e9}")
+    path.write_text(RATES)
     machine = machine_of_description(load_description(path), load_cluster("laptop"))
     assert (machine.ranks, machine.bytes_per_number, machine.peak) == (2, 4, 1e10)
 
@@ -31,9 +37,46 @@ def test_input_and_negotiation_cost_compute_only_where_cores_do_not_outnumber_ra
     assert many.cycle_cpu_s == many.decode_s == 0
 
 
+def _forecast(tmp_path: Path, *overrides: str) -> Forecast:
+    path = tmp_path / "here.yaml"
+    path.write_text(RATES)
+    return forecast(*conditions(*load_both("digits", "laptop", overrides), description=path, steps=tmp_path / "none"))
+
+
+def test_ranks_that_share_memory_negotiate_nothing_and_ranks_over_horovod_do(tmp_path: Path) -> None:
+    shared, horovod = (_forecast(tmp_path, *each) for each in ((), ("cluster.communication.kind=horovod",)))
+    assert shared.scenario.software.algorithm == "shared-memory"
+    assert shared.step.overhead_s == 0 < horovod.step.overhead_s
+    assert shared.images_per_s > horovod.images_per_s
+    # Neither rank has a core for its thread, so no sum is hidden: 4 bytes at 8e9 bytes/s for each byte, and 0.2 ms.
+    size_bytes = sum(one.size_bytes for one in shared.step.reductions)
+    expected_s = 4 * size_bytes / 8e9 + 2e-4 * len(shared.step.reductions)
+    assert shared.step.contention_s + shared.step.exposed_s == pytest.approx(expected_s, rel=0.05)
+
+
+def test_twice_as_many_ranks_as_cores_compute_half_as_fast_each(tmp_path: Path) -> None:
+    two, four = (_forecast(tmp_path, f"cluster.ranks_per_node={ranks}") for ranks in (2, 4))
+    assert four.scenario.batch == two.scenario.batch / 2
+    assert four.step.update_s == pytest.approx(2 * two.step.update_s)
+    assert four.images_per_s < two.images_per_s
+
+
+def test_servers_take_the_place_of_an_allreduce(tmp_path: Path) -> None:
+    servers = ("cluster.communication.kind=parameter_server", "cluster.communication.servers=2")
+    assert _forecast(tmp_path, *servers).scenario.software.algorithm == "ps:2"
+
+
 @pytest.mark.ranks
 def test_this_machine_is_measured_in_rates_above_zero() -> None:
-    found = measure_machine(processes=1)
+    found = measure_machine()
+    assert found.keys() == {
+        "cores",
+        "flops",
+        "link_bytes_per_s",
+        "memory_bytes_per_s",
+        "sum_bucket_s",
+        "sum_bytes_per_s",
+    }
     assert found["flops"] > 1e8
-    assert found["memory_bytes_per_s"] > 1e8
-    assert found["link_bytes_per_s"] > 1e6
+    assert all(1e6 < found[f"{way}_bytes_per_s"] < 1e12 for way in ("memory", "link", "sum"))
+    assert 1e-6 < found["sum_bucket_s"] < 0.1
