@@ -98,8 +98,9 @@ def calibrate(
     hidden = hold_out(measured, predictor, report)
     frameworks = framework_errors(predictor, constants)
     widths = _half_widths(hidden, lambda one: one.error)
-    # Of the chips with a compiler of their own there are too few for a quantile of chips.
-    widths["compiler"] = round(2 * max([abs(one.error) for one in hidden_of("compiler", hidden)] or [0.5]), 4)
+    # Of the chips with a compiler of their own, and of tinygrad's runs, there are too few for a quantile.
+    widths["compiler"] = _twice_the_largest(hidden_of("compiler", hidden))
+    widths["tinygrad"] = _twice_the_largest([one for one in hidden if one.point.lacks == "tinygrad"])
     times = {
         basis: max(width, widths[basis]) for basis, width in _half_widths(hidden, lambda one: one.time_error).items()
     }
@@ -157,6 +158,10 @@ def _half_widths(
     }
     widths = {basis: _half_width(few, hidden) for basis, few in errors.items()}
     return widths | {"larger": max(widths["seen"], widths["larger"])}
+
+
+def _twice_the_largest(hidden: Sequence[HeldOutPrediction]) -> float:
+    return round(2 * max([abs(one.error) for one in hidden] or [0.5]), 4)
 
 
 def _half_width(errors: Sequence[float], hidden: Sequence[HeldOutPrediction]) -> float:

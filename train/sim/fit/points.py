@@ -38,6 +38,8 @@ _SHAMPOO_WORK = 0.26
 """Compute that Distributed Shampoo adds to a step: 1,729 steps took 13 % less time than 2,512 steps of the usual
 optimizer at batch 32,768 (arXiv:2002.09018)."""
 PRECISIONS = ("float16", "float32", "tf32")
+_TINYGRAD = "tinycorp"
+"""Submitter of programs that compile kernels of their own, on NVIDIA's and AMD's cards."""
 _LARGEST_NODE = 16
 _LARGEST_PCIE_NODE = 24
 """Up to this many PCIe cards, a system is taken for a single node if its name has no number of nodes."""
@@ -113,7 +115,7 @@ class Point:
     def program(self) -> str:
         """``tuned`` for NVIDIA's programs for MLPerf, ``compiler`` on chips of other makers, else ``framework``."""
         # The programs of tinycorp, and of Google on GPUs, were tinygrad and TensorFlow.
-        if self.is_framework or self.submitter.lower() == "tinycorp":
+        if self.is_framework or self.submitter.lower() == _TINYGRAD:
             return "framework"
         if self.accelerator.compiler:
             return "compiler"
@@ -124,6 +126,8 @@ class Point:
         """What the point has in common with no measured system, see `train.sim.constants.Calibration`."""
         if self.program != "framework":
             return ""
+        if self.submitter.lower() == _TINYGRAD:
+            return "tinygrad"
         if self.network != "resnet50":
             return "another network"
         return "own kernels" if self.precision == "float16" else "float32"

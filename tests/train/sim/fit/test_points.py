@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,28 @@ def test_points_of_the_excerpt_are_predicted_within_the_promised_errors() -> Non
     assert np.median(errors) <= 0.03
     assert max(errors) <= 0.20
     assert np.median(times) <= 0.05
+
+
+def test_rates_that_nobody_had_looked_at_are_inside_their_intervals() -> None:
+    calibration, inside = load_calibration(), defaultdict(list)
+    for point in read_points(PUBLISHED_RATES.with_name("unseen_rates.csv")):
+        found = PREDICTOR.forecast(point, calibration)
+        is_inside = found.low <= (point.measured_images_per_s or 0) <= found.high
+        inside[bool(point.accelerator.compiler)].append(is_inside)
+    assert {maker: len(each) for maker, each in inside.items()} == {False: 35, True: 13}
+    assert np.mean(inside[False]) >= 0.85
+    assert sum(inside[True]) >= 11
+
+
+def test_tinygrads_runs_have_an_interval_of_their_own(tmp_path: Path) -> None:
+    row = {"submitter": "tinycorp", "accelerator": "NVIDIA GeForce RTX 4090", "n_acc": "6", "batch_per_acc": "256"}
+    forecasts = [
+        PREDICTOR.forecast(one_point(tmp_path, **{**row, "submitter": who}), load_calibration())
+        for who in ("tinycorp", "Lambda")
+    ]
+    assert forecasts[0].interval.lacks == "tinygrad"
+    assert forecasts[0].low < 6352 < forecasts[0].high, "the published rate, which is half of what is predicted"
+    assert forecasts[0].interval.rate > 3 * forecasts[1].interval.rate
 
 
 def test_predictions_do_not_change_when_the_measured_columns_are_gone(tmp_path: Path) -> None:
