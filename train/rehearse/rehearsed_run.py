@@ -69,7 +69,10 @@ def rehearsed_run(  # noqa: PLR0913 (each is a flag)
         "ranks_per_node": ranks // nodes,
         "launcher": launcher,
         "communication": _communication(settings["communication"], ranks, launcher),
-        "environment": _CROWDED if launcher in _MPI_LAUNCHERS else {},
+        "environment": {
+            **{name: value for name, value in settings["environment"].items() if name.startswith("HOROVOD_")},
+            **(_CROWDED if launcher in _MPI_LAUNCHERS else {}),
+        },
         "paths": _kept(settings["paths"], "data", "runs"),
     }
     return _waiting_run(recipe, cluster, place, _course(shrink, speed, slow_ranks, faults))
