@@ -103,7 +103,7 @@ def _text(wanted: str | None) -> str:
 
 
 def _find(wanted: str | None) -> dict[str, Sequence[Block]]:
-    """Return the blocks at and below a dotted path, by kind of file, with only the keys that are meant.
+    """Return the blocks at and below a dotted path, by kind of file. A key's path gives its block with that key only.
 
     Raises:
         UserError: There is no such block or key.
@@ -126,7 +126,7 @@ def _find(wanted: str | None) -> dict[str, Sequence[Block]]:
 
 
 def _part(block: Block, wanted: str) -> list[Block]:
-    """Return the block, or the block with only one key, if ``wanted`` means it, else nothing."""
+    """Return the block if it is at or below ``wanted``, the block with one key if that is ``wanted``, else nothing."""
     if f"{block.path}.".startswith(f"{wanted}."):
         return [block]
     keys = tuple(key for key in block.keys if key.path == wanted)

@@ -55,11 +55,11 @@ def run(folder: Path, identity: Identity, ledger: Ledger, signals: StopSignals) 
 
     Raises:
         UserError: Before the run: config, data set, batch arithmetic or checkpoint do not fit.
-        RunStopped: A rank was told to stop, and the state is kept.
+        RunStopped: A rank was told to stop, and a checkpoint of the state is on disk.
         RuntimeError: During the run; the message says what happened.
     """
     recipe, cluster = load_run(folder / CONFIG_FILE)
-    # The launcher claims the folder; the claim lasts until rank 0 is gone too.
+    # The launcher has claimed the folder. Rank 0 holds the claim too, so that it outlasts a launcher that is killed.
     with kept(folder, _leave_at_once) if identity.rank == 0 else nullcontext():
         return run_ranks_here(cluster, identity, ledger, partial(_run_rank, _Job(folder, recipe, cluster, signals)))
 
@@ -206,7 +206,7 @@ def _checkpoints(
 
 @dataclass(frozen=True)
 class _Training:
-    """The parts that start-up made, and what remains to be done with them."""
+    """The training of a rank after start-up: the loop, then the comparison of weights and the summary."""
 
     folder: Path
     rank: Composition
@@ -259,7 +259,7 @@ class _Training:
         return result, clock
 
     def conclude(self, result: Result, clock: Clock, init_s: float) -> None:
-        """Compare the ranks' weights and times, keep the network, write the summary."""
+        """Compare the ranks' weights and times, write the last checkpoint and the summary."""
         final_checksum = _common_checksum(self.rank, "after the run")
         ranks = gather_ranks(self.rank.communicator, clock.samples)
         self.checkpoints.finished(Position(result.epochs + 1, result.steps))

@@ -157,8 +157,8 @@ class Communication(Section):
         0.0,
         ge=0,
         le=0.5,
-        description="Share of the gradients, of late layers, that travels under the next step's forward pass, for "
-        "links that bound a step; it brought nothing on two cores. 0 defers none.",
+        description="Share of the gradients, taken from late layers, whose sums travel during the next step's forward "
+        "pass instead of during backward. For networks that limit the step; no gain on two cores. 0 defers none.",
     )
     cycle_time_ms: float = Field(
         1.0,

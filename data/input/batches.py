@@ -17,7 +17,7 @@ class DataError(RuntimeError):
 
 
 class Arrays(Protocol):
-    """What a source asks of the framework that computes with its batches (`train.engine.protocol.Engine` has it)."""
+    """What a source needs from the framework to make arrays; `train.engine.protocol.Engine` implements it."""
 
     def from_host(self, values: np.ndarray) -> Any:
         """Return an array on the rank's device with the values and the type of a host array."""
@@ -33,7 +33,10 @@ class Arrays(Protocol):
         """
 
     def take(self, array: Any, rows: np.ndarray) -> Any:
-        """Return the ``rows`` (whole numbers) of an array's first axis as a new array; may return before it is done."""
+        """Return the rows with the numbers in ``rows`` as a new array.
+
+        The copy may still be queued when this returns.
+        """
 
 
 class HostArrays:
@@ -75,7 +78,7 @@ class EvaluationBatch(NamedTuple):
 
 
 class TrainingSource(Protocol):
-    """An endless stream of full batches; the samples that an epoch leaves over come first in the next epoch."""
+    """An endless stream of full batches. Samples left over at the end of an epoch come first in the next one."""
 
     def begin_epoch(self, epoch: int) -> None:
         """Begin ``epoch``, counted from 1. No byte of a record is read before the first call."""

@@ -38,7 +38,7 @@ def open_training(  # noqa: PLR0913
     """Open this rank's endless stream of training images. No file is opened before the first epoch begins.
 
     Args:
-        recipe: Crop, flip, normalisation, shuffling, the epoch at which these end, seed, number of samples.
+        recipe: Crop, flip, normalisation, shuffling, the epoch from which images are plain, seed, number of samples.
         engine: Layout, threads, prefetching.
         folder: A packed data set (`data.prepare`).
         batch_size: Images of a micro-batch of this rank.
@@ -138,7 +138,7 @@ def _open_stream(
 
 
 class _PackedTraining:
-    """A `TrainingSource` that can skip a damaged record, and can switch to plain images, as the recipe says.
+    """A `TrainingSource` that skips damaged records and switches to plain images where the recipe asks for it.
 
     The plain stream starts at the beginning of the shard, wherever the augmented stream stopped.
     """
@@ -271,7 +271,7 @@ class _PackedEvaluation:
             self._stream.close()
 
     def _finish_pass(self, stream: Stream) -> None:
-        """Read and drop the rest of a pass: one that the caller ended early, or padding for the larger shards."""
+        """Read and drop the rest of a pass: batches that the caller did not take, and padding to the largest shard."""
         while self._batches_read % self._batches_per_pass:
             self._batches_read += 1
             stream.next()

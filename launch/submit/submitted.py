@@ -1,4 +1,4 @@
-"""Jobs that were submitted: which job trains in a run folder, how it stands, how it is cancelled and resumed."""
+"""Submitted jobs: records which job trains in a run folder, shows its status, cancels it, and resumes it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def record_job(folders: Sequence[Path], job_id: str, script: Path) -> None:
 
 
 def status(folder: Path) -> str:
-    """Return how the job of a run stands: what the scheduler says, who trains in the folder, how far the run is.
+    """Return the status of a run's job: the scheduler's answer, who trains in the folder, and the newest checkpoint.
 
     Raises:
         UserError: The folder is not that of a submitted run.
@@ -59,14 +59,14 @@ def status(folder: Path) -> str:
 
 
 def cancel(folder: Path) -> str:
-    """Ask the scheduler to end the job of a run, and return what was asked.
+    """Ask the scheduler to end the job of a run, and return the command that asked.
 
     Raises:
         UserError: The folder is not that of a submitted run, or the scheduler refuses.
     """
     job, scheduler = _job(folder)
     if not scheduler.job_variable and not scheduler.runs_script_in_image and holder(folder) is None:
-        # Without a scheduler, the job is a process, whose number another process may have by now.
+        # Without a scheduler, the job's number is a process ID, and another process may have got that ID since.
         raise UserError(f"{folder}: no run is going on in it, so there is nothing to cancel")
     command = scheduler.cancel.format(job=job["job"])
     done = _ask(command)
@@ -79,7 +79,7 @@ def script_to_resume(folder: Path) -> tuple[Path, list[Path]]:
     """Prepare an unfinished run for another submission; return the job script and all run folders of the job.
 
     Raises:
-        UserError: The folder is not that of a submitted run, the run has ended, or somebody trains in it.
+        UserError: The folder is not that of a submitted run, the run has ended, or another process trains in it.
     """
     job, _ = _job(folder)
     script, runs = Path(job["script"]), [Path(each) for each in job["runs"]]

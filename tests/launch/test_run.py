@@ -27,7 +27,7 @@ from tests.runs import SHORT, FinishedRun, read_summary, train, train_command
 pytestmark = pytest.mark.ranks
 
 EPOCH = "run.max_steps=19"
-"""A setting with which each training image is read."""
+"""19 steps of 64 images read each of the 1,198 training images."""
 
 LONG = [*SHORT, "run.max_steps=null", "run.epochs=200"]
 """Settings of a run that does not end by itself while a test disturbs it."""
@@ -238,7 +238,7 @@ def test_a_rank_without_its_communicator_is_refused_not_trained_alone(short_run:
     alone.mkdir()
     config = (short_run.folder / "config.yaml").read_text(encoding="utf-8")
     (alone / "config.yaml").write_text(config.replace("kind: shared_memory", "kind: horovod"), encoding="utf-8")
-    # A bare mpirun sets these variables. A Horovod that was built with Gloo only ignores them and sees one rank.
+    # mpirun sets these variables. A Horovod that was built without MPI does not read them and sees one rank.
     variables = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo",
                  "HOROVOD_CPU_OPERATIONS": "gloo"}  # fmt: skip
     done = subprocess.run(

@@ -44,8 +44,8 @@ def measure(options: argparse.Namespace) -> Report:
     folder = pack_dataset(recipe, cluster)
     announce = logging.getLogger(__name__).info
     training = []
-    # The training runs come first: they drop the data set from the page cache, except for the pages that a reader of
-    # this process has mapped.
+    # The training runs come before the readers. Each run drops the data set from the page cache, and the kernel keeps
+    # the pages that a reader of this process has mapped.
     for side in (64, 224):
         announce(f"training at {side} px")
         training += summarize(f"training, ResNet-50 at {side} px", [_train(recipe, cluster, side)])

@@ -191,7 +191,7 @@ def test_a_grid_that_cannot_run_is_refused_before_its_first_run(tmp_path: Path) 
         _study(tmp_path, STUDY.replace("ranks: [1]", "ranks: [1, 1]"))
 
 
-def test_cells_that_nobody_wants_are_left_out_and_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_cells_in_leave_out_are_not_run_and_an_unknown_name_in_it_is_refused(tmp_path: Path) -> None:
     text = STUDY.replace("batch: [16]", "batch: [16, 32]") + "leave_out: [{communication: [devices], batch: [32]}]\n"
     cells = [(cell.communication, cell.batch) for cell in _study(tmp_path, text).cells()]
     assert cells == [("none", 16), ("none", 32), ("devices", 16)]

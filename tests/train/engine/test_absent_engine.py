@@ -1,4 +1,4 @@
-"""Without MXNet and Horovod, every module can be imported that is not a home of one of them."""
+"""Without MXNet and Horovod, every module outside of their homes can be imported."""
 
 from __future__ import annotations
 
