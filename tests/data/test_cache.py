@@ -16,6 +16,11 @@ from data.cache import clear_dataset, drop_pages, resident_bytes
 PAGES = 300
 
 
+@pytest.fixture(autouse=True)
+def _quick_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_PAUSE_S", 0.001)
+
+
 def _open_files() -> list[Path]:
     return sorted(Path("/proc/self/fd").iterdir())
 

@@ -17,14 +17,15 @@ from configs.load import ROOT
 # The process of each stack of files is a fork, which need not import anything.
 STANDS = """
 import json, os, pathlib, sys, time
-from train.rank.watchdog import Watchdog
+from train.rank import watchdog
+watchdog._LAST_WORDS_S = 0.3
 
 def stand_in(folder, paths):
     def report(error):
         (folder / "new").write_text(json.dumps([str(error), error.step, error.waits]))
         (folder / "new").rename(folder / "report.json")
 
-    tell = Watchdog(1.0, report)
+    tell = watchdog.Watchdog(1.0, report)
     for step in range(3):
         tell(step)
     tell()
@@ -97,7 +98,7 @@ def test_a_rank_that_was_frozen_blames_itself(tmp_path: Path) -> None:
             assert process.poll() is None
             time.sleep(0.02)
         os.kill(int(pid.read_text()), signal.SIGSTOP)
-        time.sleep(2)
+        time.sleep(1.5)
         os.kill(int(pid.read_text()), signal.SIGCONT)
         statuses, _ = process.communicate(timeout=60)
     message, _, waits = json.loads((tmp_path / "0" / "report.json").read_text(encoding="utf-8"))
