@@ -32,6 +32,7 @@ __all__ = [
     "EngineName",
     "PackedSource",
     "communicators_of",
+    "has_engine",
     "installed_engine",
     "module_of",
     "packing_words",
@@ -142,7 +143,12 @@ ENGINES: Mapping[str, EngineEntry] = {
 
 def installed_engine() -> str:
     """Return the default of ``engine.name``: the first engine that this environment has, or else the first."""
-    return next((name for name, entry in ENGINES.items() if find_spec(entry.package)), next(iter(ENGINES)))
+    return next((name for name in ENGINES if has_engine(name)), next(iter(ENGINES)))
+
+
+def has_engine(name: str) -> bool:
+    """Return whether this environment has an engine's framework."""
+    return find_spec(ENGINES[name].package) is not None
 
 
 def require_engine(name: str) -> None:
@@ -151,9 +157,9 @@ def require_engine(name: str) -> None:
     Raises:
         ConfigError: The engine's framework is not installed.
     """
-    if find_spec(ENGINES[name].package) is not None:
+    if has_engine(name):
         return
-    found = [other for other, entry in ENGINES.items() if entry.computes and find_spec(entry.package)]
+    found = [other for other, entry in ENGINES.items() if entry.computes and has_engine(other)]
     remedy = f"./run.sh setup --engine {name} adds {ENGINES[name].title}"
     if found:
         remedy += f", or train by --set cluster.engine.name={found[0]}"

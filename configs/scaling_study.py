@@ -1,4 +1,4 @@
-"""A scaling study: a grid of ranks, batches, networks, communications and data sets, each cell timed several times."""
+"""A scaling study: ranks x batch x framework x network x communication x data, each cell timed several times."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ Arguments = Annotated[tuple[str | int, ...], Field(strict=False, min_length=1)]
 class LeftOut(Section):
     """Cells to leave out of the grid: those that have one of the listed values on every listed axis."""
 
+    framework: Names = Field((), description="Names in study.framework. If empty, any framework.")
     network: Names = Field((), description="Names in study.network. If empty, any network.")
     communication: Names = Field((), description="Names in study.communication. If empty, any communication.")
     data: Names = Field((), description="Names in study.data. If empty, any data.")
@@ -51,7 +52,9 @@ class Expectation(Section):
     It is judged by the numbers found, wherever both values were run, and the study's page says whether it holds.
     """
 
-    axis: Literal["communication", "data", "batch"] = Field(description="Axis whose two values are compared.")
+    axis: Literal["framework", "communication", "data", "batch"] = Field(
+        description="Axis whose two values are compared."
+    )
     base: str | int = Field(description="Value of the axis that speeds are relative to.")
     other: str | int = Field(description="Value of the axis that is compared with base.")
     effect: Literal["loses", "gains"] = Field(
@@ -74,10 +77,10 @@ class Expectation(Section):
 
 
 class ScalingStudy(Section):
-    """A grid: every combination of networks, communications, data, batches and ranks, each run ``repeats`` times.
+    """A grid: every combination of frameworks, networks, communications, data, batches and ranks, ``repeats`` times.
 
-    A cell sets, each over the one before: ``set``; the keys of its network, communication and data; ``times_ranks``;
-    and batch.global_size and the cluster's nodes and ranks, which follow from its batch and ranks.
+    A cell sets, each over the one before: ``set``; the keys of its framework, network, communication and data;
+    ``times_ranks``; and batch.global_size and the cluster's nodes and ranks, which follow from its batch and ranks.
     """
 
     name: str = Field(
@@ -116,6 +119,12 @@ class ScalingStudy(Section):
         description="Images of all ranks together in one step, for strong scaling: each number is also split evenly "
         "over each number of ranks that divides it.",
         json_schema_extra={"unit": "images"},
+    )
+    framework: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="Frameworks to compare: a free name for each, with the keys that choose it, as "
+        "cluster.engine.name: torch. If empty, the cluster's. A framework that this environment lacks is left out, and "
+        "the study says so. No cell is predicted: the simulator does not tell frameworks apart.",
     )
     network: Variants = Field(
         description="Networks to compare: a free name for each, with the keys that choose it, or {} for the recipe's."
@@ -181,14 +190,14 @@ class ScalingStudy(Section):
             ConfigError: The study sets a value that a recipe or a cluster refuses.
         """
         base = self.base_cluster()
-        axes = (self.network, self.communication, self.data, self._sizes)
-        for network, communication, data, (batch, ranks) in itertools.product(*axes):
+        axes = (self.framework or {"": {}}, self.network, self.communication, self.data, self._sizes)
+        for framework, network, communication, data, (batch, ranks) in itertools.product(*axes):
             placement = _placement(ranks, base)
             values = {**self.set, **self.communication[communication]}
             kind = values.get("cluster.communication.kind", base.communication.kind)
             if (kind == "none" and ranks > 1) or (kind == "devices" and placement["cluster.num_nodes"] > 1):
                 continue
-            cell = ScalingCell(network, communication, data, batch, ranks)
+            cell = ScalingCell(framework, network, communication, data, batch, ranks)
             if not any(each.matches(cell) for each in self.leave_out):
                 yield cell
 
@@ -223,6 +232,7 @@ class ScalingStudy(Section):
     def _values(self, cell: ScalingCell) -> dict[str, Any]:
         return {
             **self.set,
+            **self.framework.get(cell.framework, {}),
             **self.network[cell.network],
             **self.communication[cell.communication],
             **self.data[cell.data],
@@ -262,6 +272,7 @@ class ScalingCell:
     """One combination of the grid.
 
     Attributes:
+        framework: Name in the study's ``framework``; empty if the study compares none.
         network: Name in the study's ``network``.
         communication: Name in the study's ``communication``.
         data: Name in the study's ``data``.
@@ -269,6 +280,7 @@ class ScalingCell:
         ranks: Number of ranks.
     """
 
+    framework: str
     network: str
     communication: str
     data: str
@@ -276,12 +288,13 @@ class ScalingCell:
     ranks: int
 
     @property
-    def axes(self) -> tuple[str, str, str, int, int]:
+    def axes(self) -> tuple[str, str, str, str, int, int]:
         """The cell's values on all axes, in the order of the table's columns."""
-        return self.network, self.communication, self.data, self.batch, self.ranks
+        return self.framework, self.network, self.communication, self.data, self.batch, self.ranks
 
     @property
     def name(self) -> str:
         """The name of the cell's run folders, without the number of the repeat."""
         words = f"{self.network}-{self.communication}-{self.data}-b{self.batch}-r{self.ranks}"
+        words = f"{self.framework}-{words}" if self.framework else words
         return words.replace(" ", "-").replace("/", "-")

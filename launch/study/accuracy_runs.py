@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from configs.registry import require_engine
 from configs.study import Cell, Study
 from launch.study.cell_run import CellRun, RunStarter
 from launch.study.runner import run_study
@@ -96,6 +97,10 @@ def run_accuracy(study: Study, runs: Path, output: Path, *, is_dry_run: bool, st
         The exit status; a run that fails without diverging ends the study with the status of the run.
 
     Raises:
+        ConfigError: A run needs a framework that this environment lacks.
         UserError: A folder holds a run with other settings, or a run was refused.
     """
+    if not is_dry_run:
+        for name in {study.load(cell)[1].engine.name for cell in study.grid_cells()}:
+            require_engine(name)
     return run_study(_AccuracyProgress(study, runs, output, starter), is_dry_run=is_dry_run)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from configs.errors import UserError
 from configs.load import resolve_path
+from configs.registry import ENGINES, has_engine
 from configs.scaling_study import ScalingCell, ScalingStudy
 from configs.schema import Cluster
 from launch.run import pack
@@ -26,6 +28,8 @@ __all__ = ["run_scaling"]
 
 _DEBIAN_DATASETS = Path("/usr/share/datasets")
 """Where Debian's packages dataset-NAME put their files."""
+
+_NOT_PREDICTED = "too large for this machine; the simulator, which would predict it, knows no frameworks"
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class _ScalingProgress:
 
     def stages(self) -> Iterator[Sequence[StudyTask[list[ScalingRow]]]]:
         self.rows += _skipped(self.study)
+        for note, count in Counter(row.note for row in self.rows).items():
+            sys.stdout.write(f"not run: {count} cell{'s' if count > 1 else ''}: {note}\n")
         yield [*_predictions(self.study, self.runs), *_measurements(self.study, self.runs, self.starter)]
 
     def record(self, result: list[ScalingRow]) -> None:
@@ -131,13 +137,21 @@ def _require_source(source: Path, name: str) -> None:
         )
 
 
-def _skipped(study: ScalingStudy) -> list[ScalingRow]:
-    """Return a row for each cell that this machine has enough cores for, but whose link speed it cannot imitate."""
+def _skipped(study: ScalingStudy) -> Iterator[ScalingRow]:
+    """Yield a row for each cell that cannot be run here, and that the simulator could not replace either."""
     place = study.base_cluster()
-    shaped = [cell for cell in study.cells() if _has_cores(cluster := study.load(cell)[1], place) and _shapes(cluster)]
-    if not shaped or can_shape():
-        return []
-    return [ScalingRow(*cell.axes, 0, "measured", "skipped", note=CANNOT_SHAPE) for cell in shaped]
+    for cell in study.cells():
+        if why := _why_skipped(cell, study.load(cell)[1], place):
+            yield ScalingRow(*cell.axes, 0, "measured", "skipped", note=why)
+
+
+def _why_skipped(cell: ScalingCell, cluster: Cluster, place: Cluster) -> str:
+    """Return why a cell is not run, or an empty text if it is run or predicted."""
+    if not has_engine(name := cluster.engine.name):
+        return f"{ENGINES[name].title} is not in this environment: ./run.sh setup --engine {name} adds it"
+    if not _has_cores(cluster, place):
+        return _NOT_PREDICTED if cell.framework else ""
+    return CANNOT_SHAPE if _shapes(cluster) and not can_shape() else ""
 
 
 def _predictions(study: ScalingStudy, runs: Path) -> Iterator[Prediction]:
@@ -145,19 +159,20 @@ def _predictions(study: ScalingStudy, runs: Path) -> Iterator[Prediction]:
     place = study.base_cluster()
     lines: dict[str, list[ScalingCell]] = {}
     for cell in study.cells():
-        lines.setdefault(replace(cell, ranks=0).name, []).append(cell)
+        if not cell.framework:
+            lines.setdefault(replace(cell, ranks=0).name, []).append(cell)
     for cells in lines.values():
         largest = max(cells, key=lambda cell: cell.ranks)
         recipe, cluster = study.load(largest)
         # The simulator knows only steps in which all ranks wait for each other.
-        if not _fits(cluster, place) and cluster.communication.kind != "parameter_server_async":
+        if not _fits(largest, cluster, place) and cluster.communication.kind != "parameter_server_async":
             yield Prediction(tuple(cells), recipe, cluster, runs / f"{largest.name}-predicted")
 
 
 def _measurements(study: ScalingStudy, runs: Path, starter: RunStarter) -> Iterator[_Measurement]:
     """Return every cell once, then every cell again, so that a drift of the machine affects all cells alike."""
     place = study.base_cluster()
-    fitting = [cell for cell in study.cells() if _fits(study.load(cell)[1], place)]
+    fitting = [cell for cell in study.cells() if _fits(cell, study.load(cell)[1], place)]
     for repeat in range(study.repeats):
         for cell in fitting:
             folder = runs / f"{cell.name}-{repeat + 1}"
@@ -165,9 +180,9 @@ def _measurements(study: ScalingStudy, runs: Path, starter: RunStarter) -> Itera
             yield _Measurement(cell, repeat, run, study.warmup_steps)
 
 
-def _fits(cluster: Cluster, place: Cluster) -> bool:
+def _fits(cell: ScalingCell, cluster: Cluster, place: Cluster) -> bool:
     """Return whether the machines of ``place`` can run a cell on ``cluster``."""
-    return _has_cores(cluster, place) and (not _shapes(cluster) or can_shape())
+    return _has_cores(cluster, place) and not _why_skipped(cell, cluster, place)
 
 
 def _shapes(cluster: Cluster) -> bool:

@@ -26,7 +26,8 @@ class ScalingRow:
     """A row of a scaling study's CSV. A value that was not measured is None.
 
     Attributes:
-        network: The cell's place on the first axis of the grid. The next four fields are its places on the others.
+        framework: The cell's place on the first axis of the grid; empty if the study compares no frameworks.
+        network: The cell's place on the next axis. The next four fields are its places on the others.
         communication: Name of the kind of communication.
         data: Name of the kind of data.
         batch: Images per rank and step.
@@ -61,6 +62,7 @@ class ScalingRow:
         note: Why the cell was skipped.
     """
 
+    framework: str
     network: str
     communication: str
     data: str

@@ -10,7 +10,7 @@ from typing import Literal
 
 from configs.scaling_study import Expectation
 from logs.study.cells import ScalingRow
-from logs.study.findings import is_disturbed, where
+from logs.study.findings import AXES, is_disturbed, where
 from logs.study.scaling_figures import grouped
 
 __all__ = ["MARGIN", "ONE_DISTURBED_RUN", "ONE_RUN", "Comparison", "Outcome", "Range", "compare", "verdict"]
@@ -85,7 +85,7 @@ def compare(expectation: Expectation, rows: Sequence[ScalingRow]) -> list[Compar
 
 def _usual_spread(rows: Sequence[ScalingRow]) -> float:
     """Return the median over the cells of how far, relative to the lowest, the rates of a cell's runs lie apart."""
-    cells = grouped(rows, "network", "communication", "data", "batch", "ranks").values()
+    cells = grouped(rows, "network", *AXES).values()
     rates = [[row.images_per_s or 0.0 for row in cell] for cell in cells if len(cell) > 1]
     if rates:
         return median([max(each) / min(each) - 1 for each in rates])
@@ -96,7 +96,7 @@ def _places(
     expectation: Expectation, rows: Sequence[ScalingRow], basis: Literal["measured", "predicted"], spread: float
 ) -> Iterator[Comparison]:
     networks = (expectation.network, *expectation.than)
-    others = [axis for axis in ("communication", "data", "batch", "ranks") if axis != expectation.axis]
+    others = [axis for axis in AXES if axis != expectation.axis]
     for key, group in grouped([row for row in rows if row.network in networks], *others).items():
         speeds = {}
         for (network,), own in grouped(group, "network").items():

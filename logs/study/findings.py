@@ -8,14 +8,15 @@ from statistics import median
 from typing import Any
 
 from logs.study.cells import ScalingRow
-from logs.study.scaling_figures import grouped, ranks_in_words, strong_speed_ups
+from logs.study.scaling_figures import grouped, in_words, ranks_in_words, strong_speed_ups
 
-__all__ = ["findings", "is_disturbed", "ratios", "where"]
+__all__ = ["AXES", "findings", "is_disturbed", "ratios", "where"]
 
 _NOISE_CORES = 0.1
 """Cores that the services of an idle machine keep busy at most."""
 
-_AXES = ("communication", "data", "batch", "ranks")
+AXES = ("framework", "communication", "data", "batch", "ranks")
+"""Columns by which the rows of one network differ."""
 
 
 def findings(rows: Sequence[ScalingRow], global_batches: Sequence[int] = ()) -> list[str]:
@@ -29,6 +30,7 @@ def findings(rows: Sequence[ScalingRow], global_batches: Sequence[int] = ()) -> 
     """
     known = [row for row in rows if row.basis == "measured" and row.images_per_s is not None]
     return [
+        *_against_first_value(known, "framework"),
         *_against_first_value(known, "communication"),
         *_against_first_value(known, "data"),
         *_batches(known),
@@ -47,7 +49,7 @@ def _against_first_value(rows: Sequence[ScalingRow], axis: str) -> Iterator[str]
     """Compare each network's speed at every other value of an axis with its speed at the first value."""
     names = list(dict.fromkeys(getattr(row, axis) for row in rows))
     for name in names[1:]:
-        for key, group in grouped(rows, *(each for each in _AXES if each != axis)).items():
+        for key, group in grouped(rows, *(each for each in AXES if each != axis)).items():
             shares = ratios(group, axis, names[0], name)
             if shares:
                 speeds = ", ".join(f"{network} runs at {share:.0%}" for network, share in sorted(shares, key=_second))
@@ -69,7 +71,7 @@ def _noise(rows: Sequence[ScalingRow], axis: str, values: Sequence[object]) -> s
 
 def _batches(rows: Sequence[ScalingRow]) -> Iterator[str]:
     """Compare the largest batch with the smallest, at the fewest and at the most ranks."""
-    for key, group in grouped(rows, "communication", "data", "ranks").items():
+    for key, group in grouped(rows, "framework", "communication", "data", "ranks").items():
         batches = sorted({row.batch for row in group})
         ends = {min(row.ranks for row in rows), max(row.ranks for row in rows)}
         gains = ratios(group, "batch", batches[0], batches[-1])
@@ -87,7 +89,7 @@ def _efficiencies(rows: Sequence[ScalingRow]) -> Iterator[str]:
     if most == fewest:
         return
     at_most = [row for row in rows if row.ranks == most and row.efficiency is not None]
-    for key, group in grouped(at_most, "communication", "data", "batch").items():
+    for key, group in grouped(at_most, "framework", "communication", "data", "batch").items():
         shares = [
             (network, median(row.efficiency or 0.0 for row in cell))
             for (network,), cell in grouped(group, "network").items()
@@ -99,21 +101,21 @@ def _efficiencies(rows: Sequence[ScalingRow]) -> Iterator[str]:
 def _strong_scaling(rows: Sequence[ScalingRow], sizes: Sequence[int]) -> Iterator[str]:
     """Compare the speed at the most ranks with the fewest, where all ranks together keep the same batch."""
     for size in sizes:
-        for (network, data), pairs in strong_speed_ups(rows, size).items():
+        for place, pairs in strong_speed_ups(rows, size).items():
             fewest, most = (pick(row.ranks for row, _ in pairs) for pick in (min, max))
             ways: dict[str, list[float]] = {}
             for row, speed_up in pairs:
                 if row.ranks == most:
                     ways.setdefault(row.communication, []).append(speed_up)
             speeds = ", ".join(f"{median(found):.2f} times ({way})" for way, found in ways.items())
-            split = f"Strong scaling: batch {size} split over {ranks_in_words(most)} ({network}, {data})"
+            split = f"Strong scaling: batch {size} split over {ranks_in_words(most)} ({in_words(place)})"
             yield f"{split}: {speeds} the images/s on {ranks_in_words(fewest)}; ideal is {most / fewest:g} times."
 
 
 def _quality(rows: Sequence[ScalingRow]) -> Iterator[str]:
     """Compare the accuracy after the same epochs on different numbers of ranks, in runs of more than one epoch."""
     trained = [row for row in rows if row.later_epoch_s is not None and row.quality is not None]
-    for (network, data, batch), group in grouped(trained, "network", "data", "batch").items():
+    for (framework, network, data, batch), group in grouped(trained, "framework", "network", "data", "batch").items():
         cells = grouped(group, "ranks", "communication")
         if len({ranks for ranks, _ in cells}) > 1:
             values = ", ".join(
@@ -121,7 +123,8 @@ def _quality(rows: Sequence[ScalingRow]) -> Iterator[str]:
                 for (ranks, way), cell in cells.items()
             )
             metric = "mean ROC-AUC" if group[0].mean_auc is not None else "top-1"
-            yield f"{metric} of {network} by number of ranks ({data}, batch {batch} a rank): {values}."
+            where_run = in_words((framework, data, f"batch {batch} a rank"))
+            yield f"{metric} of {network} by number of ranks ({where_run}): {values}."
 
 
 def _first_epochs(rows: Sequence[ScalingRow]) -> Iterator[str]:
@@ -160,7 +163,7 @@ def is_disturbed(rows: Sequence[ScalingRow]) -> bool:
 def _simulator(rows: Sequence[ScalingRow]) -> Iterator[str]:
     """Compare the predicted with the measured speed, in cells that have both."""
     errors = []
-    for cell in grouped([row for row in rows if row.images_per_s], "network", *_AXES).values():
+    for cell in grouped([row for row in rows if row.images_per_s], "network", *AXES).values():
         rates = {
             basis: median(row.images_per_s or 0.0 for row in same) for (basis,), same in grouped(cell, "basis").items()
         }
@@ -188,11 +191,11 @@ def _second(pair: tuple[str, float]) -> float:
 
 def where(axis: str, key: Sequence[object]) -> str:
     """Return what cells that differ only in ``axis`` have in common: the values ``key`` of the other axes, in words."""
-    others = [name for name in _AXES if name != axis]
-    return ", ".join(_in_words(name, value) for name, value in zip(others, key, strict=True))
+    others = [name for name in AXES if name != axis]
+    return in_words([_value(name, value) for name, value in zip(others, key, strict=True)])
 
 
-def _in_words(name: str, value: Any) -> str:
+def _value(name: str, value: Any) -> str:
     if name == "ranks":
         return ranks_in_words(value)
     return f"batch {value} a rank" if name == "batch" else str(value)

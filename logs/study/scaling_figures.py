@@ -14,7 +14,7 @@ from logs.show.reported_run import gather_run
 from logs.study.cells import ScalingRow
 from logs.usage import read_samples
 
-__all__ = ["cell_figures", "course_figures", "grouped", "ranks_in_words", "strong_speed_ups"]
+__all__ = ["cell_figures", "course_figures", "grouped", "in_words", "ranks_in_words", "strong_speed_ups"]
 
 _Section = tuple[str, list[Captioned]]
 """The title of a section of the page, and its figures."""
@@ -39,6 +39,11 @@ def grouped(rows: Sequence[ScalingRow], *names: str) -> dict[tuple[Any, ...], li
     return groups
 
 
+def in_words(values: Iterable[str]) -> str:
+    """Return names as a list; a study that compares no frameworks has an empty one for them."""
+    return ", ".join(filter(None, values))
+
+
 def cell_figures(rows: Sequence[ScalingRow], global_batches: Sequence[int] = ()) -> Iterator[_Section]:
     """Yield the sections with figures that compare cells.
 
@@ -54,8 +59,10 @@ def cell_figures(rows: Sequence[ScalingRow], global_batches: Sequence[int] = ())
     yield "Epoch time", list(_epoch_time(known))
     if len({row.batch for row in known}) > 1:
         yield "Speed-up by batch", list(_speed_up_by_batch(known))
+    if len({row.framework for row in known}) > 1:
+        yield "Frameworks", list(_kinds(known, "framework", "framework"))
     if len({row.data for row in known}) > 1:
-        yield "Kinds of data", list(_data_kinds(known))
+        yield "Kinds of data", list(_kinds(known, "data", "kind of data"))
 
 
 def _line_chart(
@@ -97,7 +104,7 @@ def _line_chart(
 
 
 def _throughput(rows: Sequence[ScalingRow]) -> Iterator[Captioned]:
-    for (network, data, batch), group in grouped(rows, "network", "data", "batch").items():
+    for (*place, batch), group in grouped(rows, "framework", "network", "data", "batch").items():
         if len({row.ranks for row in group}) == 1:  # A cell of strong scaling only.
             continue
         chart = _line_chart(
@@ -108,7 +115,7 @@ def _throughput(rows: Sequence[ScalingRow]) -> Iterator[Captioned]:
             value=lambda row: row.images_per_s,
             ideal=_ideal_rate(group),
         )
-        yield Captioned(f"Images/s: {network}, {data}, batch {batch} a rank", chart)
+        yield Captioned(f"Images/s: {in_words(place)}, batch {batch} a rank", chart)
 
 
 def _ideal_rate(rows: Sequence[ScalingRow]) -> list[Series]:
@@ -125,18 +132,18 @@ def _ideal_rate(rows: Sequence[ScalingRow]) -> list[Series]:
 
 def _efficiency(rows: Sequence[ScalingRow]) -> Iterator[Captioned]:
     judged = [row for row in rows if row.efficiency is not None]
-    for (communication, data, batch), group in grouped(judged, "communication", "data", "batch").items():
+    for (*place, batch), group in grouped(judged, "framework", "communication", "data", "batch").items():
         most = float(max(row.ranks for row in group))
         ideal = Series("ideal", _IDEAL_COLOUR, [(1.0, 1.0), (most, 1.0)], "ideal")
         chart = _line_chart(
             "Efficiency", group, x="ranks", label="network", value=lambda row: row.efficiency, ideal=[ideal]
         )
-        yield Captioned(f"Efficiency: {communication}, {data}, batch {batch} a rank", chart)
+        yield Captioned(f"Efficiency: {in_words(place)}, batch {batch} a rank", chart)
 
 
 def _strong_scaling(rows: Sequence[ScalingRow], sizes: Sequence[int]) -> Iterator[Captioned]:
     for size in sizes:
-        for (network, data), group in strong_speed_ups(rows, size).items():
+        for place, group in strong_speed_ups(rows, size).items():
             most, fewest = (float(pick(row.ranks for row, _ in group)) for pick in (max, min))
             ideal = Series("ideal", _IDEAL_COLOUR, [(fewest, 1.0), (most, most / fewest)], "ideal")
             speed_ups = {id(row): speed_up for row, speed_up in group}
@@ -148,18 +155,20 @@ def _strong_scaling(rows: Sequence[ScalingRow], sizes: Sequence[int]) -> Iterato
                 value=lambda row, of=speed_ups: of[id(row)],  # type: ignore[misc]
                 ideal=[ideal],
             )
-            yield Captioned(f"Images/s relative to the fewest ranks: {network}, {data}, batch {size} in all", chart)
+            yield Captioned(f"Images/s relative to the fewest ranks: {in_words(place)}, batch {size} in all", chart)
 
 
-def strong_speed_ups(rows: Sequence[ScalingRow], size: int) -> dict[tuple[str, str], list[tuple[ScalingRow, float]]]:
-    """Return the rows of one global batch, by network and data, each with its rate over that at the fewest ranks.
+def strong_speed_ups(rows: Sequence[ScalingRow], size: int) -> dict[tuple[str, ...], list[tuple[ScalingRow, float]]]:
+    """Return the rows of one global batch, each with its rate over that at the fewest ranks.
+
+    The rows are grouped by framework, network and data.
 
     The rate at the fewest ranks is the best median over all kinds of communication. Left out are groups without a
     second number of ranks, and predictions without a predicted rate at the fewest ranks.
     """
-    found: dict[tuple[str, str], list[tuple[ScalingRow, float]]] = {}
+    found: dict[tuple[str, ...], list[tuple[ScalingRow, float]]] = {}
     same = [row for row in rows if row.batch * row.ranks == size]
-    for (network, data), group in grouped(same, "network", "data").items():
+    for place, group in grouped(same, "framework", "network", "data").items():
         fewest = min(row.ranks for row in group)
         at_fewest = [row for row in group if row.ranks == fewest]
         bases = {
@@ -168,7 +177,7 @@ def strong_speed_ups(rows: Sequence[ScalingRow], size: int) -> dict[tuple[str, s
         }
         pairs = [(row, (row.images_per_s or 0.0) / bases[row.basis]) for row in group if row.basis in bases]
         if len({row.ranks for row, _ in pairs}) > 1:
-            found[network, data] = pairs
+            found[place] = pairs
     return found
 
 
@@ -178,7 +187,8 @@ def _by_way(rows: Sequence[ScalingRow]) -> Iterable[list[ScalingRow]]:
 
 def _epoch_time(rows: Sequence[ScalingRow]) -> Iterator[Captioned]:
     """Yield a chart with a bar for the first epoch and a bar for the later epochs of each cell."""
-    for (network, data), group in grouped([row for row in rows if row.first_epoch_s], "network", "data").items():
+    timed = [row for row in rows if row.first_epoch_s]
+    for place, group in grouped(timed, "framework", "network", "data").items():
         bars = []
         for (communication, batch, ranks), cell in grouped(group, "communication", "batch", "ranks").items():
             times = {"first": [row.first_epoch_s for row in cell], "later": [row.later_epoch_s for row in cell]}
@@ -188,15 +198,15 @@ def _epoch_time(rows: Sequence[ScalingRow]) -> Iterator[Captioned]:
                     label = f"{communication} b{batch} x{ranks} {epoch}"
                     bars.append(Bar(label, [Stretch(0.0, median(known), number, f"{label}: {median(known):.2f} s")]))
         chart = BarChart("Seconds an epoch, first and later", "s", bars, ("first epoch", "later epochs"))
-        yield Captioned(f"Seconds an epoch: {network}, {data}", chart)
+        yield Captioned(f"Seconds an epoch: {in_words(place)}", chart)
 
 
 def _speed_up_by_batch(rows: Sequence[ScalingRow]) -> Iterator[Captioned]:
-    for (communication, data, ranks), group in grouped(rows, "communication", "data", "ranks").items():
+    for (*place, ranks), group in grouped(rows, "framework", "communication", "data", "ranks").items():
         if len({row.batch for row in group}) == 1:
             continue
         chart = _line_chart("Speed-up", group, x="batch", label="network", value=_over_smallest_batch(group))
-        cells = f"{communication}, {data}, {ranks_in_words(ranks)}"
+        cells = f"{in_words(place)}, {ranks_in_words(ranks)}"
         yield Captioned(f"Images/s relative to the smallest batch: {cells}", chart)
 
 
@@ -209,20 +219,22 @@ def _over_smallest_batch(rows: Sequence[ScalingRow]) -> Callable[[ScalingRow], f
     return lambda row: (row.images_per_s or 0.0) / bases[row.network, row.basis]
 
 
-def _data_kinds(rows: Sequence[ScalingRow]) -> Iterator[Captioned]:
+def _kinds(rows: Sequence[ScalingRow], axis: str, title: str) -> Iterator[Captioned]:
+    """Yield charts with a bar for each value of an axis in each cell."""
     measured = [row for row in rows if row.basis == "measured"]
-    kinds = list(dict.fromkeys(row.data for row in measured))
-    for (network, communication), group in grouped(measured, "network", "communication").items():
-        if len({row.data for row in group}) == 1:
+    kinds = list(dict.fromkeys(str(getattr(row, axis)) for row in measured))
+    others = [name for name in ("framework", "network", "communication", "data") if name != axis]
+    for place, group in grouped(measured, *others).items():
+        if len(grouped(group, axis)) == 1:
             continue
         bars = []
         for (batch, ranks), cell in grouped(group, "batch", "ranks").items():
-            for (data,), repeats in grouped(cell, "data").items():
+            for (kind,), repeats in grouped(cell, axis).items():
                 rate = median(row.images_per_s or 0.0 for row in repeats)
-                label = f"b{batch} x{ranks} {data}"
-                bars.append(Bar(label, [Stretch(0.0, rate, kinds.index(data), f"{label}: {rate:,.1f} images/s")]))
+                label = f"b{batch} x{ranks} {kind}"
+                bars.append(Bar(label, [Stretch(0.0, rate, kinds.index(kind), f"{label}: {rate:,.1f} images/s")]))
         chart = BarChart("Images/s", "images/s", bars, kinds)
-        yield Captioned(f"Images/s by kind of data: {network}, {communication}", chart)
+        yield Captioned(f"Images/s by {title}: {in_words(place)}", chart)
 
 
 def ranks_in_words(count: int) -> str:
@@ -240,9 +252,9 @@ def course_figures(rows: Sequence[ScalingRow], runs: Path) -> Iterator[_Section]
     first = [row for row in rows if row.basis == "measured" and row.status == "success" and not row.repeat]
     courses: list[Captioned] = []
     traces: list[Captioned] = []
-    for (network, data, batch), group in grouped(first, "network", "data", "batch").items():
+    for (*place, batch), group in grouped(first, "framework", "network", "data", "batch").items():
         names = [f"{row.communication}, {ranks_in_words(row.ranks)}" for row in group]
-        cells = f"{network}, {data}, batch {batch} a rank"
+        cells = f"{in_words(place)}, batch {batch} a rank"
         subjects = [gather_run(runs / row.folder, name) for row, name in zip(group, names, strict=True)]
         courses += [replace(figure, caption=f"{figure.caption}: {cells}") for figure in course(subjects)]
         samples = {name: read_samples(runs / row.folder) for row, name in zip(group, names, strict=True)}

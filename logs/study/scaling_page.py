@@ -21,7 +21,14 @@ from logs.study.scaling_table import with_efficiency
 
 __all__ = ["write_scaling_page"]
 
-_AXES = {"network": "Network", "communication": "Communication", "data": "Data", "batch": "Batch", "ranks": "Ranks"}
+_AXES = {
+    "framework": "Framework",
+    "network": "Network",
+    "communication": "Communication",
+    "data": "Data",
+    "batch": "Batch",
+    "ranks": "Ranks",
+}
 """Columns that name a cell, with their headings."""
 
 _Value = tuple[str, Callable[[ScalingRow], float | None], int]
@@ -142,10 +149,15 @@ def _judged(expectation: Expectation, comparisons: Sequence[Comparison]) -> str:
 
 def _table(rows: Sequence[ScalingRow]) -> str:
     values = _known_values(rows)
-    names = [*_AXES.values(), "Basis", *(head for head, _, _ in values)]
+    names = [*(_AXES[axis] for axis in _shown_axes(rows)), "Basis", *(head for head, _, _ in values)]
     heads = "".join(f'<th scope="col">{name}</th>' for name in names)
     lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for cells in _lines(rows, values))
     return scrolled("Cells", f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>")
+
+
+def _shown_axes(rows: Sequence[ScalingRow]) -> list[str]:
+    """Return the columns that name a cell, without that of the frameworks if the study compares none."""
+    return [axis for axis in _AXES if axis != "framework" or any(row.framework for row in rows)]
 
 
 def _known_values(rows: Sequence[ScalingRow]) -> list[_Value]:
@@ -156,7 +168,7 @@ def _known_values(rows: Sequence[ScalingRow]) -> list[_Value]:
 def _lines(rows: Sequence[ScalingRow], columns: Sequence[_Value]) -> Iterator[list[str]]:
     """Yield the lines of the table: one for each cell and basis."""
     successful = [row for row in rows if row.status == "success"]
-    for key, group in grouped(successful, *_AXES, "basis").items():
+    for key, group in grouped(successful, *_shown_axes(rows), "basis").items():
         *axes, basis = key
         mark = f"{badge(basis, None)}<small>{len(group)} run{'s' if len(group) > 1 else ''}</small>"
         if basis == "predicted":

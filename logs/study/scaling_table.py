@@ -36,29 +36,29 @@ def with_efficiency(rows: Iterable[ScalingRow]) -> list[ScalingRow]:
     """Return the rows with the efficiency of the measured rows filled in.
 
     Efficiency is the rate per rank over a base rate. The base is the best rate per rank over all kinds of
-    communication, at the fewest ranks at which the same network, data and batch were measured. The rate of one kind of
-    communication is the median of its repeats. A batch that was measured only on more ranks than the network's other
-    batches were, as for strong scaling, has no base and no efficiency.
+    communication, at the fewest ranks at which the same framework, network, data and batch were measured. The rate of
+    one kind of communication is the median of its repeats. A batch that was measured only on more ranks than the
+    network's other batches were, as for strong scaling, has no base and no efficiency.
     """
     known = list(rows)
     measured = [row for row in known if row.basis == "measured" and row.images_per_s is not None]
-    fewest = {key: min(row.ranks for row in group) for key, group in grouped(measured, "network", "data").items()}
+    fewest = {key: min(row.ranks for row in group) for key, group in grouped(measured, *_ALIKE[:3]).items()}
     bases = {
         key: _base(group)
         for key, group in grouped(measured, *_ALIKE).items()
-        if min(row.ranks for row in group) == fewest[key[:2]]
+        if min(row.ranks for row in group) == fewest[key[:3]]
     }
     return [
         replace(row, efficiency=row.images_per_s / row.ranks / base)
         if row.basis == "measured"
         and row.images_per_s is not None
-        and (base := bases.get((row.network, row.data, row.batch)))
+        and (base := bases.get((row.framework, row.network, row.data, row.batch)))
         else row
         for row in known
     ]
 
 
-_ALIKE = ("network", "data", "batch")
+_ALIKE = ("framework", "network", "data", "batch")
 
 
 def _base(rows: Sequence[ScalingRow]) -> float:

@@ -40,10 +40,10 @@ def test_cells_are_the_grid_without_what_cannot_be() -> None:
     cells = [cell.axes for cell in scaling_study().cells()]
     # A rank alone is no 4 or 16, and devices are those of one machine of eight.
     assert len(cells) == 2 * 2 * 2 * (2 + 1)
-    assert not any(communication == "alone" for _, communication, *_ in cells)
-    assert {ranks for _, communication, _, _, ranks in cells if communication == "devices"} == {4}
+    assert not any(communication == "alone" for _, _, communication, *_ in cells)
+    assert {ranks for _, _, communication, _, _, ranks in cells if communication == "devices"} == {4}
     left_out = scaling_study(leave_out=[{"network": ["plain"], "ranks": [16]}, {"batch": [96]}])
-    assert {(network, batch, ranks) for network, _, _, batch, ranks in (cell.axes for cell in left_out.cells())} == {
+    assert {(network, batch, ranks) for _, network, _, _, batch, ranks in (cell.axes for cell in left_out.cells())} == {
         ("deep", 32, 4),
         ("deep", 32, 16),
         ("plain", 32, 4),
@@ -52,14 +52,14 @@ def test_cells_are_the_grid_without_what_cannot_be() -> None:
 
 def test_a_cell_sets_batch_rate_machines_and_the_keys_of_its_axes() -> None:
     study = scaling_study()
-    (cell,) = [cell for cell in study.cells() if cell.axes == ("deep", "torus", "short", 96, 16)]
+    (cell,) = [cell for cell in study.cells() if cell.axes == ("", "deep", "torus", "short", 96, 16)]
     recipe, cluster = study.load(cell)
     assert recipe.batch.global_size == 96 * 16
     assert recipe.schedule.base_lr == pytest.approx(0.0125 * 16)
     assert (recipe.model.name, cluster.communication.allreduce, recipe.run.epochs) == ("resnet101", "torus", 40)
     assert (cluster.num_nodes, cluster.ranks_per_node, cluster.world_size) == (2, 8, 16)
     assert cell.name == "deep-torus-short-b96-r16"
-    (few,) = [cell for cell in study.cells() if cell.axes == ("plain", "devices", "real", 32, 4)]
+    (few,) = [cell for cell in study.cells() if cell.axes == ("", "plain", "devices", "real", 32, 4)]
     recipe, cluster = study.load(few)
     assert (cluster.num_nodes, cluster.ranks_per_node, recipe.run.epochs) == (1, 4, 50)
     assert cluster.node.rank_cores == study.base_cluster().node.rank_cores[:4], "the first ranks keep their cores"
@@ -87,6 +87,22 @@ def test_an_expectation_is_a_sentence(changes: dict[str, Any], sentence: str) ->
     assert Expectation.model_validate(EXPECTS | changes).sentence == sentence
 
 
+def test_a_framework_is_an_axis_whose_keys_the_cells_have() -> None:
+    frameworks = {"MXNet": {"cluster.engine.name": "mxnet"}, "PyTorch": {"cluster.engine.name": "torch"}}
+    left_out = [{"framework": ["PyTorch"], "communication": ["torus", "devices"]}]
+    study = scaling_study(framework=frameworks, leave_out=left_out, ranks=[1], batch=[32], data={"real": {}})
+    names = [cell.name for cell in study.cells() if cell.network == "deep"]
+    assert names == [
+        f"{name}-deep-{way}-real-b32-r1"
+        for name, way in (("MXNet", "torus"), ("MXNet", "alone"), ("MXNet", "devices"), ("PyTorch", "alone"))
+    ]
+    assert {(cell.framework, study.load(cell)[1].engine.name) for cell in study.cells()} == {
+        ("MXNet", "mxnet"), ("PyTorch", "torch")
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"leave_out\.framework: got 'torch', allowed: MXNet, PyTorch"):
+        scaling_study(framework=frameworks, leave_out=[{"framework": ["torch"]}])
+
+
 def test_each_repeat_has_the_next_seed() -> None:
     study = scaling_study()
     cell = next(study.cells())
@@ -101,6 +117,7 @@ def test_each_repeat_has_the_next_seed() -> None:
         ({"leave_out": [{"batch": [64]}]}, "leave_out.batch: got 64, allowed: 32, 96"),
         ({"leave_out": [{}]}, "leave_out: got '{}', allowed: at least one axis"),
         ({"expects": [EXPECTS | {"other": 64}]}, "expects.batch: got 64"),
+        ({"expects": [EXPECTS | {"axis": "framework", "base": "a", "other": "b"}]}, "expects.framework: got 'a'"),
         ({"expects": [EXPECTS | {"than": ["no"]}]}, "expects.network: got 'no'"),
     ],
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from configs.errors import UserError
+from configs import registry
+from configs.errors import ConfigError, UserError
 from configs.load import dump, load_both, load_cluster
 from configs.schema import Cluster, Recipe
 from configs.study import Study
@@ -20,7 +22,8 @@ from logs.folder import Summary, write_summary
 from tests.configs.test_scaling_study import scaling_study
 from tests.launch.study.test_runner import _Number, _Numbers
 
-STUDY = {
+TORCH = {"set": {"cluster.engine.name": "torch"}}
+STUDY: dict[str, Any] = {
     "name": "tiny", "title": "Tiny", "purpose": "Tests", "recipe": "digits", "swept": "batch.global_size",
     "tuned": "schedule.base_lr", "seeds": [1, 2, 3],
     "curves": {"LARS": {"grid": {32: [0.5, 1, 2], 64: [1]}}},
@@ -126,6 +129,34 @@ def test_a_cell_is_measured_if_there_is_a_core_for_each_thread(
     )  # fmt: skip
     assert run_scaling(study, tmp_path / "runs", tmp_path, is_dry_run=True, starter=Starter()) == 0
     assert word in capsys.readouterr().out.splitlines()[0]
+
+
+def test_a_framework_that_is_not_here_is_named_and_the_other_one_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "find_spec", lambda package: None if package == "torch" else package)
+    study = scaling_study(
+        recipe="digits", cluster="laptop", ranks=[1, 512], batch=[32], times_ranks={}, data={"real": {}}, repeats=1,
+        network={"plain": {}}, communication={"alone": {}}, set={},
+        framework={"MXNet": {"cluster.engine.name": "mxnet"}, "PyTorch": {"cluster.engine.name": "torch"}},
+    )  # fmt: skip
+    assert run_scaling(study, tmp_path / "runs", tmp_path, is_dry_run=True, starter=Starter()) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "not run: 1 cell: too large for this machine; the simulator, which would predict it, knows no frameworks",
+        "not run: 2 cells: PyTorch is not in this environment: ./run.sh setup --engine torch adds it",
+        f"   1/1  {'MXNet-plain-alone-real-b32-r1-1':48}  to run",
+    ]
+
+
+def test_an_accuracy_study_is_refused_before_its_first_run_if_a_framework_is_not_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "find_spec", lambda package: None if package == "torch" else package)
+    starter, curves = Starter(), {**STUDY["curves"], "PyTorch": {**TORCH, "grid": {32: [1]}}}
+    study = validate(Study, STUDY | {"curves": curves}, "study.")
+    with pytest.raises(ConfigError, match="setup --engine torch adds PyTorch"):
+        run_accuracy(study, tmp_path / "runs", tmp_path, is_dry_run=False, starter=starter)
+    assert starter.started == []
 
 
 @pytest.mark.parametrize(("ranks", "fits"), [(15, True), (16, True), (17, False)])

@@ -27,11 +27,11 @@ def test_an_epoch_that_was_cut_has_no_seconds_and_less_than_an_epoch_no_accuracy
     (folder / "summary.json").write_text(json.dumps(told | {"steps": int(share * images / batch)}))
     usage = {"wall_s": [1.0], "cpu_s": [1.0], "children_cpu_s": [0.0], "peak_memory_bytes": [1]}
     (folder / "usage.json").write_text(json.dumps(usage))
-    row = measured(ScalingCell("n", "c", "d", 32, 2), 0, folder, 0)
+    row = measured(ScalingCell("", "n", "c", "d", 32, 2), 0, folder, 0)
     assert (row.first_epoch_s, row.later_epoch_s, row.top1) == (first_s, later_s, top1)
 
 
-CELL = ScalingCell("n", "c", "d", 32, 2)
+CELL = ScalingCell("", "n", "c", "d", 32, 2)
 USAGE = {
     "wall_s": [9.0, 10.0], "cpu_s": [3.0, 1.0], "children_cpu_s": [0.5, 4.0], "peak_memory_bytes": [100, 50],
 }  # fmt: skip
@@ -54,27 +54,27 @@ def test_every_column_of_a_row_comes_from_its_place(tmp_path: Path) -> None:
     expected = sum(steps) / sum(count / rate for count, rate in zip(steps, rates, strict=True))
     assert row.images_per_s == pytest.approx(expected)
     assert row == ScalingRow(
-        "n", "c", "d", 32, 2, 3, "measured", "success", row.images_per_s, first_epoch_s=10.0, later_epoch_s=10.0,
+        "", "n", "c", "d", 32, 2, 3, "measured", "success", row.images_per_s, first_epoch_s=10.0, later_epoch_s=10.0,
         init_s=20.0, wall_s=10.0, cpu_s=8.5, slowest_cpu_s=5.0, busy_cores=2.0, server_busy_cores=0.375,
         other_busy_cores=0.5, peak_memory_bytes=150, busy_gpus=0.5, input_wait_fraction=0.08,
         comm_exposed_fraction=0.21, loss=2.3 / 8, top1=0.97, mean_auc=0.5, folder="run",
     )  # fmt: skip
     assert row.quality == 0.97
-    assert row.values()[:9] == ["n", "c", "d", 32, 2, 3, "measured", "success", f"{expected:.6g}"]
-    assert row.values()[9] == ""
+    assert row.values()[:10] == ["", "n", "c", "d", 32, 2, 3, "measured", "success", f"{expected:.6g}"]
+    assert row.values()[10] == ""
 
 
 def test_a_run_that_failed_has_a_row_without_numbers(tmp_path: Path) -> None:
     folder = samples.run_folder(tmp_path / "run", status="aborted")
     assert measured(CELL, 1, folder, 0) == ScalingRow(
-        "n", "c", "d", 32, 2, 1, "measured", "failed", folder="run"
+        "", "n", "c", "d", 32, 2, 1, "measured", "failed", folder="run"
     )  # fmt: skip
 
 
 def test_a_prediction_is_found_by_its_ranks(tmp_path: Path) -> None:
     told = [{"ranks": ranks, "images_per_s": 100.0 * ranks, "efficiency": 1 / ranks} for ranks in (4, 2)]
     (tmp_path / PREDICTION_FILE).write_text(json.dumps(told), encoding="utf-8")
-    cells = [ScalingCell("n", "c", "d", 32, ranks) for ranks in (2, 4)]
+    cells = [ScalingCell("", "n", "c", "d", 32, ranks) for ranks in (2, 4)]
     assert predicted(cells, tmp_path, 1000) == [
         ScalingRow(
             *cell.axes, 0, "predicted", images_per_s=100.0 * cell.ranks, efficiency=1 / cell.ranks,

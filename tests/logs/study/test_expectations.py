@@ -18,7 +18,15 @@ SLOW = Expectation(
 
 
 def _row(network: str, rate: float, **values: object) -> ScalingRow:
-    row = {"communication": "fast", "data": "d", "batch": 8, "ranks": 2, "repeat": 0, "basis": "measured"} | values
+    row = {
+        "framework": "",
+        "communication": "fast",
+        "data": "d",
+        "batch": 8,
+        "ranks": 2,
+        "repeat": 0,
+        "basis": "measured",
+    } | values
     return ScalingRow(network=network, images_per_s=rate, **row)  # type: ignore[arg-type]
 
 

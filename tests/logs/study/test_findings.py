@@ -8,11 +8,20 @@ from hypothesis import strategies as st
 
 from logs.study.cells import ScalingRow
 from logs.study.findings import findings, is_disturbed
+from logs.study.scaling_figures import cell_figures
 from logs.study.scaling_table import with_efficiency
 
 
 def _row(network: str, rate: float, **values: object) -> ScalingRow:
-    row = {"communication": "fast", "data": "d", "batch": 8, "ranks": 2, "repeat": 0, "basis": "measured"} | values
+    row = {
+        "framework": "",
+        "communication": "fast",
+        "data": "d",
+        "batch": 8,
+        "ranks": 2,
+        "repeat": 0,
+        "basis": "measured",
+    } | values
     return ScalingRow(network=network, images_per_s=rate, **row)  # type: ignore[arg-type]
 
 
@@ -41,6 +50,24 @@ def test_batches_ranks_epochs_and_cpu_times_are_compared_where_there_are_two() -
         "second.",
         "In cells with both, the predicted images/s are 0.50 (0.50 to 0.50) times the measured images/s.",
     ]
+
+
+def test_frameworks_are_compared_with_each_other_and_everything_else_within_each() -> None:
+    rates = {("MXNet", 1): 100, ("MXNet", 2): 150, ("PyTorch", 1): 50, ("PyTorch", 2): 100}
+    rows = with_efficiency([_row("n", rate, framework=name, ranks=ranks) for (name, ranks), rate in rates.items()])
+    assert [row.efficiency for row in rows] == [1, 0.75, 1, 1]
+    assert findings(rows) == [
+        "PyTorch instead of MXNet (fast, d, batch 8 a rank, 1 rank): n runs at 50% of its images/s with MXNet.",
+        "PyTorch instead of MXNet (fast, d, batch 8 a rank, 2 ranks): n runs at 67% of its images/s with MXNet.",
+        "On 2 ranks (MXNet, fast, d, batch 8 a rank): n 75% of the ideal images/s.",
+        "On 2 ranks (PyTorch, fast, d, batch 8 a rank): n 100% of the ideal images/s.",
+    ]
+    told = dict(cell_figures(rows))
+    assert [figure.caption for figure in told["Frameworks"]] == ["Images/s by framework: n, fast, d"]
+    assert [figure.caption for figure in told["Throughput"]] == [
+        f"Images/s: {name}, n, d, batch 8 a rank" for name in ("MXNet", "PyTorch")
+    ]
+    assert "Frameworks" not in dict(cell_figures(rows[:2]))
 
 
 @pytest.mark.parametrize(("metric", "name"), [("top1", "top-1"), ("mean_auc", "mean ROC-AUC")])

@@ -11,7 +11,7 @@ from logs.study.measured_on import machines
 
 
 def _row(folder: str, basis: Literal["measured", "predicted"] = "measured") -> ScalingRow:
-    return ScalingRow("n", "c", "d", 8, 2, 0, basis, folder=folder)
+    return ScalingRow("", "n", "c", "d", 8, 2, 0, basis, folder=folder)
 
 
 def test_each_kind_of_machine_is_named_once_with_its_cores_and_gpus(tmp_path: Path) -> None:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from logs.study.cells import ScalingRow
-from logs.study.scaling_page import _known_values, _lead, _lines, _spread
+from logs.study.scaling_page import _known_values, _lead, _lines, _spread, _table
 from tests.configs.test_scaling_study import scaling_study
 
 
 def _row(rate: float | None, **values: Any) -> ScalingRow:
-    row = {"network": "a<b", "communication": "c", "data": "d", "batch": 8, "ranks": 2, "repeat": 0} | values
+    row = {
+        "framework": "",
+        "network": "a<b",
+        "communication": "c",
+        "data": "d",
+        "batch": 8,
+        "ranks": 2,
+        "repeat": 0,
+    } | values
     return ScalingRow(images_per_s=rate, **{"basis": "measured", **row})  # type: ignore[arg-type]
 
 
@@ -50,6 +59,9 @@ def test_a_line_of_the_table_has_medians_with_the_lowest_and_the_highest() -> No
     assert measured[5].endswith("<small>3 runs</small>")
     assert measured[6] == "1,100.0<small>1,000.0 to 1,300.0</small>"
     assert measured[7:] == [f"{text}<small>{text} to {text}</small>" for text in ("1.25", "0.25", "2")]
+    named = [replace(row, framework="PyTorch") for row in rows]
+    assert [line[:2] for line in _lines(named, columns)] == [["PyTorch", "a&lt;b"]] * 2
+    assert ["Framework" in _table(each) for each in (rows, named)] == [False, True]
     assert predicted[5:] == ["<mark>predicted</mark>", "2,000.0", "\u2013", "\u2013", "\u2013"]
 
 

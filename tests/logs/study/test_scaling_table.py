@@ -18,7 +18,15 @@ from logs.study.scaling_table import with_efficiency
 
 
 def _row(ranks: int, rate: float, **values: object) -> ScalingRow:
-    row = {"network": "n", "communication": "c", "data": "d", "batch": 8, "repeat": 0, "basis": "measured"} | values
+    row = {
+        "framework": "",
+        "network": "n",
+        "communication": "c",
+        "data": "d",
+        "batch": 8,
+        "repeat": 0,
+        "basis": "measured",
+    } | values
     return ScalingRow(ranks=ranks, images_per_s=rate, **row)  # type: ignore[arg-type]
 
 
