@@ -26,20 +26,20 @@ _SCRIPT = (
 )
 
 
-def shaped(bytes_per_s: float) -> list[str]:
+def shaped(bytes_per_s: float, senders: int) -> list[str]:
     """Return the words that, put before a command line, run the command with a rate limit on the loopback.
 
-    All processes of the command share the loopback. Two ranks that send at the same time, as in a ring, get half of
-    the bucket's rate each; so the rate is twice ``bytes_per_s``, and a rank can send ``bytes_per_s`` while it receives
-    as much.
+    All processes of the command share the loopback. Processes that send at the same time, as the ranks of a ring do,
+    get an equal part of the bucket's rate each; so that rate is ``senders`` times ``bytes_per_s``.
 
     This needs root or user namespaces, and ``unshare``, ``ip`` and ``tc``. The command ends with status 71 where the
     kernel has no token bucket.
 
     Args:
-        bytes_per_s: The rate at which a rank can send, in bytes per second.
+        bytes_per_s: The rate at which a process can send, in bytes per second, while it receives as much.
+        senders: Number of processes that send at the same time.
     """
-    script = _SCRIPT.format(rate=f"{16 * round(bytes_per_s)}bit", burst=_BURST_BYTES, queue=_QUEUE_MS)
+    script = _SCRIPT.format(rate=f"{8 * round(senders * bytes_per_s)}bit", burst=_BURST_BYTES, queue=_QUEUE_MS)
     own_user = [] if os.geteuid() == 0 else ["--map-root-user"]
     return ["unshare", "--net", *own_user, "bash", "-c", script, "link"]
 
@@ -58,6 +58,6 @@ def require_link() -> None:
 def can_shape() -> bool:
     """Return whether the loopback can be shaped on this machine; it is tried once."""
     try:
-        return subprocess.run([*shaped(1e8), "true"], capture_output=True, check=False).returncode == 0
+        return subprocess.run([*shaped(1e8, senders=1), "true"], capture_output=True, check=False).returncode == 0
     except FileNotFoundError:
         return False

@@ -105,9 +105,11 @@ def run_ranks_on_link(
     kind: str = "horovod",
     servers: int = 0,
 ) -> Outcome:
-    """Run ranks as `run_ranks` does, over a loopback on which each rank sends at most ``bytes_per_s``.
+    """Run ranks as `run_ranks` does, over a loopback on which each rank and each server sends ``bytes_per_s``.
 
     The ranks, their rendezvous and their servers live in a network namespace of their own, with a second launcher.
+    All ranks of a ring send at the same time. With servers, as many ranks as there are servers fill the servers' links
+    with gradients, while the servers send weights.
 
     Raises:
         UserError: This machine cannot limit the rate of a loopback.
@@ -115,9 +117,10 @@ def run_ranks_on_link(
     require_link()
     words = ["--kind", kind, "--servers", str(servers), str(num_ranks)]
     inner = command_of(Program.LOCAL_LAUNCHER, *words, *command)
+    senders = 2 * min(num_ranks, servers) if servers else num_ranks
     with forwarded_signals() as last_signal:
         launcher = subprocess.Popen(
-            [*shaped(bytes_per_s), *inner], env={**os.environ, **variables}, start_new_session=True
+            [*shaped(bytes_per_s, senders), *inner], env={**os.environ, **variables}, start_new_session=True
         )
         # The inner launcher needs all of its own grace period to end its ranks.
         outcome = _Supervisor([launcher], last_signal, (), 2 * GRACE_S).wait()

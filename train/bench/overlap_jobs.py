@@ -58,9 +58,7 @@ class Job:
         """Start the ranks once, and return the samples of each transfer, one for each round."""
         overrides = self.overrides
         if self.link_bytes_per_s is not None:
-            # The link has one rate for what all ranks send at a time, which suits two ranks.
-            shared = self.link_bytes_per_s * self.ranks / 2
-            overrides += (f"cluster.communication.link_bytes_per_s={shared:g}",)
+            overrides += (f"cluster.communication.link_bytes_per_s={self.link_bytes_per_s:g}",)
         words = ["--recipe", self.recipe, "--cluster", self.cluster, "--rounds", str(rounds), "--steps", str(steps)]
         words += [word for override in overrides for word in ("--set", override)]
         command = command_of(Program.OVERLAP_OURS, *words, *(transfer.name for transfer in transfers))

@@ -21,7 +21,7 @@ from launch.__main__ import main as train_verb
 from launch.start import local
 from launch.start.commands import launcher_command, run_under
 from launch.start.launcher_signals import forwarded_signals
-from launch.start.link import can_shape, shaped
+from launch.start.link import can_shape
 from launch.start.local import run_ranks, run_ranks_on_link
 
 PIDS = "import os,pathlib,sys,time,signal; r=os.environ['HOROVOD_RANK']; d=pathlib.Path(sys.argv[1]);"
@@ -269,10 +269,18 @@ def test_no_module_but_one_sets_a_frameworks_variables() -> None:
 
 
 @pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
-def test_a_shaped_loopback_passes_what_two_ranks_send_in_both_directions() -> None:
-    words = [*shaped(1e6), "tc", "qdisc", "show", "dev", "lo"]
-    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert "rate 16Mbit" in told  # 1 MB/s for each of two ranks
+@pytest.mark.parametrize(
+    ("ranks", "servers", "megabits"),
+    [(2, 0, 16), (4, 0, 32), (8, 0, 64), (4, 1, 16), (4, 3, 48), (2, 3, 32)],
+)
+def test_a_shaped_loopback_passes_what_all_ranks_and_servers_send_at_a_time(
+    ranks: int, servers: int, megabits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = ["bash", "-c", f"tc qdisc show dev lo >{tmp_path}/told"]
+    monkeypatch.setattr(local, "command_of", lambda *_: looks)
+    assert run_ranks_on_link([], ranks, {}, bytes_per_s=1e6, servers=servers).exit_status == 0
+    told = (tmp_path / "told").read_text(encoding="utf-8")
+    assert f"rate {megabits}Mbit" in told  # 1 MB/s for each that sends
     assert "burst 128Kb" in told
 
 
