@@ -29,6 +29,7 @@ class Program(Enum):
     PARAMETER_SERVER = "train.comm.server"
     LOCAL_LAUNCHER = "launch.start.local"
     RANKS_LAUNCHER = "launch.start.ranks"
+    HOROVODRUN = "launch.start.horovodrun"
     RENDEZVOUS = "launch.start.rendezvous"
     STORE = "launch.start.store"
     NAMED_MEETING = "launch.start.named_meeting"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from configs.errors import ConfigError, UserError
 from configs.load import ROOT
+from configs.programs import Program, command_of
 from configs.rank_variables import binding_environment, meets_by_mpi, meets_over_gloo
 from configs.registry import COMMUNICATORS, require_engine
 from configs.schema import Cluster
@@ -36,16 +37,20 @@ RANK_SCRIPT = "launch/rank.sh"
 """The script in the program's folder that starts a rank under every launcher, except CPU ranks of the local one."""
 
 
-def launcher_command(cluster: Cluster, command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+def launcher_command(
+    cluster: Cluster, command: Sequence[str], variables: Mapping[str, str], python: Path | str = sys.executable
+) -> list[str]:
     """Return the command line that runs ``command`` once for each rank under horovodrun, mpirun or srun.
 
     mpirun gets the variables by name, since it passes none to other hosts by itself. ``srun -K1`` ends the step when
-    one rank fails, which plain srun does not. No launcher binds ranks to cores; ``rank.sh`` does.
+    one rank fails, which plain srun does not. No launcher binds ranks to cores; ``rank.sh`` does. ``python`` is the
+    interpreter that runs horovodrun.
     """
     ranks, per_node = str(cluster.world_size), str(cluster.ranks_per_node)
     by_mpi = meets_by_mpi(cluster)
     if cluster.launcher == "horovodrun":
-        return ["horovodrun", "-np", ranks, "--mpi" if by_mpi else "--gloo", *command]
+        words = ["-np", ranks, "--mpi" if by_mpi else "--gloo"]
+        return [*command_of(Program.HOROVODRUN, *words, python=python), *command]
     if cluster.launcher == "mpirun":
         meeting = meeting_of(cluster.communication.kind)
         names = ("PATH", "LD_LIBRARY_PATH", *variables, *(meeting.SERVED if meeting.is_served(cluster) else ()))

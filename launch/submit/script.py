@@ -93,13 +93,12 @@ def _commands(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
     if cluster.launcher == "local":
         words = command_of(Program.LOCAL_LAUNCHER, *local_words(cluster), python=spec.python)
     else:
-        words = launcher_command(cluster, [], spec.variables)
+        words = launcher_command(cluster, [], spec.variables, spec.python)
     quoted = [_quote(word) for word in words]
     if cluster.launcher == "mpirun" and not scheduler.places_mpirun_ranks:
         lines.append(f'printf \'%s slots={cluster.ranks_per_node}\\n\' "${{hosts[@]}}" >"$folder/hosts"')
         quoted += ["-hostfile", '"$folder/hosts"']
     if cluster.launcher == "horovodrun":
-        quoted[0] = _quote(spec.python.parent / "horovodrun")
         lines.append(f"printf -v slots ',%s:{cluster.ranks_per_node}' \"${{hosts[@]}}\"")
         quoted += ["-H", '"${slots#,}"']
     if cluster.launcher == "srun":

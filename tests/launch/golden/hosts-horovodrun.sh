@@ -36,7 +36,8 @@ env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' |
 
 printf -v slots ',%s:2' "${hosts[@]}"
 readonly launcher=(
-  /shared/resnet-records/.venv/bin/horovodrun -np 4 --gloo -H "${slots#,}"
+  /shared/resnet-records/.venv/bin/python -I -u -m launch.start.horovodrun -np
+  4 --gloo -H "${slots#,}"
 )
 readonly rank=(
   /shared/resnet-records/launch/rank.sh

@@ -19,6 +19,7 @@ PLACES = ["cluster.num_nodes=3", "cluster.ranks_per_node=4", "cluster.communicat
 
 
 _MPIRUN = "mpirun -np 12 -bind-to none -map-by ppr:4:node -mca pml ob1 -mca btl ^openib -x PATH -x LD_LIBRARY_PATH -x A"
+_HOROVODRUN = "python -I -u -m launch.start.horovodrun"
 _SRUN = "srun -K1 --nodes=3 --ntasks=12 --ntasks-per-node=4 --distribution=block --cpu-bind=none"
 TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_node=4"]
 
@@ -31,13 +32,13 @@ TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_
         ("srun", PLACES, f"{_SRUN} --mpi=pmix rank"),
         ("srun", PLACES[:2], f"{_SRUN} rank"),
         ("srun", TORCH, f"{_SRUN} rank"),
-        ("horovodrun", PLACES, "horovodrun -np 12 --mpi rank"),
-        ("horovodrun", PLACES[:2], "horovodrun -np 12 --gloo rank"),
+        ("horovodrun", PLACES, f"{_HOROVODRUN} -np 12 --mpi rank"),
+        ("horovodrun", PLACES[:2], f"{_HOROVODRUN} -np 12 --gloo rank"),
     ],
 )
 def test_a_launcher_starts_a_nodes_ranks_on_each_node(launcher: str, sets: list[str], words: str) -> None:
     cluster = load_cluster("laptop", [*sets, f"cluster.launcher={launcher}"])
-    assert launcher_command(cluster, ["rank"], {"A": "1"}) == words.split()
+    assert launcher_command(cluster, ["rank"], {"A": "1"}, "python") == words.split()
 
 
 @pytest.mark.parametrize(

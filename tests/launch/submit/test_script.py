@@ -53,7 +53,6 @@ class _StandInJob:
         python = folder / "python"
         python.write_text(_STAND_IN, encoding="utf-8")
         python.chmod(0o755)
-        (folder / "horovodrun").symlink_to(python)
         (folder / "launch").mkdir()
         (folder / "launch" / "rank.sh").write_text("", encoding="utf-8")
         spec = replace(job(cluster, 1), run_folders=runs, program=folder, python=python)

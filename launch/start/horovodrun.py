@@ -1,0 +1,33 @@
+"""``python -m launch.start.horovodrun``: horovodrun, whose rendezvous listens only where the ranks will look for it.
+
+Horovod's own command listens on every address of the machine, also if all ranks are on this one, and asks nobody for a
+password. The arguments are those of ``horovodrun``.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from horovod.runner import gloo_run, launch
+from horovod.runner.http import http_server
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Run horovodrun with the arguments of this process; return 0, or raise what it raises."""
+    launch_gloo, find_port = gloo_run.launch_gloo, http_server.find_port
+
+    def launch_where_told(*arguments: Any) -> None:
+        address = arguments[-1]  # of this machine, which the ranks get as that of the rendezvous
+        http_server.find_port = lambda serve: find_port(lambda place: serve((address, place[1])))
+        launch_gloo(*arguments)
+
+    gloo_run.launch_gloo = launch_where_told
+    launch.run_commandline()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

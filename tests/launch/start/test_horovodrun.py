@@ -1,0 +1,28 @@
+"""horovodrun with a rendezvous that other machines cannot reach."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from configs.programs import Program, command_of
+
+_LISTENS = "0A"
+"""The state of a listening socket in /proc/net/tcp."""
+
+
+@pytest.mark.slow  # by horovodrun's imports
+@pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not installed here")
+def test_the_rendezvous_of_ranks_of_this_machine_listens_on_the_loopback_only(tmp_path: Path) -> None:
+    looks = f"cat /proc/net/tcp >{tmp_path}/sockets; echo $HOROVOD_GLOO_RENDEZVOUS_PORT >{tmp_path}/port"
+    command = command_of(Program.HOROVODRUN, "-np", "1", "--gloo", "bash", "-c", looks)
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    port = int((tmp_path / "port").read_text(encoding="utf-8"))
+    rows = [row.split() for row in (tmp_path / "sockets").read_text(encoding="utf-8").splitlines()[1:]]
+    at = [row[1].split(":")[0] for row in rows if row[3] == _LISTENS and int(row[1].split(":")[1], 16) == port]
+    assert at == ["0100007F"], "127.0.0.1, in the order of this processor's bytes"
