@@ -88,7 +88,10 @@ trap 'kill "$timer" 2>/dev/null || true' EXIT
 
 # Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.
 launch() {
-  "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
+  # The kernel ends the launcher, and the launcher its ranks, if this script is killed.
+  local guard=()
+  ! command -v setpriv >/dev/null || guard=(setpriv --pdeathsig TERM)
+  "${guard[@]}" "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
   launched=$!
   while true; do
     local before=$signals

@@ -57,7 +57,10 @@ trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM
 
 # Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.
 launch() {
-  "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
+  # The kernel ends the launcher, and the launcher its ranks, if this script is killed.
+  local guard=()
+  ! command -v setpriv >/dev/null || guard=(setpriv --pdeathsig TERM)
+  "${guard[@]}" "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
   launched=$!
   while true; do
     local before=$signals

@@ -66,7 +66,10 @@ launch() {
   local server=$! found
   read -ra found <&"${meeting[0]}" || { status=1 && return; }
   export "${found[@]}"
-  "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
+  # The kernel ends the launcher, and the launcher its ranks, if this script is killed.
+  local guard=()
+  ! command -v setpriv >/dev/null || guard=(setpriv --pdeathsig TERM)
+  "${guard[@]}" "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
   launched=$!
   while true; do
     local before=$signals
