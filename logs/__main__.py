@@ -91,17 +91,17 @@ def _times_are_possible(log: Path) -> bool:
 
 
 def _files_agree(path: Path) -> bool:
-    """Return whether the files of a run folder agree; print how they do not, or which one cannot be read."""
+    """Return whether the files of a run folder agree; print how they do not, or which one is missing or unreadable."""
     from logs.folder import SUMMARY_FILE, read_summary
-    from logs.judge.eligible import contradiction
+    from logs.judge.eligible import contradiction, missing_files
     from logs.mlperf import RESULT_FILES
     from logs.read.parse import parse_log
 
-    log = path / RESULT_FILES["4.0.0"]
     try:
         if (path / SUMMARY_FILE).exists():
             read_summary(path)
-        words = contradiction(path, parse_log(log)) if log.is_file() else ""
+        records = [parse_log(path / name) for name in RESULT_FILES.values() if (path / name).is_file()]
+        words = (missing_files(path, records[0]) or contradiction(path, records[0])) if records else ""
     except UserError as error:
         words = str(error).removeprefix(f"{path}/")
     if words:

@@ -13,13 +13,20 @@ from typing import Any
 
 from configs.errors import UserError
 from configs.schema import Recipe
-from logs.folder import SUMMARY_FILE, Summary, read_summary
+from logs.folder import CONFIG_FILE, SUMMARY_FILE, Summary, read_summary
 from logs.metrics import METRICS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
 
-__all__ = ["contradiction", "impossible_times", "require_different_logs", "require_result", "require_same_machines"]
+__all__ = [
+    "contradiction",
+    "impossible_times",
+    "missing_files",
+    "require_different_logs",
+    "require_result",
+    "require_same_machines",
+]
 
 _ACCURACY_TOLERANCE = 1e-6
 _TIME_TOLERANCE_S = 1.0
@@ -81,6 +88,23 @@ def contradiction(folder: Path, record: RunRecord) -> str:
     except UserError:  # A summary or metrics that cannot be read say nothing.
         return ""
     return ""
+
+
+def missing_files(folder: Path, record: RunRecord) -> str:
+    """Return which files of a run of this program are gone that its log, which has ended, would have to agree with.
+
+    Args:
+        folder: The run folder.
+        record: Content of one of the run's logs.
+
+    Returns:
+        The files in words; empty if none is missing, or if the run goes on or is another submitter's.
+    """
+    if record.status is None or not (folder / CONFIG_FILE).is_file():
+        return ""
+    names = [SUMMARY_FILE, *RESULT_FILES.values(), *([METRICS_FILE] if record.status == "success" else [])]
+    missing = [name for name in names if not (folder / name).is_file()]
+    return f"missing: {', '.join(missing)}; nobody can tell whether the rest was changed" if missing else ""
 
 
 def impossible_times(record: RunRecord) -> str:

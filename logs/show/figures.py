@@ -221,5 +221,5 @@ def _references(runs: Sequence[ReportedRun]) -> list[Band]:
 
 
 def _targets(runs: Sequence[ReportedRun]) -> list[Band]:
-    targets = sorted({run.target for run in runs if run.target is not None})
+    targets = sorted({run.target for run in runs if run.target is not None and run.record.is_of_images})
     return [Band("y", target, target, f"target {target:g}") for target in targets]

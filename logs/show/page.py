@@ -70,6 +70,8 @@ def _row(run: ReportedRun, number: int) -> str:
     name += f"<small>{escape(place_of(run))}</small>"
     accuracy = NOTHING if record.final_accuracy is None else f"{record.final_accuracy:.4f}"
     target = f"<small>target {run.target:g}</small>" if run.target is not None else ""
+    if not record.is_of_images and record.final_accuracy is not None:
+        target = f"<small>quality of {escape(str(record.benchmark))}</small>{target}"
     verdicts = "<br>".join(
         f"{badge('passes' if each.passed else 'fails', each.passed)} {escape(each.ruleset)}" for each in run.verdicts
     )

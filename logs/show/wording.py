@@ -122,8 +122,9 @@ def _flaw(run: ReportedRun, status: str) -> str:
         return "files disagree"
     if impossible_times(run.record):
         return "impossible times"
-    reached = run.record.final_accuracy
-    is_short = status == "success" and run.target is not None and reached is not None and reached < run.target
+    reached, is_success = run.record.final_accuracy, status == "success" and run.record.is_of_images
+    # The quality of other benchmarks may be a loss or an error rate, of which less is better.
+    is_short = is_success and run.target is not None and reached is not None and reached < run.target
     return "below its target" if is_short else ""
 
 

@@ -48,6 +48,20 @@ def test_an_accuracy_edited_in_one_file_fails_the_check_and_is_no_success_on_the
     assert any(note.startswith("The files of the run disagree: result_0.txt: accuracy") for note in notes_of(run))
 
 
+@pytest.mark.parametrize("name", ["result_0.txt", "result_0.mll.txt", "metrics.jsonl", "summary.json"])
+def test_a_run_that_has_ended_and_lacks_a_file_that_confirms_its_log_fails_the_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(compliance, "judge", lambda log, ruleset, _: Verdict(ruleset, passed=True, messages=()))
+    folder = samples.run_folder(tmp_path / "run", best=0.98)
+    (folder / name).unlink()
+    assert main(["check", str(folder)]) == 1
+    words = f"missing: {name}; nobody can tell whether the rest was changed"
+    assert f"FAIL  files  {folder}\n      {words}\n" in capsys.readouterr().out
+    (folder / "config.yaml").unlink()
+    assert main(["check", str(folder)]) == 0, "other submitters' logs stand alone"
+
+
 def test_a_summary_that_nobody_can_read_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = samples.run_folder(tmp_path / "run", best=0.98)
     (folder / "summary.json").write_text('{"status"')

@@ -10,8 +10,9 @@ import pytest
 from logs.read.lines import parse_text
 from logs.read.parse import parse_events
 from logs.show.chart import Captioned, LineChart, Series
-from logs.show.page import _legend, _number, badge, render
-from logs.show.reported_run import ReportedRun
+from logs.show.figures import figures
+from logs.show.page import _legend, _number, _row, badge, render
+from logs.show.reported_run import ReportedRun, gather_run
 from logs.show.wording import heading, in_seconds, lead, notes_of, place_of, state_of
 from tests.logs import samples
 
@@ -96,6 +97,17 @@ def test_an_open_log_is_not_compared_with_the_closed_reference() -> None:
     other = _run(division="closed")
     other = replace(other, record=replace(other.record, benchmark="gpt3"))
     assert not any(note.startswith("Reference convergence: ") for note in notes_of(other))
+
+
+def test_the_quality_of_another_benchmark_is_no_accuracy_and_its_target_is_on_no_chart(tmp_path: Path) -> None:
+    images = gather_run(samples.run_folder(tmp_path / "run", best=0.98))
+    loss = replace(_run("loss", best=2.68).record, benchmark="gpt3", target=2.69)
+    language = ReportedRun("loss", Path("loss"), None, loss, summary={"target": 2.69})
+    assert state_of(language) == ("success", True), "less may be better"
+    assert "2.6800<small>quality of gpt3</small><small>target 2.69</small>" in _row(language, 1)
+    chart = next(each.chart for each in figures([images, language]) if each.caption == "Accuracy by epoch")
+    assert isinstance(chart, LineChart)
+    assert [band.name for band in chart.bands] == ["target 0.97"]
 
 
 def test_a_closed_log_of_others_has_the_target_of_the_rules() -> None:
