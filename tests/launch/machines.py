@@ -14,7 +14,7 @@ import pytest
 
 from configs.load import ROOT
 
-__all__ = ["NAMES", "Machine", "hosts_table", "two_machines"]
+__all__ = ["NAMES", "Machine", "hosts_table", "start_slurm", "two_machines"]
 
 NAMES = ("alpha", "beta")
 _NEEDED = ("unshare", "nsenter", "ip", "ssh", "ssh-keygen", "/usr/sbin/sshd")
@@ -81,6 +81,53 @@ def two_machines(
                 done = each.run("ip", *words)
                 assert done.returncode == 0, done.stderr
         yield found
+
+
+_SLURM = """ClusterName=machines
+SlurmctldHost=alpha
+SlurmUser=root
+AuthType=auth/none
+CredType=cred/none
+StateSaveLocation={folder}/state
+SlurmdSpoolDir=/tmp/slurmd
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SlurmdParameters=config_overrides
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+NodeName={nodes} CPUs=2 State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+"""Without munge and cgroups, like the Slurm of `tests.launch.scheduled`, but each node is a machine with a name."""
+
+
+def start_slurm(machines: Mapping[str, Machine]) -> str:
+    """Start a Slurm whose controller is alpha and whose nodes are the machines; it ends with them.
+
+    Returns:
+        What Slurm's clients need in their environment. Skips where Slurm is not installed.
+    """
+    missing = [command for command in ("sbatch", "srun", "slurmctld", "slurmd") if shutil.which(command) is None]
+    if missing:
+        pytest.skip(f"Slurm is not installed here ({', '.join(missing)})")
+    folder = machines["alpha"].shared / "slurm"
+    (folder / "state").mkdir(parents=True)
+    (folder / "slurm.conf").write_text(_SLURM.format(folder=folder, nodes=",".join(NAMES)), encoding="utf-8")
+    client = f"SLURM_CONF={folder}/slurm.conf"
+    daemons = [(machines["alpha"], "slurmctld"), *((each, "slurmd") for each in machines.values())]
+    for machine, daemon in daemons:
+        done = machine.run("env", client, daemon)
+        assert done.returncode == 0, done.stderr
+    give_up, asked = time.monotonic() + _READY_S, ("env", client, "sinfo", "-h", "-N", "-o", "%T")
+    while (told := machines["alpha"].run(*asked)).stdout.count("idle") < len(NAMES):
+        assert time.monotonic() < give_up, told.stdout + told.stderr
+        time.sleep(0.1)
+    return client
 
 
 def _make_keys(folder: Path, prefix: str) -> None:

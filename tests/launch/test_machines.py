@@ -1,4 +1,4 @@
-"""Ranks on two machines that are really two, started over ssh; and hosts that do not reach each other, refused."""
+"""Ranks on two machines that are really two, by ssh or by Slurm; and hosts that do not reach each other, refused."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.machines import Machine, hosts_table, two_machines
+from tests.launch.machines import Machine, hosts_table, start_slurm, two_machines
 from tests.runs import SHORT, FinishedRun, read_summary
 
 pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("machines")]
 
 _REFUSED_S = 30
-_OVER = {"horovodrun": [], "mpirun": ["cluster.communication.backend=mpi"]}
+_HOSTS, _BY_MPI = ("--hosts", "alpha,beta"), "cluster.communication.backend=mpi"
+_SLURM = [f"cluster.{key}" for key in ("launcher=srun", "scheduler.kind=slurm", "scheduler.wall_time_s=600")]
+_WAYS = {
+    "horovodrun": ["cluster.launcher=horovodrun"],
+    "mpirun": ["cluster.launcher=mpirun", _BY_MPI],
+    "srun": [*_SLURM, "cluster.communication.backend=gloo"],
+    "srun over MPI": [*_SLURM, _BY_MPI],
+}
 
 
 @pytest.fixture(scope="module")
@@ -28,34 +35,51 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Mac
         yield found
 
 
-def _submitted(machine: Machine, folder: Path, launcher: str, *settings: str) -> str:
+@pytest.fixture(scope="module")
+def slurm(machines: dict[str, Machine]) -> str:
+    """Run a Slurm of alpha and beta; return what its clients need in their environment."""
+    return start_slurm(machines)
+
+
+def _submitted(machine: Machine, folder: Path, slurm: str | None, *settings: str) -> str:
     """Submit a short run to alpha and beta, wait until nobody is left of it, and return what the job printed."""
-    more = ["cluster.num_nodes=2", "cluster.ranks_per_node=1", f"cluster.launcher={launcher}", *_OVER[launcher]]
+    more = ["cluster.num_nodes=2", "cluster.ranks_per_node=1"]
     sets = [word for each in [*SHORT, *more, *settings] for word in ("--set", each)]
-    words = ["submit", "digits", "--cluster", "laptop", "--hosts", "alpha,beta", "--run-dir", str(folder), *sets]
-    done = machine.run(sys.executable, "-I", "-m", "launch.submit", *words)
+    words = ["submit", "digits", "--cluster", "laptop", "--run-dir", str(folder), *sets, *(() if slurm else _HOSTS)]
+    environment = ["env", slurm] if slurm else []
+    done = machine.run(*environment, sys.executable, "-I", "-m", "launch.submit", *words)
     assert done.returncode == 0, done.stderr
     job = done.stdout.split("job ")[1].split(",")[0]
     give_up = time.monotonic() + 240
-    while machine.run("kill", "-0", job).returncode == 0:
+    # A job of Slurm has left the queue when grep finds no line.
+    asked = ["bash", "-c", f"squeue --noheader --jobs {job} | grep -q ." if slurm else f"kill -0 {job}"]
+    while machine.run(*environment, *asked).returncode == 0:
         assert time.monotonic() < give_up, (folder / "job.log").read_text(encoding="utf-8")
         time.sleep(0.2)
     return (folder / "job.log").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", _OVER)
-def test_ranks_of_two_machines_train_over_ssh_with_the_bits_of_one_machine(
-    launcher: str, machines: dict[str, Machine], short_run: FinishedRun, shared_digits: Path
+@pytest.mark.parametrize("way", _WAYS)
+def test_ranks_of_two_machines_train_with_the_bits_of_one_machine(
+    way: str,
+    machines: dict[str, Machine],
+    short_run: FinishedRun,
+    shared_digits: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
-    if shutil.which(launcher, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}") is None:
-        pytest.skip(f"{launcher} is not installed here")
+    needed = ["horovodrun"] if way == "horovodrun" else ["mpirun"] if _BY_MPI in _WAYS[way] else []
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    if missing := [launcher for launcher in needed if shutil.which(launcher, path=path) is None]:
+        pytest.skip(f"{missing[0]} is not installed here")
+    slurm = request.getfixturevalue("slurm") if way.startswith("srun") else None
     shared = machines["alpha"].shared
     if not (shared / "data").exists():
         shutil.copytree(shared_digits, shared / "data" / "digits")
-    log = _submitted(machines["alpha"], shared / launcher, launcher, f"cluster.paths.data={shared}/data")
+    folder = shared / way.replace(" ", "-")
+    log = _submitted(machines["alpha"], folder, slurm, f"cluster.paths.data={shared}/data", *_WAYS[way])
     assert "rank 1 of 2 on beta" in log, log
-    found = read_summary(shared / launcher)
+    found = read_summary(folder)
     assert (found["status"], found["world_size"]) == ("success", 2), log
     assert found["weights_checksum"] == read_summary(short_run.folder)["weights_checksum"]
 
