@@ -19,7 +19,7 @@ static int fails(int fd) {
   target[length] = 0;
   if (!strstr(target, path) || access(trigger, F_OK) != 0) return 0;
   times++;
-  errno = strcmp(name, "ESTALE") == 0 ? ESTALE : EIO;
+  errno = strcmp(name, "ESTALE") == 0 ? ESTALE : strcmp(name, "EROFS") == 0 ? EROFS : EIO;
   return 1;
 }
 

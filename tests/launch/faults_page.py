@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.launch.disturbed import WAYS, Ended, Way, faults_of
-from tests.launch.incidents import INCIDENTS, Told
+from tests.launch.incidents import INCIDENTS
+from tests.launch.scene import Told
 
 Cell = tuple[Way, str, str]
 """How the run is started, the fault, and the phase of the run that the fault comes in."""

@@ -5,134 +5,30 @@ Every incident ends with the run's own end, if need be after ``--resume``, and w
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
-from configs.load import ROOT
-from logs.checkpoints import list_checkpoints
-from tests.launch.disturbed import WAYS, Way
+from tests.launch.disturbed import WAYS
+from tests.launch.scene import GIVE_UP_S, Incident, Scene, Told
 from tests.launch.scheduled import ranks
-from tests.runs import read_summary, train_command
+from tests.runs import read_summary
 
-__all__ = ["INCIDENTS", "SETTINGS", "Incident", "Told"]
+__all__ = ["INCIDENTS"]
 
-SETTINGS = [
-    "model.name=resnet8", "model.image_size=16", "run.epochs=4", "run.eval_every_epochs=1", "run.eval_first_epoch=1",
-    "run.target_top1=null", "run.log_every_steps=3", "schedule.warmup_epochs=1", "cluster.watchdog_s=10",
-]  # fmt: skip
-"""Four epochs of 19 steps, with a checkpoint after each."""
-
-_GIVE_UP_S = 120
 _STALE_S = 70
 _PAUSE_S = 15
-
-
-class Told(NamedTuple):
-    """How an incident ended: exit status, seconds from the incident to the end of all processes, message."""
-
-    status: int
-    seconds: float | None
-    message: str
-
-
-@dataclass
-class Scene:
-    """A run that something happens to.
-
-    Attributes:
-        way: How it is started.
-        folder: The run folder.
-        data: The folder of data sets.
-        checksum: Of the weights of an undisturbed run.
-        variables: Environment variables of the run.
-        processes: All launchers so far.
-    """
-
-    way: Way
-    folder: Path
-    data: Path
-    checksum: str
-    variables: dict[str, str] = field(default_factory=dict)
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    @property
-    def output(self) -> Path:
-        """What the newest launcher prints."""
-        return self.folder.parent / f"output-{len(self.processes)}"
-
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start the run, or start it once more."""
-        command = train_command(self.folder, *SETTINGS, f"cluster.paths.data={self.data}", *self.way.settings)
-        variables = {**os.environ, **self.variables}
-        with (self.folder.parent / f"output-{len(self.processes) + 1}").open("wb") as output:
-            launcher = subprocess.Popen([*command, *words], cwd=ROOT, env=variables, stdout=output, stderr=output)
-        self.processes.append(launcher)
-        return launcher
-
-    def begin(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start the run and wait for its first checkpoint."""
-        launcher = self.start(*words)
-        self.wait_until(lambda: bool(list_checkpoints(self.folder)))
-        return launcher
-
-    def wait_until(self, is_so: Callable[[], bool]) -> None:
-        """Wait for something that the newest launcher's run does."""
-        give_up = time.monotonic() + _GIVE_UP_S
-        while not is_so():
-            assert time.monotonic() < give_up, self.output.read_text(encoding="utf-8")
-            assert self.processes[-1].poll() is None, self.output.read_text(encoding="utf-8")
-            time.sleep(0.005)
-
-    def end(self, launcher: subprocess.Popen[bytes]) -> tuple[int, float]:
-        """Wait until the launcher and all ranks have ended; return the launcher's status and how long it took."""
-        begin = time.monotonic()
-        status = launcher.wait(timeout=_GIVE_UP_S)
-        while ranks(self.folder):
-            assert time.monotonic() < begin + _GIVE_UP_S, "ranks are left"
-            time.sleep(0.02)
-        return status if status >= 0 else 128 - status, time.monotonic() - begin
-
-    def line(self, words: str) -> str:
-        """Return the first line of the newest output that holds the words."""
-        text = self.output.read_text(encoding="utf-8")
-        found = next((line for line in text.splitlines() if words in line), None)
-        assert found is not None, text
-        return found
-
-    def require_the_same_end(self) -> None:
-        """Check that the run has ended well, with the bits of an undisturbed run."""
-        summary = read_summary(self.folder)
-        assert (summary["status"], summary["weights_checksum"]) == ("success", self.checksum), summary
-
-    def resume(self) -> Told:
-        """Give ``train --resume`` and check the bits at the end."""
-        command = [sys.executable, "-I", "-m", "launch", "train", "--resume", str(self.folder)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=_GIVE_UP_S)
-        assert done.returncode == 0, done.stderr
-        self.require_the_same_end()
-        return Told(0, None, next(line for line in done.stderr.splitlines() if line.startswith("resumes from ")))
-
-    def clean_up(self) -> None:
-        """Kill what a failed test has left."""
-        for pid in (*(each.pid for each in self.processes if each.poll() is None), *ranks(self.folder)):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 def _second_start(scene: Scene) -> Iterator[Told]:
     first = scene.begin()
     begin = time.monotonic()
-    status = scene.start().wait(timeout=_GIVE_UP_S)
+    status = scene.start().wait(timeout=GIVE_UP_S)
     assert (status, first.poll()) == (2, None)
     yield Told(status, time.monotonic() - begin, scene.line("error: "))
     assert scene.end(first)[0] == 0
@@ -178,10 +74,14 @@ def _signalled(number: signal.Signals, status: int) -> Callable[[Scene], Iterato
     return play
 
 
+def _children(launcher: subprocess.Popen[bytes]) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]
+
+
 def _frozen_launcher(scene: Scene) -> Iterator[Told]:
     launcher = scene.begin()
-    children = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=False)
-    own = [int(pid) for pid in children.stdout.split()] if scene.way.launcher != "local" else []
+    own = _children(launcher) if scene.way.launcher != "local" else []
     for pid in (launcher.pid, *own):
         os.kill(pid, signal.SIGSTOP)
     time.sleep(_PAUSE_S)
@@ -207,16 +107,22 @@ def _cut_data(scene: Scene) -> Iterator[Told]:
     yield scene.resume()
 
 
+def _let_fail(scene: Scene, error: str, target: str, times: int) -> Path:
+    """Let writes of files with ``target`` in their path fail, while the file that is returned exists."""
+    library = scene.folder.parent / "failing_disk.so"
+    source = Path(__file__).with_name("failing_disk.cc")
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    trigger = scene.folder.parent / "fails"
+    scene.variables = {"LD_PRELOAD": str(library), "FAIL_ERRNO": error, "FAIL_PATH": target,
+                       "FAIL_TIMES": str(times), "FAIL_WHILE": str(trigger)}  # fmt: skip
+    return trigger
+
+
 def _disk_errors(error: str, target: str, times: int, status: int) -> Callable[[Scene], Iterator[Told]]:
     """Return the incident that the writes of files with ``target`` in their path fail with ``error``."""
 
     def play(scene: Scene) -> Iterator[Told]:
-        library = scene.folder.parent / "failing_disk.so"
-        source = Path(__file__).with_name("failing_disk.cc")
-        subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-        trigger = scene.folder.parent / "fails"
-        scene.variables = {"LD_PRELOAD": str(library), "FAIL_ERRNO": error, "FAIL_PATH": target,
-                           "FAIL_TIMES": str(times), "FAIL_WHILE": str(trigger)}  # fmt: skip
+        trigger = _let_fail(scene, error, target, times)
         launcher = scene.begin()
         trigger.touch()
         ended = scene.end(launcher)
@@ -231,6 +137,49 @@ def _disk_errors(error: str, target: str, times: int, status: int) -> Callable[[
     return play
 
 
+def _all_ranks_killed(scene: Scene) -> Iterator[Told]:
+    launcher = scene.begin()
+    for pid in ranks(scene.folder):
+        os.kill(pid, signal.SIGKILL)
+    status, seconds = scene.end(launcher)
+    assert status == 1
+    yield Told(status, seconds, str(read_summary(scene.folder)["failure"]))
+    yield scene.resume()
+
+
+def _foreign_launcher_killed(scene: Scene) -> Iterator[Told]:
+    launcher = scene.begin()
+    os.kill(_children(launcher)[0], signal.SIGKILL)
+    status, seconds = scene.end(launcher)
+    assert status == 1
+    yield Told(status, seconds, str(read_summary(scene.folder)["failure"]))
+    yield scene.resume()
+
+
+def _killed_while_it_resumes(scene: Scene) -> Iterator[Told]:
+    first = scene.begin()
+    first.kill()
+    scene.end(first)
+    again = scene.start()
+    scene.wait_until(lambda: len(ranks(scene.folder)) > 1)
+    os.kill(ranks(scene.folder)[-1], signal.SIGKILL)
+    status, seconds = scene.end(again)
+    assert status == 1
+    yield Told(status, seconds, str(read_summary(scene.folder)["failure"]))
+    yield scene.resume()
+
+
+def _read_only_folder(scene: Scene) -> Iterator[Told]:
+    trigger = _let_fail(scene, "EROFS", f"{scene.folder}/", 1_000_000)
+    launcher = scene.begin()
+    trigger.touch()
+    status, seconds = scene.end(launcher)
+    assert status == 1
+    assert "Traceback" not in scene.output.read_text(encoding="utf-8")
+    yield Told(status, seconds, scene.line("read-only"))
+    yield scene.resume()
+
+
 def _deleted_folder(scene: Scene) -> Iterator[Told]:
     launcher = scene.begin()
     shutil.rmtree(scene.folder)
@@ -238,14 +187,6 @@ def _deleted_folder(scene: Scene) -> Iterator[Told]:
     assert status == 1
     assert "Traceback" not in scene.output.read_text(encoding="utf-8")
     yield Told(status, seconds, scene.line("was deleted during the run"))
-
-
-class Incident(NamedTuple):
-    """An incident, with the titles of what it tells, one after the other."""
-
-    titles: tuple[str, ...]
-    play: Callable[[Scene], Iterator[Told]]
-    ways: tuple[Way, ...]
 
 
 _ONE_NODE = tuple(way for way in WAYS if way.nodes == 1 and not way.in_slurm and way.engine == "mxnet")
@@ -285,4 +226,20 @@ INCIDENTS = (
         _ONE_NODE,
     ),
     Incident(("the run folder is deleted",), _deleted_folder, _LOCAL),
+    Incident(
+        ("the file system of the run folder becomes read-only", "writable again, then `--resume`"),
+        _read_only_folder,
+        _ONE_NODE,
+    ),
+    Incident(("kill -9 of all ranks", "all ranks killed, then `--resume`"), _all_ranks_killed, _ONE_NODE),
+    Incident(
+        ("kill -9 of horovodrun or mpirun itself", "that one killed, then `--resume`"),
+        _foreign_launcher_killed,
+        _ONE_NODE[1:],
+    ),
+    Incident(
+        ("kill -9 of a rank while the run is resumed", "that rank killed, then `--resume`"),
+        _killed_while_it_resumes,
+        _ONE_NODE,
+    ),
 )  # fmt: skip

@@ -30,7 +30,8 @@ from tests.launch.disturbed import (
     victim_of,
 )
 from tests.launch.faults_page import Cell, write_incident, write_row
-from tests.launch.incidents import INCIDENTS, SETTINGS, Incident, Scene
+from tests.launch.incidents import INCIDENTS
+from tests.launch.scene import SETTINGS, Incident, Scene
 from tests.launch.scheduled import slurm
 from tests.runs import read_summary, train
 
