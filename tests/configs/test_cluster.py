@@ -24,6 +24,8 @@ from configs.variables import KNOWN, is_read_by_site
         ("HOROVOD_ALLREDUCE_MODE", "use communication.allreduce: torus"),
         ("HOROVOD_CYCLETIME", "did you mean 'HOROVOD_CYCLE_TIME'?"),
         ("MXNET_GPU_WORKER_NTHREAD", "did you mean 'MXNET_GPU_WORKER_NTHREADS'?"),
+        ("HOROVOD_RANKS", "did you mean 'HOROVOD_RANK'?"),
+        ("MXNET_HOMES", "did you mean 'MXNET_HOME'?"),
         ("MXNET_QQQ", "leave it out"),
     ],
 )

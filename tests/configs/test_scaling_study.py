@@ -114,6 +114,8 @@ def test_each_repeat_has_the_next_seed() -> None:
     [
         ({"ranks": [4, 12]}, "study.ranks: got 12, allowed: up to 8, or a multiple of 8"),
         ({"ranks": [4, 4]}, "study.ranks: got [4, 4], allowed: every number once"),
+        ({"batch": [32, 32]}, "study.batch: got [32, 32], allowed: every number once"),
+        ({"global_batch": [64, 64]}, "study.global_batch: got [64, 64], allowed: every number once"),
         ({"leave_out": [{"batch": [64]}]}, "leave_out.batch: got 64, allowed: 32, 96"),
         ({"leave_out": [{}]}, "leave_out: got '{}', allowed: at least one axis"),
         ({"expects": [EXPECTS | {"other": 64}]}, "expects.batch: got 64"),

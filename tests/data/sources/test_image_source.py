@@ -62,6 +62,15 @@ def test_a_file_keeps_its_bytes_unless_a_size_is_given(tmp_path: Path) -> None:
     assert Image.open(io.BytesIO(read_image(tmp_path / "a.jpg", 40))).size == (60, 40)
 
 
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK"])
+def test_a_scaled_image_has_three_colours_whatever_the_file_has(tmp_path: Path, mode: str) -> None:
+    form = "JPEG" if mode == "CMYK" else "PNG"
+    Image.new("RGB", (30, 20), (204,) * 3).convert(mode).save(tmp_path / "a", form)
+    scaled = Image.open(io.BytesIO(read_image(tmp_path / "a", 40)))
+    assert (scaled.mode, scaled.size) == ("RGB", (60, 40))
+    assert np.abs(np.asarray(scaled, int) - 204).max() < 3
+
+
 @pytest.mark.parametrize("form", ["BMP", "GIF", "TIFF"])
 def test_a_picture_of_another_form_is_refused_even_if_it_could_be_read(tmp_path: Path, form: str) -> None:
     Image.fromarray(PIXELS).save(tmp_path / "a.jpg", form)

@@ -51,6 +51,8 @@ _SRUN = ["--set", "cluster.launcher=srun"]
          "cluster.scheduler.resources: got 'a{', allowed: pairs of braces around a name"),
         ([*_SLURM, *_LIMIT, "--set", 'cluster.scheduler.queue="a\\n#SBATCH --exclusive"'],
          "cluster.scheduler.queue: got 'a\\n#SBATCH --exclusive', allowed: one line without control characters"),
+        ([*_SLURM, *_LIMIT, "--set", 'cluster.scheduler.account="a\\tb"'],
+         "cluster.scheduler.account: got 'a\\tb', allowed: one line without control characters"),
         ([*_SLURM, *_LIMIT, "--set", 'cluster.scheduler.resources=["--a\\nrm"]'],
          "cluster.scheduler.resources: got '--a\\nrm', allowed: one line without control characters"),
         ([*_SLURM, *_LIMIT, *_SRUN, "--set", "cluster.communication.kind=parameter_server"],

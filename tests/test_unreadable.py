@@ -1,0 +1,62 @@
+"""A file that cannot be read, for whatever reason, is one line with the path: every reader of a user's file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.errors import UserError
+from data.manifest import load_manifest
+from data.sources.image_source import read_image
+from data.sources.tables import read_table
+from logs.checkpoints import DamagedCheckpoint, _verified
+from logs.folder import read_summary
+from logs.judge.system import read_fields
+from logs.metrics import read_metrics
+from logs.read.lines import find_ruleset
+from train.sim.fit.points import read_points
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "table": read_table,
+    "image": read_image,
+    "metrics": read_metrics,
+    "log": find_ruleset,
+    "fields": lambda path: read_fields(path, []),
+    "points": read_points,
+    "checkpoint": _verified,
+}
+OF_FOLDERS: dict[str, Callable[[Path], Any]] = {"manifest.json": load_manifest, "summary.json": read_summary}
+
+
+def _is_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _is_below_a_file(path: Path) -> None:
+    path.parent.rmdir()
+    path.parent.touch()
+
+
+def _is_a_loop_of_links(path: Path) -> None:
+    path.symlink_to(path)
+
+
+CASES = [_is_folder, _is_below_a_file, _is_a_loop_of_links]
+
+
+@pytest.mark.parametrize("spoil", CASES)
+@pytest.mark.parametrize("name", [*READERS, *OF_FOLDERS])
+def test_what_cannot_be_read_is_one_line_that_names_the_file(
+    tmp_path: Path, name: str, spoil: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / name
+    spoil(path)
+    with pytest.raises((UserError, DamagedCheckpoint)) as caught:
+        READERS[name](path) if name in READERS else OF_FOLDERS[name](folder)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
