@@ -48,9 +48,10 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return status, captured.out, captured.err
 
 
+@pytest.mark.slow  # by scikit-learn's import
 def test_the_digits_are_all_there_with_every_third_for_evaluation(shared_digits: Path) -> None:
     manifest = load_manifest(shared_digits)
-    from sklearn.datasets import load_digits  # takes half a second, in each process that collects this module
+    from sklearn.datasets import load_digits
 
     digits = load_digits()
     assert (manifest.train.records, manifest.eval.records, len(manifest.class_names)) == (1198, 599, 10)

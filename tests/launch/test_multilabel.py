@@ -16,6 +16,7 @@ from PIL import Image
 from configs.load import ROOT
 from configs.schema import Model
 from data.__main__ import main as prepare
+from data.sources.digits import _read_table
 from logs.metrics import read_metrics
 from train.engine.init import initial_weights
 from train.networks.arch import build_network
@@ -26,12 +27,10 @@ MODEL = "{name: resnet8, num_classes: 3, image_size: 16, input_channels: 1, para
 
 def _write_table(root: Path) -> None:
     """Write the digits as PNGs, every third for evaluation; 1 has no label at all."""
-    from sklearn.datasets import load_digits  # takes a second, in each process that collects this module
-
-    digits = load_digits()
+    table = _read_table()
     rows: dict[str, list[tuple[str, str]]] = {"train": [], "val": []}
-    for number, (pixels, digit) in enumerate(zip(digits.images, digits.target, strict=True)):
-        Image.fromarray((pixels * 15.9).astype(np.uint8)).save(root / f"{number}.png")
+    for number, (*pixels, digit) in enumerate(table):
+        Image.fromarray((np.reshape(pixels, (8, 8)) * 15.9).astype(np.uint8)).save(root / f"{number}.png")
         has = "|".join(label for label, members in LABELS.items() if digit in members)
         rows["val" if number % 3 == 2 else "train"].append((f"{number}.png", has))
     for split, pairs in rows.items():

@@ -12,7 +12,7 @@ from configs.load import load_cluster
 from tests.engines import cpu_engine
 from train.comm.communicator import Connect, SingleProcess, bring_up
 from train.comm.devices import run_ranks_here
-from train.evaluate import MeanAuc, Score, Top1
+from train.evaluate import MeanAuc, Score, Top1, _auc
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
@@ -31,6 +31,12 @@ def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:
     score = _score(LABELS)
     assert score.row == {"mean_auc": pytest.approx(11 / 12), "class_auc": [pytest.approx(5 / 6), 1.0], "total": 5}
     assert str(score) == "mean ROC-AUC 0.9167"
+
+
+def test_a_pair_of_equal_logits_counts_half() -> None:
+    # Pairs of an image with and one without the label: three in order and one equal; one in order and one equal.
+    assert _auc(np.array([1, 1, 2, 0]), np.array([0, 1, 1, 0])) == pytest.approx(3.5 / 4)
+    assert _auc(np.array([1, 0, 2, 0]), np.array([1, 1, 0, 0])) == pytest.approx(1.5 / 4)
 
 
 def test_ranks_with_shards_of_any_size_agree_on_the_score_of_the_whole() -> None:
