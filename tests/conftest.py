@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 from launch.setup.gpu import NEEDS, find_gpus
 
@@ -28,11 +29,13 @@ _NOT_QUICK = ("gpu", "ranks", "scheduler", "slow")
 def pytest_configure(config: pytest.Config) -> None:
     """Undo what a shell or nohup does to a job in its background: ignore Ctrl-C and SIGHUP, for its children too.
 
-    In the quick loop, properties are tried on fewer examples.
+    In the quick loop, properties are tried on fewer examples, and without the constants of this program's source, which
+    Hypothesis collects for half a second in each process (two seconds in a new clone).
     """
     settings.register_profile("quick", max_examples=25)
     if config.option.markexpr == "quick":
         settings.load_profile("quick")
+        providers._get_local_constants = lambda: providers._local_constants
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -131,6 +132,12 @@ def dry_train(  # noqa: PLR0913
     return result, plan
 
 
+@cache
+def _environment() -> dict[str, Any]:
+    """Return this process's surroundings; to find them takes processes and seconds for fifteen runs."""
+    return environment()
+
+
 def dry_run(folder: Path, recipe: Recipe, tops: Sequence[float], cluster_overrides: Sequence[str] = ()) -> Path:
     """Write the folder of a run whose evaluations gave ``tops``, on as many GPUs as its ``batch.bn_span`` asks for."""
     assert recipe.batch.bn_span
@@ -139,7 +146,7 @@ def dry_run(folder: Path, recipe: Recipe, tops: Sequence[float], cluster_overrid
     cluster = load_cluster("dgx-a100", overrides)
     folder.mkdir(parents=True)
     (folder / CONFIG_FILE).write_text(dump(recipe, cluster))
-    write_json(folder / "environment.json", environment())
+    write_json(folder / "environment.json", _environment())
     plan = plan_run(recipe, cluster.world_size)
     first = Identity(0, cluster.world_size, 0, 8, "rehearsal", "none")
     metrics = MetricsWriter(folder / METRICS_FILE)

@@ -245,6 +245,7 @@ def test_a_missing_data_set_is_refused_with_the_command_that_makes_it(tmp_path: 
         assert str(caught.value) == expected
 
 
+@pytest.mark.slow
 def test_the_check_reads_an_index_of_imagenets_size_in_milliseconds(dataset: Path) -> None:
     index = "".join(f"{key}\t{key * 110_000}\n" for key in range(IMAGENET_IMAGES)).encode()
     (dataset / "train.idx").write_bytes(index)
