@@ -27,7 +27,7 @@ SETTINGS = [
 ]  # fmt: skip
 """Four epochs of 19 steps, with a checkpoint after each."""
 
-GIVE_UP_S = 120
+GIVE_UP_S = 300
 
 
 class Told(NamedTuple):
