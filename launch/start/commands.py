@@ -60,7 +60,9 @@ def launcher_command(
         # adapters of GPU nodes, MPI may take UCX over them for Horovod's negotiation, as NVIDIA's submissions let it;
         # ob1 without openib is TCP, and ignores the UCX_NET_DEVICES that rank.sh sets.
         layer = [] if cluster.device == "gpu" and cluster.node.hcas else ["-mca", "pml", "ob1"]
-        placing = [*f"-bind-to none -map-by ppr:{per_node}:node".split(), *layer, "-mca", "btl", "^openib"]
+        # The ranks of one machine talk in shared memory, and then need not listen at any address.
+        transports = "self,vader" if cluster.num_nodes == 1 and layer else "^openib"
+        placing = [*f"-bind-to none -map-by ppr:{per_node}:node".split(), *layer, "-mca", "btl", transports]
         return ["mpirun", "-np", ranks, *placing, *passed, *command]
     assert cluster.launcher == "srun"
     size = [f"--nodes={cluster.num_nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={per_node}"]

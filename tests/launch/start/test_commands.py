@@ -28,6 +28,12 @@ TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_
     ("launcher", "sets", "words"),
     [
         ("mpirun", PLACES, f"{_MPIRUN} rank"),
+        (
+            "mpirun",
+            [PLACES[2]],
+            "mpirun -np 2 -bind-to none -map-by ppr:2:node -mca pml ob1 -mca btl self,vader "
+            "-x PATH -x LD_LIBRARY_PATH -x A rank",
+        ),
         ("mpirun", TORCH, f"{_MPIRUN} -x MASTER_ADDR -x MASTER_PORT -x TORCHELASTIC_USE_AGENT_STORE rank"),
         ("srun", PLACES, f"{_SRUN} --mpi=pmix rank"),
         ("srun", PLACES[:2], f"{_SRUN} rank"),
