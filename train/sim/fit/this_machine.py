@@ -37,6 +37,8 @@ __all__ = ["cpu_constants", "load_description", "machine_of_description", "measu
 _REPEATS = 50
 _PART_S = 1.0
 """Time that each process spends on a part, products or copies, so that all of them are at the same part."""
+_QUIET = 0.9
+"""Smallest share of a core that each process must get."""
 _SIDE = 512
 _COPY_BYTES = 32 << 20
 _MESSAGE_BYTES = 4 << 20
@@ -55,7 +57,8 @@ _RATES = ("cores", "flops", "link_bytes_per_s", "memory_bytes_per_s", "sum_bucke
 def measure_process(rank: int, peer: int, memory: int) -> dict[str, float]:
     """Return the float32 FLOP/s of a matrix product and the bytes/s of a copy in this process, and those of a sum.
 
-    Products and copies take a second each, of which the median counts.
+    Products and copies take a second each, of which the median counts. ``core_share`` is the share of a core that the
+    process had meanwhile.
 
     Args:
         rank: 0 or 1, see `train.sim.fit.measured_sums.measure_sums`.
@@ -63,12 +66,15 @@ def measure_process(rank: int, peer: int, memory: int) -> dict[str, float]:
         memory: Open file that both share.
     """
     left = np.random.default_rng(0).standard_normal((_SIDE, _SIDE), dtype=np.float32)
+    wall_s, own_s = time.perf_counter(), time.process_time()
     product_s = _median_s(lambda: left @ left)
+    core_share = (time.process_time() - own_s) / (time.perf_counter() - wall_s)
     source = np.ones(_COPY_BYTES // 8)
     target = np.empty_like(source)
     copy_s = _median_s(lambda: np.copyto(target, source))
     sums = measure_sums(rank, socket.socket(fileno=peer), memory)
-    return {"flops": 2.0 * _SIDE**3 / product_s, "memory_bytes_per_s": 2.0 * _COPY_BYTES / copy_s, **sums}
+    rates = {"flops": 2.0 * _SIDE**3 / product_s, "memory_bytes_per_s": 2.0 * _COPY_BYTES / copy_s}
+    return {**rates, **sums, "core_share": core_share}
 
 
 def _median_s(action: Callable[[], Any]) -> float:
@@ -88,12 +94,19 @@ def _median_s(action: Callable[[], Any]) -> float:
 def measure_machine() -> dict[str, float]:
     """Return the rates of the slower of two concurrent processes, the rate of the loopback, and the cores.
 
+    Writes a warning if other work had the cores.
+
     Raises:
         UserError: A measuring process failed.
     """
     found = _measure_processes()
     worst = {key: (max if key.endswith("_s") and not key.endswith("per_s") else min) for key in found[0]}
     slowest = {key: choose(each[key] for each in found) for key, choose in worst.items()}
+    if (share := slowest.pop("core_share")) < _QUIET:
+        sys.stderr.write(
+            f"warning: other work had {1 - share:.0%} of the cores meanwhile, so this machine seems slower than it is; "
+            "run --calibrate-here again when it is idle\n"
+        )
     return {**slowest, "link_bytes_per_s": _loopback(), "cores": float(os.cpu_count() or 1)}
 
 
