@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,9 @@ _PATIENCE_S = 600
 _CYCLE_MS_PER_RANK = 1.0
 """Interval of Horovod's negotiation, per rank. Every interval costs each rank an exchange over Gloo, also when nothing
 is due: 0.3 to 0.6 ms of its processor for 2 to 8 ranks (measured; at 1 ms, 4 ranks spent 28 ms a step on it)."""
+_RANKS_PER_CORE = 16
+"""Where more ranks than this share a core, the interval grows with them once more: the exchanges of 64 ranks on two
+cores would else take as long as a step."""
 
 _MPI_LAUNCHERS = ("mpirun", "srun")
 _CROWDED = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
@@ -169,12 +173,13 @@ def _engine(described: dict[str, Any]) -> dict[str, Any]:
 
 def _communication(described: dict[str, Any], ranks: int, launcher: str) -> dict[str, Any]:
     """Return the communication of this machine's processors, with the described buckets."""
+    crowding = ranks / (os.cpu_count() or 1) / _RANKS_PER_CORE
     # Ranks that MPI starts have met already; the other launchers' ranks need no MPI.
     return {
         "kind": communicators_of(installed_engine())[0],
         "backend": "mpi" if launcher in _MPI_LAUNCHERS else "gloo",
         "bucket_bytes": described["bucket_bytes"],
-        "cycle_time_ms": max(described["cycle_time_ms"], _CYCLE_MS_PER_RANK * ranks),
+        "cycle_time_ms": max(described["cycle_time_ms"], _CYCLE_MS_PER_RANK * ranks * max(1.0, crowding)),
         "timeout_s": max(described["timeout_s"], _PATIENCE_S),
     }
 

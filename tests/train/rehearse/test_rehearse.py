@@ -185,6 +185,18 @@ def test_what_does_not_fit_the_run_is_refused_in_one_line() -> None:
         rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=3, nodes=2)
 
 
+def test_the_interval_grows_with_the_ranks_and_once_more_where_many_share_a_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    described, found = load_both("abci-b86016", "abci-v100"), {}
+    for cores in (2, 16):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        for ranks in (4, 64):
+            _, cluster = rehearsed_run(*described, ranks=ranks)
+            found[cores, ranks] = cluster.communication.cycle_time_ms
+    assert found == {(2, 4): 4, (2, 64): 128, (16, 4): 4, (16, 64): 64}
+
+
 def test_ranks_that_mpi_starts_may_be_more_than_the_cores_and_leave_them_while_they_wait() -> None:
     _, cluster = rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=64, launcher="mpirun")
     assert cluster.communication.backend == "mpi"

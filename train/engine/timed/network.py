@@ -5,6 +5,7 @@ Gradients have the real ones' names, order and types, only shorter, and the real
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -23,6 +24,9 @@ _LOSS = 1.0
 _TICK_S = 1e-3
 """Longest time by which a gradient arrives late, so that a rank wakes up for several at once: waking up costs as much
 processor as all else that the step of a rehearsed rank does."""
+_RANKS_PER_CORE = 4
+"""Where more ranks than this share a core, gradients may arrive later in proportion: the cores, and not the waits, then
+set the time of a step."""
 
 
 def _grouped(ends_s: Sequence[float], tick_s: float) -> list[tuple[float, list[int]]]:
@@ -83,7 +87,8 @@ class TimedNetwork:
             for moment in ("mean", "var")
             if layer.kind == "bn"
         }
-        self._groups = _grouped(rehearsal.waits.gradients_s, _TICK_S * rehearsal.speed)
+        crowding = cluster.ranks_per_node / (os.cpu_count() or 1) / _RANKS_PER_CORE
+        self._groups = _grouped(rehearsal.waits.gradients_s, _TICK_S * rehearsal.speed * max(1.0, crowding))
 
     @property
     def statistics(self) -> Sequence[Array]:
