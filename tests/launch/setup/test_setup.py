@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -699,6 +700,21 @@ def test_a_stage_that_was_not_done_says_so_with_its_seconds(capsys: pytest.Captu
     watch.tick("not on a terminal")
     watch.end("not done, ")
     assert capsys.readouterr().err == "setup: [1/2] title: more ... not done, 0 s\n"
+
+
+def test_a_terminal_gets_a_line_at_most_twice_a_second_and_never_a_longer_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = itertools.count(100.0, 0.125)
+    monkeypatch.setattr(child, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    watch = Stopwatch("[1/2] title: more")
+    for number in range(9):
+        watch.tick(f"{number} " + 60 * "x")
+    _, *drawn = capsys.readouterr().err.split("\r\x1b[K")
+    assert [line[:30] for line in drawn] == [f"setup: [1/2] title ... {s} s  {n} " for s, n in ((0, 0), (1, 4), (1, 8))]
+    assert {len(line) for line in drawn} == {39}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 
 from configs.load import load_cluster
 from configs.registry import SCHEDULERS, module_of
-from launch.submit.scheduler import JobScheduler, all_schedulers, scheduler_of
+from launch.submit.scheduler import JobScheduler, all_schedulers, render, scheduler_of
+from tests.launch.golden_jobs import job
 
 
 @pytest.mark.parametrize("kind", SCHEDULERS)
@@ -22,6 +23,22 @@ def test_a_scheduler_of_the_registry_has_a_description_and_writes_scripts(kind: 
     assert set(scheduler.host_finders) <= set(scheduler.launchers)
     assert scheduler.watch.format(job="7") != scheduler.watch
     assert scheduler.cancel.format(job="7") != scheduler.cancel
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun", "srun"])
+@pytest.mark.parametrize("kind", ["slurm", "gridengine", "pbs", "lsf", "none"])
+def test_a_launcher_gets_the_hosts_of_the_job_once_and_in_the_way_that_it_knows(kind: str, launcher: str) -> None:
+    if launcher not in scheduler_of(kind).launchers:
+        return
+    place = [f"cluster.scheduler.kind={kind}", f"cluster.launcher={launcher}", "cluster.num_nodes=2"]
+    place += ["cluster.scheduler.wall_time_s=600"] if kind != "none" else []
+    place += ["cluster.communication.backend=mpi"] if launcher == "mpirun" else []
+    script = render(job(load_cluster("laptop", place), runs=1))
+    launch = script.partition("launcher=(")[2].partition("\n)")[0]
+    finds_hosts_itself = launcher == "srun" or (kind, launcher) == ("slurm", "mpirun")
+    expected = [] if finds_hosts_itself else ["-hostfile" if launcher == "mpirun" else "-H"]
+    assert [word for word in launch.split() if word in ("-hostfile", "-H")] == expected
+    assert ('>"$folder/hosts"' in script) == ("-hostfile" in expected)
 
 
 @pytest.mark.parametrize(

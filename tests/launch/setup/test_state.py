@@ -1,0 +1,53 @@
+"""The locks of set-up: one set-up at a time, and none while a run uses the environment."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from launch.setup import state
+
+
+def _is_free(lock: Path, kind: int) -> bool:
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_set_up_has_the_folder_for_itself_also_if_it_had_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], waits: bool
+) -> None:
+    lock = tmp_path / "lock"
+    monkeypatch.setattr(state, "SETUP_LOCK", lock)
+    shared: list[bool] = []
+
+    def set_up() -> None:
+        with state.only_one():
+            shared.append(_is_free(lock, fcntl.LOCK_SH))
+
+    with lock.open("a") as first:
+        fcntl.flock(first, fcntl.LOCK_EX if waits else fcntl.LOCK_UN)
+        second = Thread(target=set_up)
+        second.start()
+        second.join(0.01 if waits else 10)
+        assert bool(shared) != waits
+    second.join(10)
+    assert shared == [False]
+    assert _is_free(lock, fcntl.LOCK_EX)
+    assert ("another set-up is running" in capsys.readouterr().err) == waits
+
+
+def test_runs_share_the_environment_and_keep_set_up_out_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = tmp_path / "lock"
+    monkeypatch.setattr(state, "USED_LOCK", lock)
+    assert not state.is_used()
+    with state.in_use(), state.in_use():
+        assert state.is_used()
+    assert not state.is_used()
