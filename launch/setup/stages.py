@@ -35,20 +35,24 @@ def make_stages(kind: Kind, *, has_mpi: bool, extras: Collection[str]) -> list[S
     if kind.base:
         return stages_over_base(kind, extras=extras)
     main, *added = kind.engines
-    stages = _mxnet_stages(kind.variant) if main == "mxnet" else _torch_stages(kind.variant)
+    engine_stages: dict[Engine, Callable[..., _BeforeAndAfter]] = {"mxnet": _mxnet_stages, "torch": _torch_stages}
+    stages, last = engine_stages[main](kind.variant, has_mpi=has_mpi)
     for extra in sorted(set(extras)):
         run = partial(_install_extra, engine=main, extra=extra)
         stages.append(Stage(extra, EXTRAS[extra], _pins(main), GB // 3, run))
-    if main == "mxnet":
-        stages.append(_horovod_stage(kind.variant, has_mpi=has_mpi))
+    stages += last
     if added:  # PyTorch, see `configs.registry.ENGINES` for the order; its setuptools are too new for Horovod's build
         stages.append(_wheels_of_torch(kind.variant, _add_torch))
     return stages
 
 
-def _mxnet_stages(variant: Variant) -> list[Stage]:
+_BeforeAndAfter = tuple[list[Stage], list[Stage]]
+"""The stages of an engine: those before the extras, and those after."""
+
+
+def _mxnet_stages(variant: Variant, *, has_mpi: bool) -> _BeforeAndAfter:
     size, disk_GB = ("2 GB", (8, 2)) if variant == "gpu" else ("about 100 MB", (1, 2))
-    return [
+    before = [
         _venv_stage(variant),
         Stage("tools", "build tools", digest(*_tools("mxnet")), GB // 2, partial(_install_tools, engine="mxnet")),
         Stage(
@@ -66,6 +70,7 @@ def _mxnet_stages(variant: Variant) -> list[Stage]:
             partial(_install_wheels, variant=variant),
         ),
     ]
+    return before, [_horovod_stage(variant, has_mpi=has_mpi)]
 
 
 def _horovod_stage(variant: Variant, *, has_mpi: bool) -> Stage:
@@ -90,13 +95,15 @@ def _venv_stage(variant: Variant, *only: Engine) -> Stage:
     return Stage("venv", f"virtual environment: Python {version}", depends, GB // 10, _make_venv)
 
 
-def _torch_stages(variant: Variant) -> list[Stage]:
+def _torch_stages(variant: Variant, *, has_mpi: bool) -> _BeforeAndAfter:
+    del has_mpi  # nothing is compiled
     run = partial(_install_tools, engine="torch")
-    return [
+    before = [
         _venv_stage(variant, "torch"),
         Stage("tools", "build tools", digest(*_tools("torch")), GB // 10, run),
         _wheels_of_torch(variant, partial(_install_torch, variant=variant)),
     ]
+    return before, []
 
 
 def _wheels_of_torch(variant: Variant, run: Callable[[Work], None]) -> Stage:
