@@ -45,6 +45,8 @@ _TITLES = {
     "srun 1": "srun over MPI (PMIx), one node",
     "srun 2": "srun over MPI (PMIx), two virtual nodes of Slurm",
     "local 1 torch": "PyTorch over Gloo, local launcher, one node",
+    "mpirun 1 torch": "PyTorch over Gloo, mpirun, one node",
+    "srun 2 torch": "PyTorch over Gloo, srun, two virtual nodes of Slurm",
 }
 _INCIDENTS = """Second starts, restarts, signals, disks
 
