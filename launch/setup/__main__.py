@@ -121,11 +121,7 @@ def _remembered_kind(wish: Wish, remembered: Kind | None) -> Kind | None:
     if remembered is None:
         return None
     if remembered.base:
-        is_same = (
-            wish.engine in (None, *ENGINES_OF_BASES)
-            and wish.variant is None
-            and wish.base in (None, "", remembered.base)
-        )
+        is_same = wish.engine in (None, "mxnet") and wish.variant is None and wish.base in (None, "", remembered.base)
         return remembered if is_same else None
     if wish.base is not None:
         return None

@@ -21,7 +21,7 @@ from configs.errors import UserError
 from configs.load import ROOT
 from configs.registry import installed_engine
 from launch.setup import numpy_names
-from launch.setup.__main__ import Wish, _remembered_kind
+from launch.setup.__main__ import Wish, _parser, _remembered_kind
 from launch.setup.layout import Environment, Kind
 from launch.setup.site import (
     base_venv_options,
@@ -117,6 +117,25 @@ def test_a_python_without_the_libraries_is_refused_with_what_it_lacks(tmp_path: 
         find_base(str(python))
     with pytest.raises(UserError, match="there is no /no/python"):
         find_base("/no/python")
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ([], {}),
+        (["--system"], {"system": ""}),
+        (["--system", "/opt/python"], {"system": "/opt/python"}),
+        (["--cpu"], {"variant": "cpu"}),
+        (["--gpu", "--engine", "torch"], {"variant": "gpu", "engine": "torch"}),
+        (["--extra", "test", "--extra", "tensorboard"], {"extra": ["test", "tensorboard"]}),
+        (["--without-hashes", "--quiet"], {"checks_files": False, "quiet": True}),
+    ],
+)
+def test_each_option_of_set_up_asks_for_its_own_thing(words: list[str], given: dict[str, object]) -> None:
+    usual: dict[str, object] = {
+        "engine": None, "variant": None, "system": None, "extra": [], "checks_files": True, "quiet": False
+    }  # fmt: skip
+    assert vars(_parser().parse_args(words)) == usual | given
 
 
 def test_an_environment_over_a_base_stays_one_until_another_is_asked_for() -> None:
