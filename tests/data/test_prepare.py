@@ -183,6 +183,10 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
     assert left_in(tiny_disk) == []
 
 
+_GIVE_UP_S = 120
+"""Other work on the machine may make everything ten times slower."""
+
+
 def start_packing(folder: Path) -> subprocess.Popen[str]:
     """Start packing that takes for ever, in a process group of its own, and return when it has written a megabyte."""
     command = [sys.executable, "-m", "data", "prepare", ENDLESS[0], str(folder / "out"), *ENDLESS[1:]]
@@ -192,9 +196,9 @@ def start_packing(folder: Path) -> subprocess.Popen[str]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + _GIVE_UP_S
     while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true in 20 s"
+        assert time.monotonic() < deadline, f"the condition did not become true in {_GIVE_UP_S} s"
         time.sleep(0.02)
 
 
@@ -210,7 +214,7 @@ def group_is_gone(group: int) -> bool:
 def test_ctrl_c_leaves_no_file_and_no_process(tmp_path: Path) -> None:
     process = start_packing(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=20)
+    _, error = process.communicate(timeout=_GIVE_UP_S)
     assert process.returncode == 130
     assert error.strip() == "interrupted; nothing was left behind"
     assert left_in(tmp_path) == []
@@ -223,7 +227,7 @@ def test_a_killed_run_leaves_no_data_set_and_no_process_and_the_next_run_removes
 ) -> None:
     process = start_packing(tmp_path)
     process.kill()
-    process.communicate(timeout=20)
+    process.communicate(timeout=_GIVE_UP_S)
     wait_for(lambda: group_is_gone(process.pid))
     assert [name.startswith(".out.partial-") for name in left_in(tmp_path)] == [True]
     assert run(capsys, "generated", tmp_path / "out", "--train", 2, "--eval", 1)[0] == 0
@@ -238,7 +242,7 @@ def test_the_partial_folder_of_a_live_run_is_not_removed(tmp_path: Path, capsys:
         assert len(left_in(tmp_path)) == 2
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        process.communicate(timeout=_GIVE_UP_S)
     assert left_in(tmp_path) == ["out"]
 
 

@@ -10,6 +10,8 @@ from urllib.parse import unquote
 import pytest
 
 from logs.__main__ import main
+from logs.judge.compliance import Verdict, judge
+from logs.show import reported_run
 from tests.logs import samples
 
 
@@ -174,7 +176,17 @@ def test_markup_in_a_log_stays_text(tmp_path: Path) -> None:
     "name",
     ["metrics.jsonl", "ranks.json", "startup.json", "summary.json", "config.yaml", "result_0.txt", "verdict.json"],
 )
-def test_a_damaged_file_removes_only_a_part_of_the_page(tmp_path: Path, name: str) -> None:
+def test_a_damaged_file_removes_only_a_part_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    asked = []
+
+    def judge_once(log: Path, ruleset: str) -> Verdict:
+        """Ask the checker about the first of the damaged files only: each answer takes two processes."""
+        asked.append(ruleset)
+        return judge(log, ruleset) if asked.count(ruleset) == 1 else Verdict(ruleset, passed=False, messages=("no",))
+
+    monkeypatch.setattr(reported_run, "judge", judge_once)
     folder = samples.run_folder(tmp_path / "run")
     for content in (
         b"\xff\xfe{",
@@ -186,6 +198,7 @@ def test_a_damaged_file_removes_only_a_part_of_the_page(tmp_path: Path, name: st
         (folder / name).write_bytes(content)
         assert main(["report", str(folder)]) == 0
         assert "Configuration" in Page(folder / "report.html").text
+    assert bool(asked) == (name in ("result_0.txt", "verdict.json"))
 
 
 @pytest.mark.parametrize(
