@@ -106,11 +106,14 @@ def test_a_log_with_one_fault_fails_and_a_message_names_the_fault(
     assert all("\n" not in message and len(message) < 600 for message in verdict.messages)
 
 
-def test_an_aborted_run_fails_the_old_ruleset_at_the_line_of_its_run_stop(tmp_path: Path, toy_run: Any) -> None:
+@pytest.mark.parametrize("division", [None, "open"])
+def test_an_aborted_run_fails_the_old_ruleset_at_the_line_of_its_run_stop(
+    tmp_path: Path, toy_run: Any, division: str | None
+) -> None:
     log = toy_run.write(tmp_path, status="aborted") / RESULT_FILES["0.6.0"]
     log.write_text("some other output\n" + log.read_text())
     lines = log.read_text().splitlines()
-    (message,) = judge(log, "0.6.0").messages
+    (message,) = judge(log, "0.6.0", division).messages
     assert message.startswith(f"line {len(lines)}: CHECK for 'run_stop' failed: ")
     assert message.endswith('got {"value": null, "status": "aborted"}')
 

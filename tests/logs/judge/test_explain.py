@@ -56,6 +56,10 @@ from tests.logs import samples
             "model_bn_span has a value or metadata of the wrong form: it must be above 0; log model_bn_span once",
         ),
         ("TypeError: '>=' not supported", "the checker crashed on a value of the wrong form in this log"),
+        (
+            "cannot be read (no JSON): :::MLLOG x",
+            "a line is damaged, or in another format (no JSON): :::MLLOG x; write each of the two formats",
+        ),
         ("No log lines detected", "the file contains no MLPerf event"),
         ("a new kind of complaint", "a new kind of complaint (the checker's own words"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from logs.read.lines import parse_text, ruleset_at
+from logs.read.lines import find_ruleset, parse_text, ruleset_at
 from logs.read.parse import parse_events
 from logs.read.record import RunRecord
 
@@ -19,6 +19,24 @@ PUBLISHED = {
 }  # fmt: skip
 BEGIN_S = 1.7e9
 Told = tuple[float, str, Any, dict[str, Any]]
+
+
+@pytest.mark.parametrize(
+    ("lines", "ruleset"),
+    [
+        ([":::MLL x init_start: {}", ':::MLLOG {"key": "seed", "time_ms": 1600000000000}'], "0.6.0"),
+        ([":::MLPv0.5.0 resnet x (a.py:1) run_start"], "0.5.0"),
+        ([":::MLLOG {", ':::MLLOG {"key": "seed", "time_ms": 1600000000000}'], "1.0.0"),
+        ([':::MLLOG {"key": "seed"}', ':::MLLOG {"key": "seed", "time_ms": 1600000000000}'], "1.0.0"),
+        ([':::MLLOG {"key": "seed"}'], "4.0.0"),
+        (["no event"], None),
+    ],
+)
+def test_the_ruleset_is_the_dialects_or_that_of_the_first_time(
+    tmp_path: Path, lines: list[str], ruleset: str | None
+) -> None:
+    (tmp_path / "log").write_text("\n".join(lines), encoding="utf-8")
+    assert find_ruleset(tmp_path / "log") == ruleset
 
 
 def _record(*events: Told) -> RunRecord:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from configs.errors import UserError
 from logs.show.chart import Band, Bar, BarChart, LineChart, Scale, Series, Stretch
 from logs.show.drawing import save_charts, to_svg
+from logs.show.lean_svg import standalone
 from logs.show.plot import plot_collectives, plot_learning_rate, plot_study, plot_sweep, plot_validation
 
 
@@ -156,3 +157,10 @@ def test_every_text_of_a_drawing_follows_the_colours_of_the_page() -> None:
         texts = re.findall(r"<text[^>]*>", to_svg(chart))
         assert len(texts) > 6
         assert [text for text in texts if "fill: var(--" not in text] == []
+
+
+def test_a_drawing_in_a_file_has_its_size_and_its_title_first_and_paper_below_the_rest() -> None:
+    svg = ElementTree.fromstring('<svg viewBox="0 0 300 100"><title>t</title><g/></svg>')
+    root = ElementTree.fromstring(standalone(svg))
+    assert (root.get("width"), root.get("height")) == ("300", "100")
+    assert [child.tag.rpartition("}")[2] for child in root] == ["title", "style", "rect", "g"]

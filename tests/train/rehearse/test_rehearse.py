@@ -21,7 +21,7 @@ from logs.judge.compliance import judge
 from train.rehearse.__main__ import _parser, main
 from train.rehearse.described_waits import invented_top1, waits_of
 from train.rehearse.rehearsal_text import RehearsedSteps, comparison_text, rehearsed_steps, validation_text
-from train.rehearse.rehearsed_run import rehearsed_job, rehearsed_run
+from train.rehearse.rehearsed_run import _kept, rehearsed_job, rehearsed_run
 from train.sim.step_time import StepTime
 
 DESCRIBED = StepTime(0.01, 0.02, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, ())
@@ -224,6 +224,10 @@ def test_what_the_described_machine_decides_is_kept_and_what_this_one_needs_is_s
     assert (told.slow_ranks, told.faults, told.shrink, told.speed) == ({"1": 2.5}, ("kill@3:1",), 64, 5.0)
     few = rehearsed_run(recipe, described, ranks=2)[1].communication.cycle_time_ms
     assert few == max(2, described.communication.cycle_time_ms)
+
+
+def test_a_setting_that_is_nothing_or_false_is_kept_too() -> None:
+    assert _kept({"a": 0, "b": False, "c": None, "d": 1}, "a", "b", "c") == {"a": 0, "b": False, "c": None}
 
 
 def test_a_rehearsed_job_changes_nothing_of_its_cluster_but_what_computes() -> None:

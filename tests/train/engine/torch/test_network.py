@@ -45,6 +45,17 @@ def batch(engine: Engine, network: Any, size: int = BATCH, seed: int = 0) -> tup
     return engine.from_host(images), engine.from_host(random.integers(0, 10, size).astype(np.float32))
 
 
+def test_loaded_weights_reach_the_masters_and_the_copies_that_compute() -> None:
+    _, recipe, network = opened("cluster.engine.precision=bfloat16")
+    table = build_network("resnet8", num_classes=10, image_size=16, input_channels=3)
+    network.load_weights(initial_weights(table, recipe.model, seed=2))
+    pairs = [(weight, master) for weight, master in zip(network.weights, network.masters, strict=True)]
+    assert {weight.dtype for weight, _ in pairs} > {torch.float32}
+    assert all(torch.equal(weight, master.to(weight.dtype)) for weight, master in pairs)
+    first = initial_weights(table, recipe.model, seed=2)[network.parameters[0].name]
+    assert np.array_equal(network.read_weights()[network.parameters[0].name], first)
+
+
 def test_loss_and_running_statistics_are_those_of_numpys_forward_pass() -> None:
     engine, recipe, network = opened("model.bn_momentum=0.75")
     images, labels = batch(engine, network)

@@ -22,6 +22,9 @@ CONFIGS: dict[str, OptimizerBlock] = {
     "record": Lars(
         name="lars", momentum=0.96, weight_decay=5e-5, trust_coefficient=0.0025, epsilon=1e-9, trust_weight_decay=6.5e-4
     ),
+    "trust without decay": Lars(
+        name="lars", weight_decay=5e-5, skip_trust_ratio=(), skip_weight_decay=("gamma", "beta"), trust_weight_decay=0.2
+    ),
     "no skips": Lars(name="lars", weight_decay=2e-4, skip_trust_ratio=(), skip_weight_decay=("gamma", "beta")),
     "large epsilon": Lars(
         name="lars", weight_decay=0.2, trust_coefficient=0.01, epsilon=0.5, skip_weight_decay=("gamma",)
