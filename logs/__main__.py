@@ -94,12 +94,15 @@ def _files_agree(path: Path) -> bool:
     """Return whether the files of a run folder agree; print how they do not, or which one is missing or unreadable."""
     from logs.folder import SUMMARY_FILE, read_summary
     from logs.judge.eligible import contradiction, missing_files
+    from logs.metrics import METRICS_FILE, read_metrics
     from logs.mlperf import RESULT_FILES
     from logs.read.parse import parse_log
 
     try:
         if (path / SUMMARY_FILE).exists():
             read_summary(path)
+        if (path / METRICS_FILE).exists():
+            read_metrics(path / METRICS_FILE)
         records = [parse_log(path / name) for name in RESULT_FILES.values() if (path / name).is_file()]
         words = (missing_files(path, records[0]) or contradiction(path, records[0])) if records else ""
     except UserError as error:

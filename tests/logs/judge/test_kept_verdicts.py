@@ -69,6 +69,17 @@ def test_a_summary_that_nobody_can_read_fails_the_check(tmp_path: Path, capsys: 
     assert "      summary.json: is not a run's summary" in capsys.readouterr().out
 
 
+def test_metrics_that_nobody_can_read_confirm_no_log_and_fail_the_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compliance, "judge", lambda log, ruleset, _: Verdict(ruleset, passed=True, messages=()))
+    folder = samples.run_folder(tmp_path / "run", best=0.98)
+    text = (folder / "metrics.jsonl").read_bytes()
+    (folder / "metrics.jsonl").write_bytes(text[:100] + b"\0" * 50 + text[150:])
+    assert main(["check", str(folder)]) == 1
+    assert "      metrics.jsonl: line 1 is not a row of metrics" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("pattern", "time", "words"),
     [
