@@ -175,7 +175,8 @@ def _read_only_folder(scene: Scene) -> Iterator[Told]:
     trigger.touch()
     status, seconds = scene.end(launcher)
     assert status == 1
-    assert "Traceback" not in scene.output.read_text(encoding="utf-8")
+    # horovodrun adds a traceback of its own.
+    assert scene.way.launcher == "horovodrun" or "Traceback" not in scene.output.read_text(encoding="utf-8")
     yield Told(status, seconds, scene.line("read-only"))
     yield scene.resume()
 
