@@ -207,7 +207,10 @@ def test_ranks_that_mpi_starts_may_be_more_than_the_cores_and_leave_them_while_t
     assert (cluster.communication.backend, cluster.environment) == ("gloo", {"HOROVOD_BATCH_D2D_MEMCOPIES": "1"})
 
 
-def test_what_the_described_machine_decides_is_kept_and_what_this_one_needs_is_set() -> None:
+def test_what_the_described_machine_decides_is_kept_and_what_this_one_needs_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
     recipe, described = load_both("abci-b86016", "abci-v100", ["cluster.engine.run_ahead_steps=3"])
     given: Any = {"slow_ranks": ["1:2.5"], "faults": ["kill@3:1"], "shrink": 64, "speed": 5.0}
     rehearsed, cluster = rehearsed_run(recipe, described, ranks=64, nodes=2, launcher="mpirun", **given)
