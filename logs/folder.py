@@ -16,6 +16,7 @@ from logs.mlperf import RESULT_FILES, close_log
 
 __all__ = [
     "CONFIG_FILE",
+    "REHEARSAL_FILE",
     "STARTUP_FILE",
     "SUMMARY_FILE",
     "Summary",
@@ -31,6 +32,8 @@ __all__ = [
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
 STARTUP_FILE = "startup.json"
+REHEARSAL_FILE = "rehearsal.txt"
+"""A rehearsal beside its predictions, a sentence a line."""
 
 
 @dataclass(frozen=True)

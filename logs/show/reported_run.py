@@ -19,7 +19,7 @@ from configs.load import parse_yaml
 from configs.rules import TARGET_TOP1
 from logs.attempts import ATTEMPTS_FILE, Attempt, read_attempts
 from logs.environment import ENVIRONMENT_FILE
-from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE
+from logs.folder import CONFIG_FILE, REHEARSAL_FILE, STARTUP_FILE, SUMMARY_FILE
 from logs.judge.compliance import RULESETS, Verdict, find_logs, judge, read_verdicts
 from logs.judge.eligible import contradiction
 from logs.judge.rcp import ReferenceComparison, compare_with_reference
@@ -85,6 +85,12 @@ class ReportedRun:
     def is_rehearsal(self) -> bool:
         """Whether ranks waited instead of computing, so that the accuracies are invented."""
         return bool(self.summary.get("is_rehearsal")) or "cluster.rehearsal.shrink" in self.settings
+
+    @cached_property
+    def predictions(self) -> list[str]:
+        """A rehearsal's times beside the predicted ones, in clauses; none if this is no rehearsal that has ended."""
+        file = self.path / REHEARSAL_FILE
+        return file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
 
     @cached_property
     def comparison(self) -> ReferenceComparison:

@@ -140,6 +140,7 @@ def notes_of(run: ReportedRun) -> list[str]:
     """Return the notes on a run, each a sentence."""
     record = run.record
     notes = [_REHEARSED] if run.is_rehearsal else []
+    notes += [f"{clause[:1].upper()}{clause[1:]}." for clause in run.predictions]
     if failure := run.summary.get("failure"):
         notes.append(f"The run ended early: {failure}.")
     if run.contradiction:

@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _rehearse(options: argparse.Namespace) -> int:
     from configs.load import load_both, resolve_path  # noqa: PLC0415
+    from logs.disk import write_text  # noqa: PLC0415
+    from logs.folder import REHEARSAL_FILE  # noqa: PLC0415
     from train.rehearse.rehearsal_text import (  # noqa: PLC0415
         comparison_text,
         described_step,
@@ -74,7 +76,9 @@ def _rehearse(options: argparse.Namespace) -> int:
         part = folder / f"ranks-{cluster.world_size}" if options.validate else folder
         if status := _run(recipe, cluster, part):
             return status
-        sys.stdout.write(comparison_text(part, cluster, described_step(*described)))
+        compared = comparison_text(part, cluster, described_step(*described))
+        write_text(part / REHEARSAL_FILE, compared)
+        sys.stdout.write(compared + "The accuracies are invented: this run is a rehearsal and no result.\n")
         rows.append(rehearsed_steps(part, cluster))
     if options.validate:
         sys.stdout.write(validation_text(rows))

@@ -115,7 +115,6 @@ def comparison_text(folder: Path, cluster: Cluster, described: StepTime) -> str:
         f"start-up of rank 0: {_startup(folder)}",
         f"predicted for the described machine: {1e3 * described.total_s:.1f} ms a step, of which compute "
         f"{1e3 * described.compute_s:.1f} and exposed communication {1e3 * described.exposed_s:.1f}",
-        "The accuracies are invented: this run is a rehearsal and no result.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -18,6 +18,8 @@ from configs.load import ROOT, load_both
 from configs.plan import plan_run
 from logs.folder import Summary, read_summary, write_summary
 from logs.judge.compliance import judge
+from logs.show.reported_run import gather_run
+from logs.show.wording import notes_of
 from train.rehearse.__main__ import _parser, main
 from train.rehearse.described_waits import invented_top1, waits_of
 from train.rehearse.rehearsal_text import RehearsedSteps, comparison_text, rehearsed_steps, validation_text
@@ -47,6 +49,9 @@ def test_a_rehearsal_reaches_its_invented_target_and_is_refused_as_a_result(tmp_
     assert recipe.run.target_top1 is not None
     assert recipe.run.target_top1 <= summary.top1 < recipe.run.target_top1 + 0.01
     assert "no result" in done.stdout
+    predicted = re.search(r"predicted for these ranks: .*", done.stdout)
+    assert predicted
+    assert f"P{predicted.group()[1:]}." in notes_of(gather_run(folder))
     log = folder / "result_0.txt"
     assert "this is the log of a rehearsal" in judge(log, "4.0.0").messages[0]
     first, _, rest = log.read_text(encoding="utf-8").partition("\n")
@@ -122,7 +127,6 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
         "start-up of rank 0: 4.3 s, longest network 3.6, pipelines 2.6, weights 1.6, servers 0.6; "
         "rank 5 was ready last, after 3.0 s, the median rank after 2.5 s",
         "predicted for the described machine: 63.0 ms a step, of which compute 30.0 and exposed communication 5.0",
-        "The accuracies are invented: this run is a rehearsal and no result.",
     ]
     write_summary(tmp_path, alone)
     text = comparison_text(tmp_path, cluster, DESCRIBED).splitlines()
