@@ -83,3 +83,12 @@ def test_other_ranks_and_more_epochs_are_told(begun: list[str], changed: str, to
     before, now = (fixed_settings(*load_both("digits", None, each)) for each in (begun, [*begun, changed]))
     (words,) = require_unchanged(before, now, "run")
     assert words.startswith(told)
+
+
+def test_a_setting_that_only_one_of_the_recipes_has_is_a_difference() -> None:
+    few = fixed_settings(*load_both("digits", None, []))
+    more = few | {"data": few["data"] | {"sums": {"train": "5eed"}}}
+    for begun, given, got, was in ((few, more, "'5eed'", "None"), (more, few, "None", "'5eed'")):
+        with pytest.raises(UserError, match=rf"^run: data\.sums\.train: got {got}, the run was begun with {was};"):
+            require_unchanged(begun, given, "run")
+    assert require_unchanged(more, more, "run") == []
