@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from launch.submit import job
 from launch.submit.job import MOVE, RESTART, begin, end, main
 from logs.attempts import read_attempts
 from logs.checkpoints import SavedState, resume_checkpoint, write
-from logs.claims import holder, take
+from logs.claims import holder, owned_by, take
 from logs.folder import Summary, write_summary
 
 
@@ -132,9 +133,11 @@ def test_a_failed_run_is_started_again_while_it_keeps_steps_and_no_oftener_than_
         write(run, step, SavedState({}, {}), keep=2)
         assert end(run, 137, was_signalled=False) == RESTART
         assert "summary.json" not in _names(run)
+        assert owned_by(run, os.getpid()), "no other job may take the folder before the ranks start again"
     assert begin(run)
     write(run, 9, SavedState({}, {}), keep=1)
     assert end(run, 137, was_signalled=False) == 1
+    assert holder(run) is None
     assert [(each.from_step, each.kept_step, each.goes_on) for each in read_attempts(run)] == [
         (0, 3, True), (3, 5, True), (5, 9, False),
     ]  # fmt: skip
@@ -186,6 +189,7 @@ def test_a_host_that_failed_twice_is_left_out_if_there_are_others(
         write(run, step, SavedState({}, {}), keep=1)
         (run / "failure_1.json").write_text(json.dumps(row), encoding="utf-8")
         assert end(run, 1, was_signalled=False, hosts=hosts) == expected
+        assert (holder(run) is None) is (expected == MOVE)
     assert words in capsys.readouterr().err
     assert main(["left-out", str(run)]) == 0
     assert capsys.readouterr().out.split() == left.split()
