@@ -120,6 +120,21 @@ def test_the_first_to_fail_is_named(
     assert (cause["message"], cause.get("rank")) == (message, rank)
 
 
+@pytest.mark.parametrize(
+    ("row", "step"),
+    [
+        ({**_report(1, "torn", second_hand=False), "step": 9}, 9),
+        ({**_report(1, "torn", second_hand=False), "step": None}, 7),
+        ({**KILLED, "step": 9}, 7),
+    ],
+)
+def test_a_failure_has_its_own_step_where_the_rank_could_tell_it(
+    tmp_path: Path, row: dict[str, Any], step: int
+) -> None:
+    cause = find_cause(tmp_path, LOCAL, Outcome(1), [ECHO, row])
+    assert (cause["rank"], cause["host"], cause["step"]) == (1, "node1", step)
+
+
 def test_the_host_of_a_rank_without_a_report_comes_from_the_ledger_or_the_rank_script(tmp_path: Path) -> None:
     assert "rank 1 on an unknown host" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
     (tmp_path / "ranks.txt").write_text("1 here\n0 there\n", encoding="utf-8")
