@@ -324,6 +324,21 @@ def test_ranks_get_a_minute_to_save_their_state_but_not_after_ctrl_c(number: int
     assert before_s + patience_s <= supervisor.deadline_s <= time.monotonic() + patience_s
 
 
+@pytest.mark.parametrize(
+    ("received", "is_ending", "blamed"),
+    [(None, False, {1: 3}), (signal.SIGTERM, False, {}), (signal.SIGINT, False, {}), (None, True, {})],
+)
+def test_a_rank_that_ends_after_a_signal_is_not_blamed(
+    received: int | None, is_ending: bool, blamed: dict[int, int]
+) -> None:
+    with subprocess.Popen(["true"]) as well, subprocess.Popen(["bash", "-c", "exit 3"]) as badly:
+        assert (well.wait(), badly.wait()) == (0, 3)
+        supervisor = local._Supervisor([well, badly], lambda: received, (), 3.0, is_ending=is_ending)
+        supervisor._look_for_failures()
+    assert supervisor.failed == blamed
+    assert (supervisor.deadline_s is not None) is bool(blamed)
+
+
 def test_a_parameter_server_that_ignores_sigterm_does_not_outlive_the_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
