@@ -127,6 +127,14 @@ def test_the_slowest_of_p_ranks_is_late_by_the_extreme_value_law() -> None:
     assert step.straggler_s == pytest.approx(0.02 * math.sqrt(2 * math.log(1040)) * step.compute_s)
 
 
+def test_a_step_lasts_until_the_last_reduction_of_late_ranks_and_counts_no_time_twice() -> None:
+    constants = SMOOTH.replaced(straggler=0.02)
+    for size in (64 << 20, 4 << 20):
+        step = MODEL.time_step(machine(512), 64, constants, Software(bucket_bytes=size))
+        assert min(step.straggler_s, step.exposed_s) > 0
+        assert step.total_s == pytest.approx(step.reductions[-1].end_s + step.update_s + step.overhead_s + step.input_s)
+
+
 def test_the_first_convolution_has_as_many_products_as_the_images_have_channels() -> None:
     three, four = (step_model("resnet50", 1000, 224, channels).forward for channels in (3, 4))
     assert four.flops[0] == pytest.approx(three.flops[0] * 4 / 3)
