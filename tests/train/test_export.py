@@ -12,15 +12,15 @@ import numpy as np
 import onnx
 import pytest
 
-from configs.load import ROOT, load_both
+from configs.load import ROOT, dump, load_both
 from configs.plan import plan_run
+from logs.checkpoints import SavedState, write
 from tests.runs import FinishedRun
 from train.dataset import images_of
 from train.engine.protocol import open_engine
-from train.export import export_network, on_cpu
+from train.evaluate import Score
+from train.export import export_network, main, on_cpu
 from train.rank.identity import Identity
-
-pytestmark = pytest.mark.ranks
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,7 @@ def run(two_epoch_run: FinishedRun, tmp_path_factory: pytest.TempPathFactory) ->
     return shutil.copytree(two_epoch_run.folder, tmp_path_factory.mktemp("export") / "run")
 
 
+@pytest.mark.ranks
 def test_the_loaded_network_judges_every_image_as_the_trained_one(run: Path, tmp_path: Path) -> None:
     recipe, cluster = load_both(str(run / "config.yaml"), None)
     cluster = on_cpu(cluster)
@@ -51,6 +52,7 @@ def test_the_loaded_network_judges_every_image_as_the_trained_one(run: Path, tmp
     assert inputs == ["data"], "weights are no inputs"
 
 
+@pytest.mark.ranks
 def test_the_command_gives_the_runs_own_accuracy_in_every_format(run: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "train.export", "export", str(run)], cwd=ROOT, capture_output=True, text=True,
@@ -64,6 +66,7 @@ def test_the_command_gives_the_runs_own_accuracy_in_every_format(run: Path) -> N
     assert json.loads((run / "export" / "network.json").read_text(encoding="utf-8"))["top1"] == top1
 
 
+@pytest.mark.ranks
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "train.export", "export", str(tmp_path)], cwd=ROOT, capture_output=True, text=True,
@@ -71,3 +74,21 @@ def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr == f"error: {tmp_path}: no config.yaml in it; give the folder of a run\n"
+
+
+@pytest.mark.parametrize(("name", "off", "status"), [
+    ("ONNX", 4e-4, 0), ("ONNX", -4e-4, 0), ("ONNX", 6e-4, 1), ("ONNX", -6e-4, 1), ("MXNet", -6e-4, 1),
+])  # fmt: skip
+def test_a_format_that_judges_more_images_otherwise_than_rounding_may_is_a_failure(
+    name: str, off: float, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = load_both("digits", "laptop", ["data.source=synthetic", f"cluster.paths.data={tmp_path}"])
+    (tmp_path / "config.yaml").write_text(dump(*pair), encoding="utf-8")
+    write(tmp_path, 3, SavedState({}, {}), keep=1)
+    values = {"trained": 0.9, "MXNet": 0.9, "ONNX": 0.9}
+    values[name] += off
+    # No format is off by that little in earnest, so the accuracies are given.
+    monkeypatch.setattr("train.export.export_network", lambda *_: values.items())
+    monkeypatch.setattr("train.export.evaluate", lambda *words: Score("top-1", words[-1], {"top1": words[-1]}, ""))
+    assert main(["export", str(tmp_path)]) == status
+    assert json.loads((tmp_path / "export" / "network.json").read_text(encoding="utf-8"))["top1"] == 0.9
