@@ -17,8 +17,11 @@ PAGES = 300
 
 
 @pytest.fixture(autouse=True)
-def _quick_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_PAUSE_S", 0.001)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the pauses between tries, which are counted in place of being waited for."""
+    counted: list[float] = []
+    monkeypatch.setattr("data.cache.time.sleep", counted.append)
+    return counted
 
 
 def _open_files() -> list[Path]:
@@ -54,19 +57,24 @@ def test_an_empty_file_has_no_pages(tmp_path: Path) -> None:
     assert resident_bytes([tmp_path / "empty"]) == 0
 
 
-def test_a_data_set_counts_as_cleared_only_where_no_page_of_its_records_is_left(file: Path) -> None:
+def test_a_data_set_counts_as_cleared_only_where_no_page_of_its_records_is_left(
+    file: Path, pauses: list[float]
+) -> None:
     folder = file.parent
     records, index = file.rename(folder / "train.rec"), folder / "train.idx"
     index.write_text("0\t0\n")
     assert clear_dataset(folder) is None
     index.read_text()
     assert clear_dataset(folder) is None
+    assert pauses == [], "the first try succeeded"
     with records.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
         assert mapping[0:1]
         left = clear_dataset(folder)
     assert left is not None
     assert "another process reads them" in left
+    assert (tries := len(pauses)) > 1
     assert clear_dataset(folder) is None
+    assert len(pauses) == tries
 
 
 def test_files_that_live_in_memory_are_never_cleared() -> None:
@@ -79,7 +87,9 @@ def test_files_that_live_in_memory_are_never_cleared() -> None:
         assert clear_dataset(Path(folder)) == f"{mmap.PAGESIZE:,} bytes stay cached: {reason}"
 
 
-def test_who_may_neither_own_nor_write_a_file_is_told_that_the_kernel_does_not_tell() -> None:
+def test_who_may_neither_own_nor_write_a_file_is_told_at_once_that_the_kernel_does_not_tell(
+    pauses: list[float],
+) -> None:
     if os.geteuid() != 0:
         pytest.skip("becoming another user needs root")
     with tempfile.TemporaryDirectory() as name:
@@ -93,6 +103,7 @@ def test_who_may_neither_own_nor_write_a_file_is_told_that_the_kernel_does_not_t
         finally:
             os.setresuid(0, 0, 0)
         assert others == (None, "the kernel tells only the owner of these files how much of them it caches")
+        assert pauses == [], "a further try would tell no more"
         (folder / "train.rec").chmod(0o666)
         os.setresuid(65534, 65534, 0)
         try:

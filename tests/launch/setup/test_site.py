@@ -26,6 +26,7 @@ from launch.setup.layout import Environment, Kind
 from launch.setup.site import (
     base_venv_options,
     broken_base,
+    describe_base,
     find_base,
     keep_frameworks,
     link_base,
@@ -117,6 +118,23 @@ def test_a_python_without_the_libraries_is_refused_with_what_it_lacks(tmp_path: 
         find_base(str(python))
     with pytest.raises(UserError, match="there is no /no/python"):
         find_base("/no/python")
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [("Traceback:\n  File\nImportError: libx.so\n", "ImportError: libx.so"), ("", "")],
+    ids=["traceback", "silent"],
+)
+def test_a_python_that_fails_is_refused_with_the_last_line_of_what_it_says(
+    tmp_path: Path, said: str, reason: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nprintf '%s' '{said}' >&2\nexit 3\n", encoding="utf-8")
+    python.chmod(0o755)
+    with pytest.raises(UserError, match=f": {python} {reason or 'it does not run'}; name the interpreter"):
+        find_base(str(python))
+    with pytest.raises(UserError, match=f"cannot be looked at: {reason or 'exit status 3'}$"):
+        describe_base(str(python))
 
 
 @pytest.mark.parametrize(
