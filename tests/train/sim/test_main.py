@@ -15,6 +15,7 @@ import pytest
 from configs.errors import ConfigError
 from train.sim.__main__ import _parser, main
 from train.sim.constants import load_calibration
+from train.sim.fit.this_machine import load_description
 from train.sim.option_checks import check_options
 from train.sim.output.columns import table
 from train.sim.output.forecast_text import _BASES, _LACKS
@@ -236,6 +237,21 @@ def test_published_float32_and_tf32_rates_of_one_gpu_are_inside_the_interval(
     found = json.loads(answer(capsys, "imagenet-b256", "--cluster", "a100-node", *words, "--json"))
     assert found["low"] <= measured <= found["high"]
     assert found["images_per_s"] == pytest.approx(measured, rel=0.35)
+
+
+def test_the_rates_of_this_machine_are_written_into_a_folder_that_is_made_and_can_be_read_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Measuring takes seconds and two processes: tests/train/sim/fit/test_this_machine.py does it.
+    names = ("flops", "memory_bytes_per_s", "link_bytes_per_s", "cores", "sum_bytes_per_s", "sum_bucket_s")
+    rates = {name: 2.0 + number for number, name in enumerate(names)}
+    monkeypatch.setattr("train.sim.simulate.measure_machine", lambda: rates)
+    path = tmp_path / "new" / "runs" / "here.yaml"
+    for _ in range(2):
+        assert answer(capsys, "--calibrate-here", "--out", str(path)).startswith(f"wrote {path}: flops 2, memory")
+        assert load_description(path) == rates
+    assert main(["simulate", "--calibrate-here", "--out", str(path / "below-a-file.yaml")]) == 2
+    assert "choose another --out" in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_with_the_status_of_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
