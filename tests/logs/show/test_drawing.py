@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -149,6 +150,36 @@ def test_the_scales_of_a_drawing_give_back_the_values_of_its_points(scale: Scale
             share = (at - place0) / (place1 - place0)
             found = value0 + share * (value1 - value0) if kind == "linear" else value0 * (value1 / value0) ** share
             assert found == pytest.approx(value, rel=0.02, abs=2 if scale == "linear" else 0.1)
+
+
+def _corners(path: str) -> list[tuple[float, float]]:
+    """Return the corners of a path of straight lines, in pixels from the top left."""
+    numbers = [float(each) for each in re.findall(r"-?[\d.]+", path)]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def test_the_grid_marks_the_axis_of_values_that_of_bars_upright_and_that_of_lines_level() -> None:
+    bars = BarChart("t", "s", [Bar("row", [Stretch(0, 1, 0, "first")])], ["one"])
+    for chart, fixed in ((bars, 0), (_lines(Series("a", 0, [(0, 0.0), (4, 2.0)])), 1)):
+        drawing = to_svg(chart)
+        grid = [_corners(path) for path in re.findall(r'<path d="([^"]*)" style="[^"]*var\(--grid\)', drawing)]
+        assert len(grid) > 3
+        assert [
+            line for line in grid if line[0][fixed] != line[1][fixed] or line[0][1 - fixed] == line[1][1 - fixed]
+        ] == []
+
+
+def test_a_spread_is_outlined_along_its_lowest_and_back_along_its_highest_values() -> None:
+    series = Series("a", 0, [(1, 2.0), (2, 3.0), (4, 1.0)], spread=[(1, 3), (2, 4), (0, 2)])
+    svg = ElementTree.fromstring(to_svg(_lines(series)))
+    (outline,) = (each for each in svg if "opacity: 0.2" in each.get("style", ""))
+    (_, x0, x_begin, x1, x_end), (_, y0, y_begin, y1, y_end) = (json.loads(svg.attrib[f"data-{axis}"]) for axis in "xy")
+    found = [
+        (x_begin + (x - x0) / (x1 - x0) * (x_end - x_begin), y_begin + (y - y0) / (y1 - y0) * (y_end - y_begin))
+        for x, y in _corners(outline.attrib["d"])
+    ]
+    expected = [(1, 1), (2, 2), (4, 0), (4, 2), (2, 4), (1, 3)]
+    assert np.allclose(found, expected, atol=0.02)
 
 
 def test_every_text_of_a_drawing_follows_the_colours_of_the_page() -> None:
