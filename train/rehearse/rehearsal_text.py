@@ -16,7 +16,7 @@ from train.sim.constants import load_calibration
 from train.sim.forecast import make_scenario, time_step
 from train.sim.step_time import StepTime
 
-__all__ = ["RehearsedSteps", "comparison_text", "described_step", "rehearsed_steps", "validation_text"]
+__all__ = ["RehearsedSteps", "comparison_text", "course_text", "described_step", "rehearsed_steps", "validation_text"]
 
 _AGREES = 0.1
 """Largest difference between a rehearsed step and its prediction that counts as agreement."""
@@ -111,12 +111,16 @@ def comparison_text(folder: Path, cluster: Cluster, described: StepTime) -> str:
         f"half an interval of Horovod's negotiation: {steps.verdict}",
         f"processors: {100 * steps.busy:.0f} % busy, with ranks {1e3 * steps.cpu_s:.1f} ms a rank and step",
         *_stragglers(summary),
-        f"checkpoints: training waited {summary.checkpoint_s or 0:.2f} s for them",
-        f"start-up of rank 0: {_startup(folder)}",
         f"predicted for the described machine: {1e3 * described.total_s:.1f} ms a step, of which compute "
         f"{1e3 * described.compute_s:.1f} and exposed communication {1e3 * described.exposed_s:.1f}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def course_text(folder: Path) -> str:
+    """Return what a rehearsal took around its steps, which every run's page shows: checkpoints and start-up."""
+    stall_s = read_summary(folder).checkpoint_s or 0
+    return f"checkpoints: training waited {stall_s:.2f} s for them\nstart-up of rank 0: {_startup(folder)}\n"
 
 
 def _stragglers(summary: Summary) -> list[str]:

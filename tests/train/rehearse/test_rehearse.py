@@ -22,7 +22,7 @@ from logs.show.reported_run import gather_run
 from logs.show.wording import notes_of
 from train.rehearse.__main__ import _parser, main
 from train.rehearse.described_waits import invented_top1, waits_of
-from train.rehearse.rehearsal_text import RehearsedSteps, comparison_text, rehearsed_steps, validation_text
+from train.rehearse.rehearsal_text import RehearsedSteps, comparison_text, course_text, rehearsed_steps, validation_text
 from train.rehearse.rehearsed_run import _kept, rehearsed_job, rehearsed_run
 from train.sim.step_time import StepTime
 
@@ -123,10 +123,12 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
         "predicted for these ranks: 42.0 ms, of which 2.0 are half an interval of Horovod's negotiation: agree",
         "processors: 50 % busy, with ranks 11.0 ms a rank and step",
         "slowest rank: 3, 12 % longer than the median rank",
+        "predicted for the described machine: 63.0 ms a step, of which compute 30.0 and exposed communication 5.0",
+    ]
+    assert course_text(tmp_path).splitlines() == [
         "checkpoints: training waited 0.25 s for them",
         "start-up of rank 0: 4.3 s, longest network 3.6, pipelines 2.6, weights 1.6, servers 0.6; "
         "rank 5 was ready last, after 3.0 s, the median rank after 2.5 s",
-        "predicted for the described machine: 63.0 ms a step, of which compute 30.0 and exposed communication 5.0",
     ]
     write_summary(tmp_path, alone)
     text = comparison_text(tmp_path, cluster, DESCRIBED).splitlines()
