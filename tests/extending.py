@@ -71,5 +71,9 @@ def make_environment(folder: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     python = environment / "bin" / "python"
     (packages,) = environment.glob("lib/python*/site-packages")
-    (packages / "program.pth").write_text(f"{folder}\n{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    own = Path(sysconfig.get_path("purelib"))
+    # From Python 3.12 on, MXNet needs names of NumPy and a module of distutils that such lines put back.
+    lines = [line for path in sorted(own.glob("*.pth")) for line in path.read_text(encoding="utf-8").splitlines()]
+    repair = "".join(f"{line}\n" for line in lines if line.startswith("import "))
+    (packages / "program.pth").write_text(f"{folder}\n{own}\n{repair}", encoding="utf-8")
     return python

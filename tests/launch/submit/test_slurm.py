@@ -158,7 +158,7 @@ def test_a_cell_of_a_study_is_a_job_whose_row_the_next_sweep_finds(
     wait_until((folder / "summary.json").exists, folder / "job.log")
     assert sweep(words) == 0
     rows = (tmp_path / "runs" / "queued.csv").read_text(encoding="utf-8").splitlines()
-    assert rows[1].startswith("resnet8,allreduce,synthetic,8,2,0,measured,success,")
+    assert rows[1].startswith(",resnet8,allreduce,synthetic,8,2,0,measured,success,")
     assert len(list((tmp_path / "runs").glob("resnet8-*"))) == 2  # the run, and the ticket of its job
 
 
