@@ -26,6 +26,12 @@ for package in ("configs", "data", "launch", "logs", "train"):
 @pytest.mark.ranks
 def test_only_the_homes_of_mxnet_and_horovod_need_them() -> None:
     done = subprocess.run([sys.executable, "-c", _IMPORT_ALL], cwd=ROOT, capture_output=True, text=True, check=True)
-    homes = ("train.comm.device_group", "train.comm.kvstore", "train.comm.mxnet_sums", "train.engine.mxnet.")
+    homes = (
+        "launch.start.horovodrun",
+        "train.comm.device_group",
+        "train.comm.kvstore",
+        "train.comm.mxnet_sums",
+        "train.engine.mxnet.",
+    )
     assert [name for name in done.stdout.split() if not name.startswith(homes)] == []
     assert "train.engine.mxnet.network" in done.stdout
