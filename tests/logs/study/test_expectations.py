@@ -11,27 +11,18 @@ from hypothesis import strategies as st
 from configs.scaling_study import Expectation
 from logs.study.cells import ScalingRow
 from logs.study.expectations import compare, verdict
+from tests.logs.study.rows import scaling_row
 
 SLOW = Expectation(
     axis="communication", base="fast", other="slow", effect="loses", network="wide", than=("deep", "thin")
 )
 
 
-def _row(network: str, rate: float, **values: object) -> ScalingRow:
-    row = {
-        "framework": "",
-        "communication": "fast",
-        "data": "d",
-        "batch": 8,
-        "ranks": 2,
-        "repeat": 0,
-        "basis": "measured",
-    } | values
-    return ScalingRow(network=network, images_per_s=rate, **row)  # type: ignore[arg-type]
-
-
 def _pair(network: str, base: float, other: float, **values: object) -> list[ScalingRow]:
-    return [_row(network, base, **values), _row(network, other, communication="slow", **values)]
+    return [
+        scaling_row(base, network=network, **values),
+        scaling_row(other, network=network, communication="slow", **values),
+    ]
 
 
 def _twice(*rows: ScalingRow) -> list[ScalingRow]:
@@ -67,8 +58,11 @@ def test_a_cell_that_ran_once_beside_other_programs_settles_little(other_cores: 
 )
 def test_the_spread_of_repeats_decides(slow: tuple[float, float], outcome: str) -> None:
     def cell(network: str, rates: tuple[float, float]) -> list[ScalingRow]:
-        base = [_row(network, 100, repeat=number) for number in (0, 1)]
-        return [*base, *(_row(network, rate, repeat=n, communication="slow") for n, rate in enumerate(rates))]
+        base = [scaling_row(100, network=network, repeat=number) for number in (0, 1)]
+        return [
+            *base,
+            *(scaling_row(rate, network=network, repeat=n, communication="slow") for n, rate in enumerate(rates)),
+        ]
 
     rows = [*cell("wide", slow), *cell("deep", (80, 90)), *cell("thin", (80, 90))]
     (found,) = compare(SLOW, rows)
@@ -84,17 +78,22 @@ def test_cells_that_ran_once_have_the_spread_of_the_study() -> None:
     (found,) = compare(alone, _pair("wide", 100, 95))
     assert found.outcome == "within the noise"
     assert found.speeds["wide"].high == pytest.approx(0.95 * 1.1)
-    noisy = [_row("deep", rate, repeat=number) for number, rate in enumerate((100, 150))]
+    noisy = [scaling_row(rate, network="deep", repeat=number) for number, rate in enumerate((100, 150))]
     (found,) = compare(alone, [*_pair("wide", 100, 70), *noisy])
     assert found.outcome == "within the noise"
     assert found.speeds["wide"].high == pytest.approx(0.7 * 1.5)
-    steady = [_row("deep", rate, repeat=number) for number, rate in enumerate((100, 101))]
+    steady = [scaling_row(rate, network="deep", repeat=number) for number, rate in enumerate((100, 101))]
     assert [each.outcome for each in compare(alone, [*_pair("wide", 100, 70), *steady])] == ["holds"]
 
 
 def test_a_gain_is_judged_the_other_way_round_and_alone_against_no_gain() -> None:
     gain = Expectation(axis="batch", base=8, other=64, effect="gains", network="small", than=("large",))
-    rows = _twice(_row("small", 10), _row("small", 30, batch=64), _row("large", 10), _row("large", 12, batch=64))
+    rows = _twice(
+        scaling_row(10, network="small"),
+        scaling_row(30, network="small", batch=64),
+        scaling_row(10, network="large"),
+        scaling_row(12, network="large", batch=64),
+    )
     assert [each.outcome for each in compare(gain, rows)] == ["holds"]
     swapped = gain.model_copy(update={"network": "large", "than": ("small",)})
     assert [each.outcome for each in compare(swapped, rows)] == ["does not hold"]
@@ -120,5 +119,5 @@ def test_predictions_are_judged_apart_at_the_most_ranks_and_do_not_count() -> No
 
 
 def test_an_expectation_with_a_network_that_was_not_measured_is_not_judged() -> None:
-    rows = [*_pair("wide", 100, 10), *_pair("deep", 100, 90), _row("thin", 100)]
+    rows = [*_pair("wide", 100, 10), *_pair("deep", 100, 90), scaling_row(100, network="thin")]
     assert verdict(compare(SLOW, rows)) == "not measured"

@@ -6,30 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logs.study.cells import ScalingRow
 from logs.study.findings import findings, is_disturbed
 from logs.study.scaling_figures import cell_figures
 from logs.study.scaling_table import with_efficiency
-
-
-def _row(network: str, rate: float, **values: object) -> ScalingRow:
-    row = {
-        "framework": "",
-        "communication": "fast",
-        "data": "d",
-        "batch": 8,
-        "ranks": 2,
-        "repeat": 0,
-        "basis": "measured",
-    } | values
-    return ScalingRow(network=network, images_per_s=rate, **row)  # type: ignore[arg-type]
+from tests.logs.study.rows import scaling_row
 
 
 @given(st.lists(st.integers(1, 99), min_size=2, max_size=2, unique=True))
 def test_the_network_that_loses_most_is_named_first(percent: list[int]) -> None:
     one, other = percent
-    slow = [_row("a", one, communication="slow"), _row("b", other / 2, communication="slow")]
-    rows = [_row("a", 100), _row("b", 50), *slow]
+    slow = [
+        scaling_row(one, network="a", communication="slow"),
+        scaling_row(other / 2, network="b", communication="slow"),
+    ]
+    rows = [scaling_row(100, network="a"), scaling_row(50, network="b"), *slow]
     (sentence,) = (each for each in findings(rows) if "instead of" in each)
     speeds = [f"a runs at {one}%", f"b runs at {other}%"]
     order = ", ".join(speeds if one < other else speeds[::-1])
@@ -37,11 +27,17 @@ def test_the_network_that_loses_most_is_named_first(percent: list[int]) -> None:
 
 
 def test_batches_ranks_epochs_and_cpu_times_are_compared_where_there_are_two() -> None:
-    rows = with_efficiency([
-        _row("small", 100, ranks=1), _row("small", 300, ranks=1, batch=64), _row("large", 10, ranks=1),
-        _row("large", 12, ranks=1, batch=64), _row("large", 18, cpu_s=30.0, wall_s=20.0),
-        _row("small", 90, first_epoch_s=3.0, later_epoch_s=2.0), _row("small", 45, basis="predicted"),
-    ])  # fmt: skip
+    rows = with_efficiency(
+        [
+            scaling_row(100, network="small", ranks=1),
+            scaling_row(300, network="small", ranks=1, batch=64),
+            scaling_row(10, network="large", ranks=1),
+            scaling_row(12, network="large", ranks=1, batch=64),
+            scaling_row(18, network="large", cpu_s=30.0, wall_s=20.0),
+            scaling_row(90, network="small", first_epoch_s=3.0, later_epoch_s=2.0),
+            scaling_row(45, network="small", basis="predicted"),
+        ]
+    )
     assert findings(rows) == [
         "Batch 64 instead of 8 (fast, d, 1 rank): small 3.00 times, large 1.20 times its images/s at batch 8.",
         "On 2 ranks (fast, d, batch 8 a rank): small 45%, large 90% of the ideal images/s.",
@@ -54,7 +50,7 @@ def test_batches_ranks_epochs_and_cpu_times_are_compared_where_there_are_two() -
 
 def test_frameworks_are_compared_with_each_other_and_everything_else_within_each() -> None:
     rates = {("MXNet", 1): 100, ("MXNet", 2): 150, ("PyTorch", 1): 50, ("PyTorch", 2): 100}
-    rows = with_efficiency([_row("n", rate, framework=name, ranks=ranks) for (name, ranks), rate in rates.items()])
+    rows = with_efficiency([scaling_row(rate, framework=name, ranks=ranks) for (name, ranks), rate in rates.items()])
     assert [row.efficiency for row in rows] == [1, 0.75, 1, 1]
     assert findings(rows) == [
         "PyTorch instead of MXNet (fast, d, batch 8 a rank, 1 rank): n runs at 50% of its images/s with MXNet.",
@@ -73,7 +69,7 @@ def test_frameworks_are_compared_with_each_other_and_everything_else_within_each
 @pytest.mark.parametrize(("metric", "name"), [("top1", "top-1"), ("mean_auc", "mean ROC-AUC")])
 def test_accuracy_is_compared_by_ranks_in_runs_of_more_than_one_epoch(metric: str, name: str) -> None:
     epochs = {"first_epoch_s": 1.0, "later_epoch_s": 1.0}
-    rows = [_row("n", 1, ranks=ranks, **{metric: value}, **epochs) for ranks, value in ((1, 0.75), (2, 0.5))]
+    rows = [scaling_row(1, ranks=ranks, **{metric: value}, **epochs) for ranks, value in ((1, 0.75), (2, 0.5))]
     assert f"{name} of n by number of ranks (d, batch 8 a rank): 0.750 on 1 (fast), 0.500 on 2 (fast)." in findings(
         rows
     )
@@ -83,18 +79,23 @@ def test_other_programs_on_the_machine_are_reported() -> None:
     sentence = (
         "Other programs kept 0.50 (0.10 to 1.25) cores busy during the runs: repeat the study on an idle machine."
     )
-    assert sentence in findings([_row("n", 1, other_busy_cores=cores) for cores in (0.1, 0.5, 1.25)])
-    assert not any("Other programs" in each for each in findings([_row("n", 1, other_busy_cores=0.02)]))
+    assert sentence in findings([scaling_row(1, other_busy_cores=cores) for cores in (0.1, 0.5, 1.25)])
+    assert not any("Other programs" in each for each in findings([scaling_row(1, other_busy_cores=0.02)]))
 
 
 def test_predictions_alone_have_no_findings() -> None:
-    assert findings([_row("a", 100, basis="predicted"), _row("a", 10, basis="predicted", ranks=4)]) == []
+    assert (
+        findings(
+            [scaling_row(100, network="a", basis="predicted"), scaling_row(10, network="a", basis="predicted", ranks=4)]
+        )
+        == []
+    )
 
 
 def test_batches_are_compared_at_the_fewest_and_the_most_ranks_of_the_whole_study_only() -> None:
-    rows = [_row("n", rate, batch=batch, ranks=ranks) for ranks in (1, 2, 4) for batch, rate in ((8, 10), (64, 20))]
-    rows += [_row("n", rate, batch=batch, ranks=2, communication="slow") for batch, rate in ((8, 10), (64, 5))]
-    rows += [_row("n", 15, batch=16, ranks=1)]
+    rows = [scaling_row(rate, batch=batch, ranks=ranks) for ranks in (1, 2, 4) for batch, rate in ((8, 10), (64, 20))]
+    rows += [scaling_row(rate, batch=batch, ranks=2, communication="slow") for batch, rate in ((8, 10), (64, 5))]
+    rows += [scaling_row(15, batch=16, ranks=1)]
     told = [each for each in findings(rows) if each.startswith("Batch")]
     assert told == [
         f"Batch 64 instead of 8 (fast, d, {words}): n 2.00 times its images/s at batch 8."
@@ -103,16 +104,16 @@ def test_batches_are_compared_at_the_fewest_and_the_most_ranks_of_the_whole_stud
 
 
 def test_repeats_that_lie_further_apart_than_the_values_are_told() -> None:
-    fast = [_row("n", rate, repeat=number) for number, rate in enumerate((90, 100, 135))]
+    fast = [scaling_row(rate, repeat=number) for number, rate in enumerate((90, 100, 135))]
     for slow, words in ((80, "; runs of one cell differ up to 1.50 times"), (50, "")):
-        rows = [*fast, _row("n", slow, communication="slow")]
+        rows = [*fast, scaling_row(slow, communication="slow")]
         (sentence,) = (each for each in findings(rows) if each.startswith("slow"))
         assert sentence.endswith(f"n runs at {slow}% of its images/s with fast{words}.")
 
 
 def test_servers_and_the_noise_of_an_idle_machine() -> None:
-    rows = [_row("n", 1, server_busy_cores=cores, other_busy_cores=0.1) for cores in (0.5, None, 0.0, 1.5)]
+    rows = [scaling_row(1, server_busy_cores=cores, other_busy_cores=0.1) for cores in (0.5, None, 0.0, 1.5)]
     told = findings(rows)
     assert "Parameter servers kept 1.00 (0.50 to 1.50) of the cores busy that they share with the ranks." in told
     assert not any("Other programs" in each for each in told)
-    assert is_disturbed([_row("n", 1, other_busy_cores=0.11)])
+    assert is_disturbed([scaling_row(1, other_busy_cores=0.11)])

@@ -5,34 +5,24 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from logs.study.cells import ScalingRow
 from logs.study.scaling_page import _known_values, _lead, _lines, _spread, _table
 from tests.configs.test_scaling_study import scaling_study
-
-
-def _row(rate: float | None, **values: Any) -> ScalingRow:
-    row = {
-        "framework": "",
-        "network": "a<b",
-        "communication": "c",
-        "data": "d",
-        "batch": 8,
-        "ranks": 2,
-        "repeat": 0,
-    } | values
-    return ScalingRow(images_per_s=rate, **{"basis": "measured", **row})  # type: ignore[arg-type]
+from tests.logs.study.rows import scaling_row
 
 
 def test_the_lead_counts_what_ran_failed_and_was_not_run(tmp_path: Path) -> None:
     rows = [
-        _row(1.0), _row(2.0, repeat=1), _row(None, status="failed"), _row(9.0, basis="predicted", ranks=4),
-        _row(None, status="skipped", note="no link"), _row(None, status="skipped", note="no link", ranks=3),
-        _row(None, status="skipped", note="no GPU"),
-    ]  # fmt: skip
+        scaling_row(1.0),
+        scaling_row(2.0, repeat=1),
+        scaling_row(None, status="failed"),
+        scaling_row(9.0, basis="predicted", ranks=4),
+        scaling_row(None, status="skipped", note="no link"),
+        scaling_row(None, status="skipped", note="no link", ranks=3),
+        scaling_row(None, status="skipped", note="no GPU"),
+    ]
     words = re.sub("<[^>]*>", "", _lead(scaling_study(repeats=2), rows, tmp_path))
     assert (
         "2 runs, 2 for each cell, made by ./run.sh sweep grid; 1 failed; 2 cells were not run: no link; 1 cell was "
@@ -40,7 +30,7 @@ def test_the_lead_counts_what_ran_failed_and_was_not_run(tmp_path: Path) -> None
     )
     assert "predicted by the simulator" in words
     assert "Other programs" not in words
-    alone = _lead(scaling_study(), [_row(1.0, other_busy_cores=0.5)], tmp_path)
+    alone = _lead(scaling_study(), [scaling_row(1.0, other_busy_cores=0.5)], tmp_path)
     assert "failed" not in alone
     assert "predicted by" not in alone
     assert "Other programs used the machine" in alone
@@ -48,14 +38,16 @@ def test_the_lead_counts_what_ran_failed_and_was_not_run(tmp_path: Path) -> None
 
 def test_a_line_of_the_table_has_medians_with_the_lowest_and_the_highest() -> None:
     rows = [
-        _row(rate, repeat=number, busy_cores=1.5, server_busy_cores=0.25, peak_memory_bytes=2_500_000)
+        scaling_row(
+            rate, network="a<b", repeat=number, busy_cores=1.5, server_busy_cores=0.25, peak_memory_bytes=2_500_000
+        )
         for number, rate in enumerate((1000.0, 1300.0, 1100.0))
     ]
-    rows += [_row(2000.0, basis="predicted"), _row(None, status="failed")]
+    rows += [scaling_row(2000.0, network="a<b", basis="predicted"), scaling_row(None, status="failed")]
     columns = _known_values(rows)
     assert [head for head, _, _ in columns] == ["Images/s", "Cores of ranks", "Cores of servers", "Memory, MB"]
     measured, predicted = _lines(rows, columns)
-    assert measured[:5] == ["a&lt;b", "c", "d", "8", "2"]
+    assert measured[:5] == ["a&lt;b", "fast", "d", "8", "2"]
     assert measured[5].endswith("<small>3 runs</small>")
     assert measured[6] == "1,100.0<small>1,000.0 to 1,300.0</small>"
     assert measured[7:] == [f"{text}<small>{text} to {text}</small>" for text in ("1.25", "0.25", "2")]

@@ -11,23 +11,11 @@ from hypothesis import strategies as st
 
 from logs.show.chart import LineChart
 from logs.show.drawing import to_svg
-from logs.study.cells import ScalingRow, steady_rate
+from logs.study.cells import steady_rate
 from logs.study.findings import findings
 from logs.study.scaling_figures import cell_figures
 from logs.study.scaling_table import with_efficiency
-
-
-def _row(ranks: int, rate: float, **values: object) -> ScalingRow:
-    row = {
-        "framework": "",
-        "network": "n",
-        "communication": "c",
-        "data": "d",
-        "batch": 8,
-        "repeat": 0,
-        "basis": "measured",
-    } | values
-    return ScalingRow(ranks=ranks, images_per_s=rate, **row)  # type: ignore[arg-type]
+from tests.logs.study.rows import scaling_row
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(1, 1e6)), min_size=1), st.integers(0, 100))
@@ -46,13 +34,18 @@ def test_a_steady_rate_is_images_by_time_of_the_intervals_after_the_warm_up(
 
 
 def test_efficiency_counts_from_the_best_way_at_the_fewest_ranks() -> None:
-    rows = [_row(2, 300), _row(1, 100, communication="none"), _row(1, 80), _row(2, 100, network="other")]
+    rows = [
+        scaling_row(300, ranks=2),
+        scaling_row(100, ranks=1, communication="none"),
+        scaling_row(80, ranks=1),
+        scaling_row(100, ranks=2, network="other"),
+    ]
     assert [row.efficiency for row in with_efficiency(rows)] == [1.5, 1, 0.8, 1]
 
 
 def test_a_prediction_keeps_its_own_base_and_a_line_of_its_own() -> None:
-    told = [_row(count, 1000.0 * count, basis="predicted", efficiency=0.9) for count in (1, 2, 64)]
-    rows = with_efficiency([*told, _row(1, 100), _row(2, 150)])
+    told = [scaling_row(1000.0 * count, ranks=count, basis="predicted", efficiency=0.9) for count in (1, 2, 64)]
+    rows = with_efficiency([*told, scaling_row(100, ranks=1), scaling_row(150, ranks=2)])
     assert [row.efficiency for row in rows] == [0.9, 0.9, 0.9, 1, 0.75]
     titles = dict(cell_figures(rows))
     for section in ("Throughput", "Efficiency"):
@@ -68,33 +61,52 @@ def test_a_prediction_keeps_its_own_base_and_a_line_of_its_own() -> None:
 
 
 def test_efficiency_is_relative_to_the_median_of_the_repeats_of_the_best_way() -> None:
-    slow = [_row(1, rate, communication="slow", repeat=number) for number, rate in enumerate((10.0, 20.0, 900.0))]
-    fast = [_row(1, rate, communication="fast", repeat=number) for number, rate in enumerate((50.0, 100.0, 700.0))]
-    assert [row.efficiency for row in with_efficiency([*slow, *fast, _row(2, 150)])][3:] == [0.5, 1.0, 7.0, 0.75]
+    slow = [
+        scaling_row(rate, ranks=1, communication="slow", repeat=number)
+        for number, rate in enumerate((10.0, 20.0, 900.0))
+    ]
+    fast = [
+        scaling_row(rate, ranks=1, communication="fast", repeat=number)
+        for number, rate in enumerate((50.0, 100.0, 700.0))
+    ]
+    assert [row.efficiency for row in with_efficiency([*slow, *fast, scaling_row(150, ranks=2)])][3:] == [
+        0.5,
+        1.0,
+        7.0,
+        0.75,
+    ]
 
 
 def test_a_split_batch_is_compared_with_the_fastest_way_on_the_fewest_ranks_and_has_no_efficiency() -> None:
-    rows = with_efficiency([_row(1, 100, batch=16), _row(1, 80, batch=16, communication="slow"), _row(2, 150)])
+    rows = with_efficiency(
+        [
+            scaling_row(100, ranks=1, batch=16),
+            scaling_row(80, ranks=1, batch=16, communication="slow"),
+            scaling_row(150, ranks=2),
+        ]
+    )
     assert [row.efficiency for row in rows] == [1, 0.8, None]
-    told = [_row(4, 40.0, batch=4, basis="predicted"), _row(1, 10.0, batch=16, basis="predicted")]
+    told = [
+        scaling_row(40.0, ranks=4, batch=4, basis="predicted"),
+        scaling_row(10.0, ranks=1, batch=16, basis="predicted"),
+    ]
     (figure,) = dict(cell_figures([*rows, *told], [16, 32]))["Strong scaling"]
     assert isinstance(figure.chart, LineChart)
     lines = {series.name: list(series.points) for series in figure.chart.series}
     assert lines == {
-        "c": [(1, 1), (2, 1.5)],
+        "fast": [(1, 1), (2, 1.5)],
         "slow": [(1, 0.8)],
-        "c, predicted": [(1, 1), (4, 4)],
+        "fast, predicted": [(1, 1), (4, 4)],
         "ideal": [(1, 1), (4, 4)],
     }
-    sentence = (
-        "Strong scaling: batch 16 split over 2 ranks (n, d): 1.50 times (c) the images/s on 1 rank; ideal is 2 times."
-    )
+    split = "Strong scaling: batch 16 split over 2 ranks (n, d)"
+    sentence = f"{split}: 1.50 times (fast) the images/s on 1 rank; ideal is 2 times."
     assert [each for each in findings(rows, [16, 32]) if "Strong" in each] == [sentence]
     assert not dict(cell_figures(rows))["Strong scaling"]
 
 
 def test_from_sixteen_times_the_ranks_on_axes_double_and_evenly_spaced_doublings_lie_on_a_line() -> None:
-    rows = [_row(count, 100.0 * count, basis="predicted", efficiency=1.0) for count in (1, 4, 16)]
+    rows = [scaling_row(100.0 * count, ranks=count, basis="predicted", efficiency=1.0) for count in (1, 4, 16)]
     (figure,) = dict(cell_figures(rows))["Throughput"]
     drawing = to_svg(figure.chart)
     spots = re.findall(r'cx="([0-9.]+)" cy="([0-9.]+)"', drawing)
