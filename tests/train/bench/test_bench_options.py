@@ -1,0 +1,36 @@
+"""Every option of every bench, word for word: type, default, choices and help."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, _StoreConstAction
+from pathlib import Path
+
+import pytest
+
+from train.bench.bench_options import BENCHES
+
+OPTIONS = Path(__file__).parent / "options.txt"
+"""A paragraph for each bench."""
+
+
+def _described(name: str) -> str:
+    bench, parser = BENCHES[name], ArgumentParser(add_help=False)
+    bench.add_options(parser)
+    lines = [f"{name}: {bench.question} | {bench.module} | {bench.needs} | {bench.only_here}"]
+    for action in parser._actions:
+        kind = getattr(action.type, "__name__", action.type)
+        value = f"{action.const!r}" if isinstance(action, _StoreConstAction) else f"{action.default!r}"
+        words = [*action.option_strings, action.metavar, action.nargs, kind, f"{action.dest}={value}", action.choices]
+        lines.append(f"    {' '.join(str(word) for word in words if word is not None)}: {action.help}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_an_option_changes_on_purpose_only(name: str) -> None:
+    """``python -m tests.train.bench.test_bench_options`` writes the file anew, for review."""
+    described = {each.partition(":")[0]: each for each in OPTIONS.read_text(encoding="utf-8").rstrip().split("\n\n")}
+    assert _described(name).splitlines() == described[name].splitlines()
+
+
+if __name__ == "__main__":
+    OPTIONS.write_text("\n\n".join(map(_described, BENCHES)) + "\n", encoding="utf-8")
