@@ -211,7 +211,7 @@ def resolve_path(path: str) -> Path:
     ``~`` is the user's home folder, and a relative path starts at the program's folder.
     """
     expanded = Path(path).expanduser()
-    return expanded if expanded.is_absolute() else ROOT / expanded
+    return ROOT / expanded
 
 
 def with_resolved_paths(cluster: Cluster) -> Cluster:

@@ -20,7 +20,7 @@ from PIL import Image
 
 from configs.errors import UserError
 from configs.load import ROOT
-from data.__main__ import main
+from data.__main__ import _parser, main
 from data.manifest import load_manifest
 from data.prepare import _class_counts, _explain, prepare
 from data.sources.catalogue import open_source
@@ -290,3 +290,18 @@ def test_only_the_partial_folders_of_the_same_data_set_are_removed(tmp_path: Pat
         (tmp_path / name).mkdir()
     prepare(open_source("generated", Settings(train=2, eval=1)), tmp_path / "out")
     assert left_in(tmp_path) == [".other.partial-0123", "out", "out2"]
+
+
+@pytest.mark.parametrize(
+    ("option", "low", "high"),
+    [("workers", 1, 1024), ("seed", 0, 2147483647), ("size", 8, 1024), ("quality", 50, 100), ("train", 1, 10_000_000),
+     ("eval", 1, 10_000_000), ("classes", 2, 1_000_000)],
+)  # fmt: skip
+def test_every_number_has_its_bounds(option: str, low: int, high: int) -> None:
+    for number in (low, high):
+        assert vars(_parser().parse_args([f"--{option}", str(number)]))[option] == number
+    for wrong in (low - 1, high + 1, "1e2", ""):
+        with pytest.raises(UserError) as refused:
+            _parser().parse_args([f"--{option}={wrong}"])
+        words = f"argument --{option}: got {str(wrong)!r}, allowed: whole numbers {low} to {high}; see"
+        assert str(refused.value).startswith(words)

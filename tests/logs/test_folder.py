@@ -121,3 +121,18 @@ def test_what_a_summary_was_not_told_is_unknown() -> None:
     told = {"recipe": "digits", "status": "aborted", "is_rehearsal": False}
     found = asdict(Summary("digits", "aborted"))
     assert {key: value for key, value in found.items() if value is not None} == told
+
+
+def test_an_aborted_run_has_the_numbers_of_its_configuration(tmp_path: Path) -> None:
+    waits = "{forward_s: 1, gradients_s: [1], update_s: 1, evaluation_s: 1, top1: [0.5]}"
+    three = ["cluster.ranks_per_node=3"]
+    rehearsed = load_cluster("laptop", [*three, "cluster.engine.name=timed", f"cluster.rehearsal={{waits: {waits}}}"])
+    recipe = load_recipe("digits", ["run.seed=17", "run.target_top1=0.625", "batch.global_size=48"])
+    for cluster, is_rehearsal in ((rehearsed, True), (load_cluster("laptop", three), False)):
+        (tmp_path / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
+        close_aborted(tmp_path, "killed", failed_rank=2, failed_step=41)
+        assert read_summary(tmp_path) == Summary(
+            "digits", "aborted", target=0.625, world_size=3, global_batch_size=48, seed=17, failure="killed",
+            failed_rank=2, failed_step=41, is_rehearsal=is_rehearsal,
+        )  # fmt: skip
+        (tmp_path / "summary.json").unlink()

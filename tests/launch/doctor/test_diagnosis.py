@@ -243,3 +243,13 @@ def test_only_a_data_set_that_the_first_run_packs_may_be_missing(packs: bool, ex
         rank["data"] |= {"problem": "no such data set", "exists": exists}
     results = judge(ProbeReport(CLUSTER, ranks, PLAN, is_packed_on_demand=packs))
     assert {result.level for result in results if result.topic == "data"} == {level}
+
+
+@pytest.mark.parametrize(("nodes", "words"), [(1, "2 on 1 host"), (2, "4 on 2 hosts")])
+def test_ranks_are_counted_by_host(nodes: int, words: str) -> None:
+    sets = ["cluster.ranks_per_node=2", "cluster.node.rank_cores=[]", f"cluster.num_nodes={nodes}"]
+    report = ProbeReport(load_cluster("dgx-a100", sets), _sound()[: 2 * nodes], PLAN, is_packed_on_demand=False)
+    lines = {str(result).split(":")[0].split()[-1]: result for result in judge(report)}
+    assert (lines["ranks"].level, str(lines["ranks"])) == ("OK", f"OK    ranks: {words}")
+    alone = "python 3.11.7, mxnet-cu112 1.9.1, driver 535.104 (one host, nothing to compare with)"
+    assert str(lines["versions"]) == f"OK    versions: {alone if nodes == 1 else 'the same on all 2 hosts'}"

@@ -11,6 +11,7 @@ import pytest
 from configs.load import load_both, load_cluster
 from launch.doctor import examination
 from launch.doctor.__main__ import main
+from launch.doctor.check_result import CheckResult
 from launch.setup.layout import Kind
 from launch.start.local import Outcome
 
@@ -84,3 +85,11 @@ def test_the_ranks_of_a_part_get_the_micro_batches_of_the_plan() -> None:
     plan = {"accumulation_steps": 3, "per_rank_batch_size": 5}
     batch = examination._for_ranks(recipe, plan, 2).batch
     assert (batch.global_size, batch.accumulation_steps, batch.bn_span) == (30, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("levels", "has_failed"), [([], False), (["OK", "WARN"], False), (["FAIL"], True), (["OK", "FAIL", "OK"], True)]
+)
+def test_one_check_that_failed_is_enough(levels: list[str], has_failed: bool) -> None:
+    results = [CheckResult(level, "topic", "words") for level in levels]  # type: ignore[arg-type]
+    assert examination.Examination("laptop", results, [], None).has_failed is has_failed

@@ -238,4 +238,8 @@ def test_set_up_tells_what_the_driver_and_a_split_gpu_cannot_do(driver: str, is_
         f"2 x GPU (compute capability 8.0), driver {driver}; set-up makes the gpu environment{slow if is_slow else ''}"
         "; MIG is on, so that a rank sees one part of one GPU: switch MIG off, or start one rank"
     )
+    one = describe_gpus(GpuSearch(gpus[:1]), "cpu")
+    assert one == f"1 x GPU (compute capability 8.0), driver {driver}; set-up makes the cpu environment" + (
+        slow if is_slow else ""
+    )
     assert describe_gpus(GpuSearch([]), "cpu") == ""

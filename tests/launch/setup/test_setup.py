@@ -31,7 +31,18 @@ from launch.setup.checks import GB
 from launch.setup.child import StageError, Stopwatch, run_logged
 from launch.setup.gpu import Gpu
 from launch.setup.horovod import build_environment
-from launch.setup.layout import LOCKS, NEWEST_PYTHON, PROJECT, ROOT, Engine, Environment, Kind, lock_file, locked
+from launch.setup.layout import (
+    LOCKS,
+    NEWEST_PYTHON,
+    PROJECT,
+    ROOT,
+    Engine,
+    Environment,
+    Kind,
+    Variant,
+    lock_file,
+    locked,
+)
 from launch.setup.pins import closure, named_by, read_pins, write_constraints, write_requirements
 from launch.setup.stages import make_stages
 from launch.setup.state import State, digest
@@ -135,6 +146,25 @@ def test_horovod_is_built_again_for_mpi_and_not_for_test_tools() -> None:
 
     assert horovod(has_mpi=False, extras=()) == horovod(has_mpi=False, extras=("test",))
     assert horovod(has_mpi=False, extras=()) != horovod(has_mpi=True, extras=())
+
+
+@pytest.mark.parametrize(("variant", "package"), [("cpu", "mxnet"), ("gpu", "mxnet-cu112")])
+def test_horovod_is_built_again_for_another_version_of_what_it_is_built_from(
+    monkeypatch: pytest.MonkeyPatch, variant: Variant, package: str
+) -> None:
+    pins = stages.locked
+
+    def built(*changed: str) -> str:
+        def of(engine: Engine, *names: str) -> list[str]:
+            return [f"{name} changed" if name in changed else pin for name in names for pin in pins(engine, name)]
+
+        monkeypatch.setattr(stages, "locked", of)
+        return stages._horovod_stage(variant, has_mpi=False).digest
+
+    before = built()
+    for name in (package, "numpy", "cmake", "setuptools", "nvidia-nccl-cu11"):
+        assert built(name) != before, name
+    assert built("pandas", "dali") == before
 
 
 def test_the_lock_pins_what_the_program_needs_and_names_no_place() -> None:
@@ -568,6 +598,16 @@ def test_a_command_that_is_ended_may_tidy_up_first(tmp_path: Path) -> None:
         child._end_group(process)
         assert (tmp_path / "tidy").exists()
         child._end_group(process)
+
+
+def test_a_command_that_ignores_its_end_is_killed_after_the_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "_TERM_GRACE_S", 0.05)
+    command = ["sh", "-c", "trap '' TERM; echo; exec sleep 60"]
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        child._end_group(process)
+        assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("has_mpi", [True, False])

@@ -197,3 +197,14 @@ def test_a_host_that_failed_twice_is_left_out_if_there_are_others(
     write(run, 9, SavedState({}, {}), keep=1)
     (run / "failure_1.json").write_text(json.dumps({**row, "host": "node1"}), encoding="utf-8")
     assert end(run, 1, was_signalled=False, hosts=hosts) == RESTART
+
+
+def test_a_job_that_lost_its_folder_leaves_it_to_the_other_one(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with subprocess.Popen(["sleep", "60"]) as script:
+        assert begin(run, script=script.pid)
+        (run / "claims" / "2.json").write_text("{}", encoding="utf-8")
+        before = _names(run)
+        assert end(run, 0, was_signalled=False, script=script.pid) == 1
+        assert capsys.readouterr().err.endswith(": the folder has another owner now, and is left to it\n")
+        assert _names(run) == before
+        script.kill()

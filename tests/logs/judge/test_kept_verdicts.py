@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from logs.__main__ import main
 from logs.judge import compliance
-from logs.judge.compliance import Verdict, digest_of, read_verdicts
+from logs.judge.compliance import Verdict, digest_of, keep_verdicts, read_verdicts
 from logs.show.reported_run import gather_run
 from logs.show.wording import lead, notes_of, state_of
 from tests.logs import samples
@@ -124,3 +126,23 @@ def test_check_by_another_division_changes_no_kept_verdict(tmp_path: Path) -> No
     before = (folder / "verdict.json").read_bytes()
     main(["check", str(folder), "--division", "closed", "--ruleset", "4.0.0"])
     assert (folder / "verdict.json").read_bytes() == before
+
+
+def test_only_verdicts_on_the_runs_own_logs_by_their_own_rulesets_are_kept(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run", best=0.98)
+    logs = {"4.0.0": folder / LOG, "0.6.0": folder / "result_0.mll.txt"}
+    right = {
+        ruleset: Verdict(ruleset, passed=True, messages=(), log_sha256=digest_of(log)) for ruleset, log in logs.items()
+    }
+    copy = tmp_path / "elsewhere" / LOG
+    wrong = [(copy, replace(right["4.0.0"], passed=False)), (logs["4.0.0"], replace(right["0.6.0"], passed=False)),
+             (logs["4.0.0"], replace(right["4.0.0"], ruleset="3.0.0"))]  # fmt: skip
+    own = [(logs[ruleset], verdict) for ruleset, verdict in right.items()]
+    for order in ([*own, *wrong], [*wrong, *own]):
+        keep_verdicts(folder, order)
+        assert {verdict.ruleset: verdict for verdict in read_verdicts(folder)} == right
+    keep_verdicts(folder, [*wrong, *own[:1]])
+    content = json.loads((folder / "verdict.json").read_text(encoding="utf-8"))
+    assert {ruleset: (each["passed"], each["messages"]) for ruleset, each in content.items()} == {
+        "4.0.0": (True, []), "0.6.0": (False, ["no result_0.mll.txt was written"]),
+    }  # fmt: skip

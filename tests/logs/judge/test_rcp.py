@@ -117,3 +117,10 @@ def test_each_outcome_begins_at_its_bound(epochs: float, outcome: str, normalisa
 @pytest.mark.parametrize(("epochs", "mean"), [((30, 40), 35), ((30, 40, 80), 40), ((30, 40, 50, 80), 45)])
 def test_the_lowest_and_the_highest_are_left_out_from_three_runs_on(epochs: tuple[int, ...], mean: float) -> None:
     assert compare_with_reference([run(each) for each in epochs]).epochs == mean
+
+
+def test_the_official_tool_says_nothing_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rcp.json"
+    custom_rcps([run(86 + seed % 2, batch=86016, seed=seed) for seed in range(10)], path)
+    assert compare_with_reference([run(86, batch=86016)], custom=path).reference is not None
+    assert capfd.readouterr() == ("", "")

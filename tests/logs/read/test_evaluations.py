@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from logs.read import evaluations
 from logs.read.evaluations import Evaluations
 from logs.read.lines import Event
 from logs.read.record import Evaluation
@@ -69,3 +70,9 @@ def test_an_evaluation_without_an_epoch_ends_with_the_stop_that_follows() -> Non
     assert found.since(0.0, 0) == (Evaluation(4, 12.0, 0.5, None),)
     with_begin = _collect(("start", 10, None, 4), ("accuracy", 12, 0.5, 4), ("stop", 13, None, None))
     assert with_begin.since(0.0, 0) == (Evaluation(4, 12.0, 0.5, 3.0),)
+
+
+def test_of_a_log_with_endless_evaluations_the_first_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluations, "CAP", 3)
+    found = _collect(*(("accuracy", 10 + epoch, epoch / 10, epoch) for epoch in range(5)))
+    assert [each.epoch for each in found.since(None, 0)] == [0, 1, 2]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from logs.show.bars import rank_times
 from logs.show.chart import Band, BarChart, Chart, LineChart, Series, in_short
 from logs.show.figures import figures, utilisation
 from logs.show.reported_run import ReportedRun, gather_run
@@ -165,3 +166,13 @@ def test_samples_without_numbers_are_refused(damage: dict[str, object], tmp_path
     (tmp_path / SAMPLES_FILE).write_text(json.dumps(row | damage) + "\n", encoding="utf-8")
     with pytest.raises(ValueError, match="no number"):
         read_samples(tmp_path)
+
+
+@pytest.mark.parametrize(("ranks", "bars", "more"), [(16, 16, ""), (17, 16, "; the 8 slowest and fastest of 17")])
+def test_up_to_sixteen_ranks_are_all_drawn(tmp_path: Path, ranks: int, bars: int, more: str) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    samples.write_ranks(folder, [1.0] * (ranks - 1) + [1.25])
+    found = rank_times(gather_run(folder), "in short: ")
+    caption = f"Time of a step by rank: in short: rank {ranks - 1} computes longest, 25.0% above the median{more}"
+    assert found.caption == caption
+    assert len(_bars(found.chart)) == bars

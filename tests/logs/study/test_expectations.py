@@ -121,3 +121,29 @@ def test_predictions_are_judged_apart_at_the_most_ranks_and_do_not_count() -> No
 def test_an_expectation_with_a_network_that_was_not_measured_is_not_judged() -> None:
     rows = [*_pair("wide", 100, 10), *_pair("deep", 100, 90), scaling_row(100, network="thin")]
     assert verdict(compare(SLOW, rows)) == "not measured"
+
+
+@pytest.mark.parametrize(
+    ("slow", "others", "repeats"),
+    [
+        ((60.0, 90.0), (90.0, 90.0), 26),  # 0.75 is 14.1 % below 0.97 x 0.9; 2 (0.5 / 0.141)^2 = 25.2
+        ((90.0, 100.0), (100.0, 100.0), 59),  # 0.95 is 2.06 % below 0.97; 2 (0.111 / 0.0206)^2 = 58.1
+        (
+            (60.0, 90.0),
+            (60.0, 120.0),
+            None,
+        ),  # 14.1 % as above, and the others are two-fold apart: 2 (1 / 0.141)^2 = 101
+        ((84.6, 90.0), (90.0, 90.0), None),  # 0.873 is the limit, and no number of runs tells the two apart
+    ],
+)
+def test_the_repeats_that_would_tell_are_those_of_the_root_law(
+    slow: tuple[float, float], others: tuple[float, float], repeats: int | None
+) -> None:
+    rows = [
+        scaling_row(rate, network=network, repeat=number, communication=link)
+        for network, own in (("wide", slow), ("deep", others), ("thin", others))
+        for link, rates in (("fast", (100.0, 100.0)), ("slow", own))
+        for number, rate in enumerate(rates)
+    ]
+    (found,) = compare(SLOW, rows)
+    assert (found.outcome, found.repeats) == ("within the noise", repeats)

@@ -1,0 +1,106 @@
+"""Sweeps and the search for the best run: what is read, what is tried, and what is allowed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from configs.errors import ConfigError
+from configs.load import load_cluster, load_recipe
+from train.sim.constants import load_calibration
+from train.sim.forecast import make_scenario
+from train.sim.grid import Limits, _node_counts, check_algorithm, optimize, parse_sweep, savings_by_cause
+
+CALIBRATION = load_calibration()
+SCENARIO = make_scenario(load_recipe("imagenet-b256"), load_cluster("dgx-a100"), CALIBRATION)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("ranks=1..1", "1"),
+        ("ranks=3..23", "3 6 12"),
+        ("ranks=3..24", "3 6 12 24"),
+        ("batch=1..10/2", "1 10"),
+        ("batch=1..10/4", "1 4 7 10"),
+        ("nics=1..3/5", "1 2 3"),  # 1.5 and 2.5 are rounded to the even 2, which counts once
+        ("bucket_bytes=64, 128", "64 128"),
+        ("uplink_share=1,0.5", "1 0.5"),
+        ("algorithm=ring,ps:2", "ring ps:2"),
+    ],
+)
+def test_a_sweep_is_read(text: str, values: str) -> None:
+    assert parse_sweep(text) == (text.partition("=")[0], tuple(values.split()))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ranks", "KEY=VALUES with KEY of"),
+        ("ranks=", "KEY=VALUES with KEY of"),
+        ("uplink_share=1..2", "uplink_share=VALUE,VALUE,...; only whole numbers have LOW..HIGH"),
+        ("ranks=0..2", "LOW..HIGH with 1 <= LOW <= HIGH, and /COUNT of 2 or more"),
+        ("ranks=3..2", "LOW..HIGH with 1 <= LOW <= HIGH, and /COUNT of 2 or more"),
+        ("ranks=1..9/1", "LOW..HIGH with 1 <= LOW <= HIGH, and /COUNT of 2 or more"),
+        ("ranks=1.5", "ranks in whole numbers above 0, up to"),
+        ("ranks=0", "ranks in whole numbers above 0, up to"),
+        ("uplink_share=0", "uplink_share in numbers above 0, up to 1"),
+        ("uplink_share=1.01", "uplink_share in numbers above 0, up to 1"),
+        ("algorithm=ps:0", "one of ring, "),
+        ("algorithm=ps:x", "one of ring, "),
+    ],
+)
+def test_a_sweep_that_cannot_be_read_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_sweep(text)
+    assert f"allowed: {words}" in str(refused.value)
+
+
+def test_an_algorithm_is_one_of_the_simulators() -> None:
+    for name in ("ring", "auto", "ps:1", "ps:12"):
+        check_algorithm("key", name)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "counts"), [(1, [1]), (2, [1, 2]), (5, [1, 2, 3, 4, 5]), (13, [1, 2, 3, 4, 6, 8, 12, 13])]
+)
+def test_nodes_are_tried_by_powers_of_two_and_halves_between(nodes: int, counts: list[int]) -> None:
+    assert _node_counts(nodes) == counts
+
+
+def test_deadline_and_budget_are_met_to_the_second() -> None:
+    run: Any = SimpleNamespace(run=SimpleNamespace(total_s=100.0), accelerator_hours=5.0)
+    for limits, is_allowed in (
+        (Limits(8), True), (Limits(8, deadline_s=100.0), True), (Limits(8, deadline_s=99.9), False),
+        (Limits(8, budget_hours=5.0), True), (Limits(8, budget_hours=4.9), False),
+        (Limits(8, deadline_s=100.0, budget_hours=4.9), False), (Limits(8, deadline_s=99.0, budget_hours=9.0), False),
+    ):  # fmt: skip
+        assert limits.allow(run) is is_allowed, limits
+
+
+def test_what_is_tried_keeps_to_the_ranks_the_memory_and_the_batches() -> None:
+    found = optimize(SCENARIO, CALIBRATION, Limits(max_ranks=20, max_global_batch=2000))
+    assert {one.scenario.machine.ranks for one in found} == {8, 16}
+    totals = [one.scenario.global_batch for one in found]
+    assert 1000 < max(totals) <= 2000
+    assert min(totals) == 256
+    times = [one.run.total_s for one in found]
+    assert times == sorted(times)
+    middle = times[len(times) // 2]
+    cheap = optimize(SCENARIO, CALIBRATION, Limits(max_ranks=20, max_global_batch=2000, deadline_s=middle))
+    assert len(cheap) == len(times) // 2 + 1
+    hours = [one.accelerator_hours for one in cheap]
+    assert hours == sorted(hours)
+    small = optimize(SCENARIO, CALIBRATION, Limits(max_ranks=20, memory_bytes=16e9))
+    assert max(one.scenario.batch for one in small) == 192  # (16 - 1.5) GB hold 207 images of 70 MB
+
+
+def test_a_cause_that_is_not_there_costs_nothing_and_the_causes_come_by_size() -> None:
+    saved = savings_by_cause(SCENARIO, CALIBRATION)
+    assert list(saved.values()) == sorted(saved.values(), reverse=True)
+    assert saved["shared uplinks between racks"] == 0
+    alone = replace(SCENARIO, machine=replace(SCENARIO.machine, ranks=1))
+    assert all(abs(each) < 1e-9 for each in savings_by_cause(alone, CALIBRATION).values())
