@@ -152,11 +152,9 @@ def test_horovod_is_built_again_for_mpi_and_not_for_test_tools() -> None:
 def test_horovod_is_built_again_for_another_version_of_what_it_is_built_from(
     monkeypatch: pytest.MonkeyPatch, variant: Variant, package: str
 ) -> None:
-    pins = stages.locked
-
     def built(*changed: str) -> str:
         def of(engine: Engine, *names: str) -> list[str]:
-            return [f"{name} changed" if name in changed else pin for name in names for pin in pins(engine, name)]
+            return [f"{name} changed" if name in changed else pin for name in names for pin in locked(engine, name)]
 
         monkeypatch.setattr(stages, "locked", of)
         return stages._horovod_stage(variant, has_mpi=False).digest

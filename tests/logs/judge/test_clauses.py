@@ -65,6 +65,6 @@ def test_of_a_rule_the_clauses_that_are_known_to_be_broken_are_told(
 
 def test_of_several_lines_the_clauses_that_all_break_are_told() -> None:
     rule = "v['value'] > 1 and v['value'] < 9 and v['n'] == 0"
-    lines = [{"value": 1, "n": 1}, {"value": 0, "n": 2}, {"value": math.inf, "n": 3}]
+    lines: list[dict[str, float]] = [{"value": 1, "n": 1}, {"value": 0, "n": 2}, {"value": math.inf, "n": 3}]
     assert broken_clauses(rule.replace("v['n']", "v['metadata']['n']"), *lines, state={}) == ["v['metadata']['n'] == 0"]
     assert broken_clauses("v['value'] > 1 and s['x']", state={}) == ["v['value'] > 1", "s['x']"]
