@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
+from configs.load import ROOT
 from launch.setup.gpu import NEEDS, find_gpus
 
 pytest_plugins = ["tests.absent_engine", "tests.limits", "tests.runs", "tests.sharing"]
@@ -23,6 +24,7 @@ pytest_plugins = ["tests.absent_engine", "tests.limits", "tests.runs", "tests.sh
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+DESCRIPTION = ROOT / "runs" / "this-machine.yaml"
 _NOT_QUICK = ("gpu", "ranks", "scheduler", "slow")
 
 
@@ -31,6 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     In the quick loop, properties are tried on fewer examples, and without the constants of this program's source, which
     Hypothesis collects for half a second in each process (two seconds in a new clone).
+
+    A sweep that predicts measures this machine first, which seems slow beside the other tests: what is measured here is
+    not left to the user's next forecast.
     """
     settings.register_profile("quick", max_examples=25)
     if config.option.markexpr == "quick":
@@ -39,6 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if not hasattr(config, "workerinput") and not DESCRIPTION.exists():
+        config.add_cleanup(lambda: DESCRIPTION.unlink(missing_ok=True))
 
 
 @pytest.hookimpl(wrapper=True)
