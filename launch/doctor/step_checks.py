@@ -13,6 +13,9 @@ __all__ = ["check_step"]
 _SLOW = 1.2
 """A rank is slow if its compute takes so many times the ranks' median; noise on two shared cores reaches 1.1."""
 
+_LISTED = 8
+"""Most buckets whose times are listed one by one."""
+
 _OVER_PLAN = 1.1
 _PROCESS_BYTES = 300_000_000
 """What the interpreter and the libraries of a CPU rank take on top of the plan, which leaves them out: a rank of the
@@ -63,7 +66,7 @@ def check_step(report: ProbeReport) -> list[CheckResult]:
             CheckResult("FAIL", "step", words, "see the output above; a rank that waits for others is not the cause")
         ]
     results = [_times(rows), _balance(rows), _memory(report, rows)]
-    return [*results, *([_forecast(report.forecast, rows)] if report.forecast is not None else [])]
+    return [*results, *([_forecast(report, report.forecast, rows)] if report.forecast is not None else [])]
 
 
 def _failure(report: ProbeReport, failed: Sequence[Facts]) -> CheckResult:
@@ -92,7 +95,7 @@ def _times(rows: Sequence[Facts]) -> CheckResult:
         "forward": _ms(seconds["forward"]),
         "backward": _ms(max(0.0, seconds["forward and backward"] - seconds["forward"])),
         "update": _ms(seconds["update"]),
-        "each bucket alone": ", ".join(_ms(each) for each in facts["buckets_s"]),
+        "each bucket alone": _buckets(facts["buckets_s"]),
         "evaluation batch": _ms(seconds["evaluation"]),
         "first batch": _ms(seconds["first batch"]) if "first batch" in seconds else "random, as no data set is there",
         "warm-up": _ms(seconds["warm-up"]),
@@ -100,6 +103,13 @@ def _times(rows: Sequence[Facts]) -> CheckResult:
     rate = f"{facts['images'] / seconds['step']:,.1f} images/s on {len(rows)} ranks"
     words = "; ".join([f"{_ms(seconds['step'])}, {rate}", *(f"{name} {value}" for name, value in parts.items())])
     return CheckResult("OK", "step", words)
+
+
+def _buckets(times_s: Sequence[float]) -> str:
+    """Return the times of the buckets, in words; of many only the ends."""
+    if len(times_s) <= _LISTED:
+        return ", ".join(map(_ms, times_s))
+    return f"{_ms(min(times_s))} to {_ms(max(times_s))}, all {len(times_s)} together {_ms(sum(times_s))}"
 
 
 def _balance(rows: Sequence[Facts]) -> CheckResult:
@@ -127,7 +137,7 @@ def _memory(report: ProbeReport, rows: Sequence[Facts]) -> CheckResult:
     return CheckResult("OK", "step memory", words)
 
 
-def _forecast(forecast: Facts, rows: Sequence[Facts]) -> CheckResult:
+def _forecast(report: ProbeReport, forecast: Facts, rows: Sequence[Facts]) -> CheckResult:
     """Compare the rate with the simulator's."""
     if "problem" in forecast:
         return CheckResult("WARN", "forecast", f"not compared: {forecast['problem']}", "")
@@ -136,6 +146,8 @@ def _forecast(forecast: Facts, rows: Sequence[Facts]) -> CheckResult:
     low, high = forecast["low"], forecast["high"]
     level: Level = "OK" if rate >= low else "WARN"
     words = f"{rate:,.1f} images/s, the simulator expects {forecast['images_per_s']:,.1f} ({low:,.1f} to {high:,.1f})"
+    if rate > high and report.cluster.device == "cpu":
+        words += "; what it knows of this machine is too slow: ./run.sh simulate --calibrate-here measures it anew"
     remedy = "compare the parts above with ./run.sh simulate RECIPE --cluster C --json" if level == "WARN" else ""
     return CheckResult(level, "forecast", words, remedy)
 

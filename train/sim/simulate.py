@@ -25,7 +25,7 @@ from train.sim.fit.measured_steps import STEPS, keep_steps
 from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import read_points
 from train.sim.fit.regression import uncertainty
-from train.sim.fit.this_machine import measure_machine
+from train.sim.fit.this_machine import load_description, measure_machine
 from train.sim.fit.worth import worth_of_constants
 from train.sim.forecast import Scenario, forecast, has_reference, with_recorded_software
 from train.sim.grid import Limits, optimize, parse_sweep, savings_by_cause, sweep
@@ -244,4 +244,5 @@ def _calibrate_here(out: Path) -> str:
         out.write_text(text + yaml.safe_dump(found, sort_keys=False), encoding="utf-8")
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from None
+    load_description(out)  # warns if other work had the cores
     return f"wrote {out}: " + ", ".join(f"{name} {value:.3g}" for name, value in found.items())

@@ -44,6 +44,24 @@ def test_a_sound_step_is_told_by_its_parts() -> None:
     assert results["forecast"].words == "3,360.0 images/s, the simulator expects 3,000.0 (2,400.0 to 3,600.0)"
 
 
+@pytest.mark.parametrize(("many", "words"), [(8, ", ".join(8 * ["2 ms"])), (9, "2 ms to 2 ms, all 9 together 18 ms")])
+def test_of_many_buckets_the_ends_and_the_sum_are_told(many: int, words: str) -> None:
+    rows = _rows()
+    for row in rows:
+        row["step"]["buckets_s"] = many * [0.002]
+    assert f"; each bucket alone {words}; evaluation" in _check(rows)["step"].words
+
+
+@pytest.mark.parametrize(("high", "is_too_slow"), [(3360.0, False), (3359.0, True)])
+def test_a_cpu_faster_than_its_forecast_is_to_be_measured_anew(high: float, is_too_slow: bool) -> None:
+    forecast = {**FORECAST, "high": high}
+    for device in ("cpu", "gpu"):
+        cluster = CLUSTER.model_copy(update={"device": device})
+        found = check_step(ProbeReport(cluster, _rows(), PLAN, is_packed_on_demand=False, forecast=forecast))
+        assert found[-1].level == "OK"
+        assert ("simulate --calibrate-here" in found[-1].words) == (is_too_slow and device == "cpu")
+
+
 def test_the_slowest_rank_is_named() -> None:
     rows = _rows()
     rows[2]["step"]["seconds"] = {**SECONDS, "forward and backward": 0.05}

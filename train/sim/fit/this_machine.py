@@ -94,7 +94,7 @@ def _median_s(action: Callable[[], Any]) -> float:
 def measure_machine() -> dict[str, float]:
     """Return the rates of the slower of two concurrent processes, the rate of the loopback, and the cores.
 
-    Writes a warning if other work had the cores.
+    ``core_share`` is the share of a core that the slower process had.
 
     Raises:
         UserError: A measuring process failed.
@@ -102,11 +102,6 @@ def measure_machine() -> dict[str, float]:
     found = _measure_processes()
     worst = {key: (max if key.endswith("_s") and not key.endswith("per_s") else min) for key in found[0]}
     slowest = {key: choose(each[key] for each in found) for key, choose in worst.items()}
-    if (share := slowest.pop("core_share")) < _QUIET:
-        sys.stderr.write(
-            f"warning: other work had {1 - share:.0%} of the cores meanwhile, so this machine seems slower than it is; "
-            "run --calibrate-here again when it is idle\n"
-        )
     return {**slowest, "link_bytes_per_s": _loopback(), "cores": float(os.cpu_count() or 1)}
 
 
@@ -166,7 +161,7 @@ def _loopback() -> float:
 
 
 def load_description(path: Path) -> dict[str, float]:
-    """Read a file that ``./run.sh simulate --calibrate-here`` wrote.
+    """Read a file that ``./run.sh simulate --calibrate-here`` wrote; warn if other work had the cores meanwhile.
 
     Raises:
         UserError: There is no such file, or a rate is missing or not above 0.
@@ -180,6 +175,11 @@ def load_description(path: Path) -> dict[str, float]:
     if not isinstance(tree, dict) or not tree.keys() >= set(_RATES) or not all(float(tree[key]) > 0 for key in _RATES):
         raise UserError(
             f"{path}: {', '.join(_RATES)} must all be there and above 0; run ./run.sh simulate --calibrate-here again"
+        )
+    if (share := float(tree.get("core_share", 1))) < _QUIET:
+        sys.stderr.write(
+            f"warning: {path}: this machine seems slower than it is, since other work had {1 - share:.0%} of the cores "
+            "while it was measured; run ./run.sh simulate --calibrate-here again when it is idle\n"
         )
     return {key: float(value) for key, value in tree.items()}
 

@@ -30,6 +30,17 @@ def test_a_description_that_is_missing_or_broken_says_how_to_measure_it(tmp_path
     assert (machine.ranks, machine.bytes_per_number, machine.peak) == (2, 4, 1e10)
 
 
+@pytest.mark.parametrize(("share", "words"), [(0.9, ""), (0.89, "other work had 11% of the cores")])
+def test_rates_measured_beside_other_work_carry_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], share: float, words: str
+) -> None:
+    path = tmp_path / "here.yaml"
+    path.write_text(RATES.replace("}", f", core_share: {share}}}"))
+    assert load_description(path)["core_share"] == share
+    told = capsys.readouterr().err
+    assert words in told if words else not told
+
+
 def test_input_and_negotiation_cost_compute_only_where_cores_do_not_outnumber_ranks() -> None:
     few, many = (cpu_constants(Constants(), {"cores": cores}, 2, 224) for cores in (2.0, 4.0))
     assert few.cycle_cpu_s > 0
@@ -69,7 +80,9 @@ def test_servers_take_the_place_of_an_allreduce(tmp_path: Path) -> None:
 @pytest.mark.ranks
 def test_this_machine_is_measured_in_rates_above_zero() -> None:
     found = measure_machine()
+    assert 0 < found["core_share"] <= 1.01
     assert found.keys() == {
+        "core_share",
         "cores",
         "flops",
         "link_bytes_per_s",
