@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from configs.load import load_cluster
 from launch.doctor.check_result import CheckResult, ProbeReport
 from launch.doctor.diagnosis import judge
+from launch.doctor.machine_checks import _data, _links, _memory, _stage
 
 Ranks = list[dict[str, Any]]
 FINDINGS = Path(__file__).with_name("findings.txt")
@@ -253,3 +255,76 @@ def test_ranks_are_counted_by_host(nodes: int, words: str) -> None:
     assert (lines["ranks"].level, str(lines["ranks"])) == ("OK", f"OK    ranks: {words}")
     alone = "python 3.11.7, mxnet-cu112 1.9.1, driver 535.104 (one host, nothing to compare with)"
     assert str(lines["versions"]) == f"OK    versions: {alone if nodes == 1 else 'the same on all 2 hosts'}"
+
+
+@pytest.mark.parametrize(
+    ("sets", "changes", "line"),
+    [
+        (["num_nodes=2"], {}, "OK    links: eth0 up; the cluster file names no InfiniBand adapters"),
+        (["num_nodes=2"], {"interfaces": {"lo": "unknown", "eth0": "down"}},
+         "FAIL  links: no network interface is up; see ip link"),
+        (["num_nodes=1"], {"interfaces": {"lo": "unknown"}},
+         "OK    links: only lo up; the cluster file names no InfiniBand adapters"),
+        (["num_nodes=2"], {"interfaces": {"b": "up", "a": "up"}},
+         "OK    links: a, b up; the cluster file names no InfiniBand adapters"),
+        (["environment={HOROVOD_GLOO_IFACE: eth0}"], {},
+         "OK    links: eth0 up; the cluster file names no InfiniBand adapters"),
+        (["environment={HOROVOD_GLOO_IFACE: lo}"], {},
+         "OK    links: eth0 up; the cluster file names no InfiniBand adapters"),
+        (["environment={HOROVOD_GLOO_IFACE: eth1}"], {},
+         "FAIL  links: eth1 missing; see ibstat and ip link; correct node.hcas, or have the node taken out of service"),
+        (["environment={HOROVOD_GLOO_IFACE: eth1}"], {"interfaces": {"eth1": "down"}},
+         "FAIL  links: eth1 down; see ibstat and ip link; correct node.hcas, or have the node taken out of service"),
+        (["node.hcas=[mlx5_0, mlx5_1]"], {},
+         "OK    links: mlx5_0, mlx5_1 active"),
+    ],
+)  # fmt: skip
+def test_links_are_judged_by_what_the_cluster_file_names(sets: list[str], changes: dict[str, Any], line: str) -> None:
+    own = [f"cluster.{each}" for each in ("ranks_per_node=2", "node.rank_cores=[]", "node.hcas=[]", "environment={}")]
+    cluster = load_cluster("dgx-a100", [*own, *(f"cluster.{each}" for each in sets)])
+    report = ProbeReport(cluster, [], PLAN, is_packed_on_demand=False)
+    assert str(_links(report, {"machine": {**_machine(), **changes}})) == line
+
+
+@pytest.mark.parametrize(
+    ("device", "planned", "certain", "free", "line"),
+    [
+        ("gpu", 9e9, 9e9, None, "OK"),
+        ("gpu", 85196799999.0, 9e9, 900e9, "OK"),  # 81,251 MiB are 85,197,848,576 bytes
+        ("gpu", 85197848577.0, 85197848576.0, 900e9, "WARN"),
+        ("gpu", 85197848577.0, 85197848577.0, 900e9, "FAIL"),
+        ("cpu", 85197848577.0, 85197848577.0, 900e9, "OK"),
+    ],
+)
+def test_memory_is_enough_up_to_the_last_byte(
+    device: str, planned: float, certain: float, free: float | None, line: str
+) -> None:
+    cluster = CLUSTER.model_copy(update={"device": device})
+    plan = {"memory": {"total_bytes": planned, "certain_bytes": certain, "pinned_bytes_per_node": 0.0}}
+    report = ProbeReport(cluster, [], plan, is_packed_on_demand=False)
+    assert _memory(report, {"machine": {**_machine(), "memory_available_bytes": free}}).level == line
+    unplanned = _memory(replace(report, plan=None), {"machine": _machine()})
+    assert str(unplanned) == "WARN  memory: 900.0 GB free, not compared with a plan; name a recipe with --recipe"
+
+
+@pytest.mark.parametrize(
+    ("stage", "data", "line"),
+    [
+        (None, {"bytes": 5e9}, "None"),
+        ({"folder": "/ssd", "free_bytes": 5e9, "is_writable": True}, {"bytes": 5e9},
+         "OK    stage: 5.0 GB free at /ssd, the data set needs 5.0 GB"),
+        ({"folder": "/ssd", "free_bytes": 5e9, "is_writable": True}, None,
+         "OK    stage: 5.0 GB free at /ssd, the data set needs 0.0 GB"),
+        ({"folder": "/ssd", "free_bytes": 5e9, "is_writable": True}, {"bytes": 5e9 + 1},
+         "FAIL  stage: 5.0 GB free at /ssd, the data set needs 5.0 GB; "
+         "free some space, or set cluster.paths.stage: null"),
+    ],
+)  # fmt: skip
+def test_a_stage_holds_the_data_set(stage: dict[str, Any] | None, data: dict[str, Any] | None, line: str) -> None:
+    report = ProbeReport(CLUSTER, [], None, is_packed_on_demand=False)
+    assert str(_stage(report, {"machine": {"stage": stage}, "data": data})) == line
+
+
+def test_data_that_is_generated_needs_no_check() -> None:
+    report = ProbeReport(CLUSTER, [], None, is_packed_on_demand=False)
+    assert str(_data(report, {"data": {"folder": None}})) == "OK    data: generated in memory, nothing to read"

@@ -17,7 +17,7 @@ from configs.load import ROOT, load_cluster
 from launch.doctor.check_result import ProbeReport
 from launch.doctor.machine_checks import SOFTWARE_CHECKS
 from launch.setup.checks import check_gpus, describe_gpus
-from launch.setup.gpu import Gpu, GpuSearch, capability_of, search_gpus
+from launch.setup.gpu import Gpu, GpuSearch, _parse, capability_of, driver_number, search_gpus
 from launch.setup.layout import Engine
 from logs import environment
 from tests.launch.setup.gpu_machines import MACHINES, GpuMachine
@@ -243,3 +243,23 @@ def test_set_up_tells_what_the_driver_and_a_split_gpu_cannot_do(driver: str, is_
         slow if is_slow else ""
     )
     assert describe_gpus(GpuSearch([]), "cpu") == ""
+
+
+def test_every_field_of_nvidia_smi_is_read_also_where_a_name_has_commas() -> None:
+    output = (
+        "NVIDIA A100, 80GB, 8.0, 535.104.05, Enabled\nTesla V100, 7.0, 450.80, [N/A]\nH100, 9.0, 550.1, Disabled \n"
+    )
+    assert _parse(f"warning: x\n{output}\n") == [
+        Gpu("NVIDIA A100, 80GB", (8, 0), "535.104.05", is_split=True),
+        Gpu("Tesla V100", (7, 0), "450.80"),
+        Gpu("H100", (9, 0), "550.1"),
+    ]
+    assert _parse("name, compute_cap\nNo devices were found") == []
+
+
+@pytest.mark.parametrize(
+    ("version", "number"),
+    [("535.104.05", (535, 104)), ("580.0", (580, 0)), ("535", None), ("", None), ("R535.1", None)],
+)
+def test_a_driver_is_known_by_its_first_two_numbers(version: str, number: tuple[int, int] | None) -> None:
+    assert driver_number(version) == number

@@ -60,6 +60,7 @@ def test_a_sweep_runs_what_is_missing_and_reports_the_best_of_each_point(tmp_pat
     (folder / "summary.json").write_text(json.dumps(aborted), encoding="utf-8")
     planned = _sweep(tmp_path, "--dry-run")
     assert planned.stdout.count("to run") == 2
+    assert "then 1 more seeds at the best of each point\n" in planned.stdout
     assert not (tmp_path / "runs" / wanted.folder).exists()
 
     first = _sweep(tmp_path)

@@ -115,3 +115,18 @@ def test_ranks_over_gloo_need_an_address_of_ipv4(tmp_path: Path, monkeypatch: py
 def test_a_host_without_the_run_folder_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert reach.main(["--answer", "1", str(tmp_path / "none")]) == 1
     assert capsys.readouterr() == ("", "no run folder\n")
+
+
+def test_why_a_host_cannot_be_reached_is_told_also_where_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "_CONNECT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        port = server.getsockname()[1]
+        assert reach._why_not("127.0.0.1", port) is None
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.1", port))
+        assert reach._why_not("127.0.0.1", port) == "timed out"
+        for each in waiting:
+            each.close()
+    assert reach._why_not("127.0.0.1", port) == "Connection refused"

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from logs.study.scaling_page import _known_values, _lead, _lines, _spread, _table
+from configs.scaling_study import Expectation
+from logs.study.expectations import compare
+from logs.study.scaling_page import _expectations, _judged, _known_values, _lead, _lines, _spread, _table
 from tests.configs.test_scaling_study import scaling_study
 from tests.logs.study.rows import scaling_row
 
@@ -63,3 +67,35 @@ def test_a_line_of_the_table_has_medians_with_the_lowest_and_the_highest() -> No
 )
 def test_what_was_not_measured_is_a_dash(values: list[float | None], text: str) -> None:
     assert _spread(values, 2) == text
+
+
+def test_expectations_stand_with_the_numbers_by_which_they_are_judged() -> None:
+    expected = Expectation(
+        axis="communication", base="fast", other="slow", effect="loses", network="wi<de", than=("thin",)
+    )
+    alone = expected.model_copy(update={"network": "thin", "than": ()})
+    told = {"wi<de": (50.0, 60.0), "thin": (90.0, 98.0)}
+    rows = [
+        scaling_row(rate, network=network, repeat=number, communication=link, basis=basis)
+        for basis in ("measured", "predicted")
+        for network, rates in told.items()
+        for link, values in (("fast", (100.0, 100.0)), ("slow", rates))
+        for number, rate in enumerate(values)
+    ]
+    judged = [(each, compare(each, rows)) for each in (expected, alone)]
+    table = "".join(_judged(each, comparisons) for each, comparisons in judged)
+    lines = [re.sub("<[^>]*>", " ", line) for line in table.split("</tr>")]
+    words = [" ".join(line.split()) for line in lines]
+    assert words == [
+        "wi&lt;de loses more than thin with slow in place of fast holds",
+        "measured d, batch 8 a rank, 2 ranks wi&lt;de 0.55 (0.50 to 0.60), thin 0.94 (0.90 to 0.98) yes",
+        "predicted d, batch 8 a rank, 2 ranks wi&lt;de 0.55, thin 0.94 yes",
+        "thin loses with slow in place of fast within the noise of this machine",
+        "measured d, batch 8 a rank, 2 ranks thin 0.94 (0.90 to 0.98) within the noise; about 17 repeats would tell",
+        "predicted d, batch 8 a rank, 2 ranks thin 0.94 within the noise; about 17 repeats would tell",
+        "",
+    ]
+    study: Any = SimpleNamespace(expects=[each for each, _ in judged])
+    text = re.sub("<[^>]*>", "", _expectations(study, rows))
+    assert text.startswith("1 of 2 expectations hold wherever they were measured.")
+    assert "spread of the study's other cells (" in text
