@@ -209,6 +209,7 @@ class Cluster(Section):
 
 
 def _can_share_memory(values: Mapping[str, Any], engine: Mapping[str, Any]) -> bool:
-    """Return whether the ranks of a cluster file are MXNet's on the CPU of one machine, with float32 gradients."""
+    """Return whether the ranks of a cluster file sum float32 gradients on the CPU of one machine in shared memory."""
     ours = values.get("device", "cpu"), values.get("launcher", "local"), values.get("num_nodes", 1)
-    return ours == ("cpu", "local", 1) and (engine["name"], engine.get("precision", "float32")) == ("mxnet", "float32")
+    is_float32 = engine.get("precision", "float32") == "float32"
+    return ours == ("cpu", "local", 1) and is_float32 and ENGINES[engine["name"]].shares_memory

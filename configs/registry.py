@@ -96,6 +96,7 @@ class EngineEntry(NamedTuple):
         layouts: The values of ``engine.layout`` on a GPU.
         cpu_layouts: Those on a CPU.
         computes: Whether the engine trains. If false, it waits as long as a described GPU would compute.
+        shares_memory: Whether its ranks on one machine's CPU sum in shared memory if nothing else is asked for.
     """
 
     module: str
@@ -106,6 +107,7 @@ class EngineEntry(NamedTuple):
     layouts: tuple[str, ...]
     cpu_layouts: tuple[str, ...]
     computes: bool = True
+    shares_memory: bool = False
 
 
 ENGINES: Mapping[str, EngineEntry] = {
@@ -117,6 +119,7 @@ ENGINES: Mapping[str, EngineEntry] = {
         cpu_precisions=("float32",),
         layouts=("NCHW", "NHWC"),
         cpu_layouts=("NCHW",),
+        shares_memory=True,
     ),
     "torch": EngineEntry(
         module="train.engine.torch",

@@ -121,8 +121,8 @@ def _remembered_kind(wish: Wish, remembered: Kind | None) -> Kind | None:
     if remembered is None:
         return None
     if remembered.base:
-        is_same = wish.engine in (None, "mxnet") and wish.variant is None and wish.base in (None, "", remembered.base)
-        return remembered if is_same else None
+        is_of_base = wish.engine in (None, *ENGINES_OF_BASES) and wish.variant is None
+        return remembered if is_of_base and wish.base in (None, "", remembered.base) else None
     if wish.base is not None:
         return None
     return Kind(_choose_engines(wish.engine, wish.variant, remembered), wish.variant or remembered.variant)
@@ -165,10 +165,10 @@ def _choose_engines(wanted: Engine | None, variant: Variant | None, remembered: 
         UserError: Both are there, and an environment for GPUs is wanted of no named engine.
     """
     if remembered is None:
-        return (wanted or "mxnet",)
+        return (wanted,) if wanted else tuple(ENGINES)[:1]
     is_cpu = (variant or remembered.variant) == "cpu" == remembered.variant
     both: tuple[Engine, ...] = tuple(name for name in ENGINES if name == wanted or name in remembered.engines)
-    if len(both) == 1 or (is_cpu and sys.version_info[:2] <= NEWEST_PYTHON["mxnet"]):
+    if len(both) == 1 or (is_cpu and sys.version_info[:2] <= min(NEWEST_PYTHON[name] for name in both)):
         return both
     if wanted is None:
         raise UserError(f"an environment for GPUs has one engine: name it with --engine, {' or '.join(ENGINES)}")
