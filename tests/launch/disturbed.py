@@ -63,7 +63,6 @@ class Way:
         in_slurm: Whether in an allocation of virtual nodes.
         hosts: Machines that a job script without a scheduler is for.
         engine: The framework.
-        only_signals_in: Phases in which signals are tried, and nothing else; if empty, every fault in every phase.
     """
 
     launcher: str
@@ -73,7 +72,6 @@ class Way:
     in_slurm: bool = False
     hosts: tuple[str, ...] = ()
     engine: str = "mxnet"
-    only_signals_in: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.launcher} {self.nodes}" + (f" {self.engine}" if self.engine != "mxnet" else "")
@@ -88,16 +86,13 @@ WAYS = (
     Way("srun", 1, ("cluster.launcher=srun", _BY_MPI), ("mpirun",), in_slurm=True),
     Way("srun", 2, ("cluster.launcher=srun", _BY_MPI, *_TWO_NODES), ("mpirun",), in_slurm=True),
     Way("local", 1, engine="torch"),
-    Way("mpirun", 1, ("cluster.launcher=mpirun",), ("mpirun",), engine="torch", only_signals_in=("step",)),
-    Way("srun", 2, ("cluster.launcher=srun", *_TWO_NODES), in_slurm=True, engine="torch", only_signals_in=("step",)),
+    Way("mpirun", 1, ("cluster.launcher=mpirun",), ("mpirun",), engine="torch"),
+    Way("srun", 2, ("cluster.launcher=srun", *_TWO_NODES), in_slurm=True, engine="torch"),
 )
 
 
 def faults_of(way: Way) -> Iterator[tuple[str, str]]:
     """Yield each fault and the phase of the run that it comes in; in damaged images a launcher has no part."""
-    if way.only_signals_in:
-        yield from itertools.product(FAULTS, way.only_signals_in)
-        return
     yield from itertools.product((*FAULTS, FULL), PHASES)
     if way.launcher == "local":
         yield from itertools.product((DAMAGED,), _SPLITS)

@@ -2,8 +2,8 @@
 
     python -m pytest tests/launch/test_faults.py --faults-table docs/faults.md
 
-tries all of them under every launcher and writes the table, about half an hour; with ``-k "srun 2"`` and the like only
-the rows of that launcher are made anew. Without the option a few stand for all.
+tries all of them under every launcher and writes the table, about half an hour; with ``-k "srun and torch"`` and the
+like only the rows of that launcher are made anew. Without the option a few stand for all.
 """
 
 from __future__ import annotations
