@@ -29,7 +29,7 @@ __all__ = ["run_scaling"]
 _DEBIAN_DATASETS = Path("/usr/share/datasets")
 """Where Debian's packages dataset-NAME put their files."""
 
-_NOT_PREDICTED = "too large for this machine; the simulator, which would predict it, knows no frameworks"
+_NOT_PREDICTED = "too large for this machine; the simulator has one rate for all frameworks"
 
 
 @dataclass(frozen=True)

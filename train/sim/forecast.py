@@ -12,8 +12,9 @@ from train.sim.collectives import SHARED_MEMORY
 from train.sim.constants import Calibration, Interval
 from train.sim.convergence import LARGEST_CONVERGED, epochs_to_target
 from train.sim.hardware import Machine, find_system, machine_of_cluster
+from train.sim.software import SEPARATE_SUMS, Software, framework_traffic
 from train.sim.startup_time import StartupTime, predict_startup
-from train.sim.step_time import SEPARATE_SUMS, UNFUSED, Software, StepTime, step_model
+from train.sim.step_time import StepTime, step_model
 from train.sim.time_to_train import DataSet, RunTime, run_time
 
 __all__ = [
@@ -49,6 +50,7 @@ class Scenario:
         evaluations: Evaluations of the whole run. If None, there is one after every fourth epoch.
         tuned: Whether the program is one of MLPerf's tuned ones, as all calibration points are.
         precision: Number type of the convolutions, ``engine.precision``.
+        engine: ``engine.name``; only measured steps tell engines apart.
     """
 
     recipe: Recipe
@@ -60,6 +62,7 @@ class Scenario:
     evaluations: int | None = None
     tuned: bool = False
     precision: str = "float16"
+    engine: str = ""
 
     @property
     def lacks(self) -> str:
@@ -176,7 +179,7 @@ def make_scenario(
         # Only Horovod looks for ready gradients at an interval.
         cycle_s=communication.cycle_time_ms / 1e3 if communication.kind == "horovod" else 0.0,
         graphs=False,
-        norm_traffic=SEPARATE_SUMS if machine.half or cluster.device == "cpu" else UNFUSED,
+        norm_traffic=_traffic(machine, cluster),
     )
     return Scenario(
         recipe=recipe,
@@ -187,7 +190,15 @@ def make_scenario(
         mlperf_round=mlperf_round or calibration.rounds.get(machine.accelerator.chip, ""),
         evaluations=len(plan.eval_epochs),
         precision=cluster.engine.precision,
+        engine=cluster.engine.name,
     )
+
+
+def _traffic(machine: Machine, cluster: Cluster) -> float:
+    """Return the memory traffic of batch norms: both engines have kernels of their own for them."""
+    if cluster.device == "cpu":
+        return SEPARATE_SUMS
+    return framework_traffic(machine, is_fused=False, is_channels_last=cluster.engine.layout == "NHWC")
 
 
 def _algorithm(communication: Communication) -> str:
@@ -208,7 +219,12 @@ def with_recorded_software(scenario: Scenario, cluster_name: str) -> Scenario:
     system = find_system(cluster_name)
     if not system.boundaries:
         raise UserError(f"--as-recorded: no record on the cluster {cluster_name!r} is known; it is known of abci-v100")
-    software = replace(scenario.software, algorithm=system.algorithm, boundaries=system.boundaries)
+    software = replace(
+        scenario.software,
+        algorithm=system.algorithm,
+        boundaries=system.boundaries,
+        norm_traffic=system.norm_traffic or scenario.software.norm_traffic,
+    )
     return replace(scenario, software=software, tuned=True)
 
 

@@ -80,9 +80,8 @@ class System:
     Attributes:
         name: For people only; accelerator likewise.
         match: Patterns of which one must occur in ``round submitter system``, or in the name of a cluster file.
-        node: Accelerators of a node. If None, that of the accelerator.
-        nics: Network ports of a node. If None, those of the accelerator.
-        nic: Bytes/s of one network port. If None, those of the accelerator.
+        node: Accelerators of a node. If None, that of the accelerator; link likewise.
+        nics: Network ports of a node. If None, those of the accelerator; nic, the bytes/s of one port, likewise.
         nodes_per_rack: See `train.sim.topology.Topology`; uplink_share and rack_ordered likewise.
         algorithm: Allreduce that the system's software used.
         boundaries: Tensors in each bucket of the system's software, last layer first. If empty, it is not known.
@@ -93,6 +92,7 @@ class System:
     match: tuple[str, ...] = ()
     accelerator: str | None = None
     node: int | None = None
+    link: float | None = None
     nics: int | None = None
     nic: float | None = None
     nodes_per_rack: int | None = None

@@ -15,63 +15,24 @@ from train.sim.collectives import SHARED_MEMORY, allreduce
 from train.sim.constants import Constants
 from train.sim.hardware import Machine
 from train.sim.roofline import KernelTable, kernel_times, tabulate, update_time
+from train.sim.software import Software
 
 __all__ = [
     "MAX_BATCH",
     "MAX_RANKS",
-    "SEPARATE_SUMS",
-    "UNFUSED",
     "Reduction",
     "SimulatedBucket",
-    "Software",
     "StepModel",
     "StepTime",
-    "framework_software",
     "step_model",
 ]
 
 Array = npt.NDArray[np.float64]
 
-SEPARATE_SUMS = 8 / 7
-"""Memory traffic of batch norms that read their input once more for its sums, relative to NVIDIA's networks for one
-node, in which the convolution before the batch norm makes the sums: 3 + 5 passes over a tensor instead of 2 + 5."""
 MAX_RANKS, MAX_BATCH = 1 << 20, 1 << 14
 """Largest number of accelerators, and of images a rank, that a forecast accepts: far beyond any machine."""
-UNFUSED = 13 / 7
-"""The same of float32 networks, in which batch norm, ReLU and addition are kernels of their own: 5 + 8 passes over a
-tensor instead of 2 + 5. The fused kernels exist for 16 bits only."""
 _MOST_CONTENTION = 0.5
 """Reductions take at most this share of the multiprocessors from backward."""
-
-
-@dataclass(frozen=True)
-class Software:
-    """How the training program launches kernels, reads images and reduces gradients.
-
-    Args:
-        bucket_bytes: Largest size of one fused reduction.
-        algorithm: Algorithm of `train.sim.collectives.allreduce`.
-        cycle_s: Time between two looks for ready gradients; a gradient waits half of it on average. 0 if the program
-            is told when a gradient is ready.
-        boundaries: Number of tensors in each bucket, last layer first, if the program fixes them. If empty,
-            ``bucket_bytes`` decides.
-        images_per_s: Rate of one rank's input pipeline. If None, the input is never waited for.
-        graphs: Whether all kernels are launched as one graph. If False, the host launches them one by one.
-        norm_traffic: Bytes that batch norms and additions move, relative to kernels of their own; compilers that fuse
-            them into the convolutions move fewer.
-        optimizer_work: Time that a costly optimizer adds to a step, relative to forward and backward.
-        channels: Multiprocessors that a reduction takes from backward while both run.
-    """
-
-    bucket_bytes: int = 64 << 20
-    algorithm: str = "auto"
-    cycle_s: float = 1e-4
-    boundaries: tuple[int, ...] = ()
-    images_per_s: float | None = None
-    graphs: bool = True
-    norm_traffic: float = 1.0
-    optimizer_work: float = 0.0
-    channels: int = 12
 
 
 @dataclass(frozen=True)
@@ -144,14 +105,6 @@ class StepTime:
 def step_model(name: str, num_classes: int = 1000, image_size: int = 224, input_channels: int = 3) -> StepModel:
     """Return the step model of a network; equal arguments give the same object."""
     return StepModel(build_network(name, num_classes=num_classes, image_size=image_size, input_channels=input_channels))
-
-
-def framework_software(machine: Machine) -> Software:
-    """Return the software of a framework's usual program: no graphs, and kernels that are not tuned for MLPerf.
-
-    Batch norms make their sums separately; in float32, ReLU and addition are kernels of their own too.
-    """
-    return Software(graphs=False, norm_traffic=SEPARATE_SUMS if machine.half else UNFUSED)
 
 
 class StepModel:

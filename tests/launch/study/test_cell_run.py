@@ -142,7 +142,7 @@ def test_a_framework_that_is_not_here_is_named_and_the_other_one_runs(
     )  # fmt: skip
     assert run_scaling(study, tmp_path / "runs", tmp_path, is_dry_run=True, starter=Starter()) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "not run: 1 cell: too large for this machine; the simulator, which would predict it, knows no frameworks",
+        "not run: 1 cell: too large for this machine; the simulator has one rate for all frameworks",
         "not run: 2 cells: PyTorch is not in this environment: ./run.sh setup --engine torch adds it",
         f"   1/1  {'MXNet-plain-alone-real-b32-r1-1':48}  to run",
     ]

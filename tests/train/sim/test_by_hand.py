@@ -14,7 +14,8 @@ from train.sim.constants import Calibration, Constants, load_calibration
 from train.sim.forecast import forecast, make_scenario, time_step
 from train.sim.hardware import Machine, find_accelerator
 from train.sim.roofline import update_time
-from train.sim.step_time import Software, StepModel
+from train.sim.software import Software
+from train.sim.step_time import StepModel
 from train.sim.time_to_train import DataSet, evaluation_time, evaluations_of, run_time
 from train.sim.topology import Topology
 

@@ -14,7 +14,8 @@ from train.sim.collectives import allreduce
 from train.sim.constants import Constants
 from train.sim.hardware import Machine, find_accelerator
 from train.sim.roofline import kernel_times, tabulate
-from train.sim.step_time import Software, StepModel, step_model
+from train.sim.software import Software
+from train.sim.step_time import StepModel, step_model
 
 MODEL = StepModel(build_network("resnet50", num_classes=1000, image_size=224))
 V100 = find_accelerator("V100-SXM2-16GB")

@@ -14,7 +14,7 @@ import yaml
 
 from configs.errors import UserError
 from train.sim.constants import Calibration, Constants
-from train.sim.fit.heldout import HeldOutPrediction, hold_out, quantile
+from train.sim.fit.heldout import HeldOutPrediction, hold_out, quantile, twice_the_largest
 from train.sim.fit.hiding import BASES, KINDS
 from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import Point, read_points
@@ -99,8 +99,11 @@ def calibrate(
     frameworks = framework_errors(predictor, constants)
     widths = _half_widths(hidden, lambda one: one.error)
     # Of the chips with a compiler of their own, and of tinygrad's runs, there are too few for a quantile.
-    widths["compiler"] = _twice_the_largest(hidden_of("compiler", hidden))
-    widths["tinygrad"] = _twice_the_largest([one for one in hidden if one.point.lacks == "tinygrad"])
+    few = {
+        "compiler": hidden_of("compiler", hidden),
+        "tinygrad": [one for one in hidden if one.point.lacks == "tinygrad"],
+    }
+    widths |= {name: round(twice_the_largest([one.error for one in ones]), 4) for name, ones in few.items()}
     times = {
         basis: max(width, widths[basis]) for basis, width in _half_widths(hidden, lambda one: one.time_error).items()
     }
@@ -158,10 +161,6 @@ def _half_widths(
     }
     widths = {basis: _half_width(few, hidden) for basis, few in errors.items()}
     return widths | {"larger": max(widths["seen"], widths["larger"])}
-
-
-def _twice_the_largest(hidden: Sequence[HeldOutPrediction]) -> float:
-    return round(2 * max([abs(one.error) for one in hidden] or [0.5]), 4)
 
 
 def _half_width(errors: Sequence[float], hidden: Sequence[HeldOutPrediction]) -> float:

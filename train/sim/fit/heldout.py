@@ -19,7 +19,7 @@ from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import Point
 from train.sim.fit.regression import fit
 
-__all__ = ["HeldOutPrediction", "affine_rate", "covered", "hold_out", "quantile"]
+__all__ = ["HeldOutPrediction", "affine_rate", "covered", "hold_out", "quantile", "twice_the_largest"]
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,20 @@ def quantile(errors: Sequence[float], share: float) -> float:
     return ordered[min(rank, len(ordered)) - 1]
 
 
-def covered(hidden: Sequence[HeldOutPrediction], share: float) -> float | None:
+def twice_the_largest(errors: Sequence[float]) -> float:
+    """Return the half-width of a class of too few chips for a quantile.
+
+    The largest error of n chips contains that of another chip with a probability of n / (n + 1): five in six.
+    """
+    return 2 * max([abs(error) for error in errors] or [0.5])
+
+
+def covered(hidden: Sequence[HeldOutPrediction], width: Callable[[Sequence[float]], float]) -> float | None:
     """Return the share of points inside their interval, if only other folds set the width of a fold's interval.
 
     Args:
         hidden: Predictions of several folds.
-        share: Share of the other folds' errors that the interval contains.
+        width: Returns the half-width by the errors of the other folds.
 
     Returns:
         None if there is only one fold.
@@ -136,7 +144,7 @@ def covered(hidden: Sequence[HeldOutPrediction], share: float) -> float | None:
     for one in hidden:
         others = [other.error for other in hidden if other.fold != one.fold]
         if others:
-            inside.append(abs(one.error) <= quantile(others, share))
+            inside.append(abs(one.error) <= width(others))
     return float(np.mean(inside)) if inside else None
 
 

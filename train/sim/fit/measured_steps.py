@@ -55,6 +55,7 @@ class MeasuredStep:
         log_spread: Standard deviation of the logarithm of the median, by the spread of the intervals.
         log_factor: Logarithm of the factor on the predicted compute time with which the prediction is that rate.
         fingerprint: Of the constants with which the factor was found; with others it does not hold.
+        engine: ``engine.name`` of the run; empty in files from before there was one, which then say nothing.
     """
 
     source: str
@@ -66,6 +67,7 @@ class MeasuredStep:
     log_spread: float
     log_factor: float
     fingerprint: str
+    engine: str = ""
 
 
 def measured_step(folder: Path, scenario: Scenario, calibration: Calibration, constants_id: str) -> MeasuredStep:
@@ -100,6 +102,7 @@ def measured_step(folder: Path, scenario: Scenario, calibration: Calibration, co
         log_spread=round(1.25 * statistics.stdev(logs) / math.sqrt(len(logs)), 4),
         log_factor=round(_log_factor(scenario, calibration, rate, folder), 4),
         fingerprint=constants_id,
+        engine=scenario.engine,
     )
 
 
@@ -126,12 +129,13 @@ def apply_steps(scenario: Scenario, calibration: Calibration, steps: Sequence[Me
     """Return the calibration with the factor that measured steps give, and its interval, if there are any.
 
     Args:
-        scenario: What is predicted. Steps of other machines and of another precision say nothing about it.
+        scenario: What is predicted. Steps of other machines, engines and precisions say nothing about it.
         calibration: Without measured steps.
         steps: All known steps.
     """
     machine = scenario.machine.accelerator.name
-    similar = [step for step in steps if (step.machine, step.precision) == (machine, scenario.precision)]
+    wanted = (machine, scenario.engine, scenario.precision)
+    similar = [step for step in steps if (step.machine, step.engine, step.precision) == wanted]
     if not similar:
         return calibration
     same = [step for step in similar if step.network == scenario.recipe.model.name]

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from configs.errors import ConfigError, UserError, nearest
 from train.sim.hardware import Accelerator, Machine, System, find_accelerator, find_system, refuse_unknown
-from train.sim.step_time import MAX_BATCH, MAX_RANKS, SEPARATE_SUMS, Software, framework_software
+from train.sim.software import SEPARATE_SUMS, Software, framework_software
+from train.sim.step_time import MAX_BATCH, MAX_RANKS
 
 __all__ = ["Point", "ranks_per_node", "read_points"]
 
@@ -38,8 +39,12 @@ _SHAMPOO_WORK = 0.26
 """Compute that Distributed Shampoo adds to a step: 1,729 steps took 13 % less time than 2,512 steps of the usual
 optimizer at batch 32,768 (arXiv:2002.09018)."""
 PRECISIONS = ("float16", "float32", "tf32")
+_LAYOUTS = ("NHWC", "NCHW")
 _TINYGRAD = "tinycorp"
 """Submitter of programs that compile kernels of their own, on NVIDIA's and AMD's cards."""
+_UNFUSED = "pytorch"
+"""What the source of a framework's rate has in its name if batch norm, ReLU and addition are kernels of their own.
+NVIDIA's MXNet, TensorFlow (``_FusedBatchNormEx``) and PaddlePaddle (``fuse_bn_add_act_ops``) have one for 16 bits."""
 _LARGEST_NODE = 16
 _LARGEST_PCIE_NODE = 24
 """Up to this many PCIe cards, a system is taken for a single node if its name has no number of nodes."""
@@ -65,6 +70,8 @@ class Point:
         network: Name of the network.
         precision: ``float16``, ``float32`` or ``tf32``.
         is_framework: Whether a framework's usual program ran, and not a program that was tuned for MLPerf.
+        is_fused: Whether this program has one kernel for batch norm, ReLU and addition in 16 bits.
+        is_channels_last: Whether this program's tensors have the layout that matrix units read.
         node: Accelerators of a node. If None, by the system's name.
         nics: Network cards of a node. If None, by the catalogue; ``nic_bytes_per_s`` likewise.
     """
@@ -82,6 +89,8 @@ class Point:
     network: str = "resnet50"
     precision: str = "float16"
     is_framework: bool = False
+    is_fused: bool = False
+    is_channels_last: bool = True
     node: int | None = None
     nics: int | None = None
     nic_bytes_per_s: float | None = None
@@ -102,7 +111,7 @@ class Point:
             accelerator=product,
             ranks=self.ranks,
             ranks_per_node=node,
-            link_bytes_per_s=product.link,
+            link_bytes_per_s=system.link or product.link,
             nics=self.nics or system.nics or nics,
             nic_bytes_per_s=self.nic_bytes_per_s or system.nic or product.nic,
             nodes_per_rack=system.nodes_per_rack,
@@ -140,7 +149,7 @@ class Point:
         device, reduce all gradients once at the end of backward.
         """
         if self.is_framework:
-            return framework_software(self.machine)
+            return framework_software(self.machine, is_fused=self.is_fused, is_channels_last=self.is_channels_last)
         mlperf_round, compiler = _number(self.round, _ROUND_IF_UNKNOWN), self.accelerator.compiler
         is_whole_program = compiler in _WHOLE_PROGRAMS
         has_several_buckets = mlperf_round < _ONE_BUCKET_SINCE and not is_whole_program
@@ -205,6 +214,7 @@ def _point(row: Mapping[str, str], where: str) -> Point:
             f"{where}: got {got}, allowed: a whole number above 0 in n_acc (at most "
             f"{MAX_RANKS:,}), and batch_per_acc above 0 (at most {MAX_BATCH:,})"
         )
+    precision = _precision(row.get("precision") or "float16", where)
     system = row.get("system") or ""
     accelerator = find_accelerator(row.get("accelerator") or "")
     if not accelerator.known:
@@ -225,12 +235,20 @@ def _point(row: Mapping[str, str], where: str) -> Point:
         measured_init_s=_number(row.get(init_key), 0) or None,
         includes_evaluation="incl eval" in (row.get("how") or ""),
         network=row.get("network") or "resnet50",
-        precision=_precision(row.get("precision") or "float16", where),
+        precision=precision,
         is_framework=bool(row.get("source")),
+        is_fused=_UNFUSED not in (row.get("source") or "").lower(),
+        is_channels_last=_is_channels_last(row.get("layout") or ("NCHW" if precision != "float16" else "NHWC"), where),
         node=int(_number(row.get("accelerators_per_node"), 0)) or None,
         nics=int(_number(row.get("nics"), 0)) or None,
         nic_bytes_per_s=_number(row.get("nic_bytes_per_s"), 0) or None,
     )
+
+
+def _is_channels_last(text: str, where: str) -> bool:
+    if text not in _LAYOUTS:
+        raise ConfigError(f"{where}: layout", text, f"one of {', '.join(_LAYOUTS)}", nearest(text, _LAYOUTS))
+    return text == "NHWC"
 
 
 def _precision(text: str, where: str) -> str:

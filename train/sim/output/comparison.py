@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from train.sim.fit.calibrate import ErrorSummary, hidden_of, startup_errors, summarize_errors
-from train.sim.fit.heldout import HeldOutPrediction, covered
+from train.sim.fit.heldout import HeldOutPrediction, covered, quantile, twice_the_largest
 from train.sim.fit.hiding import BASES
 from train.sim.fit.point_forecast import PointForecast
 from train.sim.fit.points import Point
@@ -83,7 +84,8 @@ def held_out_text(hidden: Sequence[HeldOutPrediction], coverage: float) -> str:
     errors = ("median %", "worst %", "above 20 %", "median time %")
     lines = [table(rows, ("hidden", "product", "points", *errors, "affine rows", "ours %", "affine %"))]
     for basis in BASES:
-        share = covered(hidden_of(basis, hidden), coverage)
+        width = twice_the_largest if basis == "compiler" else partial(quantile, share=coverage)
+        share = covered(hidden_of(basis, hidden), width)
         if share is not None:
             interval = f"the {coverage:.0%} interval {basis!r}"
             lines.append(f"{share:.0%} of the points are inside {interval}, if only other folds set its width")

@@ -53,7 +53,7 @@ def test_after_a_run_the_forecast_is_what_the_run_measured(tmp_path: Path, recip
 def test_runs_of_other_networks_count_with_the_spread_between_networks_and_other_machines_not_at_all() -> None:
     scenario, _ = conditions(*load_both("imagenet-b256", "a100-node"))
     calibration = load_calibration()
-    step = MeasuredStep("a", "A100-SXM-80GB", "alexnet", "float16", 8, 1e4, 0.01, 0.2, "")
+    step = MeasuredStep("a", "A100-SXM-80GB", "alexnet", "float16", 8, 1e4, 0.01, 0.2, "", scenario.engine)
     other = apply_steps(scenario, calibration, [step])
     assert other.constants.compute_factor == pytest.approx(math.exp(0.2))
     # One network: 0.2 between networks, as much for this one, 0.05 between runs, 0.01 within the run.
@@ -68,7 +68,8 @@ def test_runs_of_other_networks_count_with_the_spread_between_networks_and_other
     assert fewer.measured_half_width == pytest.approx(
         math.hypot(1.645 * math.hypot(0.05, 0.01), calibration.half_widths["larger"])
     )
-    for foreign in (replace(step, machine="H100-SXM"), replace(step, precision="float32")):
+    of_others = (replace(step, machine="H100-SXM"), replace(step, precision="float32"), replace(step, engine="another"))
+    for foreign in of_others:
         assert apply_steps(scenario, calibration, [foreign]) is calibration
 
 
