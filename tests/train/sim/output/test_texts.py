@@ -19,8 +19,9 @@ from train.sim.forecast import Forecast, Scenario
 from train.sim.hardware import Machine, find_accelerator
 from train.sim.output.comparison import held_out_text, validation_text, worth_text
 from train.sim.output.forecast_text import forecast_row, forecast_text, startup_text
+from train.sim.software import Software
 from train.sim.startup_time import StartupTime
-from train.sim.step_time import Reduction, Software, StepTime
+from train.sim.step_time import Reduction, StepTime
 from train.sim.time_to_train import RunTime
 
 TEXTS = Path(__file__).with_name("texts.txt")
