@@ -29,7 +29,7 @@ kill_without_launcher() {
   read -r _ _ _ parent _ <"/proc/$$/stat"
   [[ $parent -ne $PPID && -n $child ]] || return 0
   {
-    read -rt 8 -u "$never" || true
+    read -rt 6 -u "$never" || true
     kill -KILL "$child"
   } 2>/dev/null &
   helpers+=($!)

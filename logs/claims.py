@@ -30,6 +30,7 @@ __all__ = [
     "BEAT_S",
     "CLAIMS_FOLDER",
     "STALE_S",
+    "ended_by_this_job",
     "has_lost",
     "holder",
     "is_lost",
@@ -118,9 +119,21 @@ def has_lost(folder: Path, pid: int) -> bool:
 
 def was_lost_by_this_job(folder: Path) -> bool:
     """Return whether the last claim on the folder is one of the same job of the scheduler, and was never ended."""
+    record = _last_of_this_job(folder)
+    return bool(record) and "ended" not in record
+
+
+def ended_by_this_job(folder: Path) -> datetime | None:
+    """Return when the last claim on the folder began, if it is one of the same job of the scheduler, which ended it."""
+    record = _last_of_this_job(folder)
+    return datetime.fromisoformat(record["since"]) if "ended" in record else None
+
+
+def _last_of_this_job(folder: Path) -> Mapping[str, Any]:
+    """Return the last claim on the folder, or nothing if it is none of the same job of the scheduler."""
     path = _newest(folder)
     record = {} if path is None else _read(path)
-    return "ended" not in record and record.get("job") is not None and record["job"] == _job()
+    return record if record.get("job") is not None and record["job"] == _job() else {}
 
 
 def owned_by(folder: Path, pid: int) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -59,9 +60,12 @@ def forwarded_signals() -> Iterator[Callable[[], int | None]]:
 
 
 def _leave_terminal() -> None:
-    """Send this process's output nowhere, since writing to a closed terminal is an error."""
+    """Send this process's output nowhere, since writing to a closed terminal is an error.
+
+    A terminal that is closed is no terminal any more for `os.isatty`, but still a character device.
+    """
     null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
-        if os.isatty(descriptor):
+        if stat.S_ISCHR(os.fstat(descriptor).st_mode):
             os.dup2(null, descriptor)
     os.close(null)

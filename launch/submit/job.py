@@ -10,13 +10,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 from configs.arguments import Parser
 from configs.errors import STOPPED_STATUS, UserError
 from configs.load import load_run
 from configs.rank_variables import rank_environment
-from configs.schema import Cluster
 from launch.notify import notify
 from launch.restart import may_restart
 from launch.resume import UNFINISHED_MARK, prepare_attempt
@@ -24,7 +25,18 @@ from launch.run import REFUSED, finish_run, record_environment, short_path
 from launch.setup.state import in_use
 from launch.start.local import Outcome
 from logs.attempts import add_attempt, left_out, read_attempts
-from logs.claims import BEAT_S, STALE_S, holder, is_lost, kept, owned_by, release, take, was_lost_by_this_job
+from logs.claims import (
+    BEAT_S,
+    STALE_S,
+    ended_by_this_job,
+    holder,
+    is_lost,
+    kept,
+    owned_by,
+    release,
+    take,
+    was_lost_by_this_job,
+)
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, read_summary
 
 __all__ = ["MOVE", "RESTART", "begin", "end", "hold", "main"]
@@ -56,14 +68,14 @@ def begin(folder: Path, *, script: int | None = None, patience_s: float = 0) -> 
         sys.stderr.write(f"{short_path(folder)}: the run ended in an earlier attempt of this job\n")
         return False
     if owned_by(folder, script or os.getpid()) is None:
-        is_lost_attempt = was_lost_by_this_job(folder)
+        unrecorded = _unrecorded(folder)
         claim = take(folder, pid=script, patience_s=patience_s)
         if _has_ended(folder):  # while this job waited
             release(claim)
             return begin(folder, script=script)
-        if is_lost_attempt and (reason := _lost(folder, cluster)):
+        if unrecorded and (reason := add_attempt(folder, *unrecorded, limit=cluster.scheduler.max_requeues)):
             sys.stderr.write(f"{short_path(folder)}: not continued: {reason}\n")
-            close_aborted(folder, f"lost with its node; not continued: {reason}")
+            close_aborted(folder, f"{unrecorded[0]} with its node; not continued: {reason}")
             release(claim)
             return False
     prepare_attempt(folder)
@@ -77,10 +89,17 @@ def _has_ended(folder: Path) -> bool:
     return (folder / SUMMARY_FILE).is_file() and not (folder / UNFINISHED_MARK).is_file()
 
 
-def _lost(folder: Path, cluster: Cluster) -> str | None:
-    """Record the attempt that ended without a word, and return why the run may not go on, or None if it may."""
-    cause = "ended without a word, with its node or by SIGKILL"
-    return add_attempt(folder, "lost", cause, limit=cluster.scheduler.max_requeues)
+def _unrecorded(folder: Path) -> tuple[Literal["lost", "stopped"], str] | None:
+    """Return outcome and cause of this job's last attempt, if the scheduler began the job again without its asking."""
+    if was_lost_by_this_job(folder):
+        return "lost", "ended without a word, with its node or by SIGKILL"
+    began = ended_by_this_job(folder)
+    if began is None or not (folder / UNFINISHED_MARK).is_file():
+        return None
+    stops = [each for each in read_attempts(folder) if each.outcome == "stopped"]
+    if any(datetime.fromisoformat(each.time) >= began for each in stops):
+        return None
+    return "stopped", "a signal ended the job, and the scheduler began it again, as after the loss of a node"
 
 
 def end(

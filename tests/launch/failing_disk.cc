@@ -1,5 +1,5 @@
 // For LD_PRELOAD: write and fsync fail on files whose path holds $FAIL_PATH, with the error $FAIL_ERRNO, $FAIL_TIMES
-// times in each process, while the file $FAIL_WHILE exists.
+// times in each process, while the file $TRIGGER exists.
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 static int fails(int fd) {
   static int times = 0;
   const char *path = getenv("FAIL_PATH"), *name = getenv("FAIL_ERRNO"), *limit = getenv("FAIL_TIMES");
-  const char *trigger = getenv("FAIL_WHILE");
+  const char *trigger = getenv("TRIGGER");
   if (!path || !name || !limit || !trigger || times >= atoi(limit)) return 0;
   char link[64], target[4096];
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);

@@ -12,15 +12,18 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+from logs.checkpoints import list_checkpoints
 from tests.launch.disturbed import WAYS
-from tests.launch.scene import GIVE_UP_S, Incident, Scene, Told
+from tests.launch.scene import GIVE_UP_S, Incident, Scene, Told, cut_network, kill_script, on_two_machines, preload
 from tests.launch.scheduled import ranks
 from tests.runs import read_summary
 
 __all__ = ["INCIDENTS"]
 
+_NOTICES = 200
 _STALE_S = 70
 _PAUSE_S = 15
 
@@ -109,13 +112,44 @@ def _cut_data(scene: Scene) -> Iterator[Told]:
 
 def _let_fail(scene: Scene, error: str, target: str, times: int) -> Path:
     """Let writes of files with ``target`` in their path fail, while the file that is returned exists."""
-    library = scene.folder.parent / "failing_disk.so"
-    source = Path(__file__).with_name("failing_disk.cc")
-    subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    trigger = scene.folder.parent / "fails"
-    scene.variables = {"LD_PRELOAD": str(library), "FAIL_ERRNO": error, "FAIL_PATH": target,
-                       "FAIL_TIMES": str(times), "FAIL_WHILE": str(trigger)}  # fmt: skip
-    return trigger
+    return preload(scene, "failing_disk", FAIL_ERRNO=error, FAIL_PATH=target, FAIL_TIMES=str(times))
+
+
+def _clock_jumps(scene: Scene) -> Iterator[Told]:
+    trigger = preload(scene, "jumping_clock")
+    launcher = scene.begin()
+    trigger.touch()
+    scene.wait_until(lambda: any(path.stat().st_mtime for path in list_checkpoints(scene.folder)[1:]))
+    trigger.unlink()
+    status, _ = scene.end(launcher)
+    assert status == 0, scene.output.read_text(encoding="utf-8")
+    yield Told(status, None, scene.line("MLPerf training 4.0.0 log check"))
+    scene.require_the_same_end()
+
+
+def _closed_terminal(scene: Scene) -> Iterator[Told]:
+    terminal = scene.begin(in_terminal=True)
+    terminal.kill()
+    begin = time.monotonic()
+    scene.end(terminal)
+    status = scene.folder.parent / "status"
+    while not status.exists():
+        assert time.monotonic() < begin + GIVE_UP_S
+        time.sleep(0.05)
+    failure = str(read_summary(scene.folder)["failure"])
+    yield Told(int(status.read_text(encoding="utf-8")), time.monotonic() - begin, failure)
+    yield scene.resume()
+
+
+def _many_notices(scene: Scene) -> Iterator[Told]:
+    launcher = scene.begin()
+    for _ in range(_NOTICES):
+        launcher.send_signal(signal.SIGUSR1)
+        time.sleep(0.005)
+    status, seconds = scene.end(launcher)
+    assert status == 75
+    yield Told(status, seconds, str(read_summary(scene.folder)["failure"]))
+    yield scene.resume()
 
 
 def _disk_errors(error: str, target: str, times: int, status: int) -> Callable[[Scene], Iterator[Told]]:
@@ -242,5 +276,20 @@ INCIDENTS = (
         ("kill -9 of a rank while the run is resumed", "that rank killed, then `--resume`"),
         _killed_while_it_resumes,
         _ONE_NODE,
+    ),
+    Incident(("the terminal is closed", "the terminal closed, then `--resume`"), _closed_terminal, _ONE_NODE),
+    Incident(("the time of day jumps by an hour, and back",), _clock_jumps, _ONE_NODE),
+    Incident(
+        (f"SIGUSR1 {_NOTICES} times within a second", "the many notices, then `--resume`"), _many_notices, _ONE_NODE
+    ),
+    Incident(
+        ("kill -9 of the job script of two machines", "that script killed, then `submit --resume`"),
+        partial(on_two_machines, harm=kill_script),
+        _ONE_NODE[1:],
+    ),
+    Incident(
+        ("one of two machines loses its network", "the network mended, then `submit --resume`"),
+        partial(on_two_machines, harm=cut_network),
+        _ONE_NODE[1:],
     ),
 )  # fmt: skip

@@ -43,6 +43,10 @@ class Machine:
         """Run a command on this machine."""
         return subprocess.run(self.command(words), capture_output=True, text=True, check=False, timeout=timeout)
 
+    def runs(self, pid: str) -> bool:
+        """Return whether a process of this machine runs, by its number there."""
+        return self.run("kill", "-0", pid).returncode == 0
+
 
 def hosts_table(name: str, *, debian: bool = False, known: Sequence[str] = NAMES, prefix: str = "10.77.0.") -> str:
     """Return an /etc/hosts that knows some machines, with the line 127.0.1.1 that Debian writes or without it."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -16,10 +17,21 @@ from typing import NamedTuple
 from configs.load import ROOT
 from logs.checkpoints import list_checkpoints
 from tests.launch.disturbed import Way
+from tests.launch.machines import Machine, two_machines
 from tests.launch.scheduled import ranks
 from tests.runs import read_summary, train_command
 
-__all__ = ["GIVE_UP_S", "SETTINGS", "Incident", "Scene", "Told"]
+__all__ = [
+    "GIVE_UP_S",
+    "SETTINGS",
+    "Incident",
+    "Scene",
+    "Told",
+    "cut_network",
+    "kill_script",
+    "on_two_machines",
+    "preload",
+]
 
 SETTINGS = [
     "model.name=resnet8", "model.image_size=16", "run.epochs=4", "run.eval_every_epochs=1", "run.eval_first_epoch=1",
@@ -63,18 +75,50 @@ class Scene:
         """What the newest launcher prints."""
         return self.folder.parent / f"output-{len(self.processes)}"
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start the run, or start it once more."""
-        command = train_command(self.folder, *SETTINGS, f"cluster.paths.data={self.data}", *self.way.settings)
+    @property
+    def settings(self) -> list[str]:
+        """What is set for every run."""
+        return [*SETTINGS, f"cluster.paths.data={self.data}", *self.way.settings]
+
+    @property
+    def job_log(self) -> str:
+        """What the script of a submitted run has printed."""
+        return (self.folder / "job.log").read_text(encoding="utf-8")
+
+    def start(self, *words: str, in_terminal: bool = False) -> subprocess.Popen[bytes]:
+        """Start the run, or start it once more.
+
+        In a terminal, the terminal is returned, and the file ``status`` beside the run folder gets the exit status.
+        """
+        command = [*train_command(self.folder, *self.settings), *words]
+        if in_terminal:
+            # The outer shell ends with the terminal, as a login shell does; the inner one writes the status.
+            status = shlex.quote(str(self.folder.parent / "status"))
+            inside = f"(trap : HUP; {shlex.join(command)}; echo $? >{status}.new; mv {status}.new {status}); true"
+            command = ["script", "--quiet", "--command", inside, "/dev/null"]
         variables = {**os.environ, **self.variables}
         with (self.folder.parent / f"output-{len(self.processes) + 1}").open("wb") as output:
-            launcher = subprocess.Popen([*command, *words], cwd=ROOT, env=variables, stdout=output, stderr=output)
+            launcher = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=output, stderr=output)
         self.processes.append(launcher)
         return launcher
 
-    def begin(self, *words: str) -> subprocess.Popen[bytes]:
+    def submit(self, machine: Machine, *words: str, resume: bool = False) -> str:
+        """Submit the run on a machine, or once more; return the number of its job."""
+        two = ["cluster.num_nodes=2", "cluster.ranks_per_node=1"]
+        sets = [word for each in [*self.settings, *two] for word in ("--set", each)]
+        new = ["digits", "--cluster", "laptop", "--run-dir", str(self.folder), *sets, *words]
+        command = ["-m", "launch.submit", "submit", *(["--resume", str(self.folder)] if resume else new)]
+        done = machine.run(sys.executable, "-I", *command)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split("job ")[1].split(",")[0]
+
+    def processes_left(self) -> bool:
+        """Return whether a process on any machine has the run folder in its command line."""
+        return subprocess.run(["pgrep", "-f", str(self.folder)], capture_output=True, check=False).returncode == 0
+
+    def begin(self, *words: str, in_terminal: bool = False) -> subprocess.Popen[bytes]:
         """Start the run and wait for its first checkpoint."""
-        launcher = self.start(*words)
+        launcher = self.start(*words, in_terminal=in_terminal)
         self.wait_until(lambda: bool(list_checkpoints(self.folder)))
         return launcher
 
@@ -128,3 +172,45 @@ class Incident(NamedTuple):
     titles: tuple[str, ...]
     play: Callable[[Scene], Iterator[Told]]
     ways: tuple[Way, ...]
+
+
+def on_two_machines(scene: Scene, harm: Callable[[Mapping[str, Machine], str], None]) -> Iterator[Told]:
+    """Submit the run to two machines, harm it after its first checkpoint, and submit it once more."""
+    with two_machines(scene.folder.parent) as machines:
+        job = scene.submit(machines["alpha"], "--hosts", ",".join(machines))
+        while not list_checkpoints(scene.folder):
+            assert machines["alpha"].runs(job), scene.job_log
+            time.sleep(0.05)
+        begin = time.monotonic()
+        harm(machines, job)
+        while machines["alpha"].runs(job) or scene.processes_left():
+            assert time.monotonic() < begin + GIVE_UP_S, "somebody is left"
+            time.sleep(0.05)
+        summary = scene.folder / "summary.json"
+        failure = str(read_summary(scene.folder)["failure"]) if summary.exists() else ""
+        yield Told(1 if failure else 137, time.monotonic() - begin, failure)
+        machines["beta"].run("ip", "link", "set", "eth0", "up")
+        job = scene.submit(machines["alpha"], resume=True)
+        while machines["alpha"].runs(job):
+            time.sleep(0.1)
+        scene.require_the_same_end()
+        yield Told(0, None, next(line for line in scene.job_log.splitlines() if line.startswith("resumes from ")))
+
+
+def kill_script(machines: Mapping[str, Machine], job: str) -> None:
+    """Kill the script that alpha runs."""
+    machines["alpha"].run("kill", "-9", job)
+
+
+def cut_network(machines: Mapping[str, Machine], _job: str) -> None:
+    """Take beta off the network."""
+    machines["beta"].run("ip", "link", "set", "eth0", "down")
+
+
+def preload(scene: Scene, name: str, **variables: str) -> Path:
+    """Change what the run gets from the C library, by ``NAME.cc``, while the file that is returned exists."""
+    library, trigger = scene.folder.parent / f"{name}.so", scene.folder.parent / "trigger"
+    source = Path(__file__).with_name(f"{name}.cc")
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    scene.variables = {"LD_PRELOAD": str(library), "TRIGGER": str(trigger), **variables}
+    return trigger

@@ -28,6 +28,9 @@ export MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD=4
 export MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD=4
 export MXNET_UPDATE_ON_KVSTORE=0
 export OMPI_MCA_memory='^patcher'
+export OMPI_MCA_oob_tcp_keepalive_intvl=5
+export OMPI_MCA_oob_tcp_keepalive_probes=4
+export OMPI_MCA_oob_tcp_keepalive_time=10
 export OMP_NUM_THREADS=1
 export RANK_DEVICE=cpu
 export RANK_LOCAL_SIZE=2
@@ -49,7 +52,8 @@ readonly launcher=(
   '^openib' -x PATH -x LD_LIBRARY_PATH -x OMP_NUM_THREADS -x MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD
   -x MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD -x MXNET_UPDATE_ON_KVSTORE -x HOROVOD_CYCLE_TIME
   -x HOROVOD_GLOO_TIMEOUT_SECONDS -x HOROVOD_FUSION_THRESHOLD -x HOROVOD_CONTROLLER
-  -x HOROVOD_CPU_OPERATIONS -x OMPI_MCA_memory -x UCX_MEM_MMAP_HOOK_MODE -x RANK_WORLD_SIZE
+  -x HOROVOD_CPU_OPERATIONS -x OMPI_MCA_memory -x UCX_MEM_MMAP_HOOK_MODE -x OMPI_MCA_oob_tcp_keepalive_time
+  -x OMPI_MCA_oob_tcp_keepalive_intvl -x OMPI_MCA_oob_tcp_keepalive_probes -x RANK_WORLD_SIZE
   -x RANK_LOCAL_SIZE -x RANK_DEVICE -hostfile "$folder/hosts"
 )
 readonly rank=(

@@ -81,6 +81,18 @@ def test_ranks_over_torch_distributed_are_told_where_their_store_is_and_nothing_
     assert rank_environment(cluster)["OMPI_MCA_memory"] == "^patcher"
 
 
+@pytest.mark.parametrize(("watchdog_s", "noticed_s"), [(10, 6), (20, 12), (600, 30)])
+def test_mpirun_notices_a_lost_host_before_the_watchdog_of_the_ranks(watchdog_s: int, noticed_s: int) -> None:
+    def kept_alive(*settings: str) -> dict[str, str]:
+        cluster = load_cluster("laptop", ["cluster.launcher=mpirun", f"cluster.watchdog_s={watchdog_s}", *settings])
+        name = "OMPI_MCA_oob_tcp_keepalive_"
+        return {key.removeprefix(name): value for key, value in rank_environment(cluster).items() if name in key}
+
+    found = {key: int(value) for key, value in kept_alive("cluster.num_nodes=2").items()}
+    assert found["time"] + found["probes"] * found["intvl"] == noticed_s
+    assert kept_alive("cluster.num_nodes=1") == {}
+
+
 def test_a_launcher_that_cannot_start_a_kind_is_refused_with_those_that_can() -> None:
     cluster = load_cluster("laptop", ["cluster.engine.name=torch", "cluster.launcher=horovodrun"])
     with pytest.raises(ConfigError) as refusal:

@@ -169,6 +169,25 @@ def test_a_job_that_was_lost_twice_without_a_step_is_not_continued(run: Path, mo
     assert "lost with its node; not continued: 2 attempts in a row kept no step" in summary["failure"]
 
 
+@pytest.mark.parametrize(("is_near_limit", "again"), [(False, "began it again"), (True, "time was over")])
+def test_a_stop_that_the_scheduler_continues_is_one_attempt(
+    run: Path, monkeypatch: pytest.MonkeyPatch, is_near_limit: bool, again: str
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert begin(run)
+    write(run, 3, SavedState({}, {}), keep=1)
+    assert end(run, 143, was_signalled=True, is_near_limit=is_near_limit) == 75
+    assert begin(run)
+    (attempt,) = read_attempts(run)
+    assert (attempt.outcome, attempt.kept_step, attempt.goes_on) == ("stopped", 3, True)
+    assert again in attempt.cause
+    # Another job is another start by hand.
+    assert end(run, 143, was_signalled=True) == 75
+    monkeypatch.setenv("SLURM_JOB_ID", "8")
+    assert begin(run)
+    assert len(read_attempts(run)) == 1
+
+
 @pytest.mark.parametrize(
     ("hosts", "status", "words", "left"),
     [
