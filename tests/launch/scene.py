@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -176,6 +177,7 @@ class Incident(NamedTuple):
 
 def on_two_machines(scene: Scene, harm: Callable[[Mapping[str, Machine], str], None]) -> Iterator[Told]:
     """Submit the run to two machines, harm it after its first checkpoint, and submit it once more."""
+    scene.data = Path(shutil.copytree(scene.data, scene.folder.parent / "data"))  # which the machines share
     with two_machines(scene.folder.parent) as machines:
         job = scene.submit(machines["alpha"], "--hosts", ",".join(machines))
         while not list_checkpoints(scene.folder):
