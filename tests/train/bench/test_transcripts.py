@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import itertools
 import json
 import os
@@ -34,6 +36,8 @@ from train.bench.__main__ import _parse
 from train.bench.bench_options import BENCHES
 from train.bench.measure import BenchRow
 from train.rank.startup import WAITING
+
+pytest.importorskip("horovod")  # an environment with another engine alone has other defaults
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts.txt"
 """A paragraph for each command line below: what is started, the rows, the notes."""
@@ -68,6 +72,7 @@ class Machine:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.lines, self._numbers = folder, list[str](), itertools.count(3)
+        self._parsed = {Program.GPU_STEP, Program.PYTORCH_PEER, Program.PYTORCH_RACE}  # which need PyTorch
 
     def run(self, command: Sequence[str], *, timeout: float | None, env: Mapping[str, str], **_: Any) -> Any:
         added = {name: value for name, value in env.items() if os.environ.get(name) != value}
@@ -77,6 +82,9 @@ class Machine:
         self.lines.append(line if seen is None else f"as {seen}")
         program = next((each for each in reversed(Program) if each.value in command), None)
         own = [*command][command.index(program.value) + 1 if program else 0 :]
+        if program is not None and program.value.startswith("train.bench.programs.") and program not in self._parsed:
+            self._parsed.add(program)
+            self.lines.append(f"parsed: {self.plain(_parsed_by(program, own))}")
         if "--run-dir" in own:
             _finish_run(Path(own[own.index("--run-dir") + 1]))
         told = '{"step_s": 0.25, "images_per_s": 512.0}' if program is Program.SIMULATE_VERB else ""
@@ -123,6 +131,26 @@ class Machine:
         elif program is Program.STARTUP_TEXTBOOK:
             ledger = Path(next(each for each in words if each.startswith("--output=")).removeprefix("--output="))
             ledger.write_text(json.dumps({**_LEDGER, "run_start_time": _BEGUN_S + 7}), encoding="utf-8")
+
+
+class _ParsedError(Exception):
+    """Ends a program as soon as it has parsed its command line."""
+
+
+def _parsed_by(program: Program, words: Sequence[str]) -> str:
+    """Return the options that a program reads from a command line."""
+    parse: Any = argparse.ArgumentParser.parse_args
+
+    def stop(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+        raise _ParsedError(str(parse(parser, arguments)))
+
+    module = importlib.import_module(program.value)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(_ParsedError) as parsed:
+        patch.setattr("train.rank.watchdog.die_with_parent", lambda: None)
+        patch.setattr(module, "die_with_parent", lambda: None, raising=False)
+        patch.setattr(argparse.ArgumentParser, "parse_args", stop)
+        module.main(words)
+    return str(parsed.value)
 
 
 _BEGUN_S = 1_700_000_000
@@ -193,7 +221,7 @@ def _transcript(words: str, folder: Path, patch: Callable[[Any, str, Any], None]
     ):
         patch(module, name, value)
     options = _parse([*shlex.split(words), *(["--folder", str(folder)] if words.startswith("gpu") else [])])
-    report = __import__(BENCHES[options.name].module, fromlist=["measure"]).measure(options)
+    report = importlib.import_module(BENCHES[options.name].module).measure(options)
     rows = [
         f"    {name}: {count} + {warmup}: {'; '.join(map(_told, same))}"
         for (name, count, warmup), same in itertools.groupby(
