@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import mxnet as mx
 import pytest
 
 from configs.load import load_cluster
-from train.comm.communicator import Communicator, Connect, WorldMismatch, bring_up
+from train.comm.communicator import Communicator, Connect, SingleProcess, WorldMismatch, bring_up
 from train.comm.devices import run_ranks_here
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
@@ -62,11 +64,29 @@ def test_what_kept_the_communicator_from_coming_up_is_what_whoever_waits_gets() 
 
 def test_each_device_is_a_rank_of_one_world() -> None:
     cluster = load_cluster("laptop", ["cluster.communication.kind=devices"])
-    seen: list[tuple[int, int, int]] = []
+    seen: list[tuple[int, int, int, int, str, bool]] = []
+    process = Ledger()
 
     def main(identity: Identity, ledger: Ledger, connect: Connect) -> int:
-        seen.append((identity.rank, identity.world_size, identity.local_rank))
+        place = identity.rank, identity.world_size, identity.local_rank, identity.local_size, identity.launcher
+        seen.append((*place, ledger is process))
         return int(connect(identity, ledger).sum_integers("two", [1]) != [2])
 
-    assert run_ranks_here(cluster, ALONE, Ledger(), main) == 0
-    assert sorted(seen) == [(0, 2, 0), (1, 2, 1)]
+    assert run_ranks_here(cluster, ALONE, process, main) == 0
+    assert sorted(seen) == [(0, 2, 0, 2, "devices", True), (1, 2, 1, 2, "devices", False)], (
+        "one ledger is the process's"
+    )
+
+
+def test_a_rank_may_end_while_its_communicator_is_still_coming_up() -> None:
+    may_go_on = threading.Event()
+
+    def connect(_identity: Identity, _ledger: Ledger) -> Communicator:
+        may_go_on.wait()
+        return SingleProcess()
+
+    pending = bring_up(ALONE, Ledger(), connect)
+    (thread,) = (each for each in threading.enumerate() if each.name == "communicator")
+    assert thread.daemon, "or the process would wait for it"
+    may_go_on.set()
+    assert isinstance(pending.wait(), SingleProcess)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mxnet as mx
 import pytest
 
@@ -18,11 +20,24 @@ def test_a_rank_fills_its_own_row_of_every_table_exactly() -> None:
     assert server.gather_bytes("bytes", bytes(range(256))) == [b"", bytes(range(256)), b""]
 
 
+def test_every_figure_comes_back_from_the_servers() -> None:
+    server = SynchronousServer(_store_of_two(), rank=0, world_size=2)
+    assert server.gather("value", 21) == [42, 0]
+    assert server.sum_integers("sums", [3, 1]) == [6, 2]
+    # The other rank's byte goes into the same cell here, and so does the number of its bytes.
+    assert server.gather_bytes("bytes", b"!")[0][:1] == b"B"
+
+
+def _store_of_two() -> Any:
+    """Return a store to which another rank pushes the same as this one."""
+    store = mx.kv.create("local")
+    store._set_updater(lambda _key, pushed, held: (2 * pushed).copyto(held))
+    return store
+
+
 @pytest.mark.parametrize("size", [1, 1024, 1025])
 def test_sums_come_back_into_the_arrays_and_means_are_over_the_ranks(size: int) -> None:
-    store = mx.kv.create("local")
-    store._set_updater(lambda _key, pushed, held: (2 * pushed).copyto(held))  # another rank pushes the same
-    server = SynchronousServer(store, rank=0, world_size=4)
+    server = SynchronousServer(_store_of_two(), rank=0, world_size=4)
     kept = mx.nd.full((size,), 8.0)
     server.reduce("sum", [kept])
     assert (kept.asnumpy() == 16.0).all()
@@ -34,15 +49,19 @@ def test_sums_come_back_into_the_arrays_and_means_are_over_the_ranks(size: int) 
         assert (fresh.asnumpy() == 10.0).all(), "a small array may be new in each step"
 
 
-def test_an_asynchronous_rank_pushes_its_share_of_its_own_update() -> None:
+def test_an_asynchronous_rank_pushes_its_share_of_its_own_update(monkeypatch: pytest.MonkeyPatch) -> None:
     server = AsynchronousServer(mx.kv.create("local"), rank=0, world_size=4)
     gradient, weight = mx.nd.array([1.0, 2.0]), mx.nd.array([10.0, 20.0])
     server.reduce("gradient", [gradient])
     assert gradient.asnumpy().tolist() == [4.0, 8.0]
     server.publish([weight])
+    met: list[list[float]] = []
+    monkeypatch.setattr(server, "_wait_for_all", lambda: met.append(weight.asnumpy().tolist()))
     for begun in (10.0, 11.0):
         assert weight.asnumpy()[0] == begun
         weight += 4.0
         server.exchange(settled=begun == 11.0)
+    assert met == [[15.0, 25.0], [12.0, 22.0]], "all ranks meet before and after the weights that all shall have"
+    monkeypatch.undo()
     assert weight.asnumpy().tolist() == [12.0, 22.0]
     assert [server.gather("odd", 2**63 + number)[0] for number in range(2)] == [2**63, 2**63 + 1]

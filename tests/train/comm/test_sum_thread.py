@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import selectors
 import socket
+import subprocess
+import sys
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
 
+from configs.load import ROOT
 from train.comm.machine_ranks import PeerLost
 from train.comm.shared_sum import SharedBucket, SharedMemory, create_memory
 from train.comm.sum_thread import SumThread
@@ -100,6 +106,47 @@ def test_what_a_rank_said_before_it_ended_still_counts(ranks: list[Rank]) -> Non
         ranks[2].leave()
         assert first.result(10) == {1: b"bye", 2: b"bye"}
         assert second.result(10) == {0: b"bye", 2: b"bye"}
+
+
+def test_an_exchange_waits_for_ranks_that_live_although_one_has_ended_after_its_content(ranks: list[Rank]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ranks[0].thread.exchange, "over", b"a")
+        ranks[2].thread._hand_over(partial(ranks[2].thread._begin_exchange, zlib.crc32(b"over"), b"c", Future()))
+        ranks[2].leave()
+        while not ranks[0].thread._peers[1].is_gone:
+            assert not waiting.done()
+        ranks[0].thread._hand_over(ranks[0].thread._fail_what_cannot_be)
+        ranks[1].thread._hand_over(partial(ranks[1].thread._begin_exchange, zlib.crc32(b"over"), b"b", Future()))
+        assert waiting.result(10) == {1: b"b", 2: b"c"}
+
+
+def test_a_thread_sleeps_once_everything_is_sent(ranks: list[Rank]) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda rank: rank.thread.exchange("all", bytes(3_000_000)), ranks))
+    for rank in ranks:
+        rank.thread._end()
+        watched = [key.events for key in rank.thread._selector.get_map().values()]
+        assert watched == [selectors.EVENT_READ] * 3, "a socket that takes more would wake the thread for ever"
+
+
+_SAYS_IT_LATE = """
+import socket, sys, threading, time
+from train.comm.sum_thread import SumThread
+peer = SumThread({1: socket.socket(fileno=int(sys.argv[1]))})
+threading.Thread(target=peer.exchange, args=("over", bytes(5_000_000)), daemon=True).start()
+while not peer._exchanges: time.sleep(0.001)
+"""
+
+
+@pytest.mark.ranks
+def test_a_process_that_ends_still_sends_what_others_wait_for() -> None:
+    own, its = socket.socketpair()
+    with own, its:
+        command = [sys.executable, "-c", _SAYS_IT_LATE, str(its.fileno())]
+        with subprocess.Popen(command, cwd=ROOT, pass_fds=[its.fileno()]) as process:
+            its.close()
+            received = sum(iter(lambda: len(own.recv(1 << 16)), 0))
+        assert (process.returncode, received) == (0, 9 + 5_000_000)
 
 
 def test_ranks_that_exchange_different_things_are_told(ranks: list[Rank]) -> None:

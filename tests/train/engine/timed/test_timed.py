@@ -225,6 +225,38 @@ def test_ranks_that_crowd_the_cores_wake_up_less_often(passing: _Time, monkeypat
     assert wakes(1) <= len(_table(recipe).parameters) * GAP_S / 16e-3 + 1 < wakes(16) / 2
 
 
+@pytest.mark.parametrize(("kind", "shape"), [("softmax", ()), ("sigmoid", (10,))])
+def test_labels_have_the_shape_of_the_loss(kind: str, shape: tuple[int, ...]) -> None:
+    recipe, cluster, engine = _rehearsed()
+    recipe = recipe.model_copy(update={"loss": recipe.loss.model_copy(update={"kind": kind})})
+    network = TimedNetwork(engine, _table(recipe), recipe, cluster, Device(1.0), ALONE)
+    assert (network.label_shape, network.image_shape) == (shape, (1,))
+
+
+@pytest.mark.parametrize(
+    ("precision", "accumulation", "half"), [("float32", 1, 1), ("float16", 1, 2), ("bfloat16", 1, 2), ("float16", 2, 1)]
+)
+def test_buckets_count_the_bytes_that_travel(
+    precision: str, accumulation: int, half: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, cluster, engine = _rehearsed()
+    settings = cluster.engine.model_copy(update={"precision": precision})
+    sizes = [each.size for each in _table(recipe).parameters if each.kind not in ("gamma", "beta")]
+    limits = cluster.communication.model_copy(update={"bucket_bytes": 4 * sum(sizes) // 2, "deferred_fraction": 0.0})
+    cluster = cluster.model_copy(update={"engine": settings, "communication": limits})
+    batch = recipe.batch.model_copy(update={"accumulation_steps": accumulation})
+    plan = plan_run(recipe.model_copy(update={"batch": batch}), 1)
+    assert plan.accumulation_steps == accumulation
+    build = engine.build_network
+    # A rehearsal takes no micro-batches; the buckets are those of any engine.
+    monkeypatch.setattr(engine, "build_network", lambda *parts, accumulate: build(*parts, accumulate=False))
+    buckets = build_model(engine, recipe, cluster, plan).buckets.order
+    kinds = [{_table(recipe).parameters[index].kind in ("gamma", "beta") for index in bucket} for bucket in buckets]
+    # In half precision, gradients of weights fill one bucket; batch norm's are float32 and have one of their own.
+    assert len([each for each in kinds if False in each]) == (1 if half == 2 else 3)
+    assert all(len(each) == 1 for each in kinds) == (half == 2)
+
+
 def test_evaluation_and_update_take_their_times_and_half_gradients_have_their_types(passing: _Time) -> None:
     recipe, cluster, engine = _rehearsed()
     assert cluster.rehearsal is not None
