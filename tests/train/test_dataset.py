@@ -8,17 +8,19 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from configs.errors import UserError
-from configs.load import load_cluster, load_recipe
+from configs.load import load_both, load_cluster, load_recipe
 from configs.plan import plan_run
 from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
+from tests.engines import cpu_engine
 from tests.runs import train
 from train.comm.communicator import SingleProcess
-from train.dataset import images_of, local_folder, require_cold
+from train.dataset import SyntheticImages, images_of, local_folder, require_cold
 from train.rank.identity import Identity
 
 SHORT = ["run.max_steps=2", "run.target_top1=null", "model.name=resnet8", "model.image_size=16"]
@@ -102,6 +104,22 @@ def test_the_first_rank_of_each_host_clears_the_cache_and_all_tell_sets_apart_by
     sums = {name: hashlib.sha256((tmp_path / "set" / name).read_bytes()).hexdigest() for name in found.checksums}
     assert found.checksums == sums
     assert set(sums) == {"train.rec", "eval.rec"}
+
+
+def test_synthetic_images_continue_where_their_state_says_and_each_rank_has_its_own() -> None:
+    overrides = ["data={name: none, source: synthetic, train_samples: 64, eval_samples: 8, crop: {kind: none}}"]
+    recipe, cluster = load_both("digits", "laptop", [*overrides, "model.image_size=8", "batch.global_size=8"])
+    engine, plan = cpu_engine(), plan_run(recipe, 2)
+    ranks = [Identity(rank, 2, rank, 2, host="a", launcher="none") for rank in range(2)]
+    made = [SyntheticImages(recipe, cluster, plan, each) for each in ranks]
+    first, other = (each.open_training(engine) for each in made)
+    batches = [first.next_batch().images.asnumpy() for _ in range(3)]
+    assert {batch.shape for batch in batches} == {(4, 3, 8, 8)}
+    again = made[0].open_training(engine, first.state())
+    np.testing.assert_array_equal(again.next_batch().images.asnumpy(), first.next_batch().images.asnumpy())
+    assert (first.state(), other.state()) == (b"8", b"1")
+    assert not np.array_equal(batches[0], other.next_batch().images.asnumpy())
+    assert not np.array_equal(batches[0], batches[1])
 
 
 def test_pages_that_stay_are_said_to_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

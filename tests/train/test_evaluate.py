@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import mxnet as mx
@@ -12,7 +13,7 @@ from configs.load import load_cluster
 from tests.engines import cpu_engine
 from train.comm.communicator import Connect, SingleProcess, bring_up
 from train.comm.devices import run_ranks_here
-from train.evaluate import MeanAuc, Score, Top1, _auc
+from train.evaluate import Evaluator, MeanAuc, Score, Top1, _auc
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
@@ -72,6 +73,42 @@ def test_a_class_that_no_image_has_is_left_out_of_the_mean() -> None:
 def test_no_class_at_all_is_an_error_in_words() -> None:
     with pytest.raises(RuntimeError, match="no class is both present and absent among 5 evaluation images"):
         _score(np.zeros((5, 2)))
+
+
+@pytest.mark.parametrize("statistics", [["mean", "variance"], []])
+def test_an_evaluation_settles_weights_and_statistics_before_it_predicts_and_tells_of_every_batch(
+    statistics: list[str],
+) -> None:
+    told: list[Any] = []
+
+    class Communicator(SingleProcess):
+        def exchange(self, *, settled: bool = False) -> None:
+            told.append(("exchange", settled))
+
+        def average(self, name: str, arrays: Any, *_: Any) -> None:
+            told.append((name, arrays))
+
+    class Count:
+        def add(self, *counted: Any) -> None:
+            told.append(counted)
+
+        def score(self, communicator: Any) -> Score:
+            assert communicator is ranks
+            told.append("score")
+            return Score("top-1", 0.5, {}, "no image")
+
+    def inference() -> Any:
+        told.append("fold")
+        return lambda images: f"logits of {images}"
+
+    ranks: Any = Communicator()
+    network: Any = SimpleNamespace(statistics=statistics, inference=inference)
+    source: Any = SimpleNamespace(batches=lambda: iter([("a", "labels", 7), ("b", "more labels", 5)]))
+    metric: Any = Count
+    assert Evaluator(network, source, ranks, metric, lambda: told.append("batch"))().value == 0.5
+    averaged = [("statistics", statistics)] if statistics else []
+    batches = [("logits of a", "labels", 7), "batch", ("logits of b", "more labels", 5), "batch"]
+    assert told == [("exchange", True), *averaged, "fold", *batches, "score"]
 
 
 def test_top1_counts_valid_images_only() -> None:

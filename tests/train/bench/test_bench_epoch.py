@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from train.bench.bench_epoch import _python_step
+from train.bench.__main__ import _parse
+from train.bench.bench_epoch import _python_step, measure
 from train.bench.programs.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, gaps
 
 
@@ -44,3 +45,22 @@ def test_pythons_share_of_a_step_is_measured_without_an_engine() -> None:
     figures = _python_step()
     # In a step, Python passes 161 tensors to their buckets. That takes far less time than a real step.
     assert 0.01 < figures["python_step_ms"] < 100
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_two_ranks_of_each_program_tell_their_gaps() -> None:
+    report = measure(_parse(["epoch", "--quick", "--epochs", "4"]))
+    found: dict[str, dict[str, float]] = {}
+    for row in report.rows:
+        found.setdefault(row.alternative, {})[row.figure] = row.median
+    for program in ("ours", "textbook"):
+        assert {figure for figure in found[program] if "/" not in figure} == {
+            "between_steps_ms",
+            "between_epochs_ms",
+            "before_evaluation_ms",
+            "evaluation_s",
+            "after_evaluation_ms",
+        }
+        assert min(found[program].values()) > 0
+    assert found["ours"]["evaluation_s"] < 10

@@ -17,6 +17,11 @@ def test_steps_and_kinds_of_operators_are_measured_beside_the_floor() -> None:
     for variant in ("alone", "apart", "summed", "read"):
         assert rows[f"32 px, step {variant}", "wall_ms"] > 0
         assert rows[f"32 px, step {variant}", "processor_ms"] > 0
+    assert rows["32 px, step alone", "processor_ms"] > rows["32 px, step apart", "processor_ms"] / 10, (
+        "it computes, too"
+    )
+    assert 0.1 < rows["32 px, core", "copied_gb_per_s"] < 1000
+    assert 0.1 < rows["32 px, core", "peak_gflop_per_s"] < 10_000
     for kind in ("convolution", "batch norm", "activation, addition, pooling", "classifier and loss", "update"):
         floor, apart = rows[f"32 px, {kind}", "floor_ms"], rows[f"32 px, {kind}", "apart_ms"]
         assert floor > 0

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import itertools
 import json
+import logging
 import os
 import re
 import shlex
@@ -221,7 +222,14 @@ def _transcript(words: str, folder: Path, patch: Callable[[Any, str, Any], None]
     ):
         patch(module, name, value)
     options = _parse([*shlex.split(words), *(["--folder", str(folder)] if words.startswith("gpu") else [])])
+    told = _Told(machine)
+    logger = logging.getLogger("train.bench")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(told)
     report = importlib.import_module(BENCHES[options.name].module).measure(options)
+    logger.removeHandler(told)
+    logger.setLevel(level)
     rows = [
         f"    {name}: {count} + {warmup}: {'; '.join(map(_told, same))}"
         for (name, count, warmup), same in itertools.groupby(
@@ -235,6 +243,17 @@ def _transcript(words: str, folder: Path, patch: Callable[[Any, str, Any], None]
 def _told(row: BenchRow) -> str:
     spread = "" if row.low == row.high else f" {row.low:.4g} to {row.high:.4g}"
     return f"{row.figure} {row.median:.4g}{spread}{row.verdict and f', {row.verdict}'}"
+
+
+class _Told(logging.Handler):
+    """Notes what a bench says while it measures."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self._machine = machine
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._machine.lines.append(self._machine.plain(record.getMessage()))
 
 
 _READERS = ("dali", "mxnet", "pillow")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,25 @@ def test_loss_and_running_statistics_are_those_of_numpys_forward_pass() -> None:
         # The variance of the batch itself: an estimate for all images would be 1.6 % larger in the last stage.
         np.testing.assert_allclose(statistics[f"{name}_moving_mean"], 0.25 * mean, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(statistics[f"{name}_moving_var"], 0.75 + 0.25 * variance, rtol=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(("precision", "accumulate"), [("float32", False), ("bfloat16", False), ("bfloat16", True)])
+def test_gradients_of_one_type_are_neighbours_in_memory_last_layer_first(
+    precision: str, layout: str, accumulate: bool
+) -> None:
+    settings = f"cluster.engine.precision={precision}", f"cluster.engine.layout={layout}"
+    _, _, network = opened(*settings, accumulate=accumulate)
+    assert network.image_shape == ((16, 16, 3) if layout == "NHWC" else (3, 16, 16))
+    places: dict[Any, list[tuple[int, int]]] = {}
+    for parameter, gradient in zip(network.parameters, network.gradients, strict=True):
+        is_half = precision == "bfloat16" and not accumulate and parameter.kind not in ("gamma", "beta")
+        assert gradient.dtype == (torch.bfloat16 if is_half else torch.float32), parameter.name
+        assert tuple(gradient.shape) == parameter.shape
+        places.setdefault(gradient.dtype, []).append((gradient.data_ptr(), gradient.numel() * gradient.element_size()))
+    for pieces in places.values():
+        for (first, _), (second, size) in itertools.pairwise(pieces):
+            assert second + size == first, "the next layer's gradient lies just before"
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
