@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,7 +20,7 @@ from tests.runs import FinishedRun
 from train.dataset import images_of
 from train.engine.protocol import open_engine
 from train.evaluate import Score
-from train.export import export_network, main, on_cpu
+from train.export import evaluate, export_network, main, on_cpu
 from train.rank.identity import Identity
 
 
@@ -74,6 +75,30 @@ def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr == f"error: {tmp_path}: no config.yaml in it; give the folder of a run\n"
+
+
+@pytest.mark.parametrize(("kind", "value"), [("softmax", 0.75), ("sigmoid", 1.0)])
+def test_an_exported_network_is_scored_by_the_runs_own_metric(kind: str, value: float) -> None:
+    made = "data={name: none, source: synthetic, train_samples: 32, eval_samples: 12, crop: {kind: none}}"
+    labelled = ["loss={kind: sigmoid, label_smoothing: 0}"] if kind == "sigmoid" else []
+    small = ["model.image_size=8", "batch.global_size=4", "cluster.ranks_per_node=1", "run.target_top1=null"]
+    recipe, cluster = load_both("digits", "laptop", [made, *labelled, *small])
+    identity = Identity(0, 1, 0, 1, host="here", launcher="none")
+    engine = open_engine(cluster, identity)
+    source = images_of(recipe, cluster, plan_run(recipe, 1), identity).open_evaluation(engine)
+    labels = [engine.to_host(batch.labels) for batch in source.batches()]
+    told = iter(labels)
+
+    def predict(_images: Any) -> np.ndarray:
+        """Tell the right classes, but class 0 for each fourth image, whose class is another one."""
+        right = next(told)
+        logits = right if kind == "sigmoid" else np.eye(10)[right.astype(int)]
+        if kind == "softmax":
+            logits[3::4] = np.eye(10)[(right[3::4].astype(int) + 1) % 10]
+        return np.asarray(logits, np.float32)
+
+    score = evaluate(recipe, cluster, predict)
+    assert (score.value, score.row["total"]) == (value, 12)
 
 
 @pytest.mark.parametrize(("name", "off", "status"), [

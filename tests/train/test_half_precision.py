@@ -49,7 +49,7 @@ def _small(engine: EngineSettings, *, accumulate: bool = False, context: object 
 
 
 def test_every_operator_of_the_record_has_the_type_and_layout_that_its_gpus_want() -> None:
-    symbol = logits_symbol(TABLE, RECIPE.model, CLUSTER.engine)
+    symbol = logits_symbol(TABLE, RECIPE.model, CLUSTER.engine, 1)
     _, (output,), statistics = symbol.infer_type(data="float32")
     assert output is np.float32
     assert set(statistics) == {np.float32}

@@ -86,8 +86,8 @@ def rehearsed_job(
     recipe: Recipe,
     cluster: Cluster,
     *,
-    shrink: int = 1,
-    speed: float = 1.0,
+    shrink: int,
+    speed: float,
     slow_ranks: Sequence[str] = (),
     faults: Sequence[str] = (),
 ) -> tuple[Recipe, Cluster]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -52,6 +53,24 @@ def _identity(rank: int, world_size: int = 2) -> Identity:
 def _open(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int, variables: dict[str, str]) -> object:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
     return torch_communicator._open_store(_identity(rank, world_size), variables, 5)
+
+
+def test_gloo_takes_the_interface_of_the_ranks_own_address_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    addresses = {"lo": "127.0.0.1", "eth0": "10.0.0.7", "ib0": "10.1.0.7"}
+    monkeypatch.setattr(torch_communicator, "ipv4_addresses", lambda: addresses)
+    environment = {"GLOO_SOCKET_IFNAME": "eth9"}
+    monkeypatch.setattr(os, "environ", environment)
+    for given, address, chosen in (
+        ({"GLOO_SOCKET_IFNAME": "eth9"}, "10.1.0.7", "eth9"),
+        ({}, "10.1.0.7", "ib0"),
+        ({}, "10.2.0.7", None),
+    ):
+        environment.clear()
+        environment.update(given)
+        torch_communicator._choose_interface(address)
+        assert environment.get("GLOO_SOCKET_IFNAME") == chosen
 
 
 def test_processes_that_are_not_the_ranks_of_one_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

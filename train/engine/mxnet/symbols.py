@@ -14,7 +14,7 @@ from train.networks.limits import TRAINING_ROWS, batch_norm_rows
 __all__ = ["layer_symbol", "logits_symbol", "with_precision"]
 
 
-def logits_symbol(network: Network, model: Model, engine: EngineSettings, batch_size: int = 1) -> Any:
+def logits_symbol(network: Network, model: Model, engine: EngineSettings, batch_size: int) -> Any:
     """Return the symbol from float32 images to float32 logits, with batch norm as in training.
 
     Args:
