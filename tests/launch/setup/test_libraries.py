@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from launch.setup.layout import CURRENT
-from launch.setup.libraries import link_nvidia_libraries, missing_libraries
+from launch.setup.libraries import link_nvidia_libraries, main, missing_libraries
 
 
 def _compile(library: Path, *linked: Path) -> Path:
@@ -34,3 +36,15 @@ def test_what_is_not_found_is_named_but_for_the_drivers_own(tmp_path: Path) -> N
     ]
     assert link_nvidia_libraries(tmp_path)
     assert missing_libraries(tmp_path) == ["mpi_lib.so: libabsent.so.3"]
+
+
+def test_the_command_line_names_what_is_not_found_and_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["libraries", str(tmp_path)])
+    assert main() == 0
+    assert capsys.readouterr().out == "every library is found\n"
+    absent = _compile(tmp_path / "absent" / "libabsent.so.3")
+    _compile(tmp_path / "mxnet" / "libmxnet.so", absent)
+    assert main() == 1
+    assert capsys.readouterr().out == "not found: libmxnet.so: libabsent.so.3\n"

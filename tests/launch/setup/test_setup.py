@@ -30,7 +30,7 @@ from launch.setup.causes import explain
 from launch.setup.checks import GB
 from launch.setup.child import StageError, Stopwatch, run_logged
 from launch.setup.gpu import Gpu
-from launch.setup.horovod import build_environment
+from launch.setup.horovod import build_environment, check_build
 from launch.setup.layout import (
     LOCKS,
     NEWEST_PYTHON,
@@ -778,3 +778,37 @@ def test_the_end_of_set_up_is_told_by_its_status(
         for number, handler in before.items():
             signal.signal(number, handler)
     assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize(
+    ("variant", "has_mpi", "built", "lacks"),
+    [
+        ("cpu", False, "gloo", ""),
+        ("cpu", True, "mpi nccl", "gloo"),
+        ("cpu", True, "gloo nccl", "mpi"),
+        ("gpu", False, "gloo nccl", ""),
+        ("gpu", False, "gloo mpi", "nccl"),
+    ],
+)
+def test_a_compiled_horovod_has_what_was_wanted(
+    tmp_path: Path, variant: Variant, has_mpi: bool, built: str, lacks: str
+) -> None:
+    package, environment = tmp_path / "packages" / "horovod", Environment(tmp_path / "environment")
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    lines = [f"def {name}_built(): return {name in built.split()}\n" for name in ("gloo", "mpi", "nccl")]
+    (package / "mxnet.py").write_text("".join(lines), encoding="utf-8")
+    environment.python.parent.mkdir(parents=True)
+    environment.python.symlink_to(sys.executable)
+    variables = {"PYTHONPATH": str(package.parent)}
+    if not lacks:
+        check_build(variables, environment, variant, has_mpi=has_mpi)
+        return
+    with pytest.raises(StageError, match="the compiled Horovod does not work"):
+        check_build(variables, environment, variant, has_mpi=has_mpi)
+    log = environment.log("horovod-build")
+    assert log.read_text(encoding="utf-8") == f"lacks {lacks}_built\n"
+    (package / "mxnet.py").write_text("raise ImportError('no symbol')\n", encoding="utf-8")
+    with pytest.raises(StageError, match=f"all of the output: {log}"):
+        check_build(variables, environment, variant, has_mpi=has_mpi)
+    assert "no symbol" in log.read_text(encoding="utf-8")

@@ -227,3 +227,20 @@ def test_a_job_that_lost_its_folder_leaves_it_to_the_other_one(run: Path, capsys
         assert capsys.readouterr().err.endswith(": the folder has another owner now, and is left to it\n")
         assert _names(run) == before
         script.kill()
+
+
+def test_the_commands_of_a_job_script_have_the_statuses_that_it_reads(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["begin", str(run)]) == 0
+    for words in (
+        ["end", str(run)],
+        ["end", str(run), "--status", "0"],
+        ["begin"],
+        ["begin", str(run), "--status", "0"],
+    ):
+        assert main(words) == 2
+    assert capsys.readouterr().err.count("error: ") == 4
+    assert main(["end", str(run), "--status", "75", "--signals", "1"]) == 75
+    assert main(["left-out", str(run)]) == 0
+    assert capsys.readouterr().out == ""
