@@ -100,9 +100,8 @@ def _packages() -> dict[str, str]:
     return dict(sorted((each["Name"], each["Version"]) for each in fields if {"Name", "Version"} <= each.keys()))
 
 
-def _cpu() -> dict[str, Any]:
+def _cpu(path: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
     """Return the processors' model and instruction sets, their number, their cores, and the size of the last cache."""
-    path = Path("/proc/cpuinfo")
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     blocks = [dict(_PAIR.findall(block)) for block in text.strip().split("\n\n")]
     cores = {(block["physical id"], block["core id"]) for block in blocks if {"physical id", "core id"} <= block.keys()}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from configs.load import ROOT
-from logs.environment import ENVIRONMENT_FILE, environment, write_environment
+from logs.environment import ENVIRONMENT_FILE, _cpu, environment, write_environment
 from logs.redaction import REDACTED
 
 
@@ -146,3 +146,25 @@ def test_the_cores_that_this_process_may_use_are_not_all_that_there_are(monkeypa
     monkeypatch.setattr("os.cpu_count", lambda: 7)
     found = environment()
     assert (found["usable_cores"], found["cores"]) == (1, 7)
+
+
+def test_a_core_counts_once_however_many_threads_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "cpuinfo"
+    blocks = [
+        f"processor\t: {number}\nvendor_id\t: Maker\ncpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Chip 3000\n"
+        f"cache size\t: 512 KB\nphysical id\t: {socket}\ncore id\t\t: {core}\nflags\t\t: fpu {flags}\n"
+        for number, (socket, core, flags) in enumerate(
+            ((0, 0, "avx2 sse2 avx512f"), (0, 0, ""), (0, 1, ""), (1, 0, ""), (1, 1, ""), (1, 2, ""))
+        )
+    ]
+    path.write_text("\n".join(blocks), encoding="utf-8")
+    assert _cpu(path) == {
+        "cpu": "Chip 3000", "cpu_id": "Maker family 6 model 85", "cpu_flags": ["avx2", "avx512f", "sse2"],
+        "cpu_sockets": 2, "cpu_cores": 5, "cpu_cache": "512 KB",
+    }  # fmt: skip
+    path.write_text(
+        "vendor_id\t: ARM\nmodel\t\t: 1\nflags\t\t: fpu\nphysical id\t: 0\n",
+        "utf-8",  ###="utf-8"
+    )
+    unknown = ("cpu", "cpu_id", "cpu_flags", "cpu_sockets", "cpu_cores", "cpu_cache")
+    assert _cpu(path) == _cpu(tmp_path / "absent") == dict.fromkeys(unknown)
