@@ -32,6 +32,15 @@ _MOST_OFF = 5e-4
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export and evaluate; returns 0, 1 if a format has another accuracy, 2 for wrong input."""
+    try:
+        options = _parser().parse_args(arguments)
+        return _export(options.run, options.dest or options.run / "export")
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+
+
+def _parser() -> Parser:
     parser = Parser(prog="./run.sh", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser(
@@ -39,12 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     verb.add_argument("run", metavar="RUN", type=Path, help="folder of a run that has a checkpoint")
     verb.add_argument("--dest", metavar="DIR", type=Path, help="folder to write to (default: RUN/export)")
-    try:
-        options = parser.parse_args(arguments)
-        return _export(options.run, options.dest or options.run / "export")
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+    return parser
 
 
 def _export(run: Path, destination: Path) -> int:

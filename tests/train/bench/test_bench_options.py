@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, _StoreConstAction
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
+from tests.parsers import described
 from train.bench.bench_options import BENCHES
 
 OPTIONS = Path(__file__).parent / "options.txt"
@@ -16,20 +17,14 @@ OPTIONS = Path(__file__).parent / "options.txt"
 def _described(name: str) -> str:
     bench, parser = BENCHES[name], ArgumentParser(add_help=False)
     bench.add_options(parser)
-    lines = [f"{name}: {bench.question} | {bench.module} | {bench.needs} | {bench.only_here}"]
-    for action in parser._actions:
-        kind = getattr(action.type, "__name__", action.type)
-        value = f"{action.const!r}" if isinstance(action, _StoreConstAction) else f"{action.default!r}"
-        words = [*action.option_strings, action.metavar, action.nargs, kind, f"{action.dest}={value}", action.choices]
-        lines.append(f"    {' '.join(str(word) for word in words if word is not None)}: {action.help}")
-    return "\n".join(lines)
+    return f"{name}: {bench.question} | {bench.module} | {bench.needs} | {bench.only_here}\n{described(parser)}"
 
 
 @pytest.mark.parametrize("name", BENCHES)
 def test_an_option_changes_on_purpose_only(name: str) -> None:
     """``python -m tests.train.bench.test_bench_options`` writes the file anew, for review."""
-    described = {each.partition(":")[0]: each for each in OPTIONS.read_text(encoding="utf-8").rstrip().split("\n\n")}
-    assert _described(name).splitlines() == described[name].splitlines()
+    expected = {each.partition(":")[0]: each for each in OPTIONS.read_text(encoding="utf-8").rstrip().split("\n\n")}
+    assert _described(name).splitlines() == expected[name].splitlines()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from logs.folder import Summary, read_summary, write_summary
 from logs.judge.compliance import judge
 from logs.show.reported_run import gather_run
 from logs.show.wording import notes_of
-from train.rehearse.__main__ import _numbers_of_ranks, _parser, main
+from train.rehearse.__main__ import _parser, main
 from train.rehearse.described_waits import invented_top1, waits_of
 from train.rehearse.rehearsal_text import RehearsedSteps, comparison_text, course_text, rehearsed_steps, validation_text
 from train.rehearse.rehearsed_run import _kept, rehearsed_job, rehearsed_run
@@ -251,24 +251,6 @@ def test_a_rehearsed_job_changes_nothing_of_its_cluster_but_what_computes() -> N
     assert plan_run(recipe, 2048).total_steps == plan_run(described[0], 2048).total_steps
     with pytest.raises(UserError, match="--fail: got 'kill@9:2048', allowed: a rank from 0 to 2047"):
         rehearsed_job(*described, shrink=1, speed=1, faults=["kill@9:2048"])
-
-
-@pytest.mark.parametrize(
-    ("words", "numbers"),
-    [
-        (["--ranks", "9"], [9]),
-        (["--ranks", "1", "--validate"], [1]),
-        (["--ranks", "2", "--validate"], [2]),
-        (["--ranks", "9", "--validate"], [2, 4, 8, 9]),
-        (["--ranks", "8", "--validate"], [2, 4, 8]),
-    ],
-)
-def test_a_validation_doubles_the_ranks_up_to_those_that_are_asked_for(words: list[str], numbers: list[int]) -> None:
-    parser = _parser()
-    assert _numbers_of_ranks(parser.parse_args(["digits", "--cluster", "laptop", *words])) == numbers
-    if "--validate" in words:
-        with pytest.raises(UserError, match="--validate: got --nodes above 1, allowed: one node"):
-            _numbers_of_ranks(parser.parse_args(["digits", "--cluster", "laptop", *words, "--nodes", "2"]))
 
 
 def test_processes_on_this_machine_have_to_be_counted() -> None:
