@@ -12,6 +12,8 @@ import pytest
 from logs.__main__ import main
 from logs.judge import compliance
 from logs.judge.compliance import Verdict, digest_of, keep_verdicts, read_verdicts
+from logs.judge.eligible import contradiction, missing_files
+from logs.read.parse import parse_log
 from logs.show.reported_run import gather_run
 from logs.show.wording import lead, notes_of, state_of
 from tests.logs import samples
@@ -146,3 +148,16 @@ def test_only_verdicts_on_the_runs_own_logs_by_their_own_rulesets_are_kept(tmp_p
     assert {ruleset: (each["passed"], each["messages"]) for ruleset, each in content.items()} == {
         "4.0.0": (True, []), "0.6.0": (False, ["no result_0.mll.txt was written"]),
     }  # fmt: skip
+
+
+def test_a_log_that_has_not_ended_contradicts_no_summary(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run", best=0.98)
+    record = parse_log(folder / LOG)
+    assert contradiction(folder, record) == ""
+    assert contradiction(folder, replace(record, status=None)) == ""
+    words = contradiction(folder, replace(record, status="aborted"))
+    assert words == "run_stop has status aborted in the log, but success in summary.json"
+    (folder / "summary.json").unlink()
+    assert contradiction(folder, replace(record, status="aborted")) == ""
+    assert missing_files(folder, replace(record, status=None)) == ""
+    assert missing_files(folder, record).startswith("missing: summary.json; ")

@@ -15,6 +15,7 @@ from train.sim.forecast import forecast, make_scenario, time_step
 from train.sim.hardware import Machine, find_accelerator
 from train.sim.roofline import update_time
 from train.sim.software import Software
+from train.sim.startup_time import predict_init, predict_startup
 from train.sim.step_time import StepModel
 from train.sim.time_to_train import DataSet, evaluation_time, evaluations_of, run_time
 from train.sim.topology import Topology
@@ -172,3 +173,77 @@ def test_a_forecast_is_the_step_the_run_and_the_start_in_their_units() -> None:
     assert found.accelerator_hours == pytest.approx(hours)
     alone = forecast(replace(scenario, machine=scenario.machine.with_ranks(1), accumulation=1), calibration)
     assert found.efficiency == pytest.approx(found.images_per_s / 16 / alone.images_per_s, rel=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "hop_s"), [("nvlink", 4e-6), ("pcie", 4e-6), ("ethernet", 12e-6), ("memory", 40e-6)])
+def test_a_reduction_in_the_switches_waits_for_both_ways_through_node_and_network(kind: str, hop_s: float) -> None:
+    found = allreduce("switch", Topology(16, 8, 100e9, 20e9, link_kind=kind), 1e6)
+    # 30 us to begin, 7 hops up and 7 down in the node, and 14 us each way between the nodes.
+    assert found.latency_s == pytest.approx(30e-6 + 14 * hop_s + 28e-6)
+    assert found.time_s == pytest.approx(found.latency_s + 1e6 / 20e9)
+
+
+def test_a_parameter_server_handles_a_message_of_each_of_its_ranks() -> None:
+    found = allreduce("ps:2", Topology(16, 8, 100e9, 20e9), 1e6)
+    assert found.latency_s == pytest.approx(2 * (8.4e-6 + 14e-6 + 8 * 1e-6))
+
+
+@pytest.mark.parametrize(
+    ("ordered", "distance", "share"),
+    [(True, 1, 0.25), (True, 3, 0.75), (True, 4, 1.0), (True, 8, 1.0), (False, 1, 2 / 3), (False, 8, 2 / 3)],
+)
+def test_exchanges_leave_their_rack_by_their_distance_or_by_chance(ordered: bool, distance: int, share: float) -> None:
+    topology = Topology(72, 8, 100e9, 20e9, nodes_per_rack=4, uplink_share=0.5, rack_ordered=ordered)
+    assert topology.racks == 3
+    assert topology.crossing_share(distance) == pytest.approx(share)
+    assert Topology(32, 8, 100e9, 20e9, nodes_per_rack=4).crossing_share(distance) == 0
+    assert Topology(72, 8, 100e9, 20e9).crossing_share(distance) == 0
+
+
+@pytest.mark.parametrize(
+    ("ordered", "ideal", "crossing", "rate"),
+    [(True, False, 0.0, 20e9), (True, False, 0.25, 20e9), (True, False, 0.5, 20e9), (True, False, 1.0, 10e9),
+     (False, False, 1.0, 6.9e9), (False, False, 0.3, 20e9), (False, True, 1.0, 10e9)],
+)  # fmt: skip
+def test_uplinks_bound_what_crosses_them(ordered: bool, ideal: bool, crossing: float, rate: float) -> None:
+    topology = Topology(
+        72, 8, 100e9, 20e9, nodes_per_rack=4, uplink_share=0.5, rack_ordered=ordered, ideal=ideal
+    )  # fmt: skip
+    assert topology.node_rate(crossing) == pytest.approx(rate)
+
+
+def test_a_machine_is_seen_by_its_collectives_as_it_is() -> None:
+    machine = replace(
+        _machine(20), nics=3, nic_bytes_per_s=10e9, nodes_per_rack=2, uplink_share=0.25, rack_ordered=True
+    )
+    assert machine.topology(0.5) == Topology(
+        20, 8, V100.link, 15e9, link_kind=V100.link_kind, nodes_per_rack=2, uplink_share=0.25, rack_ordered=True
+    )
+    assert replace(machine, nics=0).topology(1.0).node_bytes_per_s == 10e9
+    other = replace(V100, link_kind="pcie")
+    assert replace(machine, accelerator=other).topology(1.0).link_kind == "pcie"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "seeded", "overlapped", "total_s"),
+    [
+        (1, True, True, 8 + 4.35),
+        (1, False, False, 8 + 4.35),
+        (4, True, True, 11.2 + 4.5224),
+        (4, True, False, 11.2 + 4.5224 + 4.35),
+        (4, False, True, 11.2 + 4.5224 + 161 * 40e-6 + 0.204),
+        (4, False, False, 11.2 + 4.5224 + 4.35 + 161 * 40e-6 + 0.204),
+    ],
+)
+def test_a_start_up_is_its_phases(ranks: int, seeded: bool, overlapped: bool, total_s: float) -> None:
+    assert predict_startup(ranks, seeded=seeded, overlapped=overlapped).total_s == pytest.approx(total_s)
+
+
+@pytest.mark.parametrize(
+    ("mlperf_round", "has_compiler", "warm_up_s"),
+    [("0.5", False, 8), ("0.7", False, 8), ("1.0", False, 36), ("", False, 36), ("0.7", True, 100), ("2.0", True, 100)],
+)
+def test_the_logged_initialisation_has_no_launch_but_the_warm_up_of_its_round(
+    mlperf_round: str, has_compiler: bool, warm_up_s: float
+) -> None:
+    assert predict_init(4, mlperf_round, has_compiler=has_compiler) == pytest.approx(4.5224 + warm_up_s)

@@ -143,6 +143,8 @@ def test_every_allreduce_is_compared_by_ranks_and_bytes(capsys: pytest.CaptureFi
         ([*RECORD, "--algorithm", "rings"], "did you mean 'ring'"),
         ([*RECORD, "--optimize", "--deadline", "1"], "no run is within the limits"),
         (["--points", "nowhere.csv"], "cannot be read"),
+        (["--calibrate", "configs", "nowhere.csv"], "--calibrate: got several paths, allowed: one points file, or"),
+        (["--calibrate", "a.csv", "b.csv"], "--calibrate: got several paths, allowed: one points file, or folders"),
         ([*RECORD[:3], "--round", "banana"], "--round: got 'banana'"),
         ([*RECORD, "--input-rate", "-5"], "--input-rate"),
         ([*RECORD, "--sweep", "batch=0.001"], "whole numbers above 0"),

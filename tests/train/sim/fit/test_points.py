@@ -333,3 +333,22 @@ def test_the_worth_of_a_constant_is_its_narrower_spread_and_the_error_without_it
     hidden = hold_out(points, PREDICTOR, lambda _: None, ("nested",), unfitted=["memory_efficiency"])
     assert row.error_without == pytest.approx(np.median([abs(one.error) for one in hidden]), abs=1e-4)
     assert row.error_without != error_with_all
+
+
+def test_every_column_of_a_points_file_is_read(tmp_path: Path) -> None:
+    columns = {
+        "mlperf_round": "2.1", "submitter": "A", "system": "b", "accelerator": "V100", "n_acc": "16",
+        "global_batch": "800", "batch_per_acc": "", "img_per_s": "1234.5", "time_to_train_s (mean)": "99",
+        "init_s": "7", "how": "log, incl eval", "network": "resnet18", "precision": "float32", "source": "x",
+        "accelerators_per_node": "4", "nics": "2", "nic_bytes_per_s": "5e9",
+    }  # fmt: skip
+    found = one_point(tmp_path, **columns)
+    assert (found.round, found.submitter, found.system, found.ranks, found.batch) == ("2.1", "A", "b", 16, 50)
+    assert (found.measured_images_per_s, found.measured_time_s, found.measured_init_s) == (1234.5, 99, 7)
+    assert (found.includes_evaluation, found.network, found.precision) == (True, "resnet18", "float32")
+    assert (found.is_framework, found.node, found.nics, found.nic_bytes_per_s) == (True, 4, 2, 5e9)
+    assert found.accelerator.chip == "V100"
+    bare = one_point(tmp_path, accelerator="", system="8x V100", n_acc="8", batch_per_acc="32.5", global_batch="800")
+    assert (bare.accelerator.chip, bare.batch, bare.network, bare.precision) == ("V100", 32.5, "resnet50", "float16")
+    assert (bare.measured_images_per_s, bare.measured_time_s, bare.measured_init_s) == (None, None, None)
+    assert (bare.includes_evaluation, bare.is_framework, bare.node, bare.nics) == (False, False, None, None)
