@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from configs.blocks.rehearsal import Waits
 from configs.load import ROOT
 from configs.programs import Program
 from train.bench import (
@@ -36,7 +37,9 @@ from train.bench import (
 from train.bench.__main__ import _parse
 from train.bench.bench_options import BENCHES
 from train.bench.measure import BenchRow
+from train.networks.arch import network_of
 from train.rank.startup import WAITING
+from train.rehearse import rehearsed_run
 
 pytest.importorskip("horovod")  # an environment with another engine alone has other defaults
 
@@ -209,6 +212,10 @@ def _transcript(words: str, folder: Path, patch: Callable[[Any, str, Any], None]
     for module, name, value in (
         (launching, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": machine.run})),
         (bench_allreduce, "load_description", lambda _: dict(_RATES)),
+        (os, "sched_getaffinity", lambda _: {0, 1}),
+        (os, "cpu_count", lambda: 2),
+        (bench_allreduce, "load_calibration", lambda: SimpleNamespace(constants=_CONSTANTS)),
+        (rehearsed_run, "waits_of", lambda recipe, _: _waits(len(network_of(recipe.model).parameters))),
         (bench_epoch, "_python_step", lambda: {"python_step_ms": 1.0}),
         (bench_peers, "_FOLDER", folder / "peers"),
         (bench_peers, "installed_engine", lambda: "mxnet"),
@@ -257,6 +264,15 @@ class _Told(logging.Handler):
 
 
 _READERS = ("dali", "mxnet", "pillow")
+
+
+def _waits(count: int) -> Waits:
+    """Return the waits of a described GPU whose gradients come at even intervals, last layer first."""
+    ends_s = tuple(0.25 * (count - index) / count for index in range(count))
+    return Waits(forward_s=0.125, gradients_s=ends_s, update_s=0.01, evaluation_s=0.1, top1=(0.5,) * 100)
+
+
+_CONSTANTS = SimpleNamespace(network_efficiency=0.5)
 _RATES = {"flops": 1e10, "memory_bytes_per_s": 1e10, "link_bytes_per_s": 1e9, "cores": 2.0, "sum_bytes_per_s": 8e9,
           "sum_bucket_s": 1e-4}  # fmt: skip
 
