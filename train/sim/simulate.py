@@ -189,10 +189,9 @@ def _hold_out(path: Path, kind: str, out: Path | None, coverage: float) -> str:
 
 def _calibrate(paths: Sequence[Path], out: Path) -> str:
     """Answer ``--calibrate``: measured steps of runs, or a points file."""
-    is_run = [path.is_dir() for path in paths]
-    if all(is_run):
+    if all(path.is_dir() for path in paths):
         return _calibrate_by_runs(paths)
-    if any(is_run) or len(paths) > 1:
+    if len(paths) > 1:
         raise UserError("--calibrate: got several paths, allowed: one points file, or folders of runs only")
     (path,) = paths
     predictor, points = PointPredictor(), read_points(path)

@@ -117,3 +117,28 @@ def test_a_step_line_counts_from_one_and_unknown_shares_are_called_so() -> None:
     assert lines[2] == "  last evaluation: none yet"
     assert lines[3] == "  at most 0m04s left until the last epoch ends"
     assert len(watching.describe_progress(recipe, 300, {"interval": row}, now=None)) == 3
+
+
+@pytest.mark.parametrize(("rows", "kept"), [(2, 1), (4, 3), (6, 5), (7, 5)])
+def test_an_update_leaves_the_last_row_of_the_screen_to_the_cursor(
+    monkeypatch: pytest.MonkeyPatch, rows: int, kept: int
+) -> None:
+    monkeypatch.setattr(watching, "_size", lambda _: (20, rows))
+    screen = Screen(20)
+    lines: list[watching.Line] = [(f"line {number}", "plain") for number in range(5)]
+    shown = watching._redraw(screen, [], lines)
+    assert shown == lines[:kept]
+    assert screen.getvalue() == "".join(f"{text}\n" for text, _ in lines[:kept])
+    before: list[watching.Line] = [("x" * 21, "plain"), ("", "plain")]
+    watching._redraw(screen, before, lines[:1])
+    assert screen.getvalue().endswith(f"\x1b[{min(3, rows - 1)}A\r\x1b[Jline 0\n")
+
+
+def test_a_screen_has_at_least_twenty_columns_and_two_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(80)
+    monkeypatch.setattr(screen, "fileno", lambda: 0)
+    for told, used in (((0, 0), (80, 24)), ((19, 1), (20, 2)), ((21, 3), (21, 3))):
+        monkeypatch.setattr("os.get_terminal_size", lambda _, told=told: os.terminal_size(told))
+        assert watching._size(screen) == used
+    monkeypatch.undo()
+    assert watching._size(Screen(80)) == (80, 24)
