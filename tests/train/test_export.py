@@ -107,7 +107,8 @@ def test_an_exported_network_is_scored_by_the_runs_own_metric(kind: str, value: 
 def test_a_format_that_judges_more_images_otherwise_than_rounding_may_is_a_failure(
     name: str, off: float, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair = load_both("digits", "laptop", ["data.source=synthetic", f"cluster.paths.data={tmp_path}"])
+    given = ["data.source=synthetic", f"cluster.paths.data={tmp_path}", "model.input_channels=4", "model.image_size=8"]
+    pair = load_both("digits", "laptop", given)
     (tmp_path / "config.yaml").write_text(dump(*pair), encoding="utf-8")
     write(tmp_path, 3, SavedState({}, {}), keep=1)
     values = {"trained": 0.9, "MXNet": 0.9, "ONNX": 0.9}
@@ -116,4 +117,15 @@ def test_a_format_that_judges_more_images_otherwise_than_rounding_may_is_a_failu
     monkeypatch.setattr("train.export.export_network", lambda *_: values.items())
     monkeypatch.setattr("train.export.evaluate", lambda *words: Score("top-1", words[-1], {"top1": words[-1]}, ""))
     assert main(["export", str(tmp_path)]) == status
-    assert json.loads((tmp_path / "export" / "network.json").read_text(encoding="utf-8"))["top1"] == 0.9
+    assert json.loads((tmp_path / "export" / "network.json").read_text(encoding="utf-8")) == {
+        "recipe": "digits",
+        "checkpoint": "step-00000003.ckpt",
+        "num_classes": 10,
+        "input": ["N", 4, 8, 8],
+        "channels": "RGB, zero",
+        "mean": [80.0, 80.0, 80.0],
+        "std": [90.0, 90.0, 90.0],
+        "eval_resize": None,
+        "output": "logits",
+        "top1": 0.9,
+    }
