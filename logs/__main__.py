@@ -92,8 +92,8 @@ def _times_are_possible(log: Path) -> bool:
 
 def _files_agree(path: Path) -> bool:
     """Return whether the files of a run folder agree; print how they do not, or which one is missing or unreadable."""
-    from logs.folder import SUMMARY_FILE, read_summary
-    from logs.judge.eligible import contradiction, missing_files
+    from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
+    from logs.judge.eligible import contradiction, disorder, missing_files
     from logs.metrics import METRICS_FILE, read_metrics
     from logs.mlperf import RESULT_FILES
     from logs.read.parse import parse_log
@@ -105,6 +105,9 @@ def _files_agree(path: Path) -> bool:
             read_metrics(path / METRICS_FILE)
         records = [parse_log(path / name) for name in RESULT_FILES.values() if (path / name).is_file()]
         words = (missing_files(path, records[0]) or contradiction(path, records[0])) if records else ""
+        if not words and (path / CONFIG_FILE).is_file():  # Several processes may have written others' logs.
+            orders = ((record.source.name, disorder(record.source)) for record in records)
+            words = "; ".join(f"{name}: {order}" for name, order in orders if order)
     except UserError as error:
         words = str(error).removeprefix(f"{path}/")
     if words:

@@ -16,11 +16,13 @@ from configs.schema import Recipe
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, Summary, read_summary
 from logs.metrics import METRICS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
+from logs.read.lines import read_events
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
 
 __all__ = [
     "contradiction",
+    "disorder",
     "impossible_times",
     "missing_files",
     "require_different_logs",
@@ -31,6 +33,8 @@ __all__ = [
 _ACCURACY_TOLERANCE = 1e-6
 _TIME_TOLERANCE_S = 1.0
 """A summary measures with a clock of its own, so its seconds differ a little from those of the log's events."""
+_BACK_S = 0.5
+"""A clock that is set right goes back by less."""
 _REMEDY = "repeat the run, or give another one"
 
 
@@ -55,6 +59,8 @@ def require_result(folder: Path, recipe: Recipe, record: RunRecord) -> None:
     if summary.status != "success":
         reason = f" ({summary.failure})" if summary.failure else ""
         _refuse(folder / SUMMARY_FILE, f"status is {summary.status}{reason}, allowed: success")
+    if words := disorder(log):
+        _refuse(log, words)
     _require_target(folder, recipe, record, summary)
     _require_agreement(folder, record, summary)
     _require_logged(log, "global_batch_size", record.global_batch_size, recipe.batch.global_size, source="config.yaml")
@@ -105,6 +111,29 @@ def missing_files(folder: Path, record: RunRecord) -> str:
     names = [SUMMARY_FILE, *RESULT_FILES.values(), *([METRICS_FILE] if record.status == "success" else [])]
     missing = [name for name in names if not (folder / name).is_file()]
     return f"missing: {', '.join(missing)}; nobody can tell whether the rest was changed" if missing else ""
+
+
+def disorder(log: Path) -> str:
+    """Return what no run of this program can have logged in this order, in words; empty if there is nothing.
+
+    One process writes such a log, so its times do not go back unless the clock was set, and only a run that was resumed
+    begins an epoch again.
+    """
+    last_s, begun = 0.0, set[float]()
+    for event in read_events(log):
+        if event is None:
+            continue
+        if event.key == "resumed_from_step":
+            begun.clear()
+        if event.time_s is not None:
+            if event.time_s < last_s - _BACK_S:
+                return f"{event.key} is {last_s - event.time_s:,.1f} s earlier than the event before it"
+            last_s = event.time_s
+        if event.key == "epoch_start" and event.epoch is not None:
+            if event.epoch in begun:
+                return f"epoch {event.epoch:g} begins twice"
+            begun.add(event.epoch)
+    return ""
 
 
 def impossible_times(record: RunRecord) -> str:

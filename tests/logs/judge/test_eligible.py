@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from logs.__main__ import main
+from logs.judge.eligible import disorder
 from tests.logs import samples
 from tests.logs.judge.test_package import FIELDS
 
@@ -67,6 +68,32 @@ def test_a_run_whose_files_are_no_result_is_refused(
         samples.run_folder(tmp_path / f"run{seed}", seed, best=0.98)
     damage(tmp_path / "run3")
     assert re.search(f"run3.*{words}|run3: {words}", packaged(tmp_path, capsys))
+
+
+_EPOCH_1 = ("epoch_start", {"epoch_num": 1})
+
+
+@pytest.mark.parametrize(
+    ("added", "words"),
+    [
+        ([("x", {}, -1000)], "x is "),
+        ([_EPOCH_1], "epoch 1 begins twice"),
+        ([("resumed_from_step", {}), _EPOCH_1], ""),
+    ],
+)
+def test_times_that_go_back_and_epochs_that_begin_twice_are_told(
+    tmp_path: Path, added: list[tuple[Any, ...]], words: str
+) -> None:
+    log = samples.run_folder(tmp_path / "run", 3, best=0.98) / LOG
+    assert disorder(log) == ""
+    end_ms = json.loads(log.read_text().splitlines()[-1].removeprefix(":::MLLOG "))["time_ms"]
+    with log.open("a") as file:
+        for key, metadata, *later_ms in added:
+            event = {"time_ms": end_ms + sum(later_ms), "key": key, "value": 1, "metadata": metadata}
+            file.write(f":::MLLOG {json.dumps(event)}\n")
+    found = disorder(log)
+    assert found.startswith(words)
+    assert bool(found) is bool(words)
 
 
 @pytest.mark.parametrize(
