@@ -86,7 +86,7 @@ def test_a_rank_may_end_while_its_communicator_is_still_coming_up() -> None:
         return SingleProcess()
 
     pending = bring_up(ALONE, Ledger(), connect)
-    (thread,) = (each for each in threading.enumerate() if each.name == "communicator")
-    assert thread.daemon, "or the process would wait for it"
+    (is_daemon,) = (each.daemon for each in threading.enumerate() if each.name == "communicator")
     may_go_on.set()
+    assert is_daemon, "or the process would wait for the thread"
     assert isinstance(pending.wait(), SingleProcess)
