@@ -230,5 +230,5 @@ def test_a_meaning_is_wrapped_at_spaces_and_keeps_its_paragraphs() -> None:
     text = "per-rank " * 12 + "half-width\n\nand more"
     lines = _wrapped(text, "  ")
     assert lines == [f"  {' '.join(['per-rank'] * 11)}", "  per-rank half-width", "  and more"]
-    long = _wrapped(f"{'x' * 90} log-spread", "      ")
-    assert long == [f"      {'x' * 90}", "      log-spread"]
+    long = _wrapped(f"{'x' * 89} log-spread", "      ")
+    assert long == [f"      {'x' * 89}", "      log-spread"]
