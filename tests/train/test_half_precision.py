@@ -27,7 +27,7 @@ from train.engine.mxnet.network import TrainedNetwork
 from train.engine.mxnet.symbols import logits_symbol
 from train.engine.protocol import open_engine
 from train.networks.arch import Network, build_network
-from train.networks.limits import INFERENCE_ROWS, TENSOR_ELEMENTS, TRAINING_ROWS
+from train.networks.limits import INFERENCE_ROWS, TENSOR_ELEMENTS, TRAINING_ROWS, batch_norm_rows
 from train.schedule import HyperParameters
 from train.warmup import warm_up
 
@@ -151,6 +151,7 @@ def test_an_engine_transposes_only_what_its_batch_makes_too_large() -> None:
         nodes = json.loads(logits_symbol(TABLE, RECIPE.model, engine, images).tojson())["nodes"]
         return [node["name"] for node in nodes if node["op"] == "BatchNorm" and node["attrs"]["axis"] == "1"]
 
+    assert (batch_norm_rows(2, 56, "NHWC"), batch_norm_rows(2, 56, "NCHW")) == (2 * 56 * 56, 2)
     assert transposed(42, "NHWC") == transposed(70, "NHWC") == []
     assert transposed(71, "NHWC") == ["stem_bn"]
     # At 56 px, stage 1 has three blocks of three batch norms, and one in the projection; stage 2 begins at 56 px too.
