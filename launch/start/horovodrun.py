@@ -1,7 +1,8 @@
-"""``python -m launch.start.horovodrun``: horovodrun, whose rendezvous listens only where the ranks will look for it.
+"""``python -m launch.start.horovodrun``: horovodrun with a closer rendezvous, and ssh that checks and notices hosts.
 
 Horovod's own command listens on every address of the machine, also if all ranks are on this one, and asks nobody for a
-password. The arguments are those of ``horovodrun``.
+password. It accepts every host key, and waits for ever for a host that is gone. The arguments are those of
+``horovodrun``.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from typing import Any
 
 from horovod.runner import gloo_run, launch
 from horovod.runner.http import http_server
+from horovod.runner.util import remote
 
 __all__ = ["main"]
+
+_SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
+"""Asks nothing, takes host keys as the user's own settings say, and ends 20 s after its host has ceased to answer."""
 
 
 def main() -> int:
@@ -25,6 +30,7 @@ def main() -> int:
         launch_gloo(*arguments)
 
     gloo_run.launch_gloo = launch_where_told
+    remote.SSH_COMMAND_PREFIX = _SSH
     launch.run_commandline()
     return 0
 

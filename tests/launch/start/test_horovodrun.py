@@ -1,4 +1,4 @@
-"""horovodrun with a rendezvous that other machines cannot reach."""
+"""horovodrun with a rendezvous that other machines cannot reach, and with an ssh that checks them."""
 
 from __future__ import annotations
 
@@ -26,3 +26,17 @@ def test_the_rendezvous_of_ranks_of_this_machine_listens_on_the_loopback_only(tm
     rows = [row.split() for row in (tmp_path / "sockets").read_text(encoding="utf-8").splitlines()[1:]]
     at = [row[1].split(":")[0] for row in rows if row[3] == _LISTENS and int(row[1].split(":")[1], 16) == port]
     assert at == ["0100007F"], "127.0.0.1, in the order of this processor's bytes"
+
+
+@pytest.mark.slow  # by horovodrun's imports
+@pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not installed here")
+def test_ssh_checks_host_keys_asks_nothing_and_notices_a_host_that_is_gone(tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/words\nexit 255\n', encoding="utf-8")
+    ssh.chmod(0o755)
+    command = command_of(Program.HOROVODRUN, "-np", "1", "-H", "elsewhere:1", "--gloo", "true")
+    environment = {**os.environ, "HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    assert subprocess.run(command, env=environment, capture_output=True, check=False).returncode
+    words = (tmp_path / "words").read_text(encoding="utf-8")
+    assert words.startswith("-o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=4 elsewhere ")
+    assert "StrictHostKeyChecking" not in words
