@@ -22,8 +22,8 @@ __all__ = ["find_cause", "read_failures", "was_stopped"]
 _LOST_DAEMON = 205
 """Exit status of Open MPI's mpirun when its daemon on another host is gone (4.1.4, tried by killing the host)."""
 
-_FIRST_SIGNAL_STATUS = 129
-"""Exit status of a process that signal 1 killed: a shell reports signal n as 128 + n."""
+_SIGNAL_STATUSES = range(129, 193)
+"""Exit statuses of processes that signals 1 to 64 killed: a shell reports signal n as 128 + n."""
 
 
 def read_failures(folder: Path) -> list[dict[str, Any]]:
@@ -141,8 +141,7 @@ def _at(step: int | None) -> str:
 
 
 def _ending(status: int) -> str:
-    is_signal = status >= _FIRST_SIGNAL_STATUS
-    return f"was killed by signal {status - 128}" if is_signal else f"ended with status {status}"
+    return f"was killed by signal {status - 128}" if status in _SIGNAL_STATUSES else f"ended with status {status}"
 
 
 def _why(folder: Path, ending: str) -> str:

@@ -66,7 +66,13 @@ case $status in
   # The signal came while the rank's interpreter was starting, before it could handle signals.
   138) write_report 'stopped by SIGUSR1' 75 && status=75 ;;
   143) write_report 'stopped by SIGTERM' 75 && status=75 ;;
-  *) [[ $status -le 128 || $signals -ne 0 ]] ||
-    write_report "was killed by signal $((status - 128))" "$status" " \"killed_by\": $((status - 128))," ;;
+  *)
+    if [[ $status -gt 128 && $signals -eq 0 ]]; then
+      killed_by=$((status - 128)) words="was killed by signal $((status - 128))"
+      # There are 64 signals. Open MPI ends a rank that has lost its daemon with status 195.
+      [[ $killed_by -le 64 ]] || killed_by=null words="ended with status $status"
+      write_report "$words" "$status" " \"killed_by\": $killed_by,"
+    fi
+    ;;
 esac
 exit "$status"

@@ -103,6 +103,8 @@ ECHO = _report(0, "Horovod has been shut down", second_hand=True)
             0,
         ),
         ([], Outcome(1, ((1, 137), (0, 1))), f"rank 1 on {HERE} was killed by signal 9", 1),
+        ([], Outcome(1, ((1, 192), (0, 1))), f"rank 1 on {HERE} was killed by signal 64", 1),
+        ([], Outcome(1, ((1, 193), (0, 1))), f"rank 1 on {HERE} ended with status 193", 1),
         ([], Outcome(1, ((1, 128),)), f"rank 1 on {HERE} ended with status 128", 1),
         # Ranks that wait are at the step of the rank that they wait for, or before it.
         (

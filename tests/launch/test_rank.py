@@ -183,6 +183,13 @@ def _supervised(folder: Path, *command: str) -> list[str | Path]:
     return [ROOT / "launch" / "supervise_rank.sh", "3", "beta", *command, folder]
 
 
+def test_a_status_above_that_of_the_last_signal_is_called_one(tmp_path: Path) -> None:
+    done = subprocess.run(_supervised(tmp_path, "bash", "-c", "exit 195"), check=False, capture_output=True)
+    assert done.returncode == 195
+    row = json.loads((tmp_path / "failure_3.json").read_text(encoding="utf-8"))
+    assert (row["message"], row["killed_by"]) == ("ended with status 195", None)
+
+
 def test_a_rank_that_a_signal_kills_is_named_in_the_run_s_folder(tmp_path: Path) -> None:
     done = subprocess.run(_supervised(tmp_path, "bash", "-c", "kill -9 $$"), check=False, capture_output=True)
     assert done.returncode == 137
