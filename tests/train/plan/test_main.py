@@ -77,8 +77,9 @@ def test_what_cannot_be_planned_is_one_line_and_status_2(
 ) -> None:
     assert main(["plan", *arguments]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith(message)
-    assert captured.err.count("\n") == 1
+    # Another test may have measured this machine beside other work, which every forecast from it tells.
+    (told,) = [line for line in captured.err.splitlines() if not line.startswith("warning: ")]
+    assert told.startswith(message)
     assert not captured.out
 
 
