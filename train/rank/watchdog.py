@@ -26,6 +26,9 @@ _BACKSTOP_S = 5.0
 _LAST_WORDS_S = 2.0
 """Time for the other waiting ranks to report too, because launchers end all ranks when the first one ends."""
 
+_ORPHAN_S = 6.0
+"""Time for an orphaned rank to save its state and end, the same as in launch/supervise_rank.sh."""
+
 _WAITS = ("mxnet", "horovod")
 """Packages in whose calls a rank waits for other ranks; a rank elsewhere is the one that others wait for."""
 
@@ -109,5 +112,17 @@ def _describe(frame: FrameType | None) -> tuple[str, bool]:
 
 
 def die_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the process that started this one ends (Linux)."""
+    """End this process when the one that started it ends: by SIGTERM at once, with status 1 after ``_ORPHAN_S`` (Linux).
+
+    A rank whose peers are gone waits in a collective, where it cannot heed SIGTERM, and nobody is left to kill it.
+    """
+    parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    threading.Thread(target=_end_after, args=(parent,), name="parent", daemon=True).start()
+
+
+def _end_after(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    time.sleep(_ORPHAN_S)
+    os._exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -104,3 +105,26 @@ def test_a_rank_that_was_frozen_blames_itself(tmp_path: Path) -> None:
     message, _, waits = json.loads((tmp_path / "0" / "report.json").read_text(encoding="utf-8"))
     assert message.startswith("stood still itself for ")
     assert (waits, statuses.split()) == (False, ["1"])
+
+
+# Stands for a rank in a collective, which cannot heed SIGTERM; its launcher is the shell.
+ORPHAN = """
+import signal, time
+from train.rank import watchdog
+watchdog._ORPHAN_S = 0.5
+signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))
+watchdog.die_with_parent()
+print("stands", flush=True)
+while True:
+    time.sleep(60)
+"""
+
+
+def test_a_rank_that_cannot_heed_sigterm_ends_soon_after_the_process_that_started_it() -> None:
+    command = ["bash", "-c", '"$@" & wait', "launcher", sys.executable, "-c", ORPHAN]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "stands\n"
+        assert not select.select([launcher.stdout], [], [], 2)[0], "it lives as long as its launcher"
+        launcher.kill()
+        assert launcher.stdout.read() == "told\n", "and ends without a further kill"
