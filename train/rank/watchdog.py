@@ -112,7 +112,7 @@ def _describe(frame: FrameType | None) -> tuple[str, bool]:
 
 
 def die_with_parent() -> None:
-    """End this process when the one that started it ends: by SIGTERM at once, with status 1 after ``_ORPHAN_S`` (Linux).
+    """End this process when its parent ends: by SIGTERM at once, with status 1 after ``_ORPHAN_S`` (Linux).
 
     A rank whose peers are gone waits in a collective, where it cannot heed SIGTERM, and nobody is left to kill it.
     """
