@@ -60,49 +60,60 @@ def _write_samples(path: Path, stop: threading.Event, gpus: int) -> None:
 
 
 class _Descendants:
-    """The processes that descend from this one, with the processor time that each had used at the last sample."""
+    """The processes that descend from this one, with the processor time that each had used when it was last read.
+
+    On a busy machine the sampler is held up between two processes, for seconds where many start. The rate of a process
+    is therefore over the time between two readings of this very process.
+    """
 
     def __init__(self) -> None:
         self._root = psutil.Process()
-        self._used_s: dict[int, float] = {}
-        self._is_server: dict[int, bool] = {}
-        self._machine_s = self._machine()
-        self._time_s = time.monotonic()
+        self._read: dict[psutil.Process, tuple[float, float]] = {}
+        """When a process was read, and the processor seconds that it had used."""
+        self._is_server: dict[psutil.Process, bool] = {}
+        self._machine_s, self._time_s = self._machine(), time.monotonic()
+        for process in self._root.children(recursive=True):
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                self._busy_cores(process, since_s=0.0)
 
     def sample(self, gpus: int) -> Sample:
         """Return the load since the last sample."""
-        now_s, machine_s = time.monotonic(), self._machine()
-        used_s, server_s, memory_bytes = 0.0, 0.0, 0
+        begin_s, machine_s = time.monotonic(), self._machine()
+        busy, serving, memory_bytes = 0.0, 0.0, 0
         for process in self._root.children(recursive=True):
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied), process.oneshot():
-                times = process.cpu_times()
-                total_s = times.user + times.system
-                own_s = total_s - self._used_s.get(process.pid, 0.0)
-                self._used_s[process.pid] = total_s
-                used_s += own_s
-                server_s += own_s if self._serves(process) else 0.0
+                own = self._busy_cores(process, since_s=self._time_s)
+                busy += own
+                serving += own if self._serves(process) else 0.0
                 memory_bytes += process.memory_info().rss
-        span_s = now_s - self._time_s
-        machine_busy = (machine_s - self._machine_s) / span_s
-        self._time_s, self._machine_s = now_s, machine_s
+        machine_busy = (machine_s - self._machine_s) / (begin_s - self._time_s)
+        self._time_s, self._machine_s = begin_s, machine_s
         shares, gpu_memory_bytes = _gpus(gpus)
         known = [share for share in shares if share is not None]
         return Sample(
             time=time.time(),
-            busy_cores=round(used_s / span_s, 3),
+            busy_cores=round(busy, 3),
             machine_busy_cores=round(machine_busy, 3),
             memory_bytes=memory_bytes,
             gpu_share=sum(known) / len(known) if known else None,
             gpu_memory_bytes=gpu_memory_bytes,
             gpu_shares=shares,
-            server_busy_cores=round(server_s / span_s, 3),
+            server_busy_cores=round(serving, 3),
         )
+
+    def _busy_cores(self, process: psutil.Process, since_s: float) -> float:
+        """Return how many cores a process kept busy since it was last read; a new one, since ``since_s``."""
+        times = process.cpu_times()
+        now = (time.monotonic(), times.user + times.system)
+        before_s, before_used_s = self._read.get(process, (since_s, 0.0))
+        self._read[process] = now
+        return float((now[1] - before_used_s) / (now[0] - before_s))
 
     def _serves(self, process: psutil.Process) -> bool:
         """Return whether a process is a parameter server; a process is asked until it has become its program."""
-        if not self._is_server.get(process.pid):
-            self._is_server[process.pid] = Program.PARAMETER_SERVER.value in process.cmdline()
-        return self._is_server[process.pid]
+        if not self._is_server.get(process):
+            self._is_server[process] = Program.PARAMETER_SERVER.value in process.cmdline()
+        return self._is_server[process]
 
     def _machine(self) -> float:
         """Return the processor time that all processes of the machine have used, in seconds."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
 
+import psutil
 import pytest
 
 from configs.load import load_both
@@ -18,6 +20,9 @@ from launch.start.local import Outcome
 from logs.usage import Sample, read_samples
 
 MIB = 1 << 20
+
+_ONE_CORE = 1.2
+"""What a process of one thread uses at most; the kernel counts its time in hundredths of a second."""
 
 
 def _samples(folder: Path, answer: str, monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
@@ -59,28 +64,73 @@ def test_each_gpu_of_the_run_and_no_other_is_sampled(tmp_path: Path, monkeypatch
     assert (samples[-1].gpu_shares, samples[-1].gpu_share) == ([0.5, None], 0.5)
 
 
+def _busy(*named: str) -> subprocess.Popen[str]:
+    """Start a process that keeps one core busy for good, and wait until it does."""
+    # Reading zeros is work of the kernel, which counts as much as the process's own.
+    code = "zeros = open('/dev/zero', 'rb', 0)\nprint(flush=True)\nwhile True: zeros.read(1 << 16)\n"
+    child = subprocess.Popen([sys.executable, "-S", "-c", code, *named], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    child.stdout.readline()
+    return child
+
+
+def _use(pid: int, seconds: float) -> None:
+    """Wait until a process has used so many seconds of processor time more."""
+    process = psutil.Process(pid)
+    deadline_s = time.monotonic() + 60
+    begin_s = sum(process.cpu_times()[:2])
+    while sum(process.cpu_times()[:2]) < begin_s + seconds and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize(("named", "share"), [((), 0.0), (("train.comm.server",), 1.0)])
 def test_processor_time_counts_in_the_sample_in_which_it_was_used_and_a_server_s_apart(
-    named: tuple[str, ...], share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    named: tuple[str, ...], share: float
 ) -> None:
-    monkeypatch.setattr(monitor, "INTERVAL_S", 0.02)
-    # Reading zeros is work of the kernel, which counts as much as the process's own.
-    code = "import time\nzeros = open('/dev/zero', 'rb', 0)\nwhile time.process_time() < 0.3: zeros.read(1 << 20)\n"
-    code += "print(flush=True); time.sleep(600)"
-    command = [sys.executable, "-S", "-c", code, *named]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        deadline_s, begin_s = time.monotonic() + 20, time.time()
-        with monitor.monitored(tmp_path, gpus=0):
-            while len(samples := read_samples(tmp_path)) < 3 and time.monotonic() < deadline_s:
-                time.sleep(0.02)
+    processes = monitor._Descendants()
+    with _busy(*named) as child:
+        _use(child.pid, 0.2)
+        first = processes.sample(gpus=0)
+        child.send_signal(signal.SIGSTOP)
+        while psutil.Process(child.pid).status() != psutil.STATUS_STOPPED:
+            time.sleep(0.01)
+        processes.sample(gpus=0)
+        time.sleep(0.05)
+        last = processes.sample(gpus=0)
         child.kill()
-    assert samples[0].busy_cores * (samples[0].time - begin_s) > 0.25
-    assert samples[0].server_busy_cores == pytest.approx(share * samples[0].busy_cores)
-    assert samples[0].rank_busy_cores == pytest.approx((1 - share) * samples[0].busy_cores)
-    assert [sample.busy_cores for sample in samples[1:]] == [pytest.approx(0, abs=0.05)] * (len(samples) - 1)
-    assert len(samples) >= 3
+    assert 0 < first.busy_cores <= _ONE_CORE
+    assert first.server_busy_cores == pytest.approx(share * first.busy_cores)
+    assert first.rank_busy_cores == pytest.approx((1 - share) * first.busy_cores)
+    assert last.busy_cores == 0
+
+
+def test_processor_time_from_before_the_samples_is_none_of_theirs() -> None:
+    with _busy() as child:
+        _use(child.pid, 0.5)
+        processes = monitor._Descendants()
+        _use(child.pid, 0.1)
+        sample = processes.sample(gpus=0)
+        child.kill()
+    assert 0 < sample.busy_cores <= _ONE_CORE
+
+
+def test_a_sampler_that_is_held_up_among_the_processes_counts_no_core_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = monitor._Descendants()
+    with _busy() as child:
+        listed = processes._root.children
+
+        def held_up(recursive: bool) -> list[psutil.Process]:
+            found: list[psutil.Process] = listed(recursive=recursive)
+            _use(child.pid, 0.6)
+            return found
+
+        _use(child.pid, 0.1)
+        processes.sample(gpus=0)
+        _use(child.pid, 0.1)
+        monkeypatch.setattr(processes._root, "children", held_up)
+        sample = processes.sample(gpus=0)
+        child.kill()
+    assert 0 < sample.busy_cores <= _ONE_CORE
 
 
 @pytest.mark.parametrize(("change", "asked"), [("cluster.sample_gpus=true", 8), ("cluster.sample_gpus=false", 0)])
