@@ -19,6 +19,9 @@ __all__ = ["Parser", "Style", "has_colour", "painted", "printable"]
 Style = Literal["plain", "strong", "good", "bad", "faint"]
 """What a text is to its reader: a heading is strong, PASS is good, FAIL and a failure are bad."""
 
+_ALIKE = 0.7
+"""How similar an option must be to be suggested; all options are somewhat alike, because they share two dashes."""
+
 _CODES = {"strong": 1, "good": 32, "bad": 31, "faint": 2}
 
 
@@ -52,28 +55,20 @@ class Parser(argparse.ArgumentParser):
         """
         raise UserError(f"{message}; see {self.prog} --help")
 
-    def parse_args(self, arguments: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Return the parsed options.
+    def parse_known_args(self, arguments: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Return the parsed options and no other word. For a verb, `argparse` calls this method of the verb's parser.
 
         Args:
             arguments: The words of the command line. If None, `sys.argv` holds them.
             namespace: Object that takes the options. If None, a new one.
 
         Raises:
-            UserError: The command line has a mistake; for an unknown option, the message has the nearest known one.
+            UserError: The command line has a mistake; for an unknown option, the message has the nearest of this verb.
         """
-        options, unknown = self.parse_known_args(arguments, namespace)
+        options, unknown = super().parse_known_args(arguments, namespace)
         if unknown:
             word = unknown[0].partition("=")[0]
-            hint = f"; {nearest(word, self._flags())}" if word.startswith("-") else ""
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            hint = f"; {nearest(word, flags, cutoff=_ALIKE)}" if word.startswith("-") else ""
             self.error(f"{word!r} is not expected here{hint}")
-        return options
-
-    def _flags(self) -> list[str]:
-        """Return the options of this parser and of the parsers of its verbs."""
-        flags = [flag for action in self._actions for flag in action.option_strings]
-        verbs = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
-        for verb in verbs:
-            for parser in verb.choices.values():
-                flags += parser._flags()
-        return flags
+        return options, unknown

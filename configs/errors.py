@@ -34,8 +34,8 @@ class ConfigError(UserError):
         super().__init__(f"{text}; {remedy}" if remedy else text)
 
 
-def nearest(word: str, choices: Iterable[str]) -> str:
-    """Return a hint for a mistyped word: ``did you mean 'lars'?``, or all ``choices`` if none of them is similar."""
+def nearest(word: str, choices: Iterable[str], *, cutoff: float = 0.5) -> str:
+    """Return a hint for a mistyped word: ``did you mean 'lars'?``, or all ``choices`` if none is as similar as that."""
     known = sorted(choices)
-    match = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    match = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
     return f"did you mean {match[0]!r}?" if match else f"choose one of {', '.join(known)}"

@@ -211,7 +211,12 @@ def test_a_bench_that_does_not_exist_is_one_line(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["epoch", "--rouns", "1"], "--rounds"),
+        (
+            ["epoch", "--rouns", "1"],
+            "'--rouns' is not expected here; did you mean '--rounds'?; see ./run.sh bench epoch ",
+        ),
+        # Other benches have --steps and --ranks.
+        (["step", "--starts", "2"], "'--starts' is not expected here; choose one of --cases, --cluster"),
         ([], "NAME"),
         (["peers", "--cluster", "laptop"], "others do: allreduce, input, overlap, startup, step"),
         (["overlap", "--cluster", "abci-v100", "--links", "5"], "allowed: none on abci-v100"),
