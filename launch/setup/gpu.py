@@ -252,9 +252,6 @@ def find_toolkit() -> Path | None:
 
 
 def _nvcc_major(nvcc: Path) -> int | None:
-    try:
-        answer = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    release = re.search(r"release (\d+)\.", answer.stdout)
+    status, answer = _run(str(nvcc), "--version")
+    release = re.search(r"release (\d+)\.", answer) if status == 0 else None
     return int(release[1]) if release else None

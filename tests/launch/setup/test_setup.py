@@ -90,15 +90,28 @@ def test_this_machine_has_what_set_up_needs(tmp_path: Path) -> None:
     assert checks.find_problems(MXNET, tmp_path, ["venv", "tools", "wheels", "horovod"], 1) == []
 
 
-def test_a_toolkit_of_another_cuda_is_no_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler = tmp_path / "bin" / "nvcc"
-    compiler.parent.mkdir()
-    compiler.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 11.8, V11.8.89'\n", encoding="utf-8")
+def _make_nvcc(home: Path, *lines: str) -> None:
+    compiler = home / "bin" / "nvcc"
+    compiler.parent.mkdir(parents=True, exist_ok=True)
+    compiler.write_text("\n".join(lines) + "\n", encoding="utf-8")
     compiler.chmod(0o755)
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    assert gpu.find_toolkit() == tmp_path
-    compiler.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n", encoding="utf-8")
-    assert gpu.find_toolkit() != tmp_path
+
+
+def test_the_toolkit_is_the_first_of_cuda_11_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    homes = [tmp_path / name for name in ("for_horovod", "for_all", "on_path")]
+    for home in homes:
+        _make_nvcc(home, "#!/bin/sh", "echo 'Cuda compilation tools, release 11.8, V11.8.89'")
+    monkeypatch.setenv("HOROVOD_CUDA_HOME", str(homes[0]))
+    monkeypatch.setenv("CUDA_HOME", str(homes[1]))
+    monkeypatch.setenv("PATH", str(homes[2] / "bin"))
+    assert gpu.find_toolkit() == homes[0]
+    _make_nvcc(homes[0], "#!/bin/sh", "echo 'Cuda compilation tools, release 13.0, V13.0.88'")
+    assert gpu.find_toolkit() == homes[1]
+    monkeypatch.setattr(gpu, "_QUERY_TIMEOUT_S", 0.5)
+    _make_nvcc(homes[1], f"#!{sys.executable} -IS", "import time", "time.sleep(30)", "print('release 11.8, V11.8.89')")
+    assert gpu.find_toolkit() == homes[2]
+    _make_nvcc(homes[2], "#!/bin/sh", "echo 'release 11.8, V11.8.89'; exit 1")
+    assert gpu.find_toolkit() not in homes
 
 
 def test_a_stage_is_done_until_its_digest_changes_or_it_begins_again(tmp_path: Path) -> None:
