@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from configs.load import load_both
+from launch import run
 from launch.run import _report
+from launch.start.local import Outcome
 from logs.attempts import ATTEMPTS_FILE
 from logs.folder import Summary
 from logs.judge.compliance import Verdict
@@ -54,3 +57,26 @@ def test_what_was_not_measured_is_left_out_and_a_rehearsal_has_no_verdict(tmp_pa
     ]
     labels = replace(bare, mean_auc=0.75, epochs=3, steps=9, is_rehearsal=False)
     assert "  mean ROC-AUC 0.7500 after epoch 3, step 9" in _report(tmp_path, labels, {}).splitlines()
+
+
+@pytest.mark.parametrize("status", [0, 1, run.REFUSED])
+def test_a_launcher_that_lost_its_folder_leaves_it_to_the_other_one(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    started: list[None] = []
+
+    def lose(*_: object) -> Outcome:
+        started.append(None)
+        (folder / "claims" / "2.json").write_text("{}", encoding="utf-8")
+        return Outcome(status)
+
+    monkeypatch.setattr(run, "_check_and_pack", lambda *_: None)
+    monkeypatch.setattr(run, "_run_ranks", lose)
+    restarts = ["cluster.scheduler.max_restarts=3"]
+    assert run.launch_run(*load_both("digits", "laptop", restarts), folder) == 1
+    assert capsys.readouterr().err.endswith(
+        "error: " + run.short_path(folder) + ": the folder has another owner now, and is left to it\n"
+    )
+    assert len(started) == 1
+    assert {path.name for path in folder.iterdir()} == {"config.yaml", "claims"}
