@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import mxnet as mx
 import numpy as np
 import pytest
 
 from configs.load import load_cluster
+from configs.optimizers import Adam, HyperParameters, Lars, OptimizerBlock, Sgd
 from tests.engines import ALONE
 from train.engine.mxnet.engine import MxnetEngine, read_operators
-from train.engine.protocol import Operator
+from train.engine.protocol import Operator, Trainee
+from train.networks.arch import Parameter
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +37,35 @@ def test_rows_products_and_flags_are_those_of_numpy(engine: MxnetEngine) -> None
     assert engine.to_float32(given) is given
     assert engine.to_host(engine.to_float32(half)).dtype == np.float32
     assert engine.zeros([2]).dtype == np.float32
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        Lars(name="lars", weight_decay=0.1, trust_coefficient=0.5),
+        Sgd(name="sgd", weight_decay=0.1),
+        Adam(name="adam", epsilon=0.5),
+    ],
+)
+def test_each_optimizer_takes_the_mean_of_what_the_ranks_have_summed(
+    engine: MxnetEngine, config: OptimizerBlock, precision: str
+) -> None:
+    def trained(gradient: list[float], rescale: float) -> list[float]:
+        masters = [mx.nd.array([3.0, 1.0])]
+        network = SimpleNamespace(
+            parameters=(Parameter("a", "weight", (2,)),),
+            weights=[masters[0].astype(precision, copy=False)],
+            masters=masters,
+            gradients=[mx.nd.array(gradient, dtype=precision)],
+        )
+        optimizer = engine.build_optimizer(config, cast(Trainee, network), rescale=rescale, arrivals=[0])
+        optimizer.update(HyperParameters(0.5, 0.9, 0.1, step=0))
+        values: list[float] = masters[0].asnumpy().tolist()
+        return values
+
+    assert trained([4.0, 8.0], 0.25) == pytest.approx(trained([1.0, 2.0], 1.0))
+    assert trained([4.0, 8.0], 0.25) != pytest.approx(trained([4.0, 8.0], 1.0), rel=1e-3)
 
 
 def test_copies_keep_their_values_when_the_original_changes(engine: MxnetEngine) -> None:

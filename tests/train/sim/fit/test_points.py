@@ -352,3 +352,5 @@ def test_every_column_of_a_points_file_is_read(tmp_path: Path) -> None:
     assert (bare.accelerator.chip, bare.batch, bare.network, bare.precision) == ("V100", 32.5, "resnet50", "float16")
     assert (bare.measured_images_per_s, bare.measured_time_s, bare.measured_init_s) == (None, None, None)
     assert (bare.includes_evaluation, bare.is_framework, bare.node, bare.nics) == (False, False, None, None)
+    halves = one_point(tmp_path, accelerator="TPU", system="v4-256", n_acc="8", batch_per_acc="32")
+    assert halves.accelerator.chip == "TPUv4", "neither column names the chip by itself"
