@@ -12,6 +12,8 @@ __all__ = ["IMAGENET_IMAGES", "IMAGE_BENCHMARK", "EpochSpan", "Evaluation", "Run
 IMAGE_BENCHMARK = "resnet"
 IMAGENET_IMAGES = 1_281_167
 """Training images of the benchmark ``resnet``, for logs that do not say how many images they train on."""
+_UNLIKE = 0.01
+"""A number of training images that is further from ImageNet's is not ImageNet's."""
 
 
 def elapsed(begin: float | None, end: float | None) -> float | None:
@@ -137,6 +139,12 @@ class RunRecord:
         if not self.is_of_images:
             return None
         return self.train_samples or (IMAGENET_IMAGES if self.benchmark == IMAGE_BENCHMARK else None)
+
+    @property
+    def is_of_imagenet(self) -> bool:
+        """Whether the log is of ImageNet: of the benchmark ``resnet``, and not with another number of images."""
+        is_like = self.train_samples is None or abs(self.train_samples / IMAGENET_IMAGES - 1) <= _UNLIKE
+        return self.benchmark == IMAGE_BENCHMARK and is_like
 
     @property
     def images_per_s(self) -> float | None:

@@ -26,7 +26,7 @@ from logs.judge.rcp import ReferenceComparison, compare_with_reference
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
-from logs.read.record import IMAGE_BENCHMARK, RunRecord
+from logs.read.record import RunRecord
 from logs.usage import SAMPLES_FILE, Sample, read_samples
 
 __all__ = ["ReportedRun", "gather_run", "summarise"]
@@ -76,7 +76,7 @@ class ReportedRun:
         target = self.summary.get("target")
         if isinstance(target, int | float):
             return float(target)
-        is_by_rule = not self.path.is_dir() and self.record.benchmark == IMAGE_BENCHMARK
+        is_by_rule = not self.path.is_dir() and self.record.is_of_imagenet
         if self.record.target is None and is_by_rule and self.record.division == "closed":
             return TARGET_TOP1
         return self.record.target

@@ -28,8 +28,6 @@ _REHEARSED = (
 )
 _LEAST_STALL_S = 0.01
 """A shorter wait for checkpoints is not told."""
-_UNLIKE = 0.01
-"""A number of training images that is further from ImageNet's is not ImageNet's."""
 
 
 def heading(runs: Sequence[ReportedRun]) -> str:
@@ -201,7 +199,7 @@ def _about_images(run: ReportedRun) -> list[str]:
         return []
     if images is None:
         return [f"The log does not say how many images it trains on; images/s count ImageNet's {IMAGENET_IMAGES:,}."]
-    if abs(images / IMAGENET_IMAGES - 1) > _UNLIKE:
+    if not run.record.is_of_imagenet:
         counted = f"The log counts {images:,} training images; ImageNet has {IMAGENET_IMAGES:,}"
         return [f"{counted}, and images/s follow the log."]
     return []

@@ -36,6 +36,11 @@ from tests.logs import samples
             "line 7: run_stop has status success: no evaluation may be open; end each epoch, evaluation and block",
         ),
         ("Failed checks for eval_accuracy : v['value'] >= 0.7590 ", "no eval_accuracy passes: it must be at least"),
+        # A log that was cut off may be of any data set, with a target of its own.
+        (
+            "Required AT_LEAST_ONE occurrence of 'eval_accuracy' but found 0",
+            "eval_accuracy is missing; train until an evaluation has ended, and log its eval_accuracy",
+        ),
         (
             "Failed checks for eval_accuracy : v['value'] >= 0.7590 and v['value'] < 1.0"
             '; got {"lowest": 75.1, "highest": 76.2}',

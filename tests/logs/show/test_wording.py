@@ -112,6 +112,7 @@ def test_the_quality_of_another_benchmark_is_no_accuracy_and_its_target_is_on_no
 
 def test_a_closed_log_of_others_has_the_target_of_the_rules() -> None:
     assert _run(division="closed").target == 0.759
+    assert _run(division="closed", samples=1198).target is None
     assert _run(division="open").target is None
     assert any("ImageNet has 1,281,167" in note for note in notes_of(_run(samples=160_000)))
 
