@@ -14,6 +14,7 @@ from configs.errors import STOPPED_STATUS, UserError
 from configs.load import load_run, resolve_path
 from configs.schema import Cluster
 from launch.start.local import Outcome
+from logs.environment import ENVIRONMENT_FILE
 from logs.folder import CONFIG_FILE, STARTUP_FILE
 from logs.metrics import METRICS_FILE
 
@@ -172,9 +173,11 @@ def _why(folder: Path, ending: str) -> str:
 
 
 def _damaged_image(folder: Path) -> str:
-    with contextlib.suppress(UserError):
+    with contextlib.suppress(UserError, OSError, ValueError, LookupError):
         recipe, cluster = load_run(folder / CONFIG_FILE)
-        if recipe.data.source != "synthetic":
+        packages = json.loads((folder / ENVIRONMENT_FILE).read_text(encoding="utf-8"))["packages"]
+        has_dali_2 = any(name.startswith("nvidia-dali-") and packages[name].startswith("2.") for name in packages)
+        if has_dali_2 and recipe.data.source != "synthetic":
             place = resolve_path(cluster.paths.data) / recipe.data.name
             return (
                 f": DALI 2 may crash at an image that it cannot decode; ./run.sh prepare --verify {place} names "

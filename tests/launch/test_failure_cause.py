@@ -187,10 +187,18 @@ def test_a_data_set_that_was_cut_short_under_the_ranks_is_named(tmp_path: Path) 
     assert "beyond the end of a file" in find_cause(tmp_path, cluster, killed, [])["message"]
 
 
-def test_a_crash_of_a_run_that_reads_images_names_the_command_that_finds_damaged_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "dali", "is_told"),
+    [("digits", "2.4.0", True), ("digits", "1.34.0", False), ("synthetic", "2.4.0", False)],
+)
+def test_a_crash_of_dali_2_names_the_command_that_finds_damaged_images(
+    source: str, dali: str, is_told: bool, tmp_path: Path
+) -> None:
     report = {**KILLED, "message": "was killed by signal 11", "status": 139, "killed_by": 11}
-    for source, hint in (("digits", f"./run.sh prepare --verify {tmp_path}/digits names"), ("synthetic", None)):
-        pair = load_both("digits", "laptop", [f"cluster.paths.data={tmp_path}", f"data.source={source}"])
-        (tmp_path / "config.yaml").write_text(dump(*pair), encoding="utf-8")
-        message = str(find_cause(tmp_path, LOCAL, Outcome(139), [report])["message"])
-        assert hint in message if hint else "prepare" not in message
+    pair = load_both("digits", "laptop", [f"cluster.paths.data={tmp_path}", f"data.source={source}"])
+    (tmp_path / "config.yaml").write_text(dump(*pair), encoding="utf-8")
+    packages = {"pip": "2.0", "nvidia-dali-cuda130": dali}
+    (tmp_path / "environment.json").write_text(json.dumps({"packages": packages}), encoding="utf-8")
+    message = str(find_cause(tmp_path, LOCAL, Outcome(139), [report])["message"])
+    assert (f"./run.sh prepare --verify {tmp_path}/digits names" in message) == is_told
+    assert message.startswith("rank 1 on node1 was killed by signal 11")
