@@ -63,7 +63,7 @@ def rehearsed_run(  # noqa: PLR0913 (each is a flag)
             described machine, or a slow rank or a fault has another form or lies outside the run.
     """
     if ranks < 1 or ranks % nodes:
-        raise UserError(f"--ranks: got {ranks}, allowed: a multiple of --nodes {nodes}")
+        raise UserError(f"--ranks: got {ranks}, allowed: 1 or more, a multiple of --nodes {nodes}")
     if recipe.batch.global_size % ranks:
         raise UserError(f"--ranks: got {ranks}, allowed: a divisor of the global batch {recipe.batch.global_size}")
     settings = cluster.model_dump(mode="json")

@@ -187,7 +187,7 @@ def test_what_does_not_fit_the_run_is_refused_in_one_line() -> None:
             rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=64, **given)
     with pytest.raises(UserError, match=r"cluster\.rehearsal\.shrink: got 0"):
         rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=64, shrink=0)
-    with pytest.raises(UserError, match="--ranks: got 3, allowed: a multiple of --nodes 2"):
+    with pytest.raises(UserError, match="--ranks: got 3, allowed: 1 or more, a multiple of --nodes 2"):
         rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=3, nodes=2)
 
 
