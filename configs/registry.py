@@ -90,7 +90,8 @@ class EngineEntry(NamedTuple):
     Attributes:
         module: Package with a function ``open_engine(cluster, identity)``.
         package: The framework's own package, whose presence tells whether the environment has the engine.
-        title: The framework's name in messages.
+        title: The framework's name in messages, and in the log.
+        distributions: The names under which pip may have installed the framework.
         precisions: The values of ``engine.precision`` on a GPU.
         cpu_precisions: Those on a CPU.
         layouts: The values of ``engine.layout`` on a GPU.
@@ -102,6 +103,7 @@ class EngineEntry(NamedTuple):
     module: str
     package: str
     title: str
+    distributions: tuple[str, ...]
     precisions: tuple[str, ...]
     cpu_precisions: tuple[str, ...]
     layouts: tuple[str, ...]
@@ -115,6 +117,7 @@ ENGINES: Mapping[str, EngineEntry] = {
         module="train.engine.mxnet",
         package="mxnet",
         title="MXNet",
+        distributions=("mxnet", "mxnet-cu112"),
         precisions=("float32", "float16"),
         cpu_precisions=("float32",),
         layouts=("NCHW", "NHWC"),
@@ -125,6 +128,7 @@ ENGINES: Mapping[str, EngineEntry] = {
         module="train.engine.torch",
         package="torch",
         title="PyTorch",
+        distributions=("torch",),
         precisions=("float32", "float16", "bfloat16"),
         cpu_precisions=("float32", "bfloat16"),
         layouts=("NCHW", "NHWC"),
@@ -134,6 +138,7 @@ ENGINES: Mapping[str, EngineEntry] = {
         module="train.engine.timed",
         package="mxnet",
         title="waits",
+        distributions=(),
         precisions=(),
         cpu_precisions=("float32", "float16", "bfloat16"),
         layouts=(),

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
-from configs.schema import Mlperf, Submission
+from configs.registry import ENGINES, EngineEntry
+from configs.schema import Cluster, Mlperf
 
 __all__ = ["EventLog", "Kind", "NullLog", "Status"]
 
@@ -39,8 +40,9 @@ class EventLog(ABC):
     def close(self) -> None:
         """Close the log; nothing may be logged afterwards."""
 
-    def submission(self, submission: Submission, mlperf: Mlperf) -> None:
+    def submission(self, cluster: Cluster, mlperf: Mlperf) -> None:
         """Log who submits and what runs; comes first, because the checker derives time limits from the division."""
+        submission = cluster.submission
         self.emit("point", "submission_benchmark", mlperf.benchmark)
         self.emit("point", "submission_org", submission.org)
         self.emit("point", "submission_division", mlperf.division)
@@ -49,7 +51,7 @@ class EventLog(ABC):
         self.emit("point", "submission_poc_name", submission.poc_name)
         if submission.poc_email:
             self.emit("point", "submission_poc_email", submission.poc_email)
-        entry = {"hardware": submission.platform, "framework": _framework()}
+        entry = {"hardware": submission.platform, "framework": _framework(ENGINES[cluster.engine.name])}
         self.emit("point", "submission_entry", entry)
 
     def rehearsal(self) -> None:
@@ -136,8 +138,8 @@ class NullLog(EventLog):
         """Do nothing, because nothing is open."""
 
 
-def _framework() -> str:
-    for name in ("mxnet", "mxnet-cu112"):
+def _framework(engine: EngineEntry) -> str:
+    for name in engine.distributions:
         with contextlib.suppress(PackageNotFoundError):
-            return f"MXNet {version(name)}"
+            return f"{engine.title} {version(name)}"
     return "none"

@@ -164,7 +164,7 @@ def opened_log(
             log.rehearsal()
         if resumed_from_step is not None:
             log.resumed(resumed_from_step)
-        log.submission(cluster.submission, recipe.mlperf)
+        log.submission(cluster, recipe.mlperf)
         if is_cold:
             log.cache_clear()
         log.init_start()

@@ -13,6 +13,7 @@ from typing import Any
 
 from configs.errors import UserError, nearest
 from configs.load import parse_yaml
+from configs.registry import ENGINES
 from configs.schema import Cluster
 from logs.environment import ENVIRONMENT_FILE
 
@@ -27,7 +28,7 @@ _STATUS = {
 """submission_status of a log -> the status in a system description of ruleset 4.0.0."""
 _NUMBERS = ("number_of_nodes", "host_processors_per_node", "accelerators_per_node")
 """Fields that the official result summary multiplies. It ends in a traceback if one of them is not a whole number."""
-_STACK = ("horovod", "nvidia-dali-cuda110", "numpy", "mlperf-logging")
+_STACK = ("horovod", "nvidia-dali-cuda110", "nvidia-dali-cuda130", "numpy", "mlperf-logging")
 _GIB = 1 << 30
 
 
@@ -109,7 +110,8 @@ def describe(
 def _recorded(environment: Mapping[str, Any], cluster: Cluster) -> dict[str, str]:
     """Return the fields that a run has recorded."""
     packages, gpus = environment.get("packages") or {}, environment.get("gpus") or []
-    mxnet = packages.get("mxnet") or packages.get("mxnet-cu112")
+    engine = ENGINES[cluster.engine.name]
+    version = next((packages[name] for name in engine.distributions if name in packages), None)
     git = environment.get("git") or {}
     memory, sockets = environment.get("memory_bytes"), environment.get("cpu_sockets")
     found: dict[str, Any] = {
@@ -122,7 +124,7 @@ def _recorded(environment: Mapping[str, Any], cluster: Cluster) -> dict[str, str
         "host_processor_caches": environment.get("cpu_cache"),
         "host_processor_vcpu_count": environment.get("cores"),
         "host_memory_capacity": memory and f"{memory / _GIB:.0f} GiB",
-        "framework": mxnet and f"MXNet {mxnet}",
+        "framework": version and f"{engine.title} {version}",
         "other_software_stack": "; ".join(f"{name} {packages[name]}" for name in _STACK if name in packages) or None,
         "operating_system": environment.get("platform"),
         "hw_notes": "",

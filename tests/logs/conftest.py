@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from configs.schema import Mlperf, Submission
+from configs.load import load_cluster
+from configs.schema import Mlperf
 from logs.mlperf import EventLog, MlperfLog
 
 LARS: dict[str, Any] = {
@@ -53,7 +54,7 @@ class ToyRun:
     def log_events(
         self, log: EventLog, division: Any = "closed", values: Mapping[str, Any] = LARS, top1: float = 0.761
     ) -> None:
-        log.submission(Submission(org="unaffiliated", platform="laptop", poc_name="Anyone"), Mlperf(division=division))
+        log.submission(load_cluster("laptop"), Mlperf(division=division))
         log.cache_clear()
         log.init_start()
         log.seed(17)

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pytest
 
-from configs.schema import Mlperf, Submission
+from configs.load import load_cluster
+from configs.registry import ENGINES
+from configs.schema import Cluster, Mlperf
 from logs.events import EventLog, Kind, NullLog
 
-SUBMISSION = Submission(org="Org", platform="box", poc_name="Ann", poc_email="a@b.c", status="onprem")
+SUBMISSION = {"org": "Org", "platform": "box", "poc_name": "Ann", "poc_email": "a@b.c", "status": "onprem"}
+ENTRY = "submission_entry"
+
+
+def _cluster(engine: str, **submission: str) -> Cluster:
+    """Return the cluster of a submission; the engine is set by hand, because the environment may lack it."""
+    told = [f"cluster.submission.{key}={value}" for key, value in {**SUBMISSION, **submission}.items()]
+    cluster = load_cluster("laptop", told)
+    return cluster.model_copy(update={"engine": cluster.engine.model_copy(update={"name": engine})})
+
+
+def _framework(engine: str) -> str:
+    try:
+        return f"{ENGINES[engine].title} {version(ENGINES[engine].package)}" if ENGINES[engine].computes else "none"
+    except PackageNotFoundError:
+        return "none"
 
 
 class _Told(EventLog):
@@ -30,7 +47,7 @@ def test_a_whole_run_has_these_events() -> None:
     log = _Told()
     log.rehearsal()
     log.resumed(7)
-    log.submission(SUBMISSION, Mlperf(division="closed"))
+    log.submission(_cluster("mxnet"), Mlperf(division="closed"))
     log.cache_clear()
     log.init_start()
     log.seed(5)
@@ -54,7 +71,7 @@ def test_a_whole_run_has_these_events() -> None:
         ("point", "submission_platform", "box", {}),
         ("point", "submission_poc_name", "Ann", {}),
         ("point", "submission_poc_email", "a@b.c", {}),
-        ("point", "submission_entry", {"hardware": "box", "framework": f"MXNet {version('mxnet')}"}, {}),
+        ("point", ENTRY, {"hardware": "box", "framework": _framework("mxnet")}, {}),
         ("point", "cache_clear", True, {}),
         ("start", "init_start", None, {}),
         ("point", "seed", 5, {}),
@@ -75,8 +92,15 @@ def test_a_whole_run_has_these_events() -> None:
 
 def test_an_address_that_was_not_given_is_not_logged() -> None:
     log = _Told()
-    log.submission(SUBMISSION.model_copy(update={"poc_email": ""}), Mlperf())
+    log.submission(_cluster("mxnet", poc_email="''"), Mlperf())
     assert "submission_poc_email" not in [key for _, key, *_ in log.events]
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_the_framework_is_that_of_the_engine_that_trains(engine: str) -> None:
+    log = _Told()
+    log.submission(_cluster(engine), Mlperf())
+    assert [value["framework"] for _, key, value, _ in log.events if key == ENTRY] == [_framework(engine)]
 
 
 @pytest.mark.parametrize("top1", [-0.001, 1.001])

@@ -208,7 +208,7 @@ class _KeyCollector(EventLog):
 def _log_keys(recipe: Recipe, cluster: Cluster, plan: RunPlan, schedule: LrSchedule) -> dict[str, Any]:
     """Return the keys of a run's MLPerf log in their order, key -> value; None if only the run can know the value."""
     log = _KeyCollector({})
-    log.submission(cluster.submission, recipe.mlperf)
+    log.submission(cluster, recipe.mlperf)
     log.cache_clear()
     log.init_start()
     log.seed(recipe.run.seed)

@@ -8,6 +8,7 @@ import pytest
 
 from configs.errors import UserError
 from configs.load import load_cluster
+from configs.schema import Cluster
 from logs.judge.system import describe, required_fields
 
 pytestmark = pytest.mark.ranks
@@ -22,11 +23,16 @@ DGX = load_cluster(
 )
 
 
+def _with_engine(cluster: Cluster, engine: str) -> Cluster:
+    """Return the cluster with an engine that this environment may lack."""
+    return cluster.model_copy(update={"engine": cluster.engine.model_copy(update={"name": engine})})
+
+
 def _describe(environment: dict[str, Any], given: dict[str, str], **changes: Any) -> dict[str, str]:
     fields = dict.fromkeys(required_fields("4.0.0"), "")
     known = set(_known())
     rest = {name: "" for name in fields if name not in known}
-    cluster = changes.get("cluster", DGX)
+    cluster = changes.get("cluster", _with_engine(DGX, "mxnet"))
     return describe(environment, cluster, {**rest, **given}, org="Testers", division="open", ruleset="4.0.0")
 
 
@@ -60,6 +66,14 @@ def test_a_description_holds_what_was_recorded() -> None:
 def test_the_status_of_the_log_has_its_words(status: str, words: str) -> None:
     cluster = load_cluster("dgx-a100", [f"cluster.submission.status={status}"])
     assert _describe(RECORDED, {}, cluster=cluster)["status"] == words
+
+
+@pytest.mark.parametrize(("engine", "framework"), [("mxnet", "MXNet 1.9.1"), ("torch", "PyTorch 2.13.0")])
+def test_the_framework_is_that_of_the_engine_that_trained(engine: str, framework: str) -> None:
+    recorded = {**RECORDED, "packages": {**RECORDED["packages"], "torch": "2.13.0", "nvidia-dali-cuda130": "2.4.0"}}
+    found = _describe(recorded, {}, cluster=_with_engine(DGX, engine))
+    assert found["framework"] == framework
+    assert found["other_software_stack"] == "horovod 0.28.1; nvidia-dali-cuda130 2.4.0; numpy 1.23.5"
 
 
 def test_a_cpu_has_no_accelerators_and_what_is_given_comes_first() -> None:
