@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import time
@@ -88,6 +89,11 @@ def test_an_image_cut_short_inside_its_record_is_named(dataset: Path) -> None:
     overwrite(dataset / "train.rec", offset + 8 + length // 2, bytes(length // 2))
     overwrite(dataset / "train.rec", offset + JPEG + 400, b"\xff\xd9")  # an end-of-image marker, far too early
     assert found_in(dataset)[0].startswith(f"train.rec record 4 at byte {offset}: the image cannot be decoded: ")
+
+
+def test_a_file_that_ends_with_another_record_is_named_with_the_count(dataset: Path) -> None:
+    os.truncate(dataset / "train.rec", offset_of(dataset, 29))
+    assert "train.rec: has 29 records, the manifest says 30" in found_in(dataset)
 
 
 def test_a_truncated_file_is_named_with_its_broken_record(dataset: Path) -> None:
@@ -202,6 +208,10 @@ def join_lines(folder: Path) -> None:
     (folder / "train.idx").write_bytes((folder / "train.idx").read_bytes().replace(b"\n", b" ", 1))
 
 
+def lose_last_tab(folder: Path) -> None:
+    (folder / "train.idx").write_bytes((folder / "train.idx").read_bytes().replace(b"29\t", b"29 "))
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -209,6 +219,7 @@ def join_lines(folder: Path) -> None:
         (lose_index, "eval.idx: No such file or directory"),
         (lengthen_last_offset, "points past the end of the records"),
         (join_lines, "train.idx: has 29 lines, the manifest says 30 records"),
+        (lose_last_tab, "train.idx: the last line is not key<tab>offset: b'29 "),
     ],
 )
 def test_the_check_before_a_run_refuses_files_that_do_not_fit(

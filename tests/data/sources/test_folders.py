@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,11 @@ def no_images(root: Path) -> None:
         path.unlink()
 
 
+def no_classes(root: Path) -> None:
+    shutil.rmtree(root / "train")
+    (root / "train").mkdir()
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -78,6 +84,7 @@ def no_images(root: Path) -> None:
         (strange_class, "/val: classes that train does not have: n03; rename or remove"),
         (broken_link, "/train: not JPEG files (.jpg, .jpeg): n02/z.jpg; convert or remove them"),
         (no_images, "/val: no image in any class folder"),
+        (no_classes, "/train: no class folder in it; make one for each class"),
     ],
 )
 def test_what_does_not_belong_in_class_folders_is_named(

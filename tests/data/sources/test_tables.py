@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,19 @@ def _torn(root: Path) -> None:
     (root / "val.json").write_text('{"v.png": ')
 
 
+def _no_object(root: Path) -> None:
+    (root / "val.json").write_text('["v.png"]')
+
+
+def _empty(root: Path) -> None:
+    (root / "val.json").write_text("{}")
+
+
+def _one_class(root: Path) -> None:
+    (root / "train.csv").write_text("file,labels\na.png,Mass\nc.png,No Finding\n")
+    (root / "val.json").write_text('{"v.png": ["Mass"]}')
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -163,6 +177,9 @@ def _torn(root: Path) -> None:
         (_stranger, "val.json: labels that"),
         (_not_a_list, "val.json: v.png: got 'Mass', allowed: a list of labels"),
         (_torn, "val.json: cannot be read: "),
+        (_no_object, 'val.json: is list, allowed: an object as {"a.png": ["Mass", "Nodule"]}'),
+        (_empty, "val.json: names no file; at least one image is needed"),
+        (_one_class, "train.csv: labels ['Mass'], allowed: at least two different ones"),
     ],
 )
 def test_a_wrong_table_is_one_line_with_the_remedy(folder: Path, spoil: Callable[[Path], None], message: str) -> None:
@@ -171,3 +188,18 @@ def test_a_wrong_table_is_one_line_with_the_remedy(folder: Path, spoil: Callable
         open_source(str(folder), Settings())
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_quality_without_a_size_is_refused_because_the_bytes_are_kept(folder: Path) -> None:
+    with pytest.raises(UserError, match="--quality 90: the images' own bytes are kept unless --size is given"):
+        open_source(str(folder), Settings(quality=90))
+    assert open_source(str(folder), Settings(quality=90, size=8)).description.endswith("8 px, JPEG quality 90")
+
+
+def test_a_label_between_nought_and_one_is_found(folder: Path, tmp_path: Path) -> None:
+    prepare(open_source(str(folder), Settings()), tmp_path / "out")
+    with (tmp_path / "out" / "train.rec").open("r+b") as file:
+        file.seek(8 + 24 + 4)  # the headers of record and image, and the first label
+        file.write(struct.pack("<f", 0.5))
+    found = next(verify_dataset(tmp_path / "out"))
+    assert str(found) == "train.rec record 0 at byte 0: label 0.5 of class 1 is neither 0 nor 1"

@@ -45,6 +45,35 @@ def test_slurm_gives_a_rank_its_share_of_the_cores() -> None:
     assert "#SBATCH --cpus-per-task=1\n" in _script("slurm-gloo.sh", "cluster.node.cores=1")
 
 
+@pytest.mark.parametrize(
+    ("name", "queue", "account"),
+    [
+        ("slurm-gloo.sh", "#SBATCH --partition=long", "#SBATCH --account=vision"),
+        ("gridengine.sh", "#$ -q long", "#$ -P vision"),
+        ("pbs-apptainer.sh", "#PBS -q long", "#PBS -A vision"),
+        ("lsf.sh", "#BSUB -q long", "#BSUB -P vision"),
+        ("kubernetes.yaml", "  namespace: long", None),
+    ],
+)
+def test_a_job_names_its_queue_and_who_pays_if_the_cluster_file_does(
+    name: str, queue: str, account: str | None
+) -> None:
+    def lines(queue: str, account: str) -> set[str]:
+        paths = ["cluster.paths.data=/shared/data", "cluster.paths.runs=/shared/runs"]
+        overrides = [*paths, f"cluster.scheduler.queue={queue}", f"cluster.scheduler.account={account}"]
+        return set(_script(name, *overrides).splitlines())
+
+    named, unnamed = lines("long", "vision"), lines("''", "''")
+    assert named - unnamed == {line for line in (queue, account) if line}
+    assert unnamed <= named
+
+
+def test_a_job_asks_for_the_gpus_of_its_ranks() -> None:
+    gpus = ("cluster.device=gpu", "cluster.communication.backend=nccl", "cluster.communication.kind=horovod")
+    assert '#BSUB -gpu "num=4/host"\n' in _script("lsf.sh", *gpus, "cluster.ranks_per_node=4")
+    assert ":ngpus=4\n" in _script("pbs-apptainer.sh")
+
+
 @pytest.mark.parametrize("hosts", [(), ("a",), ("a", "b", "c")])
 def test_as_many_hosts_are_named_as_the_cluster_has_nodes(hosts: tuple[str, ...]) -> None:
     cluster = load_cluster("laptop", ["cluster.num_nodes=2", "cluster.launcher=horovodrun"])

@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
+from configs.errors import UserError
 from configs.load import load_cluster
 from launch.submit.scheduler import render
 from tests.launch.golden_jobs import CASES, job
@@ -66,3 +67,14 @@ def test_a_read_only_mount_is_read_only() -> None:
     mounts = "cluster.container.mounts=['training:/shared', '/models:/models:ro']"
     container = _manifest(mounts)["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
     assert [each.get("readOnly", False) for each in container["volumeMounts"][:2]] == [False, True]
+
+
+def test_a_folder_that_no_claim_holds_is_refused() -> None:
+    cluster, settings, runs = CASES["kubernetes.yaml"]
+    spec = replace(job(load_cluster(cluster, settings), runs), run_folders=(Path("/elsewhere/run"),))
+    with pytest.raises(UserError) as refusal:
+        render(spec)
+    assert str(refusal.value) == (
+        "container.mounts: the pods cannot see /elsewhere; add CLAIM:/elsewhere, and mount the claim at the same path "
+        "on this machine"
+    )
