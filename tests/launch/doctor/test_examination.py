@@ -54,6 +54,13 @@ def test_an_environment_that_does_not_fit_is_told_with_its_remedy(
     assert str(result).endswith(words)
 
 
+def test_an_environment_that_is_complete_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = SimpleNamespace(kind=Kind(("mxnet",), "cpu"), has_mpi=False, is_done=lambda *_: True)
+    monkeypatch.setattr(examination, "State", lambda: state)
+    result = examination._set_up(load_cluster("laptop", ["cluster.engine.name=mxnet"]))
+    assert str(result) == "OK    set-up: complete, for MXNet cpu"
+
+
 def test_what_was_not_examined_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     image = ["cluster.container.runtime=docker", "cluster.container.image=registry.example/image"]

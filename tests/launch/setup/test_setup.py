@@ -105,6 +105,7 @@ def test_the_toolkit_is_the_first_of_cuda_11_that_answers(tmp_path: Path, monkey
     monkeypatch.setenv("CUDA_HOME", str(homes[1]))
     monkeypatch.setenv("PATH", str(homes[2] / "bin"))
     assert gpu.find_toolkit() == homes[0]
+    assert checks._no_toolkit() is None
     _make_nvcc(homes[0], "#!/bin/sh", "echo 'Cuda compilation tools, release 13.0, V13.0.88'")
     assert gpu.find_toolkit() == homes[1]
     monkeypatch.setattr(gpu, "_QUERY_TIMEOUT_S", 0.5)

@@ -141,6 +141,13 @@ def test_a_run_that_is_submitted_again_keeps_off_the_nodes_that_failed_twice(
     assert "the job leaves out beta, where ranks failed twice" in capsys.readouterr().err
 
 
+def test_the_process_of_hosts_is_ended_only_while_it_trains(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = (run / "config.yaml").read_text(encoding="utf-8")
+    (run / "config.yaml").write_text(config.replace("kind: slurm", "kind: none"), encoding="utf-8")
+    assert main(["submit", "--cancel", str(run)]) == 2
+    assert capsys.readouterr().err == f"error: {run}: no run is going on in it, so there is nothing to cancel\n"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

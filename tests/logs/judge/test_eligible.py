@@ -48,6 +48,7 @@ def packaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
+        (edited_json("summary.json", "is_rehearsal", True), "is a rehearsal, whose .* give runs that were trained"),
         (edited_log('"status": "success"', '"status": "aborted"'), "result_0.txt: run_stop has status aborted"),
         (edited_json("summary.json", "status", "aborted"), "summary.json: status is aborted, allowed: success"),
         (edited_json("summary.json", "target", 0.5), "target is 0.5, but config.yaml has 0.97"),
@@ -118,3 +119,9 @@ def test_a_run_under_two_paths_is_one_run(tmp_path: Path, capsys: pytest.Capture
     error = packaged(tmp_path, capsys)
     assert "run4: has the same log as" in error
     assert "give five different runs" in error
+
+
+def test_runs_without_a_target_cannot_have_reached_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in range(5):
+        samples.run_folder(tmp_path / f"run{seed}", seed, overrides=("run.target_top1=null",))
+    assert "config.yaml has no run.target_top1, so no run can reach it; give runs with" in packaged(tmp_path, capsys)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,11 @@ def test_ten_own_runs_become_a_reference(tmp_path: Path) -> None:
         custom_rcps([run(86)] * 9, path)
     with pytest.raises(UserError, match="did not reach the target"):
         custom_rcps([*runs[:9], run(86, batch=86016, status="aborted", seed=9)], path)
+    for other, told in ((3264, "3264, 86016"), (None, "86016, None")):
+        with pytest.raises(UserError, match=rf"got batch sizes {told}, allowed: one; give runs of one recipe"):
+            custom_rcps([*runs, replace(run(86, seed=10), global_batch_size=other)], path)
+    with pytest.raises(UserError, match=r"none.json: cannot be read \(No such file or directory\); give a file that"):
+        compare_with_reference([run(86)], custom=tmp_path / "none.json")
     with pytest.raises(UserError, match="got a seed twice"):
         custom_rcps([*runs, runs[0]], path)
     (tmp_path / "other.json").write_text('{"a": 1}')
@@ -112,6 +118,11 @@ def test_each_outcome_begins_at_its_bound(epochs: float, outcome: str, normalisa
     found = _compare(epochs, Reference(64, 50.0, 2.0, 40.0, "measured"))
     assert (found.outcome, found.normalisation, found.epochs) == (outcome, normalisation, epochs)
     assert found.words.startswith(words)
+
+
+def test_a_batch_below_all_references_has_no_bound_of_its_own() -> None:
+    found = _compare(39, Reference(64, 50.0, 2.0, 40.0, "smallest"))
+    assert found.words.startswith("too fast for a batch below the smallest reference point: 39 epochs, reference 50.00")
 
 
 @pytest.mark.parametrize(("epochs", "mean"), [((30, 40), 35), ((30, 40, 80), 40), ((30, 40, 50, 80), 45)])

@@ -232,3 +232,22 @@ def test_a_missing_log_is_a_user_error_and_an_empty_one_is_not(tmp_path: Path) -
     (tmp_path / "empty").touch()
     assert list(read_events(tmp_path / "empty")) == []
     assert figures(parse_log(tmp_path / "empty"))["ruleset"] is None
+
+
+@pytest.mark.parametrize(
+    ("value", "metadata", "status"),
+    [
+        (None, {"status": "success"}, "success"),
+        (None, {"status": "aborted"}, "aborted"),
+        ({"success": True}, {}, "success"),
+        ({"success": False}, {}, "aborted"),
+        ({"status": "SUCCESS"}, {}, "success"),
+        ({"other": 1}, {"status": "success"}, "success"),
+        ({"other": 1}, {}, "aborted"),
+    ],
+)
+def test_the_status_is_in_the_metadata_or_else_in_the_value_or_else_in_the_accuracy(
+    value: object, metadata: dict[str, Any], status: str
+) -> None:
+    *events, (at, key, _, _) = samples.run_events(best=0.5)
+    assert parse(samples.mllog([*events, (at, "eval_target", 0.759, {}), (at, key, value, metadata)])).status == status

@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -84,6 +85,15 @@ def test_a_gap_interrupts_a_line_and_many_points_are_thinned_to_the_last() -> No
 def test_thirty_six_series_all_look_different() -> None:
     series = [Series("", number, ()) for number in range(36)]
     assert len({(each.colour, each.dashes) for each in series}) == 36
+
+
+def test_a_drawing_has_the_dashes_of_its_series() -> None:
+    dashed = Series("", 8, [(1, 1.0), (2, 2.0)])
+    assert dashed.dashes
+    assert [("stroke-dasharray" in to_svg(_lines(each))) for each in (dashed, replace(dashed, number=0))] == [
+        True,
+        False,
+    ]
 
 
 def test_colours_of_light_and_dark_mode_are_the_same_names() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from logs.show.bars import rank_times
 from logs.show.chart import Band, BarChart, Chart, LineChart, Series, in_short
-from logs.show.figures import figures, utilisation
+from logs.show.figures import _scale, figures, utilisation
 from logs.show.reported_run import ReportedRun, gather_run
 from logs.usage import SAMPLES_FILE, Sample, read_samples
 from tests.logs import samples
@@ -176,3 +176,14 @@ def test_up_to_sixteen_ranks_are_all_drawn(tmp_path: Path, ranks: int, bars: int
     caption = f"Time of a step by rank: in short: rank {ranks - 1} computes longest, 25.0% above the median{more}"
     assert found.caption == caption
     assert len(_bars(found.chart)) == bars
+
+
+@pytest.mark.parametrize(
+    ("sizes", "scale"),
+    [
+        ((0.5, 1000.0), "log10"), ((1.0, 20.0, 3.0), "linear"), ((1.0, 20.1, 3.0), "log10"), ((0.0, 1000.0), "linear"),
+        ((1000.0,), "linear"), ((), "linear"),
+    ],
+)  # fmt: skip
+def test_an_axis_is_logarithmic_if_the_sizes_above_zero_differ_widely(sizes: tuple[float, ...], scale: str) -> None:
+    assert _scale(sizes) == scale

@@ -118,6 +118,8 @@ def test_settings_that_differ_come_first_with_the_unusual_value_marked() -> None
     ]  # fmt: skip
     assert _configuration(runs[:1]).count("<summary>2 settings</summary>") == 1
     assert "No setting differs" in _configuration([runs[0], runs[2]])
+    assert "No setting differs" not in _configuration(runs[:1])
+    assert _configuration([_made(name, {"k": 1}) for name in "ab"]).startswith("<p>No setting differs.</p>")
     assert _configuration([_made("e", {})]) == "<p>The logs contain no settings.</p>"
     both = [_made("a", {"x": 1, "y": 1}), _made("b", {"x": 2, "y": 2})]
     assert _configuration(both).startswith("<p>2 settings differ.</p>")

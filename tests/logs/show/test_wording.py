@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,38 @@ def test_a_mean_is_of_runs_that_are_alike_only() -> None:
     assert "6 of 6 runs reached their target, the fastest after <strong>82.00 s</strong>" in words
     assert "olympic" not in words
     assert "median" not in words
+
+
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [
+        ("benchmark", lambda run: replace(run, record=replace(run.record, benchmark="resnet2"))),
+        ("submitter", lambda run: replace(run, record=replace(run.record, submitter="B"))),
+        ("platform", lambda run: replace(run, record=replace(run.record, platform="B"))),
+        ("recipe", lambda run: replace(run, settings={"recipe.name": "b"})),
+        ("global batch", lambda run: replace(run, record=replace(run.record, global_batch_size=8))),
+        ("target", lambda run: replace(run, summary={"target": 0.5})),
+        ("training images", lambda run: replace(run, record=replace(run.record, train_samples=8))),
+    ],
+)
+def test_what_runs_without_a_mean_differ_in_is_named(word: str, other: Callable[[ReportedRun], ReportedRun]) -> None:
+    assert f"No mean: the runs differ in {word}.</p>" in lead([_run(), _run("b"), other(_run("c"))])
+
+
+@pytest.mark.parametrize(
+    ("run", "note"),
+    [
+        (_run(epochs=0), "No images/s: the log does not have an epoch that has ended"),
+        (replace(_run(), record=replace(_run().record, init_starts=(2, 0.25))), "2 ranks logged init_start, the last "
+         "rank 0.250 s after the first."),
+        (replace(_run(), record=replace(_run().record, unreadable=3)), "3 records of the log could not be read."),
+        (_run(drop="train_samples"), "The log does not say how many images it trains on; images/s count ImageNet's "
+         "1,281,167."),
+    ],
+)  # fmt: skip
+def test_what_a_log_lacks_is_a_note_and_a_whole_log_has_none_of_these(run: ReportedRun, note: str) -> None:
+    assert any(each.startswith(note) for each in notes_of(run))
+    assert not any(each.startswith(note[2:]) or each.startswith(note) for each in notes_of(_run()))
 
 
 @pytest.mark.parametrize(
