@@ -11,8 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-from hypothesis.internal.conjecture import providers
 
 from configs.load import ROOT
 from launch.setup.gpu import NEEDS, find_gpus
@@ -20,12 +18,12 @@ from launch.setup.gpu import NEEDS, find_gpus
 pytest_plugins = ["tests.absent_engine", "tests.limits", "tests.runs", "tests.sharing"]
 
 # Where a container sets this, each process of the tests compiles all modules anew: 0.2 s of CPU for a program, 5 s for
-# the tests (two-core machine, 2026-11).
+# the tests (two-core machine, 2026-11). Hypothesis, whose 80 modules pytest rewrites as it does a test, comes after it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 DESCRIPTION = ROOT / "runs" / "this-machine.yaml"
-_NOT_QUICK = ("gpu", "ranks", "scheduler", "slow")
+_NOT_QUICK = {"gpu", "ranks", "scheduler", "slow"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,6 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
     A sweep that predicts measures this machine first, which seems slow beside the other tests: what is measured here is
     not left to the user's next forecast.
     """
+    from hypothesis import settings
+    from hypothesis.internal.conjecture import providers
+
     settings.register_profile("quick", max_examples=25)
     if config.option.markexpr == "quick":
         settings.load_profile("quick")
@@ -71,12 +72,12 @@ def pytest_pycollect_makemodule(module_path: Path) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if marked and not any(map(NEEDS["mxnet"].are_met_by, find_gpus())):
-        for item in marked:
+    names = [{mark.name for mark in item.iter_markers()} for item in items]
+    has_no_gpu = any("gpu" in each for each in names) and not any(map(NEEDS["mxnet"].are_met_by, find_gpus()))
+    for item, marks in zip(items, names, strict=True):
+        if has_no_gpu and "gpu" in marks:
             item.add_marker(pytest.mark.skip(reason="no GPU here that MXNet 1.9.1 has kernels for"))
-    for item in items:
-        if not any(item.get_closest_marker(name) for name in _NOT_QUICK):
+        if _NOT_QUICK.isdisjoint(marks):
             item.add_marker(pytest.mark.quick)
 
 

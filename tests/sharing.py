@@ -50,9 +50,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _turn(item: pytest.Item) -> int:
-    return next(
-        (turn for turn, name in enumerate(_LONGEST_FIRST) if item.get_closest_marker(name)), len(_LONGEST_FIRST)
-    )
+    marks = {mark.name for mark in item.iter_markers()}
+    return next((turn for turn, name in enumerate(_LONGEST_FIRST) if name in marks), len(_LONGEST_FIRST))
 
 
 @pytest.hookimpl(optionalhook=True)
