@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from train.bench import bench_roofline
 from train.bench.__main__ import _parse
 from train.bench.bench_roofline import measure
 from train.bench.programs.roofline_ours import kind_of
@@ -11,8 +14,12 @@ from train.engine.protocol import Operator
 
 
 @pytest.mark.ranks
-def test_steps_and_kinds_of_operators_are_measured_beside_the_floor() -> None:
+def test_steps_and_kinds_of_operators_are_measured_beside_the_floor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_roofline, "_IMAGES", 8)  # to pack 256 takes longer than to measure
     options = ["roofline", "--model", "resnet8", "--image-sizes", "32", "--batch", "2", "--rounds", "1"]
+    options += ["--set", f"cluster.paths.data={tmp_path}"]
     rows = {(row.alternative, row.figure): row.median for row in measure(_parse(options)).rows}
     for variant in ("alone", "apart", "summed", "read"):
         assert rows[f"32 px, step {variant}", "wall_ms"] > 0
