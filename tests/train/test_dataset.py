@@ -84,24 +84,27 @@ def test_a_log_that_would_say_too_much_is_refused_and_names_the_hosts() -> None:
         require_cold(_Hosts([1, 0, 1, 0]), is_cold=True)
 
 
-def _packed(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pack a small ``set`` once, which the tests only read."""
+    folder = tmp_path_factory.mktemp("packed")
     prepare(open_source("generated", Settings(train=12, eval=5, classes=3, quality=50)), folder / "set")
     return folder
 
 
 @pytest.mark.parametrize(("rank", "local_rank", "clears"), [(0, 0, True), (1, 1, False), (2, 0, True), (3, 1, False)])
 def test_the_first_rank_of_each_host_clears_the_cache_and_all_tell_sets_apart_by_their_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, local_rank: int, clears: bool
+    packed: Path, monkeypatch: pytest.MonkeyPatch, rank: int, local_rank: int, clears: bool
 ) -> None:
     cleared: list[Path] = []
     monkeypatch.setattr("train.dataset.clear_dataset", cleared.append)
     recipe = load_recipe("imagenet-smoke", ["data.name=set", "data.train_samples=12", "data.eval_samples=5"])
-    cluster = load_cluster("laptop", [f"cluster.paths.data={_packed(tmp_path)}"])
+    cluster = load_cluster("laptop", [f"cluster.paths.data={packed}"])
     identity = Identity(rank=rank, world_size=4, local_rank=local_rank, local_size=2, host="a", launcher="none")
     found = images_of(recipe, cluster, plan_run(recipe, 4), identity).prepare()
-    assert cleared == ([tmp_path / "set"] if clears else [])
+    assert cleared == ([packed / "set"] if clears else [])
     assert found.is_cold
-    sums = {name: hashlib.sha256((tmp_path / "set" / name).read_bytes()).hexdigest() for name in found.checksums}
+    sums = {name: hashlib.sha256((packed / "set" / name).read_bytes()).hexdigest() for name in found.checksums}
     assert found.checksums == sums
     assert set(sums) == {"train.rec", "eval.rec"}
 
@@ -122,10 +125,10 @@ def test_synthetic_images_continue_where_their_state_says_and_each_rank_has_its_
     assert not np.array_equal(batches[0], batches[1])
 
 
-def test_pages_that_stay_are_said_to_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_that_stay_are_said_to_stay(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("train.dataset.clear_dataset", lambda _folder: "4,096 bytes stay")
     recipe = load_recipe("imagenet-smoke", ["data.name=set", "data.train_samples=12", "data.eval_samples=5"])
-    cluster = load_cluster("laptop", [f"cluster.paths.data={_packed(tmp_path)}"])
+    cluster = load_cluster("laptop", [f"cluster.paths.data={packed}"])
     for rank, is_cold in ((0, False), (1, True)):
         identity = Identity(rank=rank, world_size=2, local_rank=rank, local_size=2, host="a", launcher="none")
         assert images_of(recipe, cluster, plan_run(recipe, 2), identity).prepare().is_cold is is_cold
