@@ -52,9 +52,11 @@ def test_pythons_share_of_a_step_is_measured_without_an_engine() -> None:
 
 @pytest.mark.slow
 @pytest.mark.ranks
-def test_two_ranks_tell_the_gaps_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_ranks_tell_the_gaps_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_digits: Path) -> None:
     monkeypatch.setattr(bench_epoch, "_SIDE", "8")
-    found = bench_epoch._ours(_parse(["epoch", "--epochs", "4"]), tmp_path / "gaps.json")
+    usual, small = bench_epoch._overrides, ["model.name=resnet8", f"cluster.paths.data={shared_digits.parent}"]
+    monkeypatch.setattr(bench_epoch, "_overrides", lambda options: [*usual(options), *small])
+    found = bench_epoch._ours(_parse(["epoch", "--epochs", "3"]), tmp_path / "gaps.json")
     gaps_ms = {"between_steps_ms", "between_epochs_ms", "before_evaluation_ms", "after_evaluation_ms"}
     assert found.keys() == {*gaps_ms, "evaluation_s"}
     assert min(found.values()) > 0
