@@ -23,7 +23,8 @@ __all__ = ["badge", "charts", "document", "render", "scrolled", "section"]
 _CSS_FILES = ("colours.css", "page.css")
 _MAX_LINKS = 40
 _MOST_COLUMNS = 6
-"""Of more runs, and more runs than settings, a table of settings has a row each instead of a column."""
+"""Of more runs, and more runs than settings, a table of settings has a row each instead of a column; and the notes on
+a success are not printed."""
 _MAX_NAMES = 8
 """A longer legend is folded."""
 _HEADS = ("Run", "Outcome", "Time to train", "Initialisation", "Epochs", "Accuracy", "Batch", "Images/s", "Log check")
@@ -123,17 +124,19 @@ def _notes(runs: Sequence[ReportedRun]) -> str:
     """Return the notes below the table of results: first those that hold for every run, then those of each run."""
     found = {run.name: notes_of(run) for run in runs}
     shared = [note for note in found[runs[0].name] if all(note in notes for notes in found.values())]
-    parts = [_noted("all runs" if len(runs) > 1 else runs[0].name, shared, is_open=True)]
+    parts = [_noted("all runs" if len(runs) > 1 else runs[0].name, shared, " open")]
+    folded = ' class="more"' if len(runs) > _MOST_COLUMNS else ""
     parts += [
-        _noted(run.name, [note for note in found[run.name] if note not in shared], is_open=state_of(run)[1] is not True)
+        _noted(
+            run.name, [note for note in found[run.name] if note not in shared], folded if state_of(run)[1] else " open"
+        )
         for run in runs
     ]
     return "".join(parts)
 
 
-def _noted(name: str, notes: Sequence[str], *, is_open: bool) -> str:
+def _noted(name: str, notes: Sequence[str], opened: str) -> str:
     items = "".join(f"<li>{escape(printable(note))}</li>" for note in notes)
-    opened = " open" if is_open else ""
     return f"<details{opened}><summary>{escape(name)}: notes</summary><ul>{items}</ul></details>" if notes else ""
 
 
