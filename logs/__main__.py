@@ -55,7 +55,7 @@ def _check(options: Namespace) -> int:
     """
     # Imported here, as in the other verbs, so that --help works before anything is installed.
     from logs.folder import CONFIG_FILE
-    from logs.judge.compliance import find_logs, judge_all, keep_verdicts
+    from logs.judge.compliance import VERDICT_FILE, find_logs, judge_all, keep_verdicts
     from logs.judge.explain import explain
     from logs.read.files import regular_file
 
@@ -72,7 +72,7 @@ def _check(options: Namespace) -> int:
         judged = [(log, verdict) for (log, _), verdict in zip(pairs, verdicts, strict=True)]
         for path in paths:
             # Other people's run folders may be read-only; the verdict is then only printed.
-            if (path / CONFIG_FILE).is_file() and os.access(path, os.W_OK):
+            if (path / CONFIG_FILE).is_file() and os.access(path, os.W_OK) and not (path / VERDICT_FILE).is_dir():
                 keep_verdicts(path, judged)
     agree = [_files_agree(path) for path in paths]
     possible = [_times_are_possible(log) for log in dict.fromkeys(log for log, _ in pairs)]
@@ -91,28 +91,13 @@ def _times_are_possible(log: Path) -> bool:
 
 
 def _files_agree(path: Path) -> bool:
-    """Return whether the files of a run folder agree; print how they do not, or which one is missing or unreadable."""
-    from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
-    from logs.judge.eligible import contradiction, disorder, missing_files
-    from logs.metrics import METRICS_FILE, read_metrics
-    from logs.mlperf import RESULT_FILES
-    from logs.read.parse import parse_log
+    """Return whether the files of a run folder agree; print how they do not, or which one is missing or damaged."""
+    from logs.judge.evidence import flaw_of
 
-    try:
-        if (path / SUMMARY_FILE).exists():
-            read_summary(path)
-        if (path / METRICS_FILE).exists():
-            read_metrics(path / METRICS_FILE)
-        records = [parse_log(path / name) for name in RESULT_FILES.values() if (path / name).is_file()]
-        words = (missing_files(path, records[0]) or contradiction(path, records[0])) if records else ""
-        if not words and (path / CONFIG_FILE).is_file():  # Several processes may have written others' logs.
-            orders = ((record.source.name, disorder(record.source)) for record in records)
-            words = "; ".join(f"{name}: {order}" for name, order in orders if order)
-    except UserError as error:
-        words = str(error).removeprefix(f"{path}/")
-    if words:
-        print(f"{_coloured(False)}  files  {printable(str(path))}\n      {printable(words)}")
-    return not words
+    flaw = flaw_of(path)
+    if flaw:
+        print(f"{_coloured(False)}  files  {printable(str(path))}\n      {printable(flaw.words)}")
+    return not flaw
 
 
 def _coloured(passed: bool | None) -> str:

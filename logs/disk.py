@@ -13,7 +13,7 @@ from typing import Any
 
 from configs.errors import UserError
 
-__all__ = ["explain_disk_errors", "strict_json", "write_json", "write_text"]
+__all__ = ["explain_disk_errors", "read_object", "strict_json", "write_json", "write_text"]
 
 _SPACE = "free some space, or put paths.runs on another disk"
 _SERVER = "check the disk or the file server, or put paths.runs on another disk"
@@ -64,6 +64,23 @@ def strict_json(value: Any) -> Any:
     if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises:
+        UserError: The path is no file, cannot be read, or holds something else.
+    """
+    try:
+        if not path.is_file():  # Opening a pipe would wait for its writer.
+            raise ValueError("it is no file" if os.path.lexists(path) else "it is missing")
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(tree, dict):
+            raise ValueError("it holds no JSON object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); give the folder of a run of this program") from None
+    return tree
 
 
 def write_json(path: Path, value: Any, *, is_private: bool = False) -> None:

@@ -8,9 +8,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
+
 from configs.errors import UserError
 from configs.load import load_run
-from logs.disk import explain_disk_errors, write_json
+from logs.disk import explain_disk_errors, read_object, write_json
 from logs.environment import environment
 from logs.mlperf import RESULT_FILES, close_log
 
@@ -131,16 +133,13 @@ def read_summary(run_folder: Path) -> Summary:
         UserError: If the file is missing, or is not a summary.
     """
     path = run_folder / SUMMARY_FILE
-    known = {field.name for field in fields(Summary)}
+    tree = read_object(path)
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(tree, dict):
-            raise TypeError("it has no keys")
-        return Summary(**{key: value for key, value in tree.items() if key in known})
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); give the folder of a run that has ended") from None
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path}: is not a run's summary ({error}); repeat the run to get a summary") from None
+        return TypeAdapter(Summary).validate_json(json.dumps(tree), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        words = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise UserError(f"{path}: is not a run's summary ({words}); repeat the run to get a summary") from None
 
 
 def close_aborted(

@@ -108,18 +108,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         UserError: If the file cannot be read, or a line before the last is not a row.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("it is no file")  # Opening a pipe would wait for its writer.
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
-    rows = []
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            row = None
-        if not isinstance(row, dict):
-            raise UserError(
-                f"{path}: line {number} is not a row of metrics; somebody changed the file, remove that line"
-            )
-        rows.append(row | {key: float(text) for key, text in row.pop("not_finite", {}).items()})
-    return rows
+    return [_row(line, f"{path}: line {number}") for number, line in enumerate(lines[:-1], start=1)]
+
+
+def _row(line: str, where: str) -> dict[str, Any]:
+    try:
+        row: dict[str, Any] = json.loads(line)
+        return row | {key: float(text) for key, text in row.pop("not_finite", {}).items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"{where} is not a row of metrics; somebody changed the file, remove that line") from None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from configs.errors import UserError
+from logs.disk import read_object
 
 __all__ = ["SAMPLES_FILE", "USAGE_FILE", "Sample", "read_samples", "read_usage"]
 
@@ -15,6 +19,10 @@ USAGE_FILE = "usage.json"
 
 SAMPLES_FILE = "utilisation.jsonl"
 """A file with one `Sample` a line, as JSON."""
+
+_TOTALS = {"wall_s", "cpu_s", "children_cpu_s", "peak_memory_bytes"}
+_TOO_MUCH = 1e18
+_REMEDY = "repeat the run, or remove the file"
 
 
 @dataclass(frozen=True)
@@ -48,9 +56,18 @@ class Sample:
 
 
 def read_usage(folder: Path) -> dict[str, list[float]]:
-    """Return the content of ``usage.json``; empty if the run folder has no such file."""
+    """Return the content of ``usage.json``; empty if the run folder has no such file.
+
+    Raises:
+        UserError: The file cannot be read, or holds other things than lists of numbers.
+    """
     path = folder / USAGE_FILE
-    found: dict[str, list[float]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if not os.path.lexists(path):
+        return {}
+    found = read_object(path)
+    is_table = found.keys() >= _TOTALS
+    if not is_table or not all(isinstance(each, list) and all(map(_is_possible, each)) for each in found.values()):
+        raise UserError(f"{path}: cannot be read (a total is no number of each rank); {_REMEDY}")
     return found
 
 
@@ -58,18 +75,28 @@ def read_samples(folder: Path) -> list[Sample]:
     """Return the samples; a last line without a line end, cut off when the run was killed, is left out.
 
     Raises:
-        ValueError: A line is no JSON, or a value is no number.
-        TypeError: A line is no sample.
+        UserError: The file cannot be read, or a line is no sample.
     """
     path = folder / SAMPLES_FILE
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
-    rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    return [_checked(Sample(**row)) for row in rows]
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); {_REMEDY}") from None
+    return [_sample(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1)]
 
 
-def _checked(sample: Sample) -> Sample:
-    needed = (sample.time, sample.busy_cores, sample.machine_busy_cores, sample.memory_bytes)
-    others = (sample.gpu_share, sample.gpu_memory_bytes, sample.server_busy_cores, *sample.gpu_shares)
-    if not all(isinstance(each, int | float) for each in (*needed, *(each for each in others if each is not None))):
-        raise ValueError("a value is no number")
+def _sample(line: str, where: str) -> Sample:
+    try:
+        sample = Sample(**json.loads(line))
+        others = (sample.gpu_share, sample.gpu_memory_bytes, sample.server_busy_cores, *sample.gpu_shares)
+    except (ValueError, TypeError, RecursionError):
+        raise UserError(f"{where} is no sample; {_REMEDY}") from None
+    values = (sample.time, sample.busy_cores, sample.machine_busy_cores, sample.memory_bytes)
+    if not all(map(_is_possible, (*values, *(each for each in others if each is not None)))):
+        raise UserError(f"{where} has a value that is no number, or cannot be; {_REMEDY}")
     return sample
+
+
+def _is_possible(value: Any) -> bool:
+    """Return whether a value is a number that is measured; a kernel's counters may go back by a moment."""
+    return isinstance(value, int | float) and -1 <= value < _TOO_MUCH

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from configs.errors import UserError, nearest
-from logs.disk import write_json
+from logs.disk import read_object, write_json
 from logs.judge.complaints import shortened
 from logs.mlperf import RESULT_FILES
 from logs.read.files import logs_in
@@ -130,12 +130,12 @@ def read_verdicts(run_folder: Path) -> list[Verdict]:
     A missing or damaged file has no verdict, and a verdict on a log that was missing then holds while it is missing.
     """
     try:
-        tree = json.loads((run_folder / VERDICT_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        tree = read_object(run_folder / VERDICT_FILE)
+    except UserError:
         return []
     found = []
     for ruleset, name in RESULT_FILES.items():
-        row, log = tree.get(ruleset) if isinstance(tree, dict) else None, run_folder / name
+        row, log = tree.get(ruleset), run_folder / name
         if isinstance(row, dict) and row.get("log_sha256", "") == (digest_of(log) if log.is_file() else None):
             messages = row.get("messages")
             shown = tuple(map(str, messages)) if isinstance(messages, list) else ()

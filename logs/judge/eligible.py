@@ -6,13 +6,15 @@ The rules of the open division let an aborted run pass, so no official tool catc
 from __future__ import annotations
 
 import hashlib
-import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from configs.errors import UserError
+from configs.load import load_run
 from configs.schema import Recipe
+from logs.environment import ENVIRONMENT_FILE
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, Summary, read_summary
 from logs.metrics import METRICS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
@@ -24,6 +26,7 @@ __all__ = [
     "contradiction",
     "disorder",
     "impossible_times",
+    "is_own",
     "missing_files",
     "require_different_logs",
     "require_result",
@@ -35,6 +38,8 @@ _TIME_TOLERANCE_S = 1.0
 """A summary measures with a clock of its own, so its seconds differ a little from those of the log's events."""
 _BACK_S = 0.5
 """A clock that is set right goes back by less."""
+_ONCE = {"init_stop", "run_start", "run_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop", "eval_accuracy"}
+"""Events of which an attempt has one, or one of each epoch."""
 _REMEDY = "repeat the run, or give another one"
 
 
@@ -61,14 +66,9 @@ def require_result(folder: Path, recipe: Recipe, record: RunRecord) -> None:
         _refuse(folder / SUMMARY_FILE, f"status is {summary.status}{reason}, allowed: success")
     if words := disorder(log):
         _refuse(log, words)
-    _require_target(folder, recipe, record, summary)
-    _require_agreement(folder, record, summary)
-    _require_logged(log, "global_batch_size", record.global_batch_size, recipe.batch.global_size, source="config.yaml")
-    if record.seeds not in ((), (recipe.run.seed,)):
-        seeds = ", ".join(map(str, record.seeds))
-        _refuse(log, f"the log has seed {seeds}, but config.yaml has {recipe.run.seed}")
-    if summary.resumed_from_step is None:
-        _require_logged(log, "run time in s", record.time_to_train_s, summary.run_s, _TIME_TOLERANCE_S)
+    if recipe.run.target_top1 is None:
+        _refuse(folder, "config.yaml has no run.target_top1, so no run can reach it", "give runs with a target")
+    _require_agreement(folder, recipe, record, summary)
 
 
 def contradiction(folder: Path, record: RunRecord) -> str:
@@ -81,19 +81,26 @@ def contradiction(folder: Path, record: RunRecord) -> str:
     Returns:
         The contradiction in words; empty if the files agree, or if the run claims no success.
     """
-    if not (folder / SUMMARY_FILE).is_file() or record.status is None:
+    if not (folder / SUMMARY_FILE).is_file():
         return ""
     try:
         summary = read_summary(folder)
-        if summary.status != record.status:
+        if record.status is None and summary.status == "success":
+            return f"run_stop is missing in the log, but {SUMMARY_FILE} has status success"
+        if record.status not in (None, summary.status):
             return f"run_stop has status {record.status} in the log, but {summary.status} in {SUMMARY_FILE}"
-        if summary.status == "success":
-            _require_agreement(folder, record, summary)
+        if summary.status == "success" and not summary.is_rehearsal:
+            _require_agreement(folder, load_run(folder / CONFIG_FILE)[0], record, summary)
     except _Contradicted as error:
         return str(error).removesuffix(f"; {_REMEDY}").removeprefix(f"{folder}/")
-    except UserError:  # A summary or metrics that cannot be read say nothing.
+    except UserError:  # A file that cannot be read says nothing.
         return ""
     return ""
+
+
+def is_own(folder: Path) -> bool:
+    """Return whether a folder is that of a run of this program, though files of it may be missing."""
+    return any(os.path.lexists(folder / name) for name in (CONFIG_FILE, SUMMARY_FILE, METRICS_FILE))
 
 
 def missing_files(folder: Path, record: RunRecord) -> str:
@@ -106,9 +113,10 @@ def missing_files(folder: Path, record: RunRecord) -> str:
     Returns:
         The files in words; empty if none is missing, or if the run goes on or is another submitter's.
     """
-    if record.status is None or not (folder / CONFIG_FILE).is_file():
+    if record.status is None or not is_own(folder):
         return ""
-    names = [SUMMARY_FILE, *RESULT_FILES.values(), *([METRICS_FILE] if record.status == "success" else [])]
+    names = [CONFIG_FILE, SUMMARY_FILE, *RESULT_FILES.values()]
+    names += [METRICS_FILE, ENVIRONMENT_FILE] if record.status == "success" else []
     missing = [name for name in names if not (folder / name).is_file()]
     return f"missing: {', '.join(missing)}; nobody can tell whether the rest was changed" if missing else ""
 
@@ -117,22 +125,23 @@ def disorder(log: Path) -> str:
     """Return what no run of this program can have logged in this order, in words; empty if there is nothing.
 
     One process writes such a log, so its times do not go back unless the clock was set, and only a run that was resumed
-    begins an epoch again.
+    begins, evaluates or ends again.
     """
-    last_s, begun = 0.0, set[float]()
+    last_s, logged = 0.0, set[tuple[str, float | None]]()
     for event in read_events(log):
         if event is None:
             continue
         if event.key == "resumed_from_step":
-            begun.clear()
+            logged.clear()
         if event.time_s is not None:
             if event.time_s < last_s - _BACK_S:
                 return f"{event.key} is {last_s - event.time_s:,.1f} s earlier than the event before it"
             last_s = event.time_s
-        if event.key == "epoch_start" and event.epoch is not None:
-            if event.epoch in begun:
-                return f"epoch {event.epoch:g} begins twice"
-            begun.add(event.epoch)
+        mark = (event.key, event.epoch)
+        if mark in logged:
+            return f"{event.key}{'' if event.epoch is None else f' of epoch {event.epoch:g}'} is logged twice"
+        if event.key in _ONCE:
+            logged.add(mark)
     return ""
 
 
@@ -175,35 +184,61 @@ def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _require_target(folder: Path, recipe: Recipe, record: RunRecord, summary: Summary) -> None:
-    target, reached = recipe.run.target_top1, record.final_accuracy
-    if target is None:
-        _refuse(folder, "config.yaml has no run.target_top1, so no run can reach it", "give runs with a target")
-    elif summary.target is None or not math.isclose(target, summary.target, abs_tol=_ACCURACY_TOLERANCE):
-        _refuse(folder / SUMMARY_FILE, f"target is {summary.target}, but config.yaml has {target}")
-    elif reached is None or reached < target:
-        _refuse(folder, f"the last accuracy in the log is {reached}, below the target of {target}")
-
-
-def _require_agreement(folder: Path, record: RunRecord, summary: Summary) -> None:
-    """Raise `UserError` unless both logs, the summary and the metrics have the same accuracies."""
+def _require_agreement(folder: Path, recipe: Recipe, record: RunRecord, summary: Summary) -> None:
+    """Raise `UserError` unless both logs, configuration, summary and metrics of a success tell of one run."""
     log = folder / RESULT_FILES["4.0.0"]
+    _require_configured(folder, recipe, record, summary)
     _require_logged(log, "accuracy", record.final_accuracy, _final(summary), _ACCURACY_TOLERANCE)
-    _require_evaluations(folder, log, record)
-    other = folder / RESULT_FILES["0.6.0"]
-    in_other = parse_log(other).final_accuracy if other.is_file() else None
-    if in_other is not None:
-        _require_logged(log, "accuracy", record.final_accuracy, in_other, _ACCURACY_TOLERANCE, source=other.name)
+    _require_logged(log, "the last epoch", record.epochs, summary.epochs)
+    if summary.resumed_from_step is None:
+        _require_logged(log, "run time in s", record.time_to_train_s, summary.run_s, _TIME_TOLERANCE_S)
+    rows = read_metrics(folder / METRICS_FILE)
+    _require_evaluations(log, record, [row for row in rows if row.get("kind") == "evaluation"])
+    steps = [row["step"] for row in rows if row.get("kind") == "interval" and isinstance(row.get("step"), int)]
+    if summary.steps is not None and summary.steps != max(steps, default=-1) + 1:
+        _contradict(folder / SUMMARY_FILE, f"steps is {summary.steps}, but {METRICS_FILE} has another last step")
+    _require_other_log(folder / RESULT_FILES["0.6.0"], log, record)
 
 
-def _require_evaluations(folder: Path, log: Path, record: RunRecord) -> None:
+def _require_configured(folder: Path, recipe: Recipe, record: RunRecord, summary: Summary) -> None:
+    """Raise `UserError` unless log and summary have the seed, the batch and the target of config.yaml."""
+    log, target, reached = folder / RESULT_FILES["4.0.0"], recipe.run.target_top1, record.final_accuracy
+    told = {
+        "recipe": (summary.recipe, recipe.name),
+        "target": (summary.target, target),
+        "seed": (summary.seed, recipe.run.seed),
+        "global_batch_size": (summary.global_batch_size, recipe.batch.global_size),
+    }
+    for name, (value, configured) in told.items():
+        if value not in (None, configured) or (name == "target" and value is None and configured is not None):
+            _contradict(folder / SUMMARY_FILE, f"{name} is {value}, but {CONFIG_FILE} has {configured}")
+    _require_logged(log, "global_batch_size", record.global_batch_size, recipe.batch.global_size, source=CONFIG_FILE)
+    if record.seeds not in ((), (recipe.run.seed,)):
+        seeds = ", ".join(map(str, record.seeds))
+        _contradict(log, f"the log has seed {seeds}, but {CONFIG_FILE} has {recipe.run.seed}")
+    if target is not None and (reached is None or reached < target):
+        _contradict(log, f"the last accuracy in the log is {reached}, below the target of {target}")
+
+
+def _require_evaluations(log: Path, record: RunRecord, rows: Sequence[Mapping[str, Any]]) -> None:
     """Raise `UserError` unless each logged accuracy is the accuracy in the metrics, epoch by epoch."""
-    rows = [row for row in read_metrics(folder / METRICS_FILE) if row.get("kind") == "evaluation"]
-    measured = {row.get("epoch"): row.get("top1", row.get("mean_auc")) for row in rows}
-    logged = {each.epoch: each.accuracy for each in record.evaluations}
-    for epoch in sorted({*measured, *logged}, key=lambda each: (each is None, each)):
+    measured = {str(row.get("epoch")): row.get("top1", row.get("mean_auc")) for row in rows}
+    logged = {str(each.epoch): each.accuracy for each in record.evaluations}
+    for epoch in {**logged, **measured}:
         name, pair = f"accuracy after epoch {epoch}", (logged.get(epoch), measured.get(epoch))
         _require_logged(log, name, *pair, _ACCURACY_TOLERANCE, source=METRICS_FILE)
+
+
+def _require_other_log(other: Path, log: Path, record: RunRecord) -> None:
+    """Raise `UserError` unless the log of the other dialect tells of the same run."""
+    if not other.is_file():
+        return
+    old = parse_log(other)
+    for name in ("status", "seeds", "global_batch_size", "epochs"):
+        here, there = getattr(record, name), getattr(old, name)
+        if here != there:
+            _contradict(log, f"{name} is {here} in the log, but {there} in {other.name}")
+    _require_logged(log, "accuracy", record.final_accuracy, old.final_accuracy, _ACCURACY_TOLERANCE, source=other.name)
 
 
 def _require_logged(
@@ -215,11 +250,15 @@ def _require_logged(
     are_numbers = all(isinstance(each, int | float) for each in (logged, other))
     if not are_numbers or not abs(logged - other) <= tolerance:
         in_log, elsewhere = ("missing" if each is None else each for each in (logged, other))
-        raise _Contradicted(f"{log}: {name} is {in_log} in the log, but {elsewhere} in {source}; {_REMEDY}")
+        _contradict(log, f"{name} is {in_log} in the log, but {elsewhere} in {source}")
 
 
 def _final(summary: Summary) -> float | None:
     return summary.top1 if summary.mean_auc is None else summary.mean_auc
+
+
+def _contradict(path: Path, words: str) -> NoReturn:
+    raise _Contradicted(f"{path}: {words}; {_REMEDY}")
 
 
 def _refuse(path: Path, words: str, remedy: str = _REMEDY) -> None:

@@ -18,6 +18,7 @@ from configs.schema import Cluster, Recipe
 from logs.disk import explain_disk_errors, write_json
 from logs.folder import CONFIG_FILE
 from logs.judge.eligible import require_different_logs, require_result, require_same_machines
+from logs.judge.evidence import flaw_of
 from logs.judge.official import ToolFinding, judge_package
 from logs.judge.system import describe, read_environment
 from logs.mlperf import RESULT_FILES
@@ -86,6 +87,8 @@ def package(
     require_same_machines(runs, [run.environment for run in loaded])
     for run in loaded:
         require_result(run.folder, run.recipe, run.record)
+        if flaw := flaw_of(run.folder):
+            raise UserError(f"{run.folder}: {flaw.words}; repeat the run, or give another one")
     division = first.recipe.mlperf.division
     description = describe(first.environment, first.cluster, fields, org=org, division=division, ruleset=_RULESET)
     system = re.sub(r"[^A-Za-z0-9._-]+", "-", description["system_name"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from configs.errors import UserError, nearest
 from configs.load import parse_yaml
 from configs.registry import ENGINES
 from configs.schema import Cluster
+from logs.disk import read_object
 from logs.environment import ENVIRONMENT_FILE
 
 __all__ = ["describe", "read_environment", "read_fields", "required_fields"]
@@ -156,11 +156,4 @@ def read_environment(run_folder: Path) -> dict[str, Any]:
     Raises:
         UserError: If the file is missing, or is not a JSON object.
     """
-    path = run_folder / ENVIRONMENT_FILE
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); give run folders of this program") from None
-    if not isinstance(tree, dict):
-        raise UserError(f"{path}: is not a JSON object; give run folders of this program")
-    return tree
+    return read_object(run_folder / ENVIRONMENT_FILE)

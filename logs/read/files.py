@@ -19,7 +19,7 @@ _MOST_FILES = 1000
 
 def logs_in(folder: Path) -> list[Path]:
     """Return the logs in a folder: ``result_*.txt``, otherwise all files below it that contain an MLPerf event."""
-    if found := sorted(folder.glob("result_*.txt")):
+    if found := sorted(path for path in folder.glob("result_*.txt") if path.is_file()):
         return found
     files = sorted(path for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts)
     return [path for path in files[:_MOST_FILES] if _is_log(path)]

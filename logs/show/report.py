@@ -10,6 +10,7 @@ from typing import Any
 
 from configs.errors import UserError
 from logs.disk import write_text
+from logs.judge.eligible import is_own
 from logs.read.files import logs_in, regular_file
 from logs.show.chart import LineChart
 from logs.show.curves import write_csv, write_tensorboard
@@ -137,7 +138,7 @@ def _gather_all(paths: Sequence[Path]) -> list[ReportedRun]:
 
 def _expand(path: Path) -> list[Path]:
     """Return a run folder as it is; of a folder with other submitters' logs, return the logs."""
-    if path.is_dir() and not (path / "config.yaml").is_file():
+    if path.is_dir() and not is_own(path):
         return logs_in(path) or [path]
     return [path]
 

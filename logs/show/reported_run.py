@@ -5,32 +5,34 @@ If a file is missing or damaged, only the part of the page that needs this file 
 
 from __future__ import annotations
 
-import json
-import math
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from configs.errors import UserError
 from configs.load import parse_yaml
 from configs.rules import TARGET_TOP1
-from logs.attempts import ATTEMPTS_FILE, Attempt, read_attempts
+from logs.attempts import Attempt, read_attempts
+from logs.disk import read_object
 from logs.environment import ENVIRONMENT_FILE
 from logs.folder import CONFIG_FILE, REHEARSAL_FILE, STARTUP_FILE, SUMMARY_FILE
-from logs.judge.compliance import RULESETS, Verdict, find_logs, judge, read_verdicts
-from logs.judge.eligible import contradiction
+from logs.judge.compliance import RULESETS, Verdict, judge, read_verdicts
+from logs.judge.evidence import Flaw, damage, flaw_of
 from logs.judge.rcp import ReferenceComparison, compare_with_reference
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
-from logs.usage import SAMPLES_FILE, Sample, read_samples
+from logs.usage import Sample, read_samples
 
 __all__ = ["ReportedRun", "gather_run", "summarise"]
 
+_Content = TypeVar("_Content")
+_LONGEST_S = 1e9
+"""Times from here on, 30 years, are damage."""
 _RANK_TIMES = {"compute_median_s", "compute_p95_s", "comm_wait_median_s", "input_wait_median_s"}
 
 
@@ -51,8 +53,8 @@ class ReportedRun:
         summary: Content of ``summary.json``.
         settings: Configuration, dotted key -> value; for a log without a run folder, the logged hyperparameters.
         restarts: The attempts that ended before the run did.
-        problems: Messages on files that could not be read.
-        contradiction: What the log says otherwise than other files of the run folder; empty if they agree.
+        problems: Messages on files that are missing or could not be read.
+        flaw: Why nobody should believe the run folder; None if nothing speaks against it.
     """
 
     name: str
@@ -68,7 +70,7 @@ class ReportedRun:
     settings: dict[str, Any] = field(default_factory=dict)
     restarts: Sequence[Attempt] = ()
     problems: tuple[str, ...] = ()
-    contradiction: str = ""
+    flaw: Flaw | None = None
 
     @property
     def target(self) -> float | None:
@@ -130,19 +132,14 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         return ReportedRun(name or path.stem, path, path, record, settings=_logged(record))
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; give run folders or logs")
-    problems = _not_files(path)
     log = _main_log(path)
     has_config = (path / CONFIG_FILE).is_file()
     if log is None and not has_config:
         raise UserError(f"{path}: contains neither result_*.txt nor {CONFIG_FILE}; give a run folder or a log")
     record = parse_log(log) if log else RunRecord(path)
-    rows: list[dict[str, Any]] = []
-    if (path / METRICS_FILE).is_file():
-        try:
-            rows = read_metrics(path / METRICS_FILE)
-        except UserError as error:
-            problems.append(str(error))
-    start = _json(path / STARTUP_FILE, problems)
+    start: dict[str, Any] = _or(read_object, path / STARTUP_FILE, {})
+    ranks: dict[str, Any] = _or(read_object, path / RANKS_FILE, {})
+    rows: list[dict[str, Any]] = _or(read_metrics, path / METRICS_FILE, [])
     return ReportedRun(
         name=name or path.resolve().name,
         path=path,
@@ -151,13 +148,13 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         intervals=[row for row in rows if row.get("kind") == "interval"],
         startup=_rows(start.get("phases"), {"phase", "thread"}, {"begin_s", "end_s"}),
         last_start=last if isinstance(last := start.get("last"), dict) else {},
-        ranks=_rows(_json(path / RANKS_FILE, problems).get("ranks"), {"rank"}, _RANK_TIMES),
-        samples=_samples(path, problems),
-        summary=_json(path / SUMMARY_FILE, problems),
-        settings=_settings(path / CONFIG_FILE, problems) or _logged(record),
-        restarts=_restarts(path, problems),
-        problems=(*problems, *(_missing(path) if record.status and has_config else ())),
-        contradiction=contradiction(path, record),
+        ranks=_rows(ranks.get("ranks"), {"rank"}, _RANK_TIMES),
+        samples=_or(read_samples, path, []),
+        summary=_or(read_object, path / SUMMARY_FILE, {}),
+        settings=_or(_settings, path / CONFIG_FILE, {}) or _logged(record),
+        restarts=_or(read_attempts, path, []),
+        problems=(*damage(path), *(_missing(path) if record.status and has_config else ())),
+        flaw=flaw_of(path),
     )
 
 
@@ -195,16 +192,7 @@ def _main_log(folder: Path) -> Path | None:
     for name in RESULT_FILES.values():
         if (folder / name).is_file():
             return folder / name
-    if not any(folder.glob("result_*.txt")):
-        return None
-    return find_logs(folder)[0][0]
-
-
-def _not_files(folder: Path) -> list[str]:
-    """Return a message on each file of a run folder that is a folder or a broken link instead."""
-    names = (*RESULT_FILES.values(), METRICS_FILE, SAMPLES_FILE)
-    odd = [name for name in names if os.path.lexists(folder / name) and not (folder / name).is_file()]
-    return [f"{name}: cannot be read, because it is no file" for name in odd]
+    return next((path for path in sorted(folder.glob("result_*.txt")) if path.is_file()), None)
 
 
 def _missing(folder: Path) -> list[str]:
@@ -214,45 +202,16 @@ def _missing(folder: Path) -> list[str]:
     return [f"missing in the run folder: {', '.join(missing)}"] if missing else []
 
 
-def _json(path: Path, problems: list[str]) -> dict[str, Any]:
-    """Return the JSON object in a file; an empty one if the file is missing or contains something else."""
+def _or(read: Callable[[Path], _Content], path: Path, empty: _Content) -> _Content:
+    """Return the content of a file; ``empty`` if it is missing or damaged, which `damage` tells."""
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        problems.append(f"{path.name}: cannot be read ({error})")
-        return {}
-    return tree if isinstance(tree, dict) else {}
+        return read(path)
+    except (OSError, ValueError, UserError):
+        return empty
 
 
-def _samples(folder: Path, problems: list[str]) -> list[Sample]:
-    try:
-        return read_samples(folder)
-    except (OSError, ValueError, RecursionError) as error:
-        problems.append(f"{SAMPLES_FILE}: cannot be read ({error})")
-        return []
-    except TypeError:
-        problems.append(f"{SAMPLES_FILE}: cannot be read (a line is no sample)")
-        return []
-
-
-def _restarts(folder: Path, problems: list[str]) -> Sequence[Attempt]:
-    try:
-        return read_attempts(folder)
-    except (OSError, ValueError) as error:
-        problems.append(f"{ATTEMPTS_FILE}: cannot be read ({error})")
-        return ()
-
-
-def _settings(path: Path, problems: list[str]) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        tree = parse_yaml(path.read_text(encoding="utf-8"), path.name)
-    except (OSError, UnicodeDecodeError, UserError) as error:
-        problems.append(f"{path.name}: cannot be read ({error})")
-        return {}
+def _settings(path: Path) -> dict[str, Any]:
+    tree = parse_yaml(path.read_text(encoding="utf-8"), path.name) if path.is_file() else None
     return dict(_flat(tree)) if isinstance(tree, dict) else {}
 
 
@@ -279,5 +238,5 @@ def _rows(table: Any, names: Set[str], times: Set[str]) -> list[dict[str, Any]]:
         row
         for row in (table if isinstance(table, list) else [])
         if isinstance(row, dict) and (names | times) <= row.keys()
-        if all(isinstance(row[key], int | float) and math.isfinite(row[key]) for key in times)
+        if all(isinstance(row[key], int | float) and abs(row[key]) < _LONGEST_S for key in times)
     ]

@@ -46,6 +46,8 @@ class MetricsFollower:
     def update(self) -> None:
         """Read the lines added since the last update; a file that became shorter is read from the start."""
         try:
+            if not self.path.is_file():  # None yet; opening a pipe would wait for its writer.
+                return
             with self.path.open("rb") as file:
                 if file.seek(0, 2) < self._offset:
                     self._offset = 0
@@ -53,7 +55,7 @@ class MetricsFollower:
                 file.seek(self._offset)
                 added = file.read(_MOST_BYTES)
         except OSError:
-            # No file yet, or a stale handle of a network file system: the next update tries again.
+            # A stale handle of a network file system: the next update tries again.
             return
         whole, newline, _ = added.rpartition(b"\n")
         self._offset += len(whole) + len(newline)

@@ -26,6 +26,7 @@ _SILENT_S = 600.0
 _REHEARSED = (
     "This run is a rehearsal and no result: ranks waited instead of computing, and the accuracies are invented."
 )
+_TOLD_AS_PROBLEMS = ("damaged files", "missing files")
 _LEAST_STALL_S = 0.01
 """A shorter wait for checkpoints is not told."""
 
@@ -116,14 +117,13 @@ def state_of(run: ReportedRun) -> tuple[str, bool | None]:
 
 def _flaw(run: ReportedRun, status: str) -> str:
     """Return why a run is not what its status says, in a word or two; empty if nothing speaks against it."""
-    if run.contradiction:
-        return "files disagree"
     if impossible_times(run.record):
         return "impossible times"
     reached, is_success = run.record.final_accuracy, status == "success" and run.record.is_of_images
     # The quality of other benchmarks may be a loss or an error rate, of which less is better.
-    is_short = is_success and run.target is not None and reached is not None and reached < run.target
-    return "below its target" if is_short else ""
+    if is_success and run.target is not None and reached is not None and reached < run.target:
+        return "below its target"
+    return run.flaw.kind if run.flaw else ""
 
 
 def _is_written_now(run: ReportedRun) -> bool:
@@ -141,8 +141,8 @@ def notes_of(run: ReportedRun) -> list[str]:
     notes += [f"{clause[:1].upper()}{clause[1:]}." for clause in run.predictions]
     if failure := run.summary.get("failure"):
         notes.append(f"The run ended early: {failure}.")
-    if run.contradiction:
-        notes.append(f"The files of the run disagree: {run.contradiction}.")
+    if run.flaw and not (run.problems and run.flaw.kind in _TOLD_AS_PROBLEMS):
+        notes.append(f"{run.flaw.kind.capitalize()}: {run.flaw.words}.")
     if odd := impossible_times(record):
         notes.append(f"The times of the log cannot be: {odd}.")
     if not record.is_of_images:

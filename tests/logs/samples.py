@@ -162,7 +162,7 @@ def run_folder(folder: Path, seed: int = 1, recipe_name: str = "digits", overrid
     write_ranks(folder, [0.40, 0.44])
     write_json(
         folder / "summary.json",
-        {"recipe": "digits", "status": events[-1][-1]["status"], "top1": evaluations[-1][0],
+        {"recipe": recipe.name, "status": events[-1][-1]["status"], "top1": evaluations[-1][0],
          "target": recipe.run.target_top1, "epochs": epochs[-1][1],
          "run_s": events[-1][0] - start, "input_wait_fraction": 0.08, "comm_exposed_fraction": 0.21, "seed": seed},
     )  # fmt: skip

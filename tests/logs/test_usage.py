@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.errors import UserError
 from logs.usage import SAMPLES_FILE, USAGE_FILE, Sample, read_samples, read_usage
 
 FULL = Sample(10.0, 3.5, 4.0, 7, 0.25, 9, [0.5, None], 1.25)
@@ -28,11 +29,12 @@ def test_samples_come_back_without_a_last_line_that_was_cut(tmp_path: Path) -> N
 )  # fmt: skip
 def test_a_line_that_is_no_sample_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     (tmp_path / SAMPLES_FILE).write_text(json.dumps(asdict(FULL) | change) + "\n", encoding="utf-8")
-    with pytest.raises((ValueError, TypeError)):
+    with pytest.raises(UserError, match=f"{SAMPLES_FILE}: line 1 "):
         read_samples(tmp_path)
 
 
 def test_totals_are_those_of_the_file_and_none_without_it(tmp_path: Path) -> None:
     assert read_usage(tmp_path) == {}
-    (tmp_path / USAGE_FILE).write_text('{"wall_s": [1.5, 2.5]}', encoding="utf-8")
-    assert read_usage(tmp_path) == {"wall_s": [1.5, 2.5]}
+    totals = {key: [1.5, 2.5] for key in ("wall_s", "cpu_s", "children_cpu_s", "peak_memory_bytes")}
+    (tmp_path / USAGE_FILE).write_text(json.dumps(totals), encoding="utf-8")
+    assert read_usage(tmp_path) == totals

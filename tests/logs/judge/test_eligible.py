@@ -78,7 +78,9 @@ _EPOCH_1 = ("epoch_start", {"epoch_num": 1})
     ("added", "words"),
     [
         ([("x", {}, -1000)], "x is "),
-        ([_EPOCH_1], "epoch 1 begins twice"),
+        ([_EPOCH_1], "epoch_start of epoch 1 is logged twice"),
+        ([("run_stop", {})], "run_stop is logged twice"),
+        ([("eval_accuracy", {"epoch_num": 4})], "eval_accuracy of epoch 4 is logged twice"),
         ([("resumed_from_step", {}), _EPOCH_1], ""),
     ],
 )

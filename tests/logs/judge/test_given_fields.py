@@ -48,7 +48,9 @@ def test_a_field_without_a_value_sign_is_refused() -> None:
 
 def test_the_environment_of_a_run_is_an_object(tmp_path: Path) -> None:
     path = tmp_path / "environment.json"
-    with pytest.raises(UserError, match=r"environment\.json: cannot be read \(.*\); give run folders of this program$"):
+    with pytest.raises(
+        UserError, match=r"environment\.json: cannot be read \(.*\); give the folder of a run of this program$"
+    ):
         read_environment(tmp_path)
     for content in ("[", "\xff"):
         path.write_text(content, encoding="latin-1")
@@ -57,6 +59,9 @@ def test_the_environment_of_a_run_is_an_object(tmp_path: Path) -> None:
     path.write_text("[]", encoding="utf-8")
     with pytest.raises(UserError) as caught:
         read_environment(tmp_path)
-    assert str(caught.value) == f"{path}: is not a JSON object; give run folders of this program"
+    assert (
+        str(caught.value)
+        == f"{path}: cannot be read (it holds no JSON object); give the folder of a run of this program"
+    )
     path.write_text(json.dumps({"cpu": "x"}), encoding="utf-8")
     assert read_environment(tmp_path) == {"cpu": "x"}

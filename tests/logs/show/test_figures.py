@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.errors import UserError
 from logs.show.bars import rank_times
 from logs.show.chart import Band, BarChart, Chart, LineChart, Series, in_short
 from logs.show.figures import _scale, figures, utilisation
@@ -164,7 +165,7 @@ def test_each_gpu_has_a_line_of_its_own_and_ranks_are_told_from_servers() -> Non
 def test_samples_without_numbers_are_refused(damage: dict[str, object], tmp_path: Path) -> None:
     row = {"time": 0.0, "busy_cores": 1.0, "machine_busy_cores": 1.0, "memory_bytes": 1}
     (tmp_path / SAMPLES_FILE).write_text(json.dumps(row | damage) + "\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="no number"):
+    with pytest.raises(UserError, match="no number"):
         read_samples(tmp_path)
 
 

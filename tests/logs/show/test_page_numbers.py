@@ -58,7 +58,7 @@ def test_a_page_links_every_file_of_its_run_but_itself(tmp_path: Path) -> None:
     assert "report.html" not in links
     # 4.0.0's log is read where both are there: it counts milliseconds, as 0.6.0's does not need to.
     (run / "result_0.mll.txt").write_text("nothing that anybody could read\n")
-    assert "82.00 s to train" in _text(_page(run / "report.html", run))
+    assert "ran 82.00 s" in _text(_page(run / "report.html", run))
 
 
 def test_a_folder_of_foreign_logs_is_one_run_a_log_and_a_run_folder_one(

@@ -19,7 +19,7 @@ def test_the_settings_are_those_of_the_config_or_else_those_of_the_log(tmp_path:
     damaged = gather_run(run)
     assert damaged.settings == logged
     unreadable, missing = damaged.problems
-    assert unreadable.startswith("config.yaml: cannot be read")
+    assert unreadable.startswith("config.yaml: not YAML: ")
     assert missing == "missing in the run folder: startup.json"
     config.unlink()
     foreign = gather_run(run)
