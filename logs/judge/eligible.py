@@ -234,10 +234,14 @@ def _require_other_log(other: Path, log: Path, record: RunRecord) -> None:
     if not other.is_file():
         return
     old = parse_log(other)
-    for name in ("status", "seeds", "global_batch_size", "epochs"):
+    for name in ("status", "seeds", "global_batch_size", "epochs", "train_samples", "eval_samples"):
         here, there = getattr(record, name), getattr(old, name)
         if here != there:
-            _contradict(log, f"{name} is {here} in the log, but {there} in {other.name}")
+            _contradict(log, f"{name} is {here} in the log, but {there or 'missing'} in {other.name}")
+    for key in sorted(record.settings.keys() & old.settings.keys()):
+        if record.settings[key] != old.settings[key]:
+            _contradict(log, f"{key} is {record.settings[key]} in the log, but {old.settings[key]} in {other.name}")
+    _require_logged(log, "the time of run_start", record.began_s, old.began_s, _TIME_TOLERANCE_S, source=other.name)
     _require_logged(log, "accuracy", record.final_accuracy, old.final_accuracy, _ACCURACY_TOLERANCE, source=other.name)
 
 

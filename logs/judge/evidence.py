@@ -18,6 +18,7 @@ from logs.disk import read_object
 from logs.environment import ENVIRONMENT_FILE
 from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE, read_summary
 from logs.judge.eligible import contradiction, disorder, missing_files
+from logs.judge.system import read_environment
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
@@ -79,7 +80,7 @@ def damage(folder: Path) -> list[str]:
         CONFIG_FILE: load_run,
         SUMMARY_FILE: lambda path: read_summary(path.parent),
         METRICS_FILE: read_metrics,
-        ENVIRONMENT_FILE: read_object,
+        ENVIRONMENT_FILE: lambda path: read_environment(path.parent),
         STARTUP_FILE: read_phases,
         RANKS_FILE: read_ranks,
         USAGE_FILE: lambda path: read_usage(path.parent),

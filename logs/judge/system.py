@@ -32,6 +32,15 @@ _STACK = ("horovod", "nvidia-dali-cuda110", "nvidia-dali-cuda130", "numpy", "mlp
 _GIB = 1 << 30
 
 
+_KINDS: Mapping[str, type] = {
+    "packages": dict,
+    "git": dict,
+    "gpus": list,
+    **dict.fromkeys(("memory_bytes", "cores", "cpu_sockets", "cpu_cores"), int),
+}
+"""Keys of ``environment.json`` that a submission reads -> type of the value, unless it is null."""
+
+
 def required_fields(ruleset: str) -> list[str]:
     """Return the fields that the official checker asks for."""
     with tempfile.TemporaryDirectory() as folder:
@@ -154,6 +163,11 @@ def read_environment(run_folder: Path) -> dict[str, Any]:
     """Return the content of a run's ``environment.json``.
 
     Raises:
-        UserError: If the file is missing, or is not a JSON object.
+        UserError: If the file is missing, is not a JSON object, or holds a value of another kind than runs record.
     """
-    return read_object(run_folder / ENVIRONMENT_FILE)
+    path = run_folder / ENVIRONMENT_FILE
+    found = read_object(path)
+    odd = [key for key, kind in _KINDS.items() if not isinstance(found.get(key) or kind(), kind)]
+    if odd or not all(isinstance(gpu, dict) for gpu in found.get("gpus") or ()):
+        raise UserError(f"{path}: {', '.join(odd) or 'gpus'} is damaged; give the folder of a run of this program")
+    return found

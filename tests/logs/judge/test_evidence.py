@@ -148,6 +148,20 @@ def edited_text(name: str, before: str, after: str) -> Callable[[Path], None]:
             "result_0.txt: seeds is (1,) in the log, but (8,)",
         ),
         (edited_text("result_0.mll.txt", '"success"', '"aborted"'), "result_0.txt: status is success in the log, but"),
+        (
+            edited_log('"train_samples", "value": 1198', '"train_samples", "value": 9'),
+            "result_0.txt: train_samples is 9 ",
+        ),
+        (
+            edited_log('"opt_base_learning_rate", "value": 10.5', '"opt_base_learning_rate", "value": 9'),
+            "result_0.txt: ",
+        ),
+        (
+            edited_text("result_0.mll.txt", ":::MLL 17", ":::MLL 18"),
+            "result_0.txt: the time of run_start is 1790000020.0 ",
+        ),
+        (edited_json("environment.json", "git", "x"), "environment.json: git is damaged; give the folder of a run"),
+        (edited_json("environment.json", "gpus", ["x"]), "environment.json: gpus is damaged; give the folder of a run"),
         (lambda folder: (folder / "config.yaml").unlink(), "missing: config.yaml; nobody can tell"),
         (lambda folder: (folder / "environment.json").unlink(), "missing: environment.json; nobody can tell"),
     ],
