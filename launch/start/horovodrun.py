@@ -1,8 +1,8 @@
 """``python -m launch.start.horovodrun``: horovodrun with a closer rendezvous, and ssh that checks and notices hosts.
 
 Horovod's own command listens on every address of the machine, also if all ranks are on this one, and asks nobody for a
-password. It accepts every host key, and waits for ever for a host that is gone. The arguments are those of
-``horovodrun``.
+password. It accepts every host key, and waits for ever for a host that is gone. Before it starts a rank, it imports
+MXNet to learn whether Horovod has Gloo, which set-up has made sure of. The arguments are those of ``horovodrun``.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def main() -> int:
         launch_gloo(*arguments)
 
     gloo_run.launch_gloo = launch_where_told
+    launch.gloo_built = lambda **_: True
     remote.SSH_COMMAND_PREFIX = _SSH
     launch.run_commandline()
     return 0

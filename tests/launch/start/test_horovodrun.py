@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,9 +20,13 @@ _LISTENS = "0A"
 @pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not installed here")
 def test_the_rendezvous_of_ranks_of_this_machine_listens_on_the_loopback_only(tmp_path: Path) -> None:
     looks = f"cat /proc/net/tcp >{tmp_path}/sockets; echo $HOROVOD_GLOO_RENDEZVOUS_PORT >{tmp_path}/port"
-    command = command_of(Program.HOROVODRUN, "-np", "1", "--gloo", "bash", "-c", looks)
-    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
+    python, *words = command_of(Program.HOROVODRUN, "-np", "1", "--gloo", "bash", "-c", looks)
+    done = subprocess.run(
+        [python, "-X", "importtime", *words], env=os.environ, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
+    assert re.search(r"\| +horovod\.runner\.launch$", done.stderr, re.MULTILINE)
+    assert not re.search(r"\| +mxnet$", done.stderr, re.MULTILINE), "no rank starts before that import has ended"
     port = int((tmp_path / "port").read_text(encoding="utf-8"))
     rows = [row.split() for row in (tmp_path / "sockets").read_text(encoding="utf-8").splitlines()[1:]]
     at = [row[1].split(":")[0] for row in rows if row[3] == _LISTENS and int(row[1].split(":")[1], 16) == port]
