@@ -57,6 +57,17 @@ def test_no_answer_of_nvidia_smi_ends_the_samples(
     assert (samples[-1].gpu_share, samples[-1].gpu_memory_bytes) == (share, used_bytes)
 
 
+@pytest.mark.parametrize("program", ["#!/bin/sh\nexec sleep 60\n", "#!/nowhere/sh\n"])
+def test_an_nvidia_smi_that_hangs_or_cannot_start_tells_nothing(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia-smi").write_text(program, encoding="utf-8")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(monitor, "_GPU_QUERY_TIMEOUT_S", 0.1)
+    assert monitor._gpus(2) == ([], None)
+
+
 def test_each_gpu_of_the_run_and_no_other_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,2,7")
     answer = "case $* in *--id=5,2) echo '50, 100'; echo '[N/A], 300';; *) echo '0, 0';; esac"
