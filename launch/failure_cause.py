@@ -192,7 +192,7 @@ def _host_of(folder: Path, cluster: Cluster, rank: int) -> str:
         return socket.gethostname()
     try:
         return str(json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))["hosts"][rank])
-    except (OSError, ValueError, LookupError):
+    except (OSError, ValueError, LookupError, TypeError):
         pass
     try:
         lines = (folder / "ranks.txt").read_text(encoding="utf-8").splitlines()

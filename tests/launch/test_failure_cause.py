@@ -145,6 +145,18 @@ def test_the_host_of_a_rank_without_a_report_comes_from_the_ledger_or_the_rank_s
     assert "rank 1 on b" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
 
 
+@pytest.mark.parametrize("ledger", [None, "{", "{}", "[]", '{"hosts": null}', '{"hosts": []}', '{"hosts": ["a"]}'])
+@pytest.mark.parametrize(
+    ("told", "host"),
+    [(None, "an unknown host"), ("1", "an unknown host"), ("0 a\n", "an unknown host"), ("1 b\n", "b")],
+)
+def test_damaged_files_do_not_hide_the_failure(ledger: str | None, told: str | None, host: str, tmp_path: Path) -> None:
+    for name, text in (("startup.json", ledger), ("ranks.txt", told)):
+        if text is not None:
+            (tmp_path / name).write_text(text, encoding="utf-8")
+    assert f"rank 1 on {host}" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
+
+
 def test_the_step_comes_from_the_metrics_if_no_rank_reported_one(tmp_path: Path) -> None:
     (tmp_path / "startup.json").touch()
     cause = find_cause(tmp_path, MPI, Outcome(137), [KILLED])
