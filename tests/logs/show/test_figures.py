@@ -11,7 +11,7 @@ import pytest
 from configs.errors import UserError
 from logs.show.bars import rank_times
 from logs.show.chart import Band, BarChart, Chart, LineChart, Series, in_short
-from logs.show.figures import _scale, figures, utilisation
+from logs.show.figures import _references, _scale, figures, utilisation
 from logs.show.reported_run import ReportedRun, gather_run
 from logs.usage import SAMPLES_FILE, Sample, read_samples
 from tests.logs import samples
@@ -93,6 +93,13 @@ def test_target_and_reference_are_marked_once_for_all_runs(tmp_path: Path) -> No
         "reference at batch 3264": ("x", pytest.approx(34.31, abs=0.01), pytest.approx(36.65, abs=0.02)),
     }
     assert [series.name for series in chart.series] == ["1", "2"]
+
+
+def test_references_are_in_the_order_of_their_batches(tmp_path: Path) -> None:
+    batches = (33280, 3264, 57344, 256, 4096, 16384)
+    folders = [samples.run_folder(tmp_path / str(batch), 1, "mlperf-b3264", batch=batch) for batch in batches]
+    names = [band.name for band in _references([gather_run(folder) for folder in folders])]
+    assert names == [f"reference at batch {batch}" for batch in sorted(batches)]
 
 
 def test_a_line_is_thinned_to_its_end_and_leaves_gaps_where_a_value_is_absurd() -> None:
