@@ -16,9 +16,10 @@ from configs.errors import UserError
 from configs.load import ROOT, load_cluster
 from launch.doctor.check_result import ProbeReport
 from launch.doctor.machine_checks import SOFTWARE_CHECKS
+from launch.setup import __main__ as set_up
 from launch.setup.checks import check_gpus, describe_gpus
 from launch.setup.gpu import Gpu, GpuSearch, _parse, capability_of, driver_number, search_gpus
-from launch.setup.layout import Engine
+from launch.setup.layout import Engine, Kind, Variant
 from logs import environment
 from tests.launch.setup.gpu_machines import MACHINES, GpuMachine
 
@@ -228,6 +229,24 @@ def test_a_gpu_that_an_engine_cannot_use_is_refused_with_the_remedy(
 @pytest.mark.parametrize(("engine", "driver"), [("mxnet", "450.80"), ("torch", "580.0")])
 def test_the_oldest_driver_that_runs_the_engine_is_taken(engine: Engine, driver: str) -> None:
     assert check_gpus([Gpu("GPU", (8, 0), driver)], engine=engine) == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "remembered", "variant"),
+    [
+        (None, None, "gpu"),
+        ("cpu", Kind(("torch",), "gpu"), "cpu"),
+        (None, Kind(("torch",), "cpu"), "cpu"),
+        ("gpu", Kind(("torch",), "cpu"), "gpu"),
+    ],
+)
+def test_the_variant_is_what_was_asked_for_or_is_there_or_suits_the_engine(
+    wanted: Variant | None, remembered: Kind | None, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(set_up, "search_gpus", lambda: GpuSearch([Gpu("H100", (9, 0), "580.1")]))
+    assert set_up._choose_variant("torch", wanted, remembered) == variant
+    with pytest.raises(UserError, match=r"MXNet 1\.9\.1 has kernels for"):
+        set_up._choose_variant("mxnet", None, None)
 
 
 @pytest.mark.parametrize(("driver", "is_slow"), [("519.99", True), ("520.0", False)])

@@ -12,7 +12,7 @@ from logs.read.lines import parse_text
 from logs.read.parse import parse_events
 from logs.show.chart import Captioned, LineChart, Series
 from logs.show.figures import figures
-from logs.show.page import _legend, _number, _row, badge, render
+from logs.show.page import _convergence, _legend, _number, _row, badge, render
 from logs.show.reported_run import ReportedRun, gather_run
 from logs.show.wording import heading, in_seconds, lead, notes_of, place_of, state_of
 from tests.logs import samples
@@ -130,6 +130,19 @@ def test_an_open_log_is_not_compared_with_the_closed_reference() -> None:
     other = _run(division="closed")
     other = replace(other, record=replace(other.record, benchmark="gpt3"))
     assert not any(note.startswith("Reference convergence: ") for note in notes_of(other))
+
+
+@pytest.mark.parametrize(
+    ("batch", "epochs", "words"),
+    [
+        (3264, 36, "<small>reference: normal</small>"),
+        (3264, 32, "<small>reference: too fast</small>"),
+        (86016, 88, ""),
+    ],
+)
+def test_a_row_has_the_outcome_of_a_comparison_that_has_a_reference(batch: int, epochs: int, words: str) -> None:
+    assert _convergence(_run(division="closed", batch=batch, epochs=epochs)) == words
+    assert _convergence(_run(division="open", batch=batch, epochs=epochs)) == ""
 
 
 def test_the_quality_of_another_benchmark_is_no_accuracy_and_its_target_is_on_no_chart(tmp_path: Path) -> None:

@@ -1,0 +1,39 @@
+"""Any command can be run once for each rank of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launch.start.ranks import main
+
+
+def test_the_command_runs_once_for_each_rank_of_the_laptop_and_of_another_cluster(tmp_path: Path) -> None:
+    for number, words in enumerate(([], ["--cluster", "laptop", "--set", "cluster.ranks_per_node=3"])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert main([*words, "--", "sh", "-c", f"touch {folder}/$RANK"]) == 0
+        assert sorted(path.name for path in folder.iterdir()) == [str(rank) for rank in range(2 + number)]
+
+
+def test_a_command_that_fails_fails_the_whole() -> None:
+    assert main(["--set", "cluster.ranks_per_node=1", "--", "sh", "-c", "exit 3"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "COMMAND is missing; give the command of every rank after --"),
+        (["--"], "COMMAND is missing; give the command of every rank after --"),
+        (["--cluster", "labtop", "--", "true"], "did you mean 'laptop'?"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_status_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert message in told
+    assert told.count("\n") == 1
