@@ -24,6 +24,11 @@ class Evaluations:
         self._rows: dict[float, dict[str, Any]] = {}
         self._open_s: float | None = None
         self._closed_s: float | None = None
+        self._earlier: set[float] = set()
+
+    def resume(self) -> None:
+        """Let the epochs so far be evaluated anew: the run continues from a checkpoint that may be older."""
+        self._earlier = set(self._rows)
 
     def start(self, event: Event) -> None:
         """Add an eval_start event."""
@@ -42,7 +47,7 @@ class Evaluations:
             next(reversed(self._rows.values())).setdefault("end", event.time_s)
 
     def accuracy(self, event: Event) -> None:
-        """Add an eval_accuracy event; of several for one epoch, the first counts."""
+        """Add an eval_accuracy event; of several for one epoch, the first of the last attempt counts."""
         value = event.value
         if isinstance(value, dict):
             value = value.get("value", value.get("accuracy"))
@@ -90,4 +95,7 @@ class Evaluations:
 
     def _row(self, epoch: float | None) -> dict[str, Any]:
         key = epoch if epoch is not None else -1.0 - len(self._rows)
+        if key in self._earlier:
+            self._earlier.remove(key)
+            del self._rows[key]
         return self._rows.setdefault(key, {"epoch": epoch}) if len(self._rows) < CAP else {}

@@ -96,6 +96,7 @@ class _Parser:
             # A key of this program: the earlier attempt was stopped, and the same run continues here.
             self.at.pop("run_stop", None)
             self._is_resumed = True
+            self.evaluations.resume()
             self.attempts += 1
             self.init_starts, self.init_spread_s, self._first_init_s = 0, 0.0, None
         elif event.key in self._handlers:

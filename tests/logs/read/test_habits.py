@@ -192,7 +192,11 @@ def test_without_an_evaluation_the_epochs_are_those_that_have_ended() -> None:
 
 
 def test_a_run_that_was_stopped_and_resumed_is_one_run() -> None:
-    first: list[Told] = [(0, "run_start", None, {}), (50, "run_stop", None, {"status": "aborted"})]
+    first: list[Told] = [
+        (0, "run_start", None, {}),
+        *((10 * epoch, "eval_accuracy", epoch / 10, {"epoch_num": epoch}) for epoch in (2, 4)),
+        (50, "run_stop", None, {"status": "aborted"}),
+    ]
     again: list[Told] = [
         (100, "resumed_from_step", 40, {}),
         (101, "init_start", None, {}),
@@ -202,4 +206,5 @@ def test_a_run_that_was_stopped_and_resumed_is_one_run() -> None:
     ]
     record = _record(*first, *again)
     assert (record.status, record.time_to_train_s, record.final_accuracy, record.epochs) == ("success", 150, 0.76, 4)
+    assert [(each.epoch, each.accuracy) for each in record.evaluations] == [(2, 0.2), (4, 0.76)], "4 was done again"
     assert _record(*first, *again[1:]).status == "aborted", "a second run in the same file"
