@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from logs.__main__ import main
+from logs.judge import compliance
+from logs.judge.compliance import Verdict
 from logs.judge.evidence import damage, flaw_of, odd_metrics
 from logs.show.reported_run import gather_run
 from logs.show.wording import state_of
@@ -102,8 +104,14 @@ def test_what_is_no_file_is_named_and_not_waited_for(run: Path, name: str, put: 
     ],
 )
 def test_metrics_that_no_run_can_have_measured_are_refused(
-    run: Path, capsys: pytest.CaptureFixture[str], edit: Callable[[Path], None], words: str
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    edit: Callable[[Path], None],
+    words: str,
 ) -> None:
+    # So the metrics alone make the exit status. The checker passes these logs, in 0.3 s of CPU time for each case.
+    monkeypatch.setattr(compliance, "judge", lambda log, ruleset, _: Verdict(ruleset, passed=True, messages=()))
     edit(run)
     flaw = flaw_of(run)
     assert flaw is not None
