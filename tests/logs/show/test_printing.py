@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.load import ROOT
 from logs.__main__ import main
 from logs.show.chart import Captioned, LineChart, Series
 from logs.show.page import charts, document, section
@@ -42,18 +43,28 @@ def test_runs_print_on_few_sheets(tmp_path: Path, runs: int, most: int) -> None:
     assert "Accuracy by epoch" in "".join(printed)
 
 
-def test_a_heading_is_on_the_sheet_of_what_follows_it(tmp_path: Path) -> None:
+def test_a_heading_a_chart_and_its_legend_are_on_one_sheet(tmp_path: Path) -> None:
     def part(number: int) -> str:
-        found = [
-            Captioned(f"Chart {number}.{each}", LineChart("y", "x", [Series("a", 0, [(0, 1), (1, 2)])]))
-            for each in range(1 + number % 3)
-        ]
-        return f"{'<p>Words.</p>' * (number % 5)}{section(f'Part {number}:', charts(found))}"
+        """Return a section that begins further down on its sheet than the one before."""
+        chart = LineChart("y", "x", [Series(f"{name} of {number}.", 0, [(0, 1), (1, 2)]) for name in ("First", "Last")])
+        found = [Captioned(f"Chart {number}.", chart)]
+        above = f'<div style="break-before: page; height: {18 + 0.3 * number:.1f}cm"></div>'
+        return above + section(f"Part {number}:", charts(found))
 
     page = tmp_path / "page.html"
     page.write_text(document("Many parts", "".join(map(part, range(24)))), encoding="utf-8")
     printed = sheets(page)
-    assert len(printed) > 2
     for number in range(24):
         (sheet,) = (text for text in printed if f"Part {number}:" in text)
-        assert re.search(rf"Chart {number}\.0\b", sheet), number
+        assert f"Chart {number}." in sheet
+        assert f"Last of {number}." in sheet
+
+
+@pytest.mark.parametrize("name", ["chainermn-laptop", "chexnet-laptop"])
+def test_a_study_s_page_in_today_s_style_leaves_no_sheet_empty(tmp_path: Path, name: str) -> None:
+    style = re.compile("<style>.*?</style>", re.DOTALL)
+    today = style.findall(document("", ""))[0]
+    before, after = style.split((ROOT / f"docs/studies/{name}.html").read_text(encoding="utf-8"), maxsplit=1)
+    page = tmp_path / "page.html"
+    page.write_text(before + today + after, encoding="utf-8")
+    assert all(text.strip() for text in sheets(page))
