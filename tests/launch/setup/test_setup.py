@@ -44,6 +44,7 @@ from launch.setup.layout import (
     locked,
 )
 from launch.setup.pins import closure, named_by, read_pins, write_constraints, write_requirements
+from launch.setup.site import find_missing
 from launch.setup.stages import make_stages
 from launch.setup.state import State, digest
 from launch.setup.work import Stage, Work, command_variables, remove_half_installed
@@ -88,6 +89,14 @@ def test_a_path_with_a_space_is_refused(tmp_path: Path) -> None:
 @needs_old_python
 def test_this_machine_has_what_set_up_needs(tmp_path: Path) -> None:
     assert checks.find_problems(MXNET, tmp_path, ["venv", "tools", "wheels", "horovod"], 1) == []
+
+
+def test_a_module_that_an_environment_lacks_is_missed(tmp_path: Path) -> None:
+    environment = Environment(tmp_path)
+    environment.python.parent.mkdir()
+    environment.python.symlink_to(sys.executable)
+    assert not find_missing(environment, "json", "email")
+    assert find_missing(environment, "json", "no_such_module")
 
 
 def _make_nvcc(home: Path, *lines: str) -> None:
