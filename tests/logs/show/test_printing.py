@@ -60,7 +60,7 @@ def test_a_heading_a_chart_and_its_legend_are_on_one_sheet(tmp_path: Path) -> No
         assert f"Last of {number}." in sheet
 
 
-@pytest.mark.parametrize("name", ["chainermn-laptop", "chexnet-laptop"])
+@pytest.mark.parametrize("name", ["chexnet-laptop", "horovod-analysis-laptop"])
 def test_a_study_s_page_in_today_s_style_leaves_no_sheet_empty(tmp_path: Path, name: str) -> None:
     style = re.compile("<style>.*?</style>", re.DOTALL)
     today = style.findall(document("", ""))[0]
