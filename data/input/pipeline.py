@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
-from nvidia.dali import fn, types
-from nvidia.dali.pipeline import Pipeline
+with warnings.catch_warnings():
+    # DALI 1.34 warns, past all filters, that it is experimental on Python 3.12. The tests pass there.
+    warnings.showwarning = lambda *_, **__: None
+    from nvidia.dali import fn, types
+    from nvidia.dali.pipeline import Pipeline
 
 from configs.schema import EngineSettings
 from data.input.stream import READER, ReadRequest
