@@ -24,11 +24,11 @@ from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 from logs.usage import SAMPLES_FILE, USAGE_FILE, read_samples, read_usage
 
-__all__ = ["Flaw", "damage", "flaw_of", "odd_metrics", "read_phases", "read_ranks"]
+__all__ = ["LONGEST_S", "Flaw", "damage", "flaw_of", "odd_metrics", "read_phases", "read_ranks"]
 
 _Row = Mapping[str, Any]
 
-_LONGEST_S = 1e9
+LONGEST_S = 1e9
 """Times from here on, 30 years, are damage."""
 _BACK_S = 0.5
 """A clock that is set right goes back by less."""
@@ -40,7 +40,7 @@ _ALLOWED = {
     "images_per_s": (0, 1e12),
     "top1": (0, 1),
     "mean_auc": (0, 1),
-    "seconds": (0, _LONGEST_S),
+    "seconds": (0, LONGEST_S),
     "time": (0, 1e11),
 }
 """Key of a row of metrics -> (lowest, highest) value. A cross-entropy is not negative, and a network whose loss is a
@@ -121,7 +121,7 @@ def _rows(path: Path, key: str, names: Set[str], times: Set[str]) -> list[dict[s
     rows = read_object(path).get(key)
     for row in rows if isinstance(rows, list) else [{}]:
         is_whole = isinstance(row, dict) and row.keys() >= names | times
-        if not is_whole or not all(_is_between(row[each], -_LONGEST_S, _LONGEST_S) for each in times):
+        if not is_whole or not all(_is_between(row[each], -LONGEST_S, LONGEST_S) for each in times):
             raise UserError(f"{path}: cannot be read (a row of {key} is damaged); repeat the run, or remove the file")
     return list(rows or ())
 

@@ -20,7 +20,7 @@ from logs.disk import read_object
 from logs.environment import ENVIRONMENT_FILE
 from logs.folder import CONFIG_FILE, REHEARSAL_FILE, STARTUP_FILE, SUMMARY_FILE
 from logs.judge.compliance import RULESETS, Verdict, judge, read_verdicts
-from logs.judge.evidence import Flaw, damage, flaw_of
+from logs.judge.evidence import LONGEST_S, Flaw, damage, flaw_of
 from logs.judge.rcp import ReferenceComparison, compare_with_reference
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
@@ -31,8 +31,6 @@ from logs.usage import Sample, read_samples
 __all__ = ["ReportedRun", "gather_run", "summarise"]
 
 _Content = TypeVar("_Content")
-_LONGEST_S = 1e9
-"""Times from here on, 30 years, are damage."""
 _RANK_TIMES = {"compute_median_s", "compute_p95_s", "comm_wait_median_s", "input_wait_median_s"}
 
 
@@ -238,5 +236,5 @@ def _rows(table: Any, names: Set[str], times: Set[str]) -> list[dict[str, Any]]:
         row
         for row in (table if isinstance(table, list) else [])
         if isinstance(row, dict) and (names | times) <= row.keys()
-        if all(isinstance(row[key], int | float) and abs(row[key]) < _LONGEST_S for key in times)
+        if all(isinstance(row[key], int | float) and abs(row[key]) < LONGEST_S for key in times)
     ]
