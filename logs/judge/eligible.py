@@ -68,7 +68,7 @@ def require_result(folder: Path, recipe: Recipe, record: RunRecord) -> None:
         _refuse(log, words)
     if recipe.run.target_top1 is None:
         _refuse(folder, "config.yaml has no run.target_top1, so no run can reach it", "give runs with a target")
-    _require_agreement(folder, recipe, record, summary)
+    _require_agreement(folder, record, summary)
 
 
 def contradiction(folder: Path, record: RunRecord) -> str:
@@ -90,7 +90,7 @@ def contradiction(folder: Path, record: RunRecord) -> str:
         if record.status not in (None, summary.status):
             return f"run_stop has status {record.status} in the log, but {summary.status} in {SUMMARY_FILE}"
         if summary.status == "success" and not summary.is_rehearsal:
-            _require_agreement(folder, load_run(folder / CONFIG_FILE)[0], record, summary)
+            _require_agreement(folder, record, summary)
     except _Contradicted as error:
         return str(error).removesuffix(f"; {_REMEDY}").removeprefix(f"{folder}/")
     except UserError:  # A file that cannot be read says nothing.
@@ -184,10 +184,10 @@ def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _require_agreement(folder: Path, recipe: Recipe, record: RunRecord, summary: Summary) -> None:
+def _require_agreement(folder: Path, record: RunRecord, summary: Summary) -> None:
     """Raise `UserError` unless both logs, configuration, summary and metrics of a success tell of one run."""
     log = folder / RESULT_FILES["4.0.0"]
-    _require_configured(folder, recipe, record, summary)
+    _require_configured(folder, record, summary)
     _require_logged(log, "accuracy", record.final_accuracy, _final(summary), _ACCURACY_TOLERANCE)
     _require_logged(log, "the last epoch", record.epochs, summary.epochs)
     if summary.resumed_from_step is None:
@@ -200,14 +200,16 @@ def _require_agreement(folder: Path, recipe: Recipe, record: RunRecord, summary:
     _require_other_log(folder / RESULT_FILES["0.6.0"], log, record)
 
 
-def _require_configured(folder: Path, recipe: Recipe, record: RunRecord, summary: Summary) -> None:
-    """Raise `UserError` unless log and summary have the seed, the batch and the target of config.yaml."""
+def _require_configured(folder: Path, record: RunRecord, summary: Summary) -> None:
+    """Raise `UserError` unless log and summary have the seed, the batch, the ranks and the target of config.yaml."""
+    recipe, cluster = load_run(folder / CONFIG_FILE)
     log, target, reached = folder / RESULT_FILES["4.0.0"], recipe.run.target_top1, record.final_accuracy
     told = {
         "recipe": (summary.recipe, recipe.name),
         "target": (summary.target, target),
         "seed": (summary.seed, recipe.run.seed),
         "global_batch_size": (summary.global_batch_size, recipe.batch.global_size),
+        "world_size": (summary.world_size, cluster.world_size),
     }
     for name, (value, configured) in told.items():
         if value not in (None, configured) or (name == "target" and value is None and configured is not None):

@@ -145,6 +145,7 @@ def edited_text(name: str, before: str, after: str) -> Callable[[Path], None]:
         (edited_json("summary.json", "seed", 999), "summary.json: seed is 999, but config.yaml has 1"),
         (edited_json("summary.json", "target", 0.5), "summary.json: target is 0.5, but config.yaml has 0.97"),
         (edited_json("summary.json", "global_batch_size", 9), "summary.json: global_batch_size is 9, but config.yaml"),
+        (edited_json("summary.json", "world_size", 2048), "summary.json: world_size is 2048, but config.yaml"),
         (edited_json("summary.json", "epochs", 3), "result_0.txt: the last epoch is 8 in the log, but 3 in summary"),
         (edited_json("summary.json", "steps", 3), "summary.json: steps is 3, but metrics.jsonl has another last step"),
         (edited_json("summary.json", "run_s", 3.0), "result_0.txt: run time in s is 82.0 in the log, but 3.0 in"),
