@@ -7,6 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from logs.judge.rcp import Reference
 from logs.read.lines import to_number
 from logs.show.bars import rank_excess, rank_times, startup, startup_s, step_shares
 from logs.show.chart import Band, Captioned, LineChart, Scale, Series
@@ -211,13 +212,27 @@ def _throughput(run: ReportedRun) -> list[_Sample]:
 
 
 def _references(runs: Sequence[ReportedRun]) -> list[Band]:
-    """Return where the official reference converges, once for each batch size."""
+    """Return where the official reference converges: a range for each batch size, or for several that overlap."""
     compared = [run.comparison for run in runs if run.record.is_of_images and run.record.division != "open"]
     found = {comparison.reference for comparison in compared if comparison.reference}
+    groups: list[list[Reference]] = []
+    for each in sorted(found, key=lambda each: each.least):
+        if groups and each.least <= max(map(_highest, groups[-1])):
+            groups[-1].append(each)
+        else:
+            groups.append([each])
     return [
-        Band("x", each.least, each.mean + 2 * each.deviation, f"reference at batch {each.batch_size}")
-        for each in sorted(found, key=lambda each: each.batch_size)
+        Band("x", group[0].least, max(map(_highest, group)), _in_words(sorted(each.batch_size for each in group)))
+        for group in groups
     ]
+
+
+def _highest(reference: Reference) -> float:
+    return reference.mean + 2 * reference.deviation
+
+
+def _in_words(batches: Sequence[int]) -> str:
+    return f"reference at batch {batches[0]}" + (f"-{batches[-1]}" if len(batches) > 1 else "")
 
 
 def _targets(runs: Sequence[ReportedRun]) -> list[Band]:

@@ -234,7 +234,7 @@ def _files(runs: Sequence[ReportedRun], destination: Path) -> str:
         linked = [path for path in files if path.is_file() and path.resolve() != destination.resolve()]
         for path in linked[:_MAX_LINKS]:
             href = quote(os.path.relpath(path.resolve(), destination.resolve().parent).replace(os.sep, "/"))
-            label = path.name if run.path == path else f"{run.name}/{path.name}"
+            label = f"{run.name}{path.suffix}" if run.path == path else f"{run.name}/{path.name}"
             links.append(f'<li><a href="{href}">{escape(label)}</a></li>')
     return f'<ul class="files">{"".join(links)}</ul>'
 
