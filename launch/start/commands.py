@@ -21,6 +21,7 @@ from launch.start.launcher_signals import STOP_FILE, STOP_SIGNALS, forwarded_sig
 from launch.start.local import STOP_S, Outcome, run_ranks, run_ranks_on_link
 from launch.start.meetings import meeting_of
 from launch.start.meetings import serve as no_meeting
+from launch.start.outlived import OutlivedLauncher
 
 __all__ = [
     "RANK_SCRIPT",
@@ -197,7 +198,9 @@ def _run(
             start_new_session=True,
         )
         passed_on = deadline_s = None
+        outlived = OutlivedLauncher(Path(command[-1]), lambda: [process.pid])
         while process.poll() is None:
+            outlived.look()
             if last_signal() not in (None, passed_on):
                 passed_on = last_signal()
                 if passed_on in STOP_SIGNALS and stop_file and stop_file.parent.is_dir():

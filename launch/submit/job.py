@@ -7,6 +7,7 @@ summary. The folder of a run that was stopped also holds a file ``unfinished``.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from launch.resume import UNFINISHED_MARK, prepare_attempt
 from launch.run import REFUSED, finish_run, record_environment, short_path
 from launch.setup.state import in_use
 from launch.start.local import Outcome
+from launch.start.outlived import OutlivedLauncher, launchers_of
 from logs.attempts import add_attempt, left_out, read_attempts
 from logs.claims import (
     BEAT_S,
@@ -167,12 +169,18 @@ def _close(folder: Path, status: int, *, was_signalled: bool, is_near_limit: boo
 
 
 def hold(folder: Path) -> None:
-    """Lock the claim on a folder and give signs of life until standard input closes, at the end of the script."""
+    """Lock the claim on a folder and give signs of life until standard input closes, at the end of the script.
+
+    Meanwhile the script waits for the launcher, which is killed here if it outlives its ranks.
+    """
     # The script, which waits for the launcher, and the launcher get the signals of the job.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    script = os.getppid()
+    outlived = OutlivedLauncher(folder, lambda: launchers_of(script, folder))
     with in_use(), kept(folder, lambda words: sys.stderr.write(f"error: {words}\n")):
-        sys.stdin.read()
+        while not select.select([sys.stdin], [], [], 1.0)[0]:
+            outlived.look()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
