@@ -125,24 +125,29 @@ def disorder(log: Path) -> str:
     """Return what no run of this program can have logged in this order, in words; empty if there is nothing.
 
     One process writes such a log, so its times do not go back unless the clock was set, and only a run that was resumed
-    begins, evaluates or ends again.
+    begins, evaluates or ends again. An attempt from which a run was resumed may have ended twice, by the word of the
+    launcher and of a rank that outlived the launcher.
     """
-    last_s, logged = 0.0, set[tuple[str, float | None]]()
+    last_s, logged, is_resumed, found = 0.0, set[tuple[str, float | None]](), False, ""
     for event in read_events(log):
         if event is None:
             continue
         if event.key == "resumed_from_step":
             logged.clear()
+            is_resumed, found = True, ""
         if event.time_s is not None:
             if event.time_s < last_s - _BACK_S:
                 return f"{event.key} is {last_s - event.time_s:,.1f} s earlier than the event before it"
             last_s = event.time_s
-        mark = (event.key, event.epoch)
+        mark, start = (event.key, event.epoch), event.key.replace("_stop", "_start")
+        of_epoch = "" if event.epoch is None else f" of epoch {event.epoch:g}"
         if mark in logged:
-            return f"{event.key}{'' if event.epoch is None else f' of epoch {event.epoch:g}'} is logged twice"
+            found = found or f"{event.key}{of_epoch} is logged twice"
+        elif start in _ONCE and start != event.key and (start, event.epoch) not in logged and not is_resumed:
+            found = found or f"{event.key}{of_epoch} has no {start} before it"
         if event.key in _ONCE:
             logged.add(mark)
-    return ""
+    return found
 
 
 def impossible_times(record: RunRecord) -> str:

@@ -81,10 +81,13 @@ _EPOCH_1 = ("epoch_start", {"epoch_num": 1})
         ([_EPOCH_1], "epoch_start of epoch 1 is logged twice"),
         ([("run_stop", {})], "run_stop is logged twice"),
         ([("eval_accuracy", {"epoch_num": 4})], "eval_accuracy of epoch 4 is logged twice"),
+        ([("epoch_stop", {"epoch_num": 99})], "epoch_stop of epoch 99 has no epoch_start before it"),
         ([("resumed_from_step", {}), _EPOCH_1], ""),
+        ([("run_stop", {}), ("resumed_from_step", {}), ("epoch_stop", {"epoch_num": 99})], ""),
+        ([("resumed_from_step", {}), ("run_stop", {}), ("run_stop", {})], "run_stop is logged twice"),
     ],
 )
-def test_times_that_go_back_and_epochs_that_begin_twice_are_told(
+def test_times_that_go_back_and_events_that_are_doubled_or_lost_are_told(
     tmp_path: Path, added: list[tuple[Any, ...]], words: str
 ) -> None:
     log = samples.run_folder(tmp_path / "run", 3, best=0.98) / LOG
