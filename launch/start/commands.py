@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from configs.errors import ConfigError, UserError
@@ -198,7 +199,7 @@ def _run(
             start_new_session=True,
         )
         passed_on = deadline_s = None
-        outlived = OutlivedLauncher(Path(command[-1]), lambda: [process.pid])
+        outlived = OutlivedLauncher(Path(command[-1]), partial(_kill, process))
         while process.poll() is None:
             outlived.look()
             if last_signal() not in (None, passed_on):
@@ -216,3 +217,8 @@ def _run(
     if passed_on in STOP_SIGNALS:
         return Outcome(status, stopped_by=passed_on)
     return Outcome(status, interrupted_by=passed_on)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> bool:
+    process.kill()
+    return True

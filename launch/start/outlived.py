@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,26 +18,30 @@ from contextlib import suppress
 from pathlib import Path
 
 from configs.errors import STOPPED_STATUS
+from launch.start.local import GRACE_S, KILL_S
 
-__all__ = ["LINGER_S", "OutlivedLauncher", "launchers_of"]
+__all__ = ["LINGER_S", "OutlivedLauncher", "kill_launcher_of"]
 
-LINGER_S = 20.0
-"""Time for a launcher to end after a rank has reported a failure; srun took up to 16 s (docs/faults.md)."""
+LINGER_S = GRACE_S + KILL_S
+"""Time for a launcher to end after a rank has reported a failure, as much as the local launcher gives its ranks."""
 
 _LOOK_S = 1.0
 """The run folder may be on a file server."""
 
+_PATIENCE_S = 10
+"""Time for Slurm's controller to answer."""
+
 
 class OutlivedLauncher:
-    """Kills the launcher of a run if it is still there `LINGER_S` after the end of a rank.
+    """Ends the launcher of a run if it is still there `LINGER_S` after a rank has reported a failure.
 
     Args:
         folder: The run folder.
-        find: Returns the process ids of the launcher.
+        kill: Kills the launcher, and returns whether there was one.
     """
 
-    def __init__(self, folder: Path, find: Callable[[], list[int]]) -> None:
-        self._folder, self._find = folder, find
+    def __init__(self, folder: Path, kill: Callable[[], bool]) -> None:
+        self._folder, self._kill = folder, kill
         self._looked_s = float("-inf")
         self._ended_s: float | None = None
 
@@ -50,14 +55,8 @@ class OutlivedLauncher:
             self._ended_s = None
         elif self._ended_s is None:
             self._ended_s = now_s
-        elif now_s > self._ended_s + LINGER_S:
-            self._kill()
-
-    def _kill(self) -> None:
-        for pid in self._find():
+        elif now_s > self._ended_s + LINGER_S and self._kill():
             sys.stderr.write(f"the launcher still ran {LINGER_S:.0f} s after a rank had failed, and was killed\n")
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 def _tells_the_end(report: Path) -> bool:
@@ -72,18 +71,29 @@ def _tells_the_end(report: Path) -> bool:
         return False
 
 
-def launchers_of(script: int, folder: Path) -> list[int]:
-    """Return the processes that a job script has started for a run, without this process.
+def kill_launcher_of(script: int, folder: Path) -> bool:
+    """Kill what a job script has started for a run, but not this process; return whether there was anything.
 
     Args:
         script: Process id of the script.
-        folder: The run folder, which is in the command lines of its launcher.
+        folder: The run folder, which is in the command line of the launcher.
     """
+    found = _children(script, folder)
+    if found and (job := os.environ.get("SLURM_JOB_ID")):
+        # srun's ranks would outlive srun. Without --batch, the signal goes to the job's steps, and not to the script.
+        with suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(["scancel", "--signal=KILL", job], check=False, capture_output=True, timeout=_PATIENCE_S)
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(found)
+
+
+def _children(script: int, folder: Path) -> list[int]:
     found = []
     with suppress(OSError):
-        children = Path(f"/proc/{script}/task/{script}/children").read_text(encoding="ascii").split()
-        for pid in map(int, children):
+        for pid in Path(f"/proc/{script}/task/{script}/children").read_text(encoding="ascii").split():
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if pid != os.getpid() and os.fsencode(folder) in words:
-                found.append(pid)
+            if int(pid) != os.getpid() and os.fsencode(folder) in words:
+                found.append(int(pid))
     return found

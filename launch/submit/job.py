@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +26,7 @@ from launch.resume import UNFINISHED_MARK, prepare_attempt
 from launch.run import REFUSED, finish_run, record_environment, short_path
 from launch.setup.state import in_use
 from launch.start.local import Outcome
-from launch.start.outlived import OutlivedLauncher, launchers_of
+from launch.start.outlived import OutlivedLauncher, kill_launcher_of
 from logs.attempts import add_attempt, left_out, read_attempts
 from logs.claims import (
     BEAT_S,
@@ -176,8 +177,7 @@ def hold(folder: Path) -> None:
     # The script, which waits for the launcher, and the launcher get the signals of the job.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    script = os.getppid()
-    outlived = OutlivedLauncher(folder, lambda: launchers_of(script, folder))
+    outlived = OutlivedLauncher(folder, partial(kill_launcher_of, os.getppid(), folder))
     with in_use(), kept(folder, lambda words: sys.stderr.write(f"error: {words}\n")):
         while not select.select([sys.stdin], [], [], 1.0)[0]:
             outlived.look()

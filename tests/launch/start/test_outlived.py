@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launch.start import commands, outlived
-from launch.start.outlived import OutlivedLauncher, launchers_of
+from launch.start.outlived import OutlivedLauncher, kill_launcher_of
 from launch.submit import job
 
 REPORT = {"rank": 1, "status": 137}
@@ -43,9 +45,14 @@ def report(folder: Path, text: str = json.dumps(REPORT), rank: int = 1) -> None:
     (folder / f"failure_{rank}.json").write_text(text, encoding="utf-8")
 
 
+def _kill(launcher: subprocess.Popen[bytes]) -> bool:
+    launcher.kill()
+    return True
+
+
 def _look(folder: Path, launcher: subprocess.Popen[bytes], seconds: float) -> int | None:
     """Look for so long as a launcher's parent does; return the launcher's status."""
-    watch = OutlivedLauncher(folder, lambda: [launcher.pid])
+    watch = OutlivedLauncher(folder, partial(_kill, launcher))
     end = time.monotonic() + seconds
     while time.monotonic() < end and launcher.poll() is None:
         watch.look()
@@ -73,7 +80,7 @@ def test_a_launcher_whose_ranks_may_go_on_is_left_alone(
 
 
 def test_the_time_begins_anew_with_the_next_attempt(launcher: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    watch = OutlivedLauncher(tmp_path, lambda: [launcher.pid])
+    watch = OutlivedLauncher(tmp_path, partial(_kill, launcher))
     report(tmp_path)
     watch.look()
     (tmp_path / "failure_1.json").unlink()  # as before a restart
@@ -85,23 +92,41 @@ def test_the_time_begins_anew_with_the_next_attempt(launcher: subprocess.Popen[b
     assert launcher.poll() is None
 
 
-def test_the_launcher_of_a_script_is_its_child_with_the_run_folder(tmp_path: Path) -> None:
-    # One of the two programs has the folder among its words.
-    script = 'sleep 600 & tail -f /dev/null "$0" & wait'
-    with subprocess.Popen(["bash", "-c", script, str(tmp_path)]) as shell:
+def test_what_a_script_has_started_for_a_run_is_killed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    # The status of the script tells which of its two programs is the first to end.
+    script = 'sleep 600 & other=$!; "$@" & wait -n -p ended; kill $other; [[ $ended = $! ]]'
+    launcher = [sys.executable, "-c", "import time; time.sleep(600)", str(tmp_path)]
+    with subprocess.Popen(["bash", "-c", script, "script", *launcher]) as shell:
         end = time.monotonic() + 20
-        while not (found := launchers_of(shell.pid, tmp_path)) and time.monotonic() < end:
+        assert not kill_launcher_of(shell.pid, tmp_path / "other")
+        while not kill_launcher_of(shell.pid, tmp_path):
+            assert time.monotonic() < end
             time.sleep(0.01)
-        assert len(found) == 1
-        assert launchers_of(shell.pid, tmp_path / "other") == []
-        subprocess.run(["pkill", "-KILL", "-P", str(shell.pid)], check=True)
-    assert launchers_of(shell.pid, tmp_path) == [], "of a script that is gone"
+        assert shell.wait(20) == 0
+    assert not kill_launcher_of(shell.pid, tmp_path), "a script that is gone has no launcher"
+
+
+@pytest.mark.parametrize("job_number", ["77", None])
+def test_the_steps_of_a_slurm_job_are_killed_with_srun(
+    job_number: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[Any] = []
+    monkeypatch.setattr(outlived, "_children", lambda _script, _folder: [2**22 + 1])  # above every process id
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append(command))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    if job_number:
+        monkeypatch.setenv("SLURM_JOB_ID", job_number)
+    assert kill_launcher_of(1, tmp_path)
+    assert commands == ([["scancel", "--signal=KILL", job_number]] if job_number else [])
 
 
 def test_the_launcher_of_a_job_script_is_killed_while_the_claim_is_held(
     launcher: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "launchers_of", lambda _script, _folder: [launcher.pid])
+    monkeypatch.setattr(job, "kill_launcher_of", lambda _script, _folder: _kill(launcher))
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests keep their handlers
     reading, writing = os.pipe()
     report(tmp_path)
