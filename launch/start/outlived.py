@@ -80,13 +80,23 @@ def kill_launcher_of(script: int, folder: Path) -> bool:
     """
     found = _children(script, folder)
     if found and (job := os.environ.get("SLURM_JOB_ID")):
-        # srun's ranks would outlive srun. Without --batch, the signal goes to the job's steps, and not to the script.
-        with suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(["scancel", "--signal=KILL", job], check=False, capture_output=True, timeout=_PATIENCE_S)
+        _kill_steps(job)
     for pid in found:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return bool(found)
+
+
+def _kill_steps(job: str) -> None:
+    """Kill the ranks of a Slurm job, which would outlive srun. Without a step's number, scancel ends the job itself."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        told = _asked("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i").split()
+        if steps := [step for step in told if step.rpartition(".")[2].isdigit()]:  # and not the step of the script
+            _asked("scancel", *steps)
+
+
+def _asked(*command: str) -> str:
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=_PATIENCE_S).stdout
 
 
 def _children(script: int, folder: Path) -> list[int]:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -109,18 +108,24 @@ def test_what_a_script_has_started_for_a_run_is_killed_and_nothing_else(
     assert not kill_launcher_of(shell.pid, tmp_path), "a script that is gone has no launcher"
 
 
-@pytest.mark.parametrize("job_number", ["77", None])
-def test_the_steps_of_a_slurm_job_are_killed_with_srun(
-    job_number: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("job_number", "steps"), [("77", "77.batch 77.extern 77.0 77.1"), ("77", ""), (None, "")])
+def test_the_steps_of_a_slurm_job_are_killed_with_srun_and_the_job_is_not(
+    job_number: str | None, steps: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands: list[Any] = []
+    asked: list[tuple[str, ...]] = []
+
+    def answer(*command: str) -> str:
+        asked.append(command)
+        return steps
+
     monkeypatch.setattr(outlived, "_children", lambda _script, _folder: [2**22 + 1])  # above every process id
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append(command))
+    monkeypatch.setattr(outlived, "_asked", answer)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     if job_number:
         monkeypatch.setenv("SLURM_JOB_ID", job_number)
     assert kill_launcher_of(1, tmp_path)
-    assert commands == ([["scancel", "--signal=KILL", job_number]] if job_number else [])
+    assert [each[0] for each in asked] == ["squeue"] * bool(job_number) + ["scancel"] * bool(steps)
+    assert not steps or asked[1][1:] == ("77.0", "77.1")
 
 
 def test_the_launcher_of_a_job_script_is_killed_while_the_claim_is_held(
