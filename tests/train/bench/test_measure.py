@@ -188,14 +188,42 @@ def test_a_measurement_that_failed_is_status_one(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "error: no rank was started\n"
 
 
-@pytest.mark.parametrize("words", [[], *([name] for name in BENCHES)])
-def test_help_needs_nothing_but_the_standard_library(words: list[str]) -> None:
-    imports = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from train.bench.__main__ import main"
-    lines = f"{imports}; main({[*words, '--help']})"
+_HELP = """
+import contextlib, io, json, sys, traceback
+sys.path.insert(0, sys.argv[1])
+from train.bench.__main__ import main
+
+told = []
+for words in json.loads(sys.argv[2]):
+    failure, text = "", io.StringIO()
+    try:
+        with contextlib.redirect_stdout(text):
+            main([*words, "--help"])
+    except SystemExit as end:
+        failure = str(end.code or "")
+    except BaseException:
+        failure = traceback.format_exc()
+    told.append([failure, text.getvalue()])
+print(json.dumps(told))
+"""
+HELPED: list[list[str]] = [[], *([name] for name in BENCHES)]
+
+
+@pytest.fixture(scope="module")
+def helps() -> dict[str, tuple[str, str]]:
+    """Return why the help failed, and the help, by the words before `--help`, all from one start of Python."""
     # With -S, Python does not see site-packages, so nothing that is installed can be imported.
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", lines], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert words or all(name in done.stdout for name in BENCHES)
+    command = [sys.executable, "-I", "-S", "-c", _HELP, str(ROOT), json.dumps(HELPED)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return dict(zip(map(" ".join, HELPED), json.loads(told), strict=True))
+
+
+@pytest.mark.parametrize("words", HELPED)
+def test_help_needs_nothing_but_the_standard_library(helps: dict[str, tuple[str, str]], words: list[str]) -> None:
+    failure, text = helps[" ".join(words)]
+    assert failure == ""
+    assert text.startswith("usage: ./run.sh bench")
+    assert words or all(name in text for name in BENCHES)
 
 
 @pytest.mark.parametrize("name", BENCHES)
