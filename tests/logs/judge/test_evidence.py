@@ -15,7 +15,6 @@ import pytest
 
 from logs.__main__ import main
 from logs.judge import compliance
-from logs.judge.compliance import Verdict
 from logs.judge.evidence import damage, flaw_of, odd_metrics
 from logs.show.reported_run import gather_run
 from logs.show.wording import state_of
@@ -57,6 +56,9 @@ def test_a_run_as_training_writes_it_has_no_flaw(two_epoch_run: FinishedRun, run
 @pytest.mark.parametrize("name", [*JSON_FILES, "config.yaml", "metrics.jsonl", SAMPLES_FILE])
 @pytest.mark.parametrize("content", [b"{}[\n", b"[1, 2]\n", b"5\n", b"\xff\xfe\n", b"\0\n", b"[" * 10_000 + b"\n"])
 def test_a_file_that_is_damaged_is_named_in_one_line(run: Path, name: str, content: bytes) -> None:
+    if name == "config.yaml":
+        # PyYAML looks through the rest of a line, at most 1024 characters, for a key's colon: 0.8 s for one long line.
+        content = content.replace(b"[[", b"[\n[")
     (run / name).write_bytes(content)
     (words,) = damage(run)
     assert words.startswith(f"{name}: ")
@@ -111,7 +113,7 @@ def test_metrics_that_no_run_can_have_measured_are_refused(
     words: str,
 ) -> None:
     # So the metrics alone make the exit status. The checker passes these logs, in 0.3 s of CPU time for each case.
-    monkeypatch.setattr(compliance, "judge", lambda log, ruleset, _: Verdict(ruleset, passed=True, messages=()))
+    monkeypatch.setattr(compliance, "judge", samples.passed)
     edit(run)
     flaw = flaw_of(run)
     assert flaw is not None

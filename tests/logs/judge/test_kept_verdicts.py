@@ -37,7 +37,7 @@ def test_a_verdict_on_an_earlier_log_is_not_kept_and_check_writes_the_one_on_the
 def test_an_accuracy_edited_in_one_file_fails_the_check_and_is_no_success_on_the_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(compliance, "judge", lambda log, ruleset, _: Verdict(ruleset, passed=True, messages=()))
+    monkeypatch.setattr(compliance, "judge", samples.passed)
     folder = samples.run_folder(tmp_path / "run", best=0.98)
     assert main(["check", str(folder)]) == 0
     text = (folder / name).read_text()
@@ -56,7 +56,7 @@ def test_an_accuracy_edited_in_one_file_fails_the_check_and_is_no_success_on_the
 def test_a_run_that_has_ended_and_lacks_a_file_that_confirms_its_log_fails_the_check(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(compliance, "judge", lambda log, ruleset, _: Verdict(ruleset, passed=True, messages=()))
+    monkeypatch.setattr(compliance, "judge", samples.passed)
     folder = samples.run_folder(tmp_path / "run", best=0.98)
     (folder / name).unlink()
     assert main(["check", str(folder)]) == 1
@@ -77,7 +77,7 @@ def test_a_summary_that_nobody_can_read_fails_the_check(tmp_path: Path, capsys: 
 def test_metrics_that_nobody_can_read_confirm_no_log_and_fail_the_check(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compliance, "judge", lambda log, ruleset, _: Verdict(ruleset, passed=True, messages=()))
+    monkeypatch.setattr(compliance, "judge", samples.passed)
     folder = samples.run_folder(tmp_path / "run", best=0.98)
     text = (folder / "metrics.jsonl").read_bytes()
     (folder / "metrics.jsonl").write_bytes(text[:100] + b"\0" * 50 + text[150:])
