@@ -141,7 +141,7 @@ def test_what_several_labels_and_grey_images_rule_out_is_said() -> None:
     [
         ("\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]" for n in range(1, 12))]), "aliases"),
         ("a: &a [*a]", "aliases"),
-        pytest.param("[" * 100_000, "nested too deeply", marks=pytest.mark.slow),
+        ("[\n" * 100_000, "nested too deeply"),
         ("[" * 999 + "]" * 999, "nested too deeply"),  # libyaml reads up to 999 levels, without overflowing the stack
         ("- " * 999 + "a", "nested too deeply"),
         (f"a: {'9' * 5000}", "not YAML"),
