@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from configs.errors import UserError
+from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 
 __all__ = [
@@ -23,6 +24,7 @@ NUMERICS_PREFIXES = ("DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")
 
 RANKS_KEY = "cluster.num_nodes x ranks_per_node"
 _EPOCHS_KEY = "run.epochs"
+_ENGINE_KEY = "cluster.engine.name"
 
 
 def fixed_settings(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
@@ -32,7 +34,11 @@ def fixed_settings(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         "cluster": {
             "device": cluster.device,
             "num_nodes x ranks_per_node": cluster.world_size,
-            "engine": {"precision": cluster.engine.precision, "layout": cluster.engine.layout},
+            "engine": {
+                "name": cluster.engine.name,
+                "precision": cluster.engine.precision,
+                "layout": cluster.engine.layout,
+            },
         },
     }
 
@@ -40,7 +46,7 @@ def fixed_settings(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
 def require_unchanged(begun: Mapping[str, Any], given: Mapping[str, Any], where: str) -> list[str]:
     """Compare the settings with which a run was begun and those with which it is to be resumed.
 
-    The number of ranks may change, because the global batch stays, and the epochs may become more.
+    The number of ranks may change, because the global batch stays; the epochs may become more; the engine may change.
 
     Args:
         begun: The `fixed_settings` of the run, with the checksums of its data set where they are known.
@@ -63,6 +69,11 @@ def require_unchanged(begun: Mapping[str, Any], given: Mapping[str, Any], where:
             changes.append(_change_of_ranks(before, now, new))
         elif key == _EPOCHS_KEY and isinstance(before, int) and isinstance(now, int) and now > before:
             changes.append(f"{now} epochs instead of {before}: the learning rate follows the longer schedule from here")
+        elif key == _ENGINE_KEY and before is None:
+            continue  # Checkpoints of earlier versions do not name the engine.
+        elif key == _ENGINE_KEY and isinstance(before, str) and isinstance(now, str):
+            titles = ENGINES[now].title, ENGINES[before].title
+            changes.append("{} instead of {}: the same arithmetic, with other roundings".format(*titles))
         else:
             raise UserError(
                 f"{where}: {key}: got {now!r}, the run was begun with {before!r}; a run is resumed with the recipe and "

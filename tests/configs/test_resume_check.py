@@ -77,12 +77,24 @@ def test_threads_folders_and_words_may_change_but_the_recipe_may_not() -> None:
             "1 rank instead of 2: the global batch stays, batch norms see as many",
         ),
         ([], "run.epochs=7", "7 epochs instead of 6: the learning rate"),
+        (
+            ["cluster.engine.name=mxnet", "cluster.communication.kind=shared_memory"],
+            "cluster.engine.name=torch",
+            "PyTorch instead of MXNet: the same arithmetic",
+        ),
     ],
 )
-def test_other_ranks_and_more_epochs_are_told(begun: list[str], changed: str, told: str) -> None:
+def test_other_ranks_more_epochs_and_another_engine_are_told(begun: list[str], changed: str, told: str) -> None:
     before, now = (fixed_settings(*load_both("digits", None, each)) for each in (begun, [*begun, changed]))
     (words,) = require_unchanged(before, now, "run")
     assert words.startswith(told)
+
+
+def test_a_checkpoint_that_does_not_name_the_engine_may_be_resumed() -> None:
+    given = fixed_settings(*load_both("digits", None, []))
+    engine = {key: value for key, value in given["cluster"]["engine"].items() if key != "name"}
+    begun = given | {"cluster": given["cluster"] | {"engine": engine}}
+    assert require_unchanged(begun, given, "run") == []
 
 
 def test_a_setting_that_only_one_of_the_recipes_has_is_a_difference() -> None:
