@@ -22,6 +22,7 @@ from configs.plan import plan_run
 from configs.schema import Recipe
 from logs.attempts import Attempt, read_attempts
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
+from logs.judge.evidence import flaw_of
 from logs.judge.rcp import IMAGENET_SAMPLES, reference_for
 from logs.metrics import METRICS_FILE
 from logs.read.lines import to_number
@@ -98,15 +99,23 @@ def watch(
         lines = describe_progress(recipe, total_steps, follower.last, None if ended else time.time())
         lines += [(f"  attempt {number} {each.words}", "bad") for number, each in enumerate(_attempts(folder), start=1)]
         if ended:
-            summary = read_summary(folder)
-            words = f"ended: {summary.status}" + (f", {summary.failure}" if summary.failure else "")
-            lines.append((words, "good" if summary.status == "success" else "bad"))
+            words, is_good = _outcome(folder)
+            lines.append((words, "good" if is_good else "bad"))
         shown = _redraw(terminal, shown, lines)
         if ended:
-            return 0 if summary.status == "success" else 1
+            return 0 if is_good else 1
         if once:
             return 1
         sleep(every_s)
+
+
+def _outcome(folder: Path) -> tuple[str, bool]:
+    """Return how a run ended, in words, and whether it reached its target and its files bear that out."""
+    summary = read_summary(folder)
+    words, is_success = f"ended: {summary.status}", summary.status == "success"
+    if is_success and (flaw := flaw_of(folder)):
+        return f"{words}, but {flaw.kind}: {flaw.words}", False
+    return words + (f", {summary.failure}" if summary.failure else ""), is_success
 
 
 def _attempts(folder: Path) -> Sequence[Attempt]:

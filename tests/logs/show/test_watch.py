@@ -1,5 +1,6 @@
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,16 @@ def test_a_run_is_followed_to_its_end_and_decides_the_exit_status(tmp_path: Path
     assert lines[-2] == f"  attempt 1 {words}"
     assert f"Attempt 1 {words}." in notes_of(gather_run(folder))
     assert "\x1b" not in shown.getvalue()
+
+
+def test_a_success_whose_files_say_otherwise_is_none(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run", best=0.98)
+    shown = io.StringIO()
+    assert watch(folder, shown, every_s=1, once=True) == 0
+    metrics = folder / "metrics.jsonl"
+    metrics.write_text(re.sub(r'"loss": [0-9.]+', '"loss": NaN', metrics.read_text(), count=1))
+    assert watch(folder, shown, every_s=1, once=True) == 1
+    assert "ended: success, but impossible metrics: metrics.jsonl: line 1: loss is nan" in shown.getvalue()
 
 
 def test_the_time_left_follows_from_the_reference_if_there_is_one() -> None:
