@@ -58,7 +58,7 @@ class Summary:
             `logs.judge.rcp.ReferenceComparison`.
         resumed_from_step: The step from which the last attempt continued; ``run_s`` and the rates are those of the last
             attempt. None if there was one attempt only.
-        changes: What differs from the settings with which the run was begun: other ranks, more epochs. None if nothing
+        changes: What differs from the settings with which the run was begun: ranks, epochs, engine. None if nothing
             does.
         is_rehearsal: Whether ranks waited instead of computing, so that accuracies are invented.
     """

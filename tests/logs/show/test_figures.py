@@ -97,11 +97,12 @@ def test_target_and_reference_are_marked_once_for_all_runs(tmp_path: Path) -> No
 
 
 def test_references_whose_ranges_overlap_share_a_label(tmp_path: Path) -> None:
-    batches = (57344, 3264, 256, 4096, 33280)
+    # 33.80 to 37.17 epochs at 256, 34.31 to 36.65 at 3264, and from 36.88 at 6900.
+    batches = (57344, 3264, 256, 6900, 33280)
     folders = [samples.run_folder(tmp_path / str(batch), 1, "mlperf-b3264", batch=batch) for batch in batches]
     bands = _references([gather_run(folder) for folder in folders])
     assert [band.name for band in bands] == [
-        "reference at batch 256-4096", "reference at batch 33280", "reference at batch 57344",
+        "reference at batch 256-6900", "reference at batch 33280", "reference at batch 57344",
     ]  # fmt: skip
     assert all(one.low <= one.high < other.low for one, other in pairwise(bands))
 
