@@ -13,7 +13,7 @@ from configs.blocks.jobs import Checkpoint, Container, Paths, Scheduler, Submiss
 from configs.blocks.machines import Fabric, Node
 from configs.blocks.rehearsal import Rehearsal
 from configs.errors import ConfigError
-from configs.registry import ENGINES, communicators_of, installed_engine
+from configs.registry import ENGINES, communicators_of, gradient_precision, installed_engine
 from configs.section import Section
 from configs.variables import require_known
 
@@ -193,7 +193,7 @@ class Cluster(Section):
         if self.device == "gpu":
             allowed = "for CPU ranks: the gradients of GPUs are not in the machine's memory"
             raise ConfigError("communication.kind", communication.kind, allowed, "leave the key out")
-        if self.engine.precision != "float32":
+        if self.engine.gradient_precision != "float32":
             allowed = "float32 only"
             raise ConfigError("communication.kind", communication.kind, allowed, "set cluster.engine.precision=float32")
         if communication.allreduce != "flat":
@@ -211,5 +211,5 @@ class Cluster(Section):
 def _can_share_memory(values: Mapping[str, Any], engine: Mapping[str, Any]) -> bool:
     """Return whether the ranks of a cluster file sum float32 gradients on the CPU of one machine in shared memory."""
     ours = values.get("device", "cpu"), values.get("launcher", "local"), values.get("num_nodes", 1)
-    is_float32 = engine.get("precision", "float32") == "float32"
+    is_float32 = gradient_precision(engine["name"], engine.get("precision", "float32")) == "float32"
     return ours == ("cpu", "local", 1) and is_float32 and ENGINES[engine["name"]].shares_memory

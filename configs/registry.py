@@ -11,7 +11,7 @@ Optimizers and decays are blocks of keys, so their registration is the list of c
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -20,6 +20,7 @@ from configs.errors import ConfigError
 
 __all__ = [
     "BUILT_IN_SOURCES",
+    "CAST_FLAGS",
     "COMMUNICATORS",
     "ENGINES",
     "SCHEDULERS",
@@ -32,10 +33,12 @@ __all__ = [
     "EngineName",
     "PackedSource",
     "communicators_of",
+    "gradient_precision",
     "has_engine",
     "installed_engine",
     "module_of",
     "packing_words",
+    "possible_precisions",
     "require_engine",
 ]
 
@@ -94,6 +97,7 @@ class EngineEntry(NamedTuple):
         distributions: The names under which pip may have installed the framework.
         precisions: The values of ``engine.precision`` on a GPU.
         cpu_precisions: Those on a CPU.
+        cast_precisions: Those in which weights and gradients stay float32, and each step casts the weights.
         layouts: The values of ``engine.layout`` on a GPU.
         cpu_layouts: Those on a CPU.
         computes: Whether the engine trains. If false, it waits as long as a described GPU would compute.
@@ -110,6 +114,7 @@ class EngineEntry(NamedTuple):
     cpu_layouts: tuple[str, ...]
     computes: bool = True
     shares_memory: bool = False
+    cast_precisions: tuple[str, ...] = ()
 
 
 ENGINES: Mapping[str, EngineEntry] = {
@@ -119,10 +124,11 @@ ENGINES: Mapping[str, EngineEntry] = {
         title="MXNet",
         distributions=("mxnet", "mxnet-cu112"),
         precisions=("float32", "float16"),
-        cpu_precisions=("float32",),
+        cpu_precisions=("float32", "bfloat16"),
         layouts=("NCHW", "NHWC"),
         cpu_layouts=("NCHW",),
         shares_memory=True,
+        cast_precisions=("bfloat16",),
     ),
     "torch": EngineEntry(
         module="train.engine.torch",
@@ -152,6 +158,22 @@ ENGINES: Mapping[str, EngineEntry] = {
 def installed_engine() -> str:
     """Return the default of ``engine.name``: the first engine that this environment has, or else the first."""
     return next((name for name in ENGINES if has_engine(name)), next(iter(ENGINES)))
+
+
+CAST_FLAGS = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+"""What oneDNN 2.4, the library in MXNet 1.9.1, needs of a CPU for any operator in bfloat16, by Linux's names."""
+
+
+def possible_precisions(engine: str, flags: Collection[str]) -> tuple[str, ...]:
+    """Return the values of ``engine.precision`` that an engine has on a CPU with these instruction sets."""
+    entry = ENGINES[engine]
+    casts = () if set(flags) >= CAST_FLAGS else entry.cast_precisions
+    return tuple(each for each in entry.cpu_precisions if each not in casts)
+
+
+def gradient_precision(engine: str, precision: str) -> str:
+    """Return the number type in which an engine holds weights and gradients, and sums them, with a precision."""
+    return "float32" if precision in ENGINES[engine].cast_precisions else precision
 
 
 def has_engine(name: str) -> bool:

@@ -20,7 +20,7 @@ from configs.resume_check import NUMERICS_PREFIXES, arithmetic_changes, arithmet
 from logs.disk import write_json
 from logs.redaction import is_secret, redact_lines
 
-__all__ = ["ENVIRONMENT_FILE", "environment", "write_environment"]
+__all__ = ["ENVIRONMENT_FILE", "cpu_flags", "environment", "write_environment"]
 
 ENVIRONMENT_FILE = "environment.json"
 """The file of a run folder that holds the surroundings of the newest attempt."""
@@ -117,6 +117,11 @@ def _cpu(path: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
         "cpu_cores": len(cores) or None,
         "cpu_cache": first.get("cache size"),
     }
+
+
+def cpu_flags() -> frozenset[str]:
+    """Return the instruction sets of this machine's processors, by Linux's names; none if they are unknown."""
+    return frozenset(_cpu()["cpu_flags"] or ())
 
 
 def _gpus() -> list[dict[str, str]] | None:

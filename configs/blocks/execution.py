@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from configs.registry import COMMUNICATORS, CommunicatorKind, EngineName
+from configs.registry import COMMUNICATORS, CommunicatorKind, EngineName, gradient_precision
 from configs.section import Section
 
 __all__ = ["Communication", "EngineSettings"]
@@ -24,7 +24,9 @@ class EngineSettings(Section):
     precision: Literal["float32", "float16", "bfloat16"] = Field(
         "float32",
         description="Number type of convolutions, activations and gradients. The 16-bit types halve memory and network "
-        "traffic, and every weight keeps a float32 master copy. float16 needs device: gpu, bfloat16 needs name: torch.",
+        "traffic, and every weight keeps a float32 master copy. float16 needs device: gpu. bfloat16 needs name: torch, "
+        "or a CPU with AVX-512, where MXNet casts float32 weights in each step and sums float32 gradients; it is fast "
+        "on CPUs with AMX.",
     )
     layout: Literal["NCHW", "NHWC"] = Field(
         "NCHW",
@@ -109,6 +111,11 @@ class EngineSettings(Section):
         "are missing from its metrics and its summary.",
     )
 
+    @property
+    def gradient_precision(self) -> str:
+        """Number type in which ranks hold weights and gradients, and sum them: ``precision``, or float32."""
+        return gradient_precision(self.name, self.precision)
+
 
 class Communication(Section):
     """How ranks sum their gradients, and in which portions.
@@ -125,7 +132,7 @@ class Communication(Section):
         description="What sums the gradients: an allreduce (horovod under MXNet, torch_distributed under PyTorch), the "
         "CPU ranks of one machine themselves in memory that they share (shared_memory), server processes, the devices "
         "of one process, or nothing (none, for a single rank). If the file does not say, it is "
-        "shared_memory for MXNet's float32 ranks of launcher local on a CPU, unless it has a key of an allreduce by a "
+        "shared_memory for MXNet's ranks of launcher local on a CPU, unless it has a key of an allreduce by a "
         "library (backend, allreduce, cycle_time_ms, link_bytes_per_s); for all others the allreduce of the engine. "
         "Servers and devices need launcher local; horovodrun starts no torch_distributed.",
     )

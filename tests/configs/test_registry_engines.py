@@ -7,7 +7,15 @@ import pytest
 from configs import registry
 from configs.errors import ConfigError
 from configs.networks import IMAGE_SIZES, networks_for
-from configs.registry import COMMUNICATORS, ENGINES, installed_engine, packing_words, require_engine
+from configs.registry import (
+    COMMUNICATORS,
+    ENGINES,
+    gradient_precision,
+    installed_engine,
+    packing_words,
+    possible_precisions,
+    require_engine,
+)
 
 
 def _only(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
@@ -40,8 +48,20 @@ def test_each_engine_computes_in_these_types_and_layouts() -> None:
         for name, entry in ENGINES.items() if entry.computes
     }  # fmt: skip
     both = ("NCHW", "NHWC")
-    assert told["mxnet"] == (("float32", "float16"), ("float32",), both, ("NCHW",))
+    assert told["mxnet"] == (("float32", "float16"), ("float32", "bfloat16"), both, ("NCHW",))
     assert told["torch"] == (("float32", "float16", "bfloat16"), ("float32", "bfloat16"), both, both)
+
+
+@pytest.mark.parametrize("missing", [None, "avx512f", "avx512bw", "avx512dq", "avx512vl"])
+def test_mxnet_has_bfloat16_on_cpus_with_all_of_avx512(missing: str | None) -> None:
+    flags = {"avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl"} - {missing}
+    assert possible_precisions("mxnet", flags) == (("float32",) if missing else ("float32", "bfloat16"))
+    assert possible_precisions("torch", flags) == ("float32", "bfloat16")
+
+
+def test_only_the_bfloat16_of_mxnet_leaves_gradients_float32() -> None:
+    pairs = [("mxnet", "bfloat16"), ("mxnet", "float16"), ("mxnet", "float32"), ("torch", "bfloat16")]
+    assert [gradient_precision(*each) for each in pairs] == ["float32", "float16", "float32", "bfloat16"]
 
 
 def test_each_communicator_sums_for_these_engines_and_starts_with_these_launchers() -> None:

@@ -20,7 +20,8 @@ from configs.load import ROOT, load_both
 from configs.networks import IMAGE_SIZES, NETWORKS
 from configs.plan import plan_run
 from configs.programs import Program, command_of
-from configs.registry import ENGINES, installed_engine
+from configs.registry import ENGINES, installed_engine, possible_precisions
+from logs.environment import cpu_flags
 from train.bench.launching import pack_dataset, run, run_ranks
 from train.bench.measure import Figures, Report, interleave, make_report
 from train.bench.samples import read_samples
@@ -194,12 +195,12 @@ def measure(options: argparse.Namespace) -> Report:
 
 
 def _own_ways() -> dict[str, tuple[str, str]]:
-    """Return the engines that this environment has, each at every precision of a CPU, by name; the default first."""
+    """Return the engines that this environment has, each at every precision of this CPU, by name; the default first."""
     ways = {}
     for engine, entry in ENGINES.items():
         if entry.computes and find_spec(entry.package):
             title = _OURS if engine == installed_engine() else f"{_OURS}, {entry.title}"
-            for precision in entry.cpu_precisions:
+            for precision in possible_precisions(engine, cpu_flags()):
                 ways[title if precision == _PRECISION else f"{title}, {precision}"] = (engine, precision)
     return ways
 

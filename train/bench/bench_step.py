@@ -16,8 +16,9 @@ from configs.errors import UserError
 from configs.load import load_cluster
 from configs.networks import IMAGE_SIZES
 from configs.programs import Program, command_of
-from configs.registry import ENGINES
+from configs.registry import ENGINES, possible_precisions
 from configs.schema import Cluster
+from logs.environment import cpu_flags
 from train.bench.bench_options import CLUSTER_CASES, STEP_CASES
 from train.bench.launching import run_ranks
 from train.bench.measure import BenchRow, Figures, Report, make_report, ratio_rows, summarize, turns
@@ -141,9 +142,9 @@ def _cases(options: argparse.Namespace) -> list[_StepCase]:
 
 
 def _every_network(cluster: Cluster) -> list[_StepCase]:
-    """Return a case of each network for each precision that the cluster's engine has on the cluster's device."""
-    engine = ENGINES[cluster.engine.name]
-    precisions = engine.cpu_precisions if cluster.device == "cpu" else engine.precisions
+    """Return a case of each network for each precision that the cluster's engine has on its GPUs, or on this CPU."""
+    name, is_cpu = cluster.engine.name, cluster.device == "cpu"
+    precisions = possible_precisions(name, cpu_flags()) if is_cpu else ENGINES[name].precisions
     size, batch = _USUAL_SIZE[cluster.device], _USUAL_BATCH[cluster.device]
     return [
         _StepCase(name, min(max(size, least), most), batch, precision=precision)

@@ -54,7 +54,7 @@ def build_model(
     network = engine.build_network(table, recipe, accumulate=plan.accumulation_steps > 1)
     weights = _first_weights(engine, recipe, cluster, table) if kept is None else dict(kept)
     network.load_weights(weights)
-    is_half = cluster.engine.precision != "float32" and plan.accumulation_steps == 1
+    is_half = cluster.engine.gradient_precision != "float32" and plan.accumulation_steps == 1
     width = 2 if is_half else 4
     sizes, apart = gradient_bytes(table.parameters, width), float32_gradients(table.parameters, width)
     buckets = plan_reductions(sizes, communication.bucket_bytes, communication.deferred_fraction, apart)

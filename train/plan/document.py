@@ -126,7 +126,7 @@ def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
     model, engine = recipe.model, cluster.engine
     network = network_of(model)
     # The sum of a gradient over micro-batches is float32, see train.engine.mxnet.network.
-    precision = "float32" if plan.accumulation_steps > 1 else engine.precision
+    precision = "float32" if plan.accumulation_steps > 1 else engine.gradient_precision
     width = BYTES_PER_NUMBER[precision]
     sizes = gradient_bytes(network.parameters, width)
     buffers = estimate_input(recipe, cluster, plan)

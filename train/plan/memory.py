@@ -82,7 +82,8 @@ class MemoryEstimate:
         weights_bytes: What the network computes with, and the float32 masters of float16 weights.
         gradients_bytes: One gradient for each parameter, and the float32 sums of accumulated float16 gradients.
         optimizer_bytes: Moments.
-        activations_bytes: Outputs of layers that backward needs, for one micro-batch, and their gradients.
+        activations_bytes: Outputs of layers that backward needs, for one micro-batch, and their gradients; casts of
+            weights.
         evaluation_bytes: Weights with batch norm folded in, and the outputs of inference.
         input_bytes: Batches and decoders.
         communication_bytes: Horovod's fusion buffer and NCCL's channels, or the memory in which ranks share gradients.
@@ -143,8 +144,9 @@ def estimate_memory(
     """Estimate a rank's memory during training.
 
     Backward needs the outputs of convolutions, ReLUs, pools and concatenations. The outputs of batch norms and
-    additions are not kept, because the ReLU behind them overwrites them. With float16, each weight also has a float32
-    master copy; parameters of batch norm are float32.
+    additions are not kept, because the ReLU behind them overwrites them. With 16-bit weights, each weight also has a
+    float32 master copy; where float32 weights are cast in each step, backward needs the casts. Parameters of batch norm
+    are float32.
 
     Args:
         recipe: Has the optimizer.
@@ -153,18 +155,20 @@ def estimate_memory(
         network: The layers.
         buffers: Of `estimate_input`.
     """
-    width, on_gpu = BYTES_PER_NUMBER[cluster.engine.precision], cluster.device == "gpu"
-    own = sum(gradient_bytes(network.parameters, width))
-    is_half = cluster.engine.precision != "float32"
-    masters = sum(4 * each.size for each in network.parameters if is_half and each.kind not in ("gamma", "beta"))
+    engine, on_gpu = cluster.engine, cluster.device == "gpu"
+    width, held_width = BYTES_PER_NUMBER[engine.precision], BYTES_PER_NUMBER[engine.gradient_precision]
+    own = sum(gradient_bytes(network.parameters, held_width))
+    computed = sum(each.size for each in network.parameters if each.kind not in ("gamma", "beta"))
+    masters = 4 * computed if engine.gradient_precision != "float32" else 0
+    casts = width * computed if width < held_width else 0
     kept = [layer.output_elements for layer in network.layers if _is_kept(layer)]
     live = sum(kept) + _LIVE_GRADIENTS * max(kept)
-    folded = sum(each.size for each in network.parameters if each.kind == "weight") * width
+    folded = sum(each.size for each in network.parameters if each.kind == "weight") * held_width
     return MemoryEstimate(
         weights_bytes=own + masters,
         gradients_bytes=own + (masters if plan.accumulation_steps > 1 else 0),
         optimizer_bytes=network.num_parameters * 4 * recipe.optimizer.num_moments,
-        activations_bytes=plan.per_rank_batch_size * live * width,
+        activations_bytes=plan.per_rank_batch_size * live * width + casts,
         evaluation_bytes=folded + plan.per_rank_batch_size * _PLANNING_LOSS * inference_elements(network) * width,
         input_bytes=buffers.queued_bytes + buffers.decoder_bytes,
         communication_bytes=_communication_bytes(cluster, own),

@@ -15,7 +15,9 @@ import pytest
 
 from configs.load import ROOT
 from configs.networks import IMAGE_SIZES
+from configs.registry import CAST_FLAGS
 from configs.schema import EngineSettings, Loss, Model
+from logs.environment import cpu_flags
 from train.bench import bench_peers
 from train.bench.__main__ import main
 from train.engine.init import initial_weights
@@ -36,7 +38,9 @@ _FAMILIES = (
 needs_torch = pytest.mark.skipif(
     not _PYTHON.exists(), reason="no PyTorch in .venv-peers: ./run.sh bench peers --install"
 )
-OWN = {"ours", *(["ours, PyTorch", "ours, PyTorch, bfloat16"] if find_spec("mxnet") and find_spec("torch") else [])}
+_OTHERS = ["ours, PyTorch", "ours, PyTorch, bfloat16"] if find_spec("mxnet") and find_spec("torch") else []
+_CASTS = ["ours, bfloat16"] if cpu_flags() >= CAST_FLAGS else []
+OWN = {"ours", *_CASTS, *_OTHERS}
 _TINY = ["--model", "mnist_small_cnn", "--batch", "2", "--rounds", "1", "--steps", "1"]
 
 

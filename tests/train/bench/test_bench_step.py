@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 
 import pytest
 
 from configs.load import load_cluster
 from configs.networks import NETWORKS
+from configs.registry import CAST_FLAGS
+from train.bench import bench_step
 from train.bench.bench_step import _cases, _rows, _StepCase
 
 
@@ -45,16 +48,24 @@ def test_a_case_without_ranks_takes_those_of_the_cluster_and_its_changes() -> No
 
 
 @pytest.mark.parametrize(
-    ("cluster", "overrides", "precisions", "alexnet"),
+    ("cluster", "engine", "flags", "precisions", "alexnet"),
     [
-        ("laptop", ["cluster.engine.name=mxnet"], {"float32"}, (64, 16)),
-        ("laptop", ["cluster.engine.name=torch"], {"float32", "bfloat16"}, (64, 16)),
-        ("dgx-a100", ["cluster.engine.name=mxnet"], {"float32", "float16"}, (224, 128)),
+        ("laptop", "mxnet", {"avx2"}, {"float32"}, (64, 16)),
+        ("laptop", "mxnet", CAST_FLAGS, {"float32", "bfloat16"}, (64, 16)),
+        ("laptop", "torch", {"avx2"}, {"float32", "bfloat16"}, (64, 16)),
+        ("dgx-a100", "mxnet", CAST_FLAGS, {"float32", "float16"}, (224, 128)),
     ],
 )
 def test_all_cases_are_every_network_at_every_precision_of_the_device(
-    cluster: str, overrides: list[str], precisions: set[str], alexnet: tuple[int, int]
+    cluster: str,
+    engine: str,
+    flags: Collection[str],
+    precisions: set[str],
+    alexnet: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(bench_step, "cpu_flags", lambda: flags)
+    overrides = [f"cluster.engine.name={engine}"]
     cases = _cases(argparse.Namespace(cases=["all", "all"], cluster=cluster, overrides=overrides))
     assert {(case.model, case.precision) for case in cases} == {
         (name, each) for name in NETWORKS for each in precisions

@@ -220,6 +220,7 @@ def _transcript(words: str, folder: Path, patch: Callable[[Any, str, Any], None]
         (bench_peers, "_FOLDER", folder / "peers"),
         (bench_peers, "installed_engine", lambda: "mxnet"),
         (bench_peers, "find_spec", lambda package: package != "torch"),
+        (bench_peers, "cpu_flags", frozenset),
         (launching, "resolve_path", lambda _: folder / "data"),
         (bench_gpu, "time", clock),
         (bench_input, "time", clock),

@@ -84,6 +84,15 @@ def test_float16_halves_all_but_the_masters_the_moments_and_batch_norm() -> None
     assert half["optimizer_bytes"] == full["optimizer_bytes"]
 
 
+def test_bfloat16_of_mxnet_on_a_cpu_halves_activations_and_adds_casts_of_the_float32_weights() -> None:
+    whole = _memory("imagenet-b256", "laptop", "cluster.engine.name=mxnet")
+    half = _memory("imagenet-b256", "laptop", "cluster.engine.name=mxnet", "cluster.engine.precision=bfloat16")
+    weights, batch_norm = 25_557_032, 2 * 26_560
+    assert half["weights_bytes"] == half["gradients_bytes"] == 4 * weights
+    assert half["communication_bytes"] == whole["communication_bytes"]
+    assert half["activations_bytes"] == whole["activations_bytes"] // 2 + 2 * (weights - batch_norm)
+
+
 def test_accumulated_float16_gradients_have_float32_sums_beside_them() -> None:
     sets = ["batch.bn_span=21", "cluster.engine.precision=float16"]
     once, twice = (_memory("abci-b86016", "abci-v100", *each) for each in ([], sets))

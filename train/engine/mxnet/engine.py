@@ -15,7 +15,9 @@ from configs.errors import UserError
 from configs.optimizers import Adam, Lars, OptimizerBlock, Sgd
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
+from logs.environment import cpu_flags
 from train.engine.mxnet.adam import AdamOptimizer
+from train.engine.mxnet.bfloat16 import prepare_bfloat16
 from train.engine.mxnet.export import Predict, export_formats
 from train.engine.mxnet.host_momentum import HostMomentum
 from train.engine.mxnet.lars import MomentumOptimizer
@@ -82,9 +84,14 @@ class MxnetEngine:
     Args:
         cluster: Precision, layout and device.
         identity: Which of the node's devices this rank uses.
+
+    Raises:
+        UserError: The precision is bfloat16, and this machine's CPU cannot compute in it.
     """
 
     def __init__(self, cluster: Cluster, identity: Identity) -> None:
+        if cluster.engine.precision == "bfloat16":
+            prepare_bfloat16(cpu_flags())
         self._settings, self._world_size = cluster.engine, identity.world_size
         is_gpu = cluster.device == "gpu"
         self.context = mx.gpu(identity.local_rank) if is_gpu else mx.cpu(_cpu_number(identity))

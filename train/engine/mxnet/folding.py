@@ -19,7 +19,7 @@ import mxnet as mx
 from mxnet import gluon
 
 from configs.schema import EngineSettings, Model
-from train.engine.mxnet.symbols import layer_symbol, with_precision
+from train.engine.mxnet.symbols import layer_symbol, tensor_symbol, with_precision
 from train.networks.arch import Network
 
 __all__ = ["FoldedInference", "folded_symbol"]
@@ -54,7 +54,7 @@ class FoldedInference:
         self._channel_axis = engine.layout.index("C")
         self._folds = network.foldable_convolutions()
         self._norms = [layer for layer in network.layers if layer.kind == "bn"]
-        self._is_depthwise = context.device_type == "cpu" and (engine.precision, engine.layout) == ("float32", "NCHW")
+        self._is_depthwise = context.device_type == "cpu" and engine.layout == "NCHW"
         self._block = self._build(network, model, engine, context)
 
     def _build(self, network: Network, model: Model, engine: EngineSettings, context: Any) -> Any:
@@ -135,12 +135,14 @@ def folded_symbol(network: Network, model: Model, engine: EngineSettings, *, is_
         for layer in network.layers:
             inputs = [outputs[name] for name in layer.inputs]
             if layer.name in folds:
-                named = {"weight": mx.sym.Variable(layer.name + _WEIGHT), "bias": mx.sym.Variable(layer.name + _BIAS)}
-                outputs[layer.name] = layer_symbol(layer, inputs, model, engine.layout, has_bias=True, **named)
+                weight, bias = (tensor_symbol(layer.name + suffix, engine) for suffix in (_WEIGHT, _BIAS))
+                outputs[layer.name] = layer_symbol(
+                    layer, inputs, model, engine, has_bias=True, weight=weight, bias=bias
+                )
             elif layer.kind == "bn" and layer.inputs[0] in folds:
                 outputs[layer.name] = inputs[0]
             elif layer.kind == "bn":
-                scale, shift = (mx.sym.Variable(layer.name + suffix) for suffix in (_SCALE, _SHIFT))
+                scale, shift = (tensor_symbol(layer.name + suffix, engine) for suffix in (_SCALE, _SHIFT))
                 outputs[layer.name] = (
                     mx.sym.Convolution(
                         inputs[0],
@@ -154,7 +156,7 @@ def folded_symbol(network: Network, model: Model, engine: EngineSettings, *, is_
                     else mx.sym.broadcast_add(mx.sym.broadcast_mul(inputs[0], scale), shift)
                 )
             else:
-                outputs[layer.name] = layer_symbol(layer, inputs, model, engine.layout)
+                outputs[layer.name] = layer_symbol(layer, inputs, model, engine)
         return outputs[network.layers[-1].name]
 
     return with_precision(engine, logits)

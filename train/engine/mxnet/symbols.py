@@ -8,10 +8,11 @@ from typing import Any
 import mxnet as mx
 
 from configs.schema import EngineSettings, Model
+from train.engine.mxnet.bfloat16 import as_bfloat16, as_float32
 from train.networks.arch import Layer, Network
 from train.networks.limits import TRAINING_ROWS, batch_norm_rows
 
-__all__ = ["layer_symbol", "logits_symbol", "with_precision"]
+__all__ = ["layer_symbol", "logits_symbol", "tensor_symbol", "with_precision"]
 
 
 def logits_symbol(network: Network, model: Model, engine: EngineSettings, batch_size: int) -> Any:
@@ -30,22 +31,31 @@ def logits_symbol(network: Network, model: Model, engine: EngineSettings, batch_
         for layer in network.layers:
             inputs = [outputs[name] for name in layer.inputs]
             if layer.kind == "bn" and batch_norm_rows(batch_size, layer.out_size, engine.layout) > TRAINING_ROWS:
-                outputs[layer.name] = _transposed_batch_norm(layer, inputs[0], model)
+                outputs[layer.name] = _transposed_batch_norm(layer, inputs[0], model, engine)
             else:
-                outputs[layer.name] = layer_symbol(layer, inputs, model, engine.layout)
+                outputs[layer.name] = layer_symbol(layer, inputs, model, engine)
         return outputs[network.layers[-1].name]
 
     return with_precision(engine, logits)
 
 
-def _transposed_batch_norm(layer: Layer, data: Any, model: Model) -> Any:
+def tensor_symbol(name: str, engine: EngineSettings) -> Any:
+    """Return the symbol of a weight or bias, cast to the precision of the layers if ranks hold it in float32."""
+    return as_bfloat16(mx.sym.Variable(name, dtype="float32")) if _is_cast(engine) else mx.sym.Variable(name)
+
+
+def _is_cast(engine: EngineSettings) -> bool:
+    return engine.precision != engine.gradient_precision
+
+
+def _transposed_batch_norm(layer: Layer, data: Any, model: Model, engine: EngineSettings) -> Any:
     """Return the symbol of a batch norm in NCHW whose input and output are NHWC."""
-    first = mx.sym.transpose(data, axes=(0, 3, 1, 2))
-    return mx.sym.transpose(layer_symbol(layer, [first], model, "NCHW"), axes=(0, 2, 3, 1))
+    first, channels_first = mx.sym.transpose(data, axes=(0, 3, 1, 2)), engine.model_copy(update={"layout": "NCHW"})
+    return mx.sym.transpose(layer_symbol(layer, [first], model, channels_first), axes=(0, 2, 3, 1))
 
 
 def with_precision(engine: EngineSettings, logits: Callable[[Any], Any]) -> Any:
-    """Return the symbol from float32 images to float32 logits; with float16, the layers between infer their types.
+    """Return the symbol from float32 images to float32 logits; in 16 bits, the layers between infer their types.
 
     Args:
         engine: Has the precision.
@@ -54,11 +64,19 @@ def with_precision(engine: EngineSettings, logits: Callable[[Any], Any]) -> Any:
     data = mx.sym.Variable("data", dtype="float32")
     if engine.precision == "float32":
         return logits(data)
+    if engine.precision == "bfloat16":
+        return as_float32(logits(as_bfloat16(data)))
     return mx.sym.cast(logits(mx.sym.cast(data, "float16")), "float32")
 
 
 def layer_symbol(  # noqa: PLR0911 (one return per kind)
-    layer: Layer, inputs: Sequence[Any], model: Model, layout: str, *, has_bias: bool | None = None, **tensors: Any
+    layer: Layer,
+    inputs: Sequence[Any],
+    model: Model,
+    engine: EngineSettings,
+    *,
+    has_bias: bool | None = None,
+    **tensors: Any,
 ) -> Any:
     """Return the symbol of one layer.
 
@@ -66,10 +84,16 @@ def layer_symbol(  # noqa: PLR0911 (one return per kind)
         layer: The layer.
         inputs: Symbols of the layers that it reads.
         model: Constants of batch norm.
-        layout: NCHW or NHWC.
+        engine: Precision and layout.
         has_bias: Whether a convolution has a bias. If None, as the table says.
-        tensors: Symbols of a convolution's weight and bias. Tensors that are not given are named after the layer.
+        tensors: Symbols of the weight and bias of a convolution or dense layer, see `tensor_symbol`. Tensors that are
+            not given are named after the layer.
     """
+    layout, is_cast = engine.layout, _is_cast(engine)
+    has_bias = layer.has_bias if has_bias is None else has_bias
+    if is_cast and layer.kind in ("conv", "dense"):
+        names = ("weight", "bias")[: 1 + has_bias]
+        tensors = {name: tensor_symbol(f"{layer.name}_{name}", engine) for name in names} | tensors
     geometry = {
         "kernel": (layer.kernel, layer.kernel),
         "stride": (layer.stride, layer.stride),
@@ -80,7 +104,7 @@ def layer_symbol(  # noqa: PLR0911 (one return per kind)
         return mx.sym.Convolution(
             inputs[0],
             num_filter=layer.out_channels,
-            no_bias=not (layer.has_bias if has_bias is None else has_bias),
+            no_bias=not has_bias,
             name=layer.name,
             **tensors,
             **geometry,
@@ -103,10 +127,13 @@ def layer_symbol(  # noqa: PLR0911 (one return per kind)
             inputs[0], pool_type="avg", global_pool=True, kernel=(1, 1), layout=layout, name=layer.name
         )
     if layer.kind == "dropout":
+        # Of the operators here, only dropout knows no bfloat16.
+        data = as_float32(inputs[0]) if is_cast else inputs[0]
         # cuDNN's dropout has a random generator of its own, which cannot be seeded again.
-        return mx.sym.Dropout(inputs[0], p=layer.rate, cudnn_off=True, name=layer.name)
+        dropped = mx.sym.Dropout(data, p=layer.rate, cudnn_off=True, name=layer.name)
+        return as_bfloat16(dropped) if is_cast else dropped
     assert layer.kind == "dense"
     whole_channels = layer.in_size == 1 or layout == "NCHW"
     flat = inputs[0] if whole_channels else mx.sym.transpose(inputs[0], axes=(0, 3, 1, 2))
     # flatten=True is MXNet's default, but its ONNX export takes a missing flatten for False.
-    return mx.sym.FullyConnected(flat, num_hidden=layer.out_channels, flatten=True, name=layer.name)
+    return mx.sym.FullyConnected(flat, num_hidden=layer.out_channels, flatten=True, name=layer.name, **tensors)
