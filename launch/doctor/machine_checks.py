@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from configs.registry import ENGINES
+from configs.registry import CAST_FLAGS, ENGINES, possible_precisions
 from launch.doctor.check_result import CheckResult, Facts, Level, ProbeReport
 from launch.setup.gpu import NEEDS, Gpu, GpuNeeds, capability_of, driver_number
 
@@ -85,6 +85,16 @@ def _libraries(report: ProbeReport, machine: Facts) -> CheckResult:
             return CheckResult("FAIL", "libraries", f"{name} was built without {backend}", remedy)
     features = ", ".join(key for key, value in found.items() if value and key != "gpus")
     return CheckResult("OK", "libraries", f"{', '.join(libraries)} load; with {features}")
+
+
+def _instruction_sets(report: ProbeReport, machine: Facts) -> CheckResult | None:
+    """Check that the CPU has what the engine needs for the precision; None if there is nothing to tell."""
+    engine, flags = report.cluster.engine, machine["machine"]["environment"].get("cpu_flags")
+    if report.cluster.device == "gpu" or not flags or engine.precision in possible_precisions(engine.name, flags):
+        return None
+    lacking = ", ".join(sorted(CAST_FLAGS - {*flags}))
+    words = f"the CPU has no {lacking}, which {ENGINES[engine.name].title} needs for {engine.precision}"
+    return CheckResult("FAIL", "precision", words, "take nodes with AVX-512, or set cluster.engine.precision=float32")
 
 
 def _cores(report: ProbeReport, machine: Facts) -> CheckResult:
@@ -211,4 +221,4 @@ def _gb(size: float | None) -> str:
 
 
 SOFTWARE_CHECKS = (_drivers, _libraries)
-HARDWARE_CHECKS = (_cores, _memory, _disk, _shared_memory, _links, _data, _stage)
+HARDWARE_CHECKS = (_instruction_sets, _cores, _memory, _disk, _shared_memory, _links, _data, _stage)

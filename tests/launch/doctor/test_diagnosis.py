@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from configs.load import load_cluster
+from configs.registry import CAST_FLAGS
 from launch.doctor.check_result import CheckResult, ProbeReport
 from launch.doctor.diagnosis import judge
 from launch.doctor.machine_checks import _data, _links, _memory, _stage
@@ -222,6 +223,21 @@ def test_every_rank_of_a_cpu_node_needs_what_the_plan_says() -> None:
             rank["machine"]["memory_available_bytes"] = free
         found = judge(ProbeReport(on_cpu, ranks, PLAN, is_packed_on_demand=False))
         assert [result.level for result in found if result.topic == "memory"] == [words]
+
+
+@pytest.mark.parametrize(
+    ("precision", "lacking", "level"),
+    [("bfloat16", "avx512bw", ["FAIL"]), ("bfloat16", None, []), ("float32", "avx512bw", [])],
+)
+def test_a_cpu_has_the_instructions_of_the_precision(precision: str, lacking: str | None, level: list[str]) -> None:
+    on_cpu = load_cluster("laptop", ["cluster.engine.name=mxnet", f"cluster.engine.precision={precision}"])
+    ranks = _sound()
+    for rank in ranks[::2]:
+        rank["machine"]["environment"]["cpu_flags"] = sorted({"avx2", *CAST_FLAGS} - {lacking})
+    found = judge(ProbeReport(on_cpu, ranks, PLAN, is_packed_on_demand=False))
+    told = [result for result in found if result.topic == "precision"]
+    assert [result.level for result in told] == level
+    assert all(result.words == "the CPU has no avx512bw, which MXNet needs for bfloat16" for result in told)
 
 
 def test_ranks_that_hang_in_a_library_are_told_from_ranks_that_never_started() -> None:
