@@ -159,6 +159,9 @@ def test_a_payload_fits_the_29_bits_of_the_length_and_files_are_never_written_ov
 
 def test_files_are_closed_after_writing_and_reading(tmp_path: Path) -> None:
     before = _open_files()
-    with RecordFile(write(tmp_path, [b"pixels"])) as records:
+    with RecordWriter(tmp_path / "a.rec", tmp_path / "a.idx") as writer:
+        writer.write(b"pixels")
+    assert _open_files() == before, f"{writer} keeps a file open after the block"
+    with RecordFile(tmp_path / "a.rec") as records:
         assert records.size_bytes == 16
     assert _open_files() == before

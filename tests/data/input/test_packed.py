@@ -211,6 +211,15 @@ def test_evaluation_images_are_decoded_and_normalised_as_the_recipe_says(tmp_pat
     np.testing.assert_allclose(images[0].transpose(1, 2, 0), expected, atol=1)
 
 
+def test_a_network_of_one_channel_gets_grey_images(tmp_path: Path) -> None:
+    write_split(tmp_path, "eval", 1, draw=pattern)
+    recipe = recipe_for(evaluation=1, overrides=["model.input_channels=1", "data.mean=[10, 10, 10]"])
+    images = next(iter(evaluation(tmp_path, recipe, batch=1).batches())).images
+    assert images.shape == (1, 1, SIDE, SIDE)
+    luma = pattern(0) @ [0.299, 0.587, 0.114]  # ITU-R BT.601, in which JPEG keeps the brightness
+    np.testing.assert_allclose(images[0, 0] + 10, luma, atol=2)
+
+
 def test_channels_can_come_last_with_a_fourth_channel_of_zeros(tmp_path: Path) -> None:
     write_split(tmp_path, "eval", 1, draw=pattern)
     recipe = recipe_for(evaluation=1, overrides=["model.input_channels=4", "data.mean=[10, 20, 30]"])
