@@ -157,7 +157,7 @@ class BarChart:
 
     @property
     def has_data(self) -> bool:
-        """Whether any stretch has a length."""
+        """Whether the axis, which ends with the last stretch, has a length."""
         return any(stretch.end > 0 for bar in self.bars for stretch in bar.stretches)
 
     @property

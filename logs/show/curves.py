@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +35,7 @@ def points_of(runs: Sequence[ReportedRun]) -> Iterator[Point]:
         for curve, samples in samples_of(run).items():
             for epoch, seconds, value in samples:
                 number = to_number(value)
-                if number is not None and math.isfinite(number):
+                if number is not None:
                     yield Point(run.name, curve, to_number(epoch), to_number(seconds), number)
 
 

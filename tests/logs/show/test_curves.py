@@ -27,6 +27,18 @@ def test_csv_has_the_points_of_each_curve_with_epoch_and_seconds(tmp_path: Path)
     assert {row["run"] for row in rows} == {"run"}
 
 
+def test_csv_leaves_out_values_that_are_no_finite_number(tmp_path: Path) -> None:
+    run, out = samples.run_folder(tmp_path / "run"), tmp_path / "curves.csv"
+    metrics = run / "metrics.jsonl"
+    metrics.write_text(
+        metrics.read_text().replace('"loss": 2.3,', '"loss": NaN,').replace('"loss": 1.15,', '"loss": "no",')
+    )
+    assert main(["report", str(run), "--csv", str(out)]) == 0
+    with out.open() as file:
+        losses = [row for row in csv.DictReader(file) if row["curve"] == "loss"]
+    assert [float(row["value"]) for row in losses] == pytest.approx([2.3 / epoch for epoch in range(3, 9)])
+
+
 def test_tensorboard_without_its_library_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(UserError, match=r"tensorboardX is not installed; run ./run.sh setup --extra tensorboard"):

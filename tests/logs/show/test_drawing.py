@@ -35,6 +35,12 @@ def test_any_points_make_a_chart_within_its_frame(points: Any, low: float, width
         assert all(-20 <= float(spot) <= 380 for spot in spots)
 
 
+@pytest.mark.parametrize(("begin", "end", "has_data"), [(0, 0, False), (0, 0.01, True), (2, 2.5, True), (3, 3, True)])
+def test_bars_are_drawn_if_their_axis_has_a_length(begin: float, end: float, has_data: bool) -> None:
+    bars = [Bar("empty", []), Bar("row", [Stretch(0, 0, 0, "nothing"), Stretch(begin, end, 0, "something")])]
+    assert BarChart("t", "s", bars).has_data == has_data
+
+
 @pytest.mark.parametrize(
     "chart",
     [

@@ -34,7 +34,7 @@ def test_a_report_replaces_no_input_and_no_odd_file(
     samples.run_folder(Path("run"))
     Path("link").symlink_to("run/metrics.jsonl")
     Path("protected.html").write_text("kept")
-    Path("protected.html").chmod(0)
+    Path("protected.html").chmod(0o555)  # every bit but those that allow to write
     os.mkfifo("pipe")
     before = _state(name)
     assert main(["report", "run", option, name]) == 2
