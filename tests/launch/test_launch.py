@@ -15,7 +15,7 @@ from launch import resume, run
 from launch.__main__ import main
 from launch.start.local import Outcome
 from logs.checkpoints import SavedState, write
-from logs.folder import Summary, write_summary
+from logs.folder import Summary, read_summary, write_summary
 from logs.judge.compliance import Verdict
 
 STOPPED = {"rank": 0, "host": "here", "step": 7, "message": "told to stop", "second_hand": False, "status": 75,
@@ -58,6 +58,9 @@ def test_the_end_of_a_run_makes_the_exit_status_and_is_told(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "write_verdict", lambda _: verdicts)
         assert run.finish_run(tmp_path, recipe, cluster, outcome) == status
+    if summary is None:
+        made = read_summary(tmp_path)
+        assert (made.failed_rank, made.failed_step) == (None, 7 if told[0] == "stop" else None)
     assert (tmp_path / "told").read_text(encoding="utf-8") == f"{told[0]}, {told[1]}\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,18 @@ def test_ranks_that_a_signal_stops_are_not_judged(
     monkeypatch.setattr(examination, "run_under", lambda *_: outcome)
     assert main(["doctor", "--set", f"cluster.paths.runs={tmp_path}"]) == 128 + signal.SIGTERM
     assert "OK" not in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == [], "the reports of the ranks are left"
+
+
+def test_reports_that_cannot_be_removed_do_not_hide_how_the_ranks_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: object) -> Outcome:
+        shutil.rmtree(next(tmp_path.glob(".doctor-*")))
+        return Outcome(143, interrupted_by=15)
+
+    monkeypatch.setattr(examination, "run_under", run)
+    assert main(["doctor", "--set", f"cluster.paths.runs={tmp_path}"]) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize(

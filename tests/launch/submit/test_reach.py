@@ -25,6 +25,17 @@ def test_this_machine_needs_no_connection_and_a_name_without_an_address_is_refus
     assert said.count("\n") == 1
 
 
+def test_an_ordinary_user_learns_which_addresses_are_here() -> None:
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)  # nobody, who may not bind to all ports
+    try:
+        here = [reach._is_here(socket.AF_INET, address) for address in ("127.0.0.1", "192.0.2.1")]
+    finally:
+        os.seteuid(user)
+    assert here == [True, False], "192.0.2.0/24 is for documents (RFC 5737)"
+
+
 def test_the_other_host_says_that_it_cannot_connect_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_CONNECTION", "127.0.0.1 50000 127.0.0.1 22")
     output = io.StringIO()
