@@ -44,10 +44,12 @@ def test_gaps_are_distinguished_and_the_start_of_the_first_epoch_does_not_count(
     )
 
 
-def test_pythons_share_of_a_step_is_measured_without_an_engine() -> None:
+def test_pythons_share_of_a_step_is_measured_without_an_engine(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     figures = _python_step()
     # In a step, Python passes 161 tensors to their buckets. That takes far less time than a real step.
     assert 0.01 < figures["python_step_ms"] < 100
+    assert caplog.messages == [], "the progress is told, which takes longer than the step"
 
 
 @pytest.mark.slow

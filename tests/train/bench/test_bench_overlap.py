@@ -56,6 +56,13 @@ print(time.monotonic() - begin)
 needs_link = pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
 
 
+def test_a_job_is_named_after_its_link_and_its_settings() -> None:
+    job = Job("2 ranks", "digits", "laptop", ("model.image_size=16",), None, 2)
+    job = job.over(1e6, "8 Mbit/s", "cluster.engine.threads=1").setting("cluster.communication.bucket_bytes=7")
+    assert (job.title, job.link_bytes_per_s) == ("2 ranks, 8 Mbit/s bucket_bytes=7", 1e6)
+    assert job.overrides[1:] == ("cluster.engine.threads=1", "cluster.communication.bucket_bytes=7")
+
+
 @needs_link
 @pytest.mark.parametrize("senders", [2, 4])
 def test_a_shaped_link_lets_no_more_pass_than_its_senders_may(senders: int) -> None:

@@ -64,6 +64,25 @@ def test_wrong_options_are_one_line_before_anything_is_installed_or_run(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(("model", "channels", "classes"), [("mnist_small_cnn", 1, 10), ("resnet18", 3, 1000)])
+def test_pytorch_gets_the_images_and_the_batch_of_ours(
+    model: str, channels: int, classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[set[str], list[str]]] = []
+    monkeypatch.setattr(bench_peers, "run_ranks", lambda words, overrides: started.append((set(words), overrides)))
+    monkeypatch.setattr(bench_peers, "_only_sample", lambda _: {})
+    contest = bench_peers._Contest(model, 28, batch=4, ranks=2, steps=8)
+    contest.pytorch("--channels-last")
+    contest.pytorch_data_parallel()  # one process with the images and the threads of both ranks
+    (ddp, two), (data_parallel, one) = started
+    shared = {f"--model={model}", f"--channels={channels}", f"--classes={classes}", "--warmup=3", "--steps=8"}
+    assert {*shared, "--batch-size=4", "--channels-last"} <= ddp
+    assert {*shared, "--batch-size=8", "--threads", "2"} <= data_parallel
+    assert (two, one) == (["cluster.ranks_per_node=2"], ["cluster.ranks_per_node=1"])
+    own = {f"model.input_channels={channels}", f"model.num_classes={classes}", "batch.global_size=8"}
+    assert own <= set(contest._overrides)
+
+
 @pytest.mark.slow
 @pytest.mark.ranks
 def test_without_pytorch_ours_is_measured_and_a_note_says_how_to_install_pytorch(

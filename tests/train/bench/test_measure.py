@@ -117,6 +117,15 @@ def test_other_work_is_what_the_processors_did_without_the_bench(monkeypatch: py
     assert [use.own_cores, use.other_cores, use.stolen_cores] == pytest.approx([0.3, 0.9, 0.1])
 
 
+def test_a_bench_that_is_bound_to_a_core_has_one_core() -> None:
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(usable)})
+    try:
+        assert MachineUseMeter().read().cores == 1
+    finally:
+        os.sched_setaffinity(0, usable)
+
+
 def test_work_of_this_process_and_of_those_that_it_started_is_its_own() -> None:
     meter = MachineUseMeter()
     work = "import time\nwhile time.process_time() < 0.1: pass"
