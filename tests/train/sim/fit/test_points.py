@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import math
 from collections import defaultdict
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -354,3 +355,19 @@ def test_every_column_of_a_points_file_is_read(tmp_path: Path) -> None:
     assert (bare.includes_evaluation, bare.is_framework, bare.node, bare.nics) == (False, False, None, None)
     halves = one_point(tmp_path, accelerator="TPU", system="v4-256", n_acc="8", batch_per_acc="32")
     assert halves.accelerator.chip == "TPUv4", "neither column names the chip by itself"
+
+
+@pytest.mark.parametrize(("mlperf_round", "share", "fixed_s"), [("0.6", 0.95, 0.52), ("4.0", 0.42, 0.02)])
+def test_a_rate_that_includes_evaluations_counts_one_after_every_fourth_epoch(
+    mlperf_round: str, share: float, fixed_s: float
+) -> None:
+    point = replace(read_points(EXCERPT)[0], round=mlperf_round)
+    without, included = (
+        PREDICTOR.rate(replace(point, includes_evaluation=each), load_calibration().constants) for each in (False, True)
+    )
+    images = 4 * 1_281_167
+    seconds = images / without + share * 50_000 / without + fixed_s
+    assert included == pytest.approx(images / seconds)
+    assert without == pytest.approx(
+        point.ranks * point.batch / PREDICTOR.step_time(point, load_calibration().constants).total_s
+    )
