@@ -53,3 +53,18 @@ def test_a_file_gets_its_name_when_all_its_bytes_are_on_the_disk(
     assert len(order.named) == 3
     assert order.unsafe() == []
     assert order.is_named_on_disk[checkpoint]  # or a power failure may leave the run without this and the one before
+
+
+@pytest.mark.parametrize(
+    ("options", "mode"), [({}, 0o664), ({"is_private": False}, 0o664), ({"is_private": True}, 0o600)]
+)
+def test_only_a_file_that_must_be_private_is_kept_from_other_users(
+    options: dict[str, bool], mode: int, tmp_path: Path
+) -> None:
+    before = os.umask(0o002)
+    try:
+        write_text(tmp_path / "a.txt", "a", **options)
+        write_json(tmp_path / "b.json", {}, **options)
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in sorted(tmp_path.iterdir())] == [mode, mode]
