@@ -11,8 +11,8 @@ import pytest
 
 from configs.errors import UserError
 from logs.show.bars import rank_times
-from logs.show.chart import Band, BarChart, Chart, LineChart, Series, in_short
-from logs.show.figures import _references, _scale, figures, utilisation
+from logs.show.chart import Band, BarChart, Chart, LineChart, Scale, Series, in_short
+from logs.show.figures import _above_zero, _references, _scale, figures, utilisation
 from logs.show.reported_run import ReportedRun, gather_run
 from logs.usage import SAMPLES_FILE, Sample, read_samples
 from tests.logs import samples
@@ -200,3 +200,13 @@ def test_up_to_sixteen_ranks_are_all_drawn(tmp_path: Path, ranks: int, bars: int
 )  # fmt: skip
 def test_an_axis_is_logarithmic_if_the_sizes_above_zero_differ_widely(sizes: tuple[float, ...], scale: str) -> None:
     assert _scale(sizes) == scale
+
+
+@pytest.mark.parametrize(
+    ("x_scale", "y_scale", "shown"),
+    [("linear", "linear", [0, 1, 2, 3]), ("log10", "linear", [1, 2, 3]), ("linear", "log10", [0, 3])],
+)
+def test_a_logarithmic_axis_has_the_points_above_zero(x_scale: Scale, y_scale: Scale, shown: list[int]) -> None:
+    series = Series("a", 0, [(0, 1.0), (1, 0.0), (2, None), (3, 4.0)])
+    (found,) = _above_zero([series], LineChart("y", "x", [], x_scale=x_scale, y_scale=y_scale))
+    assert [x for x, _ in found.points] == shown
