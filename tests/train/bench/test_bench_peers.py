@@ -110,7 +110,7 @@ def test_pytorch_is_measured_in_three_ways_beside_ours(tmp_path: Path) -> None:
         "PyTorch DataParallel",
     ]
     assert min(rates.values()) > 0
-    assert any(note.startswith("DataParallel splits a batch over GPUs; without any") for note in report["notes"])
+    assert any(note.startswith("DataParallel splits a batch over GPUs; without GPUs") for note in report["notes"])
 
 
 def test_what_the_peers_programs_import_of_ours_needs_nothing_but_numpy() -> None:
