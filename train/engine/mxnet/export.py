@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,10 @@ def export_formats(network: TrainedNetwork, prefix: Path) -> Iterator[tuple[str,
 
     network.export(prefix)
     files = f"{prefix}-symbol.json", f"{prefix}-0000.params"
-    loaded = mx.gluon.SymbolBlock.imports(files[0], ["data"], files[1])
+    with warnings.catch_warnings():
+        # This loader gives the images no type, and then warns that it cannot tell their type.
+        warnings.simplefilter("ignore", UserWarning)
+        loaded = mx.gluon.SymbolBlock.imports(files[0], ["data"], files[1])
     yield "MXNet", lambda images: loaded(images).asnumpy()
 
     _register_converters()

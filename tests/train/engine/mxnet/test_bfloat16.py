@@ -10,13 +10,17 @@ import pytest
 
 from configs.errors import UserError
 from configs.load import load_both, load_cluster
+from configs.plan import plan_run
 from logs.environment import cpu_flags
 from tests.engines import ALONE, forward_backward
+from train.engine.build import build_model
 from train.engine.init import checksum, initial_weights
 from train.engine.mxnet import bfloat16
+from train.engine.mxnet import engine as mxnet_engine
 from train.engine.mxnet.bfloat16 import prepare_bfloat16
 from train.engine.protocol import open_engine
 from train.networks.arch import network_of
+from train.plan.document import plan_document
 
 AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 needs_avx512 = pytest.mark.skipif(not cpu_flags() >= AVX512, reason="this CPU has no AVX-512")
@@ -57,6 +61,13 @@ def test_onednn_gets_amx_only_where_cpu_and_kernel_have_it(
     assert os.environ.get("DNNL_MAX_CPU_ISA") == expected
 
 
+def test_an_engine_looks_at_the_cpu_before_it_computes_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mxnet_engine, "cpu_flags", frozenset)
+    open_engine(load_cluster("laptop", ["cluster.engine.name=mxnet"]), ALONE)
+    with pytest.raises(UserError, match="this machine's CPU has no avx512bw, avx512dq, avx512f, avx512vl"):
+        open_engine(load_cluster("laptop", ["cluster.engine.name=mxnet", "cluster.engine.precision=bfloat16"]), ALONE)
+
+
 @needs_avx512
 @pytest.mark.parametrize(
     ("name", "side", "apart"),
@@ -89,6 +100,22 @@ def test_a_step_comes_near_that_of_float32(name: str, side: int, apart: float) -
 
 
 def test_ranks_sum_float32_gradients_which_can_share_memory() -> None:
-    cluster = load_cluster("laptop", ["cluster.engine.name=mxnet", "cluster.engine.precision=bfloat16"])
-    assert cluster.engine.gradient_precision == "float32"
-    assert cluster.communication.kind == "shared_memory"
+    found = []
+    for precision in ("float32", "bfloat16"):
+        sets = ["cluster.engine.name=mxnet", f"cluster.engine.precision={precision}"]
+        recipe, cluster = load_both("digits", "laptop", sets)
+        assert cluster.engine.gradient_precision == "float32"
+        assert cluster.communication.kind == "shared_memory"
+        told = plan_document(recipe, cluster)
+        found.append((told["gradient_bytes"], told["buckets"]))
+    assert found[0] == found[1]
+
+
+@needs_avx512
+def test_the_buckets_of_a_rank_are_those_of_float32() -> None:
+    found = []
+    for precision in ("float32", "bfloat16"):
+        recipe, cluster = load_both("digits", "laptop", [f"cluster.engine.precision={precision}"])
+        found.append(build_model(open_engine(cluster, ALONE), recipe, cluster, plan_run(recipe, 2)).buckets)
+    assert found[0] == found[1]
+    assert len(found[0].order) > 1

@@ -86,6 +86,7 @@ def test_a_run_continues_under_the_other_engine(
         np.testing.assert_allclose(weight, after[name], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("writer", "reader"), [ENGINES, ENGINES[::-1]])
 def test_training_starts_from_the_onnx_file_of_the_other_engine(writer: str, reader: str, tmp_path: Path) -> None:
     one, other = (Rank(name, "NCHW", "{name: sgd, weight_decay: 0}") for name in (writer, reader))
