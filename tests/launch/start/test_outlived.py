@@ -97,6 +97,11 @@ def test_the_time_begins_anew_with_the_next_attempt(tmp_path: Path) -> None:
     assert kills == []
 
 
+def _children_of(process: int) -> list[str]:
+    numbers = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [Path(f"/proc/{each}/cmdline").read_text() for each in numbers]
+
+
 def test_what_a_script_has_started_for_a_run_is_killed_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +111,10 @@ def test_what_a_script_has_started_for_a_run_is_killed_and_nothing_else(
     launcher = [sys.executable, "-c", "import time; time.sleep(600)", str(tmp_path)]
     with subprocess.Popen(["bash", "-c", script, "script", *launcher]) as shell:
         end = time.monotonic() + 20
+        # Until it has become its program, a child has the command line of the script, which names the folder too.
+        while len(programs := _children_of(shell.pid)) < 2 or any(each.startswith("bash") for each in programs):
+            assert time.monotonic() < end
+            time.sleep(0.01)
         assert not kill_launcher_of(shell.pid, tmp_path / "other")
         while not kill_launcher_of(shell.pid, tmp_path):
             assert time.monotonic() < end
