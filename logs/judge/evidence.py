@@ -95,7 +95,9 @@ def damage(folder: Path) -> list[str]:
                     raise UserError(f"{name}: cannot be read, because it is no file")
                 read(folder / name)
             except UserError as error:
-                found.append(str(error).removeprefix(f"{folder}/"))
+                words = str(error).removeprefix(f"{folder}/")
+                # A config.yaml that is cut off at the end of a line can be read, but lacks keys.
+                found.append(words if words.startswith(name) else f"{name}: {words}")
     return found
 
 

@@ -76,6 +76,14 @@ def test_a_file_that_is_empty_cut_off_or_compressed_is_damaged(run: Path, name: 
         assert [words.partition(":")[0] for words in damage(run)] == [name]
 
 
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_a_configuration_that_ends_with_a_whole_line_too_early_is_damaged(run: Path, share: float) -> None:
+    lines = (run / "config.yaml").read_bytes().splitlines(keepends=True)
+    (run / "config.yaml").write_bytes(b"".join(lines[: int(share * len(lines))]))
+    (words,) = damage(run)
+    assert words.startswith("config.yaml: ")
+
+
 @pytest.mark.parametrize("name", [*JSON_FILES, "config.yaml", "metrics.jsonl", SAMPLES_FILE, "result_0.txt"])
 @pytest.mark.parametrize("put", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path.name)])
 def test_what_is_no_file_is_named_and_not_waited_for(run: Path, name: str, put: Callable[[Path], None]) -> None:
