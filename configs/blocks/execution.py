@@ -157,8 +157,16 @@ class Communication(Section):
     bucket_bytes: int = Field(
         4 << 20,
         ge=1,
-        description="Most gradient bytes that one allreduce carries; buckets are filled from the last layer on. "
-        "Smaller buckets leave earlier and overlap more of the backward pass, larger ones cost fewer messages.",
+        description="Most gradient bytes that one allreduce carries, unless bucket_fraction allows more; buckets are "
+        "filled from the last layer on. Smaller buckets leave earlier and overlap more of the backward pass, larger "
+        "ones cost fewer messages.",
+    )
+    bucket_fraction: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the network's gradients that a bucket may have where that is more than bucket_bytes, so "
+        "that one cluster file suits small and large networks. With 0, bucket_bytes alone decides.",
     )
     deferred_fraction: float = Field(
         0.0,

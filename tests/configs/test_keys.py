@@ -222,13 +222,13 @@ def test_a_list_of_blocks_has_positions_and_a_table_has_names() -> None:
     assert {"study.expects.N.axis", "study.leave_out.N.ranks", "study.curves.NAME.grid"} <= paths
 
 
-if __name__ == "__main__":
-    RANGES.write_text("".join(f"{_told(*each)}\n" for each in _own_keys()), encoding="utf-8")
-
-
 def test_a_meaning_is_wrapped_at_spaces_and_keeps_its_paragraphs() -> None:
     text = "per-rank " * 12 + "half-width\n\nand more"
     lines = _wrapped(text, "  ")
     assert lines == [f"  {' '.join(['per-rank'] * 11)}", "  per-rank half-width", "  and more"]
     long = _wrapped(f"{'x' * 89} log-spread", "      ")
     assert long == [f"      {'x' * 89}", "      log-spread"]
+
+
+if __name__ == "__main__":
+    RANGES.write_text("".join(f"{_told(*each)}\n" for each in _own_keys()), encoding="utf-8")

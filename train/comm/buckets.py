@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-__all__ = ["BucketPlan", "plan_buckets", "plan_reductions"]
+__all__ = ["BucketPlan", "bucket_cap", "plan_buckets", "plan_reductions"]
 
 Bucket = tuple[int, ...]
 
@@ -49,6 +50,19 @@ class BucketPlan:
         groups = {index: group for bucket, group in zip(self.order, firsts + lasts, strict=True) for index in bucket}
         ranks = {group: rank for rank, group in enumerate(sorted(set(groups.values())))}
         return tuple(ranks[groups[index]] for index in sorted(groups))
+
+
+def bucket_cap(sizes_bytes: Sequence[int], least_bytes: int, fraction: float) -> int:
+    """Return the largest size of a bucket: ``fraction`` of all gradients, but not less than ``least_bytes``.
+
+    A cap that suits a network with 1 MB of gradients cuts those of ResNet-50 into hundreds of messages.
+
+    Args:
+        sizes_bytes: Size of each gradient.
+        least_bytes: Size up to which a bucket is filled in any network.
+        fraction: From 0 to 1.
+    """
+    return max(least_bytes, math.ceil(fraction * sum(sizes_bytes)))
 
 
 def plan_buckets(sizes_bytes: Sequence[int], cap_bytes: int) -> tuple[Bucket, ...]:

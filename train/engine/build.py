@@ -11,7 +11,7 @@ from configs.load import resolve_path
 from configs.plan import RunPlan
 from configs.schema import Cluster, Recipe
 from data.shards import stream_seed
-from train.comm.buckets import BucketPlan, plan_reductions
+from train.comm.buckets import BucketPlan, bucket_cap, plan_reductions
 from train.engine.init import initial_weights
 from train.engine.parameters import load_parameters
 from train.engine.protocol import Engine, Optimizer, Trainee
@@ -57,7 +57,8 @@ def build_model(
     is_half = cluster.engine.gradient_precision != "float32" and plan.accumulation_steps == 1
     width = 2 if is_half else 4
     sizes, apart = gradient_bytes(table.parameters, width), float32_gradients(table.parameters, width)
-    buckets = plan_reductions(sizes, communication.bucket_bytes, communication.deferred_fraction, apart)
+    cap = bucket_cap(sizes, communication.bucket_bytes, communication.bucket_fraction)
+    buckets = plan_reductions(sizes, cap, communication.deferred_fraction, apart)
     arrivals = buckets.arrivals(cluster.engine.update_groups)
     optimizer = engine.build_optimizer(recipe.optimizer, network, rescale=1 / plan.global_batch_size, arrivals=arrivals)
     return ModelParts(network, optimizer, weights, buckets)

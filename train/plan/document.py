@@ -16,7 +16,7 @@ from configs.rules import broken_rules
 from configs.schema import Cluster, Communication, Recipe
 from data.shards import shard_range
 from logs.events import EventLog, Kind
-from train.comm.buckets import plan_reductions
+from train.comm.buckets import bucket_cap, plan_reductions
 from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
 from train.plan.memory import BYTES_PER_NUMBER, InputBuffers, available_bytes, estimate_input, estimate_memory, shortage
 from train.schedule import LrSchedule, logged_hyperparameters, resolve_schedule
@@ -159,7 +159,8 @@ def _memory(
 
 def _buckets(network: Network, width: int, communication: Communication) -> list[dict[str, Any]]:
     sizes, apart = gradient_bytes(network.parameters, width), float32_gradients(network.parameters, width)
-    plan = plan_reductions(sizes, communication.bucket_bytes, communication.deferred_fraction, apart)
+    cap = bucket_cap(sizes, communication.bucket_bytes, communication.bucket_fraction)
+    plan = plan_reductions(sizes, cap, communication.deferred_fraction, apart)
     return [
         {
             "tensors": len(bucket),

@@ -112,7 +112,7 @@ def rehearsed_job(
     backend = communication["backend"]
     if backend == "nccl":
         backend = "mpi" if cluster.launcher in _MPI_LAUNCHERS else "gloo"
-    kept = _kept(communication, "bucket_bytes", "cycle_time_ms", "timeout_s")
+    kept = _kept(communication, "bucket_bytes", "bucket_fraction", "cycle_time_ms", "timeout_s")
     kind = communicators_of(installed_engine())[0]
     scheduler = {**settings["scheduler"], "check_first": False}  # the rehearsal is the check
     place = {**settings, "scheduler": scheduler, "communication": {"kind": kind, "backend": backend, **kept}}
@@ -178,7 +178,7 @@ def _communication(described: dict[str, Any], ranks: int, launcher: str) -> dict
     return {
         "kind": communicators_of(installed_engine())[0],
         "backend": "mpi" if launcher in _MPI_LAUNCHERS else "gloo",
-        "bucket_bytes": described["bucket_bytes"],
+        **_kept(described, "bucket_bytes", "bucket_fraction"),
         "cycle_time_ms": max(described["cycle_time_ms"], _CYCLE_MS_PER_RANK * ranks * max(1.0, crowding)),
         "timeout_s": max(described["timeout_s"], _PATIENCE_S),
     }

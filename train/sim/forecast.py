@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 
 from configs.errors import UserError
 from configs.plan import plan_run
-from configs.schema import Cluster, Communication, Recipe
-from train.sim.collectives import SHARED_MEMORY
+from configs.schema import Cluster, Recipe
 from train.sim.constants import Calibration, Interval
 from train.sim.convergence import LARGEST_CONVERGED, epochs_to_target
 from train.sim.hardware import Machine, find_system, machine_of_cluster
-from train.sim.software import SEPARATE_SUMS, Software, framework_traffic
+from train.sim.software import Software, cluster_software
 from train.sim.startup_time import StartupTime, predict_startup
 from train.sim.step_time import StepTime, step_model
 from train.sim.time_to_train import DataSet, RunTime, run_time
@@ -31,9 +30,6 @@ __all__ = [
 _REFERENCE_TOP1 = 0.759
 _REFERENCE_IMAGES = 1_000_000
 """The convergence points are for ImageNet; a recipe for a smaller data set keeps its own epochs."""
-_ALGORITHMS = {"flat": "auto", "hierarchical": "hierarchical", "torus": "hierarchical"}
-"""Allreduce in the cluster file -> simulated one. NCCL chooses ring or tree, over all ranks or between nodes."""
-_SERVER_KINDS = ("parameter_server", "parameter_server_async")
 
 
 @dataclass(frozen=True)
@@ -172,42 +168,17 @@ def make_scenario(
     """
     plan = plan_run(recipe, cluster.world_size)
     machine = machine or machine_of_cluster(cluster)
-    communication = cluster.communication
-    software = Software(
-        bucket_bytes=communication.bucket_bytes,
-        algorithm=_algorithm(communication),
-        # Only Horovod looks for ready gradients at an interval.
-        cycle_s=communication.cycle_time_ms / 1e3 if communication.kind == "horovod" else 0.0,
-        graphs=False,
-        norm_traffic=_traffic(machine, cluster),
-    )
     return Scenario(
         recipe=recipe,
         machine=machine,
         batch=plan.per_rank_batch_size,
         accumulation=plan.accumulation_steps,
-        software=software,
+        software=cluster_software(recipe, cluster, machine),
         mlperf_round=mlperf_round or calibration.rounds.get(machine.accelerator.chip, ""),
         evaluations=len(plan.eval_epochs),
         precision=cluster.engine.precision,
         engine=cluster.engine.name,
     )
-
-
-def _traffic(machine: Machine, cluster: Cluster) -> float:
-    """Return the memory traffic of batch norms: both engines have kernels of their own for them."""
-    if cluster.device == "cpu":
-        return SEPARATE_SUMS
-    return framework_traffic(machine, is_fused=False, is_channels_last=cluster.engine.layout == "NHWC")
-
-
-def _algorithm(communication: Communication) -> str:
-    """Return the simulated algorithm of a cluster file's communication."""
-    if communication.kind == "shared_memory":
-        return SHARED_MEMORY
-    if communication.kind in _SERVER_KINDS:
-        return f"ps:{communication.servers}"
-    return _ALGORITHMS[communication.allreduce]
 
 
 def with_recorded_software(scenario: Scenario, cluster_name: str) -> Scenario:

@@ -4,9 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from configs.schema import Cluster, Communication, Recipe
+from train.comm.buckets import bucket_cap
+from train.networks.arch import gradient_bytes, network_of
+from train.sim.collectives import SHARED_MEMORY
 from train.sim.hardware import Machine
 
-__all__ = ["LAYOUT_COPIES", "SEPARATE_SUMS", "UNFUSED", "Software", "framework_software", "framework_traffic"]
+__all__ = [
+    "LAYOUT_COPIES",
+    "SEPARATE_SUMS",
+    "UNFUSED",
+    "Software",
+    "cluster_software",
+    "framework_software",
+    "framework_traffic",
+]
+
+_ALGORITHMS = {"flat": "auto", "hierarchical": "hierarchical", "torus": "hierarchical"}
+"""Allreduce in the cluster file -> simulated one. NCCL chooses ring or tree, over all ranks or between nodes."""
+_SERVER_KINDS = ("parameter_server", "parameter_server_async")
 
 SEPARATE_SUMS = 8 / 7
 """Memory traffic of batch norms that read their input once more for its sums, relative to NVIDIA's networks for one
@@ -47,6 +63,42 @@ class Software:
     norm_traffic: float = 1.0
     optimizer_work: float = 0.0
     channels: int = 12
+
+
+def cluster_software(recipe: Recipe, cluster: Cluster, machine: Machine) -> Software:
+    """Return this program with the buckets and the allreduce of a cluster file.
+
+    Args:
+        recipe: The network, whose gradients fill the buckets.
+        cluster: The block ``communication`` says how gradients are reduced.
+        machine: Accelerators of the cluster, or measured ones in place of them.
+    """
+    communication = cluster.communication
+    sizes = gradient_bytes(network_of(recipe.model).parameters, machine.bytes_per_number)
+    return Software(
+        bucket_bytes=bucket_cap(sizes, communication.bucket_bytes, communication.bucket_fraction),
+        algorithm=_algorithm(communication),
+        # Only Horovod looks for ready gradients at an interval.
+        cycle_s=communication.cycle_time_ms / 1e3 if communication.kind == "horovod" else 0.0,
+        graphs=False,
+        norm_traffic=_traffic(machine, cluster),
+    )
+
+
+def _traffic(machine: Machine, cluster: Cluster) -> float:
+    """Return the memory traffic of batch norms: both engines have kernels of their own for them."""
+    if cluster.device == "cpu":
+        return SEPARATE_SUMS
+    return framework_traffic(machine, is_fused=False, is_channels_last=cluster.engine.layout == "NHWC")
+
+
+def _algorithm(communication: Communication) -> str:
+    """Return the simulated algorithm of a cluster file's communication."""
+    if communication.kind == "shared_memory":
+        return SHARED_MEMORY
+    if communication.kind in _SERVER_KINDS:
+        return f"ps:{communication.servers}"
+    return _ALGORITHMS[communication.allreduce]
 
 
 def framework_software(machine: Machine, *, is_fused: bool, is_channels_last: bool) -> Software:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.comm.buckets import plan_buckets, plan_reductions
+from train.comm.buckets import bucket_cap, plan_buckets, plan_reductions
 from train.networks.arch import build_network, float32_gradients, gradient_bytes
 
 
@@ -28,6 +29,14 @@ def test_a_bucket_closes_only_when_the_next_gradient_does_not_fit(sizes: list[in
     buckets = plan_buckets(sizes, cap)
     for bucket, following in pairwise(buckets):
         assert sum(sizes[index] for index in bucket) + sizes[following[0]] > cap
+
+
+@pytest.mark.parametrize(
+    ("least", "fraction", "cap"),
+    [(262144, 0.0, 262144), (262144, 0.25, 300000), (400000, 0.25, 400000), (1, 1, 1200000)],
+)
+def test_a_share_of_all_gradients_raises_the_cap_but_never_lowers_it(least: int, fraction: float, cap: int) -> None:
+    assert bucket_cap([200000, 1000000], least, fraction) == cap
 
 
 SIZES, SHARES = st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.floats(0, 0.5)

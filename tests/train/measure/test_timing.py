@@ -26,8 +26,8 @@ def test_neither_timing_nor_gradients_that_travel_under_the_next_forward_change_
     losses, timed = _read(short_run)
     assert "waiting for input" in short_run.output
     late = [
-        "cluster.communication.bucket_bytes=65536", "cluster.engine.update_groups=3",
-        "cluster.communication.deferred_fraction=0.4",
+        "cluster.communication.bucket_bytes=65536", "cluster.communication.bucket_fraction=0",
+        "cluster.engine.update_groups=3", "cluster.communication.deferred_fraction=0.4",
     ]  # fmt: skip
     untimed_settings = [f"cluster.paths.data={packed_digits}", "cluster.engine.timing=false"]
     run = train(tmp_path / "untimed", *SHORT, *untimed_settings, *late)

@@ -18,6 +18,13 @@ def _plan(recipe: str, *overrides: str, cluster: str = "laptop") -> dict[str, An
     return plan_document(*load_both(recipe, cluster, overrides))
 
 
+@pytest.mark.parametrize(("recipe", "count"), [("digits", 6), ("imagenet-smoke", 5)])
+def test_buckets_grow_with_the_network(recipe: str, count: int) -> None:
+    plan = _plan(recipe)
+    assert len(plan["buckets"]) == count
+    assert max(each["bytes"] for each in plan["buckets"]) <= max(262144, plan["gradient_bytes"] / 4 + 1)
+
+
 def test_the_record_on_its_own_cluster() -> None:
     plan = _plan("abci-b86016", cluster="abci-v100")
     rates = {row[0]: row[1] for row in plan["schedule"]}

@@ -217,11 +217,13 @@ def test_what_the_described_machine_decides_is_kept_and_what_this_one_needs_is_s
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 16)
-    recipe, described = load_both("abci-b86016", "abci-v100", ["cluster.engine.run_ahead_steps=3"])
+    changed = ["cluster.engine.run_ahead_steps=3", "cluster.communication.bucket_fraction=0.125"]
+    recipe, described = load_both("abci-b86016", "abci-v100", changed)
     given: Any = {"slow_ranks": ["1:2.5"], "faults": ["kill@3:1"], "shrink": 64, "speed": 5.0}
     rehearsed, cluster = rehearsed_run(recipe, described, ranks=64, nodes=2, launcher="mpirun", **given)
     assert (cluster.num_nodes, cluster.ranks_per_node, cluster.device) == (2, 32, "cpu")
     assert cluster.communication.bucket_bytes == described.communication.bucket_bytes
+    assert cluster.communication.bucket_fraction == described.communication.bucket_fraction
     assert cluster.communication.cycle_time_ms == 64
     assert cluster.communication.timeout_s == max(600, described.communication.timeout_s)
     assert (cluster.watchdog_s, cluster.checkpoint) == (described.watchdog_s, described.checkpoint)

@@ -158,6 +158,9 @@ def test_a_forecast_is_the_step_the_run_and_the_start_in_their_units() -> None:
     assert (scenario.batch, scenario.accumulation, scenario.global_batch) == (51, 4, 3264)
     assert scenario.software.cycle_s == pytest.approx(0.0025)
     assert scenario.software.bucket_bytes == cluster.communication.bucket_bytes
+    large = load_cluster("dgx-a100", ["cluster.communication.bucket_fraction=0.5"])
+    # Half of the float16 gradients of 25.6 million parameters.
+    assert make_scenario(recipe, large, calibration).software.bucket_bytes == pytest.approx(25.6e6, rel=2e-3)
     found, step = forecast(scenario, calibration), time_step(scenario, calibration)
     # The sums are reduced, and the weights updated, after the last of four micro-batches only.
     assert found.images_per_s == pytest.approx(3264 / (step.total_s + 3 * step.compute_s))

@@ -23,6 +23,7 @@ from train.engine.protocol import Engine, open_engine
 from train.engine.timed.device import Course, Device, strike
 from train.engine.timed.network import TimedNetwork, TimedOptimizer, _grouped
 from train.networks.arch import Network, build_network
+from train.plan.document import plan_document
 
 FORWARD_S, GAP_S = 0.03, 0.001
 
@@ -255,6 +256,15 @@ def test_buckets_count_the_bytes_that_travel(
     # In half precision, gradients of weights fill one bucket; batch norm's are float32 and have one of their own.
     assert len([each for each in kinds if False in each]) == (1 if half == 2 else 3)
     assert all(len(each) == 1 for each in kinds) == (half == 2)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.3])
+def test_a_rank_has_the_buckets_of_the_plan(fraction: float) -> None:
+    recipe, cluster, engine = _rehearsed()
+    limits = cluster.communication.model_copy(update={"bucket_bytes": 4096, "bucket_fraction": fraction})
+    cluster = cluster.model_copy(update={"communication": limits})
+    order = build_model(engine, recipe, cluster, plan_run(recipe, cluster.world_size)).buckets.order
+    assert [len(bucket) for bucket in order] == [each["tensors"] for each in plan_document(recipe, cluster)["buckets"]]
 
 
 def test_evaluation_and_update_take_their_times_and_half_gradients_have_their_types(passing: _Time) -> None:
