@@ -1,10 +1,12 @@
 """Claims on run folders: which process trains in a folder, on which host, and whether it still does. Across nodes.
 
 A claim is a file ``claims/N.json`` of the run folder; the highest number counts. Whoever claims a folder makes the file
-of the next number, and the file system lets only one process do that. A claim ends when its owner writes so, or when
-nobody holds it any more: the owner's process is gone and nobody has locked the file or, seen from another node, on
-which neither may be visible, the file has not been touched for `STALE_S`. The launcher and rank 0 both lock and touch
-the file while they live, so that ranks that outlive their launcher for a moment keep the folder.
+of the next number, and the file system lets only one process do that. The launcher and rank 0 both lock and touch the
+file while they live, so that ranks that outlive their launcher for a moment keep the folder.
+
+A claim has ended when its owner has written so. A claim is lost when nobody holds it any more. On the owner's node that
+is known at once: the owner's process is gone, and nobody has locked the file. Another node may see neither processes
+nor locks; there, a claim is lost when its file has not been touched for `STALE_S`.
 """
 
 from __future__ import annotations
@@ -47,8 +49,10 @@ BEAT_S = 5.0
 """Time between two signs of life."""
 
 STALE_S = 60.0
-"""Time without a sign of life after which the owner on another node counts as gone. Servers of network file systems
-stand still for seconds, and clients keep times for up to a minute, but not of a file that they open."""
+"""Time without a sign of life after which the owner on another node counts as gone.
+
+It is longer than the seconds for which the server of a network file system may not answer.
+"""
 
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 
@@ -69,7 +73,8 @@ def take(folder: Path, *, pid: int | None = None, patience_s: float = 0) -> Path
         UserError: A living process has claimed the folder, or the folder cannot be written.
     """
     deadline, first_beat = time.monotonic() + patience_s, None
-    # The claim that is judged here is the one that the new claim follows, or the next number is taken already.
+    # The new claim takes the number after the claim that is judged here. If there is another new claim by then, that
+    # number is taken, and making the file fails.
     while words := _holder_of(previous := _newest(folder)):
         assert previous is not None
         beat = previous.stat().st_mtime
@@ -118,19 +123,19 @@ def has_lost(folder: Path, pid: int) -> bool:
 
 
 def was_lost_by_this_job(folder: Path) -> bool:
-    """Return whether the last claim on the folder is one of the same job of the scheduler, and was never ended."""
+    """Return whether this job of the scheduler made the last claim on the folder, and nobody ended that claim."""
     record = _last_of_this_job(folder)
     return bool(record) and "ended" not in record
 
 
 def ended_by_this_job(folder: Path) -> datetime | None:
-    """Return when the last claim on the folder began, if it is one of the same job of the scheduler, which ended it."""
+    """Return when the last claim on the folder began, if this job of the scheduler made the claim and ended it."""
     record = _last_of_this_job(folder)
     return datetime.fromisoformat(record["since"]) if "ended" in record else None
 
 
 def _last_of_this_job(folder: Path) -> Mapping[str, Any]:
-    """Return the last claim on the folder, or nothing if it is none of the same job of the scheduler."""
+    """Return the last claim on the folder if this job of the scheduler made it, otherwise an empty mapping."""
     path = _newest(folder)
     record = {} if path is None else _read(path)
     return record if record.get("job") is not None and record["job"] == _job() else {}
@@ -192,7 +197,7 @@ def kept(folder: Path, on_loss: Callable[[str], object]) -> Iterator[None]:
 
 def _beat(path: Path, done: threading.Event, on_loss: Callable[[str], object]) -> None:
     while not done.wait(BEAT_S):
-        # File servers have their moments; a folder that was deleted is reported by whoever writes into it.
+        # A file server may fail for a moment; a folder that was deleted is reported by whoever writes into it.
         with suppress(OSError):
             os.utime(path)
             if is_lost(path):
@@ -214,7 +219,7 @@ def _number(path: Path) -> int:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    """Return the content of a claim; nothing of a claim that is being written, which is young and counts as alive."""
+    """Return the content of a claim, or an empty mapping while its owner is still writing the file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -231,7 +236,7 @@ def _job() -> str | None:
 
 
 def _identity(pid: int) -> dict[str, Any]:
-    """Return what tells a process from every other one: its number alone is used again, also on other machines."""
+    """Return what tells a process from all others; its number alone is used again, also on other machines."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     except OSError:
@@ -286,5 +291,6 @@ def _age_s(path: Path) -> float:
     finally:
         with suppress(OSError):
             probe.unlink()
-    with path.open("rb") as file:  # Opening makes a client of a network file system ask the server.
+    # A client of a network file system may remember times for a minute; opening the file makes it ask the server.
+    with path.open("rb") as file:
         return now - os.fstat(file.fileno()).st_mtime

@@ -42,7 +42,7 @@ class Keeper(Protocol):
 
 
 class NoCheckpoints:
-    """The null twin of `Checkpoints`."""
+    """Stands for `Checkpoints` in a rank that writes none."""
 
     def evaluated(self, source: TrainingSource, at: Position) -> None:
         """Keep nothing."""

@@ -22,13 +22,13 @@ class LrSchedule:
     """Linear warm-up, then a decay, both counted in steps from 0.
 
     With base rate B, end rate E and W warm-up steps, step 0 has the rate B/W, the last step of the warm-up has B, and
-    every step after the decay has E. Weight decay wd is constant. With a lag of L steps it is wd (m-L)/m with
-    m = min(i+1, W): the product of weight decay and rate, by which weights shrink, then warms up L steps later than
-    the rate and stops L steps short.
+    every step after the decay has E. Weight decay wd is constant without a lag. With a lag of L steps it is wd (m-L)/m
+    with m = min(i+1, W). Weights shrink by the product of weight decay and rate. With a lag, this product warms up
+    L steps later than the rate does, and stays below its full value for the rest of the run.
 
     *Sources*, for 0-based step i, W warm-up and D decay steps:
-    the 2019 record: lr(i) = B min(i+1, W)/W ((1-r)(1 - clamp(i-W, 0, D)/D)^2.2 + r), lag 1 (it counts i/W for
-    weight decay and freezes that at (W-1)/W);
+    the 2019 record: lr(i) = B min(i+1, W)/W ((1-r)(1 - clamp(i-W, 0, D)/D)^2.2 + r), lag 1 (the record's weight decay
+    warms up as i/W, and keeps (W-1)/W after the warm-up);
     NVIDIA's closed runs of v0.6 to v3.0: B n/W up to n = W, then E + (B-E)(1 - (n-W)/D)^2, with n = i + 1.
 
     Attributes:

@@ -38,8 +38,8 @@ class DataSheet(Section):
     )
     link: Literal["nvlink", "pcie", "ethernet", "torus"] = Field(
         "nvlink",
-        description="Kind of link to the other accelerators of the node, which decides the latency of a hop. Without "
-        "node.gpu_link_bytes_per_s, a PCIe link is assumed.",
+        description="Kind of link to the other accelerators of the node, which decides the latency of a hop. It "
+        "counts only beside node.gpu_link_bytes_per_s; if that is null, PCIe is assumed.",
     )
     has_matrix_units: bool = Field(
         True, description="Whether 16-bit products are made by matrix units (tensor cores), as on GPUs since 2017."

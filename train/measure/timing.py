@@ -67,7 +67,9 @@ class Clock(Protocol):
 
 
 class NoClock:
-    """The null twin of `StepClock`: counts steps and their time, and keeps the host from running too far ahead.
+    """Stands for `StepClock` in a run without timing.
+
+    It counts steps and their time, and keeps the host from running too far ahead.
 
     Args:
         engine: Waits for arrays.

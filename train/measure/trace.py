@@ -1,7 +1,7 @@
 """A few steps of a run as a Chrome trace: compute and communication of every rank, side by side in time.
 
-The engine records operators, and reductions are among them: one clock, one file a rank. The bar of a reduction lasts
-from the moment at which this rank was ready for it to its end, and includes waiting for the other ranks.
+The engine of each rank records its operators, among them the reductions, by one clock into one file. The bar of a
+reduction lasts from the moment at which this rank was ready for it to its end, and includes waiting for other ranks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Tracer(Protocol):
 
 
 class NoTracer:
-    """The null twin of `EngineTracer`."""
+    """A tracer that records nothing."""
 
     def step_queued(self) -> None:
         """Do nothing."""
