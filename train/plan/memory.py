@@ -47,8 +47,8 @@ _LIVE_GRADIENTS = 2
 """Gradients of activations that backward holds at once, counted as the largest: one is read, one is written."""
 
 _PLANNING_LOSS = 2
-"""What inference takes over what must live at once: 1.6 (ResNet-50) and 2.1 (GoogLeNet) measured on a CPU. DenseNet-121
-takes 10, because MXNet does not reuse the memory of its concatenations."""
+"""Memory of inference, relative to the arrays that must exist at once: 1.6 (ResNet-50) and 2.1 (GoogLeNet) measured on
+a CPU. DenseNet-121 takes 10, because MXNet does not reuse the memory of its concatenations."""
 
 
 @dataclass(frozen=True)

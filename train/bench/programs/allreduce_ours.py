@@ -20,7 +20,7 @@ from train.rank.startup import Ledger
 __all__ = ["main"]
 
 _SAMPLE_BYTES, _MOST_IN_A_SAMPLE = 32 << 20, 20
-"""A sample of small buffers repeats the reduction, because a single one is shorter than the ranks' meeting."""
+"""A sample of a small buffer repeats its reduction: a single one takes less time than the ranks need to meet."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
