@@ -52,17 +52,25 @@ _CAUSES = (
 )
 
 
+_CONSEQUENCE = re.compile(
+    r"ERROR: Failed (to build|building)|error: subprocess-exited|error: metadata-generation|g?make(\[\d+\])?: \*\*\*"
+    r"|(subprocess\.)?CalledProcessError"
+)
+"""Lines with "error" in which pip, make and Python say that another program failed."""
+
+
 def explain(output: str) -> str:
     """Return the probable cause of a failure and the remedy in one line.
 
     Args:
-        output: All that the failed command printed. If no known cause matches, its last line with "error" is returned,
-            or else its last line.
+        output: All that the failed command printed. If no known cause matches, the last line that tells an error of
+            its own is returned, or else the last line.
     """
     for pattern, words in _CAUSES:
         match = re.search(pattern, output, re.MULTILINE)
         if match:
             return words.format(**match.groupdict())
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    telling = [line for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)]
+    errors = [line for line in lines if re.search(r"\berror\b|Error: ", line, re.IGNORECASE)]
+    telling = [line for line in errors if not _CONSEQUENCE.match(line)] or errors
     return (telling or lines or ["the command printed nothing"])[-1][:200]

@@ -55,9 +55,10 @@ class Work:
         )
 
     def begin(self, command: Sequence[str | Path], stage: str, log: str, variables: Mapping[str, str]) -> None:
-        """Start a command for a stage that comes later; its output begins a new log."""
+        """Start a command for a stage that comes later. Its output begins a new log; the old log is kept beside it."""
         file = self.environment.log(log)
-        file.unlink(missing_ok=True)
+        if file.exists():
+            file.replace(self.environment.log(f"{log}-before"))
         self.begun[stage] = Command(command, log=file, environment=variables, lock=self.lock)
         self.begun[stage].start()
 

@@ -339,6 +339,17 @@ _CUDA = "the CUDA toolkit is not complete; install CUDA 11.8 with its headers an
             "the compiler is too new for this CUDA; set CXX to an older one (g++-11)",
         ),
         ("a.cc:1: error: expected ';'\nmake: *** [all] stopped\n", "a.cc:1: error: expected ';'"),
+        (
+            "  a.cc:1: error: expected ';'\n  make[2]: *** [x.o] Error 1\n  gmake: *** [all] Error 2\n"
+            "  subprocess.CalledProcessError: Command 'cmake' returned 2: error\n  ERROR: Failed building wheel for x\n"
+            "ERROR: Failed to build one or more wheels\n",
+            "a.cc:1: error: expected ';'",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'x'\nerror: subprocess-exited-with-error\nERROR: Failed to build x\n",
+            "ModuleNotFoundError: No module named 'x'",
+        ),
+        ("one\nERROR: Failed to build x\nlast", "ERROR: Failed to build x"),
         ("\n", "the command printed nothing"),
         ("error: one\nError 2\nlast", "Error 2"),
         ("one\nlast" + "t" * 300, "last" + "t" * 196),
@@ -641,6 +652,7 @@ def test_horovod_is_built_with_the_mpi_that_its_stage_is_named_after(has_mpi: bo
 @pytest.mark.parametrize("is_failing", [False, True])
 def test_a_long_command_runs_beside_other_stages_and_no_longer_than_set_up(is_failing: bool, tmp_path: Path) -> None:
     environment = Environment(tmp_path)
+    environment.log("script").write_text("of an attempt before", encoding="utf-8")
     began, may_end = tmp_path / "began", tmp_path / "may end"
     script = f'echo $$ > "{began}"; while [ ! -e "{may_end}" ]; do sleep 0.01; done; echo done'
 
@@ -671,6 +683,7 @@ def test_a_long_command_runs_beside_other_stages_and_no_longer_than_set_up(is_fa
     assert not _is_alive(began.read_text(encoding="utf-8").strip())
     assert State(environment).is_done("last", "1") != is_failing
     assert environment.log("script").read_text(encoding="utf-8") == ("" if is_failing else "done\n")
+    assert environment.log("script-before").read_text(encoding="utf-8") == "of an attempt before"
 
 
 def test_no_variable_of_the_user_leads_python_or_pip_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
