@@ -22,6 +22,7 @@ __all__ = ["Command", "StageError", "Stopwatch", "run_logged"]
 
 _TERM_GRACE_S = 3.0
 _REDRAW_S = 0.5
+_POLL_S = 0.1
 _INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 _NOISE = re.compile(r"WARNING: Location 'file:|^\s*$|^Looking in |^\s*(cd|/|g?make)\b")
 """Lines that are not shown live: empty lines, pip's lines about its settings, whole command lines of compilers."""
@@ -103,13 +104,23 @@ class Command:
             while status is None:
                 with suppress(subprocess.TimeoutExpired):
                     status = self._process.wait(_REDRAW_S)
-                line = _last_line(output.read()) or line
+                line = _last_line(output.read().decode(errors="replace")) or line
                 watch.tick(line)
         if status:
             text = self._log.read_text(encoding="utf-8", errors="replace")
             killed_by = signal.Signals(-status).name if status < 0 else None
             cause = f"the command was killed by {killed_by}; {TRY_AGAIN}" if killed_by else explain(text)
             raise StageError(f"{cause}\n       all of the output: {self._log}")
+
+    def wait_for(self, text: str, watch: Stopwatch) -> None:
+        """Show the last line of the output until the output has ``text``, or the command has ended; `wait` says how."""
+        assert self._process is not None
+        seen = ""
+        with self._log.open(encoding="utf-8", errors="replace") as output:
+            while text not in seen and self._process.poll() is None:
+                time.sleep(_POLL_S)
+                seen += output.read()
+                watch.tick(_last_line(seen))
 
     def stop(self) -> None:
         """End all that is left of the command."""
@@ -137,9 +148,8 @@ def _allow_interrupts() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTS)
 
 
-def _last_line(chunk: bytes) -> str:
-    lines = chunk.decode(errors="replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if not _NOISE.search(line)), "")
+def _last_line(chunk: str) -> str:
+    return next((line.strip() for line in reversed(chunk.splitlines()) if not _NOISE.search(line)), "")
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

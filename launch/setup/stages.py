@@ -197,7 +197,7 @@ def _install_extra(work: Work, engine: Engine, extra: str) -> None:
 
 
 def _begin_horovod(work: Work, variant: Variant, *, has_mpi: bool) -> None:
-    """Start to compile Horovod into a wheel; pip may install other packages meanwhile."""
+    """Start to compile Horovod into a wheel. From the return on, pip may install other packages meanwhile."""
     environment, folder = work.environment, work.environment.build
     remove_folder(folder)
     folder.mkdir()
@@ -208,6 +208,8 @@ def _begin_horovod(work: Work, variant: Variant, *, has_mpi: bool) -> None:
     variables = {**command_variables(environment), "TMPDIR": str(folder)}
     variables = build_environment(variables, environment, variant, has_mpi=has_mpi)
     work.begin([*command, "--progress-bar", "off"], "horovod", "horovod-build", variables)
+    # CMake imports MXNet, which imports whatever else it finds: no package may be half installed by pip just then.
+    work.begun["horovod"].wait_for("-- Configuring done", work.watch)
 
 
 def _build_horovod(work: Work, variant: Variant, *, has_mpi: bool) -> None:

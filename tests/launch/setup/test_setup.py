@@ -498,14 +498,31 @@ def test_each_thing_that_a_machine_lacks_is_told_with_its_remedy(
 @pytest.mark.parametrize(
     ("chunk", "line"),
     [
-        (b"Collecting numpy\n  Downloading numpy.whl\n\n", "Downloading numpy.whl"),
-        (b"Building\nLooking in indexes: a\nWARNING: Location 'file:x' is ignored\n", "Building"),
-        (b"[ 7%] Building\n  cd /a && c++\n/usr/bin/c++ -o x\nmake[1]: Leaving\ngmake: b\n", "[ 7%] Building"),
-        (b"\n", ""),
+        ("Collecting numpy\n  Downloading numpy.whl\n\n", "Downloading numpy.whl"),
+        ("Building\nLooking in indexes: a\nWARNING: Location 'file:x' is ignored\n", "Building"),
+        ("[ 7%] Building\n  cd /a && c++\n/usr/bin/c++ -o x\nmake[1]: Leaving\ngmake: b\n", "[ 7%] Building"),
+        ("\n", ""),
     ],
 )
-def test_the_last_line_that_tells_something_is_shown(chunk: bytes, line: str) -> None:
+def test_the_last_line_that_tells_something_is_shown(chunk: str, line: str) -> None:
     assert child._last_line(chunk) == line
+
+
+@pytest.mark.parametrize(("script", "is_over"), [("sleep 0.3; echo made ready; sleep 60", False), ("exit 3", True)])
+def test_waiting_for_a_word_of_a_command_ends_with_the_word_or_the_command(
+    script: str, is_over: bool, tmp_path: Path
+) -> None:
+    log, watch = tmp_path / "stage.log", Stopwatch("a stage")
+    with (tmp_path / "lock").open("w") as lock:
+        command = child.Command(["sh", "-c", script], log=log, environment=dict(os.environ), lock=lock.fileno())
+        try:
+            command.start()
+            command.wait_for("made ready", watch)
+            assert log.read_text(encoding="utf-8") == ("" if is_over else "made ready\n")
+            assert command._process is not None
+            assert (command._process.poll() is not None) == is_over
+        finally:
+            command.stop()
 
 
 def test_a_command_that_a_signal_killed_says_so(tmp_path: Path) -> None:
@@ -647,6 +664,22 @@ def test_horovod_is_built_with_the_mpi_that_its_stage_is_named_after(has_mpi: bo
     stage = make_stages(MXNET, has_mpi=has_mpi, extras=())[-1]
     assert ("MPI" in stage.title) == has_mpi
     assert stage.run.keywords == {"variant": "cpu", "has_mpi": has_mpi}  # type: ignore[attr-defined]
+
+
+def test_no_package_is_installed_while_the_build_of_horovod_imports_them(tmp_path: Path) -> None:
+    environment = Environment(tmp_path)
+    environment.python.parent.mkdir()
+    configured = tmp_path / "configured"
+    script = f'#!/bin/sh\nsleep 0.3; touch "{configured}"; echo "  -- Configuring done (8.8s)"; exec sleep 60\n'
+    environment.python.write_text(script, encoding="utf-8")
+    environment.python.chmod(0o755)
+    with (tmp_path / "lock").open("w") as lock:
+        work = Work(environment, Stopwatch("a stage"), lock.fileno())
+        try:
+            stages._begin_horovod(work, "cpu", has_mpi=False)
+            assert configured.exists()
+        finally:
+            work.begun["horovod"].stop()
 
 
 @pytest.mark.parametrize("is_failing", [False, True])
