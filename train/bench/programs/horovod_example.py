@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import horovod.mxnet as hvd
 import mxnet as mx
 
-from train.bench.samples import write_samples
+from train.bench.samples import end_peer, write_samples
 from train.rank.identity import read_identity
 
 __all__ = ["main"]
@@ -40,7 +39,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the images/s of all ranks."""
     options = _options(arguments)
     hvd.init()
@@ -49,7 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     slowest_s = float(hvd.allgather(mx.nd.array([seconds]), name="seconds").max().asscalar())
     images_per_s = hvd.size() * options.batch_size * options.steps / slowest_s
     write_samples(read_identity(os.environ), options.mode, [{"images_per_s": images_per_s}])
-    return 0
 
 
 def _images(options: argparse.Namespace) -> Any:
@@ -146,4 +144,5 @@ def _train_gluon(options: argparse.Namespace, images: Any) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
+    end_peer(lambda: hvd.allgather(mx.nd.zeros(1), name="end").asnumpy())

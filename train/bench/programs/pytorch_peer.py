@@ -11,7 +11,6 @@ import argparse
 import io
 import os
 import random
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from data.recordio import RecordFile, unpack_image
 from train.bench.programs.pytorch_network import TableNetwork
-from train.bench.samples import write_samples
+from train.bench.samples import end_peer, write_samples
 from train.networks.arch import build_network
 from train.rank.identity import read_identity
 
@@ -37,7 +36,7 @@ _FLIP_SHARE = 0.5
 _MEAN, _STD = np.array([123.675, 116.28, 103.53], np.float32), np.array([58.395, 57.12, 57.375], np.float32)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the images/s of all ranks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, help="RecordIO files without their suffix")
@@ -60,8 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     distributed.all_reduce(slowest_s, distributed.ReduceOp.MAX)
     images_per_s = identity.world_size * options.batch_size * options.steps / float(slowest_s)
     write_samples(identity, "pytorch", [{"images_per_s": images_per_s}])
-    distributed.destroy_process_group()
-    return 0
 
 
 def _train(options: argparse.Namespace) -> float:
@@ -126,4 +123,5 @@ def _random_box(width: int, height: int) -> tuple[float, float, float, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
+    end_peer(distributed.barrier)

@@ -15,7 +15,6 @@ import argparse
 import io
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ from torch import distributed, nn
 from data.recordio import RecordFile, unpack_image
 from data.shards import shard_range
 from train.bench.programs.pytorch_network import TableNetwork
-from train.bench.samples import write_samples
+from train.bench.samples import end_peer, write_samples
 from train.networks.arch import build_network
 from train.rank.identity import Identity, read_identity
 
@@ -39,7 +38,7 @@ _EVALUATION_BATCH = 256
 """Images; beside 64 and 1,024, the fastest or nearly so for the networks of both recipes."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Train to the target; rank 0 writes when it was reached."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recipe", required=True, type=Path, help="file that the bench wrote")
@@ -52,8 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     recipe = json.loads(options.recipe.read_text(encoding="utf-8"))
     write_samples(identity, "PyTorch", [_Run(recipe, identity, is_channels_last=options.channels_last).train()])
-    distributed.destroy_process_group()
-    return 0
 
 
 class _Run:
@@ -221,4 +218,5 @@ def _decoded(stem: Path, recipe: dict[str, Any], identity: Identity) -> tuple[An
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
+    end_peer(distributed.barrier)
