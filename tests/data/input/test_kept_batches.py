@@ -29,6 +29,7 @@ class Counting:
         raise AssertionError("kept batches need no state of the source")
 
     def close(self) -> None:
+        assert not self.is_closed, "closed once"
         self.is_closed = True
 
 
@@ -43,6 +44,8 @@ def test_every_epochs_batches_are_those_of_the_first(size: int, steps: list[int]
     assert seen == [number % size + 1 for number in range(sum(steps))]
     assert source.given == min(size, sum(steps))
     assert source.is_closed == (sum(steps) >= size)
+    kept.close()
+    assert source.is_closed
 
 
 @given(st.integers(1, 20), st.integers(1, 30), st.integers(0, 60), st.integers(1, 60))

@@ -1,0 +1,33 @@
+"""Samples on their way from the ranks of a bench to the bench."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from configs.load import ROOT
+from train.bench.samples import MeasurementFailed, read_samples
+
+PEER = """
+import atexit, os
+from train.bench.samples import end_peer, write_samples
+from train.rank.identity import Identity
+atexit.register(os.abort)
+write_samples(Identity(0, 2, 0, 2, "here", "Horovod"), "peer", [{"rate": 1.5}])
+end_peer(lambda: %s)
+"""
+
+
+@pytest.mark.parametrize("meeting", ["print('met')", "1 / 0"])
+def test_a_peer_that_has_measured_succeeds_however_its_libraries_end(meeting: str) -> None:
+    done = subprocess.run([sys.executable, "-c", PEER % meeting], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert read_samples(done.stdout) == {"peer": [{"rate": 1.5}]}
+    assert ("met\n" in done.stdout) == (meeting == "print('met')")
+
+
+def test_a_job_without_samples_failed() -> None:
+    with pytest.raises(MeasurementFailed, match="without a measurement:\nlast words"):
+        read_samples("last words\n")
