@@ -71,6 +71,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "_MOST_VALUES": 1_000_000,
     },
     "configs.json_schema": {"_LONGEST_CHOICE": 34},
+    "launch.start.key_value_server": {"_BACKLOG": 1024, "_MOST_BYTES": MIB},  # choice
+    "logs.judge.eligible": {"_ACCURACY_TOLERANCE": 1e-6, "_TIME_TOLERANCE_S": 1.0, "_BACK_S": 0.5},  # choice
     "configs.keys": {"_WIDTH": 100, "_HEADS": ("KEY", "TYPE AND RANGE", "UNIT", "DEFAULT")},
 }
 

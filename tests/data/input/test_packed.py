@@ -263,12 +263,14 @@ def test_a_shift_gives_windows_of_the_image_with_a_black_border(tmp_path: Path) 
     source = training(tmp_path, recipe, batch=50)
     source.begin_epoch(1)
     padded = np.pad(pattern(0).astype(np.float32), ((2, 2), (2, 2), (0, 0)))
+    is_border = np.pad(np.zeros((SIDE, SIDE), bool), 2, constant_values=True)
     found: Counter[tuple[int, int]] = Counter()
     places = []
     for image in source.next_batch().images.transpose(0, 2, 3, 1):
         errors = {(y, x): np.abs(image - padded[y : y + SIDE, x : x + SIDE]).max() for y in range(5) for x in range(5)}
         best = min(errors, key=lambda place: errors[place])
         assert errors[best] <= 4
+        assert not image[is_border[best[0] : best[0] + SIDE, best[1] : best[1] + SIDE]].any()
         found[best] += 1
         places.append(best)
     assert {y for y, _ in found} == {x for _, x in found} == set(range(5))

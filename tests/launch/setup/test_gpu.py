@@ -241,10 +241,15 @@ def test_the_oldest_driver_that_runs_the_engine_is_taken(engine: Engine, driver:
     ],
 )
 def test_the_variant_is_what_was_asked_for_or_is_there_or_suits_the_engine(
-    wanted: Variant | None, remembered: Kind | None, variant: str, monkeypatch: pytest.MonkeyPatch
+    wanted: Variant | None,
+    remembered: Kind | None,
+    variant: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(set_up, "search_gpus", lambda: GpuSearch([Gpu("H100", (9, 0), "580.1")]))
     assert set_up._choose_variant("torch", wanted, remembered) == variant
+    assert ("setup: 1 x H100" in capsys.readouterr().err) == (variant == "gpu")
     with pytest.raises(UserError, match=r"MXNet 1\.9\.1 has kernels for"):
         set_up._choose_variant("mxnet", None, None)
 

@@ -43,7 +43,7 @@ from launch.setup.layout import (
     lock_file,
     locked,
 )
-from launch.setup.pins import closure, named_by, read_pins, write_constraints, write_requirements
+from launch.setup.pins import HOROVOD_PIN, closure, named_by, read_pins, write_constraints, write_requirements
 from launch.setup.site import find_missing
 from launch.setup.stages import make_stages
 from launch.setup.state import State, digest
@@ -657,6 +657,14 @@ def test_a_command_that_ignores_its_end_is_killed_after_the_grace(monkeypatch: p
         process.stdout.readline()
         child._end_group(process)
         assert process.returncode == -signal.SIGKILL
+
+
+def test_pip_gets_a_file_of_pins_in_the_environment(tmp_path: Path) -> None:
+    work = Work(Environment(tmp_path), Stopwatch("a stage"), 0)
+    *options, file = stages._of(work, [HOROVOD_PIN])
+    assert options == ["--require-hashes", "--requirement"]
+    assert Path(file).parent == tmp_path
+    assert Path(file).read_text(encoding="utf-8").startswith("horovod==0.28.1 --hash=sha256:")
 
 
 @pytest.mark.parametrize("has_mpi", [True, False])

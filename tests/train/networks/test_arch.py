@@ -49,6 +49,12 @@ def test_the_mnist_networks_have_the_benchmarks_counts_on_one_channel(name: str,
     assert build_network(name, num_classes=10, image_size=28, input_channels=1).num_parameters == parameters
 
 
+def test_the_large_mnist_networks_tensors_keep_the_names_from_which_their_weights_are_drawn() -> None:
+    names = [each.name for each in build_network("mnist_large_cnn", num_classes=10, image_size=28).parameters]
+    layers = ("conv1", "conv2", "conv3", "dense1", "dense2", "classifier")
+    assert names == [f"{layer}_{kind}" for layer in layers for kind in ("weight", "bias")]
+
+
 @pytest.mark.parametrize("name", IMAGE_SIZES)
 def test_every_network_can_be_built_at_its_smallest_image(name: str) -> None:
     network = build_network(name, num_classes=10, image_size=IMAGE_SIZES[name][0])
