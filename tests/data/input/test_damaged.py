@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -10,7 +11,7 @@ from configs.schema import EngineSettings
 from data.input import damaged
 from data.input.batches import HostArrays
 from data.input.stream import ReadRequest
-from tests.data.input.test_packed import recipe_for, write_split
+from tests.data.input.test_packed import recipe_for, take, training, write_split
 
 
 def test_only_damaged_records_are_found_and_only_those_of_the_first_batch_with_any(
@@ -22,6 +23,17 @@ def test_only_damaged_records_are_found_and_only_those_of_the_first_batch_with_a
     assert damaged.find_damaged(request, {}, b"") == {at[4], at[7]}
     monkeypatch.setattr(damaged, "_batches_after", lambda *_: iter([at[:4]]))
     assert damaged.find_damaged(request, {}, b"") == frozenset()
+
+
+def test_the_records_are_looked_for_in_the_batches_that_follow_the_last_one_given(tmp_path: Path) -> None:
+    at = write_split(tmp_path, "train", 40)
+    source = cast(Any, training(tmp_path, recipe_for(40)))
+    source.begin_epoch(1)
+    take(source, 5)
+    request, reader = source._stream._find_damaged.args
+    batches = list(damaged._batches_after(request, reader, bytes(source._stream._pipeline.checkpoint())))
+    assert [at.index(offset) for batch in batches for offset in batch] == take(source, len(batches))
+    source.close()
 
 
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 300, 16_384])
