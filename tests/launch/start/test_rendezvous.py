@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +64,14 @@ def test_a_question_is_held_until_its_value_is_there(monkeypatch: pytest.MonkeyP
         assert not late.done()
         assert _ask(port, "PUT", "/global/10", b"") == (200, b"")
         assert late.result() == (200, b"")
+
+
+def test_a_request_of_more_than_a_mebibyte_is_broken_off() -> None:
+    with serve_values("127.0.0.1") as port:
+        assert _ask(port, "PUT", "/global/1", bytes((1 << 20) - 1000)) == (200, b"")
+        with pytest.raises(OSError):
+            _ask(port, "PUT", "/global/2", bytes(1 << 20))
+        assert _ask(port, "DELETE", "/global/1") == (200, b"")
 
 
 def test_the_rendezvous_tells_a_rank_of_one_machine_all_that_horovod_asks_for() -> None:
@@ -127,6 +136,16 @@ def test_a_program_that_serves_prints_the_variables_in_one_line(
     monkeypatch.setattr("sys.stdin", StringIO())
     assert meetings.serve_until_closed(serve, ["3", "4"]) == 0
     assert capsys.readouterr().out == "A=(3, 4) B=2\n"
+
+
+@pytest.mark.parametrize("program", [rendezvous, store])
+def test_a_program_of_a_job_script_reads_nodes_and_ranks_from_its_command_line(
+    program: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["program", "1", "2"])
+    monkeypatch.setattr("sys.stdin", StringIO())
+    assert program.main() == 0
+    assert re.search(r"\b[A-Z_]+_PORT=\d+\b", capsys.readouterr().out)
 
 
 def test_the_store_of_several_nodes_is_at_addresses_that_other_nodes_can_reach() -> None:
