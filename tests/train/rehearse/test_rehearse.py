@@ -242,11 +242,12 @@ def test_a_setting_that_is_nothing_or_false_is_kept_too() -> None:
 
 
 def test_a_rehearsed_job_changes_nothing_of_its_cluster_but_what_computes() -> None:
-    described = load_both("abci-b86016", "abci-v100")
+    described = load_both("abci-b86016", "abci-v100", ["cluster.communication.bucket_fraction=0.125"])
     recipe, cluster = rehearsed_job(*described, shrink=3, speed=2, faults=["kill@9:2047"])
     assert cluster.rehearsal is not None
     assert (cluster.rehearsal.shrink, cluster.rehearsal.speed, cluster.rehearsal.faults) == (3, 2, ("kill@9:2047",))
     assert (cluster.device, cluster.communication.backend, cluster.engine.name) == ("cpu", "mpi", "timed")
+    assert (cluster.communication.bucket_bytes, cluster.communication.bucket_fraction) == (16 << 20, 0.125)
     assert not cluster.scheduler.check_first
     kept = ("num_nodes", "ranks_per_node", "launcher", "container", "node", "environment", "paths", "watchdog_s")
     assert {name: getattr(cluster, name) for name in kept} == {name: getattr(described[1], name) for name in kept}
