@@ -6,7 +6,7 @@ import pytest
 
 from configs.errors import ConfigError
 from configs.load import ROOT, load_recipe
-from configs.rules import CLOSED_RULES, broken_rules
+from configs.rules import CLOSED_RULES, _multiple_of_a_thousandth, broken_rules
 
 CLOSED = sorted(
     path.stem for pattern in ("mlperf-*.yaml", "nvidia-*.yaml") for path in (ROOT / "configs" / "recipes").glob(pattern)
@@ -93,3 +93,8 @@ def test_a_batch_beyond_the_reference_points_is_allowed_with_reference_runs_of_o
 def test_the_record_could_not_be_closed() -> None:
     with pytest.raises(ConfigError, match="rule lars_epsilon"):
         load_recipe("abci-b86016", ["mlperf.division=closed"])
+
+
+@pytest.mark.parametrize(("value", "is_multiple"), [(0.001, True), (0.003, True), (0.0015, False)])
+def test_a_multiple_of_a_thousandth_may_be_an_odd_one(value: float, is_multiple: bool) -> None:
+    assert _multiple_of_a_thousandth(value) == is_multiple

@@ -68,3 +68,8 @@ def test_only_a_file_that_must_be_private_is_kept_from_other_users(
     finally:
         os.umask(before)
     assert [path.stat().st_mode & 0o777 for path in sorted(tmp_path.iterdir())] == [mode, mode]
+
+
+def test_json_is_written_with_a_line_for_each_value(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", {"a": [1, None]})
+    assert (tmp_path / "x.json").read_text(encoding="utf-8") == '{\n  "a": [\n    1,\n    null\n  ]\n}\n'
