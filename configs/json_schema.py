@@ -119,7 +119,7 @@ def _walk(schema: Mapping[str, Any], path: str, variant: str, definitions: Mappi
     for name, key in schema["properties"].items():
         below, blocks = _inner_blocks(key, definitions)
         inner += [(f"{prefix}{name}{below}", block, len(blocks) > 1) for block in blocks]
-        if below or not blocks:
+        if below or not blocks or "anyOf" in key:  # A block or null: the key itself has a default.
             keys.append(_key(f"{prefix}{name}", key, is_required=name in schema.get("required", ())))
     keys.sort(key=lambda key: key.path != f"{prefix}name")  # A block's name chooses the block, so the name comes first.
     yield Block(path, variant, schema.get("description", ""), tuple(keys), schema)
@@ -134,8 +134,10 @@ def _inner_blocks(key: Mapping[str, Any], definitions: Mapping[str, Any]) -> tup
     A table of blocks has free names (``.NAME``), a list of blocks has positions (``.N``).
     """
     for below, holder in (("", key), (".NAME", key.get("additionalProperties")), (".N", key.get("items"))):
-        if isinstance(holder, Mapping) and ("$ref" in holder or "oneOf" in holder):
-            return below, [_resolved(each, definitions) for each in holder.get("oneOf", [holder])]
+        if isinstance(holder, Mapping):
+            choices = holder.get("oneOf", holder.get("anyOf", [holder]))
+            if blocks := [_resolved(each, definitions) for each in choices if "$ref" in each]:
+                return below, blocks
     return "", []
 
 

@@ -119,8 +119,6 @@ def _alternatives(annotation: Any) -> list[type[BaseModel]]:
     """Return the classes that a block of this type may have; empty for a scalar, a list or a table of free names."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    if get_origin(annotation) is Annotated:
-        return _alternatives(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
         return [block for each in get_args(annotation) for block in _alternatives(each)]
     return []

@@ -33,9 +33,7 @@ class DataSheet(Section):
     )
     memory_bytes_per_s: float = Field(gt=0, description="Bandwidth of the memory.")
     cache_bytes: float = Field(ge=0, description="Size of the last-level cache.")
-    units: int = Field(
-        ge=1, description="Multiprocessors (compute units).", json_schema_extra={"unit": "multiprocessors"}
-    )
+    units: int = Field(ge=1, description="Multiprocessors (SMs, compute units).", json_schema_extra={"unit": "SMs"})
     link: Literal["nvlink", "pcie", "ethernet", "torus"] = Field(
         "nvlink",
         description="Kind of link to the other accelerators of the node, which decides the latency of a hop. It "

@@ -20,6 +20,8 @@ def test_a_terminal_with_colours_gets_them(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("NO_COLOR", "")
     assert painted("PASS", "good", Terminal()) == "\x1b[32mPASS\x1b[0m"
+    assert painted("head", "strong", Terminal()) == "\x1b[1mhead\x1b[0m"
+    assert painted("note", "faint", Terminal()) == "\x1b[2mnote\x1b[0m"
     assert painted("a", "plain", Terminal()) == "a"
     assert painted("PASS", "good", io.StringIO()) == "PASS"
 

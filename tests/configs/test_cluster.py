@@ -13,6 +13,7 @@ import pytest
 
 from configs.errors import ConfigError
 from configs.load import load_cluster
+from configs.schema import Cluster
 from configs.variables import KNOWN, is_read_by_site
 
 
@@ -102,3 +103,15 @@ def test_a_communication_that_cannot_be_is_refused(kind: str, override: str, all
     with pytest.raises(ConfigError) as caught:
         load_cluster("dgx-a100", [f"cluster.communication.kind={kind}", "cluster.num_nodes=1", override])
     assert str(caught.value).startswith(f"cluster.communication.kind: got {kind!r}, allowed: {allowed}")
+
+
+def test_ranks_of_one_machine_share_memory_unless_the_file_says_otherwise() -> None:
+    named = {"name": "own", "engine": {"name": "mxnet"}}
+    for more, kind in (
+        ({}, "shared_memory"),
+        ({"num_nodes": 1}, "shared_memory"),
+        ({"num_nodes": 2, "launcher": "mpirun", "communication": {"backend": "mpi"}}, "horovod"),
+        ({"launcher": "mpirun", "communication": {"backend": "mpi"}}, "horovod"),
+        ({"device": "gpu"}, "horovod"),
+    ):
+        assert Cluster.model_validate({**named, **more}).communication.kind == kind, more

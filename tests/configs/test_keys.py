@@ -69,6 +69,14 @@ def test_there_are_as_many_keys_as_one_has_counted() -> None:
     assert {"run.epochs", "cluster.communication.bucket_bytes", "study.curves.NAME.grid"} <= {key.path for key in KEYS}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_block_is_listed_also_one_that_a_file_may_leave_out(kind: str) -> None:
+    blocks = [each for each in json_schema(kind)["$defs"].values() if "properties" in each]
+    listed = [block.schema for block in list_blocks(kind)]
+    assert [each for each in blocks if each not in listed] == []
+    assert len(blocks) > 3
+
+
 def _unit_of(key: Key) -> str:
     """Return the unit that a key must state."""
     ending = max((each for each in ENDINGS if f"_{key.path.rpartition('.')[2]}".endswith(each)), key=len, default=None)
@@ -138,6 +146,7 @@ def test_a_block_and_a_key_can_be_asked_for(capsys: pytest.CaptureFixture[str]) 
         ("cluster.engin", "cluster.engine"),
         ("optimiser", "optimizer"),
         ("bucket_bytes", "cluster.communication.bucket_bytes"),
+        ("kind", "cluster.communication.kind' or 'cluster.scheduler.kind' or 'data.crop.kind' or 'loss.kind"),
     ],
 )
 def test_an_unknown_block_is_one_line_with_the_nearest_one(
@@ -157,6 +166,11 @@ def test_a_json_schema_is_one_of_draft_7(words: list[str], capsys: pytest.Captur
     schema: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert schema["$schema"] == "http://json-schema.org/draft-07/schema#"
     Draft7Validator.check_schema(schema)
+
+
+def test_a_json_schema_repeats_no_name_as_a_title() -> None:
+    blocks = [each for kind in KINDS for each in json_schema(kind)["$defs"].values()]
+    assert [key for block in blocks for key in block.get("properties", {}).values() if "title" in key] == []
 
 
 @pytest.mark.parametrize(("kind", "path"), SHIPPED, ids=lambda value: getattr(value, "stem", value))

@@ -40,6 +40,9 @@ def test_a_resolved_config_gives_the_same_run_back(name: str, tmp_path: Path) ->
     [
         ("run.epoch=3", "run.epoch: got 3, allowed: no such key; did you mean 'epochs'?"),
         ("optimizer.momentun=0.9", "optimizer.momentun: got 0.9, allowed: no such key; did you mean 'momentum'?"),
+        ("model.parameters=''", "model.parameters: got '', allowed: "),
+        ("run..epochs=3", "--set: got 'run..epochs=3', allowed: key=value with dots between blocks"),
+        ("run.epochs", "--set: got 'run.epochs', allowed: key=value with dots between blocks"),
         ("run.seed=many", "run.seed: got 'many', allowed: a valid integer"),
         ("run.seed=-1", "run.seed: got -1, allowed: greater than or equal to 0"),
         ("data.flip=no", "data.flip: got 'no', allowed: a valid boolean"),
@@ -164,3 +167,7 @@ def test_a_dumped_run_has_the_keys_in_the_order_of_the_schema() -> None:
     assert list(tree) == ["recipe", "cluster"]
     assert list(tree["recipe"]) == list(Recipe.model_fields)
     assert list(tree["cluster"]) == list(Cluster.model_fields)
+
+
+def test_a_file_of_parameters_may_have_a_short_name() -> None:
+    assert load_recipe("digits", ["model.parameters=a"]).model.parameters == "a"

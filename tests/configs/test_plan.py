@@ -103,3 +103,12 @@ def test_max_steps_ends_the_run_early_but_leaves_the_schedule_alone() -> None:
     plan = _plan(["run.max_steps=2"], 2)
     assert (plan.total_steps, plan.last_epoch, plan.eval_epochs) == (2, 1, (1,))
     assert plan.decay_steps == _plan([], 2).decay_steps
+
+
+@given(st.integers(1, 12), st.integers(1, 5), st.integers(1, 14))
+def test_evaluations_are_due_from_the_first_on_at_equal_distances_and_after_the_last_epoch(
+    epochs: int, every: int, first: int
+) -> None:
+    run = NO_WARMUP.run.model_copy(update={"epochs": epochs, "eval_every_epochs": every, "eval_first_epoch": first})
+    due = [each for each in range(1, epochs + 1) if (each >= first and (each - first) % every == 0) or each == epochs]
+    assert list(plan_run(NO_WARMUP.model_copy(update={"run": run}), 2).eval_epochs) == due

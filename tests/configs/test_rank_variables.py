@@ -52,6 +52,15 @@ def test_ranks_meet_by_mpi_where_mpi_starts_them_or_carries_the_sums(
     assert ("OMPI_MCA_memory" in variables) is (controller == "mpi")
 
 
+@pytest.mark.parametrize(("watchdog_s", "pause_s"), [(600, 5), (40, 5), (24, 3), (8, 1), (4, 1)])
+def test_mpirun_notices_a_lost_host_before_the_watchdog_ends_the_ranks(watchdog_s: int, pause_s: int) -> None:
+    cluster = ABCI.model_copy(update={"launcher": "mpirun", "num_nodes": 2, "watchdog_s": watchdog_s})
+    given = rank_environment(cluster)
+    names = ("time", "intvl", "probes")
+    told = [int(given[f"OMPI_MCA_oob_tcp_keepalive_{name}"]) for name in names]
+    assert told == [2 * pause_s, pause_s, 4]
+
+
 def test_parameter_servers_and_ranks_find_each_other_on_this_machine() -> None:
     assert server_environment("worker", 4321, workers=3, servers=2) == {
         "DMLC_ROLE": "worker",
@@ -89,3 +98,15 @@ def test_the_ranks_of_pytorch_get_threads_and_the_interface_of_gloo() -> None:
         "GLOO_SOCKET_IFNAME": "eth7",
         "NCCL_SOCKET_IFNAME": "=eth7",
     }
+
+
+@pytest.mark.parametrize(
+    ("launcher", "nodes", "is_given"), [("mpirun", 2, True), ("mpirun", 1, False), ("srun", 2, False)]
+)
+def test_mpirun_over_several_nodes_is_told_what_to_do_about_a_lost_one(
+    launcher: str, nodes: int, is_given: bool
+) -> None:
+    one, other = (
+        rank_environment(ABCI.model_copy(update={"launcher": launcher, "num_nodes": number})) for number in (1, nodes)
+    )
+    assert (other.keys() - one.keys() != set()) is is_given

@@ -33,8 +33,10 @@ def _changes(**changed: Any) -> list[str]:
             ["CPU GenuineIntel family 6 model 106 instead of GenuineIntel family 6 model 85"],
         ),
         ({"cpu_flags": ["avx2"]}, ["a CPU without avx512f"]),
+        ({"cpu_flags": ["d", "a", "c", "b", "avx2", "avx512f"]}, ["a CPU that also has a, b, c, d"]),
         ({"cpu_flags": ["avx2", "amx_bf16", "avx512f"]}, ["a CPU that also has amx_bf16"]),
         ({"gpus": [{"name": "A100"}, {"name": "A100"}]}, ["GPUs A100, A100 instead of V100, V100"]),
+        ({"gpus": [{"name": "A100"}, {"name": "V100"}]}, ["GPUs A100, V100 instead of V100, V100"]),
         ({"gpus": None}, ["GPUs none instead of V100, V100"]),
         (
             {"variables": {"OMP_NUM_THREADS": "2", "KMP_AFFINITY": "compact", "HOROVOD_CYCLE_TIME": "5"}},
@@ -104,3 +106,8 @@ def test_a_setting_that_only_one_of_the_recipes_has_is_a_difference() -> None:
         with pytest.raises(UserError, match=rf"^run: data\.sums\.train: got {got}, the run was begun with {was};"):
             require_unchanged(begun, given, "run")
     assert require_unchanged(more, more, "run") == []
+
+
+def test_the_same_gpus_in_another_order_are_the_same_machine() -> None:
+    names = [[{"name": "A100"}, {"name": "V100"}], [{"name": "V100"}, {"name": "A100"}]]
+    assert arithmetic_changes(*(arithmetic_of(BEGUN | {"gpus": each}) for each in names)) == []

@@ -98,3 +98,9 @@ def test_the_record_could_not_be_closed() -> None:
 @pytest.mark.parametrize(("value", "is_multiple"), [(0.001, True), (0.003, True), (0.0015, False)])
 def test_a_multiple_of_a_thousandth_may_be_an_odd_one(value: float, is_multiple: bool) -> None:
     assert _multiple_of_a_thousandth(value) == is_multiple
+
+
+def test_the_ends_of_a_range_are_compared_to_the_three_decimals_of_the_rule() -> None:
+    assert load_recipe("mlperf-b32768", ["data.crop.aspect=[0.75, 1.3333333]"]).mlperf.division == "closed"
+    with pytest.raises(ConfigError, match="rule crop_aspect"):
+        load_recipe("mlperf-b32768", ["data.crop.aspect=[0.75, 1.334]"])

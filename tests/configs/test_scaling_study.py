@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from configs.errors import ConfigError
-from configs.scaling_study import Expectation, ScalingStudy
+from configs.load import load_cluster
+from configs.scaling_study import Expectation, ScalingStudy, _placement
 from configs.validate import validate
 
 GRID = {
@@ -127,3 +128,15 @@ def test_a_grid_that_contradicts_itself_is_refused(changes: dict[str, Any], mess
     with pytest.raises(ConfigError) as caught:
         list(scaling_study(**changes).cells())
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "sets", "ranks", "placed"),
+    [("laptop", [], 6, (1, 6)), ("dgx-a100", [], 8, (1, 8)), ("dgx-a100", [], 16, (2, 8)),
+     ("laptop", ["cluster.launcher=mpirun", "cluster.communication.backend=mpi"], 6, (3, 2))],
+)  # fmt: skip
+def test_ranks_fill_machines_and_any_number_shares_the_cpu_of_one(
+    cluster: str, sets: list[str], ranks: int, placed: tuple[int, int]
+) -> None:
+    keys = _placement(ranks, load_cluster(cluster, sets))
+    assert (keys["cluster.num_nodes"], keys["cluster.ranks_per_node"]) == placed

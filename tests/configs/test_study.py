@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from configs.study import Cell, Study
+from pathlib import Path
+
+import pytest
+import yaml
+
+from configs.errors import ConfigError
+from configs.study import Cell, Study, load_study
 from configs.validate import validate
 
 STUDY = {
@@ -34,3 +40,14 @@ def test_a_study_has_a_cell_for_each_value_with_the_first_seed() -> None:
         told.append((recipe.batch.global_size, recipe.schedule.base_lr, recipe.run.seed, recipe.optimizer.momentum))
         assert (recipe.run.epochs, cluster.name) == (5, "laptop")
     assert told == [(128, 2.0, 3, 0.8), (32, 0.25, 1, 0.7)], "the curve's own keys come last"
+
+
+@pytest.mark.parametrize(("keys", "asked_for"), [((), "ranks"), (("seeds",), "swept"), (("ranks",), "batch")])
+def test_a_file_that_lacks_keys_is_the_kind_of_study_of_which_it_has_more(
+    tmp_path: Path, keys: tuple[str, ...], asked_for: str
+) -> None:
+    tree = {key: STUDY[key] for key in ("name", "title", "purpose", "recipe")}
+    tree |= {"cluster": "laptop"} | {key: [1] for key in keys}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf"study\.{asked_for}: got None, allowed: this key is required"):
+        load_study(str(tmp_path / "study.yaml"))
