@@ -81,56 +81,65 @@ def meet(identity: Identity, environment: Mapping[str, str], timeout_s: int) -> 
 def _host(identity: Identity, name: str, deadline: float) -> Met:
     """Let the other ranks in, then hand out the memory and the sockets between them."""
     peers: dict[int, socket.socket] = {}
-    with ExitStack() as guests, closing(socket.socket(socket.AF_UNIX)) as listener:
-        try:
-            listener.bind(f"\0{name}")
-        except OSError as error:
-            raise _mismatch(identity, f"another process is rank 0, too ({error.strerror})") from None
-        listener.listen(identity.world_size)
-        while len(peers) < identity.world_size - 1:
-            listener.settimeout(max(deadline - time.monotonic(), 0.001))
-            guest, _ = listener.accept()
-            if not _is_same_user(guest):
-                guest.close()
-                continue
-            guests.enter_context(guest)
-            guest.settimeout(max(deadline - time.monotonic(), 0.001))
-            greeting = guest.recv(_GREETING.size)
-            if not greeting:
-                raise ConnectionResetError
-            rank, world_size = _GREETING.unpack(greeting)
-            if world_size != identity.world_size or rank in peers or not 0 < rank < world_size:
-                raise _mismatch(identity, f"rank {rank} of {world_size} came to the meeting")
-            peers[rank] = guest
-        guests.pop_all()
-    memory = create_memory()
-    for rank, guest in peers.items():
-        socket.send_fds(guest, [_GREETING.pack(0, identity.world_size)], [memory])
-        for other in range(1, rank):
-            with ExitStack() as ends:
-                for end, here, there in zip(socket.socketpair(), (rank, other), (other, rank), strict=True):
-                    ends.enter_context(end)
-                    socket.send_fds(peers[here], [_GREETING.pack(there, identity.world_size)], [end.fileno()])
+    with ExitStack() as on_error:
+        with closing(socket.socket(socket.AF_UNIX)) as listener:
+            try:
+                listener.bind(f"\0{name}")
+            except OSError as error:
+                raise _mismatch(identity, f"another process is rank 0, too ({error.strerror})") from None
+            listener.listen(identity.world_size)
+            while len(peers) < identity.world_size - 1:
+                listener.settimeout(max(deadline - time.monotonic(), 0.001))
+                guest = on_error.enter_context(listener.accept()[0])
+                if _is_same_user(guest):
+                    peers[_rank_of(guest, identity, peers, deadline)] = guest
+                else:
+                    guest.close()
+        memory = create_memory()
+        on_error.callback(os.close, memory)
+        for rank, guest in peers.items():
+            socket.send_fds(guest, [_GREETING.pack(0, identity.world_size)], [memory])
+            for other in range(1, rank):
+                with ExitStack() as ends:
+                    for end, here, there in zip(socket.socketpair(), (rank, other), (other, rank), strict=True):
+                        ends.enter_context(end)
+                        socket.send_fds(peers[here], [_GREETING.pack(there, identity.world_size)], [end.fileno()])
+        on_error.pop_all()
     return Met(peers, memory)
+
+
+def _rank_of(guest: socket.socket, identity: Identity, peers: Mapping[int, socket.socket], deadline: float) -> int:
+    """Return which rank has come, by its greeting."""
+    guest.settimeout(max(deadline - time.monotonic(), 0.001))
+    greeting = guest.recv(_GREETING.size)
+    if not greeting:
+        raise ConnectionResetError
+    rank, world_size = _GREETING.unpack(greeting)
+    if world_size != identity.world_size or rank in peers or not 0 < rank < world_size:
+        raise _mismatch(identity, f"rank {rank} of {world_size} came to the meeting")
+    return int(rank)
 
 
 def _visit(identity: Identity, name: str, deadline: float) -> Met:
     """Go to rank 0 and return what it hands out."""
-    host = _reach(name, deadline)
-    if not _is_same_user(host):
-        raise _mismatch(identity, "a process of another user waits where the ranks meet")
-    host.settimeout(max(deadline - time.monotonic(), 0.001))
-    host.sendall(_GREETING.pack(identity.rank, identity.world_size))
-    peers, memory = {0: host}, -1
-    while memory < 0 or len(peers) < identity.world_size - 1:
-        greeting, descriptors, _, _ = socket.recv_fds(host, _GREETING.size, 1)
-        if not descriptors:
-            raise ConnectionResetError
-        rank, _ = _GREETING.unpack(greeting)
-        if rank == 0:
-            memory = descriptors[0]
-        else:
-            peers[rank] = socket.socket(fileno=descriptors[0])
+    with ExitStack() as on_error:
+        host = on_error.enter_context(_reach(name, deadline))
+        if not _is_same_user(host):
+            raise _mismatch(identity, "a process of another user waits where the ranks meet")
+        host.settimeout(max(deadline - time.monotonic(), 0.001))
+        host.sendall(_GREETING.pack(identity.rank, identity.world_size))
+        peers, memory = {0: host}, -1
+        while memory < 0 or len(peers) < identity.world_size - 1:
+            greeting, descriptors, _, _ = socket.recv_fds(host, _GREETING.size, 1)
+            if not descriptors:
+                raise ConnectionResetError
+            rank, _ = _GREETING.unpack(greeting)
+            if rank == 0:
+                memory = descriptors[0]
+                on_error.callback(os.close, memory)
+            else:
+                peers[rank] = on_error.enter_context(socket.socket(fileno=descriptors[0]))
+        on_error.pop_all()
     return Met(peers, memory)
 
 

@@ -6,18 +6,26 @@ import os
 import re
 import secrets
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from train.comm.communicator import NotMet, WorldMismatch
-from train.comm.machine_ranks import PeerLost, meet
+from train.comm.machine_ranks import _GREETING, PeerLost, _reach, meet
+from train.comm.shared_sum import create_memory
 from train.rank.identity import Identity
 
 
 def _identity(rank: int, world_size: int) -> Identity:
     return Identity(rank, world_size, rank, world_size, "local", "host")
+
+
+def _held() -> list[str]:
+    """Return the open sockets of this process, and the files without a name, as the memory of a meeting is."""
+    links = (str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+    return sorted(link for link in links if link.startswith(("socket:", "/memfd:")))
 
 
 @pytest.fixture
@@ -51,9 +59,11 @@ def test_ranks_that_wait_in_vain_say_for_how_long(meeting: dict[str, str]) -> No
 
 @pytest.mark.parametrize("guest", [_identity(2, 3), _identity(0, 2)], ids=["other world", "other rank 0"])
 def test_a_rank_of_another_world_is_refused(meeting: dict[str, str], guest: Identity) -> None:
+    before = _held()
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(meet, each, meeting, 1) for each in (_identity(0, 2), guest)]
         errors = [each.exception(10) for each in both]
+    assert _held() == before
     assert any(isinstance(error, WorldMismatch) for error in errors)
     words = " ".join(map(str, errors))
     assert re.search("rank 2 of 3 came to the meeting|another process is rank 0, too", words), words
@@ -69,6 +79,36 @@ def test_a_rank_that_ends_during_the_meeting_is_no_first_cause(meeting: dict[str
             waiting.result(10)
 
 
+def test_a_rank_that_nobody_answers_waits_for_its_time_and_no_longer(meeting: dict[str, str]) -> None:
+    with ThreadPoolExecutor(1) as pool, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0" + meeting["RANK_MEETING"])
+        listener.listen(1)
+        waiting = pool.submit(meet, _identity(1, 2), meeting, 1)
+        silent, _ = listener.accept()
+        with silent, pytest.raises(NotMet):
+            waiting.result(10)
+
+
+def test_ranks_that_lose_another_one_while_things_are_handed_out_keep_nothing(meeting: dict[str, str]) -> None:
+    before = _held()
+    with ThreadPoolExecutor(1) as pool:
+        host = pool.submit(meet, _identity(0, 3), meeting, 10)
+        for rank in (1, 2):  # Each has gone when the next one comes.
+            with _reach(meeting["RANK_MEETING"], time.monotonic() + 10) as connection:
+                connection.sendall(_GREETING.pack(rank, 3))
+        lost = [host.exception(10)]
+        with socket.socket(socket.AF_UNIX) as listener, os.fdopen(create_memory()) as memory:
+            listener.bind("\0" + meeting["RANK_MEETING"])
+            listener.listen(1)
+            guest = pool.submit(meet, _identity(1, 3), meeting, 10)
+            with listener.accept()[0] as connection:
+                assert connection.recv(_GREETING.size) == _GREETING.pack(1, 3)
+                socket.send_fds(connection, [_GREETING.pack(0, 3)], [memory.fileno()])
+            lost.append(guest.exception(10))
+    assert [type(error) for error in lost] == [PeerLost, PeerLost]
+    assert _held() == before
+
+
 def test_without_a_launcher_nobody_says_where_to_meet() -> None:
     with pytest.raises(WorldMismatch, match="no RANK_MEETING says where the ranks meet"):
         meet(_identity(0, 2), {}, 1)
@@ -76,10 +116,11 @@ def test_without_a_launcher_nobody_says_where_to_meet() -> None:
 
 def test_processes_of_another_user_are_not_let_in(meeting: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     # The kernel says whose processes are at both ends: this test's own, who is now another user than it believes.
-    own = os.geteuid()
+    own, before = os.geteuid(), _held()
     monkeypatch.setattr("os.geteuid", lambda: own + 1)
     with ThreadPoolExecutor(2) as pool:
         host, guest = (pool.submit(meet, _identity(rank, 2), meeting, 1) for rank in (0, 1))
         assert isinstance(host.exception(10), NotMet)
-        with pytest.raises(WorldMismatch, match="a process of another user waits"):
+        with pytest.raises(WorldMismatch, match="a process of another user waits") as refused:
             guest.result(10)
+        assert _held() == before, f"{refused.value} leaves something open"

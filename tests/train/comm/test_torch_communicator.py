@@ -13,8 +13,9 @@ from configs.rank_variables import rank_environment
 from launch.start.commands import run_under
 from launch.start.store import local_ranks, serve
 from train.comm import torch_communicator
-from train.comm.communicator import WorldMismatch
+from train.comm.communicator import NotMet, WorldMismatch
 from train.rank.identity import Identity
+from train.rank.startup import Ledger
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.ranks  # importing PyTorch takes seconds
@@ -99,3 +100,21 @@ def test_a_late_rank_is_waited_for_and_a_dead_one_is_no_failure_of_the_other(tmp
     outcome = run_under(cluster, [sys.executable, "-c", LOST, str(tmp_path / "words")], rank_environment(cluster))
     assert outcome.failed == ((1, 128 + 9),)
     assert (tmp_path / "words").read_text(encoding="utf-8").startswith("True ")
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(TimeoutError("x"), NotMet), (RuntimeError("wait Timed Out"), NotMet), (RuntimeError("Timeout"), NotMet),
+     (RuntimeError("address in use"), RuntimeError)],
+)  # fmt: skip
+def test_only_ranks_that_do_not_come_in_time_have_not_met(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception]
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(torch_communicator, "_initialise", fail)
+    communication = load_cluster("laptop", ["cluster.engine.name=torch"]).communication
+    with pytest.raises(raised) as caught:
+        torch_communicator._connect_torch(communication, _identity(0), Ledger())
+    assert type(caught.value) is raised
