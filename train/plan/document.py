@@ -185,11 +185,12 @@ def _shards(recipe: Recipe, plan: RunPlan) -> dict[str, Any]:
 
 def _coverage(ranges: Sequence[range], samples: int) -> dict[str, int]:
     """Count the samples that lie in more than one of ``ranges``, and those that lie in none."""
-    twice = never = end = 0
+    twice = never = end = end_of_twice = 0
     for each in sorted(ranges, key=lambda shard: (shard.start, shard.stop)):
         never += max(0, each.start - end)
-        twice += max(0, min(end, each.stop) - each.start)
-        end = max(end, each.stop)
+        shared = min(end, each.stop)
+        twice += max(0, shared - max(each.start, end_of_twice))
+        end, end_of_twice = max(end, each.stop), max(end_of_twice, shared)
     return {"seen_twice": twice, "never_seen": never + max(0, samples - end)}
 
 

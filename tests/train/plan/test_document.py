@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from configs.load import ROOT, load_both
 from train.networks.arch import build_network
-from train.plan.document import plan_document
+from train.plan.document import _coverage, plan_document
 from train.plan.text import draw, render
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
@@ -47,6 +49,16 @@ def test_the_record_on_its_own_cluster() -> None:
     assert simulated["run_s"][1] < 70.4 < simulated["run_s"][2]
     assert plan["log_keys"]["lars_opt_end_learning_rate"] == 0.0325
     assert plan["log_keys"]["eval_accuracy"] is None
+    assert {"init_start", "init_stop", "run_start", "run_stop", "block_start", "epoch_start"} <= plan["log_keys"].keys()
+
+
+@given(st.integers(1, 40), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=6))
+def test_images_of_several_ranks_and_of_none_are_counted(samples: int, ends: list[tuple[int, int]]) -> None:
+    ranges = [range(min(pair), min(max(pair), samples)) for pair in ends if min(pair) < samples]
+    ranks_of = [sum(number in each for each in ranges) for number in range(samples)]
+    assert _coverage(ranges, samples) == {
+        "seen_twice": sum(count > 1 for count in ranks_of), "never_seen": ranks_of.count(0),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
