@@ -16,6 +16,9 @@ _SLOW = 1.2
 _LISTED = 8
 """Most buckets whose times are listed one by one."""
 
+_SECONDS_FROM = 0.9995
+"""Shorter times are told in milliseconds, of which three digits stay below 1000."""
+
 _OVER_PLAN = 1.1
 _PROCESS_BYTES = 300_000_000
 """What the interpreter and the libraries of a CPU rank take on top of the plan, which leaves them out: a rank of the
@@ -153,4 +156,4 @@ def _forecast(report: ProbeReport, forecast: Facts, rows: Sequence[Facts]) -> Ch
 
 
 def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    return f"{1e3 * seconds:.3g} ms" if seconds < _SECONDS_FROM else f"{seconds:.3g} s"

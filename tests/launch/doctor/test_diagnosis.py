@@ -240,6 +240,17 @@ def test_a_cpu_has_the_instructions_of_the_precision(precision: str, lacking: st
     assert all(result.words == "the CPU has no avx512bw, which MXNet needs for bfloat16" for result in told)
 
 
+def test_two_hosts_are_compared_with_each_other_and_what_differs_comes_by_name() -> None:
+    ranks = _sound()[:4]
+    ranks[0]["clock_offsets_s"] = [0.0, 0.0, 2.5, 0.0]
+    for name in "kjihgf":
+        ranks[2]["machine"]["environment"]["packages"][name] = "1"
+    results = _check(ranks)
+    versions = [result.words for result in results if result.topic == "versions"]
+    assert versions == [f"{name} 1, elsewhere none" for name in "fghijk"]
+    assert [result.words for result in results if result.topic == "clocks"] == ["node1 is 2.500 s ahead of node0"]
+
+
 def test_ranks_that_hang_in_a_library_are_told_from_ranks_that_never_started() -> None:
     ranks = _sound()
     for rank in ranks:

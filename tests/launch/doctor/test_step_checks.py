@@ -9,7 +9,7 @@ import pytest
 
 from configs.load import load_cluster
 from launch.doctor.check_result import CheckResult, ProbeReport
-from launch.doctor.step_checks import check_step
+from launch.doctor.step_checks import _ms, check_step
 
 CLUSTER = load_cluster("abci-v100", ["cluster.num_nodes=2", "cluster.ranks_per_node=2"])
 PLAN = {"memory": {"total_bytes": 7e9, "available_bytes": 16e9}}
@@ -176,3 +176,10 @@ def test_a_rank_that_hangs_is_named_with_its_part() -> None:
     assert (result.level, result.words) == (
         "FAIL", "rank 1 on node0 (reduction of bucket 1) did not come to the end of its part"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.012, "12 ms"), (0.9994, "999 ms"), (0.9996, "1 s"), (1, "1 s"), (1.56, "1.56 s")]
+)
+def test_a_time_of_a_second_and_more_is_told_in_seconds(seconds: float, words: str) -> None:
+    assert _ms(seconds) == words
