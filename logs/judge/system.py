@@ -122,14 +122,14 @@ def _recorded(environment: Mapping[str, Any], cluster: Cluster) -> dict[str, str
     engine = ENGINES[cluster.engine.name]
     version = next((packages[name] for name in engine.distributions if name in packages), None)
     git = environment.get("git") or {}
-    memory, sockets = environment.get("memory_bytes"), environment.get("cpu_sockets")
+    memory, sockets, cores = (environment.get(key) for key in ("memory_bytes", "cpu_sockets", "cpu_cores"))
     found: dict[str, Any] = {
         "status": _STATUS[cluster.submission.status],
         "system_name": cluster.submission.platform,
         "number_of_nodes": cluster.num_nodes,
         "host_processor_model_name": environment.get("cpu"),
         "host_processors_per_node": sockets,
-        "host_processor_core_count": sockets and environment.get("cpu_cores", 0) // sockets,
+        "host_processor_core_count": cores // sockets if cores and sockets else None,
         "host_processor_caches": environment.get("cpu_cache"),
         "host_processor_vcpu_count": environment.get("cores"),
         "host_memory_capacity": memory and f"{memory / _GIB:.0f} GiB",

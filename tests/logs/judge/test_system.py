@@ -89,3 +89,11 @@ def test_what_no_run_records_is_asked_for_by_name() -> None:
     for name in ("number_of_nodes", "host_processors_per_node", "accelerators_per_node"):
         with pytest.raises(UserError, match=rf"{name}: got 'two', allowed: a whole number; give --field {name}=N"):
             _describe(RECORDED, {name: "two"})
+
+
+@pytest.mark.parametrize("lost", ["cpu_cores", "cpu_sockets"])
+def test_cores_that_nobody_counted_are_asked_for(lost: str) -> None:
+    for recorded in ({**RECORDED, lost: None}, {name: value for name, value in RECORDED.items() if name != lost}):
+        with pytest.raises(UserError, match="host_processor_core_count"):
+            _describe(recorded, {})
+        assert _describe(recorded, {"host_processor_core_count": "64", "host_processors_per_node": "2"})
