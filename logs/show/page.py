@@ -23,10 +23,10 @@ __all__ = ["badge", "charts", "document", "render", "scrolled", "section"]
 _CSS_FILES = ("colours.css", "page.css")
 _MAX_LINKS = 40
 _MOST_COLUMNS = 6
-"""Of more runs, and more runs than settings, a table of settings has a row each instead of a column; and the notes on
-a success are not printed."""
+"""Most runs that get a column each in a table of settings. Where there are more runs than this, and more than settings,
+the table has a row for each run. The notes on a success are not printed then."""
 _MAX_NAMES = 8
-"""A longer legend is folded."""
+"""Most names of a legend; a longer one is folded."""
 _HEADS = ("Run", "Outcome", "Time to train", "Initialisation", "Epochs", "Accuracy", "Batch", "Images/s", "Log check")
 
 

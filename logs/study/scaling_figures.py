@@ -59,10 +59,8 @@ def cell_figures(rows: Sequence[ScalingRow], global_batches: Sequence[int] = ())
     yield "Epoch time", list(_epoch_time(known))
     if len({row.batch for row in known}) > 1:
         yield "Speed-up by batch", list(_speed_up_by_batch(known))
-    if len({row.framework for row in known}) > 1:
-        yield "Frameworks", list(_kinds(known, "framework", "framework"))
-    if len({row.data for row in known}) > 1:
-        yield "Kinds of data", list(_kinds(known, "data", "kind of data"))
+    yield "Frameworks", list(_kinds(known, "framework", "framework"))
+    yield "Kinds of data", list(_kinds(known, "data", "kind of data"))
 
 
 def _line_chart(
@@ -220,7 +218,7 @@ def _over_smallest_batch(rows: Sequence[ScalingRow]) -> Callable[[ScalingRow], f
 
 
 def _kinds(rows: Sequence[ScalingRow], axis: str, title: str) -> Iterator[Captioned]:
-    """Yield charts with a bar for each value of an axis in each cell."""
+    """Yield charts with a bar for each value of an axis in each cell that has several."""
     measured = [row for row in rows if row.basis == "measured"]
     kinds = list(dict.fromkeys(str(getattr(row, axis)) for row in measured))
     others = [name for name in ("framework", "network", "communication", "data") if name != axis]

@@ -1,4 +1,9 @@
+"""What tests of logs and pages share."""
+
+from __future__ import annotations
+
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +87,9 @@ class ToyRun:
 @pytest.fixture
 def toy_run() -> ToyRun:
     return ToyRun()
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write descriptions in place of drawings, which take most of a report's time."""
+    monkeypatch.setattr("logs.show.drawing.to_svg", lambda chart: f"<svg>{escape(chart.description)}</svg>")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from configs.errors import UserError
 from logs.checkpoints import (
     DamagedCheckpoint,
     SavedState,
@@ -67,3 +69,18 @@ def test_a_run_that_begins_anew_has_no_checkpoint_to_resume_from(tmp_path: Path)
     for checkpoint in (write(tmp_path, 7, STATE, keep=2), write(tmp_path, 9, STATE, keep=2), None):
         set_resume_checkpoint(tmp_path, checkpoint)
         assert resume_checkpoint(tmp_path) == checkpoint
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_nothing_and_keeps_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = write(tmp_path, 5, STATE, keep=2)
+
+    def fill_the_disk(path: Path, _: SavedState) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("logs.checkpoints._write_with_digest", fill_the_disk)
+    with pytest.raises(UserError, match="cannot be written: the disk is full"):
+        write(tmp_path, 6, STATE, keep=2)
+    assert [*before.parent.iterdir()] == [before]

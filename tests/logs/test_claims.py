@@ -133,6 +133,23 @@ def test_a_taker_with_patience_refuses_when_the_owner_gives_a_sign_of_life(
     assert time.monotonic() - begin < 20
 
 
+def test_after_the_block_that_keeps_a_claim_comes_no_sign_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def look_slowly(_: Path) -> None:
+        begun.set()
+        time.sleep(0.2)
+
+    monkeypatch.setattr(claims, "BEAT_S", 0.001)
+    monkeypatch.setattr(claims, "is_lost", look_slowly)
+    take(tmp_path)
+    with kept(tmp_path, print):
+        assert begun.wait(20)
+    assert not any(thread.name == "claim" for thread in threading.enumerate())
+
+
 def test_an_owner_that_has_ended_and_that_nobody_has_waited_for_is_gone(tmp_path: Path) -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as owner:
         take(tmp_path, pid=owner.pid)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from configs.load import ROOT
-from logs.environment import ENVIRONMENT_FILE, _cpu, environment, write_environment
+from logs.environment import ENVIRONMENT_FILE, _cpu, _output_of, environment, write_environment
 from logs.redaction import REDACTED
 
 
@@ -32,6 +32,12 @@ def test_the_environment_names_versions_and_variables_but_no_secret(
     assert 1 <= found["usable_cores"] <= found["cores"]
     assert found["memory_bytes"] > 1 << 28
     assert "earlier_attempts" not in found
+
+
+def test_a_program_that_is_absent_or_fails_has_no_output() -> None:
+    assert (_output_of("git", "--version") or "").startswith("git version ")
+    assert _output_of("git", "no-such-verb") is None
+    assert _output_of("no-such-program") is None
 
 
 def test_no_secret_of_the_cluster_file_is_recorded_and_only_the_owner_reads_the_record(tmp_path: Path) -> None:
@@ -78,6 +84,11 @@ def test_gpus_are_asked_again_without_what_old_drivers_do_not_know(monkeypatch: 
     gpus = environment()["gpus"]
     assert gpus == [{"name": "V100", "driver_version": "418.1", "memory.total": f"{size} MiB"} for size in (16, 32)]
     assert [each.count(",") for each in asked] == [3, 2]
+
+
+def test_a_gpu_of_which_less_is_told_than_was_asked_is_recorded_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logs.environment._output_of", lambda *words: "GPU 1\n" if words[0] == "nvidia-smi" else None)
+    assert environment()["gpus"] == [{"name": "GPU 1"}]
 
 
 @pytest.mark.parametrize(

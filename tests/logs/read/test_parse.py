@@ -75,6 +75,14 @@ def test_blocks_without_epochs_and_submitters_with_time_0_are_read() -> None:
     assert parse(samples.mllog(with_marks)).median_epoch_s == pytest.approx(10)
 
 
+def test_the_end_of_a_v05_run_ends_its_last_epoch_if_no_evaluation_does() -> None:
+    lines = samples.mlp(samples.run_events()).splitlines(keepends=True)
+    record = parse("".join(line for line in lines if "eval" not in line))
+    assert (record.last_epoch, record.epoch_spans[-1].end_s) == (8, 82)
+    record = parse("".join(line for line in lines if "eval" not in line and "run_stop" not in line))
+    assert record.last_epoch == 7
+
+
 @pytest.mark.parametrize(("first", "logged"), [(0, 7), (1, 8)])
 def test_v05_numbers_epochs_from_0_or_1_and_a_record_from_1(first: int, logged: int) -> None:
     text = samples.mlp(samples.run_events(), first_epoch=first)

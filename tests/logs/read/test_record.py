@@ -77,3 +77,11 @@ def test_the_last_accuracy_that_is_a_number_counts_and_the_most_epochs() -> None
     assert _record(epoch_spans=spans).median_epoch_s == 5.0
     assert _record().median_epoch_s is None
     assert (_record(benchmark="bert").images_per_epoch, _record().images_per_epoch) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("samples", "is_imagenet"), [(None, True), (1281167, True), (1281024, True), (1260000, False), (60_000, False)]
+)
+def test_imagenet_is_told_by_the_number_of_its_images(samples: int | None, is_imagenet: bool) -> None:
+    assert _record(benchmark="resnet", train_samples=samples).is_of_imagenet is is_imagenet
+    assert not _record(benchmark="bert", train_samples=samples).is_of_imagenet

@@ -93,6 +93,12 @@ def test_thirty_six_series_all_look_different() -> None:
     assert len({(each.colour, each.dashes) for each in series}) == 36
 
 
+def test_an_axis_begins_at_zero_unless_the_chart_says_otherwise() -> None:
+    chart = _lines(Series("a", 0, [(60, 5.0), (90, 9.0)]))
+    assert to_svg(chart).count(">0<") == 2
+    assert to_svg(replace(chart, y_from_zero=False)).count(">0<") == 1
+
+
 def test_a_drawing_has_the_dashes_of_its_series() -> None:
     dashed = Series("", 8, [(1, 1.0), (2, 2.0)])
     assert dashed.dashes

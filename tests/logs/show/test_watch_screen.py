@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 import re
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 import pytest
 
 from configs.load import load_recipe
+from logs.__main__ import _pause_s
 from logs.show import watch as watching
 from logs.show.watch import watch
 from tests.logs import samples
@@ -77,6 +79,13 @@ def test_a_terminal_that_does_not_know_its_size_has_80_columns(monkeypatch: pyte
     monkeypatch.setattr(Screen, "fileno", lambda _: 1)
     monkeypatch.setattr(os, "get_terminal_size", lambda _: (0, 0))
     assert watching._size(Screen(80)) == (80, 24)
+
+
+@pytest.mark.parametrize("text", ["0.09", "3601", "nan", "inf", "soon", "-1"])
+def test_the_time_between_updates_has_bounds(text: str) -> None:
+    assert [_pause_s(each) for each in ("0.1", "2", "3600")] == [0.1, 2, 3600]
+    with pytest.raises(ArgumentTypeError, match=rf"got {text}, allowed: 0.1 to 3600 seconds"):
+        _pause_s(text)
 
 
 @pytest.mark.parametrize(("told", "kept"), [((10, 1), (20, 2)), ((132, 50), (132, 50)), ((0, 7), (80, 7))])

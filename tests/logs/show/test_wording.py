@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from logs.folder import REHEARSAL_FILE
 from logs.read.lines import parse_text
 from logs.read.parse import parse_events
-from logs.show.chart import Captioned, LineChart, Series
+from logs.show.chart import Bar, BarChart, Captioned, LineChart, Series, Stretch
 from logs.show.figures import figures
 from logs.show.page import _convergence, _legend, _number, _row, badge, render
 from logs.show.reported_run import ReportedRun, gather_run
@@ -102,6 +106,12 @@ def test_a_resumed_run_says_how_often_it_was_started() -> None:
     assert not any("logged init_start" in note for note in notes_of(run))
 
 
+def test_a_rehearsal_tells_its_times_beside_the_predicted_ones_a_sentence_each(tmp_path: Path) -> None:
+    (tmp_path / REHEARSAL_FILE).write_text("a step took 2 ms, 1 ms predicted\nthe start took 3 s\n", encoding="utf-8")
+    notes = notes_of(replace(_run(), path=tmp_path))
+    assert notes[:2] == ["A step took 2 ms, 1 ms predicted.", "The start took 3 s."]
+
+
 def test_a_wait_for_checkpoints_is_told_if_it_is_one() -> None:
     told = [notes_of(replace(_run(), summary={"checkpoint_s": value})) for value in (0.26, 0.001, None, "x")]
     assert ["Training waited 0.26 s for checkpoints." in notes for notes in told] == [True, False, False, False]
@@ -114,6 +124,37 @@ def test_the_rank_that_was_ready_last_is_named_if_there_are_several() -> None:
     for ranks, found, is_told in ((2, whole, True), (1, whole, False), (2, last, False), (2, {}, False)):
         notes = notes_of(replace(_run(), summary={"world_size": ranks}, last_start=found))
         assert any(note.startswith(words) for note in notes) == is_told
+
+
+def test_times_that_cannot_be_are_told() -> None:
+    run = _run(drop="run_start")
+    assert "The times of the log cannot be: run_start is missing, or is before 1970." in notes_of(run)
+    assert state_of(run)[0] == "impossible times"
+
+
+def test_a_rank_that_was_ready_at_once_is_told_as_it_is() -> None:
+    last = {
+        "rank": 1,
+        "host": "b",
+        "ready_s": 2.0,
+        "median_s": 0.0,
+        "phase": "data",
+        "phase_s": 1.5,
+        "phase_median_s": 0,
+    }
+    (note,) = (each for each in notes_of(replace(_run(), summary={"world_size": 2}, last_start=last)) if "last" in each)
+    assert "2.00 s after the median rank" in note
+    assert note.endswith("1.50 s, where the median rank took 0.00 s.")
+
+
+@pytest.mark.parametrize(("name", "age_s", "words"), [
+    ("result_0.txt", 1, "running"), ("metrics.jsonl", 1, "running"), ("result_0.txt", 3600, "no end in the log"),
+])  # fmt: skip
+def test_a_run_without_an_end_runs_as_long_as_it_writes(tmp_path: Path, name: str, age_s: float, words: str) -> None:
+    (tmp_path / name).touch()
+    os.utime(tmp_path / name, (time.time() - age_s,) * 2)
+    run = replace(_run(drop="run_stop"), path=tmp_path, log=tmp_path / "result_0.txt")
+    assert state_of(run)[0] == words
 
 
 def test_headings_name_recipe_cluster_and_date() -> None:
@@ -202,3 +243,5 @@ def test_a_legend_shows_dots_of_predictions_only_and_one_line_needs_none() -> No
     assert ("<circle" in first, "<circle" in second) == (False, True)
     assert (">one</span>" in first, ">two</span>" in second) == (True, True)
     assert _legend(Captioned("c", LineChart("t", "x", [measured]))) == ""
+    bars = BarChart("t", "s", [Bar("row", [Stretch(0, 1, 0, "")])], names=["one", "two"])
+    assert re.findall(r"var\(--c(\d)\)", _legend(Captioned("c", bars))) == ["0", "1"]

@@ -63,7 +63,7 @@ def test_frameworks_are_compared_with_each_other_and_everything_else_within_each
     assert [figure.caption for figure in told["Throughput"]] == [
         f"Images/s: {name}, n, d, batch 8 a rank" for name in ("MXNet", "PyTorch")
     ]
-    assert "Frameworks" not in dict(cell_figures(rows[:2]))
+    assert dict(cell_figures(rows[:2]))["Frameworks"] == []
 
 
 @pytest.mark.parametrize(("metric", "name"), [("top1", "top-1"), ("mean_auc", "mean ROC-AUC")])
@@ -109,6 +109,12 @@ def test_repeats_that_lie_further_apart_than_the_values_are_told() -> None:
         rows = [*fast, scaling_row(slow, communication="slow")]
         (sentence,) = (each for each in findings(rows) if each.startswith("slow"))
         assert sentence.endswith(f"n runs at {slow}% of its images/s with fast{words}.")
+
+
+def test_a_run_without_a_rate_makes_no_cell_infinitely_uneven() -> None:
+    rows = [*[scaling_row(rate, repeat=number) for number, rate in enumerate((0, 100, 110))],
+            scaling_row(50, communication="slow")]  # fmt: skip
+    assert any(each.startswith("slow") for each in findings(rows))
 
 
 def test_servers_and_the_noise_of_an_idle_machine() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,20 @@ import pytest
 
 from configs.scaling_study import Expectation
 from logs.study.expectations import compare
-from logs.study.scaling_page import _expectations, _judged, _known_values, _lead, _lines, _spread, _table
+from logs.study.scaling_figures import course_figures
+from logs.study.scaling_page import (
+    _expectations,
+    _judged,
+    _known_values,
+    _lead,
+    _lines,
+    _spread,
+    _table,
+    write_scaling_page,
+)
+from logs.usage import SAMPLES_FILE
 from tests.configs.test_scaling_study import scaling_study
+from tests.logs import samples
 from tests.logs.study.rows import scaling_row
 
 
@@ -99,3 +112,30 @@ def test_expectations_stand_with_the_numbers_by_which_they_are_judged() -> None:
     text = re.sub("<[^>]*>", "", _expectations(study, rows))
     assert text.startswith("1 of 2 expectations hold wherever they were measured.")
     assert "spread of the study's other cells (" in text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_page_has_the_sections_for_which_there_is_something_to_say(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "result_0.txt").write_text(samples.mllog(samples.run_events()), encoding="utf-8")
+
+    def sections(*rows: Any) -> list[str]:
+        write_scaling_page(scaling_study(), rows, tmp_path, tmp_path)
+        return re.findall("<h2[^>]*>([^<]*)</h2>", (tmp_path / "grid.html").read_text(encoding="utf-8"))
+
+    alone = sections(scaling_row(100.0, folder="run"))
+    assert ("Findings" in alone, "Kinds of data" in alone, "Cells" in alone) == (False, False, True)
+    two = sections(*(scaling_row(rate, data=data, folder="run") for rate, data in ((100.0, "d"), (50.0, "other"))))
+    assert ("Findings" in two, "Kinds of data" in two, "Frameworks" in two) == (True, True, False)
+
+
+def test_charts_over_time_name_the_cells_that_they_are_of(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "result_0.txt").write_text(samples.mllog(samples.run_events()), encoding="utf-8")
+    load = {"busy_cores": 1.5, "machine_busy_cores": 1.6, "memory_bytes": 10**9}
+    rows = [{"time": 1e9 + second, **load} for second in range(5)]
+    (tmp_path / "run" / SAMPLES_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    sections = dict(course_figures([scaling_row(100.0, folder="run")], tmp_path))
+    for figures in sections.values():
+        assert figures
+        assert all(figure.caption.endswith(": n, d, batch 8 a rank") for figure in figures)

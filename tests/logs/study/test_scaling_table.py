@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs.scaling_study import ScalingStudy
+from configs.study import load_study
 from logs.show.chart import LineChart
 from logs.show.drawing import to_svg
 from logs.study.cells import steady_rate
 from logs.study.findings import findings
 from logs.study.scaling_figures import cell_figures
-from logs.study.scaling_table import with_efficiency
+from logs.study.scaling_table import with_efficiency, write_scaling
 from tests.logs.study.rows import scaling_row
 
 
@@ -115,3 +118,12 @@ def test_from_sixteen_times_the_ranks_on_axes_double_and_evenly_spaced_doublings
     assert y1 - y0 == pytest.approx(y2 - y1, abs=0.2)
     for ticked in (1, 2, 4, 8, 16):
         assert f">{ticked}</text>" in drawing
+
+
+def test_a_table_may_be_written_again_into_a_folder_below_a_new_one(tmp_path: Path) -> None:
+    study = load_study("mnist-data-parallel-laptop")
+    assert isinstance(study, ScalingStudy)
+    for rate in (300, 200):
+        write_scaling(study, [scaling_row(rate, ranks=2)], tmp_path / "a" / "b")
+        header, row = (tmp_path / "a" / "b" / f"{study.name}.csv").read_text(encoding="utf-8").splitlines()
+        assert dict(zip(header.split(","), row.split(","), strict=True))["images_per_s"] == str(rate)
