@@ -54,4 +54,3 @@ class KeptBatches:
         """See `TrainingSource`."""
         if len(self._kept) < self._num_batches:
             self._source.close()
-        self._kept.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import io
 import json
 import os
@@ -20,9 +21,10 @@ from PIL import Image
 
 from configs.errors import UserError
 from configs.load import ROOT
+from configs.registry import SOURCES
 from data.__main__ import _parser, main
 from data.manifest import load_manifest
-from data.prepare import _class_counts, _explain, prepare
+from data.prepare import _class_counts, _explain, _remove_abandoned, prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings, SourceSplit
 
@@ -142,6 +144,8 @@ def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
         (("digits", "out", "--workers", "none"), "--workers: got 'none', allowed: whole numbers 1 to 1024"),
         (("digits", "out", "--train", "5"), "--train does not apply to digits, only to idx, generated; leave it out"),
         (("digits", "out", "--size", "8", "--verify", "x"), "--verify takes one folder"),
+        (("digits", "--verify", "x"), "--verify takes one folder"),
+        (("--size", "8", "--verify", "x"), "--verify takes one folder"),
         ((str(ROOT / "configs"), "out"), "nor train/<class>/*.jpg with val/<class>/*.jpg; give the folder"),
         (("--verify", "nowhere"), "nowhere/manifest.json: No such file or directory; ./run.sh prepare did not"),
     ],
@@ -292,6 +296,14 @@ def test_only_the_partial_folders_of_the_same_data_set_are_removed(tmp_path: Pat
     assert left_in(tmp_path) == [".other.partial-0123", "out", "out2"]
 
 
+def test_the_help_explains_every_source_and_all_processors_work_unless_one_says_otherwise() -> None:
+    assert _parser().parse_args([]).workers == os.cpu_count()
+    told = _parser().format_help()
+    for module in SOURCES.values():
+        docstring = importlib.import_module(module).__doc__ or module
+        assert docstring.split("\n")[0] in told
+
+
 @pytest.mark.parametrize(
     ("option", "low", "high"),
     [("workers", 1, 1024), ("seed", 0, 2147483647), ("size", 8, 1024), ("quality", 50, 100), ("train", 1, 10_000_000),
@@ -305,3 +317,12 @@ def test_every_number_has_its_bounds(option: str, low: int, high: int) -> None:
             _parser().parse_args([f"--{option}={wrong}"])
         words = f"argument --{option}: got {str(wrong)!r}, allowed: whole numbers {low} to {high}; see"
         assert str(refused.value).startswith(words)
+
+
+def test_a_partial_folder_that_cannot_be_removed_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    (tmp_path / ".out.partial-0123").mkdir()
+    monkeypatch.setattr("os.rmdir", refuse)
+    _remove_abandoned(tmp_path, ".out.partial-")

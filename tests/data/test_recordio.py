@@ -165,3 +165,13 @@ def test_files_are_closed_after_writing_and_reading(tmp_path: Path) -> None:
     with RecordFile(tmp_path / "a.rec") as records:
         assert records.size_bytes == 16
     assert _open_files() == before
+
+
+def test_half_a_beginning_at_the_end_of_a_file_is_no_record(tmp_path: Path) -> None:
+    rec = write(tmp_path, [b"A" * 20, b"B" * 20])
+    damaged = bytearray(rec.read_bytes())
+    damaged[28:32] = bytes(4)
+    for rest in range(4):
+        rec.write_bytes(damaged + MAGIC + bytes(rest))
+        with RecordFile(rec) as records:
+            assert [span.problem is None for span in records.scan()] == [True, False], rest

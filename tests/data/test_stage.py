@@ -233,3 +233,12 @@ def test_a_folder_that_cannot_be_made_is_one_line(packed: Path, tmp_path: Path) 
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"Not a directory; set cluster\.paths\.stage to a folder"):
         stage(packed, tmp_path / "file" / "stage")
+
+
+def test_the_progress_of_a_copy_counts_the_bytes_that_were_there_already(tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(bytes(100))
+    for begun in (0, 30, 100):
+        (tmp_path / "copy").write_bytes(bytes(begun))
+        told: list[int] = []
+        stage_module._append(tmp_path / "source", tmp_path / "copy", told.append)
+        assert sum(told) == 100

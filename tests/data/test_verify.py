@@ -128,6 +128,7 @@ def test_an_index_that_disagrees_is_named_by_line(dataset: Path, line: str, prob
     findings = found_in(dataset)
     assert [finding for finding in findings if finding.startswith(problem.format(**offsets))]
     assert any(finding.startswith("train.idx: sha256 is ") for finding in findings)
+    assert sum(finding.startswith("train.idx record ") for finding in findings) == 1
 
 
 def test_an_index_with_a_line_too_few_is_named(dataset: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -324,6 +325,7 @@ def test_an_undecodable_image_stops_training_and_is_named(tmp_path: Path, kind: 
         take(source, 10)
     message = str(caught.value)
     assert message.startswith(f"{tmp_path}/train.rec: record 23 at byte {offsets[23]}: cannot be decoded (")
+    assert re.search(r"decoded \(\w[^\[\]:]* image ", message), "what DALI says of the image, not where"
     assert message.endswith(f"; ./run.sh prepare --verify {tmp_path} names all damaged records")
     assert "\n" not in message
     assert len(message) < 400 + 2 * len(str(tmp_path))
@@ -387,19 +389,26 @@ def test_a_record_left_out_before_the_plain_epochs_stays_out(tmp_path: Path, cap
     recipe = recipe_for(overrides=["data.bad_record=skip", "data.plain_from_epoch=2", "run.epochs=3"])
     source = training(tmp_path, recipe, world=2)
     source.begin_epoch(1)
+    plain, plain_pipeline = cast(Any, source)._plain, cast(Any, source)._plain._pipeline
     take(source, 30)
+    assert plain_pipeline is not None
+    assert plain._pipeline is None
     warnings = len(caplog.messages)
     source.begin_epoch(2)
     assert take(source, 4) == [number for number in range(40) if number not in (3, 17)][:16]
     assert len(caplog.messages) == warnings == 2
+    last = cast(Any, source)._stream
     source.close()
+    assert last._pipeline is None
 
 
 def test_a_rank_that_leaves_a_record_out_continues_with_the_same_shard(tmp_path: Path) -> None:
     write_split(tmp_path, "train", 60, bad={33: BAD})
     source = training(tmp_path, recipe_for(60, overrides=["data.bad_record=skip"]), world=3)
     source.begin_epoch(1)
+    before = cast(Any, source)._stream
     labels = take(source, 9)
+    assert not before._is_running, "two pipelines at a time would take twice the memory"
     assert max(labels[:20]) < 20
     assert 19 <= min(labels[20:]) <= max(labels[20:]) < 40  # of 59 records, the second third is 19 to 38
 
@@ -417,6 +426,30 @@ def test_a_record_left_out_of_the_plain_epochs_leaves_the_rank_at_its_shard(tmp_
     begin = labels.index(19)  # of 39 records, the second half begins with number 19; batches before were read ahead
     assert labels[:begin] == [*range(20, 20 + begin)]
     assert labels[begin:] == [number for number in range(19, 40) if number != 33][: 24 - begin]
+    source.close()
+
+
+@pytest.mark.parametrize("says_where", [True, False])
+def test_an_error_of_a_decoder_that_does_not_say_where_starts_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says_where: bool
+) -> None:
+    offsets = write_split(tmp_path, "train", 40)
+    source = training(tmp_path, recipe_for())
+    stream: Any = cast(Any, source)._stream
+    searches: list[bytes] = []
+
+    def search(state: bytes) -> frozenset[int]:
+        searches.append(state)
+        return frozenset({offsets[7]})
+
+    def fail() -> None:
+        place = f"File: {tmp_path}/train.rec at index {offsets[7]}" if says_where else ""
+        raise RuntimeError(f"Error in operator fn.decoders.image: broken {place}")
+
+    monkeypatch.setattr(stream, "_find_damaged", search)
+    with pytest.raises(DataError, match=rf"record 7 at byte {offsets[7]}: cannot be decoded"):
+        stream._call(fail)
+    assert len(searches) == (0 if says_where else 1)
     source.close()
 
 

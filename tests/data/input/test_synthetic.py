@@ -55,10 +55,11 @@ def test_an_epoch_has_each_sample_once_and_the_next_epoch_repeats_them() -> None
 
 def test_images_repeat_where_a_pool_of_limited_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     of_an_image = 8 * 8 * 3 * 4  # pixels, channels, bytes of a float32
-    monkeypatch.setattr(synthetic, "_POOL_BYTES", 6 * of_an_image - 1)
-    images = np.concatenate([images for images, _ in steps(recipe_for("data.train_samples=40"), 2)])
-    assert len({image.tobytes() for image in images}) == 5
-    np.testing.assert_array_equal(images[:5], images[5:10])
+    for pool_bytes, size in ((6 * of_an_image - 1, 5), (of_an_image - 1, 1)):
+        monkeypatch.setattr(synthetic, "_POOL_BYTES", pool_bytes)
+        images = np.concatenate([images for images, _ in steps(recipe_for("data.train_samples=40"), 2)])
+        assert len({image.tobytes() for image in images}) == size
+        np.testing.assert_array_equal(images[:size], images[size : 2 * size])
 
 
 def test_seeds_and_splits_give_different_images() -> None:

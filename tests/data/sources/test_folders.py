@@ -62,6 +62,11 @@ def strange_class(root: Path) -> None:
     (root / "val/n03").mkdir()
 
 
+def strange_classes(root: Path) -> None:
+    for name in ("n10", "n09", "n08", "n07", "n06"):
+        (root / "val" / name).mkdir()
+
+
 def broken_link(root: Path) -> None:
     (root / "train/n02/z.jpg").symlink_to(root / "nowhere")
 
@@ -82,6 +87,7 @@ def no_classes(root: Path) -> None:
         (flat_validation, "/val: files where class folders should be: ILSVRC2012_val_00000001.JPEG; sort them"),
         (foreign_files, "n01/0.png, n01/1.png, n01/2.png, n01/3.png, n01/4.png and 2 more; convert or remove them"),
         (strange_class, "/val: classes that train does not have: n03; rename or remove"),
+        (strange_classes, "/val: classes that train does not have: n06, n07, n08, n09, n10; rename or remove"),
         (broken_link, "/train: not JPEG files (.jpg, .jpeg): n02/z.jpg; convert or remove them"),
         (no_images, "/val: no image in any class folder"),
         (no_classes, "/train: no class folder in it; make one for each class"),

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import io
+
+import numpy as np
 import pytest
+from PIL import Image
 
 from data.sources.catalogue import open_source
+from data.sources.generated import _draw_image
 from data.sources.image_source import Settings
 
 
@@ -27,3 +32,20 @@ def test_no_image_is_in_both_splits_or_under_two_seeds() -> None:
 def test_names_of_classes_have_as_many_digits_as_the_last_one(classes: int, first: str, last: str) -> None:
     names = open_source("generated", Settings(train=1, eval=1, classes=classes)).class_names
     assert (names[0], names[-1], len(names)) == (first, last, classes)
+
+
+def test_a_seed_draws_the_same_image_on_every_machine() -> None:
+    pixels = np.asarray(_draw_image(np.random.default_rng(1))).astype(int)
+    assert pixels.shape == (465, 527, 3)
+    drawn = [[255, 33, 255], [38, 177, 135], [134, 101, 131], [98, 150, 198], [214, 174, 242], [235, 199, 80]]
+    np.testing.assert_allclose(pixels[::97, ::97].reshape(-1, 3)[:6], drawn, atol=2)  # libraries may round differently
+
+
+def test_an_image_is_drawn_by_its_seed_its_split_and_its_number() -> None:
+    source = open_source("generated", Settings(train=3, eval=3, seed=5, quality=95))
+    for number, split in enumerate((source.train, source.eval)):
+        for index in (0, 2):
+            packed = np.asarray(Image.open(io.BytesIO(split.jpeg(index)))).astype(int)
+            drawn = np.asarray(_draw_image(np.random.default_rng((5, number, index)))).astype(int)
+            assert packed.shape == drawn.shape
+            assert np.abs(packed - drawn).mean() < 10

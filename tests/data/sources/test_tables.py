@@ -203,3 +203,12 @@ def test_a_label_between_nought_and_one_is_found(folder: Path, tmp_path: Path) -
         file.write(struct.pack("<f", 0.5))
     found = next(verify_dataset(tmp_path / "out"))
     assert str(found) == "train.rec record 0 at byte 0: label 0.5 of class 1 is neither 0 nor 1"
+
+
+def test_two_different_labels_are_enough_and_one_is_not(folder: Path) -> None:
+    (folder / "val.json").write_text('{"v.png": ["Mass"]}')
+    (folder / "train.csv").write_text("file,labels\na.png,Mass\nc.png,Edema\n")
+    assert open_source(str(folder), Settings()).class_names == ("Edema", "Mass")
+    (folder / "train.csv").write_text("file,labels\na.png,Mass\nc.png,No Finding\n")
+    with pytest.raises(UserError, match=r"labels \['Mass'\], allowed: at least two different ones"):
+        open_source(str(folder), Settings())
