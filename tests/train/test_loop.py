@@ -230,3 +230,12 @@ def test_a_run_that_stops_has_reported_every_step_that_it_took() -> None:
     with pytest.raises(RunStopped):
         dry_train(recipe, 1, [0.5], log=log, blank=Remembered(log), metrics=rows, stop_from=7)
     assert rows.steps == [4, 9], "told to stop in step 7, seen and stopped after step 9"
+
+
+@pytest.mark.parametrize("stop_from", [1, 4, 5, 34, 35, 36])  # a block ends with step 37
+def test_a_run_that_stops_goes_on_at_the_step_after_the_last_one_that_it_reported(stop_from: int) -> None:
+    log, rows = RememberingLog(), Rows()
+    recipe = load_recipe("digits", SHORT)
+    with pytest.raises(RunStopped) as stopped:
+        dry_train(recipe, 1, [0.5], log=log, blank=Remembered(log), metrics=rows, stop_from=stop_from)
+    assert stopped.value.step == rows.steps[-1] + 1

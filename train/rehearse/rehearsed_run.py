@@ -23,7 +23,7 @@ _CYCLE_MS_PER_RANK = 1.0
 is due: 0.3 to 0.6 ms of its processor for 2 to 8 ranks (measured; at 1 ms, 4 ranks spent 28 ms a step on it)."""
 _RANKS_PER_CORE = 16
 """Where more ranks than this share a core, the interval grows with them once more: the exchanges of 64 ranks on two
-cores would else take as long as a step."""
+cores would otherwise take as long as a step."""
 
 _MPI_LAUNCHERS = ("mpirun", "srun")
 _CROWDED = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}

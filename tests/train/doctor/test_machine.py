@@ -120,6 +120,21 @@ def test_a_rank_that_comes_late_has_no_other_clock_for_that(monkeypatch: pytest.
     assert abs(on_time[1]) < 0.03
 
 
+class _FiveSecondsAhead(Devices):
+    """The communicator of a rank whose clock is five seconds fast."""
+
+    def gather(self, name: str, value: int) -> list[int]:
+        return super().gather(name, value + 5_000_000_000 if name == "clock" else value)
+
+
+def test_a_clock_that_is_fast_is_so_by_its_seconds() -> None:
+    group = DeviceGroup(2, is_gpu=False)
+    with ThreadPoolExecutor(2) as pool:
+        ranks = [kind(group, rank) for rank, kind in enumerate((Devices, _FiveSecondsAhead))]
+        for offsets in pool.map(probe._clock_offsets, ranks):
+            assert offsets == pytest.approx([0, 5], abs=0.1)
+
+
 def test_the_memory_of_a_process_is_its_peak_in_bytes() -> None:
     _, cluster = load_both("digits", None)
     resident, peak = psutil.Process().memory_info().rss, step_probe._used_bytes(cluster, ALONE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from train.networks.arch import build_network
@@ -40,3 +42,11 @@ def test_every_layer_of_resnet50_is_counted_and_its_products_are_three_times_the
 def test_the_floor_is_set_by_operations_or_by_bytes_pass_by_pass() -> None:
     passes = [Work(100, 10), Work(10, 100)]
     assert floor_s(passes, operations_per_s=10, bytes_per_s=20) == pytest.approx(10 + 5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "passes"), [("bn", 8), ("relu", 5), ("add", 3), ("concat", 4), ("dropout", 4), ("avg_pool", 4)]
+)
+def test_a_layer_without_products_passes_over_its_elements(kind: Any, passes: int) -> None:
+    network = Network("one", 4, 3, 10, (Layer("one", kind, ("data",), 8, 8, in_size=4, out_size=4),))
+    assert work_of_step(network, batch=5)[KINDS[kind]] == [Work(0, 4 * 5 * passes * 8 * 16)]

@@ -9,7 +9,7 @@ import pytest
 
 from configs.load import load_cluster, load_recipe
 from train.networks.arch import build_network
-from train.sim.collectives import allreduce
+from train.sim.collectives import _tree_crossing_share, allreduce
 from train.sim.constants import Calibration, Constants, load_calibration
 from train.sim.forecast import forecast, make_scenario, time_step
 from train.sim.hardware import Machine, find_accelerator
@@ -250,3 +250,8 @@ def test_the_logged_initialisation_has_no_launch_but_the_warm_up_of_its_round(
     mlperf_round: str, has_compiler: bool, warm_up_s: float
 ) -> None:
     assert predict_init(4, mlperf_round, has_compiler=has_compiler) == pytest.approx(4.5224 + warm_up_s)
+
+
+def test_half_of_a_trees_edges_are_short_and_a_quarter_twice_as_long() -> None:
+    topology = Topology(64, 8, 100e9, 20e9, nodes_per_rack=4, uplink_share=0.5, rack_ordered=True)
+    assert _tree_crossing_share(topology) == pytest.approx(0.25 / 2 + 0.5 / 4 + 1 / 8)

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from configs.errors import ConfigError
 from train.sim.collectives import ALGORITHMS, SHARED_MEMORY, allreduce, best_algorithm
+from train.sim.output.forecast_text import collective_rows
+from train.sim.protocols import PROTOCOLS
 from train.sim.topology import SharedSums, Topology
 
 LINK, CARDS = 100e9, 20e9
@@ -207,3 +209,33 @@ def test_ranks_without_a_memory_of_all_of_them_have_no_sum_in_it(topology: Topol
     with pytest.raises(ConfigError, match="shared-memory"):
         allreduce(SHARED_MEMORY, topology, 8e6)
     assert best_algorithm(topology, 8e6)[0] != SHARED_MEMORY
+
+
+def test_the_protocols_have_the_latencies_of_nccls_own_table() -> None:
+    """Microseconds and share of the bandwidth, from ``baseLat`` and ``hwLat`` of NCCL's ``src/graph/tuning.cc``."""
+    table = [
+        (
+            *(round(1e6 * time_s, 3) for time_s in (each.base_tree_s, each.base_ring_s)),
+            *(round(1e6 * hops[kind], 3) for kind in ("nvlink", "pcie") for hops in (each.tree_hop_s, each.hop_s)),
+            *(round(1e6 * time_s, 3) for time_s in (each.net_tree_s, each.net_ring_s)), each.bandwidth_share,
+        )
+        for each in PROTOCOLS
+    ]  # fmt: skip
+    assert table == [
+        (6.8, 6.6, 0.6, 0.6, 1.0, 1.0, 5.0, 2.7, 0.5),
+        (14, 14, 1.25, 1.9, 1.9, 2.5, 8.5, 4.0, 0.92),
+        (8.4, 8.4, 4.0, 3.4, 4.0, 5.7, 14, 14, 1.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sums", "nodes", "is_listed"),
+    [(None, 1, False), (SharedSums(6e9, 2e-4, 2), 1, True), (SharedSums(6e9, 2e-4, 2), 2, False)],
+)
+def test_sums_in_shared_memory_are_compared_where_a_machine_has_them(
+    sums: SharedSums | None, nodes: int, is_listed: bool
+) -> None:
+    topology = Topology(4 * nodes, 4, 100e9, 20e9, sums=sums)
+    (row,) = collective_rows([topology], [1e6])
+    assert (SHARED_MEMORY in row) is is_listed
+    assert (row["ranks"], row["bytes"]) == (4 * nodes, 1e6)

@@ -102,5 +102,7 @@ def test_a_cause_that_is_not_there_costs_nothing_and_the_causes_come_by_size() -
     saved = savings_by_cause(SCENARIO, CALIBRATION)
     assert list(saved.values()) == sorted(saved.values(), reverse=True)
     assert saved["shared uplinks between racks"] == 0
+    for cause in ("ranks that are slower than others", "negotiation between nodes"):
+        assert saved[cause] > 0
     alone = replace(SCENARIO, machine=replace(SCENARIO.machine, ranks=1))
     assert all(abs(each) < 1e-9 for each in savings_by_cause(alone, CALIBRATION).values())

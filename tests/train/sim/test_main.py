@@ -303,3 +303,8 @@ def test_every_width_of_an_interval_is_explained() -> None:
     assert {*load_calibration().half_widths, "measured"} == {*_BASES, *_LACKS}
     said = {"own kernels": "usual programs", "float32": "float32 programs", "another network": "other networks"}
     assert all(words in _LACKS[name] for name, words in said.items())
+
+
+def test_the_start_up_is_told_from_one_rank_to_4096_by_powers_of_two(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [line.split()[0] for line in answer(capsys, "--startup").splitlines()[1:14]]
+    assert rows == [str(1 << power) for power in range(13)]

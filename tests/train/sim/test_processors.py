@@ -26,6 +26,12 @@ def test_a_rank_has_its_share_of_the_cores_and_of_the_bandwidth(
     sets = [f"cluster.engine.threads={threads}", f"cluster.ranks_per_node={ranks}", "cluster.node.cpu=EPYC 7763"]
     rates = rates_of_processor(load_cluster("laptop", [*sets, f"cluster.node.cores={cores or 'null'}"]))
     assert (rates["flops"], rates["memory_bytes_per_s"]) == pytest.approx((flops, memory))
+    assert rates["sum_bytes_per_s"] == pytest.approx(12e9), "one thread of a rank sums"
+
+
+def test_many_ranks_share_a_sockets_bandwidth_also_for_their_sums() -> None:
+    sets = ["cluster.ranks_per_node=64", "cluster.node.cpu=EPYC 7763", "cluster.node.cores=64"]
+    assert rates_of_processor(load_cluster("laptop", sets))["sum_bytes_per_s"] == pytest.approx(204.8e9 / 64)
 
 
 @pytest.mark.parametrize(

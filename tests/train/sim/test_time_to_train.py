@@ -74,3 +74,18 @@ def test_the_epochs_of_each_batch_are_those_of_the_official_reference_runs() -> 
     assert set(_REFERENCE) - set(submitted) <= set(measured)
     for batch, epochs in _REFERENCE.items():
         assert min(abs(epochs - each) for each in measured.get(batch, [submitted.get(batch, 0)])) < 0.2, batch
+
+
+@pytest.mark.parametrize(
+    ("mlperf_round", "published"),
+    [
+        ("0.6", {1664: 60, 4096: 62, 16384: 66, 33280: 72, 54080: 86, 59904: 90, 86016: 90}),
+        ("0.7", {832: 38, 1664: 38, 3264: 41, 4096: 43, 8192: 44, 34560: 59, 44544: 70, 53360: 82, 86016: 90}),
+        (
+            "",
+            {1632: 35, 3264: 35, 4096: 40, 8192: 42, 16384: 47, 32768: 56, 49152: 68, 58880: 80, 67840: 86, 86016: 90},
+        ),
+    ],
+)
+def test_a_published_batch_needs_its_published_epochs(mlperf_round: str, published: dict[int, int]) -> None:
+    assert {batch: epochs_to_target(batch, mlperf_round) for batch in published} == published

@@ -18,6 +18,7 @@ from train.engine.build import ModelParts
 from train.engine.init import checksum, initial_weights
 from train.engine.protocol import Engine, open_engine
 from train.networks.arch import build_network
+from train.networks.table import Layer, Network
 from train.schedule import HyperParameters
 from train.warmup import warm_up
 
@@ -58,7 +59,7 @@ def test_loaded_weights_reach_the_masters_and_the_copies_that_compute() -> None:
 
 
 def test_loss_and_running_statistics_are_those_of_numpys_forward_pass() -> None:
-    engine, recipe, network = opened("model.bn_momentum=0.75")
+    engine, recipe, network = opened("model.bn_momentum=0.75", "model.bn_epsilon=0.01")
     images, labels = batch(engine, network)
     forward = Forward(network.read_weights(), epsilon=recipe.model.bn_epsilon, is_training=True)
     logits = resnet8(forward, images.numpy())
@@ -108,17 +109,18 @@ def test_every_gradient_arrives_once_and_complete(accumulate: bool) -> None:
     assert all(torch.equal(arrived[index], gradient) for index, gradient in enumerate(network.gradients))
 
 
-def test_a_parameter_that_gets_no_gradient_arrives_too() -> None:
+def test_parameters_that_get_no_gradient_arrive_too_the_last_layers_first() -> None:
     engine, _, network = opened()
-    network._leaves["unused"] = network._leaves["stem_bn_beta"].detach().requires_grad_()
-    leaf = network._leaves.pop("stem_bn_beta")
-    network._leaves["stem_bn_beta"] = network._leaves.pop("unused")
+    unused = {name: network._leaves[name] for name in ("stem_bn_gamma", "stem_bn_beta")}
+    for name, leaf in unused.items():
+        network._leaves[name] = leaf.detach().requires_grad_()
     network.gradients[2].fill_(7)
     network.forward(*batch(engine, network))
     arrived: list[int] = []
     network.backward(arrived.append)
-    assert leaf.grad is None
+    assert all(leaf.grad is None for leaf in unused.values())
     assert sorted(arrived) == list(range(len(network.parameters)))
+    assert arrived[-2:] == [2, 1]
     assert not network.gradients[2].any()
 
 
@@ -221,3 +223,25 @@ def test_dropout_is_seeded_whatever_the_threads_and_keeps_the_mean() -> None:
     assert not torch.equal(dropped[0], dropped[2])
     assert set(dropped[0].unique().tolist()) == {0.0, 1 / (1 - row.rate)}
     assert dropped[0].mean().item() == pytest.approx(1, abs=0.01)
+
+
+def test_an_addition_keeps_an_input_that_another_layer_reads() -> None:
+    from train.engine.torch.layers import Layers, no_dropout
+
+    rows = (
+        Layer("left", "relu", ("data",), 3, 3, 4, 4), Layer("sum", "add", ("left", "data"), 3, 3, 4, 4),
+        Layer("both", "concat", ("sum", "left"), 6, 6, 4, 4),
+    )  # fmt: skip
+    images = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+    given, left = images.clone(), images.relu()
+    found = Layers(Network("three", 4, 3, 10, rows), normalise=no_dropout)(images, {})
+    assert torch.equal(found, torch.cat([left + given, left], dim=1))
+    assert torch.equal(images, given)
+
+
+def test_a_layer_of_dropout_drops_in_training() -> None:
+    _, _, network = opened()
+    row = Layer("drop", "dropout", ("data",), 4, 4, 8, 8, rate=0.5)
+    network.seed_dropout(3)
+    values = network._layers._output(row, [torch.ones(2, 4, 8, 8)], {})
+    assert 0.2 < float((values == 0).float().mean()) < 0.8

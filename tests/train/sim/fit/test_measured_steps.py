@@ -113,3 +113,16 @@ def test_16_bit_numbers_on_a_cpu_are_refused_until_steps_with_them_are_measured(
     }
     assert found[torch] == whole, "a run with 16-bit numbers says nothing about float32"
     assert found[half].images_per_s == pytest.approx(whole.images_per_s / 15, rel=0.02)
+
+
+def test_intervals_without_a_rate_and_repeated_ones_do_not_count(tmp_path: Path) -> None:
+    description = tmp_path / "here.yaml"
+    description.write_text(RATES)
+    rate = forecast(*conditions(*load_both("digits", "laptop"), description=description)).images_per_s
+    plain = [1.0, *(rate * each for each in (0.5, 0.52, 0.54, 0.56, 0.58))]
+    odd = [*plain[:3], 0.0, *plain[3:], plain[-1]]
+    steps = [
+        measure_runs([run_folder(tmp_path / name, "digits", "laptop", rates)], description=description)[0]
+        for name, rates in (("plain", plain), ("odd", odd))
+    ]
+    assert steps[0].images_per_s == steps[1].images_per_s

@@ -17,8 +17,16 @@ import pytest
 
 from configs.errors import UserError
 from train.sim.constants import Constants, load_calibration
-from train.sim.fit.calibrate import PUBLISHED_RATES, startup_errors
-from train.sim.fit.heldout import HeldOutPrediction, affine_rate, covered, hold_out, quantile, twice_the_largest
+from train.sim.fit.calibrate import PUBLISHED_RATES, _held_out, startup_errors
+from train.sim.fit.heldout import (
+    HeldOutPrediction,
+    _largest,
+    affine_rate,
+    covered,
+    hold_out,
+    quantile,
+    twice_the_largest,
+)
 from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import Point, ranks_per_node, read_points
 from train.sim.fit.regression import PRIORS, fit
@@ -197,6 +205,35 @@ def test_a_fit_to_few_points_predicts_a_larger_system_better_than_the_affine_law
     assert np.median(ours) < np.median(affine)
 
 
+def test_a_fit_finds_the_constants_that_made_the_points() -> None:
+    true = Constants().replaced(compute_efficiency=0.4, memory_efficiency=0.7)
+    points = [replace(point, measured_images_per_s=PREDICTOR.rate(point, true)) for point in read_points(EXCERPT)]
+    fitted = fit(points, PREDICTOR)
+    errors = [
+        np.abs([math.log(PREDICTOR.rate(point, each) / PREDICTOR.rate(point, true)) for point in points]).mean()
+        for each in (Constants(), fitted)
+    ]
+    assert errors[1] < errors[0] / 4
+
+
+def test_the_affine_law_is_that_of_the_products_systems_of_the_round_or_else_of_all_rounds() -> None:
+    def point(batch: int, step_s: float | None, year: str = "1.0", chip: str = "A100") -> Point:
+        known = next(each for each in read_points(EXCERPT) if each.accelerator.chip == chip)
+        rate = None if step_s is None else 8 * batch / step_s
+        return replace(known, round=year, ranks=8, batch=batch, measured_images_per_s=rate)
+
+    def law(*kept: Point) -> float | None:
+        rate = affine_rate(point(300, None), kept)
+        return None if rate is None else 8 * 300 / rate
+
+    # Steps of 10 ms + 0.1 ms an image in this round, of twice as long in another.
+    own, other = ([point(b, k * (0.01 + 1e-4 * b), year) for b in (100, 200)] for k, year in ((1, "1.0"), (2, "2.0")))
+    assert law(*own, *other) == pytest.approx(0.04)
+    assert law(own[0], *other) == pytest.approx(0.09), "from 30 ms, the mean at 100 images, to 60 ms at 200"
+    assert law(own[0], own[0], point(200, 1.0, chip="H100")) is None
+    assert law(point(100, 0.1), point(200, 0.04)) is None, "no positive time"
+
+
 def test_an_interval_is_the_conformal_quantile_of_held_out_errors() -> None:
     assert quantile([0.1, -0.4, 0.2, 0.3], 0.5) == 0.3
     assert quantile([0.01] * 99 + [0.5], 0.9) == 0.01
@@ -371,3 +408,21 @@ def test_a_rate_that_includes_evaluations_counts_one_after_every_fourth_epoch(
     assert without == pytest.approx(
         point.ranks * point.batch / PREDICTOR.step_time(point, load_calibration().constants).total_s
     )
+
+
+def test_the_largest_systems_are_hidden_where_they_have_several_nodes_and_others_remain() -> None:
+    known = next(each for each in read_points(EXCERPT) if each.accelerator.chip == "A100")
+    one, two, four = (replace(known, ranks=ranks, node=8, system="") for ranks in (8, 16, 32))
+    for points, largest in (([one, two, four], [four]), ([four, two, four], [four, four]), ([four, four], []),
+                            ([one, replace(one, ranks=4)], [])):  # fmt: skip
+        assert _largest(points) == largest
+
+
+def test_held_out_errors_are_summed_up_by_what_was_hidden_and_beside_the_law() -> None:
+    point = read_points(EXCERPT)[0]
+    hidden = [HeldOutPrediction(point, kind, "1", error, law) for kind, error, law in
+              (("row", 0.1, -0.3), ("row", 0.2, None), ("larger", 0.4, 0.5))]  # fmt: skip
+    found = _held_out(hidden)
+    assert [(each["points"], each["median"], each["worst"]) for each in found.values()] == [
+        (2, 0.15, 0.2), (1, 0.1, 0.1), (1, 0.3, 0.3), (1, 0.4, 0.4), (1, 0.4, 0.4), (1, 0.5, 0.5),
+    ]  # fmt: skip

@@ -1,0 +1,29 @@
+"""State files of PyTorch: plain tensors are read, and nothing in a file is ever run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from configs.errors import UserError
+from train.engine.torch.states import read_state
+
+
+class _Writes:
+    """An object that makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self._path,)
+
+
+def test_a_file_that_holds_more_than_tensors_is_refused_before_it_runs_anything(tmp_path: Path) -> None:
+    torch.save({"weight": torch.ones(2), "more": _Writes(tmp_path / "made")}, tmp_path / "state.pt")
+    with pytest.raises(UserError, match="is no state file of plain tensors"):
+        read_state(tmp_path / "state.pt")
+    assert not (tmp_path / "made").exists()
