@@ -200,7 +200,8 @@ def test_the_local_launcher_binds_gpu_ranks_to_their_cores_and_leaves_cpu_ranks_
     monkeypatch.setenv("RANK_DRIVER_FILE", str(tmp_path / "version"))
     core = max(os.sched_getaffinity(0))
     changes = ["cluster.ranks_per_node=2", f"cluster.node.rank_cores=['{core}','{core}']", "cluster.node.cores=2"]
-    code = "import os, sys; print(sorted(os.sched_getaffinity(0)), os.environ.get('MXNET_USE_FUSION'))"
+    words = "f'{sorted(os.sched_getaffinity(0))} {os.environ.get(\"MXNET_USE_FUSION\")}\\n'"
+    code = f"import os; os.write(1, {words}.encode())"  # In one piece, since two ranks write to the same pipe.
     command = [sys.executable, "-c", code, str(tmp_path)]
     gpu = load_cluster("a100-node", changes)
     assert run_under(gpu, command, rank_environment(gpu)).exit_status == 0

@@ -167,3 +167,8 @@ def test_run_kills_a_launcher_too(tmp_path: Path) -> None:
     command = ["sh", "-c", "sleep 600", str(tmp_path)]
     outcome = commands._run(command, {}, signal.SIGTERM, None)
     assert outcome.exit_status == 128 + signal.SIGKILL
+
+
+def test_a_client_of_slurm_that_fails_has_told_nothing() -> None:
+    assert outlived._asked("echo", "7.0") == "7.0\n"
+    assert outlived._asked("bash", "-c", "echo error >&2; exit 1") == ""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,16 @@ def test_a_request_of_more_than_a_mebibyte_is_broken_off() -> None:
         assert _ask(port, "DELETE", "/global/1") == (200, b"")
 
 
+def test_a_rank_that_waits_for_a_value_hears_at_once_that_the_server_ends() -> None:
+    with closing(socket.socket()) as rank:
+        rank.settimeout(20)
+        with serve_values("127.0.0.1") as port:
+            rank.connect(("127.0.0.1", port))
+            rank.sendall(b"GET /global/1 HTTP/1.1\r\n\r\n")
+            assert _ask(port, "PUT", "/global/2", b"") == (200, b"")
+        assert rank.recv(1) == b""
+
+
 def test_the_rendezvous_tells_a_rank_of_one_machine_all_that_horovod_asks_for() -> None:
     with rendezvous.local_ranks(3) as start:
         found = start(2)
@@ -138,7 +150,10 @@ def test_a_program_that_serves_prints_the_variables_in_one_line(
     assert capsys.readouterr().out == "A=(3, 4) B=2\n"
 
 
-@pytest.mark.parametrize("program", [rendezvous, store])
+@pytest.mark.parametrize(
+    "program",
+    [rendezvous, pytest.param(store, marks=pytest.mark.skipif(not find_spec("torch"), reason="needs PyTorch's store"))],
+)
 def test_a_program_of_a_job_script_reads_nodes_and_ranks_from_its_command_line(
     program: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from configs.study import load_study
 from launch.study import prediction
 from launch.study.prediction import Prediction
 from launch.study.scaling_runs import _require_source, run_scaling
+from logs.study.cells import PREDICTION_FILE
 
 STUDY = """
 name: tiny
@@ -144,8 +145,27 @@ def test_what_a_simulator_that_failed_has_printed_is_no_prediction(
 ) -> None:
     monkeypatch.setattr(prediction, "_SIMULATOR", ["bash", "-c", "echo '[{'; exit 1", "simulate"])
     task = Prediction((), *load_both("digits", "abci-v100"), tmp_path / "cell")
-    assert task.start() == 1
-    assert task.read() is None
+    for _ in range(2):  # the second finds the folder of the first
+        assert task.start() == 1
+        assert task.read() is None
+
+
+@pytest.mark.parametrize(
+    ("cluster", "is_described", "calls"),
+    [("laptop", False, ["--calibrate-here", "--json"]), ("laptop", True, ["--json"]), ("abci-v100", False, ["--json"])],
+)
+def test_a_prediction_for_cpus_measures_this_machine_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str, is_described: bool, calls: list[str]
+) -> None:
+    told = tmp_path / "told"
+    told.touch()
+    monkeypatch.setattr(prediction, "_SIMULATOR", ["bash", "-c", f'printf "%s\\n" "$@" >>{told}; echo []', "simulate"])
+    monkeypatch.setattr(prediction, "_DESCRIPTION", told if is_described else tmp_path / "none.yaml")
+    task = Prediction((), *load_both("digits", cluster), tmp_path / "cell")
+    assert task.start() == 0
+    options = told.read_text(encoding="utf-8").split()
+    assert [each for each in options if each in ("--calibrate-here", "--json")] == calls
+    assert (tmp_path / "cell" / PREDICTION_FILE).read_text(encoding="utf-8") == "[]\n"
 
 
 def test_a_dry_run_lists_every_repeat_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from configs.errors import UserError
 from configs.load import dump, load_both
+from launch.restart import _dispensable
 from launch.submit import job
 from launch.submit.job import MOVE, RESTART, begin, end, main
 from logs.attempts import read_attempts
@@ -62,9 +63,12 @@ def test_with_checkpoints_the_next_attempt_finds_everything_but_the_end(run: Pat
     assert resume_checkpoint(run) == run / "checkpoints" / "step-00000003.ckpt"
 
 
-def test_a_run_that_has_ended_is_not_started_again_whatever_its_result(run: Path) -> None:
+def test_a_run_that_has_ended_is_not_started_again_whatever_its_result(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_summary(run, Summary("digits", "aborted", failure="loss not finite"))
     assert not begin(run)
+    assert capsys.readouterr().err.endswith(": the run ended in an earlier attempt of this job\n")
     assert end(run, 0, was_signalled=False) == 1
 
 
@@ -218,6 +222,12 @@ def test_a_host_that_failed_twice_is_left_out_if_there_are_others(
     assert end(run, 1, was_signalled=False, hosts=hosts) == RESTART
 
 
+@pytest.mark.parametrize(("said", "listed"), [("node2.site", "node2"), ("node2", "node2.site"), ("node2", "node2")])
+def test_a_host_may_be_listed_by_a_longer_or_shorter_name_than_its_own(said: str, listed: str) -> None:
+    assert _dispensable([said, "strange.site"], ["node1", listed, "spare"], 2) == [listed]
+    assert _dispensable([said], ["node1", listed], 2) == []
+
+
 def test_a_job_that_lost_its_folder_leaves_it_to_the_other_one(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with subprocess.Popen(["sleep", "60"]) as script:
         assert begin(run, script=script.pid)
@@ -230,9 +240,12 @@ def test_a_job_that_lost_its_folder_leaves_it_to_the_other_one(run: Path, capsys
 
 
 def test_the_commands_of_a_job_script_have_the_statuses_that_it_reads(
-    run: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["begin", str(run)]) == 0
+    monkeypatch.setattr(job, "begin", lambda *_, **__: False)
+    assert main(["begin", str(run)]) == 1
+    monkeypatch.undo()
     for words in (
         ["end", str(run)],
         ["end", str(run), "--status", "0"],

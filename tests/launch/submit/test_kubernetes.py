@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 import yaml
 
 from configs.errors import UserError
-from configs.load import load_cluster
+from configs.load import ROOT, load_cluster, load_recipe
+from launch.submit.jobspec import IMAGE_PROGRAM
 from launch.submit.scheduler import render
+from launch.submit.submission import make_job
 from tests.launch.golden_jobs import CASES, job
 
 _SCHEMA = json.loads((Path(__file__).parent / "mpijob_schema.json").read_text(encoding="utf-8"))
@@ -78,3 +81,12 @@ def test_a_folder_that_no_claim_holds_is_refused() -> None:
         "container.mounts: the pods cannot see /elsewhere; add CLAIM:/elsewhere, and mount the claim at the same path "
         "on this machine"
     )
+
+
+def test_a_pod_runs_the_program_of_its_image_and_a_job_of_slurm_that_of_the_shared_folder() -> None:
+    cluster, settings, _ = CASES["kubernetes.yaml"]
+    spec = make_job(load_recipe("digits"), load_cluster(cluster, settings), (), (Path("/shared/run"),))
+    assert (spec.program, spec.python) == (IMAGE_PROGRAM, IMAGE_PROGRAM / ".venv/bin/python")
+    cluster, settings, _ = CASES["slurm-gloo.sh"]
+    spec = make_job(load_recipe("digits"), load_cluster(cluster, settings), (), (Path("/shared/run"),))
+    assert (spec.program, spec.python) == (ROOT, Path(sys.executable))

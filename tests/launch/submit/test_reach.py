@@ -42,12 +42,14 @@ def test_the_other_host_says_that_it_cannot_connect_back(tmp_path: Path, monkeyp
     monkeypatch.setattr("sys.stdout", output)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    thread = Thread(target=reach.main, args=[["--answer", str(port), str(tmp_path)]])
+    statuses: list[int] = []
+    thread = Thread(target=lambda: statuses.append(reach.main(["--answer", str(port), str(tmp_path)])))
     thread.start()
     while not output.getvalue():
         pass
     socket.create_connection(("127.0.0.1", int(output.getvalue().split()[1])), timeout=10).close()
     thread.join()
+    assert statuses == [0], "the question was answered"
     back = output.getvalue().splitlines()[1]
     assert back == f"{socket.gethostname()} cannot connect to 127.0.0.1: Connection refused"
 

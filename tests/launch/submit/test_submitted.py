@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.load import load_run
 from launch.submit.__main__ import main
 from logs.attempts import Attempt
 from logs.checkpoints import SavedState, write
@@ -77,6 +78,15 @@ def test_a_submitted_job_is_told_with_the_commands_that_watch_and_cancel_it(
         f"  watch   squeue --jobs=9; tail -f {run}/job.log; ./run.sh watch {run}",
         "  cancel  scancel 9",
     ]
+
+
+def test_each_run_of_a_job_has_the_seed_after_that_of_the_run_before(run: Path) -> None:
+    sets = ["run.seed=7", "cluster.scheduler.kind=slurm", "cluster.scheduler.wall_time_s=600", "cluster.launcher=srun"]
+    words = [word for each in sets for word in ("--set", each)]
+    other = run.parent / "other"
+    assert main(["submit", "digits", "--cluster", "laptop", "--run-dir", str(other), "--repeat", "3", *words]) == 0
+    seeds = {each.parent.name: load_run(each)[0].run.seed for each in run.parent.glob("other*/config.yaml")}
+    assert seeds == {"other-1": 7, "other-2": 8, "other-3": 9}
 
 
 def test_a_job_that_the_scheduler_refuses_leaves_no_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
