@@ -17,6 +17,7 @@ from configs.load import ROOT
 from configs.programs import Program, command_of
 from configs.rank_variables import binding_environment, meets_by_mpi, meets_over_gloo
 from configs.registry import COMMUNICATORS, require_engine
+from configs.resume_check import NUMERICS_PREFIXES
 from configs.schema import Cluster
 from launch.start.launcher_signals import STOP_FILE, STOP_SIGNALS, forwarded_signals
 from launch.start.local import STOP_S, Outcome, run_ranks, run_ranks_on_link
@@ -25,7 +26,9 @@ from launch.start.meetings import serve as no_meeting
 from launch.start.outlived import OutlivedLauncher
 
 __all__ = [
+    "INHERITED",
     "RANK_SCRIPT",
+    "inherited",
     "launcher_command",
     "local_words",
     "require_launchable",
@@ -33,6 +36,10 @@ __all__ = [
     "run_under",
     "stop_signal_of",
 ]
+
+INHERITED = ("LD_LIBRARY_PATH", *NUMERICS_PREFIXES)
+"""Beginnings of the names of variables that mpirun is told to pass on where they are set. By itself it passes none to
+other hosts, and ranks whose libraries choose other kernels end with other weights."""
 
 _POLL_S = 0.05
 RANK_SCRIPT = "launch/rank.sh"
@@ -55,7 +62,7 @@ def launcher_command(
         return [*command_of(Program.HOROVODRUN, *words, python=python), *command]
     if cluster.launcher == "mpirun":
         meeting = meeting_of(cluster.communication.kind)
-        names = ("PATH", "LD_LIBRARY_PATH", *variables, *(meeting.SERVED if meeting.is_served(cluster) else ()))
+        names = ("PATH", *variables, *(meeting.SERVED if meeting.is_served(cluster) else ()))
         passed = [word for name in names for word in ("-x", name)]
         # These options are horovodrun's, except for the placement by node: sites count an allocation's slots in
         # different units. MPI's own InfiniBand transport would compete with NCCL's. Where the cluster file names the
@@ -70,6 +77,11 @@ def launcher_command(
     size = [f"--nodes={cluster.num_nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={per_node}"]
     placing = ["--distribution=block", "--cpu-bind=none", *(["--mpi=pmix"] if by_mpi else [])]
     return ["srun", "-K1", *size, *placing, *command]
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of an environment that mpirun is told to pass on, see `INHERITED`."""
+    return {name: value for name, value in environment.items() if name.startswith(INHERITED)}
 
 
 def stop_signal_of(launcher: str) -> signal.Signals:
@@ -96,7 +108,7 @@ def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, 
     meeting = meeting_of(cluster.communication.kind)
     serve = meeting.serve if meeting.is_served(cluster) else no_meeting
     with serve(cluster.num_nodes, cluster.ranks_per_node) as addresses:
-        full = launcher_command(cluster, [str(ROOT / RANK_SCRIPT), *command], variables)
+        full = launcher_command(cluster, [str(ROOT / RANK_SCRIPT), *command], {**inherited(os.environ), **variables})
         stop_file = Path(command[-1]) / STOP_FILE if cluster.launcher == "horovodrun" else None
         return _run(
             full, {**variables, **addresses, "PATH": _search_path()}, stop_signal_of(cluster.launcher), stop_file

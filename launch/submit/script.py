@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from configs.programs import Program, command_of
-from launch.start.commands import launcher_command, local_words, stop_signal_of
+from launch.start.commands import INHERITED, inherited, launcher_command, local_words, stop_signal_of
 from launch.start.launcher_signals import STOP_FILE
 from launch.start.local import STOP_S
 from launch.start.meetings import meeting_of
@@ -26,6 +26,13 @@ __all__ = ["render_script"]
 _AS_ROOT = [
     "# mpirun refuses to run as root without these.",
     "[[ $EUID -ne 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+]
+_INHERITED = [
+    "# These variables choose libraries and kernels, and mpirun passes on only what it is told to.",
+    "inherited=()",
+    "for name in " + " ".join(f'"${{!{prefix}@}}"' for prefix in INHERITED) + "; do",
+    '  inherited+=(-x "$name")',
+    "done",
 ]
 _COLUMNS = 75
 """Longest line of an array, as far as its words allow."""
@@ -93,11 +100,15 @@ def _commands(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
     if cluster.launcher == "local":
         words = command_of(Program.LOCAL_LAUNCHER, *local_words(cluster), python=spec.python)
     else:
-        words = launcher_command(cluster, [], spec.variables, spec.python)
+        named = {name: spec.variables[name] for name in spec.variables if name not in inherited(spec.variables)}
+        words = launcher_command(cluster, [], named, spec.python)
     quoted = [_quote(word) for word in words]
     if cluster.launcher == "mpirun" and not scheduler.places_mpirun_ranks:
         lines.append(f'printf \'%s slots={cluster.ranks_per_node}\\n\' "${{hosts[@]}}" >"$folder/hosts"')
         quoted += ["-hostfile", '"$folder/hosts"']
+    if cluster.launcher == "mpirun":
+        lines += _INHERITED
+        quoted.append('"${inherited[@]}"')
     if cluster.launcher == "horovodrun":
         lines.append(f"printf -v slots ',%s:{cluster.ranks_per_node}' \"${{hosts[@]}}\"")
         quoted += ["-H", '"${slots#,}"']

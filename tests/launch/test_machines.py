@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -41,12 +42,20 @@ def slurm(machines: dict[str, Machine]) -> str:
     return start_slurm(machines)
 
 
-def _submitted(machine: Machine, folder: Path, slurm: str | None, *settings: str) -> str:
+@pytest.fixture(scope="module")
+def data(machines: dict[str, Machine], shared_digits: Path) -> str:
+    """Return the setting that names the machines' copy of the data set."""
+    copy = machines["alpha"].shared / "data"
+    shutil.copytree(shared_digits, copy / "digits")
+    return f"cluster.paths.data={copy}"
+
+
+def _submitted(machine: Machine, folder: Path, slurm: str | None, *settings: str, variable: str = "") -> str:
     """Submit a short run to alpha and beta, wait until nobody is left of it, and return what the job printed."""
     more = ["cluster.num_nodes=2", "cluster.ranks_per_node=1"]
     sets = [word for each in [*SHORT, *more, *settings] for word in ("--set", each)]
     words = ["submit", "digits", "--cluster", "laptop", "--run-dir", str(folder), *sets, *(() if slurm else _HOSTS)]
-    environment = ["env", slurm] if slurm else []
+    environment = ["env", *filter(None, (slurm, variable))]
     done = machine.run(*environment, sys.executable, "-I", "-m", "launch.submit", *words)
     assert done.returncode == 0, done.stderr
     job = done.stdout.split("job ")[1].split(",")[0]
@@ -65,7 +74,7 @@ def test_ranks_of_two_machines_train_with_the_bits_of_one_machine(
     way: str,
     machines: dict[str, Machine],
     short_run: FinishedRun,
-    shared_digits: Path,
+    data: str,
     request: pytest.FixtureRequest,
 ) -> None:
     needed = ["horovodrun"] if way == "horovodrun" else ["mpirun"] if _BY_MPI in _WAYS[way] else []
@@ -73,15 +82,34 @@ def test_ranks_of_two_machines_train_with_the_bits_of_one_machine(
     if missing := [launcher for launcher in needed if shutil.which(launcher, path=path) is None]:
         pytest.skip(f"{missing[0]} is not installed here")
     slurm = request.getfixturevalue("slurm") if way.startswith("srun") else None
-    shared = machines["alpha"].shared
-    if not (shared / "data").exists():
-        shutil.copytree(shared_digits, shared / "data" / "digits")
-    folder = shared / way.replace(" ", "-")
-    log = _submitted(machines["alpha"], folder, slurm, f"cluster.paths.data={shared}/data", *_WAYS[way])
+    folder = machines["alpha"].shared / way.replace(" ", "-")
+    log = _submitted(machines["alpha"], folder, slurm, data, *_WAYS[way])
     assert "rank 1 of 2 on beta" in log, log
     found = read_summary(folder)
     assert (found["status"], found["world_size"]) == ("success", 2), log
     assert found["weights_checksum"] == read_summary(short_run.folder)["weights_checksum"]
+
+
+def _sum_of_squares(variables: dict[str, str]) -> str:
+    """Return the sum by which LARS takes a norm, as NumPy's OpenBLAS computes it with these variables."""
+    program = "import numpy; a = numpy.arange(99999, dtype='f4') / 7; print(float(a @ a))"
+    command = [sys.executable, "-c", program]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS_")}
+    return subprocess.run(command, env={**inherited, **variables}, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.slow
+def test_variables_that_choose_kernels_reach_the_other_machine(machines: dict[str, Machine], data: str) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("mpirun is not installed here")
+    usual = _sum_of_squares({})
+    kernels = [kind for kind in ("Haswell", "Prescott") if _sum_of_squares({"OPENBLAS_CORETYPE": kind}) != usual]
+    if not kernels:
+        pytest.skip("all kernels of OpenBLAS compute the same bits here")
+    folder = machines["alpha"].shared / "kernels"
+    variable = f"OPENBLAS_CORETYPE={kernels[0]}"
+    log = _submitted(machines["alpha"], folder, None, data, *_WAYS["mpirun"], variable=variable)
+    assert read_summary(folder)["status"] == "success", log
 
 
 def _reach(machine: Machine, host: str, folder: Path, *before: str) -> str:

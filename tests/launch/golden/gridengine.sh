@@ -60,17 +60,22 @@ env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' |
   grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH)|://[^/ ]*@' | sort
 
 printf '%s slots=4\n' "${hosts[@]}" >"$folder/hosts"
+# These variables choose libraries and kernels, and mpirun passes on only what it is told to.
+inherited=()
+for name in "${!LD_LIBRARY_PATH@}" "${!DNNL_@}" "${!KMP_@}" "${!MKL_@}" "${!OMP_@}" "${!ONEDNN_@}" "${!OPENBLAS_@}"; do
+  inherited+=(-x "$name")
+done
 readonly launcher=(
   mpirun -np 2048 -bind-to none -map-by ppr:4:node -mca btl '^openib' -x PATH
-  -x LD_LIBRARY_PATH -x OMP_NUM_THREADS -x MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD
-  -x MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD -x MXNET_UPDATE_ON_KVSTORE -x HOROVOD_CYCLE_TIME
-  -x HOROVOD_GLOO_TIMEOUT_SECONDS -x HOROVOD_FUSION_THRESHOLD -x HOROVOD_CONTROLLER
-  -x HOROVOD_CPU_OPERATIONS -x OMPI_MCA_memory -x UCX_MEM_MMAP_HOOK_MODE -x OMPI_MCA_oob_tcp_keepalive_time
+  -x MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD -x MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD
+  -x MXNET_UPDATE_ON_KVSTORE -x HOROVOD_CYCLE_TIME -x HOROVOD_GLOO_TIMEOUT_SECONDS
+  -x HOROVOD_FUSION_THRESHOLD -x HOROVOD_CONTROLLER -x HOROVOD_CPU_OPERATIONS
+  -x OMPI_MCA_memory -x UCX_MEM_MMAP_HOOK_MODE -x OMPI_MCA_oob_tcp_keepalive_time
   -x OMPI_MCA_oob_tcp_keepalive_intvl -x OMPI_MCA_oob_tcp_keepalive_probes -x NCCL_IB_HCA
   -x MXNET_GPU_WORKER_NTHREADS -x MXNET_GPU_COPY_NTHREADS -x HOROVOD_BATCH_D2D_MEMCOPIES
   -x NCCL_BUFFSIZE -x NCCL_MIN_NCHANNELS -x NCCL_MAX_NCHANNELS -x NCCL_NET_GDR_READ
   -x RANK_WORLD_SIZE -x RANK_LOCAL_SIZE -x RANK_DEVICE -x RANK_CORES -x RANK_HCAS
-  -hostfile "$folder/hosts"
+  -hostfile "$folder/hosts" "${inherited[@]}"
 )
 readonly rank=(
   /shared/resnet-records/launch/rank.sh

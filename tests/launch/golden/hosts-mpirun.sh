@@ -39,14 +39,20 @@ env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' |
 "$python" -I -m launch.submit.reach "$folder" "${hosts[@]}" || exit 2
 
 printf '%s slots=2\n' "${hosts[@]}" >"$folder/hosts"
+# These variables choose libraries and kernels, and mpirun passes on only what it is told to.
+inherited=()
+for name in "${!LD_LIBRARY_PATH@}" "${!DNNL_@}" "${!KMP_@}" "${!MKL_@}" "${!OMP_@}" "${!ONEDNN_@}" "${!OPENBLAS_@}"; do
+  inherited+=(-x "$name")
+done
 readonly launcher=(
   mpirun -np 4 -bind-to none -map-by ppr:2:node -mca pml ob1 -mca btl
-  '^openib' -x PATH -x LD_LIBRARY_PATH -x OMP_NUM_THREADS -x MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD
-  -x MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD -x MXNET_UPDATE_ON_KVSTORE -x HOROVOD_CYCLE_TIME
-  -x HOROVOD_GLOO_TIMEOUT_SECONDS -x HOROVOD_FUSION_THRESHOLD -x HOROVOD_CONTROLLER
-  -x HOROVOD_CPU_OPERATIONS -x OMPI_MCA_memory -x UCX_MEM_MMAP_HOOK_MODE -x OMPI_MCA_oob_tcp_keepalive_time
+  '^openib' -x PATH -x MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD -x MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD
+  -x MXNET_UPDATE_ON_KVSTORE -x HOROVOD_CYCLE_TIME -x HOROVOD_GLOO_TIMEOUT_SECONDS
+  -x HOROVOD_FUSION_THRESHOLD -x HOROVOD_CONTROLLER -x HOROVOD_CPU_OPERATIONS
+  -x OMPI_MCA_memory -x UCX_MEM_MMAP_HOOK_MODE -x OMPI_MCA_oob_tcp_keepalive_time
   -x OMPI_MCA_oob_tcp_keepalive_intvl -x OMPI_MCA_oob_tcp_keepalive_probes -x RANK_WORLD_SIZE
   -x RANK_LOCAL_SIZE -x RANK_DEVICE -hostfile "$folder/hosts"
+  "${inherited[@]}"
 )
 readonly rank=(
   /shared/resnet-records/launch/rank.sh

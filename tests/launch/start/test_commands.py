@@ -12,13 +12,20 @@ from configs.errors import ConfigError, UserError
 from configs.load import load_cluster
 from configs.rank_variables import rank_environment
 from launch.start import link
-from launch.start.commands import launcher_command, local_words, require_launchable, require_startable, stop_signal_of
+from launch.start.commands import (
+    inherited,
+    launcher_command,
+    local_words,
+    require_launchable,
+    require_startable,
+    stop_signal_of,
+)
 from launch.start.link import shaped
 
 PLACES = ["cluster.num_nodes=3", "cluster.ranks_per_node=4", "cluster.communication.backend=mpi"]
 
 
-_MPIRUN = "mpirun -np 12 -bind-to none -map-by ppr:4:node -mca pml ob1 -mca btl ^openib -x PATH -x LD_LIBRARY_PATH -x A"
+_MPIRUN = "mpirun -np 12 -bind-to none -map-by ppr:4:node -mca pml ob1 -mca btl ^openib -x PATH -x A"
 _HOROVODRUN = "python -I -u -m launch.start.horovodrun"
 _SRUN = "srun -K1 --nodes=3 --ntasks=12 --ntasks-per-node=4 --distribution=block --cpu-bind=none"
 TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_node=4"]
@@ -31,8 +38,7 @@ TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_
         (
             "mpirun",
             [PLACES[2]],
-            "mpirun -np 2 -bind-to none -map-by ppr:2:node -mca pml ob1 -mca btl self,vader "
-            "-x PATH -x LD_LIBRARY_PATH -x A rank",
+            "mpirun -np 2 -bind-to none -map-by ppr:2:node -mca pml ob1 -mca btl self,vader -x PATH -x A rank",
         ),
         ("mpirun", TORCH, f"{_MPIRUN} -x MASTER_ADDR -x MASTER_PORT -x TORCHELASTIC_USE_AGENT_STORE rank"),
         ("srun", PLACES, f"{_SRUN} --mpi=pmix rank"),
@@ -45,6 +51,16 @@ TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_
 def test_a_launcher_starts_a_nodes_ranks_on_each_node(launcher: str, sets: list[str], words: str) -> None:
     cluster = load_cluster("laptop", [*sets, f"cluster.launcher={launcher}"])
     assert launcher_command(cluster, ["rank"], {"A": "1"}, "python") == words.split()
+
+
+def test_variables_that_choose_libraries_and_kernels_go_to_every_host() -> None:
+    passed = {
+        "LD_LIBRARY_PATH": "/site",
+        "OPENBLAS_CORETYPE": "Haswell",
+        "DNNL_MAX_CPU_ISA": "AVX2",
+        "MKL_CBWR": "AVX2",
+    }
+    assert inherited({"HOME": "/home/a", "NOT_MKL_": "1", **passed, "SSH_AUTH_SOCK": "/tmp/s"}) == passed
 
 
 @pytest.mark.parametrize(
