@@ -215,6 +215,10 @@ def test_uplinks_bound_what_crosses_them(ordered: bool, ideal: bool, crossing: f
     assert topology.node_rate(crossing) == pytest.approx(rate)
 
 
+def test_racks_share_uplinks_only_where_a_share_is_given() -> None:
+    assert Topology(72, 8, 100e9, 20e9, nodes_per_rack=4, rack_ordered=True).node_rate(1.0) == 20e9
+
+
 def test_a_machine_is_seen_by_its_collectives_as_it_is() -> None:
     machine = replace(
         _machine(20), nics=3, nic_bytes_per_s=10e9, nodes_per_rack=2, uplink_share=0.25, rack_ordered=True

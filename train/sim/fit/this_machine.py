@@ -209,7 +209,6 @@ def machine_of_description(description: dict[str, float], cluster: Cluster) -> M
         link_kind="memory",
         nics=nics,
         nic=nic,
-        known=False,
     )
     return Machine(
         accelerator=accelerator,

@@ -48,9 +48,9 @@ def test_input_and_negotiation_cost_compute_only_where_cores_do_not_outnumber_ra
     assert many.cycle_cpu_s == many.decode_s == 0
 
 
-def _forecast(tmp_path: Path, *overrides: str) -> Forecast:
+def _forecast(tmp_path: Path, *overrides: str, rates: str = RATES) -> Forecast:
     path = tmp_path / "here.yaml"
-    path.write_text(RATES)
+    path.write_text(rates)
     return forecast(*conditions(*load_both("digits", "laptop", overrides), description=path, steps=tmp_path / "none"))
 
 
@@ -72,14 +72,40 @@ def test_twice_as_many_ranks_as_cores_compute_half_as_fast_each(tmp_path: Path) 
     assert four.images_per_s < two.images_per_s
 
 
+@pytest.mark.parametrize(
+    ("ranks", "cores", "forward_ms", "backward_ms", "update_ms"),
+    [(1, 2, 42.4568, 83.6875, 0.885541), (2, 2, 22.2884, 43.3237, 0.885541), (4, 2, 24.4084, 46.2837, 1.771081),
+     (4, 8, 12.2042, 23.1419, 0.885541)],
+)  # fmt: skip
+def test_the_rates_of_a_machine_make_its_step(
+    tmp_path: Path, ranks: int, cores: int, forward_ms: float, backward_ms: float, update_ms: float
+) -> None:
+    """The times of the layers are those of the last look; the update moves 26 bytes for each of 272,474 parameters."""
+    kind = "none" if ranks == 1 else "shared_memory"
+    words = (f"cluster.ranks_per_node={ranks}", f"cluster.communication.kind={kind}")
+    found = _forecast(tmp_path, *words, rates=RATES.replace("cores: 2", f"cores: {cores}"))
+    step = found.step
+    times_ms = [1e3 * each for each in (step.forward_s, step.backward_s, step.update_s)]
+    assert times_ms == pytest.approx([forward_ms, backward_ms, update_ms], rel=1e-5)
+    taken = max(1, ranks / cores)
+    assert step.update_s == pytest.approx(taken * 26 * 272_474 / (0.8 * 1e10))
+    assert found.interval.basis == "unseen"
+
+
 def test_servers_take_the_place_of_an_allreduce(tmp_path: Path) -> None:
     servers = ("cluster.communication.kind=parameter_server", "cluster.communication.servers=2")
     assert _forecast(tmp_path, *servers).scenario.software.algorithm == "ps:2"
 
 
+def _open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 @pytest.mark.ranks
 def test_this_machine_is_measured_in_rates_above_zero() -> None:
+    files = _open_files()
     found = measure_machine()
+    assert _open_files() == files
     assert 0 < found["core_share"] <= 1.01
     assert found.keys() == {
         "core_share",
@@ -91,5 +117,7 @@ def test_this_machine_is_measured_in_rates_above_zero() -> None:
         "sum_bytes_per_s",
     }
     assert found["flops"] > 1e8
-    assert all(1e6 < found[f"{way}_bytes_per_s"] < 1e12 for way in ("memory", "link", "sum"))
+    assert all(1e8 < found[f"{way}_bytes_per_s"] < 1e12 for way in ("memory", "link", "sum"))
+    # A sum reads and writes memory as a copy does, with more arithmetic, and from another process's pages.
+    assert 1 / 10 < found["sum_bytes_per_s"] / found["memory_bytes_per_s"] < 10
     assert 1e-6 < found["sum_bucket_s"] < 0.1
