@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,16 @@ import pytest
 from train.bench import bench_epoch
 from train.bench.__main__ import _parse
 from train.bench.bench_epoch import _python_step
+from train.bench.launching import run_ranks
 from train.bench.programs.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, gaps
+
+_GAPS = {
+    "between_steps_ms",
+    "between_epochs_ms",
+    "before_evaluation_ms",
+    "evaluation_s",
+    "after_evaluation_ms",
+}
 
 
 def test_gaps_are_distinguished_and_the_start_of_the_first_epoch_does_not_count() -> None:
@@ -59,7 +69,22 @@ def test_two_ranks_tell_the_gaps_of_a_run(tmp_path: Path, monkeypatch: pytest.Mo
     usual, small = bench_epoch._overrides, ["model.name=resnet8", f"cluster.paths.data={shared_digits.parent}"]
     monkeypatch.setattr(bench_epoch, "_overrides", lambda options: [*usual(options), *small])
     found = bench_epoch._ours(_parse(["epoch", "--epochs", "3"]), tmp_path / "gaps.json")
-    gaps_ms = {"between_steps_ms", "between_epochs_ms", "before_evaluation_ms", "after_evaluation_ms"}
-    assert found.keys() == {*gaps_ms, "evaluation_s"}
+    assert found.keys() == _GAPS
     assert min(found.values()) > 0
     assert found["evaluation_s"] < 60
+
+
+@pytest.mark.ranks
+def test_two_ranks_train_as_the_textbook_does_and_tell_the_same_gaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_digits: Path
+) -> None:
+    monkeypatch.setattr(bench_epoch, "_SIDE", "32")
+    told: list[str] = []
+    monkeypatch.setattr(bench_epoch, "run_ranks", lambda *words, **others: told.append(run_ranks(*words, **others)))
+    found = bench_epoch._textbook(_parse(["epoch", "--epochs", "3"]), shared_digits, tmp_path / "gaps.json")
+    assert found.keys() == _GAPS
+    assert min(found.values()) > 0
+    numbers = re.findall(r"(training accuracy|top-1) (\S+)", told[0])
+    # Two ranks tell three epochs and one evaluation each, in which the network has learnt something.
+    assert sorted(name for name, _ in numbers) == ["top-1"] * 2 + ["training accuracy"] * 6
+    assert all(0.05 < float(value) < 1 for _, value in numbers)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from configs.load import load_both
 from data.prepare import prepare
+from data.recordio import RecordWriter, pack_image
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 from train.bench.readers import BATCH_SIZE, read_by_dali, read_by_mxnet, read_by_pillow
@@ -20,6 +24,35 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("packed") / "images"
     prepare(open_source("generated", Settings(train=32, eval=2, classes=2)), path)
     return path
+
+
+def _grey(number: int) -> bytes:
+    told = io.BytesIO()
+    Image.new("RGB", (60, 40), (4 * number,) * 3).save(told, "JPEG", quality=100)
+    return told.getvalue()
+
+
+@pytest.mark.parametrize("name", ["dali", "mxnet", "pillow"])
+def test_a_reader_shuffles_and_normalises(name: str, tmp_path: Path) -> None:
+    """Every image is one level of grey, by which a crop of it is known."""
+    with RecordWriter(tmp_path / "train.rec", tmp_path / "train.idx") as records:
+        for number in range(64):
+            records.write(pack_image(number, number, _grey(number)))
+        records.finish()
+    words = ["data.train_samples=64", "data.eval_samples=1", "data.shuffle_buffer=64", "data.eval_resize=null"]
+    recipe, cluster = load_both("imagenet-smoke", "laptop", ["model.image_size=24", *words])
+    read = {"mxnet": read_by_mxnet, "pillow": read_by_pillow, "dali": partial(read_by_dali, cluster=cluster)}[name]
+    batches = np.concatenate(list(itertools.islice(read(recipe, folder=tmp_path), 8)))
+    pixels = batches * np.array(recipe.data.std)[:, None, None] + np.array(recipe.data.mean)[:, None, None]
+    levels = pixels.mean(axis=(1, 2, 3)) / 4
+    assert np.ptp(pixels, axis=(1, 2, 3)).max() < 3
+    np.testing.assert_allclose(levels, levels.round(), atol=0.3)
+    order = levels.round().astype(int).tolist()
+    assert set(order) <= set(range(64))
+    assert len(set(order)) > 40
+    assert order[:64] != sorted(order[:64])
+    assert order[:64] != order[64:]
+    assert np.abs(np.diff(order[:16])).mean() > 4, "neighbours in the file are not neighbours in a batch"
 
 
 @pytest.mark.slow

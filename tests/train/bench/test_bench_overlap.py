@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import mxnet as mx
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -144,6 +146,13 @@ def test_a_serial_transfer_begins_when_backward_has_ended_and_an_overlapped_one_
         communicator.reduce("bucket_1", [8], -1)
         communicator.complete()
         assert told.told == order
+
+
+def test_gradients_that_travel_in_16_bits_are_rounded_to_them() -> None:
+    gradient = mx.nd.array([1 / 3, 2.0])
+    transfer = Transfer(OVERLAPPED, wire="float16")
+    _TransferCommunicator(SingleProcess(), cast(Engine, None), transfer).reduce("bucket_0", [gradient])
+    assert gradient.asnumpy().tolist() == [float(np.float16(1 / 3)), 2.0]
 
 
 def test_the_hidden_fraction_is_the_part_of_serial_that_is_not_exposed() -> None:

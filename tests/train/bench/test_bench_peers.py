@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ import pytest
 
 from configs.load import ROOT
 from configs.networks import IMAGE_SIZES
+from configs.programs import Program, command_of
 from configs.registry import CAST_FLAGS
 from configs.schema import EngineSettings, Loss, Model
 from logs.environment import cpu_flags
 from train.bench import bench_peers
 from train.bench.__main__ import main
+from train.bench.launching import run_ranks
+from train.bench.samples import read_samples
 from train.engine.init import initial_weights
 from train.engine.mxnet.network import TrainedNetwork
 from train.networks.arch import build_network
@@ -95,6 +99,19 @@ def test_without_pytorch_ours_is_measured_and_a_note_says_how_to_install_pytorch
     assert min(_rates(report).values()) > 0
     assert "PyTorch is not measured: it is not installed; --install puts it into .venv-peers (1 GB)" in report["notes"]
     assert "Horovod's example is not measured: MXNet's model zoo has no mnist_small_cnn" in report["notes"]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("mode", ["module", "gluon"])
+def test_horovods_example_trains_the_steps_that_it_counts(mode: str, shared_digits: Path) -> None:
+    sizes = ["--image-size=32", "--batch-size=4", "--warmup=1", "--steps=2"]
+    words = [f"--data={shared_digits / 'train'}", "--model=mobilenet0.25", f"--mode={mode}", *sizes]
+    begin = time.monotonic()
+    told = run_ranks(command_of(Program.HOROVOD_EXAMPLE, *words), overrides=["cluster.communication.kind=horovod"])
+    took_s = time.monotonic() - begin
+    ((figures,),) = read_samples(told).values()
+    # Two ranks of 4 images take 2 steps that count, within the time of the job, and none of them in microseconds.
+    assert 2 * 4 * 2 / took_s < figures["images_per_s"] < 2 * 4 / 1e-4
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Collection
 
 import pytest
@@ -16,7 +17,9 @@ from train.bench.bench_step import _cases, _rows, _StepCase
 
 @pytest.mark.ranks
 def test_two_ranks_measure_every_part_of_a_step() -> None:
+    begin = time.monotonic()
     start, (sample, *_) = _StepCase("resnet8", 16, 2).run(0.01, "laptop", ["cluster.engine.threads=1"])
+    took_ms = 1e3 * (time.monotonic() - begin)
     assert start.keys() == {"warm_up_ms", "first_step_ms"}
     assert 0 < start["first_step_ms"] < start["warm_up_ms"], "the warm-up has made the operators"
     assert set(sample) == {
@@ -32,6 +35,8 @@ def test_two_ranks_measure_every_part_of_a_step() -> None:
         "unfolded_evaluation_ms",
     }
     assert min(sample.values()) > 0
+    parts_ms = [value for name, value in [*start.items(), *sample.items()] if name.endswith("_ms")]
+    assert sum(parts_ms) < took_ms, "milliseconds of the job"
     assert sample["images_per_s"] == pytest.approx(4 / sample["step_ms"] * 1e3)
 
 
