@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -80,13 +80,17 @@ class TwoRanks(SingleProcess):
 
 
 def _checkpoints(
-    folder: Path, every: int | None = 2, keep: int = 2, writer: Any = None
+    folder: Path,
+    every: int | None = 2,
+    keep: int = 2,
+    writer: Any = None,
+    on_save: Callable[[], object] = lambda: None,
 ) -> tuple[Checkpoints, TwoRanks]:
     parts, communicator = cast(Any, Parts()), TwoRanks()
     folder.mkdir(exist_ok=True)
     return Checkpoints(
         cast(Engine, parts), parts, parts, communicator, writer or CheckpointWriter(folder, keep), SETTINGS, every,
-        saved=Position(1, 0), on_save=lambda: None,
+        saved=Position(1, 0), on_save=on_save,
     ), communicator  # fmt: skip
 
 
@@ -110,6 +114,13 @@ def test_a_checkpoint_is_due_so_many_epochs_after_the_last(
     checkpoints, _ = _checkpoints(tmp_path, every, keep=9)
     _evaluate(checkpoints, evaluated)
     assert _steps(tmp_path) == kept
+
+
+def test_the_watchdog_hears_of_every_checkpoint_that_is_collected(tmp_path: Path) -> None:
+    heard: list[None] = []
+    checkpoints, _ = _checkpoints(tmp_path, 2, on_save=lambda: heard.append(None))
+    _evaluate(checkpoints, [2, 3, 4, 5])
+    assert len(heard) == 2
 
 
 def test_only_the_newest_stay(tmp_path: Path) -> None:

@@ -199,6 +199,9 @@ def test_both_layouts_and_precisions_begin_with_the_same_weights(precision: Lite
     assert first == second == checksum(initial_weights(networks[0].network, SMALL, seed=1).items())
     stored = [network.weights[0].asnumpy().astype(np.float32) for network in networks]
     np.testing.assert_array_equal(stored[0].transpose(0, 2, 3, 1), stored[1])
+    for weight, master in zip(networks[0].weights, networks[0].masters, strict=True):
+        rounded = master.asnumpy().astype(weight.dtype)
+        np.testing.assert_allclose(weight.asnumpy(), rounded, rtol=1e-3)  # one bit: CPUs round up
 
 
 @pytest.mark.parametrize("accumulates", [False, True], ids=["float16 gradients", "float32 sums"])

@@ -111,6 +111,11 @@ def test_every_order_sends_every_gradient_once(sizes: list[int], cap: int, order
     assert sent == sorted(range(len(sizes)), reverse=order == "last")
 
 
+def test_the_first_layer_has_the_first_bucket_where_the_order_says_so() -> None:
+    assert Transfer(OVERLAPPED, 40, "first").buckets([30, 10, 60]).order == ((0, 1), (2,))
+    assert Transfer(OVERLAPPED, 70, "last").buckets([30, 10, 60]).order == ((2, 1), (0,))
+
+
 class _Told(SingleProcess):
     """Notes what is asked of it."""
 

@@ -73,3 +73,9 @@ def test_the_last_rank_is_named_with_the_phase_in_which_it_lost_most() -> None:
         "rank": 1, "host": "host1", "ready_s": 11.0, "median_s": 8.0,
         "phase": "data set", "phase_s": 6.0, "phase_median_s": 2.0,
     }  # fmt: skip
+    rows.clear()
+    odd = rank(103, 7, 4)
+    odd._rows[1]["phase"] = "copy"  # which other ranks do not do
+    for number, ledger in enumerate([rank(100, 2, 3), odd, rank(101, 2, 4)]):
+        found = gather_starts(gather, f"host{number}", ledger)
+    assert [found["last"][key] for key in ("phase", "phase_s", "phase_median_s")] == ["copy", 7.0, 0.0]
