@@ -413,6 +413,10 @@ def test_an_environment_is_made_in_the_stages_that_a_person_reads(kind: Kind, ex
     rows = [(each.name, each.title, each.needed_bytes, getattr(each.run, "keywords", None)) for each in made]
     assert rows == [(name, title.replace("{version}", version), *rest) for name, title, *rest in expected]
     assert made[0].digest != made[1].digest
+    # Horovod is compiled beside the stages between.
+    assert {stage.name: stage.after for stage in made if stage.after} == (
+        {"horovod": "mxnet"} if "horovod" in {stage.name for stage in made} else {}
+    )
 
 
 @pytest.mark.parametrize("kind", [MXNET, BOTH, Kind(("torch",), "cpu"), Kind(("torch",), "gpu")], ids=str)

@@ -74,6 +74,11 @@ def test_a_job_asks_for_the_gpus_of_its_ranks() -> None:
     assert ":ngpus=4\n" in _script("pbs-apptainer.sh")
 
 
+def test_lsf_takes_a_resource_as_a_requirement_unless_it_is_an_option() -> None:
+    script = _script("lsf.sh", "cluster.scheduler.resources=['-n {num_nodes}', 'span[ptile=1]']")
+    assert {"#BSUB -n 2", '#BSUB -R "span[ptile=1]"'} <= set(script.splitlines())
+
+
 @pytest.mark.parametrize("hosts", [(), ("a",), ("a", "b", "c")])
 def test_as_many_hosts_are_named_as_the_cluster_has_nodes(hosts: tuple[str, ...]) -> None:
     cluster = load_cluster("laptop", ["cluster.num_nodes=2", "cluster.launcher=horovodrun"])

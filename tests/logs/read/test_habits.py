@@ -183,6 +183,23 @@ def test_v05_succeeds_at_its_target(accuracy: float, status: str) -> None:
     assert (record.status, record.epochs) == (status, 1)
 
 
+def test_v05_without_an_accuracy_has_no_status() -> None:
+    assert _record_v05("run_start", "eval_target: 0.749", "train_epoch: 0", "run_stop").status is None
+
+
+def test_epochs_need_not_cover_the_time_of_the_evaluations() -> None:
+    marks: list[Told] = []
+    for epoch in range(4):
+        begin = 25 * epoch
+        marks += [(begin + 1, "epoch_start", None, {"epoch_num": epoch + 1})]
+        marks += [(begin + 15, "epoch_stop", None, {"epoch_num": epoch + 1})]
+        marks += [(begin + 15, "eval_start", None, {"epoch_num": epoch + 1})]
+        marks += [(begin + 25, "eval_accuracy", 0.1, {"epoch_num": epoch + 1})]
+        marks += [(begin + 25, "eval_stop", None, {"epoch_num": epoch + 1})]
+    record = _record((0, "run_start", None, {}), *marks, (100, "run_stop", None, {"status": "success"}))
+    assert [(span.begin_s, span.end_s) for span in record.epoch_spans] == [(1, 15), (26, 40), (51, 65), (76, 90)]
+
+
 def test_without_an_evaluation_the_epochs_are_those_that_have_ended() -> None:
     run = [(0, "run_start", None, {}), (0, "block_start", None, {"first_epoch_num": 5, "epoch_count": 4})]
     assert _record(*run).epochs is None

@@ -60,6 +60,7 @@ def test_a_failure_is_on_the_disk_in_one_line_with_rank_host_step_and_status(tmp
     record_failure(tmp_path, THIRD, StoodStill("no progress", 41, waits=False))
     row = json.loads((tmp_path / "failure_3.json").read_text(encoding="utf-8"))
     assert (row["waited"], row["second_hand"]) == (False, False), "others wait for it"
+    assert row["status"] == 1, "a failed run"
     record_failure(tmp_path, THIRD, OSError("x" * 5000), 75)
     row = json.loads(failure_path(tmp_path, 3).read_text(encoding="utf-8"))
     assert (row["step"], len(row["message"]), row["waited"], row["status"]) == (None, 2000, False, 75)

@@ -68,6 +68,24 @@ def test_each_optimizer_takes_the_mean_of_what_the_ranks_have_summed(
     assert trained([4.0, 8.0], 0.25) != pytest.approx(trained([4.0, 8.0], 1.0), rel=1e-3)
 
 
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_gradients_that_arrive_first_are_updated_without_waiting_for_the_others(
+    engine: MxnetEngine, precision: str
+) -> None:
+    masters = [mx.nd.array([3.0]), mx.nd.array([1.0])]
+    network = SimpleNamespace(
+        parameters=(Parameter("a", "weight", (1,)), Parameter("b", "weight", (1,))),
+        weights=[master.astype(precision, copy=False) for master in masters],
+        masters=masters,
+        gradients=[mx.nd.array([1.0], dtype=precision) for _ in masters],
+    )
+    config, groups = Sgd(name="sgd", weight_decay=0.0), {}
+    for arrivals in ([1, 0], [0, 0]):
+        optimizer = engine.build_optimizer(config, cast(Trainee, network), rescale=1.0, arrivals=arrivals)
+        groups[tuple(arrivals)] = len(optimizer._groups if precision == "float32" else optimizer._chunks)  # type: ignore[attr-defined]
+    assert groups == {(1, 0): 2, (0, 0): 1}
+
+
 def test_copies_keep_their_values_when_the_original_changes(engine: MxnetEngine) -> None:
     given = engine.from_host(np.array([[7.0, 8.0]], np.float32))
     copy, first, target = engine.copy(given), engine.first_element(given), engine.zeros((1, 2)).astype("float16")
