@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,17 @@ def test_a_rank_told_to_stop_while_it_imports_says_so(tmp_path: Path, raised: st
     assert (done.returncode, done.stderr) == (75, "")
     row = json.loads((tmp_path / "failure_0.json").read_text())
     assert (row["message"], row["status"], row["second_hand"]) == ("stopped by SIGTERM", 75, True)
+
+
+@pytest.mark.ranks
+def test_a_rank_that_crashes_says_where(tmp_path: Path) -> None:
+    program = _TOLD_WHILE_IMPORTING.replace("SIGTERM", "SIGSEGV").format(raised="error")
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGSEGV
+    assert done.stderr.startswith("Fatal Python error: Segmentation fault")
+    assert "train/__main__.py" in done.stderr
 
 
 _TOLD_AT_THE_END = """

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +17,7 @@ from pydantic import ValidationError
 
 from configs.blocks.rehearsal import SLOWER, Fault, Rehearsal, Waits
 from configs.errors import ConfigError
-from configs.load import load_both
+from configs.load import ROOT, load_both
 from configs.optimizers import HyperParameters
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
@@ -160,6 +165,25 @@ def test_a_broken_link_is_seen_on_both_ends() -> None:
         assert far.recv(1) == b""
         with pytest.raises(BrokenPipeError):
             near.send(b"x")
+
+
+_STRUCK = """
+from configs.blocks.rehearsal import Fault
+from train.engine.timed.device import Device, strike
+strike(Fault("{kind}", 1, 0), Device(1.0))
+open("file", "w").write("x")
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [("kill", -signal.SIGKILL), ("notice", -signal.SIGTERM), ("disk", -signal.SIGXFSZ)]
+)
+def test_a_process_that_is_struck_ends_by_the_faults_own_signal(kind: str, status: int, tmp_path: Path) -> None:
+    # Python ignores SIGXFSZ, and reports a full disk as an error instead.
+    program = f"import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n{_STRUCK.format(kind=kind)}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == status
 
 
 @pytest.mark.parametrize("text", ["kill", "kill@0:1", "kill@3", "melt@3:1", "kill@-1:1", "kill@3:x"])
