@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import mxnet as mx
 import numpy as np
@@ -12,6 +13,7 @@ from mxnet.gluon.model_zoo import vision
 
 from configs.schema import EngineSettings, Loss, Model, Sgd
 from tests.engines import cpu_engine, forward_backward
+from train.compose import Composition
 from train.engine.build import dropout_seed
 from train.engine.init import initial_weights
 from train.engine.mxnet.lars import MomentumOptimizer
@@ -144,3 +146,16 @@ def test_no_two_ranks_and_no_two_steps_drop_the_same() -> None:
     seeds = {dropout_seed(1, rank, step) for rank in range(64) for step in range(64)}
     assert len(seeds) == 64 * 64
     assert max(seeds) < 2**31
+
+
+def test_a_step_draws_the_dropout_of_its_rank_and_seed() -> None:
+    parts = SimpleNamespace(
+        engine=None,
+        communicator=None,
+        model=SimpleNamespace(network=None, optimizer=None, buckets=None),
+        plan=SimpleNamespace(accumulation_steps=1),
+        recipe=SimpleNamespace(run=SimpleNamespace(seed=5)),
+        identity=SimpleNamespace(rank=3),
+    )
+    step = Composition.make_step(cast(Any, parts), cast(Any, None), lambda _: None)
+    assert [step.dropout_seed(number) for number in (0, 7)] == [dropout_seed(5, 3, number) for number in (0, 7)]

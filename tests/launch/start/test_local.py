@@ -18,7 +18,7 @@ from configs.errors import UserError
 from configs.load import load_cluster
 from configs.rank_variables import rank_environment
 from launch.__main__ import main as train_verb
-from launch.start import local
+from launch.start import commands, local
 from launch.start.commands import launcher_command, run_under
 from launch.start.launcher_signals import forwarded_signals
 from launch.start.link import can_shape
@@ -398,3 +398,12 @@ def test_under_nohup_a_closed_terminal_stays_ignored() -> None:
             assert last_signal() is None
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_servers_behind_a_slow_link_are_as_many_as_the_cluster_file_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, object]] = []
+    monkeypatch.setattr(commands, "run_ranks_on_link", lambda *_, **options: told.append(options))
+    words = ("kind=parameter_server", "servers=3", "link_bytes_per_s=1000000")
+    cluster = load_cluster("laptop", [f"cluster.communication.{word}" for word in words])
+    run_under(cluster, ["rank"], {})
+    assert told == [{"bytes_per_s": 1e6, "kind": "parameter_server", "servers": 3}]

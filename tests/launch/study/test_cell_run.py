@@ -100,6 +100,8 @@ def test_what_is_left_of_an_attempt_without_an_end_is_cleared_away(tmp_path: Pat
     summary = run.summary()
     assert summary is not None
     assert summary.status == "success"
+    (run.folder / "summary.json").unlink()
+    assert run.summary() is None, "a run of these settings that has not ended"
 
 
 def test_a_job_in_a_queue_is_handed_over_once_and_again_only_on_request(tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def test_an_expectation_with_a_network_that_was_not_measured_is_not_judged() -> 
 @pytest.mark.parametrize(
     ("slow", "others", "repeats"),
     [
+        ((60.0, 90.0), (90.0, 90.0, 90.0), 26),  # the fewest runs of a cell count
         ((60.0, 90.0), (90.0, 90.0), 26),  # 0.75 is 14.1 % below 0.97 x 0.9; 2 (0.5 / 0.141)^2 = 25.2
         ((90.0, 100.0), (100.0, 100.0), 59),  # 0.95 is 2.06 % below 0.97; 2 (0.111 / 0.0206)^2 = 58.1
         (
@@ -137,7 +138,7 @@ def test_an_expectation_with_a_network_that_was_not_measured_is_not_judged() -> 
     ],
 )
 def test_the_repeats_that_would_tell_are_those_of_the_root_law(
-    slow: tuple[float, float], others: tuple[float, float], repeats: int | None
+    slow: tuple[float, ...], others: tuple[float, ...], repeats: int | None
 ) -> None:
     rows = [
         scaling_row(rate, network=network, repeat=number, communication=link)

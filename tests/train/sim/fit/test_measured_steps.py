@@ -31,7 +31,7 @@ def run_folder(folder: Path, recipe: str, cluster: str, rates: list[float], *ove
 
 @pytest.mark.parametrize(("recipe", "cluster"), [("digits", "laptop"), ("imagenet-b256", "a100-node")])
 def test_after_a_run_the_forecast_is_what_the_run_measured(tmp_path: Path, recipe: str, cluster: str) -> None:
-    description, kept = tmp_path / "here.yaml", tmp_path / "steps.yaml"
+    description, kept = tmp_path / "here.yaml", tmp_path / "new" / "runs" / "steps.yaml"
     description.write_text(RATES)
     before = forecast(*conditions(*load_both(recipe, cluster), description=description, steps=kept))
     slow = 0.6 * before.images_per_s
