@@ -63,6 +63,21 @@ def test_ranks_with_shards_of_any_size_agree_on_the_score_of_the_whole() -> None
     assert rows == dict.fromkeys(range(3), _score(LABELS).row)
 
 
+def test_scores_are_read_when_their_sum_is_complete() -> None:
+    class Later(SingleProcess):
+        """Sums with a rank that has the same images and the opposite opinion, twice as strong."""
+
+        def reduce(self, _name: str, arrays: Any, _priority: int = 0) -> None:
+            (self.table,) = arrays
+
+        def complete(self) -> None:
+            self.table[0] -= 2 * self.table[0].copy()
+
+    metric = MeanAuc(cpu_engine(), 0)
+    metric.add(mx.nd.array(LOGITS), mx.nd.array(LABELS), 5)
+    assert metric.score(Later()).row["class_auc"] == [pytest.approx(1 / 6), 0.0]
+
+
 def test_a_class_that_no_image_has_is_left_out_of_the_mean() -> None:
     score = _score(LABELS * [1, 0])
     assert score.row["class_auc"] == [pytest.approx(5 / 6), None]

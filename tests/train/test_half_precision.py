@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import mxnet as mx
@@ -228,6 +229,26 @@ def test_the_update_follows_the_paper_on_the_masters(accumulates: bool) -> None:
         np.testing.assert_allclose(ours - before[index], moved, rtol=1e-3, atol=2e-7, err_msg=parameter.name)
         weight = network.weights[index]
         np.testing.assert_allclose(weight.asnumpy(), ours.astype(weight.dtype), rtol=1e-3)  # one bit: CPUs round up
+
+
+def test_gradients_in_float16_are_summed_in_float32() -> None:
+    network = _small(HALF, accumulate=True)
+    halves = {
+        each.name: each for each in network._held.values() if each.grad_req != "null" and each.dtype == np.float16
+    }
+    assert len(halves) == len(network._half_sums) > 0
+
+    def backward() -> None:
+        for each in halves.values():
+            each.grad()[:] = 40_000  # of which float16 cannot hold two
+
+    network._losses = SimpleNamespace(backward=backward)
+    network.zero_gradients()
+    for _ in range(3):
+        network.backward()
+    for parameter, gradient in zip(network.parameters, network.gradients, strict=True):
+        expected = 120_000 if parameter.name in halves else 0
+        assert (gradient.asnumpy() == expected).all(), parameter.name
 
 
 def test_an_update_too_small_for_float16_is_kept_by_the_master() -> None:

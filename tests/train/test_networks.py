@@ -19,6 +19,7 @@ from train.engine.init import initial_weights
 from train.engine.mxnet.lars import MomentumOptimizer
 from train.engine.mxnet.network import TrainedNetwork
 from train.engine.parameters import load_parameters
+from train.measure.timing import NoClock, StepClock
 from train.networks.arch import Network, build_network, network_of
 from train.networks.table import Rows
 from train.schedule import HyperParameters
@@ -159,3 +160,11 @@ def test_a_step_draws_the_dropout_of_its_rank_and_seed() -> None:
     )
     step = Composition.make_step(cast(Any, parts), cast(Any, None), lambda _: None)
     assert [step.dropout_seed(number) for number in (0, 7)] == [dropout_seed(5, 3, number) for number in (0, 7)]
+
+
+@pytest.mark.parametrize(("has_timing", "clock"), [(True, StepClock), (False, NoClock)])
+def test_a_run_is_timed_where_the_cluster_file_says_so(has_timing: bool, clock: type) -> None:
+    engine = EngineSettings(timing=has_timing, run_ahead_steps=3)
+    recipe = SimpleNamespace(run=SimpleNamespace(log_every_steps=7))
+    parts = SimpleNamespace(engine=None, cluster=SimpleNamespace(engine=engine), recipe=recipe)
+    assert type(Composition.make_clock(cast(Any, parts))) is clock

@@ -106,9 +106,12 @@ def test_a_terminal_has_one_line_that_changes_and_no_line_that_repeats_it(
     clock.steps, clock.stepping_s = 10, 25.0
     progress.steps(_losses(0, *[2.0] * 10))
     progress.evaluated(1, 9, top1_score(30, 40), 1.5)
+    progress.steps(_losses(10, *[1.0] * 10))
     progress.close()
     assert caplog.messages == ["epoch 1  top-1 0.7500 (30 of 40) in 1.50 s"]
     assert "10/100 loss 2.000 26 images/s 3m45s left" in terminal.getvalue()
+    assert " left None" not in terminal.getvalue()
+    assert "20/100 loss 1.000 26 images/s 3m20s left top-1 0.7500" in terminal.getvalue()
     assert "\n" not in terminal.getvalue()
 
 

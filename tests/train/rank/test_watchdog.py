@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from configs.load import ROOT
 
 # The code that stands still is compiled under the name of a file: the watchdog sees no more of a frame than that.
@@ -105,6 +107,35 @@ def test_a_rank_that_was_frozen_blames_itself(tmp_path: Path) -> None:
     message, _, waits = json.loads((tmp_path / "0" / "report.json").read_text(encoding="utf-8"))
     assert message.startswith("stood still itself for ")
     assert (waits, statuses.split()) == (False, ["1"])
+
+
+# Only the timer in C is left where no thread of Python gets its turn.
+TIMED = """
+import sys, time
+from train.rank import watchdog
+watchdog._BACKSTOP_S = 0.05
+first, expected, rests = sys.argv[1:]
+if not rests:
+    watchdog.Watchdog._watch = lambda _: None
+dog = watchdog.Watchdog(float(first), print)
+if expected:
+    dog.expect(float(expected))
+if rests:
+    dog.rest()
+time.sleep(0.8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "expected", "rests", "status"), [("0.2", "", "", 1), ("99", "0.2", "", 1), ("0.2", "", "yes", 0)]
+)
+def test_a_process_that_holds_pythons_lock_is_ended_too_unless_the_watchdog_rests(
+    first: str, expected: str, rests: str, status: int
+) -> None:
+    command = [sys.executable, "-c", TIMED, first, expected, rests]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert ("Timeout" in done.stderr) == bool(status)
 
 
 # Stands for a rank in a collective, which cannot heed SIGTERM; its launcher is the shell.

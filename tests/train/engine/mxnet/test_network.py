@@ -100,6 +100,15 @@ def test_gradients_of_two_accumulated_halves_equal_their_sum() -> None:
     np.testing.assert_allclose(together.gradients[0].asnumpy(), summed, rtol=1e-5, atol=1e-6)
 
 
+def test_no_more_micro_batches_are_queued_than_may_run_ahead() -> None:
+    network = _network(accumulate=True)
+    ahead = EngineSettings().run_ahead_steps
+    for _ in range(ahead + 2):
+        network.forward(*_batch())
+        network.backward()
+    assert len(network._queued) == ahead
+
+
 def test_statistics_are_those_after_the_last_backward() -> None:
     """A CPU's batch norm moves them in its backward, which the engine does not order by itself."""
     network = _network()
