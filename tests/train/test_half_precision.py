@@ -160,6 +160,25 @@ def test_an_engine_transposes_only_what_its_batch_makes_too_large() -> None:
     assert len(transposed(424, "NCHW")) == 53
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("name", ["googlenet", "densenet121", "resnet18", "alexnet"])
+def test_every_layer_has_its_channels_where_the_layout_has_them(name: str, layout: Literal["NCHW", "NHWC"]) -> None:
+    side = 96
+    model = Model(name=name, num_classes=10, image_size=side)
+    table = build_network(name, num_classes=10, image_size=side)
+    inside = logits_symbol(table, model, EngineSettings(precision="float16", layout=layout), 2).get_internals()
+
+    def shape(channels: int, size: int) -> tuple[int, ...]:
+        return (2, channels, size, size) if layout == "NCHW" else (2, size, size, channels)
+
+    _, shapes, _ = inside.infer_shape(data=shape(table.input_channels, side))
+    found = dict(zip(inside.list_outputs(), shapes, strict=True))
+    for layer in table.layers[:-1]:
+        given = found.get(f"{layer.name}_output")
+        if given is not None and len(given) > 2:
+            assert given == shape(layer.out_channels, layer.out_size), layer.name
+
+
 @pytest.mark.parametrize("cluster", ["abci-v100", "dgx-a100", "a100-node"])
 def test_evaluation_on_a_gpu_has_no_batch_norm_and_stays_in_float16(cluster: str) -> None:
     # Stock MXNet gives cuDNN N H W images in a spatial batch norm of NHWC, and cuDNN takes 65,535 of them in inference.
