@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import itertools
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,8 +43,12 @@ def test_a_reader_shuffles_and_normalises(name: str, tmp_path: Path) -> None:
         records.finish()
     words = ["data.train_samples=64", "data.eval_samples=1", "data.shuffle_buffer=64", "data.eval_resize=null"]
     recipe, cluster = load_both("imagenet-smoke", "laptop", ["model.image_size=24", *words])
-    read = {"mxnet": read_by_mxnet, "pillow": read_by_pillow, "dali": partial(read_by_dali, cluster=cluster)}[name]
-    batches = np.concatenate(list(itertools.islice(read(recipe, folder=tmp_path), 8)))
+    readers: dict[str, Callable[..., Iterator[Any]]] = {
+        "mxnet": read_by_mxnet,
+        "pillow": read_by_pillow,
+        "dali": partial(read_by_dali, cluster=cluster),
+    }
+    batches = np.concatenate(list(itertools.islice(readers[name](recipe, folder=tmp_path), 8)))
     pixels = batches * np.array(recipe.data.std)[:, None, None] + np.array(recipe.data.mean)[:, None, None]
     levels = pixels.mean(axis=(1, 2, 3)) / 4
     assert np.ptp(pixels, axis=(1, 2, 3)).max() < 3
