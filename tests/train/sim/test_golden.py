@@ -20,7 +20,7 @@ from train.sim.__main__ import main
 from train.sim.fit.calibrate import PUBLISHED_RATES
 
 FOLDER = Path(__file__).with_name("golden")
-FORECASTS = sorted(FOLDER.glob("*.txt"))
+FORECASTS = sorted(FOLDER.glob("*/*.txt"))
 """Answers with floats of six digits; the first line of each file is the command."""
 POINTS = ("scaling_points", "published_rates", "further_rates", "unseen_rates")
 """Points files of the simulator, whose rows are all predicted."""
@@ -58,7 +58,7 @@ def test_a_forecast_changes_on_purpose_only(path: Path) -> None:
 
 @pytest.mark.parametrize("name", POINTS)
 def test_the_prediction_of_a_measured_point_changes_on_purpose_only(name: str) -> None:
-    assert _points(name) == (FOLDER / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+    assert _points(name) == (FOLDER / "points" / f"{name}.csv").read_text(encoding="utf-8").splitlines()
 
 
 if __name__ == "__main__":
@@ -66,4 +66,4 @@ if __name__ == "__main__":
         words = each.read_text(encoding="utf-8").partition("\n")[0]
         each.write_text("\n".join([words, *_lines(_answer(*shlex.split(words))), ""]), encoding="utf-8")
     for each_name in POINTS:
-        (FOLDER / f"{each_name}.csv").write_text("\n".join([*_points(each_name), ""]), encoding="utf-8")
+        (FOLDER / "points" / f"{each_name}.csv").write_text("\n".join([*_points(each_name), ""]), encoding="utf-8")
