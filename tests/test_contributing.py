@@ -16,6 +16,9 @@ PAGE = "CONTRIBUTING.md"
 APACHE_2_SHA256 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 """Digest of https://www.apache.org/licenses/LICENSE-2.0.txt."""
 
+GENERATORS = ("launch.golden_jobs", "train.sim.test_golden", "test_usages")
+"""Modules of the tests that write files anew."""
+
 OTHER_WORDS = frozenset(
     {
         "pre-commit",
@@ -24,7 +27,7 @@ OTHER_WORDS = frozenset(
         "area: imperative summary",
         "utils.py",
         ".venv/bin/ruff format .",
-        ".venv/bin/python -m tests.launch.golden_jobs",
+        *(f".venv/bin/python -m tests.{module}" for module in GENERATORS),
         *("_s", "_ms", "_bytes", "_steps", "_epochs"),
     }
 )
