@@ -164,8 +164,8 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch_and_takes_every_step_once() -> 
 def test_a_run_that_stopped_before_an_evaluation_begins_with_it() -> None:
     log = RememberingLog()
     blank = Remembered(log)
-    _, plan = _run(blank, log, [], [0.97], start=Position(2, 38))
-    assert plan.steps_after(2) == 38
+    result, plan = _run(blank, log, [], [0.97], start=Position(2, 38))
+    assert plan.steps_after(2) == result.steps == 38
     assert blank.batches == 0
     assert "eval_accuracy" in log.keys
 

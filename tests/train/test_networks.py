@@ -158,6 +158,9 @@ def test_a_step_draws_the_dropout_of_its_rank_and_seed() -> None:
         recipe=SimpleNamespace(run=SimpleNamespace(seed=5)),
         identity=SimpleNamespace(rank=3),
     )
+    given: Any = object()
+    other = Composition.make_step(cast(Any, parts), given, print, buckets=given, communicator=given)
+    assert (other.buckets, other.communicator, other.clock, other.on_step) == (given, given, given, print)
     step = Composition.make_step(cast(Any, parts), cast(Any, None), lambda _: None)
     assert [step.dropout_seed(number) for number in (0, 7)] == [dropout_seed(5, 3, number) for number in (0, 7)]
 

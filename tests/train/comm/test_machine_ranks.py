@@ -69,6 +69,15 @@ def test_a_rank_of_another_world_is_refused(meeting: dict[str, str], guest: Iden
     assert re.search("rank 2 of 3 came to the meeting|another process is rank 0, too", words), words
 
 
+def test_a_rank_that_comes_twice_is_refused(meeting: dict[str, str]) -> None:
+    before = _held()
+    with ThreadPoolExecutor(3) as pool:
+        all_three = [pool.submit(meet, _identity(rank, 3), meeting, 1) for rank in (0, 1, 1)]
+        errors = [each.exception(10) for each in all_three]
+    assert _held() == before
+    assert "rank 1 of 3 came to the meeting" in str(errors[0])
+
+
 def test_a_rank_that_ends_during_the_meeting_is_no_first_cause(meeting: dict[str, str]) -> None:
     with ThreadPoolExecutor(1) as pool, socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0" + meeting["RANK_MEETING"])
