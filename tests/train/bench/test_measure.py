@@ -142,6 +142,8 @@ def test_a_busy_machine_is_a_note_and_a_field_of_every_row() -> None:
     report = make_report(summarize("ours", [{"step_ms": 1.0}]), ["a"]).with_use(use)
     assert report.notes == ("a", use.note)
     assert [row.other_cores for row in report.rows] == [0.66]
+    stolen = report.with_use(replace(use, stolen_cores=0.25))
+    assert [row.other_cores for row in stolen.rows] == [0.91]
     assert replace(report, notes=()).with_use(replace(use, other_cores=0.05)).notes == ()
 
 
