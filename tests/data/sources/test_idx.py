@@ -84,6 +84,8 @@ def test_counts_take_the_first_images_and_begin_anew_where_there_are_fewer(tmp_p
     assert (source.train.labels, source.eval.labels) == ([0, 1, 2, 0, 1, 2] * 2 + [0, 1, 2], [0, 1])
     assert [source.train.jpeg(index) for index in (1, 7)] == [whole.train.jpeg(1)] * 2
     assert source.fingerprint != whole.fingerprint
+    coarse = open_source(str(tmp_path), Settings(quality=50))
+    assert len({whole.fingerprint, source.fingerprint, coarse.fingerprint}) == 3
 
 
 def test_a_table_gives_idx_images_the_labels_of_their_class(tmp_path: Path) -> None:

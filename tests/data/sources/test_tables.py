@@ -74,6 +74,8 @@ def test_csv_and_json_say_the_same(folder: Path) -> None:
     (folder / "other.json").write_text(json.dumps(TRAIN))
     assert read_table(folder / "train.csv") == read_table(folder / "other.json")
     assert read_table(folder / "train.csv")["a.png"] == ("Edema", "Mass")
+    (folder / "spaced.json").write_text('{"a.png": [" Mass", "Edema "]}')
+    assert read_table(folder / "spaced.json") == {"a.png": ("Edema", "Mass")}
 
 
 def test_records_hold_a_vector_of_sorted_labels_and_the_images_own_bytes(folder: Path, tmp_path: Path) -> None:
