@@ -54,3 +54,14 @@ def test_a_sample_is_of_the_steps_since_the_one_before() -> None:
     expected = [StepTimes(0.35, 0.05, 0.1), StepTimes(0.85, 0.05, 0.1)]
     for found, times in zip(clock.samples, expected, strict=True):
         assert tuple(vars(found).values()) == pytest.approx(tuple(vars(times).values()))
+
+
+def test_every_pause_is_left_out_of_the_time_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([0.0, 0.0, 1.0, 3.0, 5.0, 9.0, 10.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(moments))
+    clock = StepClock(cast(Any, None), 2, 10)
+    clock.start()
+    for _ in range(2):
+        with clock.pause():
+            pass
+    assert clock.stepping_s == 4.0
