@@ -22,7 +22,8 @@ _OF_TORCH = {Program.GPU_STEP, Program.PYTORCH_PEER, Program.PYTORCH_RACE}
 
 def _usage(program: Program) -> str | None:
     """Return the line; None if the program takes no options."""
-    is_package = find_spec(f"{program.value}.__main__") if "__init__" in str(find_spec(program.value)) else None
+    found = find_spec(program.value)
+    is_package = found is not None and found.submodule_search_locations is not None
     module = import_module(f"{program.value}.__main__" if is_package else program.value)
     if not {"argparse", "Parser"} & vars(module).keys():
         return None
@@ -32,8 +33,8 @@ def _usage(program: Program) -> str | None:
         patch.setattr(sys, "argv", [program.value, "--help"])
         with suppress(SystemExit):
             module.main(["--help"])
-    found = told.getvalue().partition("\n\n")[0]
-    return f"{program.name} {found.removeprefix('usage: ')}" if found.startswith("usage: ") else None
+    usage = told.getvalue().partition("\n\n")[0]
+    return f"{program.name} {usage.removeprefix('usage: ')}" if usage.startswith("usage: ") else None
 
 
 def _usages() -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from configs.programs import Program, command_of
-from launch.start.commands import INHERITED, inherited, launcher_command, local_words, stop_signal_of
+from launch.start.commands import INHERITED, launcher_command, local_words, stop_signal_of
 from launch.start.launcher_signals import STOP_FILE
 from launch.start.local import STOP_S
 from launch.start.meetings import meeting_of
@@ -100,7 +100,7 @@ def _commands(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
     if cluster.launcher == "local":
         words = command_of(Program.LOCAL_LAUNCHER, *local_words(cluster), python=spec.python)
     else:
-        named = {name: spec.variables[name] for name in spec.variables if name not in inherited(spec.variables)}
+        named = {name: value for name, value in spec.variables.items() if not name.startswith(INHERITED)}
         words = launcher_command(cluster, [], named, spec.python)
     quoted = [_quote(word) for word in words]
     if cluster.launcher == "mpirun" and not scheduler.places_mpirun_ranks:
