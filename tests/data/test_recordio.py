@@ -167,6 +167,18 @@ def test_files_are_closed_after_writing_and_reading(tmp_path: Path) -> None:
     assert _open_files() == before
 
 
+def test_after_damage_reading_goes_on_at_a_record_of_several_parts(tmp_path: Path) -> None:
+    split = b"abcd" + MAGIC + b"efgh"
+    rec = write(tmp_path, [b"A" * 20, split, b"B" * 20])
+    damaged = bytearray(rec.read_bytes())
+    damaged[:4] = bytes(4)
+    rec.write_bytes(damaged)
+    with RecordFile(rec) as records:
+        spans = list(records.scan())
+        assert [span.problem is None for span in spans] == [False, True, True]
+        assert records.read(28) == split
+
+
 def test_half_a_beginning_at_the_end_of_a_file_is_no_record(tmp_path: Path) -> None:
     rec = write(tmp_path, [b"A" * 20, b"B" * 20])
     damaged = bytearray(rec.read_bytes())

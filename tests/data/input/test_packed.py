@@ -166,6 +166,18 @@ def test_runs_repeat_and_seeds_differ(tmp_path: Path) -> None:
     assert labels(1) == labels(1) != labels(2)
 
 
+def test_ranks_crop_and_flip_independently(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 40, draw=lambda _: pattern(0))  # the same image for every rank
+    overrides = ("data.crop={kind: resized}", "data.flip=true")
+    batches = []
+    for rank in (0, 1):
+        source = training(tmp_path, recipe_for(overrides=overrides), rank=rank, world=2)
+        source.begin_epoch(1)
+        batches.append(np.array(source.next_batch().images))
+        source.close()
+    assert np.abs(batches[0] - batches[1]).max() > 1
+
+
 def test_opening_a_stream_reads_no_file(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     train, evaluate = training(folder, recipe_for()), evaluation(folder, recipe_for())
