@@ -29,5 +29,5 @@ def test_a_peer_that_has_measured_succeeds_however_its_libraries_end(meeting: st
 
 
 def test_a_job_without_samples_failed() -> None:
-    with pytest.raises(MeasurementFailed, match="without a measurement:\nlast words"):
-        read_samples("last words\n")
+    with pytest.raises(MeasurementFailed, match=r"without a measurement:\n(?!line 0\n)(.*\n)+last words"):
+        read_samples("".join(f"line {number}\n" for number in range(99)) + "last words\n")

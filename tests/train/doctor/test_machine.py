@@ -68,6 +68,14 @@ def test_what_the_kernel_says_of_the_machine_is_told_in_bytes(tmp_path: Path, mo
     assert set(facts) >= {"environment", "adapters", "runs"}
 
 
+@pytest.mark.parametrize(("limits", "told"), [((5, 9), 5), ((resource.RLIM_INFINITY, 9), None)])
+def test_a_limit_is_the_one_that_applies(
+    limits: tuple[int, int], told: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: limits)
+    assert machine._limit(resource.RLIMIT_MEMLOCK) == told
+
+
 def test_the_rate_of_an_allreduce_is_that_of_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_ALLREDUCE_BYTES", 4096)
     _, cluster = load_both("digits", None, ["cluster.engine.name=mxnet", "cluster.communication.kind=devices"])
