@@ -44,9 +44,6 @@ class DeviceGroup:
             self._barrier.wait()
         except threading.BrokenBarrierError:
             raise PeerFailed("another device of this process failed") from None
-        except BaseException:
-            self.abandon()
-            raise
         return self._result
 
     def abandon(self) -> None:
