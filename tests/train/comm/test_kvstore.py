@@ -18,6 +18,8 @@ def test_a_rank_fills_its_own_row_of_every_table_exactly() -> None:
     ]
     assert server.sum_integers("sums", [2**40 + 1, 7]) == [2**40 + 1, 7]
     assert server.gather_bytes("bytes", bytes(range(256))) == [b"", bytes(range(256)), b""]
+    for other in (b"of another length", b""):
+        assert server.gather_bytes("bytes", other) == [b"", other, b""]
 
 
 def test_every_figure_comes_back_from_the_servers() -> None:

@@ -98,6 +98,13 @@ def test_a_rank_that_nobody_answers_waits_for_its_time_and_no_longer(meeting: di
             waiting.result(10)
 
 
+def test_a_guest_that_does_not_say_who_it_is_is_waited_for_no_longer_than_the_others(meeting: dict[str, str]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(meet, _identity(0, 2), meeting, 1)
+        with _reach(meeting["RANK_MEETING"], time.monotonic() + 10), pytest.raises(NotMet):
+            waiting.result(10)
+
+
 def test_ranks_that_lose_another_one_while_things_are_handed_out_keep_nothing(meeting: dict[str, str]) -> None:
     before = _held()
     with ThreadPoolExecutor(1) as pool:

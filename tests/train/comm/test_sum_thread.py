@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import socket
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -106,6 +108,34 @@ def test_what_a_rank_said_before_it_ended_still_counts(ranks: list[Rank]) -> Non
         ranks[2].leave()
         assert first.result(10) == {1: b"bye", 2: b"bye"}
         assert second.result(10) == {0: b"bye", 2: b"bye"}
+
+
+def test_a_rank_that_has_ended_after_its_part_of_a_sum_fails_nobody(
+    ranks: list[Rank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_add, bucket = threading.Event(), ranks[1].buckets[0]
+    add = bucket.add
+    monkeypatch.setattr(bucket, "add", lambda arrays: may_add.wait(10) and add(arrays))
+    first, second, _ = [rank.sum(0, 1) for rank in ranks]
+    while 2 not in ranks[0].thread._sums[0].added:
+        assert not first.done()
+    ranks[2].leave()
+    while not ranks[0].thread._peers[1].is_gone:
+        assert not first.done()
+    may_add.set()
+    assert (first.result(10), second.result(10)) == ({3.0}, {3.0})
+
+
+def test_a_rank_that_ends_with_something_unread_is_named_too() -> None:
+    own, its = socket.socketpair()
+    thread = SumThread({1: own})
+    with own, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(thread.exchange, "over", b"unread")
+        select.select([its], [], [], 10)
+        its.close()  # The kernel resets a connection on which something is unread.
+        with pytest.raises(PeerLost, match="rank 1 has ended"):
+            waiting.result(10)
+        thread._end()
 
 
 def test_an_exchange_waits_for_ranks_that_live_although_one_has_ended_after_its_content(ranks: list[Rank]) -> None:

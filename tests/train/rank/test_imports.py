@@ -1,11 +1,15 @@
-"""The faster import of DALI gives the same DALI."""
+"""A module is amended while it is imported; the faster import of DALI gives the same DALI."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
+
+from train.rank.imports import amended
 
 _PIPELINE = """
 from nvidia.dali import fn, pipeline
@@ -16,6 +20,19 @@ made.build()
 print([output.as_array().tolist() for output in made.run()])
 print(sorted(name for name in dir(fn) if not name.startswith("_")))
 """
+
+
+def test_only_the_named_module_is_amended_and_only_inside_the_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("named", "other", "later"):
+        (tmp_path / f"{name}_module.py").write_text("value = 1\n", encoding="utf-8")
+    finders = list(sys.meta_path)
+    with amended(dict.fromkeys(("named_module", "later_module"), lambda module: vars(module).update(value=2))):
+        assert [import_module(f"{name}_module").value for name in ("named", "other")] == [2, 1]
+    assert import_module("later_module").value == 1
+    assert sys.meta_path == finders
 
 
 @pytest.mark.ranks

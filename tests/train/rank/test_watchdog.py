@@ -114,7 +114,7 @@ TIMED = """
 import sys, time
 from train.rank import watchdog
 watchdog._BACKSTOP_S = 0.05
-first, expected, rests = sys.argv[1:]
+first, expected, rests, calls = sys.argv[1:]
 if not rests:
     watchdog.Watchdog._watch = lambda _: None
 dog = watchdog.Watchdog(float(first), print)
@@ -122,17 +122,21 @@ if expected:
     dog.expect(float(expected))
 if rests:
     dog.rest()
+for _ in range(int(calls)):
+    time.sleep(0.1)
+    dog()
 time.sleep(0.8)
 """
 
 
 @pytest.mark.parametrize(
-    ("first", "expected", "rests", "status"), [("0.2", "", "", 1), ("99", "0.2", "", 1), ("0.2", "", "yes", 0)]
+    ("first", "expected", "rests", "calls", "status"),
+    [("0.2", "", "", 0, 1), ("99", "0.2", "", 0, 1), ("0.2", "", "yes", 0, 0), ("1", "", "", 13, 0)],
 )
-def test_a_process_that_holds_pythons_lock_is_ended_too_unless_the_watchdog_rests(
-    first: str, expected: str, rests: str, status: int
+def test_a_process_that_holds_pythons_lock_is_ended_too_unless_the_watchdog_rests_or_hears_of_progress(
+    first: str, expected: str, rests: str, calls: int, status: int
 ) -> None:
-    command = [sys.executable, "-c", TIMED, first, expected, rests]
+    command = [sys.executable, "-c", TIMED, first, expected, rests, str(calls)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == status
     assert ("Timeout" in done.stderr) == bool(status)
