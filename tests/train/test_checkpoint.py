@@ -166,6 +166,25 @@ def test_after_an_evaluation_the_statistics_of_one_rank_are_everybodys(tmp_path:
         np.testing.assert_array_equal(given["bn_moving_var"], STATISTICS["bn_moving_var"])
 
 
+def test_another_number_of_ranks_takes_the_mean_of_the_statistics_and_begins_the_images_anew(tmp_path: Path) -> None:
+    checkpoints, _ = _checkpoints(tmp_path)
+    checkpoints.stopped(cast(Any, Parts()), Position(3, 45))
+    origin = Origin.of(list_checkpoints(tmp_path)[0], SETTINGS, plan_run(load_recipe("digits"), 4))
+    for rank in range(4):
+        given = origin.weights(rank)
+        assert given is not None
+        np.testing.assert_array_equal(given["bn_moving_mean"], 5.5 * STATISTICS["bn_moving_mean"])
+        assert origin.source_state(rank) == b""
+
+
+def test_a_run_that_changed_twice_tells_of_both_changes(tmp_path: Path) -> None:
+    checkpoints, _ = _checkpoints(tmp_path)
+    checkpoints.fixed_settings, checkpoints.changes = {"run": {"epochs": 6}}, ("2 ranks instead of 1",)
+    checkpoints.finished(Position(4, 57))
+    first, second = _origin(tmp_path, {"run": {"epochs": 8}}).changes
+    assert (first, second.partition(":")[0]) == ("2 ranks instead of 1", "8 epochs instead of 6")
+
+
 def test_a_run_without_a_checkpoint_begins_at_its_first_step() -> None:
     origin = Origin.of(None, SETTINGS, PLAN)
     assert (origin.position, origin.resumed_from_step) == (Position(1, 0), None)

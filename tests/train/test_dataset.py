@@ -14,13 +14,14 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_both, load_cluster, load_recipe
 from configs.plan import plan_run
+from configs.schema import EngineSettings
 from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 from tests.engines import cpu_engine
 from tests.runs import train
 from train.comm.communicator import SingleProcess
-from train.dataset import SyntheticImages, images_of, local_folder, require_cold
+from train.dataset import Images, PackedImages, SyntheticImages, images_of, local_folder, require_cold
 from train.rank.identity import Identity
 
 SHORT = ["run.max_steps=2", "run.target_top1=null", "model.name=resnet8", "model.image_size=16"]
@@ -107,6 +108,65 @@ def test_the_first_rank_of_each_host_clears_the_cache_and_all_tell_sets_apart_by
     sums = {name: hashlib.sha256((packed / "set" / name).read_bytes()).hexdigest() for name in found.checksums}
     assert found.checksums == sums
     assert set(sums) == {"train.rec", "eval.rec"}
+
+
+SMALL = ["data.name=set", "data.train_samples=12", "data.eval_samples=5", "model.image_size=16", "data.eval_resize=16"]
+
+
+def _images(data: Path, *overrides: str, **changes: object) -> Images:
+    """Return the images of the second of two ranks, on a cluster with other values of some fields."""
+    given = [*SMALL, "batch.global_size=8", f"cluster.paths.data={data}", *overrides]
+    recipe, cluster = load_both("imagenet-smoke", "laptop", given)
+    identity = Identity(rank=1, world_size=2, local_rank=0, local_size=1, host="b", launcher="none")
+    return images_of(recipe, cluster.model_copy(update=changes), plan_run(recipe, 2), identity)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_packed_images_continue_where_their_state_says(packed: Path, keeps: bool) -> None:
+    images, engine = _images(packed, f"data.keep_batches={str(keeps).lower()}"), cpu_engine()
+
+    def batches(state: bytes, num: int) -> tuple[list[np.ndarray], bytes]:
+        source = images.open_training(engine, state)
+        source.begin_epoch(1)
+        read = [source.next_batch().images.asnumpy() for _ in range(num)]
+        told = source.state()
+        source.close()
+        return read, told
+
+    (first, second, third), _ = batches(b"", 3)  # an epoch has one and a half batches
+    assert first.shape == (4, 3, 16, 16)
+    assert np.array_equal(first, third) == keeps
+    assert not np.array_equal(first, second)
+    (after_one,), _ = batches(batches(b"", 1)[1], 1)
+    np.testing.assert_array_equal(after_one, second)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_staged_copy_is_what_is_read_and_stays_only_if_it_is_kept(packed: Path, tmp_path: Path, keeps: bool) -> None:
+    data, disk = tmp_path / "shared", tmp_path / "disk"
+    shutil.copytree(packed, data)
+    stage = f"cluster.paths.stage={disk}", f"cluster.paths.keep_stage={str(keeps).lower()}"
+    images = _images(data, *stage)
+    images.prepare()
+    shutil.rmtree(data)
+    source = images.open_evaluation(cpu_engine())
+    assert sum(batch.num_valid for batch in source.batches()) == 3
+    source.close()
+    images.close()
+    assert bool([each for each in disk.iterdir() if each.is_dir()]) == keeps
+
+
+def test_only_float16_asks_for_images_of_that_type(packed: Path) -> None:
+    for precision, told in (("float16", "float16"), ("bfloat16", "float32"), ("float32", "float32")):
+        engine = EngineSettings().model_copy(update={"precision": precision})
+        assert _images(packed, engine=engine).image_type == told
+
+
+def test_a_rank_reads_with_the_gpu_that_it_has_on_its_own_host(packed: Path) -> None:
+    for device, number in (("gpu", 0), ("cpu", None)):
+        images = _images(packed, device=device)
+        assert isinstance(images, PackedImages)
+        assert images._shard_arguments(cpu_engine())["device_id"] == number
 
 
 def test_synthetic_images_continue_where_their_state_says_and_each_rank_has_its_own() -> None:

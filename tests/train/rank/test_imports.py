@@ -29,7 +29,7 @@ def test_only_the_named_module_is_amended_and_only_inside_the_block(
     for name in ("named", "other", "later"):
         (tmp_path / f"{name}_module.py").write_text("value = 1\n", encoding="utf-8")
     finders = list(sys.meta_path)
-    with amended(dict.fromkeys(("named_module", "later_module"), lambda module: vars(module).update(value=2))):
+    with amended(dict.fromkeys(("named_module", "later_module"), lambda module: module.__dict__.update(value=2))):
         assert [import_module(f"{name}_module").value for name in ("named", "other")] == [2, 1]
     assert import_module("later_module").value == 1
     assert sys.meta_path == finders
