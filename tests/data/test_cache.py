@@ -62,11 +62,12 @@ def test_an_empty_file_has_no_pages(tmp_path: Path) -> None:
     assert resident_bytes([tmp_path / "empty"]) == 0
 
 
+@pytest.mark.parametrize("split", ["train", "eval"])
 def test_a_data_set_counts_as_cleared_only_where_no_page_of_its_records_is_left(
-    file: Path, pauses: list[float]
+    file: Path, pauses: list[float], split: str
 ) -> None:
     folder = file.parent
-    records, index = file.rename(folder / "train.rec"), folder / "train.idx"
+    records, index = file.rename(folder / f"{split}.rec"), folder / f"{split}.idx"
     index.write_text("0\t0\n")
     assert clear_dataset(folder) is None
     index.read_text()

@@ -36,6 +36,18 @@ def test_images_with_several_labels_count_more_labels_than_records() -> None:
     assert manifest.has_label_vectors
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b"", "the file: Invalid JSON"), (b"\xff{}", "the file: Invalid JSON"), (b"{}", "format_version: ")],
+)
+def test_a_damaged_manifest_says_what_to_do(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "manifest.json").write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        load_manifest(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / 'manifest.json'}: damaged: {problem}")
+    assert str(caught.value).endswith("; the data set must be prepared again")
+
+
 @pytest.mark.parametrize("split", ["train", "eval"])
 @pytest.mark.parametrize(
     ("change", "problem"),

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from configs.load import ROOT
 from configs.registry import SOURCES
 from data.__main__ import _parser, main
 from data.manifest import load_manifest
+from data.parallel import ordered_map
 from data.prepare import _class_counts, _explain, _remove_abandoned, prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings, SourceSplit
@@ -146,6 +147,7 @@ def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
         (("digits", "out", "--size", "8", "--verify", "x"), "--verify takes one folder"),
         (("digits", "--verify", "x"), "--verify takes one folder"),
         (("--size", "8", "--verify", "x"), "--verify takes one folder"),
+        (("--seed", "0", "--verify", "x"), "--verify takes one folder"),
         ((str(ROOT / "configs"), "out"), "nor train/<class>/*.jpg with val/<class>/*.jpg; give the folder"),
         (("--verify", "nowhere"), "nowhere/manifest.json: No such file or directory; ./run.sh prepare did not"),
     ],
@@ -163,6 +165,71 @@ def test_a_wrong_argument_is_one_line_with_the_remedy(
     assert error.startswith("error: ")
     assert message in error
     assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["pack"]])
+def test_another_command_than_prepare_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == f"error: python -m data: got {''.join(arguments)!r}, allowed: prepare\n"
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "folder" / "out"
+    error = f"error: {out}: cannot be written: Not a directory; name another folder\n"
+    assert run(capsys, "generated", out) == (2, "", error)
+
+
+def test_the_last_line_has_the_counts_and_the_megabytes_of_both_splits(
+    shared_digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size_mb = sum(rec.stat().st_size for rec in shared_digits.glob("*.rec")) / 1e6
+    counts = "1,198 training and 599 evaluation images of 10 classes"
+    assert run(capsys, "digits", shared_digits)[1] == f"{shared_digits}: {counts}, {size_mb:.1f} MB, up to date\n"
+
+
+def test_a_seed_of_nought_is_a_seed_and_missing_folders_are_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "not" / "there" / "out"
+    status, told, _ = run(capsys, "generated", out, "--train", 2, "--eval", 1, "--seed", 0)
+    assert (status, load_manifest(out).seed) == (0, 0)
+    assert ", packed in " in told
+
+
+def test_both_commands_take_as_many_processes_as_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+
+    def note(function: Callable[[Any], Any], tasks: Iterable[Any], *, workers: int) -> Iterator[Any]:
+        told.append(workers)
+        return ordered_map(function, tasks, workers=1)
+
+    out = str(tmp_path / "out")
+    for number, module, words in (
+        (3, "prepare", ("generated", out, "--train=2", "--eval=1")),
+        (4, "verify", ("--verify", out)),
+    ):
+        monkeypatch.setattr(f"data.{module}.ordered_map", note)
+        assert main(["prepare", *words, f"--workers={number}"]) == 0
+    assert told == [3, 3, 4, 4]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+def test_a_terminal_shows_progress_up_to_the_end_and_a_file_stays_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO]
+) -> None:
+    monkeypatch.setattr("sys.stderr", errors := stream())
+    out = str(tmp_path / "out")
+    for words in (("generated", out, "--train=17", "--eval=1"), ("--verify", out)):
+        assert main(["prepare", *words, "--workers=1"]) == 0
+    for bar in ("packing train", "packing eval", "verifying train", "verifying eval"):
+        assert (f"{bar}: 100%" in errors.getvalue()) == errors.isatty()
+    assert bool(errors.getvalue()) == errors.isatty()
 
 
 @pytest.fixture
@@ -290,10 +357,11 @@ def test_classes_are_counted_also_where_no_image_has_one_and_where_images_have_s
 
 
 def test_only_the_partial_folders_of_the_same_data_set_are_removed(tmp_path: Path) -> None:
-    for name in (".out.partial-0123", ".other.partial-0123", "out2"):
+    others = [".a.out.b.partial-0123", ".out.c.partial-0123", ".out.partial-0123", "out.c"]
+    for name in (".out.b.partial-0123", *others):
         (tmp_path / name).mkdir()
-    prepare(open_source("generated", Settings(train=2, eval=1)), tmp_path / "out")
-    assert left_in(tmp_path) == [".other.partial-0123", "out", "out2"]
+    prepare(open_source("generated", Settings(train=2, eval=1)), tmp_path / "out.b")
+    assert left_in(tmp_path) == sorted([*others, "out.b"])
 
 
 def test_the_help_explains_every_source_and_all_processors_work_unless_one_says_otherwise() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -86,9 +87,9 @@ def test_the_image_header_is_that_of_mxnet() -> None:
     assert unpack_image(mx.recordio.pack(mx.recordio.IRHeader(0, 7, 8, 0), b"png")) == ((7,), 8, b"png")
     with pytest.raises(RecordError, match="3 bytes are too few"):
         unpack_image(b"abc")
-    many = mx.recordio.pack(mx.recordio.IRHeader(0, [0, 1], 8, 0), b"png")
-    assert pack_image((0, 1), 8, b"png") == many
-    assert unpack_image(many) == ((0, 1), 8, b"png")
+    many = mx.recordio.pack(mx.recordio.IRHeader(0, [1, 0], 8, 0), b"png")
+    assert pack_image((1, 0), 8, b"png") == many
+    assert unpack_image(many) == ((1, 0), 8, b"png")
     with pytest.raises(RecordError, match="26 bytes are too few for 2 labels"):
         unpack_image(many[:26])
 
@@ -129,7 +130,7 @@ def test_a_file_cut_anywhere_gives_its_whole_records_and_one_problem(tmp_path: P
         assert [span.problem is None for span in spans] == [True] * whole + [False] * bool(rest), length
 
 
-@pytest.mark.parametrize("label", [3, [1, 0, 1], [7]])
+@pytest.mark.parametrize("label", [3, 1 << 24, [1, 0, 1], [7]])
 @pytest.mark.parametrize("image", [b"", b"j", b"jpeg"])
 def test_an_image_comes_back_with_its_labels_also_if_it_is_empty(label: int | list[int], image: bytes) -> None:
     record = unpack_image(pack_image(label, 12, image))
@@ -167,6 +168,17 @@ def test_files_are_closed_after_writing_and_reading(tmp_path: Path) -> None:
     assert _open_files() == before
 
 
+def test_files_are_closed_where_the_last_bytes_find_no_room(tmp_path: Path) -> None:
+    before, limits = _open_files(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2, limits[1]))
+    try:
+        with RecordWriter(tmp_path / "a.rec", tmp_path / "a.idx") as writer:
+            writer.write(b"pixels")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert _open_files() == before, f"{writer} keeps a file open after the block"
+
+
 def test_after_damage_reading_goes_on_at_a_record_of_several_parts(tmp_path: Path) -> None:
     split = b"abcd" + MAGIC + b"efgh"
     rec = write(tmp_path, [b"A" * 20, split, b"B" * 20])
@@ -177,6 +189,15 @@ def test_after_damage_reading_goes_on_at_a_record_of_several_parts(tmp_path: Pat
         spans = list(records.scan())
         assert [span.problem is None for span in spans] == [False, True, True]
         assert records.read(28) == split
+
+
+def test_a_damaged_record_of_several_parts_is_one_problem(tmp_path: Path) -> None:
+    rec = write(tmp_path, [b"abcd" + MAGIC + b"efgh" + MAGIC + b"ijkl", b"B" * 20])
+    damaged = bytearray(rec.read_bytes())
+    damaged[:4] = bytes(4)
+    rec.write_bytes(damaged)
+    with RecordFile(rec) as records:
+        assert [(span.number, span.payload) for span in records.scan()] == [(0, b""), (1, b"B" * 20)]
 
 
 def test_half_a_beginning_at_the_end_of_a_file_is_no_record(tmp_path: Path) -> None:

@@ -10,18 +10,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from configs.errors import UserError
 from configs.load import ROOT
 from data import stage as stage_module
+from data.lock import locked
 from data.manifest import load_manifest
 from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 from data.stage import dataset_bytes, stage
 from data.verify import verify_dataset
+from tests.data.test_prepare import Terminal
 from tests.disk_order import DiskOrder
 
 PROGRAM = """
@@ -61,13 +64,16 @@ def _half_copied(disk: Path) -> list[Path]:
     return [path for path in disk.glob(".*.partial/train.rec") if path.stat().st_size > 10_000]
 
 
-def test_the_copy_is_sound_and_the_next_run_uses_it(packed: Path, tmp_path: Path) -> None:
+def test_the_copy_is_sound_and_the_next_run_uses_it(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = stage(packed, tmp_path)
-    assert first.copied_s is not None
+    assert (first.copied_s or 0) > 0
     assert list(verify_dataset(first.folder)) == []
     for file in packed.iterdir():
         assert (first.folder / file.name).read_bytes() == file.read_bytes()
     assert stage(packed, tmp_path).copied_s is None
+    assert capsys.readouterr().err == "", "no terminal, no progress"
     assert list(tmp_path.iterdir()) == [first.folder]
 
 
@@ -96,11 +102,46 @@ def test_a_damaged_copy_that_another_job_uses_is_left_alone(packed: Path, tmp_pa
     assert (used.folder / "train.rec").stat().st_size == 1000
 
 
+def test_a_copy_that_was_removed_by_hand_can_be_released(packed: Path, tmp_path: Path) -> None:
+    staged = stage(packed, tmp_path)
+    shutil.rmtree(staged.folder)
+    staged.release(keep=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("begun", [0, 10_000])
+def test_a_terminal_shows_progress_up_to_the_end_also_if_a_part_was_there(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: int
+) -> None:
+    whole = stage(packed, tmp_path).folder
+    partial = whole.rename(tmp_path / f".{whole.name}.partial")
+    os.truncate(partial / "train.rec", begun)
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    stage(packed, tmp_path)
+    assert "staging set: 100%" in terminal.getvalue()
+
+
+def test_nobody_else_may_use_the_disk_while_a_copy_is_made(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = stage_module._append
+
+    def watched(*arguments: Any) -> str:
+        with pytest.raises(BlockingIOError), locked(tmp_path, shared=True, wait=False):
+            pass
+        return append(*arguments)
+
+    monkeypatch.setattr(stage_module, "_append", watched)
+    assert stage(packed, tmp_path).copied_s is not None
+    with locked(tmp_path, wait=False):
+        pass
+
+
 def test_another_version_of_a_data_set_is_another_copy(packed: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(packed, tmp_path / "other" / packed.name))
     manifest = load_manifest(source)
     manifest.model_copy(update={"seed": manifest.seed + 1}).save(source)
-    folders = [stage(each, tmp_path / "disk").folder for each in (packed, source)]
+    folders = [stage(each, tmp_path / "new" / "disk").folder for each in (packed, source)]
     assert len(set(folders)) == 2
     assert {folder.name.rpartition("-")[0] for folder in folders} == {packed.name}
     assert dataset_bytes(manifest) == sum(
@@ -192,12 +233,13 @@ def test_a_copy_that_was_cut_short_is_replaced(packed: Path, tmp_path: Path) -> 
     assert list(verify_dataset(again.folder)) == []
 
 
-def test_a_source_that_differs_from_its_manifest_is_refused_and_not_copied(packed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["train.idx", "train.rec", "eval.idx", "eval.rec"])
+def test_a_source_that_differs_from_its_manifest_is_refused_and_not_copied(
+    packed: Path, tmp_path: Path, file: str
+) -> None:
     source = Path(shutil.copytree(packed, tmp_path / "source"))
-    with (source / "eval.rec").open("r+b") as file:
-        file.seek(100)
-        file.write(b"damage")
-    with pytest.raises(UserError, match=r"eval\.rec: sha256 differs from the manifest; \./run\.sh prepare --verify"):
+    (source / file).write_bytes(bytes(5) + (source / file).read_bytes()[5:])
+    with pytest.raises(UserError, match=rf"{file}: sha256 differs from the manifest; \./run\.sh prepare --verify"):
         stage(source, tmp_path / "disk")
     assert [path.name[0] for path in (tmp_path / "disk").iterdir()] == ["."]
 

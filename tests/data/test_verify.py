@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import struct
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from configs.errors import UserError
 from configs.schema import Data
@@ -17,10 +19,10 @@ from data.__main__ import main
 from data.audit import SplitAudit, parse_index_line
 from data.manifest import SplitManifest, load_manifest
 from data.prepare import prepare
-from data.recordio import RecordFile
+from data.recordio import RecordFile, RecordWriter, pack_image
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
-from data.verify import check_dataset, check_files, verify_dataset
+from data.verify import check_dataset, check_files, decoding_problem, verify_dataset
 
 LABEL, JPEG = 12, 32  # bytes from a record's beginning to its label and its image
 IMAGENET_IMAGES = 1_281_167
@@ -68,6 +70,7 @@ def test_sound_data_has_no_finding(dataset: Path, capsys: pytest.CaptureFixture[
         (LABEL - 4, struct.pack("<I", 2), "has 2 labels, allowed: 1"),
         (0, b"XXXX", "damaged: no magic number here"),
         (JPEG, b"not a JPEG", "the image cannot be decoded: not an image"),
+        (JPEG + 163, b"\xff" * 4, "the image cannot be decoded: Image size (4294836225 pixels) exceeds limit"),
     ],
 )
 def test_a_damaged_record_is_named_and_the_checksum_differs(
@@ -137,6 +140,32 @@ def test_an_index_with_a_line_too_few_is_named(dataset: Path) -> None:
     assert "train.idx: has 29 lines for 30 records" in found_in(dataset)
 
 
+def test_an_index_with_a_line_too_many_is_named(dataset: Path) -> None:
+    with (dataset / "train.idx").open("a") as index:
+        index.write("30\t0\n")
+    assert "train.idx: has 31 lines for 30 records" in found_in(dataset)
+
+
+def test_records_are_named_in_the_order_of_the_file_whatever_is_wrong_with_them(dataset: Path) -> None:
+    overwrite(dataset / "train.rec", offset_of(dataset, 9) + JPEG, b"broken")
+    overwrite(dataset / "train.rec", offset_of(dataset, 2) + LABEL, struct.pack("<f", 7))
+    assert [finding.split(" at ")[0] for finding in found_in(dataset)[:2]] == [
+        "train.rec record 2",
+        "train.rec record 9",
+    ]
+
+
+def test_a_png_that_is_broken_after_its_header_cannot_be_decoded(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (9, 9)).save(file, "PNG")
+    png = file.getvalue()
+    png = png[:33] + bytes(4) + png[37:]  # the length of the first chunk of pixels
+    with RecordWriter(tmp_path / "a.rec", tmp_path / "a.idx") as writer:
+        writer.write(pack_image(0, 0, png))
+    with RecordFile(tmp_path / "a.rec") as records:
+        assert "broken PNG file" in str(decoding_problem(records, 0))
+
+
 def test_a_manifest_of_other_counts_is_named(dataset: Path) -> None:
     manifest = load_manifest(dataset)
     other = manifest.train.model_copy(update={"class_counts": (11, 9, 10)})
@@ -159,13 +188,24 @@ def test_at_most_twenty_findings_are_shown_and_all_are_counted(
     assert lines[-1] == f"{dataset}: 32 findings, the first 20 shown"
 
 
+def test_a_few_findings_are_all_shown(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    overwrite(dataset / "train.rec", offset_of(dataset, 3) + JPEG, b"broken")
+    assert main(["prepare", "--verify", str(dataset)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0].split(" at ")[0] for line in lines[:-1]] == ["train.rec record 3", "train.rec"]
+    assert lines[-1] == f"{dataset}: 2 findings"
+
+
 def recipe_data(**changes: object) -> Data:
     base = {"name": "set", "source": "generated", "train_samples": 30, "eval_samples": 5}
     return Data.model_validate(base | changes)
 
 
-def test_the_check_before_a_run_gives_the_manifest(dataset: Path) -> None:
-    assert check_dataset(dataset, recipe_data(), 3) == load_manifest(dataset)
+@pytest.mark.parametrize("outputs", [3, 4])
+def test_the_check_before_a_run_gives_the_manifest_also_if_the_network_has_more_outputs(
+    dataset: Path, outputs: int
+) -> None:
+    assert check_dataset(dataset, recipe_data(), outputs) == load_manifest(dataset)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +218,11 @@ def test_the_check_before_a_run_gives_the_manifest(dataset: Path) -> None:
         ),
         ({"eval_samples": 6}, 3, "5 records, the recipe says data.eval_samples: 6; --set data.eval_samples=5, or"),
         ({}, 2, "3 classes, the recipe says model.num_classes: 2; --set model.num_classes=3"),
-        ({"source": "folders"}, 3, "packed from generated, the recipe says data.source: folders"),
+        (
+            {"source": "folders"},
+            3,
+            "packed from generated, the recipe says data.source: folders; set cluster.paths.data to another folder, or",
+        ),
     ],
 )
 def test_a_data_set_that_does_not_fit_the_recipe_is_refused(
