@@ -31,9 +31,13 @@ def test_a_built_in_source_takes_the_counts_that_the_program_packs_it_with() -> 
     assert all(set(counts) <= set(module_of(SOURCES, kind).OPTIONS) for kind, counts in BUILT_IN_SOURCES.items())
 
 
-def test_an_option_of_another_source_is_refused_with_the_sources_that_take_it() -> None:
-    with pytest.raises(UserError, match="--labels does not apply to digits, only to idx; leave it out"):
-        open_source("digits", Settings(labels=Path("labels.csv")))
+@pytest.mark.parametrize("option", ["size", "quality", "train", "eval", "classes", "labels"])
+def test_an_option_of_another_source_is_refused_with_the_sources_that_take_it(tmp_path: Path, option: str) -> None:
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+    takers = ", ".join(kind for kind in SOURCES if option in module_of(SOURCES, kind).OPTIONS)
+    with pytest.raises(UserError, match=f"--{option} does not apply to folders, only to {takers}; leave it out"):
+        open_source(str(tmp_path), replace(Settings(), **cast(Any, {option: 50})))
 
 
 def test_the_message_for_an_unknown_folder_names_all_layouts(tmp_path: Path) -> None:

@@ -49,6 +49,45 @@ def test_labels_of_evaluation_images_count_the_classes_of_training(class_folders
     assert source.eval.jpeg(0) == (class_folders / "val/n02/x.JPG").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("train/n02/a.jpg", "train/n02/a2.jpg"),
+        ("val/n02/x.JPG", "val/n01/x.JPG"),
+        ("train/n02/a.jpg", None),
+        ("val/n02/x.JPG", None),
+    ],
+)
+def test_a_file_with_another_name_class_or_length_is_another_data_set(
+    class_folders: Path, old: str, new: str | None
+) -> None:
+    (
+        class_folders / "val/n01/y.JPEG"
+    ).unlink()  # so that an image can change its class alone, not its place in the list
+    before = open_source(str(class_folders), Settings()).fingerprint
+    assert open_source(str(class_folders), Settings()).fingerprint == before
+    if new is None:
+        (class_folders / old).write_bytes(jpeg(7) + b"\0")
+    else:
+        (class_folders / old).rename(class_folders / new)
+    assert open_source(str(class_folders), Settings()).fingerprint != before
+
+
+def test_a_renamed_class_is_another_data_set(class_folders: Path) -> None:
+    before = open_source(str(class_folders), Settings())
+    for split in ("train", "val"):
+        (class_folders / split / "n02").rename(class_folders / split / "n03")
+    after = open_source(str(class_folders), Settings())
+    assert after.train.labels == before.train.labels
+    assert after.fingerprint != before.fingerprint
+
+
+def test_a_folder_with_training_images_alone_is_not_taken_for_class_folders(class_folders: Path) -> None:
+    shutil.rmtree(class_folders / "val")
+    with pytest.raises(UserError, match=r"neither .*; give the folder that holds them"):
+        open_source(str(class_folders), Settings())
+
+
 def flat_validation(root: Path) -> None:
     (root / "val/ILSVRC2012_val_00000001.JPEG").write_bytes(jpeg(1))
 

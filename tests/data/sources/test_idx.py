@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,11 @@ def test_oblong_images_keep_their_pixels_unless_a_size_is_given(tmp_path: Path, 
         ("train-images-idx3-ubyte", b"\0\0\x08\x01" + bytes(12), "begins with 0x00000801, not 0x00000803"),
         ("train-labels-idx1-ubyte", b"\0\0\x08\x01" + struct.pack(">I", 1) + b"x", "train has 6 images, 1 labels"),
         ("t10k-images-idx3-ubyte", b"\0\0", "2 bytes are too few for an IDX header"),
+        (
+            "train-images-idx3-ubyte",
+            b"\0\0\x08\x03" + struct.pack(">3I", 1 << 16, 1 << 16, 1),
+            "0 bytes of data, the header says 4,294,967,296; fetch it again",
+        ),
     ],
 )
 def test_broken_idx_files_are_named(tmp_path: Path, file: str, content: bytes | None, message: str) -> None:
@@ -96,14 +102,54 @@ def test_a_table_gives_idx_images_the_labels_of_their_class(tmp_path: Path) -> N
     assert (source.kind, source.class_names) == ("table", ("long", "round"))
     assert source.eval.labels == [(0, 1), (0, 0), (1, 1), (0, 1)]
     assert source.train.jpeg(3) == open_source(str(tmp_path), Settings()).train.jpeg(3)
-    table.write_text("class,labels\n0,round\n3,long\n", encoding="utf-8")
-    with pytest.raises(UserError, match="names 0, 3, allowed: each of the classes 0, 1, 2"):
-        open_source(str(tmp_path), Settings(labels=table))
+    for wrong in ("0, 3", "0, 1, 2, 3"):
+        table.write_text("class,labels\n" + "".join(f"{each},a\n" for each in wrong.split(", ")), encoding="utf-8")
+        with pytest.raises(UserError, match=f"names {wrong}, allowed: each of the classes 0, 1, 2$"):
+            open_source(str(tmp_path), Settings(labels=table))
 
 
-def test_a_truncated_gzip_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spoil", [lambda raw: raw[:-20], lambda raw: raw[:10] + b"\xff" * 20, lambda _: b"plain"])
+def test_a_damaged_gzip_file_is_named(tmp_path: Path, spoil: Callable[[bytes], bytes]) -> None:
     idx_files(tmp_path, ".gz")
     path = tmp_path / "train-images-idx3-ubyte.gz"
-    path.write_bytes(path.read_bytes()[:-20])
+    path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz: cannot be read: .*fetch it again"):
         open_source(str(tmp_path), Settings())
+
+
+def test_files_of_no_image_are_refused(tmp_path: Path) -> None:
+    idx_files(tmp_path)
+    (tmp_path / "t10k-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 0, 9, 9))
+    (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, 0))
+    with pytest.raises(UserError, match="t10k has 0 images, 0 labels; fetch the files again"):
+        open_source(str(tmp_path), Settings())
+
+
+def test_files_may_be_spelt_with_a_dot(tmp_path: Path) -> None:
+    images = idx_files(tmp_path)
+    for path in list(tmp_path.iterdir()):
+        path.rename(tmp_path / path.name.replace("-idx", ".idx"))
+    assert len(open_source(str(tmp_path), Settings()).train.labels) == len(images[:6])
+
+
+@pytest.mark.parametrize("place", ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"])
+def test_another_pixel_or_label_is_another_data_set_and_a_label_of_either_split_is_a_class(
+    tmp_path: Path, place: str
+) -> None:
+    idx_files(tmp_path)
+    before = open_source(str(tmp_path), Settings())
+    path = tmp_path / f"{place}-ubyte"
+    path.write_bytes(path.read_bytes()[:-1] + b"\5")
+    after = open_source(str(tmp_path), Settings())
+    assert after.fingerprint != before.fingerprint
+    assert len(after.class_names) == (6 if "labels" in place else 3)
+
+
+def test_another_table_of_labels_or_other_images_are_another_data_set(tmp_path: Path) -> None:
+    idx_files(tmp_path)
+    table = tmp_path / "labels.csv"
+    prints = set()
+    for rows, size in (("0,a\n1,b\n2,a|b\n", None), ("0,b\n1,a\n2,a|b\n", None), ("0,b\n1,a\n2,a|b\n", 10)):
+        table.write_text(f"class,labels\n{rows}", encoding="utf-8")
+        prints.add(open_source(str(tmp_path), Settings(labels=table, size=size)).fingerprint)
+    assert len(prints) == 3

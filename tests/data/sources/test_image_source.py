@@ -43,10 +43,22 @@ def test_a_jpeg_has_the_quality_that_was_asked_for(quality: int, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("shape", "size", "expected"),
-    [((20, 30), 40, (60, 40)), ((30, 20), 40, (40, 60)), ((20, 30), 20, (30, 20)), ((21, 28), 10, (13, 10))],
+    [
+        ((20, 30), 40, (60, 40)),
+        ((30, 20), 40, (40, 60)),
+        ((20, 30), 20, (30, 20)),
+        ((20, 27), 10, (14, 10)),
+        ((21, 28), 10, (13, 10)),
+    ],
 )
 def test_the_shorter_side_gets_the_size(shape: tuple[int, int], size: int, expected: tuple[int, int]) -> None:
     assert resize_image(Image.new("RGB", shape[::-1]), size).size == expected
+
+
+def test_images_are_scaled_by_pillows_bicubic_filter() -> None:
+    image = Image.fromarray(PIXELS)
+    expected = image.resize((60, 40), Image.Resampling.BICUBIC)
+    np.testing.assert_array_equal(np.asarray(resize_image(image, 40)), np.asarray(expected))
 
 
 def test_a_size_below_the_images_is_refused_and_their_own_is_not() -> None:

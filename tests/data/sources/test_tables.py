@@ -74,6 +74,9 @@ def test_csv_and_json_say_the_same(folder: Path) -> None:
     (folder / "other.json").write_text(json.dumps(TRAIN))
     assert read_table(folder / "train.csv") == read_table(folder / "other.json")
     assert read_table(folder / "train.csv")["a.png"] == ("Edema", "Mass")
+    for name in ("train.csv", "other.json"):
+        (folder / f"marked-{name}").write_text((folder / name).read_text(), encoding="utf-8-sig")
+        assert read_table(folder / f"marked-{name}") == read_table(folder / name)
     (folder / "spaced.json").write_text('{"a.png": [" Mass", "Edema "]}')
     assert read_table(folder / "spaced.json") == {"a.png": ("Edema", "Mass")}
 
@@ -97,6 +100,24 @@ def test_records_hold_a_vector_of_sorted_labels_and_the_images_own_bytes(folder:
         check_dataset(tmp_path / "out", _recipe().data, 14)
 
 
+@pytest.mark.parametrize(
+    ("place", "content", "problem"),
+    [
+        (8, struct.pack("<I", 2), "has 2 labels, allowed: 3"),
+        (8 + 24, struct.pack("<f", 2), "label 2 of class 0 is neither 0 nor 1"),
+        (8 + 24 + 4, struct.pack("<f", 0.5), "label 0.5 of class 1 is neither 0 nor 1"),
+    ],
+)
+def test_wrong_labels_of_a_record_are_named(
+    folder: Path, tmp_path: Path, place: int, content: bytes, problem: str
+) -> None:
+    prepare(open_source(str(folder), Settings()), tmp_path / "out")
+    with (tmp_path / "out" / "eval.rec").open("r+b") as file:
+        file.seek(place)  # the header of the record has 8 bytes, that of the image 24
+        file.write(content)
+    assert str(next(verify_dataset(tmp_path / "out"))) == f"eval.rec record 0 at byte 0: {problem}"
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_batches_carry_each_image_with_its_own_labels(folder: Path, tmp_path: Path, channels: int) -> None:
     prepare(open_source(str(folder), Settings()), tmp_path / "out")
@@ -118,6 +139,39 @@ def test_size_makes_jpegs_of_that_shorter_side(folder: Path) -> None:
     image = Image.open(io.BytesIO(source.train.jpeg(0)))
     assert (image.format, image.size) == ("JPEG", (16, 12))
     assert source.fingerprint != open_source(str(folder), Settings()).fingerprint
+
+
+@pytest.mark.parametrize("table", ["train", "val"])
+def test_other_labels_or_another_file_in_either_table_are_another_data_set(folder: Path, table: str) -> None:
+    (folder / "val.json").unlink()
+    (folder / "val.csv").write_text("file,labels\nv.png,Mass\n")
+    prints = {open_source(str(folder), Settings()).fingerprint}
+    image = folder / ("a.png" if table == "train" else "v.png")
+    image.write_bytes(image.read_bytes() + b"\0")
+    prints.add(open_source(str(folder), Settings()).fingerprint)
+    with (folder / f"{table}.csv").open("r+") as file:
+        text = file.read().replace("Mass", "Nodule", 1)
+        file.seek(0)
+        file.write(text)
+    prints.add(open_source(str(folder), Settings()).fingerprint)
+    image.rename(folder / "z.png")
+    (folder / f"{table}.csv").write_text(text.replace(image.name, "z.png"))
+    prints.add(open_source(str(folder), Settings()).fingerprint)
+    assert len(prints) == 4
+
+
+def test_rows_in_another_order_are_another_data_set(folder: Path) -> None:
+    before = open_source(str(folder), Settings()).fingerprint
+    (folder / "train.csv").write_text("\n".join((ROWS[0], *reversed(ROWS[1:]))))
+    assert open_source(str(folder), Settings()).fingerprint != before
+
+
+def test_a_table_of_both_kinds_is_read_from_csv_and_one_table_is_not_enough(folder: Path) -> None:
+    (folder / "train.json").write_text("torn")
+    assert len(open_source(str(folder), Settings()).train.labels) == 4
+    (folder / "val.json").unlink()
+    with pytest.raises(UserError, match=r"neither .*; give the folder that holds them"):
+        open_source(str(folder), Settings())
 
 
 def test_records_of_another_width_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -152,6 +206,18 @@ def _not_a_list(root: Path) -> None:
     (root / "val.json").write_text('{"v.png": "Mass"}')
 
 
+def _no_texts(root: Path) -> None:
+    (root / "val.json").write_text('{"v.png": ["Mass", 3]}')
+
+
+def _no_evaluation_file(root: Path) -> None:
+    (root / "v.png").unlink()
+
+
+def _open_quote(root: Path) -> None:
+    (root / "train.csv").write_text('file,labels\n"a.png,Mass\n' + "b.png,Mass\n" * 20_000)
+
+
 def _torn(root: Path) -> None:
     (root / "val.json").write_text('{"v.png": ')
 
@@ -181,6 +247,9 @@ def _one_class(root: Path) -> None:
         (_torn, "val.json: cannot be read: "),
         (_no_object, 'val.json: is list, allowed: an object as {"a.png": ["Mass", "Nodule"]}'),
         (_empty, "val.json: names no file; at least one image is needed"),
+        (_no_texts, "val.json: v.png: got ['Mass', 3], allowed: a list of labels, each a text"),
+        (_no_evaluation_file, "val.json: no such files in"),
+        (_open_quote, "train.csv: cannot be read: field larger than field limit"),
         (_one_class, "train.csv: labels ['Mass'], allowed: at least two different ones"),
     ],
 )
@@ -196,15 +265,6 @@ def test_a_quality_without_a_size_is_refused_because_the_bytes_are_kept(folder: 
     with pytest.raises(UserError, match="--quality 90: the images' own bytes are kept unless --size is given"):
         open_source(str(folder), Settings(quality=90))
     assert open_source(str(folder), Settings(quality=90, size=8)).description.endswith("8 px, JPEG quality 90")
-
-
-def test_a_label_between_nought_and_one_is_found(folder: Path, tmp_path: Path) -> None:
-    prepare(open_source(str(folder), Settings()), tmp_path / "out")
-    with (tmp_path / "out" / "train.rec").open("r+b") as file:
-        file.seek(8 + 24 + 4)  # the headers of record and image, and the first label
-        file.write(struct.pack("<f", 0.5))
-    found = next(verify_dataset(tmp_path / "out"))
-    assert str(found) == "train.rec record 0 at byte 0: label 0.5 of class 1 is neither 0 nor 1"
 
 
 def test_two_different_labels_are_enough_and_one_is_not(folder: Path) -> None:
