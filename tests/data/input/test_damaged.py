@@ -32,6 +32,7 @@ def test_the_records_are_looked_for_in_the_batches_that_follow_the_last_one_give
     take(source, 5)
     request, reader = source._stream._find_damaged.args
     batches = list(damaged._batches_after(request, reader, bytes(source._stream._pipeline.checkpoint())))
+    assert len(batches) > request.engine.prefetch_depth, "those that were read ahead, and one that may be begun"
     assert [at.index(offset) for batch in batches for offset in batch] == take(source, len(batches))
     source.close()
 

@@ -396,6 +396,25 @@ def test_the_last_epochs_are_plain_and_in_order_and_are_not_read_before(tmp_path
     assert labels[1] == [*range(10, 21), *range(9)]
 
 
+def test_a_stream_that_begins_after_the_switch_is_plain_at_once(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 40)
+    source = training(tmp_path, recipe_for(overrides=["data.plain_from_epoch=2", "run.epochs=4"]))
+    augmented = cast(Any, source)._stream
+    source.begin_epoch(3)
+    assert augmented._pipeline is None
+    assert take(source, 3) == [*range(12)]
+
+
+def test_closing_a_source_frees_every_pipeline(tmp_path: Path) -> None:
+    recipe = recipe_for(overrides=["data.plain_from_epoch=2", "run.epochs=3"])
+    train, evaluate = (cast(Any, opened(tmp_path, recipe)) for opened in (training, evaluation))
+    streams = [train._stream, train._plain, evaluate._stream]
+    assert None not in [stream._pipeline for stream in streams]
+    train.close()
+    evaluate.close()
+    assert [stream._pipeline for stream in streams] == [None] * 3
+
+
 def test_a_record_left_out_before_the_plain_epochs_stays_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_split(tmp_path, "train", 40, bad={3: BAD, 17: BAD})
     recipe = recipe_for(overrides=["data.bad_record=skip", "data.plain_from_epoch=2", "run.epochs=3"])
@@ -423,6 +442,31 @@ def test_a_rank_that_leaves_a_record_out_continues_with_the_same_shard(tmp_path:
     assert not before._is_running, "two pipelines at a time would take twice the memory"
     assert max(labels[:20]) < 20
     assert 19 <= min(labels[20:]) <= max(labels[20:]) < 40  # of 59 records, the second third is 19 to 38
+
+
+def test_a_rank_that_sticks_to_its_shard_stays_there_whatever_it_leaves_out(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 40, bad={11: BAD, 19: BAD})
+    recipe = recipe_for(overrides=["data.bad_record=skip", "data.shuffle_buffer=1"])
+    source = training(tmp_path, recipe, world=2, stick_to_shard=True)
+    source.begin_epoch(1)
+    assert max(take(source, 15)) <= 20  # of 38 records, the first half ends with number 20
+    source.close()
+
+
+def test_a_plain_stream_continues_at_its_shard_whatever_was_left_out_before(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 40, bad={11: BAD, 19: BAD})
+    sets = ["data.bad_record=skip", "data.shuffle_buffer=1", "data.plain_from_epoch=2", "run.epochs=3"]
+    source = training(tmp_path, recipe_for(overrides=sets), world=2)
+    source.begin_epoch(1)
+    take(source, 15)
+    source.begin_epoch(2)
+    state = source.state()
+    again = open_training(
+        recipe_for(overrides=sets), EngineSettings(), tmp_path,
+        batch_size=4, rank=0, world_size=2, device_id=None, state=state,
+    )  # fmt: skip
+    again.begin_epoch(2)
+    assert take(again, 4) == take(source, 4)
 
 
 def test_a_record_left_out_of_the_plain_epochs_leaves_the_rank_at_its_shard(tmp_path: Path) -> None:
@@ -462,6 +506,20 @@ def test_an_error_of_a_decoder_that_does_not_say_where_starts_a_search(
     with pytest.raises(DataError, match=rf"record 7 at byte {offsets[7]}: cannot be decoded"):
         stream._call(fail)
     assert len(searches) == (0 if says_where else 1)
+    source.close()
+
+
+def test_records_that_cannot_be_decoded_are_named_in_the_order_of_the_file(tmp_path: Path) -> None:
+    offsets = write_split(tmp_path, "train", 40)
+    source = training(tmp_path, recipe_for())
+
+    def fail() -> None:
+        raise RuntimeError("\n".join(f"File: {tmp_path}/train.rec at index {offset}" for offset in offsets[::-3]))
+
+    with pytest.raises(DataError) as caught:
+        cast(Any, source)._stream._call(fail)
+    named = [int(number) for number in re.findall(r"record (\d+) at byte", str(caught.value))]
+    assert named == list(range(0, 40, 3))
     source.close()
 
 
@@ -543,11 +601,12 @@ def test_a_gpu_gives_the_same_images_as_a_cpu(tmp_path: Path, kind: str) -> None
     [
         ([0, 1, 1], ""),
         ([0, 1, 2], "label 2, allowed: whole numbers 0 to 1"),
+        ([0, 0.5, 1], "label 0.5, allowed: whole numbers 0 to 1"),
         ([0, -1, 1], "label -1, allowed: whole numbers 0 to 1"),
         ([0, 1], "2 labels an image, expected 3"),
     ],
 )
-def test_a_vector_of_labels_is_a_nought_or_one_for_each_class(tmp_path: Path, vector: list[int], words: str) -> None:
+def test_a_vector_of_labels_is_a_nought_or_one_for_each_class(tmp_path: Path, vector: list[Any], words: str) -> None:
     with RecordWriter(tmp_path / "eval.rec", tmp_path / "eval.idx") as writer:
         writer.write(pack_image(vector, 0, jpeg(plain(0))))
         writer.finish()

@@ -1,13 +1,20 @@
-"""What the import of DALI does to the process."""
+"""What the import of DALI does to the process, and what DALI is told of the engine."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from configs.load import ROOT
+from configs.schema import EngineSettings
+from data.input import pipeline
+from data.input.batches import HostArrays
+from data.input.stream import ReadRequest
+from tests.data.input.test_packed import recipe_for
 
 
 @pytest.mark.ranks
@@ -18,3 +25,31 @@ def test_dali_is_imported_without_a_word_and_later_warnings_are_shown() -> None:
         [sys.executable, "-W", "default", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stderr == "<string>:3: UserWarning: of ours\n"
+
+
+def _request(device_id: int | None, **engine: Any) -> ReadRequest:
+    return ReadRequest(recipe_for(), EngineSettings(**engine), Path("set"), "train", 4, 0, 1, device_id, HostArrays())
+
+
+def test_dali_has_the_threads_and_reads_ahead_as_the_engine_says() -> None:
+    made = pipeline.make_pipeline(_request(None, input_threads=3, prefetch_depth=4), {}, 1, is_augmented=True)
+    assert (made.num_threads, made.prefetch_queue_depth, made.max_batch_size) == (3, 4, 4)
+
+
+@pytest.mark.parametrize("load", [None, 0.0, 0.7])
+def test_a_gpu_decodes_the_share_of_the_images_that_the_engine_says_with_memory_for_the_largest(
+    load: float | None,
+) -> None:
+    decoder = pipeline._decoder(_request(0, hw_decoder_load=load))
+    assert (decoder["device"], decoder.get("hw_decoder_load")) == ("mixed", load)
+    assert (decoder["preallocate_width_hint"], decoder["preallocate_height_hint"]) == (5980, 6430)
+    assert pipeline._decoder(_request(None, hw_decoder_load=load)).keys() == {"device", "output_type"}
+
+
+@pytest.mark.parametrize(("size_bytes", "size_mb"), [(1, 1), (5 << 20, 5), (3 << 30, 3072)])
+def test_the_cache_of_decoded_images_is_told_in_megabytes_and_only_to_a_gpu(size_bytes: int, size_mb: int) -> None:
+    assert pipeline._cache(_request(0, decoded_cache_bytes=size_bytes)) == {
+        "cache_size": size_mb,
+        "cache_type": "threshold",
+    }
+    assert pipeline._cache(_request(None, decoded_cache_bytes=size_bytes)) == {}

@@ -70,10 +70,14 @@ def test_seeds_and_splits_give_different_images() -> None:
     assert np.abs(first - next(iter(held_back.batches())).images).mean() > 0.5
 
 
-def test_the_mean_images_of_the_classes_differ() -> None:
+def test_the_mean_images_of_the_classes_differ_and_follow_from_the_seed() -> None:
     recipe = recipe_for("data.train_samples=500", "data.eval_samples=100")
-    images, labels = steps(recipe, 1, batch=500)[0]
-    means = np.stack([images[labels == label].mean(axis=0) for label in range(10)])
+    other_seed = recipe_for("data.train_samples=500", "data.eval_samples=100", "run.seed=2")
+    means, others_means = (
+        np.stack([images[labels == label].mean(axis=0) for label in range(10)])
+        for ((images, labels),) in (steps(each, 1, batch=500) for each in (recipe, other_seed))
+    )
+    assert np.abs(means - others_means).mean() > 0.5
     source = open_synthetic_evaluation(recipe, EngineSettings(), batch_size=100, rank=0, world_size=1)
     others, other_labels, _ = next(iter(source.batches()))
     distances = ((others[:, None] - means) ** 2).sum(axis=(2, 3, 4))
@@ -108,12 +112,19 @@ def test_layout_and_fourth_channel_are_those_of_the_run() -> None:
     assert 0.5 < images[..., :3].std() < 2
 
 
+def test_a_grey_image_is_the_first_channel_of_a_coloured_one() -> None:
+    grey, coloured = (steps(recipe_for(f"model.input_channels={channels}"), 1)[0][0] for channels in (1, 3))
+    np.testing.assert_array_equal(grey, coloured[:, :1])
+    assert np.abs(coloured[:, 0] - coloured[:, 1]).mean() > 0.5
+
+
 def test_an_image_has_a_fifth_of_the_classes_where_it_may_have_several() -> None:
     recipe = recipe_for(
         "loss={kind: sigmoid}", "run.target_top1=null", "model.num_classes=50", "data.train_samples=400"
     )
-    labels = np.concatenate([labels for _, labels in steps(recipe, 10, batch=40)])
-    assert labels.shape == (400, 50)
+    images, labels = (np.concatenate(each) for each in zip(*steps(recipe, 10, batch=40), strict=True))
+    assert (labels.shape, labels.dtype) == ((400, 50), np.float32)
+    assert images.std() == pytest.approx(11**0.5, rel=0.2), "ten patterns and the noise"
     assert labels.mean() == pytest.approx(0.2, abs=0.02)  # seven deviations of 20,000 draws
 
 
