@@ -76,7 +76,7 @@ def _load_same(destination: Path, wanted: SourceManifest, seed: int) -> Manifest
         check_files(destination, found)
     except UserError as error:
         raise UserError(f"{destination} exists and is not a complete data set ({error}); {remedy}") from None
-    if (found.source, found.seed) != (wanted, seed):
+    if (found.source.fingerprint, found.seed) != (wanted.fingerprint, seed):
         content = f"{found.source.description}; training order of seed {found.seed}"
         raise UserError(f"{destination} exists and holds another or an older data set ({content}); {remedy}")
     return found
@@ -85,6 +85,8 @@ def _load_same(destination: Path, wanted: SourceManifest, seed: int) -> Manifest
 def _explain(error: OSError, destination: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{destination}: the disk is full; nothing was left behind; free space or name a folder on another disk"
+    if destination.parent.is_file():
+        return f"{destination}: cannot be made: {destination.parent} is a file; name another folder"
     if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
         return f"{destination}: another process made it in the meantime; nothing was changed; try again"
     return f"{destination}: cannot be written: {error.strerror}; name another folder"

@@ -48,7 +48,7 @@ class Staged:
         self._use.close()
         if keep:
             return
-        with locked(self.folder.parent), suppress(BlockingIOError, FileNotFoundError), locked(self.folder, wait=False):
+        with suppress(BlockingIOError, FileNotFoundError), locked(self.folder.parent), locked(self.folder, wait=False):
             shutil.rmtree(self.folder)
 
 

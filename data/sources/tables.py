@@ -105,6 +105,8 @@ def read_table(path: Path) -> LabelTable:
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             rows = _from_json(path, json.load(lines)) if path.suffix == ".json" else _from_csv(path, csv.reader(lines))
+    except UserError:
+        raise
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read: {error}; a table of file -> labels is wanted") from None
     table: LabelTable = {}
@@ -131,7 +133,7 @@ def _from_csv(path: Path, rows: Any) -> list[tuple[str, list[str]]]:
     if len(header) < _FEWEST_COLUMNS or (path.parent / header[0]).is_file():
         raise UserError(f"{path}: the first line is {','.join(header)!r}, allowed: a header, as file,labels")
     pairs = []
-    for row in rows:
+    for row in filter(None, rows):  # Many editors leave an empty line at the end.
         if len(row) < _FEWEST_COLUMNS:
             raise UserError(f"{path}: line {rows.line_num} is {','.join(row)!r}, allowed: file,label|label")
         pairs.append((row[0], row[1].split("|")))

@@ -28,6 +28,7 @@ from data.parallel import ordered_map
 from data.prepare import _class_counts, _explain, _remove_abandoned, prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings, SourceSplit
+from tests.data.sources.test_idx import idx_files
 
 ENDLESS = ("generated", "--train", "1000000", "--workers", "2")
 
@@ -173,11 +174,25 @@ def test_another_command_than_prepare_is_refused(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == f"error: python -m data: got {''.join(arguments)!r}, allowed: prepare\n"
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    out = tmp_path / "file" / "folder" / "out"
-    error = f"error: {out}: cannot be written: Not a directory; name another folder\n"
-    assert run(capsys, "generated", out) == (2, "", error)
+@pytest.mark.parametrize(
+    ("place", "reason"), [("folder/out", "written: Not a directory"), ("out", "made: {file} is a file")]
+)
+def test_a_folder_that_cannot_be_made_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, reason: str
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    error = f"error: {file / place}: cannot be {reason.format(file=file)}; name another folder\n"
+    assert run(capsys, "generated", file / place) == (2, "", error)
+
+
+def test_a_source_that_was_moved_is_the_same_data_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = tmp_path / "before", tmp_path / "out"
+    source.mkdir()
+    idx_files(source)
+    assert run(capsys, source, out, "--size", 9, "--seed", 3)[0] == 0
+    status, told, _ = run(capsys, source.rename(tmp_path / "after"), out, "--seed", 3, "--size", 9)
+    assert (status, told.endswith("up to date\n")) == (0, True)
 
 
 def test_the_last_line_has_the_counts_and_the_megabytes_of_both_splits(

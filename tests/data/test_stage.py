@@ -102,11 +102,12 @@ def test_a_damaged_copy_that_another_job_uses_is_left_alone(packed: Path, tmp_pa
     assert (used.folder / "train.rec").stat().st_size == 1000
 
 
-def test_a_copy_that_was_removed_by_hand_can_be_released(packed: Path, tmp_path: Path) -> None:
-    staged = stage(packed, tmp_path)
-    shutil.rmtree(staged.folder)
+@pytest.mark.parametrize("removed", [".", ".."])
+def test_a_copy_that_was_removed_by_hand_can_be_released(packed: Path, tmp_path: Path, removed: str) -> None:
+    staged = stage(packed, tmp_path / "disk")
+    shutil.rmtree((staged.folder / removed).resolve())
     staged.release(keep=False)
-    assert list(tmp_path.iterdir()) == []
+    assert not staged.folder.exists()
 
 
 @pytest.mark.parametrize("begun", [0, 10_000])

@@ -77,6 +77,9 @@ def test_csv_and_json_say_the_same(folder: Path) -> None:
     for name in ("train.csv", "other.json"):
         (folder / f"marked-{name}").write_text((folder / name).read_text(), encoding="utf-8-sig")
         assert read_table(folder / f"marked-{name}") == read_table(folder / name)
+    table = read_table(folder / "train.csv")
+    (folder / "train.csv").write_text(NIH + "\n\n", encoding="utf-8")
+    assert read_table(folder / "train.csv") == table, "empty lines at the end are no images"
     (folder / "spaced.json").write_text('{"a.png": [" Mass", "Edema "]}')
     assert read_table(folder / "spaced.json") == {"a.png": ("Edema", "Mass")}
 
@@ -257,7 +260,7 @@ def test_a_wrong_table_is_one_line_with_the_remedy(folder: Path, spoil: Callable
     spoil(folder)
     with pytest.raises(UserError) as caught:
         open_source(str(folder), Settings())
-    assert message in str(caught.value)
+    assert str(caught.value).startswith(f"{folder}/{message}")
     assert "\n" not in str(caught.value)
 
 
