@@ -11,7 +11,7 @@ import pytest
 from logs.metrics import NullMetrics
 from train.engine.protocol import Engine
 from train.evaluate import top1_score
-from train.measure.progress import LossWindow, Progress, StepLoss
+from train.measure.progress import LossWindow, Progress, StepLoss, _duration, _rounded
 from train.measure.timing import Clock
 from train.step import StepArrays
 
@@ -22,12 +22,16 @@ class Rows(NullMetrics):
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self.flushed = 0
+        self.is_closed = False
 
     def row(self, **fields: Any) -> None:
         self.rows.append(fields)
 
     def flush(self) -> None:
         self.flushed += 1
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Times:
@@ -70,6 +74,7 @@ def test_an_interval_reports_the_mean_loss_and_the_last_steps_rate() -> None:
         ("interval", 0.1, 0.2)
     }
     progress.close()
+    assert rows.is_closed
 
 
 def test_a_line_says_how_much_time_is_left_at_the_pace_so_far(caplog: pytest.LogCaptureFixture) -> None:
@@ -109,6 +114,7 @@ def test_a_terminal_has_one_line_that_changes_and_no_line_that_repeats_it(
     progress.steps(_losses(10, *[1.0] * 10))
     progress.close()
     assert caplog.messages == ["epoch 1  top-1 0.7500 (30 of 40) in 1.50 s"]
+    assert " 10% |" in terminal.getvalue()
     assert "10/100 loss 2.000 26 images/s 3m45s left" in terminal.getvalue()
     assert " left None" not in terminal.getvalue()
     assert "20/100 loss 1.000 26 images/s 3m20s left top-1 0.7500" in terminal.getvalue()
@@ -132,3 +138,15 @@ def test_losses_are_read_oldest_first_as_means_of_the_global_batch() -> None:
     assert [(each.step, each.own_is_finite, each.ranks_stopping) for each in others] == [(1, True, 0), (2, False, 2)]
     assert [each.step for each in window.pop(0)] == [3]
     assert window.pop(0) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0s"), (59.4, "59s"), (59.6, "1m00s"), (3599, "59m59s"), (3599.6, "1h00m"), (90_000, "25h00m")],
+)
+def test_a_duration_is_rounded_to_seconds_and_has_two_units_at_most(seconds: float, words: str) -> None:
+    assert _duration(seconds) == words
+
+
+def test_a_rate_below_ten_images_has_a_decimal() -> None:
+    assert [_rounded(rate) for rate in (9.94, 10.0, 10.6)] == ["9.9", "10", "11"]

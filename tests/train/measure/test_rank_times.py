@@ -78,3 +78,4 @@ def test_the_slowest_rank_is_the_one_that_computes_longest() -> None:
     assert slowest == 2
     assert excess == pytest.approx(0.13 / 0.105 - 1)
     assert slowest_rank(rows[:1]) == slowest_rank([]) == (None, None)
+    assert slowest_rank([{"compute_median_s": 0.0}] * 2) == (None, None), "none computes longer where none computed"

@@ -41,10 +41,10 @@ def test_a_trace_shows_ranks_computing_while_they_communicate_and_changes_no_wei
         assert len(communication) == 6
 
 
-def test_a_run_that_does_not_ask_and_the_2048th_rank_are_not_traced(tmp_path: Path) -> None:
+def test_a_run_that_does_not_ask_and_the_17th_rank_are_not_traced(tmp_path: Path) -> None:
     unused = cast(Engine, None)
     assert isinstance(tracer_of(unused, tmp_path, 0, 0, 100), NoTracer)
-    assert isinstance(tracer_of(unused, tmp_path, 2047, 3, 100), NoTracer)
+    assert isinstance(tracer_of(unused, tmp_path, 16, 3, 100), NoTracer)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20), st.booleans()), min_size=1))
@@ -80,5 +80,34 @@ def test_the_rows_of_a_trace_are_named_and_times_start_at_the_first_of_all_ranks
 @pytest.mark.parametrize(("total", "steps"), [(100, (5, 8)), (7, (4, 7)), (2, (0, 3))])
 def test_settled_steps_are_traced_if_the_run_has_so_many(tmp_path: Path, total: int, steps: tuple[int, int]) -> None:
     engine: Any = SimpleNamespace(begin_trace=lambda _: None)  # which begins at once if the first step is traced
-    tracer: Any = tracer_of(engine, tmp_path, 1, 3, total)
+    tracer: Any = tracer_of(engine, tmp_path, 15, 3, total)
     assert tracer._steps == range(*steps)
+
+
+@pytest.mark.parametrize(
+    ("queued", "recorded"), [(1, []), (3, ["begin", "end"]), (4, ["begin", "end"]), (9, ["begin", "end"])]
+)
+def test_a_rank_records_once_and_a_run_that_ends_early_ends_the_recording(
+    tmp_path: Path, queued: int, recorded: list[str]
+) -> None:
+    told: list[str] = []
+    engine: Any = SimpleNamespace(begin_trace=lambda _: told.append("begin"), end_trace=lambda: told.append("end"))
+    tracer = tracer_of(engine, tmp_path, 1, 2, 4)  # the last two of four steps
+    for _ in range(queued):
+        tracer.step_queued()
+    assert told == (recorded[:1] if queued < 4 else recorded)
+    tracer.close()
+    assert told == recorded
+
+
+def test_the_parts_of_the_ranks_become_one_file_in_the_order_of_the_ranks(tmp_path: Path) -> None:
+    for rank in (10, 2):
+        (tmp_path / f"trace_{rank}.json").touch()
+    engine: Any = SimpleNamespace(
+        begin_trace=lambda _: None, read_trace=lambda path: [Operator(path.stem, 5, 7, is_communication=False)]
+    )
+    tracer_of(engine, tmp_path, 2, 1, 1).merge()
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    bars = [(each["pid"], each["name"]) for each in events if each["ph"] == "X"]
+    assert bars == [(2, "trace_2"), (10, "trace_10")]
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from configs.networks import IMAGE_SIZES
 from train.networks.arch import Network, build_network
-from train.networks.table import Rows
+from train.networks.limits import batch_norm_rows
+from train.networks.table import Rows, float32_gradients
 
 
 @pytest.mark.parametrize(
@@ -112,3 +115,39 @@ def test_a_convolution_folds_only_into_the_one_batch_norm_that_reads_it() -> Non
     rows.add("plain", "conv", "sum", out_channels=4)
     network = Network("example", 8, 3, 4, tuple(rows.layers))
     assert network.foldable_convolutions() == {"alone"}
+
+
+@pytest.mark.parametrize(
+    ("name", "pools", "dropped"),
+    [
+        ("resnet8", {"global_pool": 1}, []),
+        ("resnet18", {"max_pool": 1, "global_pool": 1}, []),
+        ("alexnet", {"max_pool": 3}, [0.5, 0.5]),
+        ("googlenet", {"max_pool": 4 + 9, "global_pool": 1}, [0.4]),
+        ("densenet121", {"max_pool": 1, "avg_pool": 3, "global_pool": 1}, []),
+        ("mnist_large_cnn", {"max_pool": 3}, []),
+    ],
+)
+def test_layers_without_weights_are_those_of_the_papers(name: str, pools: dict[str, int], dropped: list[float]) -> None:
+    layers = build_network(name, num_classes=10, image_size=IMAGE_SIZES[name][0]).layers
+    assert Counter(layer.kind for layer in layers if layer.kind.endswith("_pool")) == pools
+    assert [layer.rate for layer in layers if layer.kind == "dropout"] == dropped
+
+
+@pytest.mark.parametrize(("name", "blocks"), [("resnet8", 3), ("resnet18", 8), ("resnet50", 16)])
+def test_a_block_ends_with_the_batch_norm_before_its_addition(name: str, blocks: int) -> None:
+    layers = build_network(name, num_classes=10, image_size=32).layers
+    ends = [layer.name for layer in layers if layer.ends_block]
+    assert ends == [layer.inputs[0] for layer in layers if layer.kind == "add"]
+    assert len(ends) == blocks
+
+
+def test_only_where_others_are_shorter_do_the_gradients_of_batch_norm_stand_apart() -> None:
+    parameters = build_network("resnet8", num_classes=10, image_size=32).parameters
+    norms = {index for index, each in enumerate(parameters) if each.kind in ("gamma", "beta")}
+    assert float32_gradients(parameters, 2) == norms
+    assert float32_gradients(parameters, 4) == frozenset()
+
+
+def test_with_channels_last_every_pixel_is_an_image_of_cudnns_batch_norm() -> None:
+    assert (batch_norm_rows(5, 7, "NHWC"), batch_norm_rows(5, 7, "NCHW")) == (5 * 49, 5)

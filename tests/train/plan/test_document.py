@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from configs.load import ROOT, load_both
 from train.networks.arch import build_network
 from train.plan.document import _coverage, plan_document
-from train.plan.text import draw, render
+from train.plan.text import _evaluation, _verdict, draw, render
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
 
@@ -67,6 +67,7 @@ def test_every_recipe_can_be_planned_on_two_ranks(recipe: str) -> None:
     assert plan["schedule"][-1][0] == plan["total_steps"] - 1
     assert plan["shards"]["train"]["seen_twice"] == plan["shards"]["train"]["never_seen"] == 0
     for verdict in plan["compliance"]["rulesets"].values():
+        assert verdict["closed_allowed"] is not bool(verdict["broken_rules"])
         assert verdict["closed_allowed"] or plan["compliance"]["division"] == "open"
 
 
@@ -140,3 +141,47 @@ def test_adam_is_planned_with_two_moments_and_logged_under_its_own_names() -> No
     assert (logged["opt_adam_beta_1"], logged["opt_adam_beta_2"], logged["opt_adam_epsilon"]) == (0.9, 0.999, 1e-8)
     assert logged["opt_base_learning_rate"] == 4e-4
     assert not any("momentum" in key for key in plan["log_keys"])
+
+
+def test_a_run_whose_epochs_do_not_reach_the_target_has_no_time_to_it() -> None:
+    simulated = _plan("abci-b86016", "run.epochs=60", "data.plain_from_epoch=null", cluster="abci-v100")["simulated"]
+    assert (simulated["epochs"], simulated["is_time_to_train"]) == (60, False)
+
+
+def test_a_run_that_is_cut_short_keeps_the_epochs_of_its_schedule() -> None:
+    plan, short = _plan("digits"), _plan("digits", "run.max_steps=5")
+    assert (short["total_steps"], short["epochs"]) == (5, plan["epochs"])
+    assert short["total_steps_nominal"] == plan["total_steps_nominal"]
+
+
+def test_accumulated_float16_gradients_are_reduced_in_float32() -> None:
+    plan = _plan("abci-b86016", "batch.bn_span=21", cluster="abci-v100")
+    assert plan["accumulation_steps"] == 2
+    assert plan["gradient_bytes"] == sum(bucket["bytes"] for bucket in plan["buckets"]) == 4 * plan["parameters"]
+
+
+def test_a_rate_of_zero_is_drawn_as_an_empty_chart() -> None:
+    lines = draw([[0, 0.0], [1, 0.0]])
+    assert not any("#" in line for line in lines)
+    assert lines[-1].split() == ["step", "0", "1"]
+
+
+@pytest.mark.parametrize(("number", "epochs"), [(6, "1, 2, 3, 4, 5, 6"), (7, "1, 2, 3, ..., 6, 7")])
+def test_up_to_six_evaluations_are_listed(number: int, epochs: str) -> None:
+    assert _evaluation(range(1, number + 1)) == f"at most {number} evaluations, after epochs {epochs}"
+
+
+@pytest.mark.parametrize(
+    ("certain", "words"), [(8_000_000, "TIGHT: fits only if"), (8_100_000, "DOES NOT FIT: 0.1 MB too much; ")]
+)
+def test_what_the_libraries_take_makes_a_rank_tight_and_only_the_rest_makes_it_too_large(
+    certain: int, words: str
+) -> None:
+    memory = {"available_bytes": 8_000_000, "fits": False, "certain_bytes": certain, "total_bytes": 9_000_000}
+    assert _verdict(memory).partition(" MB: ")[2].startswith(words)
+
+
+def test_a_run_on_random_images_has_no_pipelines() -> None:
+    text = render(_plan("digits", "data.source=synthetic"))
+    assert "DALI: 0 pipelines" in text
+    assert "the pipelines are built" not in text

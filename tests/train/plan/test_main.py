@@ -33,6 +33,20 @@ def test_the_plan_holds_the_environment_that_ranks_would_get(capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out)["environment"] == rank_environment(load_cluster("abci-v100"))
 
 
+def test_the_command_of_the_run_has_its_cluster_and_its_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "digits",
+        "--cluster",
+        "dgx-a100",
+        "--set",
+        "run.epochs=3",
+        "--set",
+        "optimizer={name: sgd, weight_decay: 0}",
+    ]
+    assert main(["plan", *words, "--json"]) == 0
+    assert shlex.split(json.loads(capsys.readouterr().out)["command"]) == ["./run.sh", "train", *words]
+
+
 def test_an_unknown_cluster_is_refused_before_anything_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "digits", "--cluster", "abci"]) == 2
     assert "did you mean 'abci-v100'?" in capsys.readouterr().err

@@ -128,6 +128,8 @@ def test_the_buffers_of_nccl_follow_from_its_variables() -> None:
     fusion, ring = 16 << 20, 2 * 16 * 2097152
     assert flat["communication_bytes"] == fusion + ring
     assert torus["communication_bytes"] == fusion + 3 * ring
+    unusual = _memory("abci-b86016", "abci-v100", "cluster.environment={NCCL_BUFFSIZE: 2M, NCCL_MAX_NCHANNELS: 8}")
+    assert unusual["communication_bytes"] == fusion + 2 * 8 * (4 << 20), "NCCL reads bytes only"
     over_mpi = _memory("abci-b86016", "abci-v100", "cluster.communication.backend=mpi")
     assert over_mpi["communication_bytes"] == fusion
     over_gloo = "cluster.communication.backend=gloo", "cluster.communication.bucket_bytes=1000000"
@@ -172,7 +174,8 @@ def test_a_run_is_refused_where_a_rank_surely_needs_more_than_there_is(
     needed = ranks * _memory(recipe, cluster)["certain_bytes"]
     require_memory(*load_both(recipe, cluster, [f"cluster.node.{key}={needed}"]))
     with pytest.raises(
-        ConfigError, match=rf"node\.{key}: got {needed - ranks}, allowed: at least {needed} for {recipe}"
+        ConfigError,
+        match=rf"node\.{key}: got {needed - ranks}, allowed: at least {needed} for {recipe}; use more ranks, or",
     ):
         require_memory(*load_both(recipe, cluster, [f"cluster.node.{key}={needed - ranks}"]))
     require_memory(*load_both(recipe, cluster, [f"cluster.node.{key}=null"]))
