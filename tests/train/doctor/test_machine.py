@@ -12,11 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
-from configs.load import load_both
+from configs.load import dump, load_both
 from data.cache import _resident_pages, drop_pages, resident_bytes
 from tests.engines import ALONE
 from train.comm.communicator import Communicator, SingleProcess
@@ -183,3 +184,82 @@ def test_a_rank_that_cannot_connect_tells_the_last_line_of_why(tmp_path: Path, m
     assert facts["cores"] == sorted(os.sched_getaffinity(0))
     assert "machine" not in facts, "the first rank of a host tells"
     assert facts["libraries"]["DALI"] == {"has": None}
+
+
+def test_a_sound_data_set_is_told_in_records_and_bytes_and_a_broken_one_by_its_file(
+    tmp_path: Path, shared_digits: Path
+) -> None:
+    shutil.copytree(shared_digits, tmp_path / "digits")
+    recipe, cluster = load_both("digits", None, [f"cluster.paths.data={tmp_path}"])
+    facts = inspect_dataset(recipe, cluster)
+    assert (facts["folder"], facts["problem"]) == (str(tmp_path / "digits"), None)
+    assert facts["records"] == recipe.data.train_samples + recipe.data.eval_samples
+    assert facts["bytes"] >= sum(path.stat().st_size for path in (tmp_path / "digits").glob("*.rec"))
+    assert facts["is_cache_told"] in (True, False)
+    (tmp_path / "digits" / "more.rec").mkdir()
+    facts = inspect_dataset(recipe, cluster)
+    assert facts["problem"] == f"{tmp_path / 'digits' / 'more.rec'}: Is a directory"
+    assert facts["exists"]
+
+
+def test_a_folder_that_can_only_be_read_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
+    assert machine._folder_facts(tmp_path)["is_writable"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "more_s"), [([], 60), (["--data"], 60), (["--step"], 170), (["--data", "--step"], 170)]
+)
+def test_a_probe_does_what_it_is_asked_for_within_its_time(
+    words: list[str], more_s: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, cluster = load_both("digits", None, ["cluster.communication.timeout_s=33"])
+    (tmp_path / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
+    limits: list[float] = []
+    monkeypatch.setattr(probe, "die_with_parent", lambda: None)
+    monkeypatch.setattr(
+        probe, "faulthandler", SimpleNamespace(dump_traceback_later=lambda limit_s, exit: limits.append(limit_s))
+    )
+    monkeypatch.setattr(probe, "run_ranks_here", lambda *given: given[-1].args[0])
+    job: Any = probe.main([str(tmp_path), *words])
+    assert limits == [33 + more_s]
+    assert (job.has_data, job.has_step) == ("--data" in words, "--step" in words)
+    assert (job.folder, job.recipe, job.cluster) == (tmp_path, recipe, cluster)
+
+
+def test_dali_is_loaded_before_horovod() -> None:
+    _, cluster = load_both("digits", None, ["cluster.engine.name=mxnet", "cluster.communication.kind=horovod"])
+    names = [*probe._libraries(cluster, ALONE)]
+    assert names[:2] == ["MXNet", "DALI"]
+    assert any("Horovod" in name for name in names[2:])
+
+
+def test_a_library_that_is_missing_is_told_in_one_line() -> None:
+    def load() -> None:
+        raise OSError("libmpi.so.40:\n  cannot open shared object file\n")
+
+    assert probe._attempt(load) == {"problem": "libmpi.so.40: cannot open shared object file"}
+
+
+def test_the_first_allreduce_does_not_count_and_a_wrong_sum_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([0.0, 9.0, 10, 11, 20, 22, 30, 33, 40, 44, 50, 55])
+    monkeypatch.setattr(probe, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
+    monkeypatch.setattr(probe, "_ALLREDUCE_BYTES", 4096)
+    _, cluster = load_both("digits", None, ["cluster.engine.name=mxnet"])
+    facts = probe._allreduce(SingleProcess(), replace(ALONE, world_size=2), cluster)  # which sums nothing
+    assert facts is not None
+    assert (facts["median_s"], facts["is_right"]) == (3.0, False)
+
+
+@pytest.mark.parametrize("has_data", [True, False])
+def test_the_first_rank_of_a_host_tells_of_the_machine_and_of_the_data_set_if_asked(
+    has_data: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_libraries", lambda *_: {})
+    recipe, cluster = load_both("digits", None, ["data.source=synthetic", "cluster.ranks_per_node=1"])
+    job = probe._Job(tmp_path, cluster, recipe, has_data=has_data, has_step=False)
+    assert probe._examine(job, ALONE, Ledger(), lambda *_: SingleProcess()) == 0
+    facts = json.loads((tmp_path / "rank_0.json").read_text(encoding="utf-8"))
+    assert facts["machine"]["runs"]["is_writable"]
+    assert facts["data"] == ({"folder": None} if has_data else None)
+    assert "failure" not in facts

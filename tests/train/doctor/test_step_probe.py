@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from configs.load import load_both, load_cluster
+from tests.engines import ALONE
 from train.comm.communicator import SingleProcess
 from train.doctor import step_probe
+from train.networks.arch import network_of
 
 
 def test_a_part_takes_the_median_of_its_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,3 +27,80 @@ def test_a_part_takes_the_median_of_its_rounds(monkeypatch: pytest.MonkeyPatch) 
     assert parts.run("forward", lambda: next(results), rounds=3) == "c"
     assert parts.facts["seconds"] == {"forward": pytest.approx(0.3)}
     assert told == ["forward"]
+
+
+def test_a_part_that_takes_long_is_timed_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([0.0, 3.0, 3.0, 6.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(moments))
+    parts = step_probe._Parts(SingleProcess(), lambda _: None)
+    parts.run("step", lambda: None, rounds=3)
+    assert parts.facts["seconds"] == {"step": 3.0}
+
+
+@pytest.mark.parametrize(("visible", "gpu"), [("4,7", "7"), ("", "1"), ("4", "1")])
+def test_the_memory_of_a_gpu_is_that_of_the_ranks_own_in_bytes(
+    visible: str, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        told.append(command)
+        return SimpleNamespace(stdout="123\n")
+
+    monkeypatch.setattr("subprocess.run", run)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    rank = replace(ALONE, rank=5, local_rank=1)
+    assert step_probe._used_bytes(load_cluster("a100-node"), rank) == 123 << 20
+    assert told[0][:3] == ["nvidia-smi", "-i", gpu]
+
+
+class _Lacking(SingleProcess):
+    """The communicator of a rank beside one that does not see the data set."""
+
+    def gather(self, name: str, value: int) -> list[int]:
+        return [value, 1]
+
+
+@pytest.mark.parametrize(
+    ("files", "others"),
+    [((), SingleProcess()), (("train.rec",), SingleProcess()), (("train.rec", "train.idx"), _Lacking())],
+)
+def test_images_are_random_where_a_rank_does_not_see_the_data_set(
+    files: tuple[str, ...], others: SingleProcess, tmp_path: Path
+) -> None:
+    recipe, cluster = load_both("digits", None, [f"cluster.paths.data={tmp_path}"])
+    (tmp_path / "digits").mkdir()
+    for name in files:
+        (tmp_path / "digits" / name).touch()
+    parts = step_probe._Parts(others, lambda _: pytest.fail("nothing is read"))
+    rank: Any = SimpleNamespace(recipe=recipe, cluster=cluster)
+    assert step_probe._real_batch(rank, parts) is None
+    assert parts.facts["has_real_images"] is False
+
+
+class _Noting(SingleProcess):
+    """Notes the arrays of each reduction."""
+
+    def __init__(self) -> None:
+        self.reduced: dict[str, list[Any]] = {}
+
+    def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
+        self.reduced[name] = list(arrays)
+
+
+def test_a_real_step_is_timed_part_by_part_and_each_bucket_alone() -> None:
+    sets = ["cluster.engine.name=mxnet", "cluster.communication.kind=none", "cluster.ranks_per_node=1"]
+    sets += ["data.source=synthetic", "batch.global_size=4", "cluster.communication.bucket_bytes=100000"]
+    recipe, cluster = load_both("digits", None, sets)
+    told: list[str] = []
+    communicator = _Noting()
+    facts = step_probe.probe_step(recipe, cluster, ALONE, communicator, lambda facts: told.append(facts["part"]))
+    assert facts["failure"] is None
+    assert [*facts["seconds"]] == [part for part in told if not part.startswith("reduction")]
+    assert [*facts["seconds"]][-4:] == ["forward and backward", "update", "evaluation", "step"]
+    alone = {name: arrays for name, arrays in communicator.reduced.items() if name.startswith("reduction")}
+    assert len(alone) == len(facts["buckets_s"]) > 1
+    sizes = [array.size for arrays in alone.values() for array in arrays]
+    assert sum(sizes) == network_of(recipe.model).num_parameters
+    assert facts["images"] == 4
+    assert 0 < facts["memory_before_bytes"] <= facts["memory_bytes"]

@@ -10,7 +10,7 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_both, load_run
 from train.rehearse import rehearsed_run
-from train.rehearse.__main__ import _numbers_of_ranks, _parser, _rehearsed, main
+from train.rehearse.__main__ import _new_folder, _numbers_of_ranks, _parser, _rehearsed, _usual_launcher, main
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,22 @@ def test_the_config_of_a_job_is_written_and_nothing_runs(
     assert rehearsal is not None
     assert (rehearsal.shrink, rehearsal.speed, rehearsal.faults) == (shrink, speed, ("kill@9:0",))
     assert dict(rehearsal.slow_ranks) == {"1": 2.0}
+
+
+def test_many_ranks_start_over_mpi_only_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert _usual_launcher(9) == "local"
+
+
+def test_a_new_run_folder_says_that_it_holds_a_rehearsal(tmp_path: Path) -> None:
+    folder = _new_folder(tmp_path, "digits")
+    assert folder.parent == tmp_path
+    assert folder.name.startswith("rehearsal-digits-2")
+
+
+def test_ctrl_c_ends_with_the_status_of_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **_others: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("subprocess.run", interrupted)
+    assert main(["rehearse", "digits", "--cluster", "dgx-a100", "--ranks", "2"]) == 130

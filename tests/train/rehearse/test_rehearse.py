@@ -8,13 +8,14 @@ import subprocess
 import sys
 from dataclasses import astuple, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from configs.blocks.rehearsal import FAULTS, Rehearsal, Waits
+from configs.blocks.rehearsal import FAULTS, MOST_SLOW, Rehearsal, Waits
 from configs.errors import UserError
-from configs.load import ROOT, load_both
+from configs.load import ROOT, load_both, load_run
 from configs.plan import plan_run
 from logs.folder import Summary, read_summary, write_summary
 from logs.judge.compliance import judge
@@ -95,6 +96,48 @@ def test_a_rehearsal_is_beside_its_prediction() -> None:
     ]
 
 
+def _finish_run(folder: Path, summary: Summary) -> None:
+    """Write what a rehearsal that has ended leaves in its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_summary(folder, summary)
+    (folder / "usage.json").write_text(json.dumps({"cpu_s": [0.5] * 7 + [0.9]}), encoding="utf-8")
+    rows = [{"machine_busy_cores": busy} for busy in (1.0, 3.0)]
+    (folder / "utilisation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    ends = {"imports": 0.5, "weights": 2.0, "network": 4.0, "servers": 1.0, "pipelines": 3.0}
+    last = {"rank": 5, "ready_s": 3.04, "median_s": 2.5}
+    phases = [{"phase": name, "begin_s": 0.4, "end_s": end} for name, end in ends.items()]
+    (folder / "startup.json").write_text(
+        json.dumps({"elapsed_s": 4.3, "phases": phases, "last": last}), encoding="utf-8"
+    )
+
+
+def test_a_validation_has_a_folder_of_each_number_of_ranks_and_ends_with_the_first_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    statuses = iter([0, 0, 1])
+
+    def run(command: list[str], **_others: Any) -> Any:
+        *_, config, _, folder = command
+        ranks = load_run(Path(config))[1].world_size
+        summary = Summary("digits", "success", steps=9, world_size=ranks, global_batch_size=64, images_per_s=640.0)
+        _finish_run(Path(folder), summary)
+        return SimpleNamespace(returncode=next(statuses))
+
+    monkeypatch.setattr("subprocess.run", run)
+    words = ["digits", "--cluster", "dgx-a100", "--set", "cluster.ranks_per_node=2", "--ranks", "4", "--validate"]
+    assert main([*words, "--run-dir", str(tmp_path / "both")]) == 0
+    told = capsys.readouterr().out
+    for ranks, row in zip((2, 4), told.splitlines()[-2:], strict=True):
+        kept = (tmp_path / "both" / f"ranks-{ranks}" / "rehearsal.txt").read_text(encoding="utf-8")
+        assert f"9 steps of 100.0 ms on {ranks} ranks" in kept
+        assert kept in told
+        assert row.split()[0] == str(ranks)
+    assert told.count("this run is a rehearsal and no result") == 2
+    assert main([*words, "--run-dir", str(tmp_path / "failed")]) == 1
+    assert [path.name for path in (tmp_path / "failed").iterdir()] == ["ranks-2"]
+    assert capsys.readouterr().out == ""
+
+
 def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     waits = Waits(forward_s=0.02, gradients_s=(0.05, 0.01), update_s=0.01, evaluation_s=1.0, top1=(0.5,))
@@ -104,16 +147,7 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
         "digits", "success", steps=50, world_size=8, global_batch_size=640, images_per_s=16000.0,
         comm_exposed_fraction=0.05, slowest_rank=3, rank_excess=0.123, checkpoint_s=0.25,
     )  # fmt: skip
-    write_summary(tmp_path, summary)
-    (tmp_path / "usage.json").write_text(json.dumps({"cpu_s": [0.5] * 7 + [0.9]}), encoding="utf-8")
-    rows = [{"machine_busy_cores": busy} for busy in (1.0, 3.0)]
-    (tmp_path / "utilisation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    ends = {"imports": 0.5, "weights": 2.0, "network": 4.0, "servers": 1.0, "pipelines": 3.0}
-    last = {"rank": 5, "ready_s": 3.04, "median_s": 2.5}
-    phases = [{"phase": name, "begin_s": 0.4, "end_s": end} for name, end in ends.items()]
-    (tmp_path / "startup.json").write_text(
-        json.dumps({"elapsed_s": 4.3, "phases": phases, "last": last}), encoding="utf-8"
-    )
+    _finish_run(tmp_path, summary)
     steps = rehearsed_steps(tmp_path, cluster)
     assert astuple(steps) == pytest.approx((8, 0.04, 0.04, 0.002, 0.5, 4.4 / 8 / 50))
     alone = replace(summary, world_size=1, rank_excess=None, comm_exposed_fraction=None)
@@ -135,6 +169,8 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
     assert "exposed communication not measured" in text[0]
     assert not any(line.startswith("slowest") for line in text)
     assert rehearsed_steps(tmp_path, cluster).negotiation_s == 0
+    (tmp_path / "utilisation.jsonl").write_text("", encoding="utf-8")
+    assert rehearsed_steps(tmp_path, cluster).busy == 0, "a run shorter than the first sample"
 
 
 def test_the_verdict_changes_at_a_tenth_and_at_seven_tenths_of_the_processors() -> None:
@@ -155,6 +191,23 @@ def test_the_waits_of_the_record_are_those_of_its_gpu() -> None:
     assert 0.03 < waits.forward_s + max(waits.gradients_s) + waits.update_s < 0.052
 
 
+def test_an_evaluation_waits_as_long_as_its_images_take() -> None:
+    waits = [
+        waits_of(*load_both("imagenet-b256", "a100-node", [f"data.eval_samples={images}"]))
+        for images in (50_000, 5_000)
+    ]
+    fixed_s = 0.02
+    assert waits[0].evaluation_s - fixed_s == pytest.approx(10 * (waits[1].evaluation_s - fixed_s))
+
+
+def test_micro_batches_of_the_described_machine_become_one_here() -> None:
+    described = load_both("digits", "dgx-a100", ["cluster.ranks_per_node=2", "batch.accumulation_steps=2"])
+    recipe, cluster = rehearsed_run(*described, ranks=2)
+    assert plan_run(described[0], 2).accumulation_steps == 2
+    assert plan_run(recipe, 2).accumulation_steps == 1
+    assert cluster.world_size == 2
+
+
 def test_a_rehearsed_record_has_the_records_steps_and_evaluations() -> None:
     recipe, cluster = rehearsed_run(*load_both("abci-b86016", "abci-v100"), ranks=64, faults=["notice@100:63"])
     plan = plan_run(recipe, cluster.world_size)
@@ -169,6 +222,7 @@ def test_the_invented_accuracy_reaches_the_target_with_the_last_epoch_only() -> 
     assert list(curve) == sorted(curve)
     assert curve[-2] < 0.759 <= curve[-1]
     assert invented_top1(1, None) == (0.9,)
+    assert invented_top1(4, 0.998)[-1] == 1
 
 
 def test_what_does_not_fit_the_run_is_refused_in_one_line() -> None:
@@ -180,6 +234,7 @@ def test_what_does_not_fit_the_run_is_refused_in_one_line() -> None:
         ("faults", "kill@1340:0"): "--fail: got 'kill@1340:0', allowed: a rank",
         ("slow_ranks", "64:2"): "--slow: got '64:2', allowed: RANK:FACTOR with a rank from 0 to 63",
         ("slow_ranks", "1:0"): "--slow: got '1:0'",
+        ("slow_ranks", f"1:{MOST_SLOW + 1}"): f"--slow: got '1:{MOST_SLOW + 1}'.* at most {MOST_SLOW}",
         ("slow_ranks", "1:x"): "--slow: got '1:x'",
     }.items():
         given: Any = {words[0]: [words[1]]}
@@ -218,8 +273,9 @@ def test_what_the_described_machine_decides_is_kept_and_what_this_one_needs_is_s
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 16)
     changed = ["cluster.engine.run_ahead_steps=3", "cluster.communication.bucket_fraction=0.125"]
+    changed += ["cluster.engine.update_groups=3", "cluster.paths.runs=/shared/runs", "cluster.paths.data=/shared/data"]
     recipe, described = load_both("abci-b86016", "abci-v100", changed)
-    given: Any = {"slow_ranks": ["1:2.5"], "faults": ["kill@3:1"], "shrink": 64, "speed": 5.0}
+    given: Any = {"slow_ranks": ["1:2.5", f"2:{MOST_SLOW}"], "faults": ["kill@3:1"], "shrink": 64, "speed": 5.0}
     rehearsed, cluster = rehearsed_run(recipe, described, ranks=64, nodes=2, launcher="mpirun", **given)
     assert (cluster.num_nodes, cluster.ranks_per_node, cluster.device) == (2, 32, "cpu")
     assert cluster.communication.bucket_bytes == described.communication.bucket_bytes
@@ -232,7 +288,10 @@ def test_what_the_described_machine_decides_is_kept_and_what_this_one_needs_is_s
     assert rehearsed.data.train_samples == 1_281_167 // 2048 * 2048
     assert cluster.rehearsal is not None
     told = cluster.rehearsal
-    assert (told.slow_ranks, told.faults, told.shrink, told.speed) == ({"1": 2.5}, ("kill@3:1",), 64, 5.0)
+    assert (told.slow_ranks, told.faults) == ({"1": 2.5, "2": MOST_SLOW}, ("kill@3:1",))
+    assert (told.shrink, told.speed) == (64, 5.0)
+    assert cluster.engine.update_groups == 3
+    assert (cluster.paths.runs, cluster.paths.data) == ("/shared/runs", "/shared/data")
     few = rehearsed_run(recipe, described, ranks=2)[1].communication.cycle_time_ms
     assert few == max(2, described.communication.cycle_time_ms)
 
@@ -254,6 +313,11 @@ def test_a_rehearsed_job_changes_nothing_of_its_cluster_but_what_computes() -> N
     assert plan_run(recipe, 2048).total_steps == plan_run(described[0], 2048).total_steps
     with pytest.raises(UserError, match="--fail: got 'kill@9:2048', allowed: a rank from 0 to 2047"):
         rehearsed_job(*described, shrink=1, speed=1, faults=["kill@9:2048"])
+
+
+def test_ranks_of_a_job_that_mpi_does_not_start_meet_over_gloo() -> None:
+    _, cluster = rehearsed_job(*load_both("imagenet-b256", "a100-node"), shrink=1, speed=1)
+    assert (cluster.launcher, cluster.communication.backend) == ("local", "gloo")
 
 
 def test_processes_on_this_machine_have_to_be_counted() -> None:
