@@ -45,6 +45,8 @@ def test_a_sweep_is_read(text: str, values: str) -> None:
         ("ranks=0..2", "LOW..HIGH with 1 <= LOW <= HIGH, and /COUNT of 2 or more"),
         ("ranks=3..2", "LOW..HIGH with 1 <= LOW <= HIGH, and /COUNT of 2 or more"),
         ("ranks=1..9/1", "LOW..HIGH with 1 <= LOW <= HIGH, and /COUNT of 2 or more"),
+        ("batch=1..16384/10001", "batch up to 16,384, and at most 10,000 values"),
+        ("batch=1..16385", "batch up to 16,384, and at most 10,000 values"),
         ("ranks=1.5", "ranks in whole numbers above 0, up to"),
         ("ranks=0", "ranks in whole numbers above 0, up to"),
         ("uplink_share=0", "uplink_share in numbers above 0, up to 1"),
@@ -106,3 +108,7 @@ def test_a_cause_that_is_not_there_costs_nothing_and_the_causes_come_by_size() -
         assert saved[cause] > 0
     alone = replace(SCENARIO, machine=replace(SCENARIO.machine, ranks=1))
     assert all(abs(each) < 1e-9 for each in savings_by_cause(alone, CALIBRATION).values())
+
+
+def test_a_sweep_may_have_ten_thousand_values() -> None:
+    assert len(parse_sweep("batch=1..16384/10000")[1]) == 10_000

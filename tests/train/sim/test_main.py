@@ -15,6 +15,7 @@ import pytest
 from configs.errors import ConfigError
 from train.sim.__main__ import _parser, main
 from train.sim.constants import load_calibration
+from train.sim.fit.hiding import KINDS
 from train.sim.fit.this_machine import load_description
 from train.sim.option_checks import check_options
 from train.sim.output.columns import table
@@ -107,6 +108,36 @@ def test_points_give_one_row_each_with_the_promised_keys(capsys: pytest.CaptureF
     assert all(keys <= row.keys() for row in rows)
 
 
+def test_the_table_of_points_has_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = answer(capsys, "--points", str(EXCERPT)).splitlines()
+    assert len(lines) == len(EXCERPT.read_text().splitlines())
+    assert lines[0].split()[:5] == ["mlperf_round", "submitter", "system", "accelerator", "n_acc"]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [("", "there are no rows; a points file has a header"), ("16,64,V100", "no row has a measured rate")],
+)
+def test_points_that_nobody_measured_are_not_compared(
+    row: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "points.csv"
+    path.write_text(f"n_acc,batch_per_acc,accelerator\n{row}\n")
+    assert main(["simulate", "--validate", str(path)]) == 2
+    assert f"error: {path}: {message}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("word", "kinds"), [("all", tuple(KINDS)), ("row", ("row",))])
+def test_all_ways_of_hiding_are_asked_for_by_one_word(
+    word: str, kinds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("train.sim.simulate.hold_out", lambda *given: asked.append(given[-1]))
+    assert main(["simulate", "--validate", str(EXCERPT), "--held-out", word]) == 2
+    assert asked == [kinds]
+    assert f"no points can be hidden in the way '{word}'" in capsys.readouterr().err
+
+
 def test_validation_counts_what_falls_inside_and_draws_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "validation.png"
     text = answer(capsys, "--validate", str(EXCERPT), "--plot", str(picture))
@@ -157,6 +188,7 @@ def test_every_allreduce_is_compared_by_ranks_and_bytes(capsys: pytest.CaptureFi
         ([*RECORD, "--startup"], "got --startup and RECIPE"),
         (["--validate", "a.csv", "--held-out", "row", "--worth"], "got --held-out and --worth"),
         ([*RECORD, "--plot", "a.png"], "--plot: allowed only together with --sweep or --optimize"),
+        (["--points", "a.csv", "--trace", "a.json"], "--trace: allowed only together with RECIPE"),
         ([*RECORD, "--out", "a.csv"], "--out: allowed only together with --calibrate"),
         (["--validate", "a.csv", "--held-out", "row", "--out", "/nowhere/a.csv"], "--out: got '/nowhere/a.csv'"),
         (["imagenet-b256", "--as-recorded", "--cluster", "a100-node"], "abci-v100"),

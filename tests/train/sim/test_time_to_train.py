@@ -9,7 +9,10 @@ from statistics import mean
 import mlperf_logging
 import pytest
 
+from configs.load import load_cluster, load_recipe
 from train.sim.convergence import _REFERENCE, epochs_to_target
+from train.sim.forecast import has_reference
+from train.sim.hardware import described_accelerator
 from train.sim.startup_time import predict_startup
 from train.sim.time_to_train import run_time
 
@@ -89,3 +92,18 @@ def test_the_epochs_of_each_batch_are_those_of_the_official_reference_runs() -> 
 )
 def test_a_published_batch_needs_its_published_epochs(mlperf_round: str, published: dict[int, int]) -> None:
     assert {batch: epochs_to_target(batch, mlperf_round) for batch in published} == published
+
+
+@pytest.mark.parametrize(("images", "has_one"), [(1_000_000, True), (999_999, False)])
+def test_the_reference_is_for_all_of_imagenet(images: int, has_one: bool) -> None:
+    assert has_reference(load_recipe("imagenet-b256", [f"data.train_samples={images}"])) is has_one
+
+
+@pytest.mark.parametrize(("link", "kind", "bytes_per_s"), [("null", "pcie", 12e9), ("5e10", "nvlink", 5e10)])
+def test_a_data_sheets_kind_of_link_counts_beside_its_rate_only(link: str, kind: str, bytes_per_s: float) -> None:
+    rates = "float16_flops: 1e14, float32_flops: 1e13, memory_bytes_per_s: 1e12"
+    sheet = f"{{{rates}, cache_bytes: 6e6, units: 80, link: nvlink}}"
+    sets = ["cluster.node.gpu=X1", f"cluster.node.accelerator={sheet}", f"cluster.node.gpu_link_bytes_per_s={link}"]
+    found = described_accelerator(load_cluster("a100-node", sets))
+    assert found is not None
+    assert (found.link_kind, found.link) == (kind, bytes_per_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import pytest
 
 from configs.errors import ConfigError, UserError
 from configs.load import dump, load_both
+from train.sim.__main__ import main
 from train.sim.conditions import conditions, measure_runs
 from train.sim.constants import load_calibration
-from train.sim.fit.measured_steps import MeasuredStep, apply_steps, keep_steps, load_steps
+from train.sim.fit.measured_steps import MeasuredStep, apply_steps, fingerprint, keep_steps, load_steps
 from train.sim.forecast import forecast
 
 RATES = (
@@ -75,10 +77,13 @@ def test_runs_of_other_networks_count_with_the_spread_between_networks_and_other
 
 def test_steps_of_older_constants_are_named_and_not_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = tmp_path / "steps.yaml"
-    keep_steps(kept, [MeasuredStep("runs/old", "A100-SXM-80GB", "resnet50", "float16", 8, 1e4, 0.01, 0.2, "stale")])
+    old = MeasuredStep("runs/old", "A100-SXM-80GB", "resnet50", "float16", 8, 1e4, 0.01, 0.2, "stale")
+    keep_steps(kept, [old, replace(old, source="runs/elsewhere", machine="H100-SXM")])
     _, calibration = conditions(*load_both("imagenet-b256", "a100-node"), steps=kept)
     assert calibration.measured_half_width is None
-    assert "--calibrate runs/old" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told.startswith("1 measured steps are not used")
+    assert told.endswith("--calibrate runs/old\n")
     kept.write_text("[{a: 1}]")
     with pytest.raises(UserError, match="remove it"):
         load_steps(kept)
@@ -126,3 +131,34 @@ def test_intervals_without_a_rate_and_repeated_ones_do_not_count(tmp_path: Path)
         for name, rates in (("plain", plain), ("odd", odd))
     ]
     assert steps[0].images_per_s == steps[1].images_per_s
+
+
+def test_runs_are_told_with_their_factors_and_kept_beside_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "steps.yaml"
+    monkeypatch.setattr("train.sim.simulate.STEPS", kept)
+    rate = forecast(*conditions(*load_both("imagenet-b256", "a100-node"), steps=kept)).images_per_s
+    shares = (0.5, 0.55, 0.6, 0.65, 0.7)
+    for name in ("one", "two"):
+        run = run_folder(tmp_path / name, "imagenet-b256", "a100-node", [1.0, *(rate * each for each in shares)])
+        assert main(["simulate", "--calibrate", str(run)]) == 0
+    steps = load_steps(kept)
+    assert [step.source for step in steps] == [str(tmp_path / name) for name in ("one", "two")]
+    # The spread of a median of n values is 1.25 times that of their mean.
+    spread = 1.25 * statistics.stdev(map(math.log, shares)) / math.sqrt(len(shares))
+    assert [step.log_spread for step in steps] == pytest.approx([spread] * 2, abs=1e-4)
+    _, row, last = capsys.readouterr().out.splitlines()[-3:]
+    factor, width = math.exp(steps[1].log_factor), math.expm1(1.645 * steps[1].log_spread)
+    assert row.split()[-3:] == [f"{0.6 * rate:.1f}", f"{factor:.3f}", f"{width:.1%}"]
+    assert last.startswith(f"kept in {kept}")
+
+
+def test_a_new_description_of_this_machine_outdates_the_steps_of_its_cpu_only(tmp_path: Path) -> None:
+    description, digests = tmp_path / "here.yaml", list[tuple[str, str]]()
+    for text in ("a", "b"):
+        description.write_text(text)
+        digests.append((fingerprint(description, "cpu"), fingerprint(description, "gpu")))
+    (cpu, gpu), (other_cpu, other_gpu) = digests
+    assert cpu != other_cpu
+    assert gpu == other_gpu

@@ -20,7 +20,9 @@ from train.sim.constants import Constants, load_calibration
 from train.sim.fit.calibrate import PUBLISHED_RATES, _held_out, startup_errors
 from train.sim.fit.heldout import (
     HeldOutPrediction,
+    _folds,
     _largest,
+    _predict,
     affine_rate,
     covered,
     hold_out,
@@ -29,7 +31,7 @@ from train.sim.fit.heldout import (
 )
 from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import Point, ranks_per_node, read_points
-from train.sim.fit.regression import PRIORS, fit
+from train.sim.fit.regression import PRIORS, fit, fitted_points
 from train.sim.fit.worth import worth_of_constants
 from train.sim.hardware import find_accelerator
 
@@ -182,6 +184,8 @@ def test_a_row_without_a_usable_count_or_batch_is_refused_with_its_number(
         ("dgx2h_n32_ngc19.05_mxnet", 512, "V100-SXM3-H", 16),
         ("HPE-XL675d_A100-SXM-80GB_16N_mxnet", 128, "A100-SXM-80GB", 8),
         ("2R5500G5-Intelx8A100-SXM-80GB", 16, "A100-SXM-80GB", 8),
+        ("new_n4", 64, "A100-SXM4-40GB", 16),
+        ("new_n4", 68, "A100-SXM4-40GB", 8),
         ("ESC-N8-E11", 8, "NVIDIA H100-SXM5-80GB", 8),
         ("G5500V7x10xA30", 10, "A30", 10),
         ("something new", 4096, "NVIDIA H100-SXM5-80GB", 8),
@@ -426,3 +430,42 @@ def test_held_out_errors_are_summed_up_by_what_was_hidden_and_beside_the_law() -
     assert [(each["points"], each["median"], each["worst"]) for each in found.values()] == [
         (2, 0.15, 0.2), (1, 0.1, 0.1), (1, 0.3, 0.3), (1, 0.4, 0.4), (1, 0.4, 0.4), (1, 0.5, 0.5),
     ]  # fmt: skip
+
+
+def test_a_campaign_is_what_a_submitter_sent_in_one_round() -> None:
+    known = read_points(EXCERPT)[0]
+    first, again = (replace(known, submitter="A", round=each) for each in ("1.0", "2.0"))
+    folds = _folds("campaign", [first, again, replace(first, submitter="a"), again])
+    assert [len(fold) for fold in folds.values()] == [2, 2, 0, 0, 0, 0, 0, 0]
+    assert {point.round for point in folds["part 1"]} == {"1.0"}
+
+
+def test_a_prediction_that_is_too_high_has_an_error_above_zero() -> None:
+    point, calibration = read_points(EXCERPT)[0], load_calibration()
+    found = PREDICTOR.forecast(point, calibration)
+    slower = replace(point, measured_images_per_s=found.images_per_s / 2, measured_time_s=found.time_to_train_s / 3)
+    hidden = _predict(slower, "row", "part 1", [], PREDICTOR, calibration)
+    assert (hidden.error, hidden.time_error) == pytest.approx((math.log(2), math.log(3)))
+
+
+def test_constants_are_fitted_to_measured_programs_of_nvidias_only() -> None:
+    point = next(each for each in read_points(EXCERPT) if each.program == "tuned")
+    others = [replace(point, measured_images_per_s=None), replace(point, is_framework=True)]
+    assert fitted_points([*others, point]) == [point]
+
+
+def test_a_row_has_the_ends_of_the_rate_and_of_the_time_by_their_own_intervals() -> None:
+    found = PREDICTOR.forecast(read_points(EXCERPT)[0], load_calibration())
+    row = replace(found, interval=replace(found.interval, rate=math.log(2), time=math.log(3))).row()
+    ends = [row[key] for key in ("low", "high", "time_low_s", "time_high_s")]
+    rate, time_s = found.images_per_s, found.time_to_train_s
+    assert ends == pytest.approx([rate / 2, 2 * rate, time_s / 3, 3 * time_s], abs=0.1)
+
+
+def test_points_that_are_predicted_together_are_predicted_as_alone() -> None:
+    constants = load_calibration().constants
+    known = next(each for each in read_points(EXCERPT) if each.program == "tuned")
+    points = [replace(known, round=each, batch=batch) for each in ("0.6", "4.0") for batch in (32, 64)]
+    alone = [math.log(PREDICTOR.rate(point, constants)) for point in points]
+    assert len(set(alone)) == 4
+    assert PREDICTOR.log_rates(points, constants).tolist() == pytest.approx(alone)

@@ -25,6 +25,9 @@ def test_a_description_that_is_missing_or_broken_says_how_to_measure_it(tmp_path
     path.write_text("flops: 1e10\n")
     with pytest.raises(UserError, match="memory_bytes_per_s"):
         load_description(path)
+    path.write_text(RATES.replace("1e9", "0"))
+    with pytest.raises(UserError, match="must all be there and above 0"):
+        load_description(path)
     path.write_text(RATES)
     machine = machine_of_description(load_description(path), load_cluster("laptop"))
     assert (machine.ranks, machine.bytes_per_number, machine.peak) == (2, 4, 1e10)
@@ -90,6 +93,11 @@ def test_the_rates_of_a_machine_make_its_step(
     taken = max(1, ranks / cores)
     assert step.update_s == pytest.approx(taken * 26 * 272_474 / (0.8 * 1e10))
     assert found.interval.basis == "unseen"
+
+
+def test_a_link_of_the_cluster_file_takes_the_place_of_the_measured_one(tmp_path: Path) -> None:
+    words = ("cluster.communication.kind=horovod", "cluster.communication.link_bytes_per_s=123e6")
+    assert _forecast(tmp_path, *words).scenario.machine.link_bytes_per_s == 123e6
 
 
 def test_servers_take_the_place_of_an_allreduce(tmp_path: Path) -> None:
