@@ -12,7 +12,8 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_cluster
 from train.bench.__main__ import main
-from train.bench.bench_allreduce import _bytes_of, _topology, _way
+from train.bench.bench_allreduce import _bytes_of, _per_node, _topology, _way
+from train.sim.conditions import DESCRIPTION
 
 
 @pytest.mark.parametrize(("text", "size"), [("4K", 4096), ("16m", 16 << 20), ("1G", 1 << 30), ("4097", 4096)])
@@ -31,12 +32,25 @@ def test_a_cluster_of_gpus_has_a_prediction_without_a_measurement() -> None:
     assert (topology is not None, reason) == (True, "")
 
 
+def test_a_machine_that_the_simulator_does_not_know_says_why_there_is_no_prediction() -> None:
+    topology, reason = _topology(load_cluster("dgx-a100", ["cluster.node.gpu=X1"]))
+    assert topology is None
+    assert reason.startswith("no prediction: node.gpu: got 'X1'")
+
+
+def test_ranks_are_the_same_on_every_node() -> None:
+    cluster = load_cluster("dgx-a100", ["cluster.num_nodes=2"])
+    assert _per_node(cluster, 12) == 6
+    with pytest.raises(UserError, match="--ranks 5: allowed: multiples of the cluster's 2 nodes"):
+        _per_node(cluster, 5)
+
+
 def test_shared_memory_stands_beside_the_libraries_with_a_prediction_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rates = {"flops": 1e10, "memory_bytes_per_s": 1e10, "link_bytes_per_s": 1e9, "cores": 2.0}
     rates |= {"sum_bytes_per_s": 8e9, "sum_bucket_s": 1e-4}
-    monkeypatch.setattr("train.bench.bench_allreduce.load_description", lambda path: rates)
+    monkeypatch.setattr("train.bench.bench_allreduce.load_description", {DESCRIPTION: rates}.__getitem__)
     options = argparse.Namespace(cluster="laptop", overrides=["cluster.engine.name=mxnet"])
     gloo, shared = (_way(options, load_cluster("laptop"), 2, backend, "flat") for backend in ("gloo", "shared_memory"))
     assert (gloo.title, shared.title) == ("2 ranks, flat, gloo", "2 ranks, flat, shared_memory")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from configs.errors import STOPPED_STATUS
+from train.bench import bench_gpu
 from train.bench.__main__ import _parse
-from train.bench.bench_gpu import measure
+from train.bench.bench_gpu import _has_stepped, _markdown, measure
+from train.bench.measure import MeasurementFailed, make_report, summarize
 
 
 @pytest.mark.slow
@@ -47,3 +51,51 @@ def test_a_measurement_that_fails_is_a_note_and_the_next_begins(
     report = measure(_parse(["gpu", *words]))
     assert {note.partition(":")[0] for note in report.notes[1:]} == {"calibrate", "steps"}
     assert all("took more than 0.001 s" in note for note in report.notes[1:])
+
+
+def test_the_last_words_of_a_part_that_fails_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **_others: object) -> str:
+        raise MeasurementFailed("a\nb\nc\nd")
+
+    monkeypatch.setattr(bench_gpu, "run_ranks", fail)
+    report = measure(_parse(["gpu", "--tiny", "--only", "graphs", "--folder", str(tmp_path)]))
+    assert report.notes[1:] == ("graphs: b / c / d",) * 3
+
+
+def test_the_table_has_the_lowest_before_the_highest() -> None:
+    report = make_report(summarize("a step", [{"step_ms": each} for each in (1.0, 5.0, 2.0)]), ["a note"])
+    assert _markdown(report).splitlines()[2:] == ["| a step | `step_ms` | 2 | 1 | 5 | 3 |", "", "- a note"]
+
+
+def test_a_run_has_stepped_when_its_metrics_have_a_step(tmp_path: Path) -> None:
+    assert not _has_stepped(tmp_path)
+    for text, has_stepped in (("", False), ('{"kind": "start"}\n', False), ('{"kind": "interval", "step": 0}\n', True)):
+        (tmp_path / "metrics.jsonl").write_text(text, encoding="utf-8")
+        assert _has_stepped(tmp_path) is has_stepped
+
+
+_RUN = """
+import pathlib, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit({status}))
+pathlib.Path({folder!r}, "metrics.jsonl").write_text('{{"step": 0}}')
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("status", [STOPPED_STATUS, 0])
+def test_a_run_is_told_to_stop_after_a_step_and_resumed_if_it_has_stopped(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    program = [sys.executable, "-I", "-S", "-c", _RUN.format(status=status, folder=str(tmp_path / "resumed"))]
+    (tmp_path / "resumed").mkdir()
+    monkeypatch.setattr(bench_gpu._Bench, "train", lambda *_: program)
+    monkeypatch.setattr(bench_gpu, "run", lambda command, **_: started.append(command))
+    report = measure(_parse(["gpu", "--tiny", "--only", "resume", "--folder", str(tmp_path)]))
+    if status == STOPPED_STATUS:
+        assert [row.figure for row in report.rows] == ["stop_s", "resumed_run_s"]
+        assert started[0][-2:] == ["--resume", str(tmp_path / "resumed")]
+    else:
+        assert (report.rows, started) == ((), [])
+        assert report.notes[1].endswith("told to stop, ended with exit status 0")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs.load import load_both
+from configs.load import load_both, load_run
+from configs.schema import Cluster, Recipe
 from data.prepare import prepare
 from data.recordio import RecordWriter, pack_image
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
+from logs.folder import Summary, write_summary
+from train.bench import bench_input
 from train.bench.readers import BATCH_SIZE, read_by_dali, read_by_mxnet, read_by_pillow
+
+_READERS: dict[str, Callable[[Recipe, Cluster, Path], Iterator[Any]]] = {
+    "dali": read_by_dali,
+    "mxnet": lambda recipe, _, folder: read_by_mxnet(recipe, folder),
+    "pillow": lambda recipe, _, folder: read_by_pillow(recipe, folder),
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +51,7 @@ def test_a_reader_shuffles_and_normalises(name: str, tmp_path: Path) -> None:
         records.finish()
     words = ["data.train_samples=64", "data.eval_samples=1", "data.shuffle_buffer=64", "data.eval_resize=null"]
     recipe, cluster = load_both("imagenet-smoke", "laptop", ["model.image_size=24", *words])
-    readers: dict[str, Callable[..., Iterator[Any]]] = {
-        "mxnet": read_by_mxnet,
-        "pillow": read_by_pillow,
-        "dali": partial(read_by_dali, cluster=cluster),
-    }
-    batches = np.concatenate(list(itertools.islice(readers[name](recipe, folder=tmp_path), 8)))
+    batches = np.concatenate(list(itertools.islice(_READERS[name](recipe, cluster, tmp_path), 8)))
     pixels = batches * np.array(recipe.data.std)[:, None, None] + np.array(recipe.data.mean)[:, None, None]
     levels = pixels.mean(axis=(1, 2, 3)) / 4
     assert np.ptp(pixels, axis=(1, 2, 3)).max() < 3
@@ -59,6 +62,26 @@ def test_a_reader_shuffles_and_normalises(name: str, tmp_path: Path) -> None:
     assert order[:64] != sorted(order[:64])
     assert order[:64] != order[64:]
     assert np.abs(np.diff(order[:16])).mean() > 4, "neighbours in the file are not neighbours in a batch"
+
+
+@pytest.mark.parametrize("name", ["dali", "mxnet", "pillow"])
+def test_a_reader_flips_left_and_right_only(name: str, tmp_path: Path) -> None:
+    image, told = Image.new("RGB", (64, 64), (30, 30, 30)), io.BytesIO()
+    image.paste((150, 150, 150), (0, 0, 64, 32))
+    image.paste((250, 250, 250), (0, 0, 32, 32))
+    image.save(told, "JPEG", quality=100)
+    with RecordWriter(tmp_path / "train.rec", tmp_path / "train.idx") as records:
+        for number in range(16):
+            records.write(pack_image(number, number, told.getvalue()))
+        records.finish()
+    words = ["data.train_samples=16", "data.eval_samples=1", "data.shuffle_buffer=16", "data.eval_resize=null"]
+    words += ["model.image_size=24", "data.crop.area=[0.9, 1.0]"]
+    recipe, cluster = load_both("imagenet-smoke", "laptop", words)
+    pixels = np.concatenate(list(itertools.islice(_READERS[name](recipe, cluster, tmp_path), 4))).mean(axis=1)
+    above, below = pixels[:, :8], pixels[:, -8:]
+    assert (above.min(axis=(1, 2)) > below.max(axis=(1, 2))).all()
+    is_flipped = above[:, :, 0].mean(axis=1) < above[:, :, -1].mean(axis=1)
+    assert 16 < is_flipped.sum() < 48
 
 
 @pytest.mark.slow
@@ -75,16 +98,26 @@ def test_all_readers_give_normalised_crops_of_the_same_images(folder: Path) -> N
             "data.crop.area=[0.9, 1.0]",
         ],
     )
-    readers = {
-        "dali": read_by_dali(recipe, cluster, folder),
-        "mxnet": read_by_mxnet(recipe, folder),
-        "pillow": read_by_pillow(recipe, folder),
-    }
     means = {}
-    for name, reader in readers.items():
-        batches = list(itertools.islice(reader, 6))
+    for name, read in _READERS.items():
+        batches = list(itertools.islice(read(recipe, cluster, folder), 6))
         assert {batch.shape for batch in batches} == {(BATCH_SIZE, 3, 48, 48)}, name
         means[name] = np.mean(batches, axis=(0, 1, 3, 4)), np.std(batches)
     for name in ("mxnet", "pillow"):
         np.testing.assert_allclose(means[name][0], means["dali"][0], atol=0.1, err_msg=name)
         np.testing.assert_allclose(means[name][1], means["dali"][1], rtol=0.1, err_msg=name)
+
+
+def test_a_run_trains_at_its_own_size_of_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides: list[int] = []
+
+    def run(command: list[str]) -> None:
+        *_, config, _, folder = command
+        sides.append(load_run(Path(config))[0].model.image_size)
+        Path(folder).mkdir()
+        write_summary(Path(folder), Summary("a", "success", images_per_s=8.0, input_wait_fraction=0.25))
+
+    monkeypatch.setattr(bench_input, "run", run)
+    described = load_both("imagenet-smoke", "laptop", ["data.eval_resize=null"])
+    assert bench_input._train(*described, 96) == {"images_per_s": 8, "input_wait_fraction": 0.25}
+    assert sides == [96]

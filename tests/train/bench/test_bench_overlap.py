@@ -25,7 +25,7 @@ from train.bench.__main__ import main
 from train.bench.bench_overlap import _bits_per_s, _figures, _judged
 from train.bench.launching import run_ranks
 from train.bench.measure import CANNOT_TELL, summarize
-from train.bench.overlap_jobs import Job, TimedRanks, _least_of_processors, exposed_ms, timed_ranks
+from train.bench.overlap_jobs import Job, TimedRanks, _least_of_processors, exposed_ms, real_job, timed_ranks
 from train.bench.programs.overlap_ours import NONE, OVERLAPPED, SERIAL, Transfer, _TransferCommunicator
 from train.bench.samples import read_samples
 from train.comm.communicator import SingleProcess
@@ -258,6 +258,15 @@ def test_a_link_of_the_described_machine_becomes_as_much_slower_as_compute_and_s
     timed = TimedRanks(job, 0.5, 8_000_000, speed=0.1, shrink=8, precision="float16", cycle_ms=16.0)
     assert timed.over_described(1.6e9, "slow").link_bytes_per_s == pytest.approx(2e7)
     assert timed.over_backward().link_bytes_per_s == pytest.approx(8e6 * 1.5 / 0.5)
+
+
+@pytest.mark.parametrize("shares_processors", [True, False])
+def test_ranks_that_train_are_those_of_the_cluster_and_the_users_words_come_last(shares_processors: bool) -> None:
+    options = argparse.Namespace(model="resnet8", image_size=16, batch=2, cluster="abci-v100", overrides=["run.seed=3"])
+    job = real_job(options, 4, shares_processors=shares_processors)
+    assert (job.cluster, job.ranks, job.link_bytes_per_s) == ("abci-v100", 4, None)
+    assert job.overrides == ("model.name=resnet8", "model.image_size=16", "batch.global_size=8", "run.seed=3")
+    assert (job.least_exposed_ms is _least_of_processors) is shares_processors
 
 
 def test_a_link_that_is_not_a_speed_is_refused_in_one_line() -> None:

@@ -20,7 +20,7 @@ from configs.programs import Program, command_of
 from configs.registry import CAST_FLAGS
 from configs.schema import EngineSettings, Loss, Model
 from logs.environment import cpu_flags
-from train.bench import bench_peers
+from train.bench import bench_peers, bench_race
 from train.bench.__main__ import main
 from train.bench.launching import run_ranks
 from train.bench.samples import read_samples
@@ -85,6 +85,37 @@ def test_pytorch_gets_the_images_and_the_batch_of_ours(
     assert (two, one) == (["cluster.ranks_per_node=2"], ["cluster.ranks_per_node=1"])
     own = {f"model.input_channels={channels}", f"model.num_classes={classes}", "batch.global_size=8"}
     assert own <= set(contest._overrides)
+
+
+class _Installed(Exception):
+    """Ends a bench that begins to install."""
+
+
+@pytest.mark.parametrize(("bench", "words"), [(bench_peers, _TINY), (bench_race, ["digits"])])
+def test_pytorch_is_installed_where_that_is_asked_for(
+    bench: Any, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def install() -> None:
+        raise _Installed
+
+    monkeypatch.setattr(bench_peers, "_FOLDER", tmp_path / "none")
+    monkeypatch.setattr(bench, "install_peers", install)
+    monkeypatch.setattr(bench, "pack_dataset", lambda *_: None)
+    with pytest.raises(_Installed):
+        main([bench.__name__.rpartition("_")[2], *words, "--install"])
+
+
+def test_what_the_peers_need_is_installed_into_an_environment_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(bench_peers, "_FOLDER", tmp_path / "peers")
+    monkeypatch.setattr(bench_peers, "run", started.append)
+    bench_peers.install_peers()
+    (venv, pip) = started
+    assert venv == [sys.executable, "-m", "venv", str(tmp_path / "peers")]
+    assert pip[:4] == [str(tmp_path / "peers" / "bin" / "python"), "-m", "pip", "install"]
+    assert (ROOT / pip[pip.index("-r") + 1]).is_file()
 
 
 @pytest.mark.slow

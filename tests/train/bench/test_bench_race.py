@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from configs.load import load_both
+from data.recordio import RecordWriter, pack_image
+from tests.engines import ALONE
 from tests.oracles import LarsOracle
 from tests.runs import FinishedRun
 from train.bench import bench_race
 from train.bench.__main__ import main
 from train.bench.bench_options import RACES
 from train.bench.bench_peers import peers_python
+from train.bench.measure import MeasurementFailed
 from train.engine.init import initial_weights
-from train.networks.arch import network_of
+from train.networks.arch import Network, network_of
+from train.networks.table import Rows
 
 needs_torch = pytest.mark.skipif(
     not peers_python().exists(), reason="no PyTorch in .venv-peers: ./run.sh bench peers --install"
@@ -65,6 +73,56 @@ def test_the_peers_update_equals_the_paper(has_trust_ratio: bool) -> None:
         np.testing.assert_allclose(weight.detach().numpy(), expected, rtol=1e-6)
 
 
+def test_the_peers_network_keeps_what_a_later_layer_reads_and_has_our_batch_norms() -> None:
+    torch = pytest.importorskip("torch")
+    from train.bench.programs.pytorch_network import TableNetwork
+
+    rows = Rows(3, 8)
+    rows.add("negated", "bn", "data")
+    rows.add("cut", "relu", "negated")
+    rows.add("sum", "add", "negated", "cut")
+    network = TableNetwork(Network("small", 8, 3, 3, tuple(rows.layers)), bn_momentum=0.7, bn_epsilon=0.5).eval()
+    (norm,) = (part for part in network.modules() if isinstance(part, torch.nn.BatchNorm2d))
+    assert (norm.momentum, norm.eps) == (pytest.approx(0.3), 0.5)
+    images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    normed = images / 1.5**0.5
+    assert torch.allclose(network(images), normed + normed.clamp(min=0))
+
+
+def test_the_peer_decodes_its_share_flips_left_and_right_and_normalises(tmp_path: Path) -> None:
+    torch, _ = pytest.importorskip("torch"), pytest.importorskip("PIL")
+    from PIL import Image
+
+    from train.bench.programs.pytorch_race import _decoded, _Run
+
+    with RecordWriter(tmp_path / "train.rec", tmp_path / "train.idx") as records:
+        for number in range(4):
+            image, file = Image.new("RGB", (16, 16)), io.BytesIO()
+            image.paste((250, 0, 0), (0, 0, 16, 8))  # the upper half
+            image.paste((250, 0, 250), (0, 0, 8, 8))  # the left one of its quarters
+            image.save(file, "JPEG", quality=100, subsampling=0)
+            records.write(pack_image(5 + number, number, file.getvalue()))
+        records.finish()
+    recipe = {
+        "network": {"input_channels": 3, "image_size": 16},
+        "flip": True,
+        "mean": [5.0, 0.0, 9.0],
+        "std": [2.0] * 3,
+    }
+    images, labels = _decoded(tmp_path / "train", recipe, replace(ALONE, rank=1, world_size=2))
+    assert labels.tolist() == [7, 8]
+    quarters = images[0].float().unfold(1, 8, 8).unfold(2, 8, 8).mean(dim=(3, 4)) > 100
+    assert quarters.tolist() == [[[True, True], [False, False]], [[False] * 2] * 2, [[True, False], [False, False]]]
+    run: Any = SimpleNamespace(_recipe=recipe, _random=torch.Generator().manual_seed(1), _order=torch.contiguous_format)
+    batch = images[:1].expand(64, -1, -1, -1)
+    flips = [not torch.equal(each, images[0]) for each in _Run._augmented(run, batch)]
+    assert 16 < sum(flips) < 48
+    for each in _Run._augmented(run, batch):
+        assert torch.equal(each, images[0]) or torch.equal(each, images[0].flip(2))
+    mean = torch.tensor(recipe["mean"]).view(1, 3, 1, 1)
+    assert torch.allclose(_Run._normalized(run, images), (images - mean) / 2)
+
+
 @pytest.mark.ranks
 def test_our_figures_are_those_of_the_runs_log(two_epoch_run: FinishedRun) -> None:
     lines = (two_epoch_run.folder / "result_0.txt").read_text(encoding="utf-8").splitlines()
@@ -83,6 +141,54 @@ def test_a_missed_target_is_an_answer_and_a_broken_run_is_none(tmp_path: Path) -
     for failure, is_answer in (("target top-1 0.97 not reached in 6 epochs: last 0.9", True), ("rank 1 died", False)):
         (tmp_path / "summary.json").write_text(json.dumps({"failure": failure}), encoding="utf-8")
         assert bench_race._has_missed(tmp_path) == is_answer
+
+
+@pytest.mark.parametrize("failure", ["target top-1 0.97 not reached in 6 epochs: last 0.9", "rank 1 died"])
+def test_a_run_that_misses_the_target_has_figures_and_one_that_breaks_ends_the_bench(
+    failure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(command: list[str]) -> None:
+        folder = Path(command[command.index("--run-dir") + 1])
+        folder.mkdir()
+        summary = {"status": "aborted", "failure": failure, "epochs": 6}
+        (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+        at_ms = {"run_start": 1_700_000_003_000, "run_stop": 1_700_000_009_000}
+        lines = [":::MLLOG " + json.dumps({"key": key, "time_ms": ms, "value": None}) for key, ms in at_ms.items()]
+        (folder / "result_0.txt").write_text("\n".join(lines), encoding="utf-8")
+        raise MeasurementFailed("exit status 1")
+
+    monkeypatch.setattr(bench_race, "run", run)
+    monkeypatch.setattr("time.time", lambda: 1_700_000_000.0)
+    if failure.startswith("rank"):
+        with pytest.raises(MeasurementFailed):
+            bench_race._ours("digits", 3)
+    else:
+        expected = {"to_target_s": 9.0, "startup_s": 3.0, "epochs": 6, "reached": 0.0}
+        assert bench_race._ours("digits", 3) == expected
+
+
+def test_images_that_nobody_has_packed_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_race, "resolve_path", lambda _: tmp_path)
+    (tmp_path / "fashion-mnist").mkdir()  # as a preparation leaves it that was interrupted
+    assert main(["bench", "race", "fashion-mnist"]) == 2
+    assert f"error: {tmp_path / 'fashion-mnist'}: not packed yet; ./run.sh prepare" in capsys.readouterr().err
+
+
+def test_the_peer_gets_what_differs_from_the_defaults(tmp_path: Path) -> None:
+    sets = ["model.bn_epsilon=0.03", "model.bn_momentum=0.7", "loss.label_smoothing=0.21", "optimizer.momentum=0.6"]
+    sets += ["data.std=[11.0, 12.0, 13.0]", "run.target_top1=0.77", "run.seed=9"]
+    recipe, cluster = load_both("digits", "laptop", sets)
+    told = bench_race.peer_recipe(recipe, cluster, tmp_path / "weights.npz")
+    assert told["batch_norm"] == {"bn_momentum": 0.7, "bn_epsilon": 0.03}
+    assert (told["label_smoothing"], told["target"], told["seed"]) == (0.21, 0.77, 9)
+    assert told["optimizer"]["momentum"] == 0.6
+    assert told["optimizer"]["skip_weight_decay"] == recipe.optimizer.model_dump()["skip_weight_decay"]
+    channels = recipe.model.input_channels
+    assert (list(told["mean"]), list(told["std"])) == (list(recipe.data.mean[:channels]), [11.0, 12.0, 13.0][:channels])
+    assert told["flip"] is recipe.data.flip
+    assert {decay for _, decay in told["rates"]} == {recipe.optimizer.weight_decay}
 
 
 def test_wrong_options_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,6 +40,8 @@ def test_the_longest_parts_are_named_and_the_goal_has_a_verdict() -> None:
     rows = [_judged(row) for row in summarize("ours", starts)]
     assert [row.verdict for row in rows] == ["over 2 s", "", ""]
     assert _bounds(rows).endswith("critical path: import 2.50 s, pipeline 0.50 s")
+    parts = [{"critical path: import_s": seconds, "critical path: pipeline_s": 2.0} for seconds in (1.0, 1.0, 9.0)]
+    assert _bounds(summarize("ours", parts)).endswith("pipeline 2.00 s, import 1.00 s"), "one slow start is no rule"
 
 
 @pytest.mark.slow

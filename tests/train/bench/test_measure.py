@@ -17,7 +17,7 @@ import pytest
 from configs.errors import UserError
 from configs.load import ROOT
 from tests.train.bench import quick as quick_bench
-from train.bench.__main__ import _parse, main
+from train.bench.__main__ import _RESULTS, _parse, _text, main
 from train.bench.bench_options import BENCHES, BenchEntry
 from train.bench.machine_use import MachineUse, MachineUseMeter, _processor_times, _Times
 from train.bench.measure import (
@@ -117,6 +117,13 @@ def test_other_work_is_what_the_processors_did_without_the_bench(monkeypatch: py
     assert [use.own_cores, use.other_cores, use.stolen_cores] == pytest.approx([0.3, 0.9, 0.1])
 
 
+def test_the_load_is_that_of_the_minute_before_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (0.5, 7.0, 9.0))
+    meter = MachineUseMeter()
+    monkeypatch.setattr("os.getloadavg", lambda: (4.0, 7.0, 9.0))
+    assert meter.read().load_before == 0.5
+
+
 def test_a_bench_that_is_bound_to_a_core_has_one_core() -> None:
     usable = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(usable)})
@@ -138,7 +145,11 @@ def test_work_of_this_process_and_of_those_that_it_started_is_its_own() -> None:
 def test_a_busy_machine_is_a_note_and_a_field_of_every_row() -> None:
     use = MachineUse(cores=2, own_cores=1.24, other_cores=0.66, stolen_cores=0.0, load_before=2.0)
     assert use.note is not None
-    assert use.note.startswith("this machine was busy: other work took 0.7 of 2 cores")
+    assert use.note == (
+        "this machine was busy: other work took 0.7 of 2 cores, the hypervisor 0.0, the bench itself 1.2; "
+        "load before it 2.0"
+    )
+    assert MachineUse(2, own_cores=1.0, other_cores=0.0, stolen_cores=0.1, load_before=0.0).note is not None
     report = make_report(summarize("ours", [{"step_ms": 1.0}]), ["a"]).with_use(use)
     assert report.notes == ("a", use.note)
     assert [row.other_cores for row in report.rows] == [0.66]
@@ -172,7 +183,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_a_bench_prints_a_table_and_writes_its_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "new" / "rows.json"
+    file = tmp_path / "new" / "below" / "rows.json"
     assert main(["bench", "quick", "--rounds", "3", "--output", str(file)]) == 0
     printed = capsys.readouterr().out
     tree = json.loads(file.read_text(encoding="utf-8"))
@@ -191,6 +202,66 @@ def test_a_bench_prints_a_table_and_writes_its_rows(tmp_path: Path, capsys: pyte
     assert str(file) in printed
     assert main(["bench", "quick", "--json", "--output", str(file)]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["n"] == 2
+
+
+def test_a_row_of_the_table_has_the_median_its_interval_the_ends_and_the_number() -> None:
+    rows = [
+        *summarize("ours", [{"step_ms": float(each)} for each in range(1, 21)]),
+        replace(summarize("theirs", [{"step_ms": 1.0}])[0], verdict="faster"),
+    ]
+    text = [" ".join(line.split()) for line in _text(make_report(rows, ["a note"])).splitlines()]
+    assert text[0] == "alternative figure median 90% interval low high n verdict"
+    assert text[1] == "ours step_ms 10.5 6 to 15 1 20 20"
+    assert text[2] == "theirs step_ms 1 too few 1 1 1 faster"
+    assert text[3:] == ["- a note"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_rows_go_to_a_file_with_the_name_of_the_bench_where_no_other_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _RESULTS == ROOT / "runs" / "bench"
+    monkeypatch.setattr("train.bench.__main__._RESULTS", tmp_path / "runs" / "bench")
+    assert main(["bench", "quick"]) == 0
+    (file,) = tmp_path.glob("runs/bench/quick-*-*.json")
+    assert json.loads(file.read_text(encoding="utf-8"))["bench"] == "quick"
+
+
+def test_a_bench_whose_engine_is_missing_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(engine: str) -> None:
+        raise UserError(f"{engine} is missing")
+
+    monkeypatch.setattr("configs.registry.require_engine", refuse)
+    monkeypatch.setitem(
+        BENCHES, "quick", BenchEntry("nothing", quick_bench.__name__, quick_bench.add_options, needs="torch")
+    )
+    assert main(["bench", "quick"]) == 2
+    assert capsys.readouterr().err == "error: torch is missing\n"
+
+
+@pytest.mark.usefixtures("quick")
+def test_ctrl_c_ends_with_the_status_of_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(quick_bench, "measure", interrupted)
+    assert main(["bench", "quick"]) == 130
+
+
+@pytest.mark.parametrize("is_dirty", [True, False])
+def test_a_report_names_the_packages_and_the_commit(is_dirty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = dict.fromkeys(("platform", "cpu", "cores", "usable_cores", "memory_bytes", "gpus"), 7)
+    packages = {"Pillow": "9", "numpy": "1.2", "pytest": "8"}
+    found = {**machine, "python": "3.11.2 (main)", "packages": packages, "git": {"commit": "abc", "dirty": is_dirty}}
+    monkeypatch.setattr("train.bench.measure.environment", lambda: found)
+    report = make_report([])
+    commit = "abc, changed since" if is_dirty else "abc"
+    assert report.versions == {"python": "3.11.2", "Pillow": "9", "numpy": "1.2", "commit": commit}
+    assert report.machine == machine
+    monkeypatch.setattr("train.bench.measure.environment", lambda: {**found, "git": None})
+    assert "commit" not in make_report([]).versions
 
 
 @pytest.mark.usefixtures("quick")

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from configs.load import ROOT
-from train.bench.samples import MeasurementFailed, read_samples
+from train.bench.samples import MeasurementFailed, read_samples, write_samples
+from train.rank.identity import Identity
 
 PEER = """
 import atexit, os
@@ -31,3 +32,11 @@ def test_a_peer_that_has_measured_succeeds_however_its_libraries_end(meeting: st
 def test_a_job_without_samples_failed() -> None:
     with pytest.raises(MeasurementFailed, match=r"without a measurement:\n(?!line 0\n)(.*\n)+last words"):
         read_samples("".join(f"line {number}\n" for number in range(99)) + "last words\n")
+
+
+@pytest.mark.parametrize(("rank", "local_rank", "is_told"), [(0, 0, True), (0, 1, True), (2, 0, False), (1, 1, False)])
+def test_one_rank_of_all_nodes_tells(
+    rank: int, local_rank: int, is_told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_samples(Identity(rank, 4, local_rank, 2, "here", "Horovod"), "step", [{"step_ms": 1.0}])
+    assert bool(capsys.readouterr().out) is is_told
