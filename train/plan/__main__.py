@@ -76,8 +76,9 @@ def _answer(options: argparse.Namespace) -> str:
         from logs.show.plot import plot_learning_rate
 
         plot_learning_rate(options.plot, document["schedule"], f"{recipe.name}: learning rate")
+    place = ["--cluster", options.cluster] if options.cluster else []
     changes = [word for override in options.overrides for word in ("--set", override)]
-    document["command"] = shlex.join(["./run.sh", "train", recipe.name, "--cluster", cluster.name, *changes])
+    document["command"] = shlex.join(["./run.sh", "train", options.recipe, *place, *changes])
     return json.dumps(document) + "\n" if options.json else render(document)
 
 

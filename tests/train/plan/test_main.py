@@ -47,6 +47,13 @@ def test_the_command_of_the_run_has_its_cluster_and_its_changes(capsys: pytest.C
     assert shlex.split(json.loads(capsys.readouterr().out)["command"]) == ["./run.sh", "train", *words]
 
 
+def test_the_command_of_the_run_names_the_users_own_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "own digits.yaml"
+    own.write_text((ROOT / "configs/recipes/digits.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    assert main(["plan", str(own), "--json"]) == 0
+    assert shlex.split(json.loads(capsys.readouterr().out)["command"]) == ["./run.sh", "train", str(own)]
+
+
 def test_an_unknown_cluster_is_refused_before_anything_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "digits", "--cluster", "abci"]) == 2
     assert "did you mean 'abci-v100'?" in capsys.readouterr().err
