@@ -12,8 +12,6 @@ from logs.metrics import METRICS_FILE, read_metrics
 from tests.runs import SHORT, FinishedRun, train
 from train.measure.timing import StepClock, StepTimes
 
-pytestmark = pytest.mark.ranks
-
 
 def _read(run: FinishedRun) -> tuple[list[float], Summary]:
     """Return the losses of a run, of which the clock sampled every other step, and its summary."""
@@ -22,6 +20,7 @@ def _read(run: FinishedRun) -> tuple[list[float], Summary]:
     return [row["loss"] for row in rows if row["kind"] == "interval"], read_summary(run.folder)
 
 
+@pytest.mark.ranks
 def test_neither_timing_nor_gradients_that_travel_under_the_next_forward_change_a_bit(
     short_run: FinishedRun, packed_digits: Path, tmp_path: Path
 ) -> None:
