@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,7 @@ def test_the_cores_that_this_process_may_use_are_not_all_that_there_are(monkeypa
     monkeypatch.setattr("os.cpu_count", lambda: 7)
     found = environment()
     assert (found["usable_cores"], found["cores"]) == (1, 7)
+    assert found["hostname"] == socket.gethostname()
 
 
 def test_a_core_counts_once_however_many_threads_it_has(tmp_path: Path) -> None:

@@ -149,10 +149,11 @@ def test_marks_ahead_of_the_accelerator_do_not_make_a_run_faster() -> None:
     ]  # fmt: skip
 
 
-def test_blocks_of_one_epoch_that_repeat_their_number_do_not_make_a_run_slower() -> None:
+@pytest.mark.parametrize("counted", [1, 2])
+def test_blocks_of_fewer_epochs_that_repeat_their_number_do_not_make_a_run_slower(counted: int) -> None:
     # As in v1.0 on 1024 chips: block_start of one epoch for each of four epochs, all with the number of the first.
     blocks = [
-        (at, "block_start", None, {"first_epoch_num": first, "epoch_count": 1})
+        (at, "block_start", None, {"first_epoch_num": first, "epoch_count": counted})
         for first, begin in ((1, 0), (5, 50))
         for at in range(begin, begin + 48, 12)
     ]
@@ -225,3 +226,51 @@ def test_a_run_that_was_stopped_and_resumed_is_one_run() -> None:
     assert (record.status, record.time_to_train_s, record.final_accuracy, record.epochs) == ("success", 150, 0.76, 4)
     assert [(each.epoch, each.accuracy) for each in record.evaluations] == [(2, 0.2), (4, 0.76)], "4 was done again"
     assert _record(*first, *again[1:]).status == "aborted", "a second run in the same file"
+
+
+@pytest.mark.parametrize("head", [":::MLLOG ", ":::MLL 1.6e9 note: ", ":::MLPv0.5.0 resnet 1.6e9 (a.py:1) note: "])
+def test_a_record_that_quotes_another_is_one_record(head: str) -> None:
+    quoted = json.dumps(f"as in {head}{{}}")
+    value = quoted if "v0.5" in head else f'{{"key": "note", "value": {quoted}}}'
+    found = list(parse_text(f"{head}{value} and {head}{value}"))
+    assert [event and event.value for event in found] == [json.loads(quoted)] * 2
+
+
+def test_plain_text_of_v05_ends_with_the_line_or_at_the_next_record() -> None:
+    head = ":::MLPv0.5.0 resnet 1.6e9 (a.py:1)"
+    found = list(parse_text(f"{head} note: some words {head} seed: 3 {head} note: the end"))
+    assert [event and event.value for event in found] == ["some words", 3, "the end"]
+
+
+@pytest.mark.parametrize("key", ["epoch_start", "epoch_stop", "block_start", "block_stop"])
+def test_a_mark_without_a_time_or_an_epoch_changes_nothing(key: str) -> None:
+    marks, lost = _marks("epoch", 12), {"epoch_num": 9, "first_epoch_num": 9}
+    late = key.replace("start", "stop")
+    for odd in ((-BEGIN_S, key, None, lost), (50, key, None, {"epoch_num": "x"}), (50, key, None, {})):
+        assert _run(*marks, odd, (60, late, None, lost)) == _run(*marks)
+
+
+def test_v05_may_begin_an_epoch_without_its_number() -> None:
+    record = _record_v05("run_start", *(f"train_epoch: {epoch}" for epoch in (0, 1, 2, 3, 4, "x", 5)), "run_stop")
+    assert [(span.first_epoch, span.begin_s) for span in record.epoch_spans] == [
+        (1, 1),
+        (2, 2),
+        (3, 3),
+        (4, 4),
+        (5, 5),
+        (6, 7),
+    ]
+
+
+@pytest.mark.parametrize("key", ["run_stop", "eval_accuracy", "epoch_stop", "init_start", "run_start"])
+def test_an_event_without_a_time_behind_the_end_changes_no_time(key: str) -> None:
+    late: Told = (-BEGIN_S, key, 0.5, {"epoch_num": 8, "status": "success"})
+    plain, found = _run(*_marks("epoch", 12)), _run(*_marks("epoch", 12), (100, "run_stop", None, {}), late)
+    assert (found.time_to_train_s, found.elapsed_s, found.epoch_spans, found.evaluations) == (
+        plain.time_to_train_s, plain.elapsed_s, plain.epoch_spans, plain.evaluations,
+    )  # fmt: skip
+
+
+def test_epochs_are_in_the_order_of_their_numbers_whichever_is_logged_first() -> None:
+    record = _run(*reversed(_marks("epoch", 12)), *_marks("epoch", 12))
+    assert [span.first_epoch for span in record.epoch_spans] == list(range(1, 9))

@@ -167,6 +167,8 @@ def test_a_rate_is_that_of_the_whole_run_and_not_what_the_log_says_of_itself() -
     ]
     record = parse(samples.mllog([*events[:-1], *rates, events[-1]]))
     assert record.throughputs == ((1, 90), (2, 110))
+    unnumbered: list[samples.LoggedEvent] = [(at, key, value, {}) for at, key, value, _ in rates]
+    assert parse(samples.mllog([*events[:-1], *unnumbered, events[-1]])).throughputs == record.throughputs
     assert record.images_per_s == pytest.approx(8 * 1281167 / 82)
 
 

@@ -12,7 +12,7 @@ import pytest
 from configs.errors import UserError
 from logs.show.bars import rank_times
 from logs.show.chart import Band, BarChart, Chart, LineChart, Scale, Series, in_short
-from logs.show.figures import _above_zero, _references, _scale, figures, utilisation
+from logs.show.figures import _MOST_GPU_LINES, _above_zero, _references, _scale, figures, utilisation
 from logs.show.reported_run import ReportedRun, gather_run
 from logs.usage import SAMPLES_FILE, Sample, read_samples
 from tests.logs import samples
@@ -79,6 +79,13 @@ def test_bars_are_stretches_end_to_end_in_percent_and_milliseconds(tmp_path: Pat
     assert isinstance(chart, BarChart)
     colours = {bar.label: bar.stretches[0].number for bar in chart.bars}
     assert colours["communicator"] != colours["interpreter"] == colours["data set"], "a colour a thread"
+
+
+def test_without_a_summary_the_shares_of_a_step_are_those_of_the_last_interval(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    (folder / "summary.json").unlink()
+    (shares,) = _bars(_charts(gather_run(folder))["Where a step's time goes"]).values()
+    assert shares == _near((0, 71), (71, 92), (92, 100))
 
 
 def test_target_and_reference_are_marked_once_for_all_runs(tmp_path: Path) -> None:
@@ -166,11 +173,18 @@ def test_each_gpu_has_a_line_of_its_own_and_ranks_are_told_from_servers() -> Non
         if isinstance(chart, LineChart)
     }
     assert lines["GPUs busy, share"] == {"GPU 0": [0.5, 0.25], "GPU 1": [0.9, None]}
+    two = {figure.caption: figure.chart for figure in utilisation({"a": rows, "b": rows})}["GPUs busy, share"]
+    assert isinstance(two, LineChart)
+    assert [series.name for series in two.series] == ["a, GPU 0", "a, GPU 1", "b, GPU 0", "b, GPU 1"]
     assert lines["Cores busy with the ranks"] == {"run": [1.0, 1.0]}
     assert lines["Cores busy with parameter servers"] == {"run": [0.5, 0.5]}
-    many = [Sample(0.0, 1.0, 1.0, 1, gpu_share=0.7, gpu_shares=[0.7] * 32)]
-    (chart,) = (figure.chart for figure in utilisation({"run": many}) if figure.caption == "GPUs busy, share")
-    assert isinstance(chart, LineChart) and [series.name for series in chart.series] == ["run"]
+    for gpus, names in (
+        (_MOST_GPU_LINES, [f"GPU {n}" for n in range(_MOST_GPU_LINES)]),
+        (_MOST_GPU_LINES + 1, ["run"]),
+    ):
+        many = [Sample(0.0, 1.0, 1.0, 1, gpu_share=0.7, gpu_shares=[0.7] * gpus)]
+        (chart,) = (figure.chart for figure in utilisation({"run": many}) if figure.caption == "GPUs busy, share")
+        assert isinstance(chart, LineChart) and [series.name for series in chart.series] == names
 
 
 @pytest.mark.parametrize("damage", [{"busy_cores": None}, {"gpu_shares": "a"}, {"server_busy_cores": []}])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from logs.show.reported_run import gather_run
+import pytest
+
+from logs.show.reported_run import gather_run, summarise
+from logs.show.wording import notes_of
 from tests.logs import samples
 
 
@@ -25,3 +28,34 @@ def test_the_settings_are_those_of_the_config_or_else_those_of_the_log(tmp_path:
     foreign = gather_run(run)
     assert foreign.settings == logged
     assert foreign.problems == (), "another program's run has no such files"
+
+
+def test_the_figures_of_a_log_are_all_that_it_tells(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(samples.mllog(samples.run_events()) + ":::MLLOG {\n")
+    assert summarise(gather_run(tmp_path / "log")) == {
+        "log": str(tmp_path / "log"), "submitter": "Anyone", "benchmark": "resnet", "ruleset": "4.0.0",
+        "division": "open", "platform": "made up", "status": "success", "global_batch_size": 3264, "epochs": 8,
+        "final_accuracy": 0.76, "init_s": 20.0, "time_to_train_s": 82.0, "median_epoch_s": 10.0, "evaluations": 2,
+        "images_per_s": round(8 * 1281167 / 82, 3), "no_images_per_s_because": None, "seeds": [17],
+        "curve": [
+            {"epoch": 4, "at_s": 41.0, "accuracy": 0.38, "seconds": 1.0},
+            {"epoch": 8, "at_s": 82.0, "accuracy": 0.76, "seconds": 1.0},
+        ],
+        "unreadable_records": 1,
+    }  # fmt: skip
+
+
+def test_a_run_in_the_working_folder_has_the_folder_s_name_and_one_without_a_log_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").touch()
+    run = gather_run(Path())
+    assert (run.name, summarise(run)["log"]) == (tmp_path.name, ".")
+
+
+def test_the_images_of_a_run_of_this_program_need_no_note(tmp_path: Path) -> None:
+    run = samples.run_folder(tmp_path / "run")
+    (tmp_path / "log").write_text((run / "result_0.txt").read_text())
+    noted = [any("training images" in note for note in notes_of(gather_run(path))) for path in (run, tmp_path / "log")]
+    assert noted == [False, True]
