@@ -15,7 +15,7 @@ import pytest
 
 from logs.__main__ import main
 from logs.judge import compliance
-from logs.judge.evidence import damage, flaw_of, odd_metrics
+from logs.judge.evidence import Flaw, damage, flaw_of, odd_metrics
 from logs.show.reported_run import gather_run
 from logs.show.wording import state_of
 from logs.usage import SAMPLES_FILE, USAGE_FILE
@@ -179,6 +179,15 @@ def edited_text(name: str, before: str, after: str) -> Callable[[Path], None]:
             edited_text("result_0.mll.txt", ":::MLL 17", ":::MLL 18"),
             "result_0.txt: the time of run_start is 1790000020.0 ",
         ),
+        (
+            edited_text("result_0.mll.txt", "0.98", "0.97"),
+            "result_0.txt: accuracy is 0.98 in the log, but 0.97 in result_0.m",
+        ),
+        (
+            edited_json("summary.json", "epochs", None),
+            "result_0.txt: the last epoch is 8 in the log, but missing in sum",
+        ),
+        (edited_json("summary.json", "target", None), "summary.json: target is None, but config.yaml has 0.97"),
         (edited_json("environment.json", "git", "x"), "environment.json: git is damaged; give the folder of a run"),
         (edited_json("environment.json", "gpus", ["x"]), "environment.json: gpus is damaged; give the folder of a run"),
         (lambda folder: (folder / "config.yaml").unlink(), "missing: config.yaml; nobody can tell"),
@@ -190,6 +199,16 @@ def test_a_number_that_was_changed_in_one_file_is_told(run: Path, edit: Callable
     flaw = flaw_of(run)
     assert flaw is not None
     assert flaw.words.startswith(words)
+
+
+def test_an_event_that_is_logged_twice_is_a_flaw_of_this_program_s_logs(run: Path) -> None:
+    log = run / "result_0.txt"
+    log.write_text(log.read_text() + log.read_text().splitlines(keepends=True)[-1])
+    assert flaw_of(run) == Flaw("log out of order", "result_0.txt: run_stop is logged twice")
+
+
+def test_a_run_without_a_target_needs_none_in_its_summary(tmp_path: Path) -> None:
+    assert flaw_of(samples.run_folder(tmp_path / "run", overrides=("run.target_top1=null",))) is None
 
 
 def test_a_run_folder_without_its_configuration_is_no_folder_of_others_logs(

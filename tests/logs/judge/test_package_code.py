@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from configs.load import ROOT
-from logs.judge.package import _snapshot
+from logs.judge.package import _is_unfriendly, _snapshot
 
 _HEAD = subprocess.run(
     ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
@@ -46,3 +46,11 @@ def test_the_tree_has_the_code_of_the_runs(
     assert not list((tmp_path / "code").glob(".*")), "the official checker refuses hidden files"
     changes = tmp_path / "code" / "uncommitted.diff"
     assert (changes.read_text(encoding="utf-8") if changes.exists() else None) == diff
+
+
+@pytest.mark.parametrize(
+    ("name", "is_refused"),
+    [("run.sh", False), ("docs/a.b/c", False), (".ci/run", True), ("docs/.a", True), ("a b", True), ("a b/c", True)],
+)
+def test_files_that_are_hidden_or_have_a_space_in_their_path_are_left_out(name: str, is_refused: bool) -> None:
+    assert _is_unfriendly(name) is is_refused

@@ -16,7 +16,15 @@ from tests.logs import samples
 
 
 @pytest.mark.parametrize(
-    ("share", "first_s", "later_s", "top1"), [(8, 10.0, 10.0, 0.97), (1.5, 10.0, None, 0.97), (0.3, None, None, None)]
+    ("share", "first_s", "later_s", "top1"),
+    [
+        (8, 10.0, 10.0, 0.97),
+        (2, 10.0, 10.0, 0.97),
+        (1.9, 10.0, None, 0.97),
+        (1, 10.0, None, 0.97),
+        (1.5, 10.0, None, 0.97),
+        (0.3, None, None, None),
+    ],
 )
 def test_an_epoch_that_was_cut_has_no_seconds_and_less_than_an_epoch_no_accuracy(
     tmp_path: Path, share: float, first_s: float | None, later_s: float | None, top1: float | None

@@ -18,7 +18,7 @@ SLOW = Expectation(
 )
 
 
-def _pair(network: str, base: float, other: float, **values: object) -> list[ScalingRow]:
+def _pair(network: str, base: float | None, other: float | None, **values: object) -> list[ScalingRow]:
     return [
         scaling_row(base, network=network, **values),
         scaling_row(other, network=network, communication="slow", **values),
@@ -101,6 +101,14 @@ def test_a_gain_is_judged_the_other_way_round_and_alone_against_no_gain() -> Non
     assert gain.sentence == "small gains more than large with batch 64 in place of batch 8"
 
 
+@pytest.mark.parametrize(("effect", "rate", "outcome"), [
+    ("gains", 102, "does not hold"), ("gains", 104, "holds"), ("loses", 98, "does not hold"), ("loses", 96, "holds"),
+])  # fmt: skip
+def test_a_change_within_three_per_cent_is_neither_a_gain_nor_a_loss(effect: str, rate: int, outcome: str) -> None:
+    alone = SLOW.model_copy(update={"effect": effect, "than": ()})
+    assert [each.outcome for each in compare(alone, _twice(*_pair("wide", 100, rate)))] == [outcome]
+
+
 def test_predictions_are_judged_apart_at_the_most_ranks_and_do_not_count() -> None:
     predicted = [
         row
@@ -119,8 +127,16 @@ def test_predictions_are_judged_apart_at_the_most_ranks_and_do_not_count() -> No
 
 
 def test_an_expectation_with_a_network_that_was_not_measured_is_not_judged() -> None:
-    rows = [*_pair("wide", 100, 10), *_pair("deep", 100, 90), scaling_row(100, network="thin")]
-    assert verdict(compare(SLOW, rows)) == "not measured"
+    rates: tuple[tuple[float | None, float | None], ...] = ((100, None), (None, 100))
+    for base, other in rates:
+        rows = [*_pair("wide", 100, 10), *_pair("deep", 100, 90), *_pair("thin", base, other)]
+        assert verdict(compare(SLOW, rows)) == "not measured"
+        assert verdict(compare(SLOW, [row for row in rows if row.images_per_s])) == "not measured"
+
+
+def test_a_network_that_loses_nothing_does_not_lose_most_where_others_gain() -> None:
+    rows = [*_pair("wide", 100, 100), *_pair("deep", 100, 150), *_pair("thin", 100, 150)]
+    assert [each.outcome for each in compare(SLOW, _twice(*rows))] == ["does not hold"]
 
 
 @pytest.mark.parametrize(

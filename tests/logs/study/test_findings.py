@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logs.study.findings import findings, is_disturbed
-from logs.study.scaling_figures import cell_figures
+from logs.study.scaling_figures import cell_figures, strong_speed_ups
 from logs.study.scaling_table import with_efficiency
 from tests.logs.study.rows import scaling_row
 
@@ -70,6 +70,7 @@ def test_frameworks_are_compared_with_each_other_and_everything_else_within_each
 def test_accuracy_is_compared_by_ranks_in_runs_of_more_than_one_epoch(metric: str, name: str) -> None:
     epochs = {"first_epoch_s": 1.0, "later_epoch_s": 1.0}
     rows = [scaling_row(1, ranks=ranks, **{metric: value}, **epochs) for ranks, value in ((1, 0.75), (2, 0.5))]
+    assert not any("by number of ranks" in each for each in findings(rows[:1]))
     assert f"{name} of n by number of ranks (d, batch 8 a rank): 0.750 on 1 (fast), 0.500 on 2 (fast)." in findings(
         rows
     )
@@ -81,6 +82,12 @@ def test_other_programs_on_the_machine_are_reported() -> None:
     )
     assert sentence in findings([scaling_row(1, other_busy_cores=cores) for cores in (0.1, 0.5, 1.25)])
     assert not any("Other programs" in each for each in findings([scaling_row(1, other_busy_cores=0.02)]))
+
+
+def test_a_network_that_ran_with_one_value_only_is_in_no_sentence_about_both() -> None:
+    rows = [scaling_row(8), scaling_row(4, communication="slow")]
+    for value in ("fast", "slow"):
+        assert findings([*rows, scaling_row(1, network="other", communication=value)]) == findings(rows)
 
 
 def test_predictions_alone_have_no_findings() -> None:
@@ -115,6 +122,14 @@ def test_a_run_without_a_rate_makes_no_cell_infinitely_uneven() -> None:
     rows = [*[scaling_row(rate, repeat=number) for number, rate in enumerate((0, 100, 110))],
             scaling_row(50, communication="slow")]  # fmt: skip
     assert any(each.startswith("slow") for each in findings(rows))
+
+
+def test_strong_scaling_compares_with_the_fewest_ranks_of_the_same_basis_only() -> None:
+    rows = [scaling_row(10 * ranks, batch=8 // ranks, ranks=ranks) for ranks in (1, 2)]
+    rows += [scaling_row(99, batch=2, ranks=4, basis="predicted")]
+    (pairs,) = strong_speed_ups(rows, 8).values()
+    assert [(row.ranks, speed_up) for row, speed_up in pairs] == [(1, 1.0), (2, 2.0)]
+    assert strong_speed_ups([rows[0], rows[2]], 8) == {}
 
 
 def test_servers_and_the_noise_of_an_idle_machine() -> None:

@@ -16,7 +16,7 @@ from logs.show.chart import LineChart
 from logs.show.drawing import to_svg
 from logs.study.cells import steady_rate
 from logs.study.findings import findings
-from logs.study.scaling_figures import cell_figures
+from logs.study.scaling_figures import _ideal_rate, cell_figures
 from logs.study.scaling_table import with_efficiency, write_scaling
 from tests.logs.study.rows import scaling_row
 
@@ -128,3 +128,12 @@ def test_a_table_may_be_written_again_into_a_folder_below_a_new_one(tmp_path: Pa
         header, row = (tmp_path / "a" / "b" / f"{study.name}.csv").read_bytes().decode().removesuffix("\n").split("\n")
         assert not row.endswith("\r")
         assert dict(zip(header.split(","), row.split(","), strict=True))["images_per_s"] == str(rate)
+
+
+@pytest.mark.parametrize("ranks", [(1, 4), (4, 1), (2, 4)])
+def test_the_ideal_rate_grows_with_the_ranks_from_that_of_the_fewest(ranks: tuple[int, int]) -> None:
+    rates = {1: 100.0, 2: 200.0, 4: 300.0}
+    rows = with_efficiency([scaling_row(rates[count], ranks=count) for count in ranks])
+    (ideal,) = _ideal_rate(rows)
+    assert ideal.points == [(1, 100), (4, 400)]
+    assert _ideal_rate([scaling_row(1, basis="predicted", efficiency=1.0)]) == []
