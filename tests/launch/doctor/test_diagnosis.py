@@ -150,7 +150,7 @@ TROUBLES = [
     (_set(5, "allreduce", "is_right", to=False), "FAIL", "allreduce: the sums are wrong;"),
     (_set(5, "allreduce", "bus_bytes_per_s", to=19e9), "WARN", "allreduce: 32 MiB over 6 ranks by nccl: 19.00 GB/s"),
     (_set(2, "machine", "environment", "gpus", to=[_GPU]), "FAIL", "driver (node1): 1 GPUs for 2 ranks a node;"),
-    (_set(2, "machine", "environment", "gpus", to=[{**_GPU, "mig.mode.current": "Enabled"}] * 2), "FAIL",
+    (_set(2, "machine", "environment", "gpus", to=[_GPU, {**_GPU, "mig.mode.current": "Enabled"}]), "FAIL",
      "driver (node1): 535.104, 2 A100; MIG is on"),
     (_set(2, "libraries", "MXNet", "has", "CUDA", to=False), "FAIL", "libraries (node1): this MXNet was built without"),
     (_set(2, "libraries", "MXNet", "has", "gpus", to=1), "FAIL", "libraries (node1): MXNet sees 1 GPUs for 2 ranks"),
@@ -261,6 +261,33 @@ def test_ranks_that_hang_in_a_library_are_told_from_ranks_that_never_started() -
         "FAIL  libraries (node0, node1, node2): a rank ended or hung while it loaded the libraries"
     )
     assert failed[1].startswith("FAIL  allreduce: 0 of 6 ranks came to its end")
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [("450.79", "FAIL"), ("450.80.02", "WARN"), ("519.99", "WARN"), ("520.0", "OK"), ("unknown", "OK")],
+)
+def test_a_driver_is_good_from_the_versions_on_that_cuda_11_and_fusion_need(version: str, level: str) -> None:
+    ranks = _sound()
+    _old_driver(version)(ranks)
+    assert [result.level for result in _check(ranks) if result.topic == "driver"] == [level]
+
+
+def test_a_gpu_that_nobody_knows_is_not_refused() -> None:
+    ranks = _sound()
+    for rank in ranks[::2]:
+        rank["machine"]["environment"]["gpus"] = [{**_GPU, "name": "NVIDIA X1"}] * 2
+    assert [str(result) for result in _check(ranks) if result.topic == "driver"] == [
+        "OK    driver: 535.104, 2 NVIDIA X1"
+    ]
+
+
+def test_libraries_are_told_with_what_they_were_built_with_only() -> None:
+    ranks = _sound()
+    for rank in ranks:
+        rank["libraries"]["Horovod"]["has"]["mpi"] = False
+    (words,) = (result.words for result in _check(ranks) if result.topic == "libraries")
+    assert words == "MXNet, DALI, Horovod load; with CUDA, gloo, nccl"
 
 
 @pytest.mark.parametrize(

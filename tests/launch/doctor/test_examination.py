@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from configs.errors import UserError
 from configs.load import load_both, load_cluster
 from launch.doctor import examination
 from launch.doctor.__main__ import main
@@ -27,6 +28,14 @@ def test_ranks_that_a_signal_stops_are_not_judged(
     assert list(tmp_path.iterdir()) == [], "the reports of the ranks are left"
 
 
+def test_reports_are_in_the_order_of_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in (10, 9, 0, 1):
+        (tmp_path / f"rank_{rank}.json").write_text(f'{{"rank": {rank}}}', encoding="utf-8")
+    monkeypatch.setattr(examination, "run_under", lambda *_: Outcome(0))
+    reports, stopped_by = examination._probe(load_cluster("laptop"), tmp_path, [])
+    assert ([report["rank"] for report in reports], stopped_by) == ([0, 1, 9, 10], None)
+
+
 def test_reports_that_cannot_be_removed_do_not_hide_how_the_ranks_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,6 +51,7 @@ def test_reports_that_cannot_be_removed_do_not_hide_how_the_ranks_ended(
     ("kind", "cluster", "level", "words"),
     [
         (None, "laptop", "WARN", "was not made by set-up; ./run.sh setup"),
+        (None, "dgx-a100", "WARN", "was not made by set-up; ./run.sh setup"),
         (Kind(("mxnet",), "cpu"), "dgx-a100", "FAIL", "the environment is for a CPU; ./run.sh setup --gpu"),
         (
             Kind(("torch",), "cpu"),
@@ -72,6 +82,15 @@ def test_an_environment_that_is_complete_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(examination, "State", lambda: state)
     result = examination._set_up(load_cluster("laptop", ["cluster.engine.name=mxnet"]))
     assert str(result) == "OK    set-up: complete, for MXNet cpu"
+
+
+def test_the_reports_are_in_a_folder_of_their_own_below_that_of_the_runs(tmp_path: Path) -> None:
+    cluster = load_cluster("laptop", [f"cluster.paths.runs={tmp_path}/new/runs"])
+    one, other = (examination._make_folder(cluster) for _ in range(2))
+    assert one.parent == other.parent == tmp_path / "new" / "runs"
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"^{tmp_path}/file/runs: Not a directory; set cluster.paths.runs to a folder"):
+        examination._make_folder(load_cluster("laptop", [f"cluster.paths.runs={tmp_path}/file/runs"]))
 
 
 def test_what_was_not_examined_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

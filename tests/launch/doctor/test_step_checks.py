@@ -168,6 +168,19 @@ def test_out_of_memory_is_told_with_what_the_plan_lacks() -> None:
     assert _check(rows)["step"].words.endswith("out of memory; 1.0 GB too much by the plan")
 
 
+@pytest.mark.parametrize("plan", [None, {}, {"memory": {"total_bytes": 7e9, "available_bytes": None}}, PLAN])
+def test_what_the_plan_does_not_know_is_not_missing(plan: dict[str, Any] | None) -> None:
+    rows = _rows()
+    rows[0]["step"]["failure"] = {"part": "warm-up", "words": "out of memory"}
+    (result,) = check_step(ProbeReport(CLUSTER, rows, plan, is_packed_on_demand=False))
+    assert result.words.endswith("out of memory")
+
+
+def test_a_step_without_the_report_of_a_rank_has_no_end() -> None:
+    (result,) = check_step(ProbeReport(CLUSTER, _rows()[:3], PLAN, is_packed_on_demand=False))
+    assert (result.level, result.words) == ("FAIL", "a rank did not come to the end of its part")
+
+
 def test_a_rank_that_hangs_is_named_with_its_part() -> None:
     rows = _rows()
     del rows[1]["step"]["memory_bytes"]

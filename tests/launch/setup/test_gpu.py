@@ -287,3 +287,45 @@ def test_every_field_of_nvidia_smi_is_read_also_where_a_name_has_commas() -> Non
 )
 def test_a_driver_is_known_by_its_first_two_numbers(version: str, number: tuple[int, int] | None) -> None:
     assert driver_number(version) == number
+
+
+def test_of_gpus_that_differ_one_that_is_supported_is_enough_and_one_that_is_unknown_is_asked_about() -> None:
+    old, known, unknown = Gpu("old", (3, 5)), Gpu("known", (8, 0)), Gpu("unknown", None)
+    assert check_gpus([old, unknown, known]) == "gpu"
+    assert check_gpus([old, unknown], "gpu") == "gpu"
+    with pytest.raises(UserError, match="neither nvidia-smi nor libcuda"):
+        check_gpus([old, unknown])
+    with pytest.raises(UserError, match="has kernels for compute capability"):
+        check_gpus([old], "gpu")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "variant", "remembered", "python", "engines"),
+    [
+        (None, None, None, (3, 11), ("mxnet",)),
+        ("torch", None, None, (3, 11), ("torch",)),
+        (None, None, Kind(("torch",), "cpu"), (3, 13), ("torch",)),
+        ("torch", None, Kind(("mxnet",), "cpu"), (3, 12), ("mxnet", "torch")),
+        ("mxnet", None, Kind(("torch",), "cpu"), (3, 12), ("mxnet", "torch")),
+        ("torch", None, Kind(("mxnet",), "cpu"), (3, 13), ("torch",)),
+        ("torch", "gpu", Kind(("mxnet",), "cpu"), (3, 12), ("torch",)),
+        ("torch", "cpu", Kind(("mxnet",), "gpu"), (3, 12), ("torch",)),
+        (None, None, Kind(("mxnet", "torch"), "cpu"), (3, 12), ("mxnet", "torch")),
+        ("torch", "gpu", Kind(("torch",), "gpu"), (3, 13), ("torch",)),
+    ],
+)
+def test_a_second_engine_is_added_to_an_environment_for_cpus_with_a_python_for_both(
+    wanted: Engine | None,
+    variant: Variant | None,
+    remembered: Kind | None,
+    python: tuple[int, int],
+    engines: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.version_info", (*python, 0))
+    assert set_up._choose_engines(wanted, variant, remembered) == engines
+
+
+def test_an_environment_of_two_engines_becomes_one_for_gpus_of_a_named_engine_only() -> None:
+    with pytest.raises(UserError, match="name it with --engine, mxnet or torch"):
+        set_up._choose_engines(None, "gpu", Kind(("mxnet", "torch"), "cpu"))

@@ -770,7 +770,12 @@ def test_horovod_for_gpus_is_built_with_nccl_of_the_wheels_and_the_named_toolkit
         raise OSError
 
     monkeypatch.setattr("ctypes.CDLL", absent)
-    own = {"MAKEFLAGS": "-j7", "HOROVOD_BUILD_CUDA_CC_LIST": "80", "NVCC_APPEND_FLAGS": "-w"}
+    own = {
+        "MAKEFLAGS": "-j7",
+        "CMAKE_TOOLCHAIN_FILE": "/own.cmake",
+        "HOROVOD_BUILD_CUDA_CC_LIST": "80",
+        "NVCC_APPEND_FLAGS": "-w",
+    }
     made = build_environment(own, environment, "gpu", has_mpi=True)
     assert {name: made[name] for name in own} == own
     assert made["LD_LIBRARY_PATH"] == f"{environment.site_packages}/nvidia/nccl/lib:{tmp_path}/cuda-stub"
@@ -791,6 +796,14 @@ C_d==2.0 \\
 e==3.0
     # via a-b
 """
+
+
+def test_a_folder_is_removed_with_its_content_and_a_link_without(tmp_path: Path) -> None:
+    (tmp_path / "folder" / "below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    for name, left in (("none", {"folder", "link"}), ("link", {"folder"}), ("folder", set())):
+        replacement.remove_folder(tmp_path / name)
+        assert {path.name for path in tmp_path.iterdir()} == left
 
 
 def test_pip_gets_each_pin_with_its_digests_or_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

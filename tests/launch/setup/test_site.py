@@ -65,6 +65,8 @@ def test_a_base_is_good_or_each_reason_against_it_is_named() -> None:
         ({"Horovod": ["0.27.9", ""]}, ["Horovod is 0.27.9, and this program needs 0.28 or later"]),
         ({"DALI": ["1.33.0", ""]}, ["DALI is 1.33.0, and this program needs 1.34 or later"]),
         ({"has_cuda": False}, ["Horovod was built with mpi and nccl, and this program needs gloo here"]),
+        ({"MXNet": ["1.10", ""]}, []),
+        ({"MXNet": ["2.0.0.beta1", ""]}, ["MXNet is 2.0.0.beta1, and this program needs MXNet 1"]),
         ({"parts": []}, ["Horovod was built with none of Gloo, MPI and NCCL, and this program needs nccl here"]),
         ({"has_pip": False, "has_ensurepip": True}, []),
         ({"problems": ["DALI cannot be imported"]}, ["DALI cannot be imported"]),
