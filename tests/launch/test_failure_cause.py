@@ -120,6 +120,7 @@ def test_the_first_to_fail_is_named(
 ) -> None:
     cause = find_cause(tmp_path, LOCAL, outcome, rows)
     assert (cause["message"], cause.get("rank")) == (message, rank)
+    assert rank is None or f"rank {rank} on {cause.get('host')}" in message or "every rank waited" in message
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import psutil
@@ -22,10 +22,11 @@ from configs.load import ROOT, load_run
 from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
-from launch.resume import prepared_folder
+from launch.resume import prepared_folder, require_unfinished
 from launch.setup.layout import USED_LOCK
 from logs.attempts import read_attempts
 from logs.checkpoints import list_checkpoints, read, step_of
+from logs.folder import Summary, write_summary
 from logs.metrics import read_metrics
 from logs.read.parse import parse_log
 from tests.launch.scheduled import ranks
@@ -241,6 +242,27 @@ def test_other_images_under_the_same_name_are_refused(tmp_path: Path, whole: Pat
     assert done.status == 2, done.errors
     assert "data set.train.rec: got" in done.errors
     assert list_checkpoints(folder), "refused, not removed"
+
+
+@pytest.mark.parametrize(
+    ("status", "steps", "is_longer", "may_go_on"),
+    [
+        ("success", 38, False, False),
+        ("success", 38, True, False),
+        ("aborted", 38, False, False),
+        ("aborted", 38, True, True),
+        ("aborted", None, False, True),
+    ],
+)
+def test_more_epochs_let_a_run_go_on_that_ended_short_of_its_target(
+    status: Literal["success", "aborted"], steps: int | None, is_longer: bool, may_go_on: bool, tmp_path: Path
+) -> None:
+    require_unfinished(tmp_path)
+    write_summary(tmp_path, Summary("digits", status, steps=steps))
+    with (
+        contextlib.nullcontext() if may_go_on else pytest.raises(UserError, match=f"has ended, {status} after step 38")
+    ):
+        require_unfinished(tmp_path, is_longer=is_longer)
 
 
 def test_a_run_that_has_ended_is_not_resumed(whole: Path, tiny: list[str]) -> None:

@@ -13,6 +13,7 @@ from configs.load import load_cluster
 from configs.rank_variables import rank_environment
 from launch.start import link
 from launch.start.commands import (
+    _run,
     inherited,
     launcher_command,
     local_words,
@@ -21,6 +22,7 @@ from launch.start.commands import (
     stop_signal_of,
 )
 from launch.start.link import shaped
+from launch.start.local import Outcome
 
 PLACES = ["cluster.num_nodes=3", "cluster.ranks_per_node=4", "cluster.communication.backend=mpi"]
 
@@ -182,3 +184,35 @@ def test_a_link_that_cannot_be_shaped_is_refused_with_the_key(monkeypatch: pytes
         link.require_link()
     monkeypatch.setattr(link, "can_shape", lambda: True)
     link.require_link()
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [("exit 0", 0), ("exit 3", 3), ("kill -HUP $$", 129), ("kill -KILL $$", 137)]
+)
+def test_a_launcher_ends_with_its_status_or_128_and_its_signal(end: str, status: int, tmp_path: Path) -> None:
+    command = ["bash", "-c", f'test "$A" = 1 || exit 9; {end}', str(tmp_path)]
+    assert _run(command, {"A": "1"}, signal.SIGTERM, None) == Outcome(status)
+
+
+_TIDY = "trap 'exit 75' USR1; trap 'exit 3' TERM; kill -{signal} $PPID; while true; do sleep 0.01; done"
+_TOLD = "kill -TERM $PPID; until test -e {folder}/stop; do sleep 0.01; done; exit 75"
+
+
+@pytest.mark.parametrize(
+    ("program", "has_file", "outcome"),
+    [
+        (_TIDY.format(signal="TERM"), False, Outcome(75, stopped_by=signal.SIGTERM)),
+        (_TIDY.format(signal="USR1"), False, Outcome(75, stopped_by=signal.SIGUSR1)),
+        (_TIDY.format(signal="HUP"), False, Outcome(75, stopped_by=signal.SIGTERM)),
+        (_TIDY.format(signal="INT"), True, Outcome(3, interrupted_by=signal.SIGINT)),
+        (_TIDY.format(signal="TERM"), True, Outcome(75, stopped_by=signal.SIGTERM)),
+        (_TOLD, True, Outcome(75, stopped_by=signal.SIGTERM)),
+    ],
+)
+def test_a_launcher_is_told_to_stop_by_the_file_if_it_has_one_and_else_or_later_by_its_signal(
+    program: str, has_file: bool, outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.start.commands.STOP_S", 60 if program == _TOLD else 0.1)
+    command = ["bash", "-c", program.format(folder=tmp_path), str(tmp_path)]
+    assert _run(command, {}, signal.SIGUSR1, tmp_path / "stop" if has_file else None) == outcome
+    assert (tmp_path / "stop").exists() == (has_file and outcome.interrupted_by is None)

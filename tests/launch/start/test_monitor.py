@@ -69,7 +69,7 @@ def test_an_nvidia_smi_that_hangs_or_cannot_start_tells_nothing(
 
 
 def test_each_gpu_of_the_run_and_no_other_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,2,7")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", " 5, 2,7")
     answer = "case $* in *--id=5,2) echo '50, 100'; echo '[N/A], 300';; *) echo '0, 0';; esac"
     samples = _samples(tmp_path, answer, monkeypatch)
     assert (samples[-1].gpu_shares, samples[-1].gpu_share) == ([0.5, None], 0.5)
@@ -108,11 +108,33 @@ def test_processor_time_counts_in_the_sample_in_which_it_was_used_and_a_server_s
         processes.sample(gpus=0)
         time.sleep(0.05)
         last = processes.sample(gpus=0)
+        resident = [each.memory_info().rss for each in psutil.Process().children(recursive=True)]
         child.kill()
+    assert last.memory_bytes == sum(resident) > 0
     assert 0 < first.busy_cores <= _ONE_CORE
     assert first.server_busy_cores == pytest.approx(share * first.busy_cores)
     assert first.rank_busy_cores == pytest.approx((1 - share) * first.busy_cores)
     assert last.busy_cores == 0
+
+
+def test_the_machine_is_busy_when_its_processors_do_neither_idle_nor_wait_for_disks() -> None:
+    def busy() -> float:
+        times = psutil.cpu_times()._asdict()
+        return float(sum(seconds for kind, seconds in times.items() if kind not in ("idle", "iowait")))
+
+    times_s = [busy()]
+    processes = monitor._Descendants()
+    begin_s, machine_s = processes._time_s, processes._machine_s
+    times_s.append(busy())
+    with _busy() as child:
+        _use(child.pid, 0.2)
+        times_s.append(busy())
+        sample = processes.sample(gpus=0)
+        times_s.append(busy())
+        child.kill()
+    assert times_s[0] - 0.01 <= machine_s <= times_s[1] + 0.01
+    used_s = sample.machine_busy_cores * (processes._time_s - begin_s)
+    assert times_s[2] - times_s[1] - 0.02 <= used_s <= times_s[3] - times_s[0] + 0.02
 
 
 def test_processor_time_from_before_the_samples_is_none_of_theirs() -> None:

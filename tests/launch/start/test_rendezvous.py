@@ -68,6 +68,15 @@ def test_a_question_is_held_until_its_value_is_there(monkeypatch: pytest.MonkeyP
         assert late.result() == (200, b"")
 
 
+def test_a_request_of_one_word_is_answered_and_the_next_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_value_server, "_HOLD_S", 0.01)
+    with serve_values("127.0.0.1") as port:
+        for word, status in ((b"GET", b"404"), (b"X", b"400"), (b"PUT", b"200")):
+            with closing(socket.create_connection(("127.0.0.1", port), timeout=10)) as rank:
+                rank.sendall(word + b"\r\n\r\n")
+                assert rank.recv(12) == b"HTTP/1.1 " + status
+
+
 def test_a_request_of_more_than_a_mebibyte_is_broken_off() -> None:
     with serve_values("127.0.0.1") as port:
         assert _ask(port, "PUT", "/global/1", bytes((1 << 20) - 1000)) == (200, b"")

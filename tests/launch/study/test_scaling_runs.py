@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from configs.errors import ConfigError, UserError
-from configs.load import ROOT, load_both
-from configs.scaling_study import ScalingStudy
+from configs.load import ROOT, load_both, load_cluster
+from configs.scaling_study import ScalingCell, ScalingStudy
 from configs.schema import Cluster, Recipe
 from configs.study import load_study
 from launch.study import prediction
 from launch.study.prediction import Prediction
-from launch.study.scaling_runs import _require_source, run_scaling
+from launch.study.scaling_runs import _has_cores, _require_source, run_scaling
 from logs.study.cells import PREDICTION_FILE
 
 STUDY = """
@@ -166,6 +166,50 @@ def test_a_prediction_for_cpus_measures_this_machine_once(
     options = told.read_text(encoding="utf-8").split()
     assert [each for each in options if each in ("--calibrate-here", "--json")] == calls
     assert (tmp_path / "cell" / PREDICTION_FILE).read_text(encoding="utf-8") == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("sets", "more"),
+    [
+        ([], []),
+        (["kind=parameter_server", "servers=3"], ["--algorithm", "ps:3"]),
+    ],
+)
+def test_the_simulator_is_asked_for_all_ranks_of_the_cells_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sets: list[str], more: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(prediction, "_SIMULATOR", ["bash", "-c", 'pwd; printf "%s\\n" "$@"', "simulate"])
+    cells = tuple(ScalingCell("", "n", "c", "d", 8, ranks) for ranks in (8, 32))
+    pair = load_both("digits", "abci-v100", [f"cluster.communication.{each}" for each in sets])
+    assert Prediction(cells, *pair, Path("cell")).start() == 0
+    told = (tmp_path / "cell" / PREDICTION_FILE).read_text(encoding="utf-8").splitlines()
+    assert told == [str(ROOT), f"{tmp_path}/cell/config.yaml", "--json", "--sweep", "ranks=8,32", *more]
+
+
+@pytest.mark.parametrize(
+    ("place", "sets", "is_enough"),
+    [
+        ("laptop", ["ranks_per_node={cores}"], True),
+        ("laptop", ["ranks_per_node={cores}", "engine.threads=2"], False),
+        ("laptop", ["ranks_per_node={more}"], False),
+        ("dgx-a100", ["ranks_per_node=8"], True),
+        ("dgx-a100", ["ranks_per_node=9"], False),
+        ("dgx-a100", ["communication.kind=parameter_server"], False),
+        ("dgx-a100", ["communication.kind=parameter_server", "scheduler.kind=none"], False),
+        ("dgx-a100", ["communication.kind=parameter_server", "launcher=local"], False),
+        ("dgx-a100", ["communication.kind=parameter_server", "launcher=local", "scheduler.kind=none"], True),
+    ],
+)
+def test_a_cell_fits_up_to_the_last_core_or_gpu_of_a_place_that_can_start_it(
+    place: str, sets: list[str], is_enough: bool
+) -> None:
+    cores = len(os.sched_getaffinity(0))
+    one = ["node.rank_cores=[]", "ranks_per_node=1", "engine.threads=1", "launcher=srun", "scheduler.kind=slurm"]
+    usual = one[:3] if place == "laptop" else one
+    changes = [f"cluster.{each.format(cores=cores, more=cores + 1)}" for each in (*usual, *sets)]
+    there = load_cluster(place, ["cluster.num_nodes=1"] if place != "laptop" else [])
+    assert _has_cores(load_cluster(place, ["cluster.num_nodes=1", *changes]), there) is is_enough
 
 
 def test_a_dry_run_lists_every_repeat_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

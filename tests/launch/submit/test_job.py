@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from configs.errors import UserError
-from configs.load import dump, load_both
-from launch.restart import _dispensable
+from configs.load import dump, load_both, load_cluster
+from launch.restart import _dispensable, _on_which_hosts
 from launch.submit import job
 from launch.submit.job import MOVE, RESTART, begin, end, main
-from logs.attempts import read_attempts
+from logs.attempts import ATTEMPTS_FILE, Attempt, read_attempts
 from logs.checkpoints import SavedState, resume_checkpoint, write
 from logs.claims import holder, owned_by, take
 from logs.folder import Summary, write_summary
@@ -257,3 +258,22 @@ def test_the_commands_of_a_job_script_have_the_statuses_that_it_reads(
     assert main(["end", str(run), "--status", "75", "--signals", "1"]) == 75
     assert main(["left-out", str(run)]) == 0
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "hosts", "left", "words"),
+    [
+        (2, "ab", "", ""),
+        (2, "aa", "", ", on the same hosts, although a failed twice: there is no host to put in its place"),
+        (2, "aa", "a", ", without a, which failed twice"),
+        (1, "aa", "", ""),
+    ],
+)
+def test_a_restart_tells_what_becomes_of_hosts_that_failed_twice(
+    nodes: int, hosts: str, left: str, words: str, tmp_path: Path
+) -> None:
+    attempts = [Attempt("now", "failed", "broke", host, 0, 1, goes_on=True, leaves_out=[*left]) for host in hosts]
+    lines = [json.dumps(asdict(attempt)) + "\n" for attempt in attempts]
+    (tmp_path / ATTEMPTS_FILE).write_text("".join(lines), encoding="utf-8")
+    cluster = load_cluster("laptop", [f"cluster.num_nodes={nodes}", "cluster.launcher=srun"])
+    assert _on_which_hosts(tmp_path, cluster) == words

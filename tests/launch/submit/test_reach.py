@@ -143,3 +143,19 @@ def test_why_a_host_cannot_be_reached_is_told_also_where_it_does_not_answer(monk
         for each in waiting:
             each.close()
     assert reach._why_not("127.0.0.1", port) == "Connection refused"
+
+
+def test_every_host_with_a_trouble_is_told_in_the_order_of_the_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def trouble(host: str, folder: Path, *, over_gloo: bool) -> str | None:
+        return None if host == "b" else f"{host} {folder.name} {over_gloo}"
+
+    monkeypatch.setattr(reach, "trouble_with", trouble)
+    monkeypatch.setenv("HOROVOD_CONTROLLER", "gloo")
+    assert reach.main([str(tmp_path), "c", "b", "a"]) == 2
+    assert capsys.readouterr().err == f"error: c {tmp_path.name} True\nerror: a {tmp_path.name} True\n"
+    monkeypatch.setenv("HOROVOD_CONTROLLER", "mpi")
+    assert reach.main([str(tmp_path), "b"]) == 0
+    assert reach.main([str(tmp_path), "a"]) == 2
+    assert capsys.readouterr().err == f"error: a {tmp_path.name} False\n"

@@ -75,6 +75,19 @@ def test_a_job_that_cannot_run_is_refused_in_one_line(
     assert captured.out == ""
 
 
+@pytest.mark.parametrize("verb", ["--resume", "--status", "--cancel"])
+@pytest.mark.parametrize(
+    "words",
+    [["digits"], ["--cluster", "laptop"], ["--set", "run.seed=1"], ["--run-dir", "a"], ["--hosts", "a"], ["--dry-run"]],
+    ids=" ".join,
+)
+def test_what_is_asked_of_a_submitted_run_stands_alone(
+    verb: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", *words, verb, str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("error: --resume, --status and --cancel stand alone")
+
+
 def test_a_dry_run_prints_script_and_command_and_makes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

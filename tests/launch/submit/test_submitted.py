@@ -89,8 +89,11 @@ def test_each_run_of_a_job_has_the_seed_after_that_of_the_run_before(run: Path) 
     assert seeds == {"other-1": 7, "other-2": 8, "other-3": 9}
 
 
-def test_a_job_that_the_scheduler_refuses_leaves_no_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (run.parent / "sbatch").write_text("#!/bin/sh\necho 'no such\n queue' >&2; exit 1\n", encoding="utf-8")
+@pytest.mark.parametrize("stream", ["", " >&2"])
+def test_a_job_that_the_scheduler_refuses_leaves_no_folder(
+    stream: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run.parent / "sbatch").write_text(f"#!/bin/sh\necho 'no such\n queue'{stream}; exit 1\n", encoding="utf-8")
     sets = ["cluster.scheduler.kind=slurm", "cluster.scheduler.wall_time_s=600", "cluster.launcher=srun"]
     words = [word for each in sets for word in ("--set", each)]
     capsys.readouterr()
