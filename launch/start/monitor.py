@@ -118,7 +118,8 @@ class _Descendants:
     def _machine(self) -> float:
         """Return the processor time that all processes of the machine have used, in seconds."""
         times = psutil.cpu_times()
-        return float(sum(times) - times.idle - times.iowait)
+        # Linux counts the time of virtual machines a second time, in user and nice.
+        return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
 
 
 def _gpus(number: int) -> tuple[list[float | None], int | None]:

@@ -180,7 +180,7 @@ def ratios(rows: Sequence[ScalingRow], axis: str, base: object, other: object) -
         rates = {
             value: median(row.images_per_s or 0.0 for row in cell) for (value,), cell in grouped(group, axis).items()
         }
-        if base in rates and other in rates and base != other:
+        if rates.get(base) and other in rates and base != other:
             found.append((network, rates[other] / rates[base]))
     return found
 

@@ -117,10 +117,18 @@ def test_processor_time_counts_in_the_sample_in_which_it_was_used_and_a_server_s
     assert last.busy_cores == 0
 
 
+def test_the_time_of_virtual_machines_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"user": 10.0, "nice": 5.0, "system": 2.0, "idle": 90.0, "iowait": 8.0, "guest": 7.0, "guest_nice": 3.0}
+    kinds = psutil.cpu_times()._replace(**dict.fromkeys(psutil.cpu_times()._fields, 0.0) | times)
+    monkeypatch.setattr("psutil.cpu_times", lambda: kinds)
+    assert monitor._Descendants()._machine_s == 17
+
+
 def test_the_machine_is_busy_when_its_processors_do_neither_idle_nor_wait_for_disks() -> None:
     def busy() -> float:
         times = psutil.cpu_times()._asdict()
-        return float(sum(seconds for kind, seconds in times.items() if kind not in ("idle", "iowait")))
+        idle = ("idle", "iowait", "guest", "guest_nice")
+        return float(sum(seconds for kind, seconds in times.items() if kind not in idle))
 
     times_s = [busy()]
     processes = monitor._Descendants()

@@ -124,6 +124,10 @@ def test_a_run_without_a_rate_makes_no_cell_infinitely_uneven() -> None:
     assert any(each.startswith("slow") for each in findings(rows))
 
 
+def test_a_cell_that_got_nowhere_is_no_base_of_a_share() -> None:
+    assert findings([scaling_row(0.0, communication="fast"), scaling_row(50, communication="slow")]) == []
+
+
 def test_strong_scaling_compares_with_the_fewest_ranks_of_the_same_basis_only() -> None:
     rows = [scaling_row(10 * ranks, batch=8 // ranks, ranks=ranks) for ranks in (1, 2)]
     rows += [scaling_row(99, batch=2, ranks=4, basis="predicted")]
