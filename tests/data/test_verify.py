@@ -293,6 +293,14 @@ def test_the_check_before_a_run_refuses_an_index_that_ends_within_the_last_heade
             check_files(dataset, manifest)
 
 
+@pytest.mark.parametrize("file", ["train.rec", "train.idx", "eval.rec", "eval.idx"])
+def test_the_check_before_a_run_refuses_a_file_with_bytes_too_many(dataset: Path, file: str) -> None:
+    with (dataset / file).open("ab") as end:
+        end.write(bytes(4))
+    with pytest.raises(UserError, match=rf"{file}: is [\d,]+ bytes long, the manifest says "):
+        check_files(dataset, load_manifest(dataset))
+
+
 def test_a_missing_data_set_is_refused_with_the_command_that_makes_it(tmp_path: Path) -> None:
     idx = "where FOLDER has train-images-idx3-ubyte[.gz] and its three companions"
     for source, word, more in (("digits", "digits", ""), ("idx", "FOLDER", f", {idx}")):

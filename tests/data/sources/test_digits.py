@@ -17,6 +17,16 @@ def test_the_digits_are_those_that_every_earlier_version_packed() -> None:
     assert open_source("digits", Settings()).fingerprint == expected
 
 
+def test_every_third_digit_is_kept_for_the_evaluation() -> None:
+    from sklearn.datasets import load_digits
+
+    source = open_source("digits", Settings())
+    labels = load_digits().target.tolist()
+    assert source.eval.labels == labels[2::3]
+    del labels[2::3]
+    assert source.train.labels == labels
+
+
 @pytest.mark.parametrize("change", [{"size": 33}, {"quality": 94}], ids=str)
 def test_every_setting_of_the_digits_is_in_their_fingerprint(change: dict[str, Any]) -> None:
     prints = {

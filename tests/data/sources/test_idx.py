@@ -102,6 +102,8 @@ def test_a_table_gives_idx_images_the_labels_of_their_class(tmp_path: Path) -> N
     assert (source.kind, source.class_names) == ("table", ("long", "round"))
     assert source.eval.labels == [(0, 1), (0, 0), (1, 1), (0, 1)]
     assert source.train.jpeg(3) == open_source(str(tmp_path), Settings()).train.jpeg(3)
+    table.write_text("class,labels\n2,long|round\n1,\n0,round\n", encoding="utf-8")
+    assert open_source(str(tmp_path), Settings(labels=table)).eval.labels == source.eval.labels
     for wrong in ("0, 3", "0, 1, 2, 3"):
         table.write_text("class,labels\n" + "".join(f"{each},a\n" for each in wrong.split(", ")), encoding="utf-8")
         with pytest.raises(UserError, match=f"names {wrong}, allowed: each of the classes 0, 1, 2$"):
