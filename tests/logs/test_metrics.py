@@ -89,7 +89,14 @@ def test_a_resumed_run_drops_the_rows_of_steps_that_it_repeats(tmp_path: Path) -
             first.row(kind="evaluation", step=step, epoch=1 + step // 10)
     first.close()
     rows = read_metrics(path)
-    for at, kept in ((Position(2, 10), 3), (Position(2, 15), 4), (Position(2, 20), 5), (Position(3, 20), 6)):
+    positions = (
+        (Position(1, 4), 0),
+        (Position(2, 10), 3),
+        (Position(2, 15), 4),
+        (Position(2, 20), 5),
+        (Position(3, 20), 6),
+    )
+    for at, kept in positions:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows).replace("Infinity", "1e999"))
         again = MetricsWriter(path, resume_at=at)
         again.row(kind="interval", step=99, epoch=9, loss=0.5)

@@ -135,6 +135,21 @@ def test_any_value_comes_back_from_both_files(value: Any, key: str) -> None:
         assert [event["metadata"]["note"] for _, _, event in read_old(Path(folder))] == [value]
 
 
+@pytest.mark.parametrize("ruleset", sorted(RESULT_FILES))
+def test_a_resumed_run_that_is_killed_is_closed_although_the_attempt_before_was(tmp_path: Path, ruleset: str) -> None:
+    for is_resumed in (False, True):
+        log = MlperfLog(tmp_path, is_resumed=is_resumed)
+        if is_resumed:
+            log.resumed(7)
+        else:
+            log.run_stop("aborted")
+        log.close()
+    for _ in range(2):
+        close_log(tmp_path / RESULT_FILES[ruleset], ruleset)
+        lines = (tmp_path / RESULT_FILES[ruleset]).read_text(encoding="utf-8").splitlines()
+        assert ["run_stop" in line for line in lines] == [True, False, True]
+
+
 @settings(max_examples=30, deadline=None)
 @given(cut=st.floats(0, 1), ruleset=st.sampled_from(sorted(RESULT_FILES)))
 def test_a_log_cut_off_anywhere_is_closed_as_aborted_once(cut: float, ruleset: str) -> None:

@@ -28,6 +28,16 @@ def edited_log(before: str, after: str) -> Callable[[Path], None]:
     return edit
 
 
+def without_lines(name: str, *words: str) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        kept = [line for line in lines if not all(word in line for word in words)]
+        assert len(kept) < len(lines)
+        (folder / name).write_text("".join(kept))
+
+    return edit
+
+
 def edited_json(name: str, key: str, value: object) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
         tree = json.loads((folder / name).read_text()) | {key: value}
@@ -54,6 +64,14 @@ def packaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
         (edited_json("summary.json", "target", 0.5), "target is 0.5, but config.yaml has 0.97"),
         (edited_log('"value": 0.98', '"value": 0.99'), "accuracy is 0.99 in the log, but 0.98 in summary.json"),
         (edited_log('"value": 0.49', '"value": 0.48'), r"after epoch 4 is 0.48 .*, but 0.49 in metrics.jsonl"),
+        (
+            without_lines(LOG, "eval_accuracy", "0.49"),
+            r"after epoch 4 is missing in the log, but 0.49 in metrics.jsonl",
+        ),
+        (
+            without_lines("metrics.jsonl", "evaluation", "0.49"),
+            r"after epoch 4 is 0.49 in the log, but missing in metr",
+        ),
         (edited_log('"key": "seed", "value": 3', '"key": "seed", "value": 8'), "has seed 8, but config.yaml has 3"),
         (edited_json("summary.json", "run_s", 20.0), "run time in s is 82.0 in the log, but 20.0 in summary.json"),
         (edited_json("environment.json", "cpu", "Another"), "ran with other processors than .*run0"),

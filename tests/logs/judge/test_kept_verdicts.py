@@ -33,6 +33,19 @@ def test_a_verdict_on_an_earlier_log_is_not_kept_and_check_writes_the_one_on_the
     assert found["4.0.0"].log_sha256 == digest_of(folder / LOG)
 
 
+@pytest.mark.parametrize("words", [["--division", "closed"], ["--ruleset", "4.0.0"]])
+def test_what_another_division_or_one_ruleset_says_is_told_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setattr(compliance, "judge", lambda *given: replace(samples.passed(*given), passed=False))
+    folder = samples.run_folder(tmp_path / "run", best=0.98)
+    before = read_verdicts(folder)
+    assert main(["check", str(folder), *words]) == 1
+    assert read_verdicts(folder) == before
+    assert main(["check", str(folder)]) == 1
+    assert not any(verdict.passed for verdict in read_verdicts(folder))
+
+
 @pytest.mark.parametrize("name", ["result_0.txt", "result_0.mll.txt", "metrics.jsonl", "summary.json"])
 def test_an_accuracy_edited_in_one_file_fails_the_check_and_is_no_success_on_the_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str

@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from configs.load import ROOT
-from logs.judge.package import _is_unfriendly, _snapshot
+from logs.judge.official import ToolFinding
+from logs.judge.package import Packaged, _is_unfriendly, _snapshot
 
 _HEAD = subprocess.run(
     ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
@@ -46,6 +47,13 @@ def test_the_tree_has_the_code_of_the_runs(
     assert not list((tmp_path / "code").glob(".*")), "the official checker refuses hidden files"
     changes = tmp_path / "code" / "uncommitted.diff"
     assert (changes.read_text(encoding="utf-8") if changes.exists() else None) == diff
+
+
+@pytest.mark.parametrize(("verdicts", "passed"), [((True, None), True), ((True, False, None), False), ((), True)])
+def test_a_check_that_the_rules_do_not_ask_for_fails_no_package(
+    verdicts: tuple[bool | None, ...], passed: bool
+) -> None:
+    assert Packaged(Path("tree"), tuple(ToolFinding("tool", each, ()) for each in verdicts)).passed is passed
 
 
 @pytest.mark.parametrize(

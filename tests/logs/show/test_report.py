@@ -165,10 +165,14 @@ def test_a_picture_has_the_evaluations_and_the_losses_by_epoch(tmp_path: Path, c
 def test_markup_in_a_log_stays_text(tmp_path: Path) -> None:
     log = tmp_path / "a.txt"
     log.write_text(samples.mllog(samples.run_events(org="<script>alert(1)</script>")))
-    main(["report", str(log), "--out", str(tmp_path / "r.html")])
+    run = samples.run_folder(tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    (run / "summary.json").write_text(json.dumps(summary | {"failure": "<script>alert(2)</script>"}), encoding="utf-8")
+    main(["report", str(log), str(run), "--out", str(tmp_path / "r.html")])
     page = Page(tmp_path / "r.html")
     assert len(page.all("script")) == 1
-    assert "<script>alert(1)</script>" in page.text
+    for number in (1, 2):
+        assert f"<script>alert({number})</script>" in page.text
 
 
 @pytest.mark.usefixtures("undrawn")
