@@ -169,15 +169,17 @@ def test_attempts_without_a_checkpoint_are_numbered(tmp_path: Path) -> None:
         (["digits"], ("digits", "laptop", 0, 0, None, False)),
         (["digits", "--trace", "--run-dir", "a"], ("digits", "laptop", 0, 3, Path("a"), False)),
         (["digits", "--max-restarts", "4", "--cluster", "a100-node"], ("digits", "a100-node", 4, 0, None, False)),
-        (["--resume", "{run}"], ("digits-once", "laptop", 0, 0, Path("{run}"), True)),
+        (["--resume", "{run}"], ("digits-once", "a-lab", 0, 0, Path("{run}"), True)),
+        (["digits", "--resume", "{run}"], ("digits", "a-lab", 0, 0, Path("{run}"), True)),
+        (["--resume", "{run}", "--cluster", "laptop"], ("digits-once", "laptop", 0, 0, Path("{run}"), True)),
     ],
 )
 def test_the_words_of_train_say_what_is_run_where(
     words: list[str], told: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe, cluster = load_both("digits", "laptop")
-    recorded = recipe.model_copy(update={"name": "digits-once"})
-    (tmp_path / "config.yaml").write_text(dump(recorded, cluster), encoding="utf-8")
+    recorded = recipe.model_copy(update={"name": "digits-once"}), cluster.model_copy(update={"name": "a-lab"})
+    (tmp_path / "config.yaml").write_text(dump(*recorded), encoding="utf-8")
     found: list[tuple[Any, ...]] = []
 
     def note(recipe: Any, cluster: Any, folder: Path | None, *, must_resume: bool) -> int:

@@ -101,13 +101,14 @@ def test_an_exported_network_is_scored_by_the_runs_own_metric(kind: str, value: 
     assert (score.value, score.row["total"]) == (value, 12)
 
 
-@pytest.mark.parametrize(("name", "off", "status"), [
-    ("ONNX", 4e-4, 0), ("ONNX", -4e-4, 0), ("ONNX", 6e-4, 1), ("ONNX", -6e-4, 1), ("MXNet", -6e-4, 1),
+@pytest.mark.parametrize(("name", "off", "status", "channels"), [
+    ("ONNX", 4e-4, 0, 4), ("ONNX", -4e-4, 0, 4), ("ONNX", 6e-4, 1, 4), ("ONNX", -6e-4, 1, 3), ("MXNet", -6e-4, 1, 3),
 ])  # fmt: skip
 def test_a_format_that_judges_more_images_otherwise_than_rounding_may_is_a_failure(
-    name: str, off: float, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, off: float, status: int, channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = ["data.source=synthetic", f"cluster.paths.data={tmp_path}", "model.input_channels=4", "model.image_size=8"]
+    given = ["data.source=synthetic", f"cluster.paths.data={tmp_path}", "model.image_size=8"]
+    given.append(f"model.input_channels={channels}")
     pair = load_both("digits", "laptop", given)
     (tmp_path / "config.yaml").write_text(dump(*pair), encoding="utf-8")
     write(tmp_path, 3, SavedState({}, {}), keep=1)
@@ -121,8 +122,8 @@ def test_a_format_that_judges_more_images_otherwise_than_rounding_may_is_a_failu
         "recipe": "digits",
         "checkpoint": "step-00000003.ckpt",
         "num_classes": 10,
-        "input": ["N", 4, 8, 8],
-        "channels": "RGB, zero",
+        "input": ["N", channels, 8, 8],
+        "channels": {3: "RGB", 4: "RGB, zero"}[channels],
         "mean": [80.0, 80.0, 80.0],
         "std": [90.0, 90.0, 90.0],
         "eval_resize": None,

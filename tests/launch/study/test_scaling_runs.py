@@ -231,16 +231,16 @@ def _never(*_arguments: Any) -> int:
 
 
 def test_a_failed_cell_is_a_row_and_the_others_are_run(tmp_path: Path) -> None:
-    seen: list[str] = []
+    seen: list[tuple[str, int]] = []
 
-    def fail(_recipe: Recipe, _cluster: Cluster, folder: Path) -> int:
-        seen.append(folder.name)
+    def fail(recipe: Recipe, _cluster: Cluster, folder: Path) -> int:
+        seen.append((folder.name[-1], recipe.run.seed))
         folder.mkdir(parents=True)
         (folder / "summary.json").write_text(json.dumps({"recipe": "digits", "status": "aborted"}))
         return 1
 
     assert run_scaling(_study(tmp_path), tmp_path / "runs", tmp_path, is_dry_run=False, starter=fail) == 1
-    assert len(seen) == 4
+    assert seen == [("1", 1), ("1", 1), ("2", 2), ("2", 2)], "each repeat has a seed of its own"
     rows = _table(tmp_path, "tiny")
     assert [(row["status"], row["images_per_s"]) for row in rows] == [("failed", "")] * 4
     assert "4 failed" in (tmp_path / "tiny.html").read_text(encoding="utf-8")

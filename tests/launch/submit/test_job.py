@@ -255,7 +255,8 @@ def test_the_commands_of_a_job_script_have_the_statuses_that_it_reads(
     ):
         assert main(words) == 2
     assert capsys.readouterr().err.count("error: ") == 4
-    assert main(["end", str(run), "--status", "75", "--signals", "1"]) == 75
+    for status, signals in ((75, 0), (1, 1), (143, 2)):
+        assert main(["end", str(run), "--status", str(status), "--signals", str(signals)]) == 75
     assert main(["left-out", str(run)]) == 0
     assert capsys.readouterr().out == ""
 

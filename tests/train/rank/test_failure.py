@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from train.comm.communicator import NotMet
+from train.comm.machine_ranks import PeerLost
 from train.rank.failure import failure_path, is_second_hand, record_failure
 from train.rank.identity import Identity
 from train.rank.signals import RunStopped, Stopped
@@ -25,7 +27,9 @@ THIRD = Identity(rank=3, world_size=8, local_rank=1, local_size=2, host="node1",
         (RuntimeError("[/gloo/transport/tcp/pair.cc:598] Connection closed by peer [127.0.0.1]:2"), True),
         (RuntimeError("Read error [127.0.0.1]:2: Connection reset by peer"), True),
         (RuntimeError("ncclRemoteError: remote process exited or there was a network error"), True),
-        (RuntimeError("the ranks did not meet within 300 s"), True),
+        (NotMet(300), True),
+        (PeerLost("rank 2"), True),
+        (RuntimeError("[/gloo/transport/tcp/pair.cc:598] timed out"), True),
         (StoodStill("no progress", 5, waits=True), True),
         (StoodStill("no progress", 5, waits=False), False),
         (Stopped(signal.SIGTERM), True),
@@ -38,6 +42,8 @@ THIRD = Identity(rank=3, world_size=8, local_rank=1, local_size=2, host="node1",
         "Gloo reset",
         "NCCL",
         "meet",
+        "shared memory",
+        "Gloo",
         "waits",
         "stands",
         "told to end",

@@ -99,6 +99,19 @@ def test_a_tensor_of_zeros_moves_at_the_plain_rate(optimizer_class: type[Any]) -
 
 
 @both
+@pytest.mark.parametrize(("decay", "expected"), [(0.0, 2.0), (0.1, 1.9)])
+def test_a_tensor_without_a_gradient_only_decays_and_that_at_the_plain_rate(
+    optimizer_class: type[Any], decay: float, expected: float
+) -> None:
+    weight, config = mx.nd.full((4, 3), 2.0), Lars(name="lars", momentum=0.9, weight_decay=decay, epsilon=0)
+    parameters = (Parameter("a_weight", "weight", (4, 3)),)
+    given = {"weights": [weight], "gradients": [mx.nd.zeros((4, 3))], "rescale": 0.5}
+    optimizer_class(config, parameters, **given).update(HyperParameters(0.5, 0.9, decay))
+    mx.nd.waitall()
+    np.testing.assert_allclose(weight.asnumpy(), expected, rtol=1e-6)
+
+
+@both
 def test_reset_forgets_the_momentum(optimizer_class: type[Any]) -> None:
     weight, total = mx.nd.ones((3, 3)), mx.nd.ones((3, 3))
     config = Sgd(name="sgd", momentum=0.9, weight_decay=0.0)

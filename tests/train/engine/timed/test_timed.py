@@ -145,6 +145,11 @@ def test_weights_are_the_beginnings_of_the_seeded_ones() -> None:
         assert len(kept) == model.weights[name].size == max(1, whole[name].size // 100)
 
 
+def test_the_last_invented_accuracy_is_that_of_all_later_epochs() -> None:
+    course = Course((0.25, 0.5))
+    assert [course.next_count(100, epoch) for epoch in (1, 2, 3, 9)] == [25, 50, 50, 50]
+
+
 def test_a_fault_strikes_its_rank_in_its_step_only() -> None:
     recipe, cluster, engine = _rehearsed(faults=("error@3:0", "kill@3:1"))
     model = build_model(engine, recipe, cluster, plan_run(recipe, 1))

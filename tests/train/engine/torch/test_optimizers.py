@@ -104,3 +104,11 @@ def test_a_tensor_of_zeros_moves_at_the_plain_rate() -> None:
     network.gradients[0].fill_(2.0)
     _built(Lars(name="lars", momentum=0.9, weight_decay=1e-4), network, 0.5).update(HyperParameters(0.1, 0.9, 1e-4))
     np.testing.assert_allclose(network.masters[0].numpy(), -0.1, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("decay", "expected"), [(0.0, 2.0), (0.1, 1.9)])
+def test_a_tensor_without_a_gradient_only_decays_and_that_at_the_plain_rate(decay: float, expected: float) -> None:
+    network = _network((Parameter("a_weight", "weight", (4, 3)),), [np.full((4, 3), 2, np.float32)], torch.float32)
+    config = Lars(name="lars", momentum=0.9, weight_decay=decay, epsilon=0)
+    _built(config, network, 0.5).update(HyperParameters(0.5, 0.9, decay))
+    np.testing.assert_allclose(network.masters[0].numpy(), expected, rtol=1e-6)
