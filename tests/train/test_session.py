@@ -1,21 +1,35 @@
-"""What a rank writes of a run: the summary's columns, and the log before the seed."""
+"""What a rank writes of a run: the summary's columns, the log before the seed, and all of it in whole small runs.
+
+The runs train two ranks, which are threads of this process.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from configs.load import load_both
+from configs.load import dump, load_both, load_cluster
 from configs.plan import plan_run
+from logs.checkpoints import list_checkpoints, read, set_resume_checkpoint
+from logs.folder import read_summary
+from logs.metrics import METRICS_FILE, read_metrics
 from tests.engines import ALONE
+from train import session
+from train.checkpoint import Origin
 from train.evaluate import Score, top1_score
 from train.loop import Result
 from train.measure.timing import Clock
-from train.session import _summary, opened_log
+from train.rank.signals import RunStopped
+from train.rank.startup import Ledger
+from train.rank.watchdog import Watchdog
+from train.session import _checkpoints, _summary, opened_log, run
 
 
 class _Measured:
@@ -55,3 +69,127 @@ def test_the_log_begins_with_who_submits_and_a_cleared_cache_only_if_it_is(tmp_p
     assert len(submission) == 7
     cleared = [("cache_clear", True)] if is_cold else []
     assert keys[len(submission) :] == [*cleared, ("init_start", None), ("seed", 7)]
+
+
+SMALL = [
+    "data={name: none, source: synthetic, train_samples: 64, eval_samples: 16, crop: {kind: none}}",
+    "model.name=resnet8", "model.image_size=8", "batch.global_size=16", "run.epochs=4", "run.eval_every_epochs=1",
+    "run.eval_first_epoch=1", "run.target_top1=null", "run.log_every_steps=1", "schedule.warmup_epochs=1",
+    "cluster.communication.kind=devices", "cluster.checkpoint.every_epochs=1", "cluster.checkpoint.keep=9",
+]  # fmt: skip
+"""Four epochs of four steps."""
+
+
+class _Signals:
+    """The signals of a rank that is told to stop in its ``last`` step."""
+
+    def __init__(self, last: int | None) -> None:
+        self.last, self.asked, self.waits = last, 0, False
+
+    def wait_for_step(self) -> None:
+        self.waits = True
+
+    def told_to_stop(self) -> bool:
+        self.asked += 1
+        return self.asked == self.last
+
+
+class _Watched(Watchdog):
+    """A watchdog that remembers what it was told."""
+
+    made: list[_Watched]
+
+    def __init__(self, timeout_s: float, report: Any) -> None:
+        self.told: list[Any] = [timeout_s]
+        self.made.append(self)
+        super().__init__(timeout_s, report)
+
+    def expect(self, timeout_s: float) -> None:
+        self.told.append(timeout_s)
+        super().expect(timeout_s)
+
+    def rest(self) -> None:
+        self.told.append("rest")
+        super().rest()
+
+
+@pytest.fixture(autouse=True)
+def watchdogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[_Watched]]:
+    """Give every rank a `_Watched`, which lives no longer than the test."""
+    made: list[_Watched] = []
+    monkeypatch.setattr(_Watched, "made", made, raising=False)
+    monkeypatch.setattr(session, "Watchdog", _Watched)
+    yield made
+    for each in made:
+        each.rest()
+
+
+def _train(folder: Path, *overrides: str, last: int | None = None, begun: Path | None = None) -> int:
+    """Train; ``begun`` is the folder of a run that is resumed from its newest checkpoint."""
+    recipe, cluster = load_both("digits", "laptop", [*SMALL, *overrides])
+    if begun is None:
+        folder.mkdir()
+    else:
+        shutil.copytree(begun, folder)
+        set_resume_checkpoint(folder, list_checkpoints(folder)[0])
+    (folder / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
+    signals = _Signals(last)
+    status = run(folder, ALONE, Ledger(), cast(Any, signals))
+    assert signals.waits, "signals wait for the end of a step from the first step on"
+    return status
+
+
+def _result(folder: Path) -> tuple[list[tuple[int, float]], dict[str, bytes]]:
+    """Return the loss of each step, and the bits of the weights, the momenta and the statistics."""
+    losses = [(row["step"], row["loss"]) for row in read_metrics(folder / METRICS_FILE) if row["kind"] == "interval"]
+    return losses, {name: array.tobytes() for name, array in read(list_checkpoints(folder)[0]).arrays.items()}
+
+
+@pytest.mark.parametrize("stop", [5, 8])
+def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_bits_and_the_metrics_of_one_in_one_go(
+    tmp_path: Path, watchdogs: list[_Watched], stop: int
+) -> None:
+    assert _train(tmp_path / "whole") == 0
+    cluster = load_cluster("laptop", [])
+    assert watchdogs[0].told == [cluster.communication.timeout_s, cluster.watchdog_s, "rest"]
+    whole, summary = _result(tmp_path / "whole"), read_summary(tmp_path / "whole")
+    assert [step for step, _ in whole[0]] == [*range(16)]
+    assert (summary.resumed_from_step, summary.changes, summary.is_rehearsal) == (None, None, False)
+    newest = read(list_checkpoints(tmp_path / "whole")[0]).meta
+    assert (newest["epoch"], newest["step"], newest["changes"]) == (5, 16, [])
+
+    with pytest.raises(RunStopped) as stopped:
+        _train(tmp_path / "begun", last=2 * stop)
+    again = tmp_path / "again"
+    assert _train(again, begun=tmp_path / "begun") == 0
+    assert _result(again) == whole
+    summary_again = read_summary(again)
+    assert (summary_again.weights_checksum, summary_again.resumed_from_step) == (
+        summary.weights_checksum, stopped.value.step,
+    )  # fmt: skip
+
+
+def test_what_changed_when_a_run_was_resumed_is_in_its_summary_and_in_its_checkpoints(tmp_path: Path) -> None:
+    with pytest.raises(RunStopped):
+        _train(tmp_path / "begun", last=6)
+    assert _train(tmp_path / "again", "run.epochs=5", begun=tmp_path / "begun") == 0
+    (change,) = read_summary(tmp_path / "again").changes or []
+    assert change.startswith("5 epochs instead of 4")
+    assert read(list_checkpoints(tmp_path / "again")[0]).meta["changes"] == [change]
+
+
+def test_a_run_that_learns_nothing_ends_early_and_is_no_success(tmp_path: Path) -> None:
+    sets = ["run.target_top1=0.99", "schedule.base_lr=0.0001"]
+    assert _train(tmp_path / "run", *sets) == 1
+    summary = read_summary(tmp_path / "run")
+    assert (summary.status, summary.epochs) == ("aborted", 3)
+    assert (summary.failure or "").startswith("stuck at chance at step ")
+
+
+@pytest.mark.parametrize(("kind", "every"), [("horovod", 3), ("parameter_server_async", None)])
+def test_ranks_that_share_no_state_keep_none_before_the_end(tmp_path: Path, kind: str, every: int | None) -> None:
+    cluster = load_cluster("laptop", [f"cluster.communication.kind={kind}", "cluster.checkpoint.every_epochs=3"])
+    parts = SimpleNamespace(network=None, optimizer=None)
+    rank: Any = SimpleNamespace(cluster=cluster, identity=ALONE, engine=None, model=parts, communicator=None)
+    made = _checkpoints(tmp_path, rank, {}, Origin(), cast(Any, None))
+    assert made.every_epochs == every
