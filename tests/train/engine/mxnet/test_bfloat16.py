@@ -71,7 +71,12 @@ def test_an_engine_looks_at_the_cpu_before_it_computes_in_bfloat16(monkeypatch: 
 @needs_avx512
 @pytest.mark.parametrize(
     ("name", "side", "apart"),
-    [("resnet8", 16, 0.05), ("mnist_small_cnn", 28, 0.1), ("googlenet", 32, 0.2), ("densenet121", 32, 1)],
+    [
+        ("resnet8", 16, 0.05),
+        ("mnist_small_cnn", 28, 0.1),
+        ("googlenet", 32, 0.2),
+        pytest.param("densenet121", 32, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_a_step_comes_near_that_of_float32(name: str, side: int, apart: float) -> None:
     """Dense layers, dropout, concatenations and batch norms that are not folded are among the four networks."""
