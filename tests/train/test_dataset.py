@@ -137,8 +137,10 @@ def test_packed_images_continue_where_their_state_says(packed: Path, keeps: bool
     assert first.shape == (4, 3, 16, 16)
     assert np.array_equal(first, third) == keeps
     assert not np.array_equal(first, second)
-    (after_one,), _ = batches(batches(b"", 1)[1], 1)
+    state = batches(b"", 1)[1]
+    (after_one,), _ = batches(state, 1)
     np.testing.assert_array_equal(after_one, second)
+    assert batches(state, 0)[1] == state, "a run that is stopped again before it takes a batch loses nothing"
 
 
 @pytest.mark.parametrize("keeps", [False, True])
