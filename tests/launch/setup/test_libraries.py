@@ -29,10 +29,12 @@ def test_what_is_not_found_is_named_but_for_the_drivers_own(tmp_path: Path) -> N
     horovod = tmp_path / "horovod" / "mxnet" / "mpi_lib.so"
     _compile(tmp_path / "mxnet" / "libmxnet.so", needed, driver)
     _compile(horovod, needed, absent)
+    _compile(horovod.with_name("mpi_lib_v2.so"), needed)
     assert missing_libraries(tmp_path) == [
         "libmxnet.so: libneeded.so.1",
         "mpi_lib.so: libabsent.so.3",
         "mpi_lib.so: libneeded.so.1",
+        "mpi_lib_v2.so: libneeded.so.1",
     ]
     assert link_nvidia_libraries(tmp_path)
     assert missing_libraries(tmp_path) == ["mpi_lib.so: libabsent.so.3"]

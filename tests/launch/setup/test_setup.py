@@ -188,6 +188,21 @@ def test_horovod_is_built_again_for_another_version_of_what_it_is_built_from(
     assert built("pandas", "dali") == before
 
 
+@pytest.mark.parametrize("changed", ["lock", "pyproject.toml"])
+def test_packages_are_looked_at_again_when_a_lock_file_or_the_project_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    lock, project = tmp_path / "lock", tmp_path / "pyproject.toml"
+    for path in (lock, project):
+        path.write_text("before", encoding="utf-8")
+    monkeypatch.setitem(LOCKS, "mxnet", lock)
+    monkeypatch.setattr(stages, "PROJECT", project)
+    before = stages._pins("mxnet")
+    assert stages._pins("mxnet") == before
+    (tmp_path / changed).write_text("after", encoding="utf-8")
+    assert stages._pins("mxnet") != before
+
+
 def test_the_lock_pins_what_the_program_needs_and_names_no_place() -> None:
     text = LOCKS["mxnet"].read_text(encoding="utf-8")
     assert all(pin.digests for lock in LOCKS.values() for pin in read_pins(lock))
@@ -795,6 +810,8 @@ C_d==2.0 \\
     #   e
 e==3.0
     # via a-b
+f==4.0
+    # via c-d
 """
 
 
@@ -813,18 +830,23 @@ def test_pip_gets_each_pin_with_its_digests_or_without(tmp_path: Path, monkeypat
     found = read_pins(lock)
     first = 'a-b==1.0 ; python_version < "3.12"'
     assert [(pin.name, pin.line, pin.digests) for pin in found] == [
-        ("a-b", first, ("sha256:1", "sha256:2")), ("c-d", "C_d==2.0", ("sha256:3",)), ("e", "e==3.0", ())
+        ("a-b", first, ("sha256:1", "sha256:2")), ("c-d", "C_d==2.0", ("sha256:3",)), ("e", "e==3.0", ()),
+        ("f", "f==4.0", ()),
     ]  # fmt: skip
-    assert [sorted(pin.needed_by - {"via"}) for pin in found] == [["resnet-records"], ["a-b", "e"], ["a-b"]]
+    assert [sorted(pin.needed_by - {"via"}) for pin in found] == [["resnet-records"], ["a-b", "e"], ["a-b"], ["c-d"]]
     closures = [closure("mxnet", names, without=left) for names, left in ((["a-b"], ()), (["a-b"], ["e"]), (["e"], ()))]
-    assert [[pin.name for pin in pins] for pins in closures] == [["a-b", "c-d", "e"], ["a-b", "c-d"], ["c-d", "e"]]
+    assert [[pin.name for pin in pins] for pins in closures] == [
+        ["a-b", "c-d", "e", "f"],
+        ["a-b", "c-d", "f"],
+        ["c-d", "e", "f"],
+    ]
     environment, file = Environment(tmp_path), tmp_path / "pins.txt"
     assert write_requirements(tmp_path, found, has_digests=True) == ["--require-hashes", "--requirement", str(file)]
-    lines = [f"{first} --hash=sha256:1 --hash=sha256:2", "C_d==2.0 --hash=sha256:3", "e==3.0"]
+    lines = [f"{first} --hash=sha256:1 --hash=sha256:2", "C_d==2.0 --hash=sha256:3", "e==3.0", "f==4.0"]
     assert file.read_text(encoding="utf-8").splitlines() == lines
     assert write_requirements(tmp_path, found, has_digests=False) == ["--requirement", str(file)]
     assert write_constraints(environment, "mxnet") == ["--constraint", str(file)]
-    assert file.read_text(encoding="utf-8").splitlines() == [first, "C_d==2.0", "e==3.0"]
+    assert file.read_text(encoding="utf-8").splitlines() == [first, "C_d==2.0", "e==3.0", "f==4.0"]
 
 
 def test_a_stage_that_was_not_done_says_so_with_its_seconds(capsys: pytest.CaptureFixture[str]) -> None:

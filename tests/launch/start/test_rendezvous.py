@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from importlib.util import find_spec
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,16 +148,20 @@ def test_ranks_are_served_where_their_launcher_does_not_and_mpi_does_not_connect
     assert not meetings.is_served(cluster)
 
 
-def test_a_program_that_serves_prints_the_variables_in_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_program_that_serves_prints_the_variables_in_one_line_and_then_waits(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    told: list[bytes] = []
+    pipe = BytesIO()
+
     @contextmanager
     def serve(*numbers: int) -> Iterator[dict[str, str]]:
         yield {"A": str(numbers), "B": "2"}
 
-    monkeypatch.setattr("sys.stdin", StringIO())
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(read=lambda: told.append(pipe.getvalue())))
+    monkeypatch.setattr("sys.stdout", TextIOWrapper(pipe))
     assert meetings.serve_until_closed(serve, ["3", "4"]) == 0
-    assert capsys.readouterr().out == "A=(3, 4) B=2\n"
+    assert told == [b"A=(3, 4) B=2\n"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from configs import registry
 from configs.errors import ConfigError, UserError
-from configs.load import dump, load_both, load_cluster
+from configs.load import dump, load_both, load_cluster, with_resolved_paths
 from configs.schema import Cluster, Recipe
 from configs.study import Study
 from configs.validate import validate
@@ -102,6 +102,16 @@ def test_what_is_left_of_an_attempt_without_an_end_is_cleared_away(tmp_path: Pat
     assert summary.status == "success"
     (run.folder / "summary.json").unlink()
     assert run.summary() is None, "a run of these settings that has not ended"
+
+
+def test_a_run_that_was_a_job_has_absolute_paths_and_the_settings_of_its_cell(tmp_path: Path) -> None:
+    run = _cell(tmp_path, Starter())
+    assert run.start() == 0
+    recipe, cluster = load_both("digits", "laptop")
+    absolute = with_resolved_paths(cluster)
+    assert absolute != cluster
+    (run.folder / "config.yaml").write_text(dump(recipe, absolute), encoding="utf-8")
+    assert run.summary() is not None
 
 
 def test_a_job_in_a_queue_is_handed_over_once_and_again_only_on_request(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from configs.load import load_run
+from launch.resume import UNFINISHED_MARK
 from launch.submit.__main__ import main
 from logs.attempts import Attempt
 from logs.checkpoints import SavedState, write
@@ -65,6 +66,9 @@ def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: py
         "  squeue:",
         "    invalid job",
     ]
+    (run / UNFINISHED_MARK).touch()
+    assert main(["submit", "--status", str(run)]) == 0
+    assert "  ended: " not in capsys.readouterr().out, "it was stopped and is to go on"
 
 
 def test_a_submitted_job_is_told_with_the_commands_that_watch_and_cancel_it(
