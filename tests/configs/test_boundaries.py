@@ -135,3 +135,10 @@ def test_a_run_goes_on_only_with_what_it_was_begun_with(override: str, is_same: 
         key = override.partition("=")[0]
         with pytest.raises(UserError, match=rf"^here: {key}: got "):
             require_unchanged(begun, given, "here")
+
+
+def test_what_changes_the_images_is_checked_only_where_it_is_asked_for() -> None:
+    assert load_recipe("digits", ["data.keep_batches=true"]).data.keep_batches
+    assert load_recipe("digits", ["data.plain_from_epoch=2"]).data.plain_from_epoch == 2
+    with pytest.raises(ConfigError, match=r"^data\.keep_batches: got True, allowed: false with"):
+        load_recipe("digits", ["data.plain_from_epoch=2", "data.keep_batches=true"])

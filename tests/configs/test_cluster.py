@@ -8,12 +8,14 @@ import sys
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from configs.errors import ConfigError
 from configs.load import load_cluster
 from configs.schema import Cluster
+from configs.validate import validate
 from configs.variables import KNOWN, is_read_by_site
 
 
@@ -115,3 +117,139 @@ def test_ranks_of_one_machine_share_memory_unless_the_file_says_otherwise() -> N
         ({"device": "gpu"}, "horovod"),
     ):
         assert Cluster.model_validate({**named, **more}).communication.kind == kind, more
+
+
+GPU = "device=gpu communication.backend=nccl"
+MPI = "launcher=mpirun communication.backend=mpi"
+TORCH = "engine.name=torch communication.kind=torch_distributed"
+WAITS = "rehearsal.waits={forward_s: 0, gradients_s: [], update_s: 0, evaluation_s: 0, top1: []}"
+
+# Keys of both files; those of the file that is allowed; those of the file that is refused; the key that is named.
+NEIGHBOURS = [
+    ("communication.backend=nccl", "device=gpu", "device=cpu", "communication.backend"),
+    ("", "communication.backend=mpi", "communication.backend=nccl", "communication.backend"),
+    (GPU, "engine.precision=float16", "engine.precision=bfloat16", "engine.precision"),
+    (TORCH, f"{GPU} engine.precision=float16", "engine.precision=float16", "engine.precision"),
+    (f"{TORCH} {GPU}", "engine.precision=bfloat16", "communication.kind=horovod", "communication.kind"),
+    ("engine.layout=NHWC", TORCH, "", "engine.layout"),
+    ("engine.layout=NHWC", GPU, "engine.precision=bfloat16", "engine.layout"),
+    ("", "engine.precision=bfloat16", "engine.precision=float16", "engine.precision"),
+    ("", TORCH, "communication.kind=torch_distributed", "communication.kind"),
+    (WAITS, "engine.name=timed", "engine.name=mxnet", "engine.name"),
+    ("engine.name=timed", WAITS, "", "engine.name"),
+    ("engine.decoded_cache_bytes=1", f"{GPU} engine.stick_to_shard=true", GPU, "engine.decoded_cache_bytes"),
+    ("engine.stick_to_shard=true", "", "engine.decoded_cache_bytes=1", "engine.decoded_cache_bytes"),
+    ("engine.hw_decoder_load=0", GPU, "", "engine.hw_decoder_load"),
+    (f"{MPI} num_nodes=2 node.rank_cores=['0','1']", "ranks_per_node=2", "ranks_per_node=3", "node.rank_cores"),
+    ("ranks_per_node=2", "node.rank_cores=['0','1','2']", "node.rank_cores=['0']", "node.rank_cores"),
+    ("ranks_per_node=2", "node.rank_cores=[]", "node.rank_cores=['1']", "node.rank_cores"),
+    ("num_nodes=2", "launcher=horovodrun", "launcher=local", "launcher"),
+    ("num_nodes=2 ranks_per_node=1", "launcher=srun", "", "launcher"),
+    ("", "communication.allreduce=hierarchical", "communication.allreduce=torus", "communication.allreduce"),
+    ("communication.allreduce=torus", GPU, "device=gpu communication.backend=mpi", "communication.allreduce"),
+    (TORCH, "", "communication.allreduce=hierarchical", "communication.allreduce"),
+    ("communication.deferred_fraction=0.2", "", TORCH, "communication.deferred_fraction"),
+    ("communication.deferred_fraction=0.2", "communication.kind=devices", TORCH, "communication.deferred_fraction"),
+    ("communication.kind=none", "ranks_per_node=1", "ranks_per_node=2", "communication.kind"),
+    ("communication.kind=none ranks_per_node=1 launcher=mpirun", "", "num_nodes=2", "communication.kind"),
+    ("communication.kind=devices launcher=mpirun", "ranks_per_node=8", "num_nodes=2", "communication.kind"),
+    ("communication.kind=shared_memory launcher=mpirun", "ranks_per_node=8", "num_nodes=2", "communication.kind"),
+    (f"{GPU} engine.precision=float16", "communication.kind=parameter_server",
+     "communication.kind=parameter_server_async", "communication.kind"),
+    ("communication.kind=parameter_server_async", "engine.precision=bfloat16",
+     f"{GPU} engine.precision=float16", "communication.kind"),
+    ("communication.kind=shared_memory", "engine.precision=bfloat16",
+     "engine.name=torch engine.precision=bfloat16", "communication.kind"),
+    ("communication.kind=shared_memory", "", "device=gpu", "communication.kind"),
+    ("communication.kind=shared_memory", "", "communication.allreduce=hierarchical", "communication.allreduce"),
+    ("communication.link_bytes_per_s=1e6", "", "launcher=mpirun", "communication.link_bytes_per_s"),
+    ("communication.link_bytes_per_s=1e6", "ranks_per_node=4", GPU, "communication.link_bytes_per_s"),
+    ("communication.link_bytes_per_s=1e6", TORCH, "communication.kind=shared_memory", "communication.link_bytes_per_s"),
+    ("", "environment={A: 1}", "environment={1A: 1}", "environment"),
+    ("", "environment={A_1: 1}", "environment={A-1: 1}", "environment"),
+    ("", "environment={OMPI_MCA_btl_2: 1}", "environment={OMPI_MCA_BTL_x: 1}", "environment"),
+    ("", "environment={X: 1}", "environment={X: 1, x: 1}", "environment"),
+    ("", "environment={MXNET_HOME: /x}", "environment={MXNET_RANK: 1}", "environment"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("both", "allowed", "refused", "key"), NEIGHBOURS)
+def test_a_file_is_refused_for_one_part_that_does_not_agree_and_allowed_without_it(
+    both: str, allowed: str, refused: str, key: str
+) -> None:
+    load_cluster("laptop", _overrides(both, allowed))
+    with pytest.raises(ConfigError) as caught:
+        load_cluster("laptop", _overrides(both, refused))
+    assert caught.value.key == f"cluster.{key}"
+
+
+def _overrides(*words: str) -> list[str]:
+    """Return the keys that stand in ``words``; the defaults, which are those of the environment, come first."""
+    keys = re.split(r" (?=[a-z._]+=)", " ".join(("engine.name=mxnet communication.kind=horovod", *filter(None, words))))
+    return [f"cluster.{key}" for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind"),
+    [
+        ({"communication": {"backend": "gloo"}}, "horovod"),
+        ({"communication": {"allreduce": "flat"}}, "horovod"),
+        ({"communication": {"cycle_time_ms": 1.0}}, "horovod"),
+        ({"communication": {"link_bytes_per_s": 1e6}}, "horovod"),
+        ({"communication": {"bucket_bytes": 1, "timeout_s": 5}}, "shared_memory"),
+        ({"communication": {"backend": "gloo", "kind": "shared_memory"}}, "shared_memory"),
+        ({"communication": {"kind": "parameter_server"}}, "parameter_server"),
+        ({"launcher": "mpirun"}, "horovod"),
+        ({"launcher": "local", "device": "cpu", "num_nodes": 1}, "shared_memory"),
+        ({"ranks_per_node": 7}, "shared_memory"),
+        ({"engine": {"name": "mxnet", "precision": "bfloat16"}}, "shared_memory"),
+        ({"device": "gpu", "engine": {"name": "mxnet", "precision": "float16"}}, "horovod"),
+        ({"engine": {"name": "torch"}}, "torch_distributed"),
+        ({"engine": {"name": "torch"}, "communication": {"kind": "shared_memory"}}, "shared_memory"),
+    ],
+)
+def test_what_a_file_leaves_out_decides_what_sums_the_gradients(keys: dict[str, Any], kind: str) -> None:
+    cluster = Cluster.model_validate({"name": "own", "engine": {"name": "mxnet"}, **keys})
+    assert cluster.communication.kind == kind
+    assert cluster.engine.name == keys.get("engine", {}).get("name", "mxnet")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("engine", 3, "a block of keys"),
+        ("communication", [], "a block of keys"),
+        ("engine", {"name": "mxnett"}, "'mxnet', 'torch' or 'timed'"),
+        ("environment", 3, "a block of keys"),
+    ],
+)
+def test_a_block_of_another_type_and_an_unknown_engine_are_refused(key: str, value: object, allowed: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{key}(\.name)?: got .*, allowed: {allowed}"):
+        validate(Cluster, {"name": "own", key: value})
+
+
+def test_values_of_variables_are_texts_whatever_they_look_like() -> None:
+    given = load_cluster("laptop", ["cluster.environment={A: 1, B: 0.5, C: 010, D: text}"]).environment
+    assert given == {"A": "1", "B": "0.5", "C": "10", "D": "text"}
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [(1, 1), (1, 8), (3, 1), (5, 7)])
+def test_the_world_is_the_ranks_of_all_nodes(nodes: int, ranks: int) -> None:
+    keys = _overrides(f"num_nodes={nodes} ranks_per_node={ranks} launcher=mpirun")
+    assert load_cluster("laptop", keys).world_size == nodes * ranks
+
+
+def test_a_library_that_begins_with_the_name_reads_it_and_the_packages_folders_are_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mxnet" / "lib").mkdir(parents=True)
+    (tmp_path / "mxnet" / "__init__.py").touch()
+    (tmp_path / "mxnet" / "lib" / "any.so").write_bytes(b"MXNET_FIRST\0MXNET_NO_END")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mxnet", raising=False)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    for setup, known in (("{", ()), ("[1]", ()), ('{"base": "/x"}', ("MXNET_FIRST",))):
+        (tmp_path / "setup.json").write_text(setup, encoding="utf-8")
+        is_read_by_site.cache_clear()
+        assert [name for name in ("MXNET_FIRST", "MXNET_NO_END") if is_read_by_site("mxnet", name)] == [*known]
+    is_read_by_site.cache_clear()

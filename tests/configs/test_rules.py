@@ -104,3 +104,49 @@ def test_the_ends_of_a_range_are_compared_to_the_three_decimals_of_the_rule() ->
     assert load_recipe("mlperf-b32768", ["data.crop.aspect=[0.75, 1.3333333]"]).mlperf.division == "closed"
     with pytest.raises(ConfigError, match="rule crop_aspect"):
         load_recipe("mlperf-b32768", ["data.crop.aspect=[0.75, 1.334]"])
+
+
+@pytest.mark.parametrize(
+    ("key", "allowed", "refused"),
+    [
+        ("optimizer.weight_decay", ["1e-4", "2e-4", "0.0016", "3.125e-6", "1.9073486328125e-10"],
+         ["0", "3e-4", "1.5e-4", "1.414213562373095e-4"]),
+        ("run.target_top1", ["0.759", "0.76", "0.9"], ["0.7589", "null"]),
+        ("run.eval_first_epoch", ["1", "2", "3", "4"], ["5"]),
+        ("data.keep_batches", ["false"], ["true"]),
+        ("batch.global_size", ["67840", "32768"], ["67968"]),
+        ("data.crop.area", ["[0.05, 1]", "[0.0504, 0.9996]"], ["[0.051, 1]", "[0.05, 0.999]"]),
+        ("optimizer.name", ["lars"], ["adam"]),
+        ("schedule.decay.counts_from", ["0", "1"], []),
+    ],
+)  # fmt: skip
+def test_a_rule_of_the_closed_division_has_these_bounds(key: str, allowed: list[str], refused: list[str]) -> None:
+    for value, is_refused in [*((each, False) for each in allowed), *((each, True) for each in refused)]:
+        both = ["batch.bn_span=128"] if key == "batch.global_size" else []
+        opened = load_recipe("mlperf-b32768", [*both, "mlperf.division=open", *_set(key, value)])
+        assert any(rule.key == key for rule in broken_rules(opened, "4.0.0")) is is_refused, value
+
+
+def _set(key: str, value: str) -> list[str]:
+    return ["optimizer={name: adam}"] if value == "adam" else [f"{key}={value}"]
+
+
+def test_no_rate_between_two_thousandths_is_a_multiple() -> None:
+    odd = [number for number in range(1, 30_000) if _multiple_of_a_thousandth(number / 1000 + 0.0005)]
+    assert odd == []
+    assert [rate for rate in (0.001, 0.256, 7.4, 12.8, 17.0) if not _multiple_of_a_thousandth(rate)] == []
+
+
+@pytest.mark.parametrize("ruleset", ["0.6.0", "4.0.0"])
+@pytest.mark.parametrize("reference", ["official", "own"])
+def test_a_large_batch_breaks_a_rule_of_the_newer_rules_with_official_references_only(
+    ruleset: str, reference: str
+) -> None:
+    keys = [*BREAKS["reference_convergence_point"], f"mlperf.reference={reference}", "mlperf.division=open"]
+    broken = broken_rules(load_recipe("mlperf-b32768", [*keys, f"mlperf.ruleset={ruleset}"]), ruleset)
+    assert bool(broken) is (ruleset == "4.0.0" and reference == "official")
+
+
+def test_a_run_of_one_epoch_is_judged_too() -> None:
+    with pytest.raises(ConfigError, match="rule eval_frequency"):
+        load_recipe("mlperf-b32768", ["run.epochs=1", "run.eval_first_epoch=1", "run.eval_every_epochs=1"])
