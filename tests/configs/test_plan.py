@@ -87,6 +87,14 @@ def test_a_cut_is_what_the_recipe_says_or_refused(
         (["batch.accumulation_steps=5"], 2, "a multiple of 2 ranks x 5 accumulation steps = 10"),
         (["batch.bn_span=48"], 2, "2 ranks x 48 images a rank (batch.bn_span) = 96; set batch.global_size to 96"),
         (["batch.bn_span=16", "batch.accumulation_steps=4"], 2, "exactly 2 ranks x 16 images a rank"),
+        ([], 128, "128 ranks = 128; set batch.global_size to 128"),
+        (["batch.accumulation_steps=5"], 2, "set batch.global_size to 60 or 70"),
+        (["batch.bn_span=48"], 1, "= 48; set batch.global_size to 48 or 96"),
+        (
+            ["batch.bn_span=16", "batch.accumulation_steps=1"],
+            2,
+            "x 1 accumulation steps = 32; set batch.global_size to 32",
+        ),
         (["data.train_samples=1", "batch.global_size=2"], 2, "at least one image a rank (2 ranks)"),
         (["schedule.warmup_epochs=6"], 2, "fewer than the run's 113 steps"),
     ],
@@ -112,3 +120,31 @@ def test_evaluations_are_due_from_the_first_on_at_equal_distances_and_after_the_
     run = NO_WARMUP.run.model_copy(update={"epochs": epochs, "eval_every_epochs": every, "eval_first_epoch": first})
     due = [each for each in range(1, epochs + 1) if (each >= first and (each - first) % every == 0) or each == epochs]
     assert list(plan_run(NO_WARMUP.model_copy(update={"run": run}), 2).eval_epochs) == due
+
+
+@pytest.mark.parametrize(
+    ("samples", "world_size", "batch", "epochs", "per_epoch", "total"),
+    [
+        (100, 3, 30, 4, 4, 14),  # 33 images a rank: 3.3 steps of 10, 13.2 in all
+        (100, 2, 200, 4, 1, 2),  # 50 images a rank in steps of 100
+        (10, 2, 1000, 2, 1, 1),
+        (64, 2, 64, 3, 1, 3),
+        (65, 1, 64, 3, 2, 4),
+    ],
+)
+def test_a_rank_reads_its_whole_share_in_steps_that_may_be_longer_than_an_epoch(
+    samples: int, world_size: int, batch: int, epochs: int, per_epoch: int, total: int
+) -> None:
+    keys = [f"data.train_samples={samples}", f"batch.global_size={batch}", f"run.epochs={epochs}"]
+    plan = _plan([*keys, "schedule.warmup_epochs=0", "run.eval_first_epoch=1"], world_size)
+    assert (plan.samples_per_rank, plan.steps_per_epoch, plan.total_steps) == (samples // world_size, per_epoch, total)
+    assert plan.decay_steps == total
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps"), [(0, 0), (0.02, 0), (0.03, 1), (0.5, 10), (0.55, 10), (1, 19), (5.9, 112)]
+)
+def test_a_warm_up_is_the_nearest_number_of_nominal_steps(epochs: float, steps: int) -> None:
+    """An epoch has 19 steps; 9.5 is rounded to the even number. All six epochs have 113 steps."""
+    plan = _plan([f"schedule.warmup_epochs={epochs}"], 2)
+    assert (plan.warmup_steps, plan.decay_steps) == (steps, 113 - steps)

@@ -7,7 +7,13 @@ import itertools
 import pytest
 
 from configs.load import load_cluster
-from configs.rank_variables import binding_environment, rank_environment, server_environment
+from configs.rank_variables import (
+    binding_environment,
+    meets_by_mpi,
+    meets_over_gloo,
+    rank_environment,
+    server_environment,
+)
 from configs.schema import Cluster
 
 LAPTOP, ABCI = load_cluster("laptop"), load_cluster("abci-v100")
@@ -110,3 +116,106 @@ def test_mpirun_over_several_nodes_is_told_what_to_do_about_a_lost_one(
         rank_environment(ABCI.model_copy(update={"launcher": launcher, "num_nodes": number})) for number in (1, nodes)
     )
     assert (other.keys() - one.keys() != set()) is is_given
+
+
+def test_every_variable_of_the_records_ranks() -> None:
+    """*Source*: the cluster file. 512 machines are started by mpirun; NCCL sums, so MPI is how ranks meet."""
+    assert rank_environment(ABCI) == {
+        "OMP_NUM_THREADS": "1",
+        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "25",
+        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "999",
+        "MXNET_UPDATE_ON_KVSTORE": "0",
+        "HOROVOD_CYCLE_TIME": "0.2",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "600",
+        "HOROVOD_FUSION_THRESHOLD": "16777216",
+        "HOROVOD_CONTROLLER": "mpi",
+        "HOROVOD_CPU_OPERATIONS": "mpi",
+        "OMPI_MCA_memory": "^patcher",
+        "UCX_MEM_MMAP_HOOK_MODE": "none",
+        "OMPI_MCA_oob_tcp_keepalive_time": "10",
+        "OMPI_MCA_oob_tcp_keepalive_intvl": "5",
+        "OMPI_MCA_oob_tcp_keepalive_probes": "4",
+        "NCCL_IB_HCA": "=mlx5_0,mlx5_1",
+        "MXNET_GPU_WORKER_NTHREADS": "1",
+        "MXNET_GPU_COPY_NTHREADS": "1",
+        "HOROVOD_BATCH_D2D_MEMCOPIES": "1",
+        "NCCL_BUFFSIZE": "2097152",
+        "NCCL_MIN_NCHANNELS": "4",
+        "NCCL_MAX_NCHANNELS": "16",
+        "NCCL_NET_GDR_READ": "1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("keys", "name", "value"),
+    [
+        ("", "HOROVOD_GLOO_TIMEOUT_SECONDS", "300"),
+        ("watchdog_s=77", "HOROVOD_GLOO_TIMEOUT_SECONDS", "300"),
+        ("communication.cycle_time_ms=12.5", "HOROVOD_CYCLE_TIME", "12.5"),
+        ("communication.cycle_time_ms=1", "HOROVOD_CYCLE_TIME", "1"),
+        ("communication.bucket_bytes=5", "HOROVOD_FUSION_THRESHOLD", "5"),
+        ("communication.allreduce=hierarchical", "HOROVOD_HIERARCHICAL_ALLREDUCE", "1"),
+        ("communication.allreduce=flat", "HOROVOD_FLAT_ALLREDUCE", None),
+        ("communication.kind=shared_memory", "HOROVOD_CONTROLLER", None),
+        ("communication.kind=parameter_server communication.backend=mpi", "OMPI_MCA_memory", None),
+        ("engine.threads=7", "OMP_NUM_THREADS", "7"),
+        ("engine.threads=7 environment={OMP_NUM_THREADS:3}", "OMP_NUM_THREADS", "3"),
+        ("environment={HOROVOD_CYCLE_TIME:9}", "HOROVOD_CYCLE_TIME", "9"),
+        ("engine.threads=7", "MKL_NUM_THREADS", None),
+        ("node.hcas=['a']", "NCCL_IB_HCA", "=a"),
+        ("node.interface=eth0", "GLOO_SOCKET_IFNAME", None),
+        ("node.interface=eth0", "NCCL_SOCKET_IFNAME", "=eth0"),
+    ],
+)
+def test_a_key_of_the_cluster_file_becomes_a_variable(keys: str, name: str, value: str | None) -> None:
+    assert rank_environment(_laptop(keys)).get(name) == value
+
+
+def _laptop(keys: str) -> Cluster:
+    """Return the laptop with these keys, and with Horovod unless they say otherwise."""
+    words = ["engine.name=mxnet", "communication.kind=horovod", *keys.split()]
+    return load_cluster("laptop", [f"cluster.{word.replace(':', ': ')}" for word in words])
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend", "by_mpi", "over_gloo"),
+    [
+        ("horovod", "mpi", True, False), ("horovod", "gloo", False, True),
+        ("torch_distributed", "mpi", True, False), ("torch_distributed", "gloo", False, True),
+        ("torch_distributed", "nccl", False, False), ("horovod", "nccl", False, True),
+        ("shared_memory", "mpi", False, False), ("shared_memory", "gloo", False, False),
+        ("parameter_server", "gloo", False, False), ("parameter_server_async", "mpi", False, False),
+        ("devices", "gloo", False, False), ("devices", "mpi", False, False), ("none", "gloo", False, False),
+    ],
+)  # fmt: skip
+def test_ranks_are_connected_by_a_library_only_where_it_carries_their_sums(
+    kind: str, backend: str, by_mpi: bool, over_gloo: bool
+) -> None:
+    communication = LAPTOP.communication.model_copy(update={"kind": kind, "backend": backend})
+    cluster = LAPTOP.model_copy(update={"communication": communication})
+    assert (meets_by_mpi(cluster), meets_over_gloo(cluster)) == (by_mpi, over_gloo)
+
+
+@pytest.mark.parametrize(
+    ("keys", "binding"),
+    [
+        ("communication.kind=devices node.cores=4 node.hcas=['a']", {"RANK_DEVICE": "cpus"}),
+        ("communication.kind=devices device=gpu", {"RANK_DEVICE": "gpus"}),
+        (
+            "communication.kind=parameter_server ranks_per_node=3",
+            {"RANK_WORLD_SIZE": "3", "RANK_LOCAL_SIZE": "3", "RANK_DEVICE": "cpu"},
+        ),
+        (
+            "node.cores=64 node.rank_cores=['5-7','1'] num_nodes=3 launcher=srun",
+            {"RANK_WORLD_SIZE": "6", "RANK_LOCAL_SIZE": "2", "RANK_DEVICE": "cpu", "RANK_CORES": "5-7 1"},
+        ),
+        (
+            "node.rank_cores=['5-7','1']",
+            {"RANK_WORLD_SIZE": "2", "RANK_LOCAL_SIZE": "2", "RANK_DEVICE": "cpu", "RANK_CORES": "5-7 1"},
+        ),
+    ],
+)
+def test_a_rank_is_bound_to_its_share_and_the_devices_of_one_process_to_nothing(
+    keys: str, binding: dict[str, str]
+) -> None:
+    assert binding_environment(_laptop(keys)) == binding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -111,3 +112,76 @@ def test_a_setting_that_only_one_of_the_recipes_has_is_a_difference() -> None:
 def test_the_same_gpus_in_another_order_are_the_same_machine() -> None:
     names = [[{"name": "A100"}, {"name": "V100"}], [{"name": "V100"}, {"name": "A100"}]]
     assert arithmetic_changes(*(arithmetic_of(BEGUN | {"gpus": each}) for each in names)) == []
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "key"),
+    [
+        ([], ["name=other"], "name"),
+        ([], ["run.epochs=5"], "run.epochs"),
+        ([], ["batch.global_size=32"], "batch.global_size"),
+        (["cluster.device=gpu"], ["cluster.device=cpu"], "cluster.device"),
+        (["cluster.device=gpu"], ["cluster.device=gpu", "cluster.engine.layout=NHWC"], "cluster.engine.layout"),
+        (
+            ["cluster.device=gpu"],
+            ["cluster.device=gpu", "cluster.engine.precision=float16"],
+            "cluster.engine.precision",
+        ),
+    ],
+)
+def test_another_name_device_layout_or_precision_is_another_run(was: list[str], now: list[str], key: str) -> None:
+    engine = ["cluster.engine.name=mxnet", "cluster.communication.kind=horovod"]
+    before, after = (fixed_settings(*load_both("digits", None, [*engine, *each])) for each in (was, now))
+    with pytest.raises(UserError, match=rf"^run: {key}: got "):
+        require_unchanged(before, after, "run")
+
+
+@pytest.mark.parametrize(
+    ("keys", "before", "now", "told"),
+    [
+        ([], 1, 2, "2 ranks instead of 1: .* see 32 images instead of 64 at once, and the order"),
+        ([], 4, 1, "1 rank instead of 4: .* see 64 images instead of 16 at once"),
+        (["batch.accumulation_steps=4"], 2, 4, "4 ranks instead of 2: .* see 4 images instead of 8 at once"),
+        (["batch.accumulation_steps=4", "batch.bn_span=8"], 2, 1, "1 rank .* see as many images at once"),
+    ],
+)
+def test_other_ranks_see_other_batches(keys: list[str], before: int, now: int, told: str) -> None:
+    begun, given = (
+        fixed_settings(*load_both("digits", None, [*keys, f"cluster.ranks_per_node={ranks}"]))
+        for ranks in (before, now)
+    )
+    (words,) = require_unchanged(begun, given, "run")
+    assert re.match(told, words)
+
+
+def test_more_epochs_may_come_one_by_one_and_nothing_is_told_where_nothing_changed() -> None:
+    begun, longer = (fixed_settings(*load_both("digits", None, [f"run.epochs={epochs}"])) for epochs in (6, 7))
+    assert require_unchanged(begun, begun, "run") == []
+    (words,) = require_unchanged(begun, longer, "run")
+    assert words.startswith("7 epochs instead of 6")
+
+
+def test_an_engine_that_the_given_settings_do_not_name_is_a_difference() -> None:
+    begun = fixed_settings(*load_both("digits", None))
+    engine = {key: value for key, value in begun["cluster"]["engine"].items() if key != "name"}
+    with pytest.raises(UserError, match=r"cluster\.engine\.name: got None, the run was begun with "):
+        require_unchanged(begun, begun | {"cluster": begun["cluster"] | {"engine": engine}}, "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("DNNL_X", True), ("KMP_X", True), ("MKL_NUM_THREADS", True), ("OMP_X", True), ("ONEDNN_X", True),
+        ("OPENBLAS_CORETYPE", True), ("MKLX", False), ("HOROVOD_X", False), ("X_OMP_", False),
+    ],
+)  # fmt: skip
+def test_variables_of_the_libraries_that_compute_count(name: str, counts: bool) -> None:
+    assert (name in arithmetic_of({"variables": {name: "1"}})["variables"]) is counts
+
+
+def test_what_an_older_version_did_not_record_is_no_change() -> None:
+    now, nothing = arithmetic_of(BEGUN), {"cpu": None, "gpus": None, "cpu_flags": None, "variables": BEGUN["variables"]}
+    known = nothing | {"variables": now["variables"]}
+    assert arithmetic_changes(known, now) == arithmetic_changes(now, known) == arithmetic_changes({}, {}) == []
+    assert arithmetic_of({}) == {"cpu": None, "cpu_id": None, "cpu_flags": None, "gpus": [], "variables": {}}
+    assert arithmetic_changes(now | {"cpu_flags": []}, now) == []
