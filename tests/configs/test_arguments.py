@@ -8,7 +8,8 @@ import io
 
 import pytest
 
-from configs.arguments import painted, printable
+from configs.arguments import Parser, painted, printable
+from configs.errors import UserError
 
 
 class Terminal(io.StringIO):
@@ -26,13 +27,15 @@ def test_a_terminal_with_colours_gets_them(monkeypatch: pytest.MonkeyPatch) -> N
     assert painted("PASS", "good", io.StringIO()) == "PASS"
 
 
-@pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb"), ("TERM", "")])
+@pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb"), ("TERM", ""), ("TERM", None)])
 def test_no_colours_where_they_are_not_wanted_or_not_there(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str | None
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv(variable, value)
+    monkeypatch.delenv(variable, raising=False)
+    if value is not None:
+        monkeypatch.setenv(variable, value)
     assert painted("FAIL", "bad", Terminal()) == "FAIL"
 
 
@@ -54,3 +57,25 @@ def test_every_verb_and_every_option_says_what_it_is(module: str) -> None:
                 assert {each.dest for each in action._choices_actions if each.help} == {*action.choices}
             else:
                 assert action.help, (parser.prog, action.dest)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--stepz=3", "--other"], "'--stepz' is not expected here; did you mean '--steps'?; see prog --help"),
+        (["--step", "3"], "'--step' is not expected here; did you mean '--steps'?; see prog --help"),
+        (["--qqq"], "'--qqq' is not expected here; choose one of --help, --loud, --steps, -h; see prog --help"),
+        (["--lead"], "'--lead' is not expected here; choose one of --help, --loud, --steps, -h; see prog --help"),
+        (["a", "steps", "--lout"], "'steps' is not expected here; see prog --help"),
+        (["--steps", "x"], "argument --steps: invalid int value: 'x'; see prog --help"),
+    ],
+)
+def test_a_wrong_word_is_refused_in_one_line_and_no_option_may_be_cut_short(words: list[str], told: str) -> None:
+    parser = Parser(prog="prog")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--loud", action="store_true")
+    parser.add_argument("name", nargs="?")
+    assert parser.parse_args(["--steps=3", "a"]).steps == 3
+    with pytest.raises(UserError) as caught:
+        parser.parse_args(words)
+    assert str(caught.value) == told

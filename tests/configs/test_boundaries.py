@@ -97,7 +97,10 @@ def test_a_run_says_its_own_cluster_and_a_recipe_the_laptop(tmp_path: Path) -> N
     assert load_both("digits", None)[1].name == "laptop"
 
 
-def test_paths_begin_at_the_home_folder_the_root_or_the_programs_folder() -> None:
+def test_paths_begin_at_the_home_folder_the_root_or_the_programs_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert resolve_path("~/data") == Path.home() / "data"
     assert resolve_path("/data/x") == Path("/data/x")
     assert resolve_path("runs/data") == ROOT / "runs" / "data"

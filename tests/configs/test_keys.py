@@ -146,6 +146,7 @@ def test_a_block_and_a_key_can_be_asked_for(capsys: pytest.CaptureFixture[str]) 
         ("cluster.engin", "cluster.engine"),
         ("optimiser", "optimizer"),
         ("bucket_bytes", "cluster.communication.bucket_bytes"),
+        ("epochs", "run.epochs"),
         ("kind", "cluster.communication.kind' or 'cluster.scheduler.kind' or 'data.crop.kind' or 'loss.kind"),
     ],
 )
@@ -232,8 +233,10 @@ def _own_keys() -> list[tuple[str, Key]]:
 
 
 def test_a_list_of_blocks_has_positions_and_a_table_has_names() -> None:
-    paths = {key.path for key in KEYS}
-    assert {"study.expects.N.axis", "study.leave_out.N.ranks", "study.curves.NAME.grid"} <= paths
+    paths = [key.path for key in KEYS]
+    assert paths.index("data.name") < paths.index("data.source") < paths.index("data.flip"), "in the schema's order"
+    assert {key.type for key in KEYS if key.path == "cluster.environment"} == {"NAME: text or number"}
+    assert {"study.expects.N.axis", "study.leave_out.N.ranks", "study.curves.NAME.grid"} <= {*paths}
 
 
 def test_a_meaning_is_wrapped_at_spaces_and_keeps_its_paragraphs() -> None:
@@ -246,3 +249,52 @@ def test_a_meaning_is_wrapped_at_spaces_and_keeps_its_paragraphs() -> None:
 
 if __name__ == "__main__":
     RANGES.write_text("".join(f"{_told(*each)}\n" for each in _own_keys()), encoding="utf-8")
+
+
+def _printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert main(words) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_of_file_lists_its_own_keys_only(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    told = _printed(capsys, kind)
+    heads = [line.partition(":")[0] for line in told.splitlines() if re.match(r"[a-z]+: configs/", line)]
+    assert heads == [kind]
+    assert told in _printed(capsys)
+    assert json.loads(_printed(capsys, kind, "--json")) == json_schema(kind)
+    assert json.loads(_printed(capsys, "--json")) == json_schema()
+
+
+@pytest.mark.parametrize(
+    ("word", "count"),
+    [("optimizer", 3), ("schedule.decay", 3), ("optimizer.momentum", 3), ("optimizer.beta_2", 1), ("study.recipe", 2)],
+)
+def test_the_json_schema_of_alternatives_allows_each_of_them(
+    word: str, count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = json.loads(_printed(capsys, word, "--json"))
+    assert len(schema.get("anyOf", [0])) == count
+
+
+def test_the_json_schema_of_a_block_is_that_block_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    for word, key in (("run", "epochs"), ("cluster.node", "cores"), ("schedule", "base_lr")):
+        assert key in json.loads(_printed(capsys, word, "--json"))["properties"]
+
+
+def test_a_block_is_a_whole_part_of_a_path(capsys: pytest.CaptureFixture[str]) -> None:
+    told = _printed(capsys, "cluster.node")
+    assert "cluster.node.accelerator.units" in told
+    assert "cluster.num_nodes" not in told
+    assert main(["run", "keys"]) == 2
+    assert capsys.readouterr().err.startswith("error: 'keys' is not expected here")
+
+
+def test_a_key_with_many_names_lists_them_below_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    told = " ".join(_printed(capsys, "model.name").split())
+    assert "a name" in told
+    assert "Allowed: resnet18, resnet34, " in told
+    told = " ".join(_printed(capsys, "optimizer.skip_weight_decay").split())
+    assert "list of names" in told
+    assert "Allowed: weight, gamma, beta, bias." in told

@@ -93,6 +93,30 @@ def test_a_wrong_value_is_refused_with_key_value_and_remedy(override: str, messa
         ("true", True),
         ("1_000", 1000),
         (".5", 0.5),
+        ("1_000_000", 1000000),
+        ("-1_0", -10),
+        ("+3", 3),
+        ("-0.5", -0.5),
+        ("+.5", 0.5),
+        ("3.", 3.0),
+        ("1E6", 1e6),
+        ("1e+6", 1e6),
+        ("1.5E-3", 1.5e-3),
+        ("1e", "1e"),
+        ("1e5x", "1e5x"),
+        ("1_000.5", "1_000.5"),
+        ("1__0", 10),
+        ("_1", "_1"),
+        ("12a", "12a"),
+        ("trueish", "trueish"),
+        ("True", "True"),
+        ("false", False),
+        ("~", None),
+        ("Null", "Null"),
+        ("nullable", "nullable"),
+        ("yes", "yes"),
+        ("-", [None]),
+        ("'5'", "5"),
         ("null", None),
         ("", None),
         ("0x10", "0x10"),
@@ -171,3 +195,93 @@ def test_a_dumped_run_has_the_keys_in_the_order_of_the_schema() -> None:
 
 def test_a_file_of_parameters_may_have_a_short_name() -> None:
     assert load_recipe("digits", ["model.parameters=a"]).model.parameters == "a"
+
+
+@pytest.mark.parametrize(
+    ("words", "purpose"),
+    [
+        (["card.purpose=a=b"], "a=b"),
+        (["card.purpose=a=b=c="], "a=b=c="),
+        (["card.purpose='='"], "="),
+        (["card.purpose='cluster.x=1'"], "cluster.x=1"),
+        (["card.purpose=first", "card.purpose=second"], "second"),
+        (["card={purpose: block}", "card.purpose=value"], "value"),
+        (["card.purpose=value", "card={purpose: block}"], "block"),
+    ],
+)
+def test_a_value_begins_after_the_first_equals_sign_and_the_last_one_wins(words: list[str], purpose: str) -> None:
+    assert load_recipe("digits", words).card.purpose == purpose
+
+
+def test_a_value_of_a_cluster_may_have_equals_signs_too() -> None:
+    assert load_cluster("laptop", ["cluster.purpose=of cluster.x=1"]).purpose == "of cluster.x=1"
+    words = ["cluster.notify=A=1 mail b", "run.seed=5", "cluster.environment.X=y=z"]
+    cluster = load_cluster("laptop", words)
+    assert (cluster.notify, cluster.environment) == ("A=1 mail b", {"X": "y=z"})
+    recipe, other = load_both("digits", "a100-node", words)
+    assert (recipe.run.seed, other.notify, other.name) == (5, "A=1 mail b", "a100-node")
+
+
+@pytest.mark.parametrize("word", ["clusters.notify=x", "cluster=x", "clusterx=1"])
+def test_only_words_that_begin_with_the_clusters_name_and_a_dot_are_the_clusters(word: str) -> None:
+    assert load_cluster("laptop", [word]) == load_cluster("laptop")
+    with pytest.raises(ConfigError, match=rf"^{word.partition('=')[0].partition('.')[0]}: got .*no such key"):
+        load_recipe("digits", [word])
+
+
+@pytest.mark.parametrize("word", ["=3", ".run=3", "run.=3", "run", "", "."])
+def test_a_word_without_a_key_or_a_value_is_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--set: got .*, allowed: key=value"):
+        load_recipe("digits", [word])
+
+
+def test_a_value_that_is_not_yaml_is_refused_by_its_key() -> None:
+    with pytest.raises(UserError, match=r"^--set run\.seed: not YAML: "):
+        load_recipe("digits", ["run.seed=[1"])
+
+
+def test_a_loaded_file_is_the_same_each_time_whatever_was_set_before() -> None:
+    before = load_both("digits", "laptop")
+    assert load_both("digits", "laptop", ["run.seed=99", "cluster.engine.threads=9"]) != before
+    assert load_both("digits", "laptop") == before
+
+
+def test_a_shipped_file_comes_before_a_file_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "digits").write_text("name: own\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe("digits").name == "digits"
+
+
+def test_only_the_config_of_a_run_brings_its_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(dump(load_recipe("digits"), load_cluster("a100-node")), encoding="utf-8")
+    assert load_both(str(path), None)[1].name == "laptop"
+    assert load_cluster(str(path)).name == "a100-node"
+    path.write_text("recipe: {name: x}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"^recipe: got .*no such key"):
+        load_recipe(str(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"- 1\n", "a recipe is a block of keys, but the file holds a list; see ./run.sh keys recipe"),
+        (b"", "a recipe is a block of keys, but the file holds nothing; see"),
+        (b"3\n", "a recipe is a block of keys, but the file holds a single value; see"),
+        (b"name: \xff\n", "cannot be read: 'utf-8' codec"),
+    ],
+)
+def test_a_file_without_keys_is_refused(tmp_path: Path, content: bytes, told: str) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        load_recipe(str(path))
+    assert str(caught.value).startswith(f"{path}: {told}")
+    assert "\n" not in str(caught.value)
+
+
+def test_aliases_may_stand_for_a_million_values_and_no_more() -> None:
+    thousand = f"a: &a [{', '.join('1' * 997)}]\nb: [{', '.join(['*a'] * 1000)}]"
+    assert len(parse_yaml(thousand, "x")["b"]) == 1000
+    with pytest.raises(UserError, match="aliases"):
+        parse_yaml(f"{thousand}\nc: [{', '.join(['*a'] * 3)}]", "x")

@@ -10,6 +10,8 @@ from configs.networks import IMAGE_SIZES, networks_for
 from configs.registry import (
     COMMUNICATORS,
     ENGINES,
+    SOURCES,
+    communicators_of,
     gradient_precision,
     installed_engine,
     packing_words,
@@ -104,3 +106,20 @@ def test_networks_take_these_image_sizes() -> None:
     assert {name: IMAGE_SIZES[name] for name in sizes} == sizes
     for side, refusing in ((28, {"alexnet", "densenet121"}), (29, {"alexnet", *mnist})):
         assert sizes.keys() - networks_for(side) == refusing
+
+
+def test_waits_stand_in_for_every_engine_and_are_no_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    _only(monkeypatch, "mxnet")
+    with pytest.raises(ConfigError, match=r"allowed: mxnet in this environment; .*adds PyTorch, or train by .*=mxnet$"):
+        require_engine("torch")
+    timed = ENGINES["timed"]
+    assert (timed.precisions, timed.layouts, timed.distributions) == ((), (), ())
+    assert (timed.cpu_precisions, timed.cpu_layouts) == (("float32", "float16", "bfloat16"), ("NCHW", "NHWC"))
+    assert [name for name, entry in ENGINES.items() if entry.shares_memory] == ["mxnet"]
+    assert ENGINES["mxnet"].distributions == ("mxnet", "mxnet-cu112")
+    assert [communicators_of(name)[0] for name in ENGINES] == ["horovod", "torch_distributed", "horovod"]
+
+
+def test_images_that_tables_name_are_opened_as_tables_though_they_lie_in_folders() -> None:
+    names = list(SOURCES)
+    assert names.index("table") < names.index("folders")

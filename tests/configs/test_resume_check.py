@@ -34,6 +34,7 @@ def _changes(**changed: Any) -> list[str]:
             ["CPU GenuineIntel family 6 model 106 instead of GenuineIntel family 6 model 85"],
         ),
         ({"cpu_flags": ["avx2"]}, ["a CPU without avx512f"]),
+        ({"cpu_flags": ["avx2", "amx"]}, ["a CPU without avx512f", "a CPU that also has amx"]),
         ({"cpu_flags": ["d", "a", "c", "b", "avx2", "avx512f"]}, ["a CPU that also has a, b, c, d"]),
         ({"cpu_flags": ["avx2", "amx_bf16", "avx512f"]}, ["a CPU that also has amx_bf16"]),
         ({"gpus": [{"name": "A100"}, {"name": "A100"}]}, ["GPUs A100, A100 instead of V100, V100"]),
@@ -185,3 +186,12 @@ def test_what_an_older_version_did_not_record_is_no_change() -> None:
     assert arithmetic_changes(known, now) == arithmetic_changes(now, known) == arithmetic_changes({}, {}) == []
     assert arithmetic_of({}) == {"cpu": None, "cpu_id": None, "cpu_flags": None, "gpus": [], "variables": {}}
     assert arithmetic_changes(now | {"cpu_flags": []}, now) == []
+
+
+def test_ranks_are_those_of_all_nodes() -> None:
+    both = ["cluster.engine.name=mxnet", "cluster.communication.kind=horovod", "cluster.launcher=mpirun"]
+    one, two = (fixed_settings(*load_both("digits", None, [*both, f"cluster.num_nodes={nodes}"])) for nodes in (1, 2))
+    (words,) = require_unchanged(one, two, "run")
+    assert words.startswith("4 ranks instead of 2: ")
+    split = fixed_settings(*load_both("digits", None, [*both, "cluster.num_nodes=2", "cluster.ranks_per_node=1"]))
+    assert require_unchanged(one, split, "run") == []

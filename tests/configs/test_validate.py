@@ -107,3 +107,9 @@ def test_allowed_values_are_told_in_the_words_of_yaml(override: str, message: st
 def test_several_mistakes_are_counted() -> None:
     with pytest.raises(ConfigError, match=r"^cluster\.num_nodes: got 0, .*; and 1 more to correct$"):
         load_cluster("laptop", ["cluster.num_nodes=0", "cluster.ranks_per_node=0"])
+
+
+def test_a_key_that_is_called_like_a_network_or_an_optimizer_is_a_key() -> None:
+    for key in ("model.resnet50", "optimizer.lars", "optimizer.sgd"):
+        with pytest.raises(ConfigError, match=rf"^{key}: got 1, allowed: no such key"):
+            load_recipe("digits", [f"{key}=1"])
