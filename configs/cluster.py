@@ -121,7 +121,7 @@ class Cluster(Section):
         if not all(isinstance(block, dict) for block in blocks.values()):
             return values  # which the fields refuse, or which are sections already
         engine = {"name": installed_engine(), **blocks["engine"]}
-        if engine["name"] not in ENGINES:
+        if engine["name"] not in list(ENGINES):  # which may be something that cannot be a key
             return values
         shares = _can_share_memory(values, engine) and not _OF_LIBRARIES & blocks["communication"].keys()
         kind = "shared_memory" if shares else communicators_of(engine["name"])[0]

@@ -77,6 +77,7 @@ def _allowed(kind: str, message: str, context: Mapping[str, Any]) -> str:
 
 _ALLOWED = {
     "dict_type": "a block of keys",
+    "finite_number": "a finite number",
     "model_attributes_type": "a block of keys",
     "model_type": "a block of keys",
     "string_too_short": "a text that is not empty",

@@ -46,7 +46,7 @@ class Fault(NamedTuple):
         match = _FAULT.fullmatch(text)
         if match is None or match["kind"] not in FAULTS or match["step"] == "0":
             raise ConfigError(
-                "rehearsal.faults", text, f"WHAT@STEP:RANK with WHAT one of {', '.join(FAULTS)}, STEP 1 or more"
+                "faults", text, f"WHAT@STEP:RANK with WHAT one of {', '.join(FAULTS)}, STEP 1 or more"
             )
         return cls(match["kind"], int(match["step"]), int(match["rank"]))
 
@@ -108,7 +108,7 @@ class Rehearsal(Section):
         for rank, factor in values.items():
             if not rank.isdecimal() or not 0 < factor <= MOST_SLOW:
                 raise ConfigError(
-                    "rehearsal.slow_ranks", f"{rank}:{factor}", f"RANK: FACTOR, above 0 and at most {MOST_SLOW}"
+                    "slow_ranks", f"{rank}:{factor}", f"RANK: FACTOR, above 0 and at most {MOST_SLOW}"
                 )
         return values
 
