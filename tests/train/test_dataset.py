@@ -138,8 +138,9 @@ def test_packed_images_continue_where_their_state_says(packed: Path, keeps: bool
     assert np.array_equal(first, third) == keeps
     assert not np.array_equal(first, second)
     state = batches(b"", 1)[1]
-    (after_one,), _ = batches(state, 1)
+    (after_one,), state_after_two = batches(state, 1)
     np.testing.assert_array_equal(after_one, second)
+    np.testing.assert_array_equal(batches(state_after_two, 1)[0][0], third)
     assert batches(state, 0)[1] == state, "a run that is stopped again before it takes a batch loses nothing"
 
 

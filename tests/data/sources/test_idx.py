@@ -64,6 +64,11 @@ def test_oblong_images_keep_their_pixels_unless_a_size_is_given(tmp_path: Path, 
         ("t10k-labels-idx1-ubyte", None, "t10k-labels-idx1-ubyte[.gz] is missing"),
         ("train-images-idx3-ubyte", b"\0\0\x08\x03" + struct.pack(">3I", 6, 9, 9) + b"x", "1 bytes of data"),
         ("train-images-idx3-ubyte", b"\0\0\x08\x01" + bytes(12), "begins with 0x00000801, not 0x00000803"),
+        (
+            "train-labels-idx1-ubyte",
+            b"\0\0\x08\x01" + struct.pack(">I", 6) + bytes(7),
+            "7 bytes of data, the header says 6",
+        ),
         ("train-labels-idx1-ubyte", b"\0\0\x08\x01" + struct.pack(">I", 1) + b"x", "train has 6 images, 1 labels"),
         ("t10k-images-idx3-ubyte", b"\0\0", "2 bytes are too few for an IDX header"),
         (
