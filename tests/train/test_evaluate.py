@@ -85,6 +85,12 @@ def test_a_class_that_no_image_has_is_left_out_of_the_mean() -> None:
     assert score.basis == "1 of 2 classes, 5 images"
 
 
+def test_a_class_that_is_judged_wrongly_throughout_counts_as_nought() -> None:
+    score = _score(np.array([[0, 0], [0, 1], [0, 0], [0, 1], [1, 0]]))
+    assert score.row["class_auc"] == [0.0, 1.0]
+    assert (score.value, score.basis) == (0.5, "2 classes, 5 images")
+
+
 def test_no_class_at_all_is_an_error_in_words() -> None:
     with pytest.raises(RuntimeError, match="no class is both present and absent among 5 evaluation images"):
         _score(np.zeros((5, 2)))

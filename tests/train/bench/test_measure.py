@@ -19,7 +19,7 @@ from configs.load import ROOT
 from tests.train.bench import quick as quick_bench
 from train.bench.__main__ import _RESULTS, _parse, _text, main
 from train.bench.bench_options import BENCHES, BenchEntry
-from train.bench.machine_use import MachineUse, MachineUseMeter, _processor_times, _Times
+from train.bench.machine_use import MachineUse, MachineUseMeter, _processor_times, _read_times, _Times
 from train.bench.measure import (
     CANNOT_TELL,
     CONFIDENCE,
@@ -115,6 +115,14 @@ def test_other_work_is_what_the_processors_did_without_the_bench(monkeypatch: py
     monkeypatch.setattr("train.bench.machine_use._read_times", lambda: next(times))
     use = MachineUseMeter().read()
     assert [use.own_cores, use.other_cores, use.stolen_cores] == pytest.approx([0.3, 0.9, 0.1])
+
+
+def test_waiting_is_no_work_of_the_bench() -> None:
+    before = _read_times()
+    time.sleep(0.2)
+    after = _read_times()
+    assert after.now_s - before.now_s >= 0.2
+    assert after.own_s - before.own_s < 0.2
 
 
 def test_the_load_is_that_of_the_minute_before_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,12 +86,20 @@ def _other_network(path: Path) -> None:
     mx.nd.save(str(path), {"stem_weight": mx.nd.ones((16, 1, 3, 3))})
 
 
+def _another_order(path: Path) -> None:
+    held = mx.nd.load(str(path))
+    names = sorted(held, key=lambda name: name.partition(":")[2].rpartition("_")[2])
+    mx.nd.save(str(path), {f"arg:theirs{number}_{name.rpartition('_')[2]}": held[name] for number, name in
+                           enumerate(names)})  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (_missing, "model.parameters: no file"),
         (_torn, "is no file of MXNet parameters"),
         (_nameless, "holds arrays without names"),
+        (_another_order, "not the parameters of resnet8: stem_weight missing"),
         (
             _other_network,
             r"of resnet8: stem_weight \(16, 1, 3, 3\) \(wanted \(16, 3, 3, 3\)\), .* more",
