@@ -42,4 +42,6 @@ class Section(BaseModel):
     the ending of its name; ``json_schema_extra={"unit": ...}`` states any other unit.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, json_schema_extra=_describe_keys)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, json_schema_extra=_describe_keys
+    )

@@ -45,9 +45,7 @@ class Fault(NamedTuple):
         """
         match = _FAULT.fullmatch(text)
         if match is None or match["kind"] not in FAULTS or match["step"] == "0":
-            raise ConfigError(
-                "faults", text, f"WHAT@STEP:RANK with WHAT one of {', '.join(FAULTS)}, STEP 1 or more"
-            )
+            raise ConfigError("faults", text, f"WHAT@STEP:RANK with WHAT one of {', '.join(FAULTS)}, STEP 1 or more")
         return cls(match["kind"], int(match["step"]), int(match["rank"]))
 
 
@@ -107,9 +105,7 @@ class Rehearsal(Section):
     def _slow_ranks_are_numbers(cls, values: dict[str, float]) -> dict[str, float]:
         for rank, factor in values.items():
             if not rank.isdecimal() or not 0 < factor <= MOST_SLOW:
-                raise ConfigError(
-                    "slow_ranks", f"{rank}:{factor}", f"RANK: FACTOR, above 0 and at most {MOST_SLOW}"
-                )
+                raise ConfigError("slow_ranks", f"{rank}:{factor}", f"RANK: FACTOR, above 0 and at most {MOST_SLOW}")
         return values
 
     def faults_of(self, rank: int) -> list[Fault]:
