@@ -94,3 +94,28 @@ def test_fields_of_later_versions_are_ignored(tmp_path: Path) -> None:
     row = {"time": "t", "outcome": "lost", "cause": "c", "host": None, "from_step": 1, "kept_step": 2, "goes_on": True}
     (tmp_path / ATTEMPTS_FILE).write_text(json.dumps(row | {"new": 1}) + "\n", encoding="utf-8")
     assert read_attempts(tmp_path) == [Attempt("t", "lost", "c", None, 1, 2, True)]
+
+
+def test_no_progress_counts_from_the_step_of_the_begin_also_if_newer_checkpoints_were_lost() -> None:
+    attempts = [_attempt("failed", 4, 2), _attempt("failed", 4, 2)]
+    assert why_not_again(attempts, 9) == "2 attempts in a row kept no step after step 4"
+
+
+def test_the_words_name_the_newest_checkpoint_also_if_the_attempt_made_none() -> None:
+    assert "from step 4, kept step 4, went on" in _attempt("failed", 4, 4).words
+    assert "from step 0, kept no step, did not go on by itself" in _attempt("lost", 0, 0, goes_on=False).words
+
+
+def test_a_host_that_is_left_out_already_is_not_left_out_anew(tmp_path: Path) -> None:
+    asked: list[Sequence[str]] = []
+
+    def leave_out(hosts: Sequence[str]) -> Sequence[str]:
+        asked.append(hosts)
+        return hosts
+
+    for step in range(1, 4):
+        set_resume_checkpoint(tmp_path, write(tmp_path, step, SavedState({}, {}), keep=9))
+        write(tmp_path, step + 1, SavedState({}, {}), keep=9)
+        add_attempt(tmp_path, "failed", "cause", host="a", limit=9, may_leave_out=leave_out)
+    assert asked == [[], ["a"], []]
+    assert left_out(tmp_path) == ["a"]

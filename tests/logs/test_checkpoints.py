@@ -84,3 +84,14 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing_and_keeps_the_one_be
     with pytest.raises(UserError, match="cannot be written: the disk is full"):
         write(tmp_path, 6, STATE, keep=2)
     assert [*before.parent.iterdir()] == [before]
+
+
+def test_steps_are_ordered_as_numbers_and_a_file_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+    older = write(tmp_path, 99_999_999, STATE, keep=9)
+    newer = write(tmp_path, 100_000_000, STATE, keep=9)
+    assert list_checkpoints(tmp_path) == [newer, older]
+    newer.unlink()
+    newer.mkdir()
+    found, damaged = newest_valid(tmp_path)
+    assert found == older
+    assert ["cannot be read" in str(each) for each in damaged] == [True]

@@ -190,3 +190,51 @@ def test_the_newest_claim_is_that_of_the_highest_number_and_other_files_are_none
     owned.with_name("12.json").write_bytes(owned.read_bytes())
     assert claims.owned_by(tmp_path, os.getpid()) == owned.with_name("12.json")
     assert claims.owned_by(tmp_path, 1) is None
+
+
+def test_an_ended_claim_keeps_its_owner_and_is_nobodys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    claim = take(tmp_path)
+    assert claims.owned_by(tmp_path, os.getpid()) == claim
+    owner = json.loads(claim.read_text(encoding="utf-8"))
+    release(claim)
+    ended = json.loads(claim.read_text(encoding="utf-8"))
+    assert ended == {**owner, "ended": ended["ended"]}
+    assert claims.owned_by(tmp_path, os.getpid()) is None
+    take(tmp_path)
+    assert capsys.readouterr().err == "", "nothing is taken over from an owner that has ended"
+
+
+def test_a_claim_whose_folder_is_gone_needs_no_end(tmp_path: Path) -> None:
+    claim = take(tmp_path)
+    claim.unlink()
+    release(claim)
+    assert not claim.exists()
+
+
+def test_claims_are_ordered_as_numbers(tmp_path: Path) -> None:
+    for _ in range(10):
+        release(claim := take(tmp_path))
+    assert claim.name == "10.json"
+    assert take(tmp_path).name == "11.json"
+
+
+def test_a_sign_of_life_in_the_future_was_just_now(tmp_path: Path) -> None:
+    _as_of_another_node(take(tmp_path), age_s=-100)
+    assert "last sign of life 0 s ago" in (holder(tmp_path) or "")
+
+
+def test_a_job_knows_the_claim_that_it_made_and_whether_it_ended_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "")  # An empty variable names no job.
+    monkeypatch.setenv("PBS_JOBID", "7")
+    claim = take(tmp_path)
+    assert claims.was_lost_by_this_job(tmp_path)
+    assert claims.ended_by_this_job(tmp_path) is None
+    release(claim)
+    assert not claims.was_lost_by_this_job(tmp_path)
+    ended = claims.ended_by_this_job(tmp_path)
+    assert ended is not None
+    assert ended.isoformat() == json.loads(claim.read_text(encoding="utf-8"))["since"]
+    monkeypatch.setenv("PBS_JOBID", "8")
+    assert claims.ended_by_this_job(tmp_path) is None

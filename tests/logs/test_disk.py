@@ -10,7 +10,7 @@ import pytest
 
 from configs.errors import UserError
 from logs import checkpoints
-from logs.disk import explain_disk_errors, write_json, write_text
+from logs.disk import explain_disk_errors, read_object, strict_json, write_json, write_text
 from tests.disk_order import DiskOrder
 
 PASSING = ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "ESTALE", "EROFS", "ETIMEDOUT")
@@ -73,3 +73,22 @@ def test_only_a_file_that_must_be_private_is_kept_from_other_users(
 def test_json_is_written_with_a_line_for_each_value(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", {"a": [1, None]})
     assert (tmp_path / "x.json").read_text(encoding="utf-8") == '{\n  "a": [\n    1,\n    null\n  ]\n}\n'
+
+
+def test_every_part_of_a_value_becomes_strict_json() -> None:
+    assert strict_json({1: (float("nan"), [Path("a"), {"b": float("inf")}])}) == {"1": [None, ["a", {"b": None}]]}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(None, "it is missing"), ("folder", "it is no file"), ("[1]", "it holds no JSON object"), ("[" * 9**6, "depth")],
+    ids=["missing", "folder", "list", "deep"],
+)
+def test_what_is_no_json_object_is_refused_with_the_reason(tmp_path: Path, content: str | None, reason: str) -> None:
+    path = tmp_path / "file"
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
+        path.write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match=rf"file: cannot be read \(.*{reason}"):
+        read_object(path)

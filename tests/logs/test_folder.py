@@ -136,3 +136,15 @@ def test_an_aborted_run_has_the_numbers_of_its_configuration(tmp_path: Path) -> 
             failed_rank=2, failed_step=41, is_rehearsal=is_rehearsal,
         )  # fmt: skip
         (tmp_path / "summary.json").unlink()
+
+
+def test_an_aborted_run_names_the_rank_and_the_step_that_failed_and_numbers_as_text_are_no_summary(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config.yaml").write_text(dump(load_recipe("digits"), load_cluster("laptop")), encoding="utf-8")
+    close_aborted(tmp_path, "killed", failed_rank=1, failed_step=0)
+    summary = read_summary(tmp_path)
+    assert (summary.recipe, summary.failed_rank, summary.failed_step) == ("digits", 1, 0)
+    write_json(tmp_path / "summary.json", {**asdict(summary), "epochs": "8"})
+    with pytest.raises(UserError, match="is not a run's summary"):
+        read_summary(tmp_path)

@@ -19,7 +19,7 @@ TOKEN = "0123456789abcdef"
         ("A", f"ghp_{TOKEN}", True), ("A", f"hf_{TOKEN}", True), ("A", f"sk-{TOKEN[:15]}", False),
         ("A", f"glpat-{TOKEN}", True), ("A", "eyJ01234567.01234567.", True), ("A", "http://user:word@host", True),
         ("A", "curl https://hooks.slack.com/services/T0/B0/x", True), ("A", f"Authorization: Bearer {TOKEN}", True),
-        ("A", "a Bearer of news", False),
+        ("A", "a Bearer of news", False), ("A", f"ASIA{TOKEN.upper()}", True), ("A", f"basic {TOKEN}", True),
         ("A", "http://host:80/@x", False), ("A", "-----BEGIN RSA PRIVATE KEY-----", True),
     ],
 )  # fmt: skip

@@ -24,7 +24,8 @@ def test_samples_come_back_without_a_last_line_that_was_cut(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "change", [{"time": "10"}, {"busy_cores": None}, {"gpu_share": "x"}, {"gpu_shares": ["x"]}, {"more": 1}],
+    "change", [{"time": "10"}, {"busy_cores": None}, {"gpu_share": "x"}, {"gpu_shares": ["x"]}, {"more": 1},
+     {"server_busy_cores": "x"}],
     ids=str,
 )  # fmt: skip
 def test_a_line_that_is_no_sample_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
@@ -38,3 +39,15 @@ def test_totals_are_those_of_the_file_and_none_without_it(tmp_path: Path) -> Non
     totals = {key: [1.5, 2.5] for key in ("wall_s", "cpu_s", "children_cpu_s", "peak_memory_bytes")}
     (tmp_path / USAGE_FILE).write_text(json.dumps(totals), encoding="utf-8")
     assert read_usage(tmp_path) == totals
+    (tmp_path / USAGE_FILE).write_text(json.dumps(totals | {"more": [-0.5]}), encoding="utf-8")
+    assert read_usage(tmp_path)["more"] == [-0.5], "a counter may go back by a moment"
+
+
+def test_totals_that_lack_one_or_are_no_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / USAGE_FILE).write_text('{"wall_s": [1]}', encoding="utf-8")
+    with pytest.raises(UserError, match=USAGE_FILE):
+        read_usage(tmp_path)
+    (tmp_path / USAGE_FILE).unlink()
+    (tmp_path / USAGE_FILE).mkdir()
+    with pytest.raises(UserError, match="it is no file"):
+        read_usage(tmp_path)

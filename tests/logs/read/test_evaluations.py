@@ -76,3 +76,18 @@ def test_of_a_log_with_endless_evaluations_the_first_are_kept(monkeypatch: pytes
     monkeypatch.setattr(evaluations, "CAP", 3)
     found = _collect(*(("accuracy", 10 + epoch, epoch / 10, epoch) for epoch in range(5)))
     assert [each.epoch for each in found.since(None, 0)] == [0, 1, 2]
+
+
+def test_an_epoch_that_a_resumed_run_repeats_is_told_once_with_all_its_events() -> None:
+    before = _collect(("start", 10, None, 4), ("accuracy", 12, 0.5, 4), ("stop", 13, None, 4))
+    before.resume()
+    for kind, at_s, value in (("start", 30, None), ("accuracy", 34, 0.6), ("stop", 35, None)):
+        getattr(before, kind)(Event(kind, value, {"epoch_num": 4}, at_s, None))
+    assert before.since(5.0, 0) == (Evaluation(4, 29.0, 0.6, 5.0),)
+
+
+def test_accuracies_without_an_epoch_or_a_time_are_all_kept() -> None:
+    found = Evaluations()
+    for at_s, top1 in ((None, 0.4), (12.0, 0.5), (14.0, 0.6)):
+        found.accuracy(Event("eval_accuracy", top1, {}, at_s, None))
+    assert [(each.at_s, each.accuracy) for each in found.since(10.0, 0)] == [(None, 0.4), (2.0, 0.5), (4.0, 0.6)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -274,3 +275,79 @@ def test_an_event_without_a_time_behind_the_end_changes_no_time(key: str) -> Non
 def test_epochs_are_in_the_order_of_their_numbers_whichever_is_logged_first() -> None:
     record = _run(*reversed(_marks("epoch", 12)), *_marks("epoch", 12))
     assert [span.first_epoch for span in record.epoch_spans] == list(range(1, 9))
+
+
+def test_a_date_is_that_of_utc_and_one_beyond_all_calendars_is_of_the_last_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    evening = datetime.fromisoformat(f"{PUBLISHED['0.7.0']}T23:00:00+00:00").timestamp()
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Etc/GMT-14")
+        time.tzset()
+        assert ruleset_at(evening) == "0.7.0"
+    time.tzset()
+    assert ruleset_at(1e15) == "4.0.0"
+
+
+def test_a_record_that_is_nested_too_deeply_is_unreadable() -> None:
+    assert list(parse_text(":::MLLOG " + '{"key":' * 100_000)) == [None]
+
+
+def test_a_long_value_is_no_setting() -> None:
+    record = _record(*((0, f"opt_{count}", "x" * count, {}) for count in (200, 201)))
+    assert list(record.settings) == ["opt_200"]
+
+
+def test_each_resumption_is_an_attempt_and_ranks_are_counted_in_the_last_one() -> None:
+    starts = [(0, "init_start", None, {}), (5, "init_start", None, {})]
+    resumed = [(100 + at, key, value, more) for at, key, value, more in starts]
+    record = _record(
+        *starts, (9, "run_start", None, {}), (99, "resumed_from_step", 7, {}), *resumed, (106, "run_start", None, {}),
+        (200, "resumed_from_step", 9, {}), (300, "init_start", None, {}), (302, "init_start", None, {}),
+    )  # fmt: skip
+    assert (record.attempts, record.init_starts) == (3, (2, 2.0))
+
+
+def test_what_comes_after_the_end_does_not_count_and_a_begin_after_the_end_is_no_new_run() -> None:
+    run: list[Told] = [
+        (0, "run_start", None, {}), (10, "eval_accuracy", 0.5, {"epoch_num": 1}), (20, "run_stop", None, {}),
+    ]  # fmt: skip
+    late: list[Told] = [(30, "init_start", None, {}), (40, "eval_accuracy", 0.9, {"epoch_num": 2})]
+    record = _record(*run, *late)
+    assert (record.epochs, record.final_accuracy, record.elapsed_s, record.time_to_train_s) == (1, 0.5, 20.0, 20.0)
+
+
+def test_a_run_stop_without_a_time_is_not_replaced_by_run_final() -> None:
+    assert _record((0, "run_start", None, {}), (9, "run_final", None, {})).time_to_train_s == 9.0
+    text = "".join(
+        f":::MLLOG {json.dumps({'key': key, 'time_ms': at})}\n"
+        for key, at in (("run_start", 1000 * BEGIN_S), ("run_stop", 0), ("run_final", 1000 * BEGIN_S + 9000))
+    )
+    assert parse_events(parse_text(text), Path("made.txt")).time_to_train_s is None
+
+
+def test_settings_are_sorted_by_name_and_rates_by_epoch() -> None:
+    record = _record(
+        (0, "sgd_b", 1, {}), (0, "opt_a", 2, {}), (0, "tracked_stats", {"throughput": 5}, {"epoch_num": 2}),
+        (0, "tracked_stats", {"throughput": 4}, {"epoch_num": 1}),
+    )  # fmt: skip
+    assert list(record.settings) == ["opt_a", "sgd_b"]
+    assert record.throughputs == ((1, 4), (2, 5))
+
+
+def test_of_several_begins_of_an_epoch_the_first_counts_and_no_epoch_begins_before_the_run() -> None:
+    marks: list[Told] = [
+        (0, "epoch_start", None, {"epoch_num": 1}), (4, "epoch_stop", None, {"epoch_num": 1}),
+        (10, "run_start", None, {}), (10, "epoch_start", None, {"epoch_num": 2}),
+        (11, "epoch_start", None, {"epoch_num": 2}), (20, "epoch_stop", None, {"epoch_num": 2}),
+        (20, "run_stop", None, {}),
+    ]  # fmt: skip
+    assert [(each.first_epoch, each.begin_s, each.end_s) for each in _record(*marks).epoch_spans] == [(2, 0.0, 10.0)]
+
+
+def test_only_the_first_round_numbers_epochs_from_zero() -> None:
+    marks: list[Told] = [(0, "run_start", None, {})]
+    for epoch in (0, 1):
+        marks += [(10 * epoch, "epoch_start", None, {"epoch_num": epoch})]
+        marks += [(10 * epoch + 10, "epoch_stop", None, {"epoch_num": epoch})]
+    assert [each.first_epoch for each in _record(*marks).epoch_spans] == [0, 1]
