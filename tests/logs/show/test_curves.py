@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from configs.errors import UserError
 from logs.__main__ import main
-from logs.show.curves import write_tensorboard
+from logs.show.curves import write_csv, write_tensorboard
 from logs.show.reported_run import gather_run
 from tests.logs import samples
 
@@ -60,3 +62,11 @@ def test_event_files_hold_the_curves_of_each_run(tmp_path: Path) -> None:
         accuracies += [(event.step, each.simple_value) for each in event.summary.value if each.tag == "accuracy"]
         content = content[16 + size :]
     assert accuracies == [(4000, pytest.approx(0.485)), (8000, pytest.approx(0.97))]
+
+
+def test_csv_tells_nothing_from_zero(tmp_path: Path) -> None:
+    run = gather_run(samples.run_folder(tmp_path / "run"))
+    run = replace(run, intervals=[{"step": 0, "loss": 0.0}], record=replace(run.record, evaluations=(), began_s=None))
+    write_csv([run], tmp_path / "curves.csv")
+    (line,) = (tmp_path / "curves.csv").read_text().splitlines()[1:]
+    assert re.fullmatch(r"run,loss,0\.05\d+,,0\.0", line)

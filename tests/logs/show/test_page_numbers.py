@@ -129,3 +129,10 @@ def test_settings_that_differ_come_first_with_the_unusual_value_marked() -> None
 def test_the_title_names_at_most_three_runs(count: int, title: str) -> None:
     page = render([_made(f"r{number}", {}) for number in range(count)], Path("page.html"))
     assert f"<title>{title}</title>" in page
+
+
+def test_links_lead_to_files_of_any_name(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run #1")
+    (folder / "a <b>&.txt").write_text("x")
+    page = _page(tmp_path / "page.html", folder)
+    assert '<a href="run%20%231/a%20%3Cb%3E%26.txt">run #1/a &lt;b&gt;&amp;.txt</a>' in page

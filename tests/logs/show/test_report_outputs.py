@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from logs.__main__ import main
+from logs.show.chart import LineChart
+from logs.show.report import write_picture
 from tests.logs import samples
 
 
@@ -54,3 +56,21 @@ def test_a_log_that_is_the_only_input_is_not_replaced(tmp_path: Path) -> None:
     before = log.read_bytes()
     assert main(["report", str(log), "--out", str(log)]) == 2
     assert log.read_bytes() == before
+
+
+def test_a_picture_has_the_curves_of_runs_of_very_unlike_lengths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = [tmp_path / "short.txt", tmp_path / "long.txt"]
+    for log, epochs in zip(logs, (4, 120), strict=True):
+        log.write_text(samples.mllog(samples.run_events(epochs=epochs)))
+    drawn: list[LineChart] = []
+    monkeypatch.setattr("logs.show.report.save_charts", lambda _, charts: drawn.extend(charts))
+    write_picture(logs, tmp_path / "a.svg")
+    assert [(chart.heading, chart.x_name) for chart in drawn] == [("Accuracy by epoch", "epochs, logarithmic")]
+
+
+def test_an_earlier_page_may_have_capitals_in_its_suffix(tmp_path: Path, undrawn: None) -> None:
+    run = samples.run_folder(tmp_path / "run")
+    (run / "PAGE.HTM").write_text("earlier")
+    assert main(["report", str(run), "--out", str(run / "PAGE.HTM")]) == 0

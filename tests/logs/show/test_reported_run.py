@@ -59,3 +59,18 @@ def test_the_images_of_a_run_of_this_program_need_no_note(tmp_path: Path) -> Non
     (tmp_path / "log").write_text((run / "result_0.txt").read_text())
     noted = [any("training images" in note for note in notes_of(gather_run(path))) for path in (run, tmp_path / "log")]
     assert noted == [False, True]
+
+
+def test_a_folder_has_the_newest_verdict_first_no_setting_of_the_card_and_lacks_files_only_at_its_end(
+    tmp_path: Path,
+) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    run = gather_run(folder)
+    assert [verdict.ruleset for verdict in run.verdicts] == ["4.0.0", "0.6.0"]
+    assert "recipe.name" in run.settings
+    assert not [key for key in run.settings if "card" in key]
+    (folder / "startup.json").unlink()
+    assert gather_run(folder).problems == ("missing in the run folder: startup.json",)
+    log = folder / "result_0.txt"
+    log.write_text("".join(line for line in log.read_text().splitlines(True) if "run_stop" not in line))
+    assert gather_run(folder).problems == (), "the run goes on"

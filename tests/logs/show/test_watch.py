@@ -116,3 +116,12 @@ def test_watching_a_folder_that_is_no_run_is_a_user_error(tmp_path: Path, capsys
     folder = samples.run_folder(tmp_path / "run")
     (folder / "summary.json").unlink()
     assert main(["watch", "--once", str(folder)]) == 1
+
+
+def test_the_end_is_told_with_its_reason(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run", status="aborted")
+    told = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps({**told, "failure": "rank 1 died"}))
+    terminal = io.StringIO()
+    assert watch(folder, terminal, every_s=1, once=True) == 1
+    assert terminal.getvalue().endswith("ended: aborted, rank 1 died\n")

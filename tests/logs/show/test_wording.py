@@ -14,9 +14,10 @@ import pytest
 from logs.folder import REHEARSAL_FILE
 from logs.read.lines import parse_text
 from logs.read.parse import parse_events
+from logs.show.bars import step_shares
 from logs.show.chart import Bar, BarChart, Captioned, LineChart, Series, Stretch
 from logs.show.figures import figures
-from logs.show.page import _convergence, _legend, _number, _row, badge, render
+from logs.show.page import _configuration, _convergence, _legend, _number, _row, badge, render
 from logs.show.reported_run import ReportedRun, gather_run
 from logs.show.wording import heading, in_seconds, lead, notes_of, place_of, state_of
 from tests.logs import samples
@@ -245,3 +246,45 @@ def test_a_legend_shows_dots_of_predictions_only_and_one_line_needs_none() -> No
     assert _legend(Captioned("c", LineChart("t", "x", [measured]))) == ""
     bars = BarChart("t", "s", [Bar("row", [Stretch(0, 1, 0, "")])], names=["one", "two"])
     assert re.findall(r"var\(--c(\d)\)", _legend(Captioned("c", bars))) == ["0", "1"]
+
+
+def test_a_day_is_that_of_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Etc/GMT-14")
+        time.tzset()
+        assert heading([_run()]) == "Anyone, made up, 21 September 2026"
+    time.tzset()
+
+
+def test_the_reference_is_marked_unless_the_division_is_open() -> None:
+    bands = {
+        name: [band.name for band in next(iter(figures([run]))).chart.bands if band.axis == "x"]  # type: ignore[union-attr]
+        for name, run in {"none": _run(drop="division"), "closed": _run(division="closed"), "open": _run()}.items()
+    }
+    assert bands == {"none": ["reference at batch 3264"], "closed": ["reference at batch 3264"], "open": []}
+
+
+def test_names_of_runs_and_settings_are_escaped_in_both_shapes_of_the_table() -> None:
+    runs = [_run(f"<b>{number}", settings={"a<i": number, "b": f"<u>{number}"}) for number in range(8)]
+    for shown in (runs[:2], runs):
+        table = _configuration(shown)
+        assert not re.search("<b>|a<i|<u>", table)
+        assert "&lt;b&gt;1" in table
+
+
+def test_the_heading_tells_days_in_the_order_of_time() -> None:
+    runs = [_run(str(days), begin_s=samples.BEGIN_S + 86_400 * days) for days in (2, 0, 1)]
+    assert heading(runs).endswith("made up, 21 September 2026 to 23 September 2026")
+
+
+@pytest.mark.parametrize(
+    ("waiting", "exposed", "ends"),
+    [(0.25, 0.5, [25.0, 75.0, 100.0]), (0.75, 0.5, [0.0, 50.0, 125.0]), (0.25, None, None), (None, 0.5, None)],
+)
+def test_shares_of_a_step_are_never_negative_and_none_is_made_up(
+    waiting: float | None, exposed: float | None, ends: list[float] | None
+) -> None:
+    summary = {"input_wait_fraction": waiting, "comm_exposed_fraction": exposed}
+    chart = step_shares([replace(_run(), summary=summary)]).chart
+    assert isinstance(chart, BarChart)
+    assert [[stretch.end for stretch in bar.stretches] for bar in chart.bars] == ([ends] if ends else [])

@@ -98,3 +98,7 @@ def test_images_with_several_labels_are_judged_by_their_mean_auc(
     write_study(STUDY, {cell: _summary(mean_auc=value) for cell, value in TOP1.items()}, tmp_path)
     assert "the mean AUC of 2 seeds" in (tmp_path / "tiny.md").read_text(encoding="utf-8")
     assert (tmp_path / "tiny.csv").read_text(encoding="utf-8").startswith("curve,swept,tuned,seed,auc,steps")
+
+
+def test_a_run_that_got_no_image_right_has_an_accuracy() -> None:
+    assert accuracy_text(Summary("tiny", "success", top1=0.0, mean_auc=0.9)) == "0.0000"

@@ -90,3 +90,12 @@ def test_a_prediction_is_found_by_its_ranks(tmp_path: Path) -> None:
         )
         for cell in cells
     ]  # fmt: skip
+
+
+def test_idle_servers_and_gpus_count_and_a_machine_is_never_less_busy_than_the_run(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    (folder / "usage.json").write_text(json.dumps(USAGE))
+    load = [Sample(1.0, 2.0, 1.0, 7, 0.0, 9, [], 0.0), Sample(2.0, 2.0, 1.5, 7, 0.5, 9, [], 1.0)]
+    (folder / "utilisation.jsonl").write_text("".join(json.dumps(asdict(each)) + "\n" for each in load))
+    row = measured(CELL, 0, folder, 0)
+    assert (row.busy_gpus, row.server_busy_cores, row.other_busy_cores) == (0.25, 0.5, 0.0)

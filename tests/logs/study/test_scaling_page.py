@@ -13,7 +13,7 @@ import pytest
 
 from configs.scaling_study import Expectation
 from logs.study.expectations import compare
-from logs.study.scaling_figures import course_figures
+from logs.study.scaling_figures import cell_figures, course_figures
 from logs.study.scaling_page import (
     _expectations,
     _judged,
@@ -139,3 +139,28 @@ def test_charts_over_time_name_the_cells_that_they_are_of(tmp_path: Path) -> Non
     for figures in sections.values():
         assert figures
         assert all(figure.caption.endswith(": n, d, batch 8 a rank") for figure in figures)
+
+
+def test_memory_is_in_millions_of_bytes_notes_are_escaped_and_no_servers_have_no_column(tmp_path: Path) -> None:
+    rows = [scaling_row(1.0, busy_cores=1.0, server_busy_cores=0.0, peak_memory_bytes=3_000_000_000)]
+    columns = _known_values(rows)
+    assert "Cores of servers" not in [head for head, _, _ in columns]
+    (line,) = _lines(rows, columns)
+    assert line[-1] == "3,000"
+    assert "not run: no &lt;GPU&gt;" in _lead(
+        scaling_study(), [*rows, scaling_row(None, status="skipped", note="no <GPU>")], tmp_path
+    )
+
+
+def test_only_the_first_repeat_of_a_cell_that_succeeded_is_followed(tmp_path: Path) -> None:
+    samples.run_folder(tmp_path / "run")
+    gone = [scaling_row(2.0, repeat=1, folder="gone"), scaling_row(None, status="failed", folder="gone")]
+    figures = dict(course_figures([scaling_row(1.0, folder="run"), *gone], tmp_path))
+    assert [len(each.chart.series) for each in figures["Loss and accuracy"]] == [1] * 4  # type: ignore[union-attr]
+
+
+def test_the_ideal_of_strong_scaling_grows_from_the_fewest_ranks() -> None:
+    rows = [scaling_row(100.0, batch=32, ranks=2), scaling_row(300.0, batch=8, ranks=8)]
+    (figure,) = dict(cell_figures(rows, [64]))["Strong scaling"]
+    points = {each.name: each.points for each in figure.chart.series}  # type: ignore[union-attr]
+    assert points == {"fast": [(2.0, 1.0), (8.0, 3.0)], "ideal": [(2.0, 1.0), (8.0, 4.0)]}
