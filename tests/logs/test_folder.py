@@ -141,10 +141,12 @@ def test_an_aborted_run_has_the_numbers_of_its_configuration(tmp_path: Path) -> 
 def test_an_aborted_run_names_the_rank_and_the_step_that_failed_and_numbers_as_text_are_no_summary(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "config.yaml").write_text(dump(load_recipe("digits"), load_cluster("laptop")), encoding="utf-8")
-    close_aborted(tmp_path, "killed", failed_rank=1, failed_step=0)
-    summary = read_summary(tmp_path)
-    assert (summary.recipe, summary.failed_rank, summary.failed_step) == ("digits", 1, 0)
+    for recipe in ("unknown", "digits"):  # A folder without and one with a configuration.
+        close_aborted(tmp_path, "killed", failed_rank=1, failed_step=0)
+        summary = read_summary(tmp_path)
+        assert (summary.recipe, summary.failed_rank, summary.failed_step) == (recipe, 1, 0)
+        (tmp_path / "summary.json").unlink()
+        (tmp_path / "config.yaml").write_text(dump(load_recipe("digits"), load_cluster("laptop")), encoding="utf-8")
     write_json(tmp_path / "summary.json", {**asdict(summary), "epochs": "8"})
     with pytest.raises(UserError, match="is not a run's summary"):
         read_summary(tmp_path)

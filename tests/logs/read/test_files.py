@@ -22,6 +22,7 @@ def test_a_folder_of_logs_with_other_names_is_found_by_content(tmp_path: Path) -
     for name, text in {"system/resnet/run.log": TEXT, "system/notes.txt": "nothing", "old.out": TEXT}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
+    (tmp_path / "result_9.txt").mkdir()
     assert logs_in(tmp_path) == [tmp_path / "old.out", tmp_path / "system/resnet/run.log"]
     (tmp_path / "result_0.txt").write_text(TEXT)
     assert logs_in(tmp_path) == [tmp_path / "result_0.txt"]

@@ -299,8 +299,8 @@ def test_a_long_value_is_no_setting() -> None:
 
 
 def test_each_resumption_is_an_attempt_and_ranks_are_counted_in_the_last_one() -> None:
-    starts = [(0, "init_start", None, {}), (5, "init_start", None, {})]
-    resumed = [(100 + at, key, value, more) for at, key, value, more in starts]
+    starts: list[Told] = [(0, "init_start", None, {}), (5, "init_start", None, {})]
+    resumed: list[Told] = [(100 + at, key, value, more) for at, key, value, more in starts]
     record = _record(
         *starts, (9, "run_start", None, {}), (99, "resumed_from_step", 7, {}), *resumed, (106, "run_start", None, {}),
         (200, "resumed_from_step", 9, {}), (300, "init_start", None, {}), (302, "init_start", None, {}),
@@ -351,3 +351,24 @@ def test_only_the_first_round_numbers_epochs_from_zero() -> None:
         marks += [(10 * epoch, "epoch_start", None, {"epoch_num": epoch})]
         marks += [(10 * epoch + 10, "epoch_stop", None, {"epoch_num": epoch})]
     assert [each.first_epoch for each in _record(*marks).epoch_spans] == [0, 1]
+
+
+@pytest.mark.parametrize(("first", "epochs"), [(3, 4), (4, 4)])
+def test_without_marks_of_epochs_the_offset_of_the_first_round_tells_where_epochs_begin(
+    first: int, epochs: int
+) -> None:
+    record = _record_v05("run_start", "eval_offset: 3", f'eval_accuracy: {{"epoch": {first}, "value": 0.5}}')
+    assert record.epochs == epochs
+
+
+def test_a_block_without_a_count_has_one_epoch_and_an_epoch_that_goes_back_is_no_stretch() -> None:
+    block: list[Told] = [
+        (0, "run_start", None, {}), (0, "block_start", None, {"first_epoch_num": 1}),
+        (9, "block_stop", None, {"first_epoch_num": 1}),
+    ]  # fmt: skip
+    assert [each.epochs for each in _record(*block).epoch_spans] == [1]
+    told = [(at, "eval_accuracy", 0.5, {"epoch_num": epoch}) for at, epoch in ((10, 4), (15, 2), (30, 8))]
+    spans = _record((0, "run_start", None, {}), *told).epoch_spans
+    assert [(each.first_epoch, each.begin_s, each.end_s, each.epochs) for each in spans] == [
+        (1, 0.0, 10.0, 4), (5, 10.0, 30.0, 4),
+    ]  # fmt: skip

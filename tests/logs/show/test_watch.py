@@ -125,3 +125,10 @@ def test_the_end_is_told_with_its_reason(tmp_path: Path) -> None:
     terminal = io.StringIO()
     assert watch(folder, terminal, every_s=1, once=True) == 1
     assert terminal.getvalue().endswith("ended: aborted, rank 1 died\n")
+
+
+@pytest.mark.parametrize(("top1", "style"), [(0.759, "good"), (0.7589, "plain")])
+def test_an_evaluation_at_the_target_has_reached_it(top1: float, style: str) -> None:
+    recipe = load_recipe("digits", ["run.target_top1=0.759"])
+    last = {"interval": {"step": 1, "images_per_s": 1.0}, "evaluation": {"top1": top1, "epoch": 1}}
+    assert describe_progress(recipe, 9, last, None)[2][1] == style

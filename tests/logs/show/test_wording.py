@@ -288,3 +288,14 @@ def test_shares_of_a_step_are_never_negative_and_none_is_made_up(
     chart = step_shares([replace(_run(), summary=summary)]).chart
     assert isinstance(chart, BarChart)
     assert [[stretch.end for stretch in bar.stretches] for bar in chart.bars] == ([ends] if ends else [])
+
+
+def test_a_run_that_missed_its_target_does_not_keep_the_others_from_a_median() -> None:
+    words = lead([_run("a"), _run("b", seed=2), _run("c", batch=8, status="aborted")])
+    assert "median of 2 runs that reached the target, out of 3;" in words
+
+
+@pytest.mark.parametrize(("stall_s", "is_told"), [(0.01, True), (0.009, False), (None, False)])
+def test_a_wait_for_checkpoints_is_told_from_a_hundredth_second_on(stall_s: float | None, is_told: bool) -> None:
+    notes = notes_of(replace(_run(), summary={"checkpoint_s": stall_s}))
+    assert ("Training waited 0.01 s for checkpoints." in notes) == is_told
