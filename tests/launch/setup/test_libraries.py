@@ -52,3 +52,22 @@ def test_the_command_line_names_what_is_not_found_and_fails(
     assert capsys.readouterr().out == "not found: libmxnet.so: libabsent.so.3\n"
     monkeypatch.setattr("sys.argv", ["libraries"])
     assert main() == 0, "this environment"
+
+
+def test_links_to_nvidias_libraries_are_made_anew_and_move_with_the_environment(tmp_path: Path) -> None:
+    packages = tmp_path / "building"
+    (packages / "mxnet").mkdir(parents=True)
+    assert not link_nvidia_libraries(packages)
+    library = packages / "nvidia" / "fft" / "lib" / "libfft.so.10"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    (packages / "mxnet" / library.name).symlink_to("/gone")
+    for _ in range(2):
+        assert link_nvidia_libraries(packages)
+    assert (packages.rename(tmp_path / "final") / "mxnet" / library.name).is_file()
+
+
+def test_what_pytorch_does_not_find_is_named_too(tmp_path: Path) -> None:
+    absent = _compile(tmp_path / "absent" / "libabsent.so.3")
+    _compile(tmp_path / "torch" / "lib" / "libtorch_python.so", absent)
+    assert missing_libraries(tmp_path) == ["libtorch_python.so: libabsent.so.3"]

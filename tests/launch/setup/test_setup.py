@@ -23,7 +23,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from configs.errors import UserError
-from launch.setup import checks, child, gpu, replacement, stages
+from launch.setup import __main__ as set_up
+from launch.setup import checks, child, gpu, over_base, replacement, stages
 from launch.setup.__main__ import _Plan, main
 from launch.setup.__main__ import _run as run_stages
 from launch.setup.causes import explain
@@ -43,11 +44,11 @@ from launch.setup.layout import (
     lock_file,
     locked,
 )
-from launch.setup.pins import HOROVOD_PIN, closure, named_by, read_pins, write_constraints, write_requirements
+from launch.setup.pins import HOROVOD_PIN, Pin, closure, named_by, read_pins, write_constraints, write_requirements
 from launch.setup.site import find_missing
 from launch.setup.stages import make_stages
 from launch.setup.state import State, digest
-from launch.setup.work import Stage, Work, command_variables, remove_half_installed
+from launch.setup.work import Stage, Work, command_variables, pip, remove_half_installed
 
 MXNET, BOTH = Kind(("mxnet",), "cpu"), Kind(("mxnet", "torch"), "cpu")
 
@@ -928,3 +929,369 @@ def test_a_compiled_horovod_has_what_was_wanted(
     with pytest.raises(StageError, match=f"all of the output: {log}"):
         check_build(variables, environment, variant, has_mpi=has_mpi)
     assert "no symbol" in log.read_text(encoding="utf-8")
+
+
+def _digests(kind: Kind) -> dict[str, str]:
+    return {stage.name: stage.digest for stage in make_stages(kind, has_mpi=False, extras=["test"])}
+
+
+@pytest.mark.parametrize("kind", [MXNET, BOTH, Kind(("torch",), "gpu"), _OVER], ids=str)
+def test_an_environment_is_begun_anew_in_another_folder_and_for_another_python(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed() -> set[str]:
+        return {name for name, found in _digests(kind).items() if found != before[name]}
+
+    before = _digests(kind)
+    monkeypatch.setattr("sys.version_info", (3, 9, 0))
+    assert changed() == (set() if kind.base else {"venv"})
+    monkeypatch.undo()
+    for module in ("stages", "over_base"):
+        monkeypatch.setattr(f"launch.setup.{module}.ROOT", Path("/moved"))
+    assert changed() == {"venv"}
+
+
+def test_each_kind_of_environment_has_a_first_stage_of_its_own() -> None:
+    bases = [Kind(("mxnet",), "gpu", base) for base in ("/a/python", "/b/python")]
+    kinds = [Kind((engine,), variant) for engine in LOCKS for variant in ("cpu", "gpu")]
+    assert len({_digests(kind)["venv"] for kind in kinds + bases}) == 6
+    assert _digests(BOTH)["venv"] == _digests(MXNET)["venv"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind", "expected"),
+    [
+        ("mxnet", MXNET, {"tools", "mxnet", "wheels", "test", "horovod"}),
+        ("mxnet", Kind(("torch",), "cpu"), set()),
+        ("torch", MXNET, set()),
+        ("torch", BOTH, {"torch"}),
+        ("torch", Kind(("torch",), "cpu"), {"tools", "torch", "test"}),
+    ],
+    ids=str,
+)
+def test_other_pins_are_installed_by_the_stages_of_their_engine_alone(
+    engine: Engine, kind: Kind, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, lock = _digests(kind), tmp_path / "lock"
+    lock.write_text(LOCKS[engine].read_text(encoding="utf-8").replace("==", "==9."), encoding="utf-8")
+    monkeypatch.setitem(LOCKS, engine, lock)
+    assert {name for name, found in _digests(kind).items() if found != before[name]} == expected
+
+
+def test_another_horovod_is_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = _digests(MXNET)
+    monkeypatch.setattr(stages, "HOROVOD", "horovod==9")
+    assert {name for name, found in _digests(MXNET).items() if found != before[name]} == {"horovod"}
+
+
+def _with_metadata(folder: Path, *lines: str) -> Environment:
+    metadata = folder / "lib/python3.11/site-packages/resnet_records-1.dist-info/METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("".join(f"Requires-Dist: {line}\n" for line in lines), encoding="utf-8")
+    return Environment(folder)
+
+
+def test_an_extra_names_its_packages_and_those_of_the_extras_in_it(tmp_path: Path) -> None:
+    lines = ["Foo_Bar>1", "own ; extra == 'test'", "other; extra == 'tests'", "Deep.One; extra == \"b\"",
+             "resnet-records[a,b]; extra == 'test'", "deep-two==2; extra == 'a'"]  # fmt: skip
+    environment = _with_metadata(tmp_path, *lines)
+    assert named_by(environment, "test") == {"foo-bar", "own", "deep-one", "deep-two"}
+    assert named_by(environment, "a") == {"foo-bar", "deep-two"}
+
+
+@pytest.mark.parametrize("checks_files", [True, False])
+def test_a_package_is_left_out_with_what_only_it_needs_and_digests_where_no_files_are_checked(
+    checks_files: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lock").write_text(_LOCK, encoding="utf-8")
+    monkeypatch.setitem(LOCKS, "mxnet", tmp_path / "lock")
+    work = Work(_with_metadata(tmp_path, "e", "f"), Stopwatch("a stage"), 0, checks_files)
+    words = stages._with_digests(work, "mxnet", "cpu", without=["e"])
+    assert Path(words[-1]).read_text(encoding="utf-8") == "f==4.0\n"
+    assert ("--require-hashes" in words) == checks_files
+
+
+@pytest.mark.parametrize("checks_files", [True, False])
+def test_horovod_is_built_from_its_pin_in_an_empty_folder_and_never_from_a_cache(
+    checks_files: bool, tmp_path: Path
+) -> None:
+    environment = Environment(tmp_path)
+    for folder in (environment.python.parent, environment.build):
+        folder.mkdir()
+    (environment.build / "horovod-of-before.whl").touch()
+    environment.python.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n', encoding="utf-8")
+    environment.python.chmod(0o755)
+    with (tmp_path / "lock").open("w") as lock:
+        work = Work(environment, Stopwatch("a stage"), lock.fileno(), checks_files)
+        stages._begin_horovod(work, "cpu", has_mpi=False)
+        work.begun["horovod"].wait(work.watch)
+    words = environment.log("horovod-build").read_text(encoding="utf-8").splitlines()
+    (pins,) = environment.build.iterdir()
+    assert "--no-cache-dir" in words
+    assert ("--require-hashes" in words) == ("--hash" in pins.read_text(encoding="utf-8")) == checks_files
+
+
+def test_horovod_that_is_built_in_a_second_try_gets_its_tools_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment, done = Environment(tmp_path), []
+    work = Work(environment, Stopwatch("a stage"), 0)
+
+    def build(work: Work, *_: object, **__: object) -> None:
+        done.append("build")
+        environment.build.mkdir()
+        (environment.build / "horovod-1.whl").touch()
+        work.begun["horovod"] = SimpleNamespace(wait=lambda _watch: None)  # type: ignore[assignment]
+
+    (tmp_path / "lib/python3.11/site-packages").mkdir(parents=True)
+    monkeypatch.setattr(stages, "_install_tools", lambda *_: done.append("tools"))
+    monkeypatch.setattr(stages, "_begin_horovod", build)
+    monkeypatch.setattr(stages, "pip", lambda *_: done.append("pip"))
+    monkeypatch.setattr(stages, "check_build", lambda *_, **__: done.append("check"))
+    monkeypatch.setattr(stages, "missing_libraries", lambda _folder: ["a: b"])
+    with pytest.raises(StageError, match="libraries are not found: a: b: install them"):
+        stages._build_horovod(work, "cpu", has_mpi=False)
+    assert done == ["tools", "build", "pip", "check"]
+    assert not environment.build.exists()
+
+
+def test_mxnet_for_gpus_is_installed_with_cudas_libraries_and_not_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+
+    def closure_of(_engine: Engine, names: Collection[str], **_: object) -> list[Pin]:
+        told.append(set(names))
+        return []
+
+    monkeypatch.setattr(stages, "pip", lambda *_: None)
+    monkeypatch.setattr(stages, "_put_back_numpy_names", lambda _folder: None)
+    monkeypatch.setattr(stages, "closure", closure_of)
+    environment = _with_metadata(tmp_path, "mxnet-cu112", "numpy", "nvidia-nccl-cu11", "tqdm")
+    work = SimpleNamespace(environment=environment, checks_files=True, run=lambda words, _log: told.append(words[2]))
+    with pytest.raises(StageError, match="NVIDIA's CUDA libraries are not among the wheels"):
+        stages._install_mxnet(work, "gpu")  # type: ignore[arg-type]
+    (environment.site_packages / "mxnet").mkdir()
+    (environment.site_packages / "nvidia/nccl/lib").mkdir(parents=True)
+    (environment.site_packages / "nvidia/nccl/lib/libnccl.so.2").touch()
+    stages._install_mxnet(work, "gpu")  # type: ignore[arg-type]
+    assert told == 2 * [{"mxnet-cu112", "numpy", "nvidia-nccl-cu11"}]
+    stages._install_wheels(work, "gpu")  # type: ignore[arg-type]
+    assert told[-1] == f"import {', '.join(stages._IMPORTED)}", "MXNet for GPUs is not loaded without a driver"
+
+
+@pytest.mark.parametrize(("script", "is_usable"), [("exit 0", True), ("exit 1", False), (None, False)])
+def test_an_environment_is_usable_while_its_interpreter_runs(
+    script: str | None, is_usable: bool, tmp_path: Path
+) -> None:
+    environment = Environment(tmp_path)
+    environment.python.parent.mkdir()
+    if script:
+        environment.python.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        environment.python.chmod(0o755)
+    assert stages.is_usable(environment) == is_usable
+
+
+def test_pip_of_a_second_try_begins_its_log_anew_and_leaves_no_temporary_files(tmp_path: Path) -> None:
+    environment = Environment(tmp_path)
+    half = tmp_path / "lib/python3.11/site-packages/half-1.dist-info"
+    for folder in (environment.python.parent, environment.temporary, half):
+        folder.mkdir(parents=True)
+    (environment.temporary / "left by a killed pip").touch()
+    environment.python.write_text('#!/bin/sh\nls "$TMPDIR"; echo "$*" "$OWN"; exit 1\n', encoding="utf-8")
+    environment.python.chmod(0o755)
+    variables = {**command_variables(environment), "OWN": "variable"}
+    with (tmp_path / "lock").open("w") as lock:
+        for _ in range(2):
+            work = Work(environment, Stopwatch("a stage"), lock.fileno())
+            with pytest.raises(StageError):
+                pip(work, ["install", "x"], "wheels", variables)
+    words = "-m pip --no-input install x --progress-bar off variable\n"
+    assert environment.log("wheels").read_text(encoding="utf-8") == words
+    assert not environment.temporary.exists()
+    assert not half.exists()
+
+
+def test_a_command_holds_the_lock_and_adds_to_its_log_whatever_it_prints(tmp_path: Path) -> None:
+    log, before = tmp_path / "stage.log", signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with pytest.raises(StageError, match="error: bad"):
+        run_shell("readlink /proc/self/fd/* | grep -o 'stage.lock'; printf '\\377\\n'; echo error: bad; exit 1", log)
+    run_shell("echo again", log)
+    assert log.read_bytes() == b"stage.lock\n\377\nerror: bad\nagain\n"
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_links_for_the_build_of_horovod_are_made_in_a_second_try_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib/python3.11/site-packages/nvidia/nccl/lib").mkdir(parents=True)
+    for toolkit in ("/old", "/new"):
+        monkeypatch.setattr("launch.setup.horovod.find_toolkit", lambda toolkit=toolkit: Path(toolkit))
+        monkeypatch.setattr("ctypes.CDLL", lambda _name: (_ for _ in ()).throw(OSError))
+        made = build_environment({"HOROVOD_GPU_BROADCAST": "MPI"}, Environment(tmp_path), "gpu", has_mpi=False)
+    assert (tmp_path / "cuda-stub/libcuda.so.1").readlink() == Path("/new/lib64/stubs/libcuda.so")
+    assert "HOROVOD_GPU_BROADCAST" not in made
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Environment, Environment]:
+    """Let set-up see a current environment and a new one that are the test's own; both have an interpreter."""
+    current, building = Environment(tmp_path / ".venv"), Environment(tmp_path / ".venv.building")
+    for name, value in {"CURRENT": current, "BUILDING": building, "REPLACED": tmp_path / ".venv.old"}.items():
+        for module in (replacement, set_up):
+            monkeypatch.setattr(module, name, value, raising=False)
+    for environment in (current, building):
+        environment.python.parent.mkdir(parents=True)
+        environment.python.symlink_to("/bin/true")
+        (environment.folder / "bin" / "activate").write_text(f"{environment.folder}\n", encoding="utf-8")
+        (environment.folder / "pyvenv.cfg").write_text(f"prompt = {environment.folder.name}\n", encoding="utf-8")
+    return current, building
+
+
+def _finish(environment: Environment, kind: Kind, *, has_mpi: bool = False, but: Collection[str] = ()) -> None:
+    state = State(environment)
+    state.reset(kind, has_mpi=has_mpi)
+    for stage in make_stages(kind, has_mpi=has_mpi, extras=()):
+        if stage.name not in but:
+            state.finish(stage.name, stage.digest)
+
+
+def _planned(kind: Kind = MXNET) -> tuple[str, list[str]]:
+    plan = set_up._plan(kind, extras=())
+    return plan.environment.folder.name, [stage.name for stage in plan.pending]
+
+
+_ALL = ["venv", "tools", "mxnet", "wheels", "horovod"]
+
+
+def test_set_up_goes_on_in_the_environment_that_can_be_used(
+    places: tuple[Environment, Environment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    current, building = places
+    assert _planned() == (".venv.building", _ALL)
+    _finish(building, MXNET, but=["wheels"])
+    assert _planned() == (".venv.building", ["wheels"])
+    (building.folder / "bin" / "activate").write_text(f"{current.folder}\n", encoding="utf-8")
+    assert _planned() == (".venv.building", _ALL), "the scripts name the final place already"
+    (building.folder / "bin" / "activate").unlink()
+    assert _planned() == (".venv.building", _ALL)
+    _finish(building, MXNET)
+    assert _planned() == (".venv.building", []), "complete, but for its name"
+    assert not set_up._plan(MXNET, extras=()).is_done
+    _finish(current, MXNET, but=["horovod"])
+    assert _planned() == (".venv", ["horovod"])
+    _finish(current, MXNET)
+    assert set_up._plan(MXNET, extras=()).is_done
+    current.python.unlink()
+    assert _planned() == (".venv.building", []), "the system's Python may have been removed"
+    building.python.unlink()
+    assert _planned() == (".venv.building", _ALL)
+
+
+def test_mpi_that_was_known_of_a_build_is_built_with_again(
+    places: tuple[Environment, Environment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    _finish(places[1], MXNET, has_mpi=True, but=["horovod"])
+    assert set_up._plan(MXNET, extras=()).has_mpi
+
+
+def test_an_old_environment_that_was_left_is_deleted_or_brought_back(places: tuple[Environment, Environment]) -> None:
+    current, building = places
+    old = current.folder.with_name(".venv.old")
+    script, link = building.folder / "bin" / "script", building.folder / "bin" / "linked"
+    script.write_text(f"#!{building.python}\n", encoding="utf-8")
+    script.chmod(0o750)
+    shared, elsewhere = old.with_name("shared"), old.with_name("elsewhere")
+    os.link(script, shared)
+    elsewhere.write_text(str(building.folder), encoding="utf-8")
+    link.symlink_to(elsewhere)
+    old.mkdir()
+    (old / "left").touch()
+    replacement.put_in_place()
+    assert not old.exists()
+    assert not building.folder.exists()
+    final = current.folder / "bin" / "script"
+    assert (final.read_text(encoding="utf-8"), final.stat().st_mode & 0o777) == (f"#!{current.python}\n", 0o750)
+    assert (current.folder / "pyvenv.cfg").read_text(encoding="utf-8") == "prompt = .venv\n"
+    for other in (shared, elsewhere):
+        assert str(building.folder) in other.read_text(encoding="utf-8"), "a file of others"
+    current.folder.rename(old)
+    replacement.restore_replaced()
+    assert final.is_file()
+    old.mkdir()
+    replacement.restore_replaced()
+    assert old.is_dir()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_environment_that_is_a_link_or_a_file_is_refused(
+    places: tuple[Environment, Environment], number: int, tmp_path: Path
+) -> None:
+    replacement.refuse_links()
+    folder = places[number].folder
+    folder.rename(tmp_path / "behind")
+    folder.symlink_to(tmp_path / "behind")
+    with pytest.raises(UserError, match=f"{folder} is a symbolic link"):
+        replacement.refuse_links()
+    folder.unlink()
+    folder.touch()
+    with pytest.raises(UserError, match=f"{folder} is not a folder"):
+        replacement.refuse_links()
+
+
+def test_a_base_that_a_person_names_wins_over_the_one_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"python": [3, 10], "problems": [], "has_pip": True, "has_ensurepip": True, "has_cuda": False}
+    monkeypatch.setattr(set_up, "find_base", lambda named: named or "/first/on/path")
+    monkeypatch.setattr(set_up, "describe_base", lambda _python: found)
+    over = Kind(("mxnet",), "cpu", "/old")
+    for base, expected in (("/new", "/new"), (None, "/old"), ("", "/old")):
+        assert set_up._choose_kind(set_up.Wish(base=base), over) == Kind(("mxnet",), "cpu", expected)
+    assert set_up._choose_kind(set_up.Wish(base=""), MXNET) == Kind(("mxnet",), "cpu", "/first/on/path")
+    assert set_up._choose_kind(set_up.Wish(engine="torch", variant="cpu"), over) == Kind(("torch",), "cpu")
+
+
+@pytest.mark.parametrize("clashes", [False, True])
+def test_the_packages_of_a_base_are_kept_as_far_as_pip_can(
+    clashes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, str]] = []
+
+    def run(_work: Work, words: list[str], log: str) -> None:
+        told.append((log, " ".join(word for word in words if word[0] != "-")))
+        if clashes and words[-1] == str(environment.base_pins):
+            raise StageError
+
+    environment = Environment(tmp_path)
+    environment.base_pins.write_text("numpy==1\ntqdm==4\n", encoding="utf-8")
+    monkeypatch.setattr(over_base, "pip", run)
+    monkeypatch.setattr(over_base, "find_missing", lambda *_: clashes)
+    monkeypatch.setattr(over_base, "not_of_base", lambda *_: ["NumPy is not that of /b"] if clashes else [])
+    work = Work(environment, Stopwatch("a stage"), 0)
+    with pytest.raises(StageError, match="NumPy is not that of /b") if clashes else nullcontext():
+        over_base._install_beside_base(work, _OVER, "test")
+    first = ("test", f"install {ROOT}[test] {tmp_path}/base.txt")
+    tools, few = (
+        ("tools", "install setuptools>=65 wheel"),
+        ("test", f"install {ROOT}[test] {tmp_path}/base-frameworks.txt"),
+    )
+    assert told == ([tools, first, few] if clashes else [first])
+
+
+@pytest.mark.parametrize(("compiler", "is_fine"), [("c++", False), ("own-c++", True)])
+def test_the_compiler_that_a_person_names_is_the_only_one_that_counts(
+    compiler: str, is_fine: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / compiler).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "own-c++")
+    assert (checks._no_compiler() is None) == is_fine
+
+
+def test_over_a_base_its_python_counts_and_not_the_one_of_set_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "NEWEST_PYTHON", {"mxnet": (3, 8)})
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    assert checks.find_problems(_OVER, tmp_path, ["venv"], 1) == []

@@ -9,6 +9,7 @@ from threading import Thread
 import pytest
 
 from launch.setup import state
+from launch.setup.layout import Environment, Kind
 
 
 def _is_free(lock: Path, kind: int) -> bool:
@@ -51,3 +52,35 @@ def test_runs_share_the_environment_and_keep_set_up_out_of_it(tmp_path: Path, mo
     with state.in_use(), state.in_use():
         assert state.is_used()
     assert not state.is_used()
+
+
+def test_runs_in_another_environment_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "USED_LOCK", tmp_path / "lock")
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    with state.in_use():
+        assert not state.is_used()
+    assert not (tmp_path / "lock").exists()
+
+
+@pytest.mark.parametrize("kind", [Kind(("mxnet",), "gpu", "/usr/bin/python3"), Kind(("mxnet", "torch"), "cpu")])
+def test_the_record_of_an_environment_is_read_as_it_was_written(tmp_path: Path, kind: Kind) -> None:
+    environment = Environment(tmp_path / "environment")
+    record = state.State(environment)
+    record.reset(Kind(("mxnet",), "cpu"), has_mpi=False)
+    record.finish("venv", "1")
+    record.extend(kind)
+    assert state.State(environment).kind == kind
+    assert state.State(environment).is_done("venv", "1")
+    record.reset(kind, has_mpi=True)
+    assert not state.State(environment).is_done("venv", "1")
+
+
+def test_an_environment_from_before_there_were_two_engines_is_for_mxnet(tmp_path: Path) -> None:
+    (tmp_path / "setup.json").write_text('{"variant": "gpu", "stages": {}}', encoding="utf-8")
+    assert state.State(Environment(tmp_path)).kind == Kind(("mxnet",), "gpu")
+
+
+def test_mpi_is_found_by_its_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mpicxx").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert state.State(Environment(tmp_path)).has_mpi
