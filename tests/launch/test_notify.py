@@ -19,6 +19,14 @@ def test_the_command_gets_the_facts(tmp_path: Path) -> None:
     assert told == f"restart|rank 1 was killed; $(touch harm)|{tmp_path}"
 
 
+def test_the_command_gets_the_whole_path_of_a_folder_below_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    notify(load_cluster("laptop", ["cluster.notify=echo $RUN_FOLDER >told"]), Path("runs/one"), "end", "success")
+    assert (tmp_path / "told").read_text(encoding="utf-8") == f"{tmp_path}/runs/one\n"
+
+
 @pytest.mark.parametrize(
     ("command", "trouble"), [("exit 3", "ended with status 3"), ("sleep 5", "did not end within 0.1 s")]
 )

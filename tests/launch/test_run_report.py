@@ -13,6 +13,7 @@ from launch import run
 from launch.run import _report
 from launch.start.local import Outcome
 from logs.attempts import ATTEMPTS_FILE
+from logs.claims import CLAIMS_FOLDER
 from logs.folder import Summary
 from logs.judge.compliance import Verdict
 
@@ -80,3 +81,35 @@ def test_a_launcher_that_lost_its_folder_leaves_it_to_the_other_one(
     )
     assert len(started) == 1
     assert {path.name for path in folder.iterdir()} == {"config.yaml", "claims"}
+
+
+def test_ranks_get_the_whole_path_of_a_run_folder_below_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one").mkdir()
+    monkeypatch.setattr(run, "record_environment", lambda *_: None)
+    monkeypatch.setattr(run, "run_under", lambda _cluster, command, _variables: commands.append(command))
+    run._run_ranks(Path("one"), *load_both("digits", "laptop"))
+    assert [command[-1] for command in commands] == [f"{tmp_path}/one"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "mode"),
+    [("run.seed=2", 0o044), ("cluster.environment.MY_TOKEN=abc", 0), ("cluster.notify=curl https://u:p@host", 0)],
+)
+def test_only_the_owner_reads_a_config_that_may_hold_a_secret(tmp_path: Path, setting: str, mode: int) -> None:
+    run._write_config(tmp_path, *load_both("digits", "laptop", [setting]))
+    assert (tmp_path / "config.yaml").stat().st_mode & 0o044 == mode
+
+
+@pytest.mark.parametrize("others", [(), ("attempt-1",)])
+def test_a_run_that_the_ranks_refused_leaves_only_what_is_of_others(tmp_path: Path, others: tuple[str, ...]) -> None:
+    folder = tmp_path / "one"
+    for name in (CLAIMS_FOLDER, *others):
+        (folder / name).mkdir(parents=True)
+    (folder / "config.yaml").touch()
+    run._remove_refused(folder)
+    assert folder.exists() == bool(others)
+    assert [path.name for path in tmp_path.glob("one/*")] == list(others)
