@@ -51,7 +51,7 @@ def test_a_run_is_normal_faster_too_fast_or_slower(epochs: int, outcome: str, no
 
 
 def test_five_runs_are_judged_by_their_olympic_mean() -> None:
-    assert compare_with_reference([run(epochs) for epochs in (30, 35, 36, 37, 90)]).epochs == 36
+    assert compare_with_reference([run(epochs) for epochs in (36, 90, 35, 30, 37)]).epochs == 36
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,14 @@ def _state(name: str) -> tuple[int, ...]:
     return found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
+def test_a_log_is_not_replaced_by_another_of_its_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, link = tmp_path / "log.html", tmp_path / "link.html"
+    log.write_text(samples.mllog(samples.run_events()))
+    link.symlink_to(log)
+    assert main(["report", str(log), "--out", str(link)]) == 2
+    assert "which is a file that the report reads" in capsys.readouterr().err
+
+
 def test_a_log_that_is_the_only_input_is_not_replaced(tmp_path: Path) -> None:
     log = tmp_path / "log.html"
     log.write_text(samples.mllog(samples.run_events()))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from logs.show.bars import _shares
+from logs.show.lean_svg import _rounded
+from logs.show.report import _names
 from logs.show.reported_run import gather_run, summarise
 from logs.show.wording import notes_of
 from tests.logs import samples
@@ -74,3 +78,22 @@ def test_a_folder_has_the_newest_verdict_first_no_setting_of_the_card_and_lacks_
     log = folder / "result_0.txt"
     log.write_text("".join(line for line in log.read_text().splitlines(True) if "run_stop" not in line))
     assert gather_run(folder).problems == (), "the run goes on"
+
+
+def test_folders_of_one_name_are_told_apart_by_the_folders_above_them(tmp_path: Path) -> None:
+    for name in ("one/run", "two/run"):
+        (tmp_path / name).mkdir(parents=True)
+    assert _names([tmp_path / "one/run"]) == ["run"]
+    assert _names([tmp_path / "one/run", tmp_path / "two/run"]) == ["one/run", "two/run"]
+
+
+def test_a_run_without_a_summary_has_the_shares_of_its_newest_interval(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    (folder / "summary.json").unlink()
+    rows = [{"input_wait_fraction": wait, "comm_exposed_fraction": 0.25} for wait in (0.0, 0.5)]
+    (bar,) = _shares([replace(gather_run(folder), intervals=rows, summary={})])
+    assert [(each.begin, each.end) for each in bar.stretches] == [(0, 25), (25, 50), (50, 100)]
+
+
+def test_coordinates_of_a_drawing_keep_one_decimal() -> None:
+    assert _rounded("M 100.00 0.00 L 12.345\n -7.04 10.0") == "M 100 0 L 12.3 -7 10.0"

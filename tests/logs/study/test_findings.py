@@ -142,3 +142,4 @@ def test_servers_and_the_noise_of_an_idle_machine() -> None:
     assert "Parameter servers kept 1.00 (0.50 to 1.50) of the cores busy that they share with the ranks." in told
     assert not any("Other programs" in each for each in told)
     assert is_disturbed([scaling_row(1, other_busy_cores=0.11)])
+    assert not is_disturbed([scaling_row(1, other_busy_cores=cores) for cores in (0.0, 0.05, 5.0)])
