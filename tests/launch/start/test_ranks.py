@@ -21,6 +21,12 @@ def test_a_command_that_fails_fails_the_whole() -> None:
     assert main(["--set", "cluster.ranks_per_node=1", "--", "sh", "-c", "exit 3"]) == 3
 
 
+def test_dashes_that_belong_to_the_command_stay(tmp_path: Path) -> None:
+    words = ["--set", "cluster.ranks_per_node=1", "--", "sh", "-c", f'echo "$@" > {tmp_path}/told', "name", "--", "a"]
+    assert main(words) == 0
+    assert (tmp_path / "told").read_text(encoding="utf-8") == "-- a\n"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

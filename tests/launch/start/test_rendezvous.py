@@ -180,6 +180,8 @@ def test_a_program_of_a_job_script_reads_nodes_and_ranks_from_its_command_line(
 def test_the_store_of_several_nodes_is_at_addresses_that_other_nodes_can_reach() -> None:
     assert "127.0.0.1" in store._addresses(1)
     assert not [address for address in store._addresses(2) if address.startswith("127.")]
+    assert store._addresses(2)[-1] == socket.gethostname(), "Debian gives the name the address 127.0.1.1"
+    assert store._addresses(2)[:-1] == store._addresses(1)[:-1]
 
 
 def test_an_answered_question_is_forgotten() -> None:

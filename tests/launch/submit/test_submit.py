@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -128,11 +129,26 @@ def test_a_job_with_the_local_launcher_starts_the_processes_of_train(
 
 
 def test_pbs_places_one_chunk_on_a_host_unless_the_cluster_file_places_them(capsys: pytest.CaptureFixture[str]) -> None:
-    for resources, place in (("[]", "scatter"), ("['-l place=scatter:excl']", "scatter:excl")):
+    for resources, place in (
+        ("[]", "scatter"),
+        ("['-p 5']", "scatter"),
+        ("['-l place=scatter:excl']", "scatter:excl"),
+    ):
         sets = ["--set", "cluster.scheduler.kind=pbs", *_LIMIT, "--set", f"cluster.scheduler.resources={resources}"]
         assert main(["submit", "digits", "--cluster", "laptop", *sets, "--dry-run"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert [line for line in lines if "place=" in line] == [f"#PBS -l place={place}"]
+
+
+def test_a_job_of_grid_engine_that_moves_keeps_every_request_of_the_cluster_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    resources = "cluster.scheduler.resources=['gpu=1', '-l mem=5G', '-p 5']"
+    moves = ["cluster.scheduler.kind=gridengine", "cluster.scheduler.requeue=true", "cluster.scheduler.max_restarts=9"]
+    sets = [*_LIMIT, *(word for each in (*moves, resources) for word in ("--set", each))]
+    assert main(["submit", "digits", "--cluster", "laptop", *sets, "--dry-run"]) == 0
+    (request,) = [line for line in capsys.readouterr().out.splitlines() if "qalter -l " in line]
+    assert re.search(r"qalter -l h_rt=[\d:]+,gpu=1,mem=5G,\"hostname", request), request
 
 
 def test_a_scheduler_that_is_not_here_is_refused_before_a_folder_is_made(
