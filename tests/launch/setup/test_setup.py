@@ -967,7 +967,6 @@ def test_each_kind_of_environment_has_a_first_stage_of_its_own() -> None:
         ("torch", BOTH, {"torch"}),
         ("torch", Kind(("torch",), "cpu"), {"tools", "torch", "test"}),
     ],
-    ids=str,
 )
 def test_other_pins_are_installed_by_the_stages_of_their_engine_alone(
     engine: Engine, kind: Kind, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
