@@ -70,7 +70,7 @@ def test_the_command_prints_json_and_a_figure_without_importing_mxnet(tmp_path: 
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     plan = json.loads(done.stdout)
     assert plan["recipe"] == "digits"
-    assert plan["command"] == "./run.sh train digits --cluster laptop"
+    assert plan["command"] == "./run.sh train digits"
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
