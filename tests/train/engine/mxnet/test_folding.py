@@ -62,9 +62,13 @@ def test_folded_logits_equal_those_with_batch_norm(name: str) -> None:
     np.testing.assert_allclose(network.inference()(images).asnumpy(), expected, rtol=1e-4, atol=1e-5 * expected.std())
 
 
-def test_a_convolution_with_a_bias_is_folded_too() -> None:
+@pytest.mark.parametrize("has_norm_before", [False, True])
+def test_a_convolution_with_a_bias_is_folded_too_and_a_batch_norm_without_one_is_scale_and_shift(
+    has_norm_before: bool,
+) -> None:
     rows = Rows(3, 32)
-    last = rows.add("stem", "conv", "data", out_channels=4, kernel=3, has_bias=True)
+    last = rows.add("before", "bn", "data") if has_norm_before else "data"
+    last = rows.add("stem", "conv", last, out_channels=4, kernel=3, has_bias=True)
     last = rows.add("stem_relu", "relu", rows.add("stem_bn", "bn", last))
     rows.dense("classifier", rows.add("pool", "global_pool", last), 10)
     table, model = Network("made", 32, 3, 10, tuple(rows.layers)), Model(name="resnet8", num_classes=10, image_size=32)
