@@ -36,7 +36,7 @@ def ordered_map(
 ) -> Generator[Result, None, None]:
     """Yield ``function(task)`` for each task in order, computed by forked processes.
 
-    About 2 tasks a worker, and not more, are unfinished or have a result that the caller has not taken. So a slow
+    At most about 2 tasks a worker are unfinished, or have a result that the caller has not taken. So a slow
     caller (a full write queue) slows the workers down; the pools of the standard library would pile up results in
     memory instead. To stop the workers early, close the generator (see `contextlib.closing`).
 

@@ -1,7 +1,8 @@
 """Finds the records that made a DALI pipeline stop: DALI 2 says that a batch cannot be decoded, but not which record.
 
 DALI reads the batch again without decoding it, from the checkpoint of the pipeline that stopped, and Pillow decodes it,
-as ``./run.sh prepare --verify`` does. DALI 2.4 must not: one in four of its processes crashed at a damaged image.
+as ``./run.sh prepare --verify`` does. DALI 2.4 must not decode it: one in four of its processes crashed at a damaged
+image.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ def _batches_after(request: ReadRequest, reader: dict[str, Any], checkpoint: byt
 
 
 def _of_the_reader(whole: bytes, blank: bytes) -> bytes:
-    """Return the checkpoint ``blank`` with the reader's state, and the number of the batch, of ``whole``.
+    """Return the checkpoint ``blank``, with the reader's state and the number of the batch taken from ``whole``.
 
-    The reader is the first operator of both.
+    The reader is the first operator in both checkpoints.
     """
     found, others = list(_fields(whole)), list(_fields(blank))
     entries = [found[0], *(field for field in others[1:] if field[0] == _ENTRIES)]

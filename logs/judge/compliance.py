@@ -127,7 +127,7 @@ def digest_of(log: Path) -> str:
 def read_verdicts(run_folder: Path) -> list[Verdict]:
     """Return the verdicts in ``verdict.json`` that belong to the run's logs as they are now, by digest.
 
-    A missing or damaged file has no verdict, and a verdict on a log that was missing then holds while it is missing.
+    If the file is missing or damaged, there are none. A verdict on a missing log counts as long as the log is missing.
     """
     try:
         tree = read_object(run_folder / VERDICT_FILE)
