@@ -280,13 +280,13 @@ def test_the_json_schema_of_alternatives_allows_each_of_them(
 
 def test_the_json_schema_of_a_block_is_that_block_alone(capsys: pytest.CaptureFixture[str]) -> None:
     for word, key in (("run", "epochs"), ("cluster.node", "cores"), ("schedule", "base_lr")):
-        assert key in json.loads(_printed(capsys, word, "--json"))["properties"]
+        assert key in json.loads(told := _printed(capsys, word, "--json"))["properties"]
+        assert set(re.findall(r'"#/\$defs/(\w+)"', told)) <= set(json.loads(told)["$defs"])
 
 
 def test_a_block_is_a_whole_part_of_a_path(capsys: pytest.CaptureFixture[str]) -> None:
     told = _printed(capsys, "cluster.node")
-    assert "cluster.node.accelerator.units" in told
-    assert "cluster.num_nodes" not in told
+    assert "cluster.node.accelerator.units" in told and "cluster.num_nodes" not in told
     assert main(["run", "keys"]) == 2
     assert capsys.readouterr().err.startswith("error: 'keys' is not expected here")
 

@@ -74,6 +74,14 @@ def test_a_cell_comes_over_its_curve_and_the_curve_over_the_study(
     assert cluster.name == "a100-node"
 
 
+def test_a_study_sets_nothing_truth_and_lists_as_a_file_does() -> None:
+    sets = {"data.flip": False, "data.eval_resize": None, "data.mean": [1, 2.5, 3], "card.purpose": "null"}
+    study = validate(Study, STUDY | {"set": sets}, "study.")
+    recipe, _ = study.load(Cell("LARS", 64, 0.5, 3))
+    assert (recipe.data.flip, recipe.data.eval_resize, recipe.data.mean) == (False, None, (1, 2.5, 3))
+    assert recipe.card.purpose == "null"
+
+
 def test_the_folder_of_a_cell_has_a_short_number() -> None:
     assert Cell("my curve", 64, 0.1 + 0.2, 12).folder == "my-curve-64-0.3-seed12"
     assert Cell("c", 64, 2.0, 1).folder == "c-64-2-seed1"

@@ -84,6 +84,15 @@ def test_the_mean_images_of_the_classes_differ_and_follow_from_the_seed() -> Non
     assert (distances.argmin(axis=1) == other_labels).mean() > 0.95
 
 
+@pytest.mark.parametrize(("side", "widths"), [(8, (2, 2, 2, 2)), (9, (3, 2, 2, 2)), (11, (3, 3, 3, 2))])
+def test_a_pattern_of_four_by_four_cells_fills_an_image_of_any_side(side: int, widths: tuple[int, ...]) -> None:
+    images, labels = steps(recipe_for(f"model.image_size={side}", "data.train_samples=4000"), 1, batch=4000)[0]
+    mean = images[labels == 3].mean(axis=0)
+    begins = np.cumsum((0, *widths))[:-1]
+    cells = np.repeat(np.repeat(mean[:, begins][..., begins], widths, axis=1), widths, axis=2)
+    assert np.abs(mean - cells).max() < 0.5, "in a cell, only the mean of the noise differs"
+
+
 @pytest.mark.parametrize("world", [1, 3, 7, 30])
 def test_every_evaluation_counts_every_image_once(world: int) -> None:
     recipe = recipe_for("data.eval_samples=20")
