@@ -71,3 +71,36 @@ def test_a_rank_whose_run_is_over_ends_as_it_would_have_however_often_it_is_told
     command = [sys.executable, "-c", _TOLD_AT_THE_END, str(tmp_path)]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
     assert list(tmp_path.iterdir()) == []
+
+
+_REFUSED = """
+import sys
+import train.session
+from configs.errors import UserError
+
+def run(folder, identity, ledger, signals):
+    {before}
+    raise UserError("the disk is full")
+
+train.session.run = run
+from train.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("before", "status", "told", "reports"),
+    [
+        ("pass", 2, "error: the disk is full\n", []),
+        ("signals.wait_for_step()", 1, "failed: the disk is full\n", ["failure_0.json"]),
+    ],
+    ids=["before the run", "in the run"],
+)
+def test_an_error_of_the_user_refuses_a_run_that_has_not_begun_and_fails_one_that_has(
+    tmp_path: Path, before: str, status: int, told: str, reports: list[str]
+) -> None:
+    command = [sys.executable, "-c", _REFUSED.format(before=before), str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (status, told)
+    assert [path.name for path in tmp_path.iterdir()] == reports
