@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,10 @@ def test_arrays_of_numpy_keep_their_names(tmp_path: Path) -> None:
     assert {name: values.tolist() for name, values in EXCHANGED[".npz"](path).items()} == {"a_weight": [1, 1, 1]}
 
 
-@pytest.mark.parametrize("ending", [".npz", ".onnx"])
-@pytest.mark.parametrize("content", [b"no such file", pickle.dumps({"a": 1})])
+@pytest.mark.parametrize(
+    ("ending", "content"),
+    [(".npz", b""), *product((".npz", ".onnx"), (b"no such file", pickle.dumps({"a": 1}), b"PK\x03\x04 cut off"))],
+)
 def test_another_file_is_refused_in_one_line(ending: str, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / f"file{ending}"
     path.write_bytes(content)

@@ -28,6 +28,7 @@ __all__ = [
     "errors_by_product",
     "framework_errors",
     "hidden_of",
+    "largest_and_newest",
     "startup_errors",
     "summarize_errors",
     "write_calibration",
@@ -108,12 +109,7 @@ def calibrate(
         basis: max(width, widths[basis]) for basis, width in _half_widths(hidden, lambda one: one.time_error).items()
     }
     widths |= {name: _half_width(errors, hidden) for name, errors in frameworks.items()}
-    largest: dict[str, int] = {}
-    rounds: dict[str, str] = {}
-    for point in measured:
-        chip = point.accelerator.chip
-        largest[chip] = max(largest.get(chip, 1), point.ranks)
-        rounds[chip] = max(rounds.get(chip, ""), point.round)
+    largest, rounds = largest_and_newest(measured)
     return (
         Calibration(
             constants=constants,
@@ -126,6 +122,17 @@ def calibrate(
         ),
         hidden,
     )
+
+
+def largest_and_newest(points: Iterable[Point]) -> tuple[dict[str, int], dict[str, str]]:
+    """Return chip -> most accelerators of a point, and chip -> newest MLPerf round of a point."""
+    largest: dict[str, int] = {}
+    rounds: dict[str, str] = {}
+    for point in points:
+        chip = point.accelerator.chip
+        largest[chip] = max(largest.get(chip, 1), point.ranks)
+        rounds[chip] = max(rounds.get(chip, ""), point.round)
+    return largest, rounds
 
 
 def hidden_of(basis: str, hidden: Sequence[HeldOutPrediction]) -> list[HeldOutPrediction]:

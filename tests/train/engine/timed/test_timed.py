@@ -26,6 +26,7 @@ from train.engine.build import build_model
 from train.engine.init import initial_weights
 from train.engine.protocol import Engine, open_engine
 from train.engine.timed.device import Course, Device, strike
+from train.engine.timed.engine import TimedEngine
 from train.engine.timed.network import TimedNetwork, TimedOptimizer, _grouped
 from train.networks.arch import Network, build_network
 from train.plan.document import plan_document
@@ -96,6 +97,16 @@ def test_a_slow_rank_waits_longer_and_a_fault_makes_it_slower(passing: _Time) ->
     strike(Fault("slow", 1, 0), device)
     device.work(1.0)
     assert passing.now == 3.0 + 3.0 * SLOWER
+
+
+@pytest.mark.parametrize(("rank", "factor"), [(0, 0.25), (1, 1.5)])
+def test_a_rehearsal_runs_faster_by_its_speed_and_a_slow_rank_slower(passing: _Time, rank: int, factor: float) -> None:
+    _, cluster, engine = _rehearsed()
+    assert cluster.rehearsal is not None
+    rehearsal = cluster.rehearsal.model_copy(update={"speed": 4.0, "slow_ranks": {"1": 6.0}})
+    rehearsed = TimedEngine(engine, cluster.model_copy(update={"rehearsal": rehearsal}), replace(ALONE, rank=rank))
+    rehearsed._device.work(1.0)
+    assert passing.now == factor
 
 
 def test_counts_of_right_answers_add_up_to_the_invented_accuracy() -> None:

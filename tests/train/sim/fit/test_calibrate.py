@@ -14,7 +14,7 @@ import yaml
 from configs.errors import UserError
 from train.sim.__main__ import main
 from train.sim.constants import load_calibration
-from train.sim.fit.calibrate import PUBLISHED_RATES, calibrate, framework_errors
+from train.sim.fit.calibrate import PUBLISHED_RATES, calibrate, framework_errors, largest_and_newest
 from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import read_points
 
@@ -59,6 +59,17 @@ def test_the_error_of_a_framework_is_the_logarithm_of_predicted_over_published()
     assert set(expected) == {"own kernels", "float32", "another network"}
     found = framework_errors(predictor, constants)
     assert {name: pytest.approx(errors) for name, errors in expected.items()} == found
+
+
+def test_a_chip_is_known_up_to_its_largest_and_newest_point_whatever_the_order_of_the_rows() -> None:
+    points = read_points(EXCERPT)
+    largest, rounds = largest_and_newest(points)
+    assert (largest, rounds) == largest_and_newest(points[::-1])
+    for point in points:
+        assert point.ranks <= largest[point.accelerator.chip]
+        assert point.round <= rounds[point.accelerator.chip]
+    assert {(chip, ranks) for chip, ranks in largest.items()} <= {(one.accelerator.chip, one.ranks) for one in points}
+    assert {(chip, name) for chip, name in rounds.items()} <= {(one.accelerator.chip, one.round) for one in points}
 
 
 @pytest.mark.parametrize(("rows", "chips"), [(19, 2), (20, 1)])
