@@ -174,9 +174,16 @@ def test_a_sampler_that_is_held_up_among_the_processes_counts_no_core_twice(monk
     assert 0 < sample.busy_cores <= _ONE_CORE
 
 
-@pytest.mark.parametrize(("change", "asked"), [("cluster.sample_gpus=true", 8), ("cluster.sample_gpus=false", 0)])
+@pytest.mark.parametrize(
+    ("place", "change", "asked"),
+    [
+        ("a100-node", "cluster.sample_gpus=true", 8),
+        ("a100-node", "cluster.sample_gpus=false", 0),
+        ("laptop", "cluster.sample_gpus=true", 0),
+    ],
+)
 def test_a_cluster_file_can_do_without_the_calls_of_nvidia_smi(
-    change: str, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, change: str, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
 
@@ -187,5 +194,5 @@ def test_a_cluster_file_can_do_without_the_calls_of_nvidia_smi(
     monkeypatch.setattr(run, "monitored", note)
     monkeypatch.setattr(run, "run_under", lambda *_: Outcome(0))
     monkeypatch.setattr(run, "record_environment", lambda *_: None)
-    run._run_ranks(tmp_path, *load_both("digits", "a100-node", [change]))
+    run._run_ranks(tmp_path, *load_both("digits", place, [change]))
     assert told == [asked]
