@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 
 from configs.errors import UserError
 from configs.load import dump, load_both
+from configs.schema import Cluster, Recipe
 from launch import resume, run
 from launch.__main__ import main
 from launch.start.local import Outcome
-from logs.checkpoints import SavedState, write
+from logs.checkpoints import SavedState, resume_checkpoint, write
+from logs.claims import holder, owned_by, take
 from logs.folder import Summary, read_summary, write_summary
 from logs.judge.compliance import Verdict
 
@@ -82,6 +85,8 @@ def test_ranks_that_refuse_leave_no_folder_and_failed_ones_are_started_as_often_
     assert not folder.exists()
     assert _launch(folder, monkeypatch, Outcome(1)) == (42, 1)
     restarts = ["cluster.scheduler.max_restarts=1"]
+    assert _launch(folder.with_name("wrong"), monkeypatch, Outcome(2), overrides=restarts) == (2, 1)
+    assert not folder.with_name("wrong").exists()
     assert _launch(tmp_path / "again", monkeypatch, Outcome(1), Outcome(0), overrides=restarts) == (42, 2)
     assert _launch(tmp_path / "twice", monkeypatch, Outcome(1), Outcome(1), overrides=restarts) == (42, 2)
 
@@ -161,6 +166,77 @@ def test_attempts_without_a_checkpoint_are_numbered(tmp_path: Path) -> None:
         assert (tmp_path / f"attempt-{number}" / "metrics.jsonl").is_file()
         assert not (tmp_path / "metrics.jsonl").exists()
     assert {path.name for path in tmp_path.iterdir()} == {"attempt-1", "attempt-2"}
+
+
+def test_an_attempt_without_a_checkpoint_is_closed_and_leaves_the_job_s_files_and_the_hosts(tmp_path: Path) -> None:
+    kept = {"config.yaml", "unfinished", "hosts", "job.sh", "job.json", "attempts.jsonl"}
+    for name in kept:
+        (tmp_path / name).touch()
+    (tmp_path / "claims").mkdir()
+    assert resume.prepare_attempt(tmp_path) is None
+    assert not (tmp_path / "summary.json").exists(), "there was no attempt"
+    (tmp_path / "goes-on-from").write_text("step-00000003.ckpt\n", encoding="utf-8")  # its checkpoint is damaged now
+    assert resume.prepare_attempt(tmp_path) is None
+    assert {path.name for path in tmp_path.iterdir()} == {*kept, "claims", "attempt-1"}
+    closed = read_summary(tmp_path / "attempt-1")
+    assert (closed.status, closed.failure) == ("aborted", "the attempt ended without closing its log")
+    assert resume_checkpoint(tmp_path) is None
+
+
+def test_a_run_is_prepared_and_trained_under_a_claim_that_ends_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, both = tmp_path / "run", load_both("digits", "laptop")
+    with resume.prepared_folder(folder, *both, must_resume=False) as checkpoint:
+        assert checkpoint is None
+        assert owned_by(folder, os.getpid())
+        (folder / "config.yaml").write_text(dump(*both), encoding="utf-8")
+        write(folder, 3, SavedState({}, {}), keep=1)
+    assert holder(folder) is None
+    longer = load_both("digits", "laptop", ["run.epochs=99"])
+    with pytest.raises(OSError), resume.prepared_folder(folder, *longer, must_resume=True) as checkpoint:
+        assert checkpoint == folder / "checkpoints" / "step-00000003.ckpt"
+        raise OSError
+    assert holder(folder) is None
+    assert f"warning: {folder}: the run goes on with 99 epochs instead of " in capsys.readouterr().err
+    write_summary(folder, ABORTED)
+    with resume.prepared_folder(folder, *longer, must_resume=True):
+        pass
+    with pytest.raises(UserError, match=r"run\.seed: got 2"):
+        _enter(folder, *load_both("digits", "laptop", ["run.seed=2"]))
+    assert holder(folder) is None
+
+
+def _enter(folder: Path, recipe: Recipe, cluster: Cluster) -> None:
+    with resume.prepared_folder(folder, recipe, cluster, must_resume=False):
+        pass
+
+
+def test_a_folder_in_which_somebody_trains_is_not_prepared(tmp_path: Path) -> None:
+    both = load_both("digits", "laptop")
+    (tmp_path / "config.yaml").write_text(dump(*both), encoding="utf-8")
+    for name in ("stop", "metrics.jsonl"):
+        (tmp_path / name).touch()
+    take(tmp_path)
+    with pytest.raises(UserError, match="a run is going on in it"):
+        _enter(tmp_path, *both)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "stop", "metrics.jsonl", "claims"}
+
+
+def test_a_claim_that_was_lost_is_told_at_once_and_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("logs.claims.BEAT_S", 0.001)
+    told = ""
+    with resume.prepared_folder(tmp_path / "run", *load_both("digits", "laptop"), must_resume=False):
+        claims = tmp_path / "run" / "claims"
+        (claims / "2.json").write_text("{}", encoding="utf-8")
+        end_s = time.monotonic() + 20
+        while not told and time.monotonic() < end_s:
+            told = capsys.readouterr().err
+    assert told.startswith(f"error: {tmp_path / 'run'}: taken over by ")
+    assert told.count("\n") == 1
+    assert "ended" not in json.loads((claims / "1.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
