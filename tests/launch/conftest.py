@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,18 @@ def _ranks_that_wait_yield() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMPI_MCA_mpi_yield_when_idle", "1")
         yield
+
+
+@pytest.fixture
+def typed(tmp_path: Path) -> Iterator[None]:
+    """Give this process a standard input with a word in it, which pytest takes away: whoever inherits it reads it."""
+    (tmp_path / "typed").write_text("yes\n", encoding="utf-8")
+    before = os.dup(0)
+    with (tmp_path / "typed").open("rb") as file:
+        os.dup2(file.fileno(), 0)
+    yield
+    os.dup2(before, 0)
+    os.close(before)
 
 
 @pytest.fixture

@@ -27,6 +27,20 @@ def test_the_command_gets_the_whole_path_of_a_folder_below_this_one(
     assert (tmp_path / "told").read_text(encoding="utf-8") == f"{tmp_path}/runs/one\n"
 
 
+@pytest.mark.usefixtures("typed")
+def test_the_command_reads_nothing_of_what_is_typed(tmp_path: Path) -> None:
+    notify(load_cluster("laptop", [f"cluster.notify=cat >{tmp_path}/told"]), tmp_path, "end", "")
+    assert (tmp_path / "told").read_text(encoding="utf-8") == ""
+
+
+def test_without_a_bash_the_run_ends_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    notify(load_cluster("laptop", ["cluster.notify=echo"]), tmp_path, "end", "success")
+    assert capsys.readouterr().err == ("warning: cluster.notify: 'echo' cannot be run: No such file or directory\n")
+
+
 @pytest.mark.parametrize(
     ("command", "trouble"), [("exit 3", "ended with status 3"), ("sleep 5", "did not end within 0.1 s")]
 )

@@ -79,6 +79,30 @@ def test_little_disk_is_one_line_with_what_is_there_and_what_is_needed(tmp_path:
     assert re.fullmatch(r"[\d.]+ GB of disk free at .*, 1000000000\.0 GB needed: free some, or move .*", problem)
 
 
+@pytest.mark.parametrize(
+    ("free", "problem"),
+    [
+        (15 * GB // 10, None),
+        (15 * GB // 10 - 1, "1.5 GB of disk free at {folder}, 1.5 GB needed: free some, or move this folder to another "
+         "disk"),
+        (GB // 4, "0.2 GB of disk free at {folder}, 1.5 GB needed: free some, or move this folder to another disk"),
+    ],
+)  # fmt: skip
+def test_a_disk_with_just_what_is_needed_is_enough(
+    free: int, problem: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+
+    def usage(folder: Path) -> SimpleNamespace:
+        asked.append(folder)
+        return SimpleNamespace(total=9 * GB, used=9 * GB - free, free=free)
+
+    monkeypatch.setattr("shutil.disk_usage", usage)
+    told = None if problem is None else problem.format(folder=tmp_path)
+    assert checks._little_disk(tmp_path, 15 * GB // 10) == told
+    assert asked == [tmp_path]
+
+
 @needs_old_python
 def test_a_path_with_a_space_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "my clone"
@@ -1118,6 +1142,22 @@ def test_a_command_holds_the_lock_and_adds_to_its_log_whatever_it_prints(tmp_pat
     run_shell("echo again", log)
     assert log.read_bytes() == b"stage.lock\n\377\nerror: bad\nagain\n"
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+@pytest.mark.usefixtures("typed")
+def test_a_command_of_a_stage_holds_the_lock_reads_nothing_and_has_the_environments_variables(tmp_path: Path) -> None:
+    environment = Environment(tmp_path / "environment")
+    environment.log("tools").parent.mkdir(parents=True)
+    with (tmp_path / "lock").open("w") as lock:
+        work = Work(environment, Stopwatch("a stage"), lock.fileno())
+        held = f"test /proc/self/fd/{lock.fileno()} -ef '{tmp_path}/lock'"
+        work.run(["sh", "-c", f"{held} && cat && echo $TMPDIR"], "tools")
+        work.run(["sh", "-c", f"{held} && cat && echo $TMPDIR"], "tools", {"TMPDIR": "own"})
+        work.begin(["sh", "-c", f"{held} && cat && echo $TMPDIR"], "horovod", "build", {"TMPDIR": "other"})
+        work.begun["horovod"].wait(work.watch)
+        work.begun["horovod"].stop()
+    assert environment.log("tools").read_text(encoding="utf-8") == f"{environment.temporary}\nown\n"
+    assert environment.log("build").read_text(encoding="utf-8") == "other\n"
 
 
 def test_links_for_the_build_of_horovod_are_made_in_a_second_try_too(
