@@ -47,36 +47,49 @@ def may_restart(folder: Path, cluster: Cluster, outcome: Outcome, hosts: Sequenc
         cause["message"],
         host=cause.get("host"),
         limit=limit,
-        may_leave_out=lambda bad: _dispensable(bad, hosts, cluster.num_nodes + len(left_out(folder))),
+        may_leave_out=lambda bad: _dispensable(bad, hosts, cluster.num_nodes, left_out(folder)),
     )
     if reason is not None:
         sys.stderr.write(f"failed: {cause['message']}; no restart: {reason}\n")
         return False
     number = sum(each.outcome == "failed" for each in read_attempts(folder))
-    words = f"{cause['message']}; restart {number} of at most {limit}{_on_which_hosts(folder, cluster)}"
+    words = f"{cause['message']}; restart {number} of at most {limit}{_on_which_hosts(folder, cluster, hosts)}"
     sys.stderr.write(f"failed: {words}\n")
     notify(cluster, folder, "restart", words)
     return True
 
 
-def _dispensable(bad: Sequence[str], hosts: Sequence[str], num_needed: int) -> list[str]:
-    """Return those of the bad hosts that can be left out, by the names that they have in ``hosts``."""
+def _dispensable(bad: Sequence[str], hosts: Sequence[str], num_needed: int, without: Sequence[str] = ()) -> list[str]:
+    """Return those of the bad hosts that can be left out too, by the names that they have in ``hosts``.
+
+    Args:
+        bad: Hosts that failed twice, by the names that their ranks reported.
+        hosts: See `may_restart`.
+        num_needed: Number of hosts that the run needs.
+        without: The hosts that are left out already.
+    """
     if list(hosts) == [ANY_HOST]:
         return list(bad)
+    found = [_as_listed(host, hosts) for host in bad]
+    spares = max(0, len(hosts) - len(without) - num_needed)
+    return [host for host in found if host is not None and host not in without][:spares]
+
+
+def _as_listed(host: str, hosts: Sequence[str]) -> str | None:
+    """Return the name that a host has in ``hosts``, which may be longer or shorter than the reported one, or None."""
     known = {
-        **{host.partition(".")[0]: host for host in hosts if not host[:1].isdigit()},
+        **{each.partition(".")[0]: each for each in hosts if not each[:1].isdigit()},
         **{each: each for each in hosts},
     }
-    found = [known.get(host) or known.get(host.partition(".")[0]) for host in bad]
-    return [host for host in found if host is not None][: max(0, len(hosts) - num_needed)]
+    return known.get(host) or known.get(host.partition(".")[0])
 
 
-def _on_which_hosts(folder: Path, cluster: Cluster) -> str:
+def _on_which_hosts(folder: Path, cluster: Cluster, hosts: Sequence[str] = ()) -> str:
     """Return what is said of hosts that failed twice: they are left out, or there is nothing to put in their place."""
     attempts, without = read_attempts(folder), left_out(folder)
     if attempts[-1].leaves_out:
         return f", without {', '.join(attempts[-1].leaves_out)}, which failed twice"
-    bad = [host for host in bad_hosts(attempts) if host not in without]
+    bad = [host for host in bad_hosts(attempts) if (_as_listed(host, hosts) or host) not in without]
     if not bad or cluster.num_nodes == 1:
         return ""
     return f", on the same hosts, although {', '.join(bad)} failed twice: there is no host to put in its place"

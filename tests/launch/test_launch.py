@@ -200,6 +200,8 @@ def test_a_run_is_prepared_and_trained_under_a_claim_that_ends_with_it(
     assert holder(folder) is None
     assert f"warning: {folder}: the run goes on with 99 epochs instead of " in capsys.readouterr().err
     write_summary(folder, ABORTED)
+    with pytest.raises(UserError, match="has ended, aborted after step 9"):
+        _enter(folder, *both)
     with resume.prepared_folder(folder, *longer, must_resume=True):
         pass
     with pytest.raises(UserError, match=r"run\.seed: got 2"):

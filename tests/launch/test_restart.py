@@ -1,0 +1,119 @@
+"""Whether ranks that failed are started again, on which hosts, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from configs.load import dump, load_both
+from launch.restart import ANY_HOST, _dispensable, may_restart
+from launch.start.local import Outcome
+from logs.attempts import left_out, read_attempts
+from logs.checkpoints import SavedState, write
+from logs.folder import Summary, write_summary
+
+TWO = ["cluster.num_nodes=2", "cluster.launcher=srun", "cluster.scheduler.max_restarts=9"]
+
+
+def _fail(folder: Path, host: str, hosts: Sequence[str], sets: Sequence[str] = TWO, status: int = 1) -> bool:
+    """Let a rank on a host fail after a further step; return whether the ranks are started again."""
+    recipe, cluster = load_both("digits", "laptop", [*sets, "cluster.notify=echo $RUN_EVENT, $RUN_MESSAGE >>told"])
+    (folder / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
+    write(folder, len(read_attempts(folder)) + 1, SavedState({}, {}), keep=1)
+    row = {"rank": 1, "host": host, "step": 3, "message": "broke", "second_hand": False, "status": status, "time": 1.0}
+    (folder / "failure_1.json").write_text(json.dumps(row), encoding="utf-8")
+    return may_restart(folder, cluster, Outcome(1), hosts)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run, in which its command ``notify`` works."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("domain", ["", ".site"])
+def test_each_spare_host_takes_the_place_of_one_host(
+    domain: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The ranks report a host by its short name, whatever name of it the user has listed."""
+    hosts = [f"{host}{domain}" for host in ("a", "b", "spare1", "spare2")]
+    for host in ("a", "a", "b", "b", "spare1", "spare1"):
+        assert _fail(run, host, hosts)
+    left = [[], [f"a{domain}"], [], [f"b{domain}"], [], []]
+    assert [each.leaves_out for each in read_attempts(run)] == left
+    nothing = ", on the same hosts, although spare1 failed twice: there is no host to put in its place"
+    told = ["", f", without a{domain}, which failed twice", "", f", without b{domain}, which failed twice", "", nothing]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" of at most 9")[2] for line in lines] == told
+
+
+def test_a_scheduler_replaces_every_host_that_failed_twice(run: Path) -> None:
+    for host in ("a", "a", "b", "b", "c", "c"):
+        assert _fail(run, host, [ANY_HOST])
+    assert left_out(run) == ["a", "b", "c"]
+
+
+def test_a_restart_is_told_with_its_number_and_its_end_with_the_reason(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = [*TWO[:2], "cluster.scheduler.max_restarts=2"]
+    assert [_fail(run, "b", [], sets) for _ in range(3)] == [True, True, False]
+    cause = "rank 1 on b failed at step 3: broke"
+    again = "on the same hosts, although b failed twice: there is no host to put in its place"
+    told = [f"{cause}; restart 1 of at most 2", f"{cause}; restart 2 of at most 2, {again}"]
+    assert (run / "told").read_text(encoding="utf-8").splitlines() == [f"restart, {words}" for words in told]
+    last = f"failed: {cause}; no restart: it failed 3 times, and scheduler.max_restarts is 2"
+    assert capsys.readouterr().err.splitlines() == [*(f"failed: {words}" for words in told), last]
+
+
+def test_times_at_which_the_job_was_stopped_are_no_restarts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stop = {"time": "2026-11-01T00:00:00+00:00", "outcome": "stopped", "cause": "the job's time was over",
+            "host": None, "from_step": 0, "kept_step": 1, "goes_on": True}  # fmt: skip
+    (run / "attempts.jsonl").write_text(json.dumps(stop) + "\n", encoding="utf-8")
+    assert _fail(run, "b", [])
+    assert "; restart 1 of at most 9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("outcome", "has_ended", "limit", "status"),
+    [
+        (Outcome(0), False, 9, 1),
+        (Outcome(1), True, 9, 1),
+        (Outcome(1), False, 0, 1),
+        (Outcome(130, interrupted_by=2), False, 9, 1),
+        (Outcome(75), False, 9, 75),
+    ],
+    ids=["success", "an end of its own", "no restarts", "Ctrl-C", "told to stop"],
+)
+def test_nothing_is_started_again_and_no_attempt_is_counted_where_nothing_broke(
+    outcome: Outcome, has_ended: bool, limit: int, status: int, run: Path
+) -> None:
+    row = {"rank": 0, "host": "b", "step": 3, "message": "m", "second_hand": False, "status": status, "time": 1.0}
+    (run / "failure_0.json").write_text(json.dumps(row), encoding="utf-8")
+    if has_ended:
+        write_summary(run, Summary("digits", "aborted", steps=9))
+    _, cluster = load_both("digits", "laptop", [f"cluster.scheduler.max_restarts={limit}"])
+    assert not may_restart(run, cluster, outcome)
+    assert not read_attempts(run)
+
+
+@pytest.mark.parametrize(
+    ("bad", "hosts", "found"),
+    [
+        ("10.0.0.9", ["10.0.0.1", "10.0.0.2", "10.0.0.3"], []),
+        ("10.0.0.2", ["10.0.0.1", "10.0.0.2", "10.0.0.3"], ["10.0.0.2"]),
+        ("a", ["a.site", "b.site", "a"], ["a"]),
+        ("b.other", ["a.site", "b.site", "c.site"], ["b.site"]),
+        ("a", ["a.site", "b.site"], []),
+        ("a", ["a.site"], []),
+        ("c", ["a.site", "b.site", "d.site"], []),
+    ],
+)
+def test_a_bad_host_is_found_by_its_whole_address_or_the_first_part_of_its_name(
+    bad: str, hosts: list[str], found: list[str]
+) -> None:
+    assert _dispensable([bad], hosts, 2) == found
