@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import socket
 import sys
 from pathlib import Path
@@ -79,11 +80,13 @@ def test_what_ssh_says_becomes_one_line_with_a_remedy(status: int, errors: str, 
 
 
 _SSH = """#!/bin/sh
-echo "$*" >{folder}/asked
+echo "$*" >"{folder}/asked"
+cat >"{folder}/read"
 {answer}
 """
 
 
+@pytest.mark.usefixtures("typed")
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -98,6 +101,7 @@ echo "$*" >{folder}/asked
 def test_another_host_is_asked_over_ssh_and_both_ways_are_tried(
     answer: str, words: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = tmp_path / "my runs"
     with socket.create_server(("127.0.0.1", 0)) as there, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # It does not listen.
         port, shut = there.getsockname()[1], closed.getsockname()[1]
@@ -106,13 +110,28 @@ def test_another_host_is_asked_over_ssh_and_both_ways_are_tried(
         (tmp_path / "ssh").chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
         monkeypatch.setattr(reach, "_is_here", lambda *_: False)
-        found = reach.trouble_with("127.0.0.1", tmp_path, over_gloo=True)
+        found = reach.trouble_with("127.0.0.1", folder, over_gloo=True)
     way = "launchers and ranks use any port: let the hosts of a job reach each other at all ports"
-    assert found == (words and words.format(way=way, here=socket.gethostname(), folder=tmp_path))
-    asked = (tmp_path / "asked").read_text(encoding="utf-8").split()
+    assert found == (words and words.format(way=way, here=socket.gethostname(), folder=folder))
+    told = (tmp_path / "asked").read_text(encoding="utf-8")
+    assert told.endswith(f" '{folder}'\n"), "the shell of the other host splits words at spaces"
+    assert (tmp_path / "read").read_text(encoding="utf-8") == "", "ssh would read what the job script has to read"
+    asked = shlex.split(told)
     assert asked[:5] == ["-o", "BatchMode=yes", "-o", "ConnectTimeout=8", "127.0.0.1"]
     assert asked[-4:-2] == ["launch.submit.reach", "--answer"]
-    assert asked[-1] == str(tmp_path)
+    assert asked[-1] == str(folder)
+
+
+def test_a_host_that_nobody_connects_to_ends_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reach, "_CONNECT_S", 0.01)
+    monkeypatch.setenv("SSH_CONNECTION", "127.0.0.1 50000 127.0.0.1 22")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert reach.main(["--answer", str(server.getsockname()[1]), str(tmp_path)]) == 0
+        server.setblocking(False)
+        server.accept()[0].close()
+    assert capsys.readouterr().out.count("\n") == 1, "the way back is free"
 
 
 def test_ranks_over_gloo_need_an_address_of_ipv4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
