@@ -11,14 +11,18 @@ import pytest
 from configs import registry
 from configs.errors import ConfigError, UserError
 from configs.load import dump, load_both, load_cluster, with_resolved_paths
+from configs.scaling_study import ScalingCell, ScalingStudy
 from configs.schema import Cluster, Recipe
 from configs.study import Study
 from configs.validate import validate
+from launch.study import prediction, scaling_runs
 from launch.study.accuracy_runs import run_accuracy
 from launch.study.cell_run import CellRun
 from launch.study.runner import run_study
-from launch.study.scaling_runs import _has_cores, run_scaling
+from launch.study.scaling_runs import _has_cores, _predictions, run_scaling
+from logs.claims import take
 from logs.folder import Summary, write_summary
+from logs.study.cells import ScalingRow
 from tests.configs.test_scaling_study import scaling_study
 from tests.launch.study.test_runner import _Number, _Numbers
 
@@ -176,3 +180,113 @@ def test_a_cell_fits_a_cluster_that_has_a_gpu_for_each_rank(ranks: int, fits: bo
     place = load_cluster("dgx-a100", ["cluster.num_nodes=2", "cluster.launcher=srun"])
     cluster = place.model_copy(update={"num_nodes": 1, "ranks_per_node": ranks})
     assert _has_cores(cluster, place) == fits
+
+
+def test_a_cell_in_which_somebody_trains_is_left_to_him(tmp_path: Path) -> None:
+    run = _cell(tmp_path, starter := Starter())
+    run.folder.mkdir()
+    take(run.folder)
+    with pytest.raises(UserError, match=f"^{run.folder}: a run is going on in it: .*; wait for its end$"):
+        run.start()
+    assert starter.started == []
+    assert run.folder.is_dir()
+
+
+def test_a_run_that_has_ended_and_was_no_job_leaves_no_mark_beside_its_folder(tmp_path: Path) -> None:
+    run = _cell(tmp_path, Starter(lambda _recipe: None, status=1))
+    assert (run.start(), run.state()) == (1, "to run")
+    assert [path.name for path in tmp_path.iterdir()] == ["cell"]
+
+
+def _grid(**changes: Any) -> ScalingStudy:
+    usual: dict[str, Any] = {
+        "recipe": "digits", "cluster": "laptop", "ranks": [1], "batch": [32], "times_ranks": {}, "data": {"real": {}},
+        "repeats": 2, "network": {"plain": {}}, "communication": {"alone": {}}, "set": {},
+    }  # fmt: skip
+    return scaling_study(**(usual | changes))
+
+
+def test_every_repeat_that_succeeded_is_measured_after_the_warm_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[tuple[object, ...]] = []
+
+    def measure(cell: ScalingCell, *words: object) -> ScalingRow:
+        told.append(words)
+        return ScalingRow(*cell.axes, len(told) - 1, "measured", images_per_s=1234.56)
+
+    monkeypatch.setattr(scaling_runs, "measured", measure)
+    monkeypatch.setattr(scaling_runs, "write_scaling", lambda *_: None)
+    monkeypatch.setattr(scaling_runs, "write_scaling_page", lambda *_: None)
+    study, runs = _grid(warmup_steps=7), tmp_path / "runs"
+    for _ in range(2):
+        assert run_scaling(study, runs, tmp_path, is_dry_run=False, starter=Starter()) == 0
+    assert told == [(repeat, runs / f"plain-alone-real-b32-r1-{repeat + 1}", 7) for repeat in (0, 1)] * 2
+    again = capsys.readouterr().out.splitlines()[3:]
+    assert [line.split("  ")[-1].strip() for line in again[:2]] == ["1,234.6 images/s"] * 2
+
+
+def test_lines_of_cells_beyond_the_machine_are_predicted_from_their_largest_cell(tmp_path: Path) -> None:
+    kinds = {
+        "ring": {},
+        "server": {"cluster.communication.kind": "parameter_server"},
+        "async": {"cluster.communication.kind": "parameter_server_async"},
+    }
+    study = _grid(ranks=[512, 1, 64], communication=kinds, times_ranks={"schedule.base_lr": 0.001})
+    found = list(_predictions(study, tmp_path))
+    assert [each.folder for each in found] == [
+        tmp_path / f"plain-{way}-real-b32-r512-predicted" for way in ("ring", "server")
+    ]
+    assert [[cell.ranks for cell in each.cells] for each in found] == [[512, 1, 64]] * 2
+    assert [each.cluster.world_size for each in found] == [512] * 2
+    assert [each.recipe.schedule.base_lr for each in found] == pytest.approx([0.512] * 2)
+    assert [each.describe(None) for each in found[:1]] == ["to predict for 512, 1, 64 ranks"]
+    assert found[0].describe([]) == "predicted for 512, 1, 64 ranks"
+    assert found[0].failure() == [], "no trace in the table"
+    assert not list(_predictions(_grid(framework={"MXNet": {}}, ranks=[512]), tmp_path))
+    assert not list(_predictions(_grid(), tmp_path)), "every cell fits"
+
+
+def test_a_prediction_of_other_settings_is_refused_and_one_of_these_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[object, ...]] = []
+    monkeypatch.setattr(prediction, "predicted", lambda *words: told.append(words))
+    monkeypatch.setattr(prediction, "_SIMULATOR", ["echo"])
+    (task,) = _predictions(_grid(ranks=[512]), tmp_path)
+    task.read()
+    assert told == []
+    assert task.start() == 0
+    task.read()
+    assert told == [(task.cells, task.folder, task.recipe.data.train_samples)]
+    (other,) = _predictions(_grid(ranks=[512], set={"run.seed": 9}), tmp_path)
+    with pytest.raises(UserError, match="holds a run with other settings"):
+        other.read()
+
+
+def test_data_sets_of_a_study_are_packed_where_they_are_missing_and_not_in_a_dry_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed: list[list[str]] = []
+    monkeypatch.setattr(scaling_runs, "pack", packed.append)
+    monkeypatch.setattr(scaling_runs, "run_study", lambda *_, **__: 0)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "manifest.json").touch()
+    sets = {"cluster.paths.data": str(tmp_path)}
+    study = _grid(set=sets, prepare={"here": ["generated"], "few": ["generated", "--train", 3]})
+    assert run_scaling(study, tmp_path, tmp_path, is_dry_run=True, starter=Starter()) == 0
+    assert packed == []
+    assert run_scaling(study, tmp_path, tmp_path, is_dry_run=False, starter=Starter()) == 0
+    assert packed == [["generated", f"{tmp_path}/few", "--train", "3"]]
+
+
+def test_a_dry_run_of_an_accuracy_study_needs_no_framework_and_tells_how_many_runs_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(registry, "find_spec", lambda package: None if package == "torch" else package)
+    curves = {"PyTorch": {**TORCH, "grid": {32: [1]}}}
+    study = validate(Study, STUDY | {"curves": curves}, "study.")
+    assert run_accuracy(study, tmp_path / "runs", tmp_path, is_dry_run=True, starter=Starter()) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told == [f"   1/1  {'PyTorch-32-1-seed1':48}  to run", "then 2 more seeds at the best of each point"]
+    assert not list(tmp_path.iterdir())
