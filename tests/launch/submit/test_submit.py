@@ -6,15 +6,10 @@ import json
 import os
 import re
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from configs.errors import UserError
-from configs.load import load_cluster
-from configs.programs import Program
-from launch.submit import requirements, submission
 from launch.submit.__main__ import main
 from tests.launch.scheduled import SYNTHETIC
 
@@ -180,80 +175,6 @@ def test_a_job_script_and_a_config_with_a_secret_are_readable_by_their_owner_onl
     assert main(["submit", "digits", "--cluster", "laptop", *words, "--set", setting]) == 0
     for name in ("config.yaml", "job.sh"):
         assert (tmp_path / "run" / name).stat().st_mode & 0o777 == 0o600, name
-
-
-_GPU = ["cluster.device=gpu", "cluster.node.gpu_memory_bytes=1000000000"]
-
-
-@pytest.mark.parametrize(
-    ("sets", "refusal", "is_asked"),
-    [
-        (_GPU, "the memory of node.gpu is too small", True),
-        (_GPU, None, True),
-        (_GPU[:1], "not asked", False),
-        (_GPU[1:], "not asked", False),
-    ],
-)
-def test_the_plan_of_this_very_run_says_whether_it_fits_into_the_gpus_memory(
-    sets: list[str], refusal: str | None, is_asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[object, ...]] = []
-
-    def command(*words: object) -> list[str]:
-        asked.append(words)
-        return ["echo", json.dumps({"memory": {"refusal": refusal}})]
-
-    monkeypatch.setattr(requirements, "command_of", command)
-    with pytest.raises(UserError) if is_asked and refusal else nullcontext() as raised:
-        requirements.require_memory("digits", "laptop", sets, load_cluster("laptop", sets))
-    assert raised is None or str(raised.value) == refusal
-    words = [word for each in sets for word in ("--set", each)]
-    assert asked == ([(Program.PLAN_VERB, "digits", "--cluster", "laptop", "--json", *words)] if is_asked else [])
-
-
-@pytest.mark.parametrize(
-    ("hosts", "sets", "is_allowed"),
-    [
-        (1, ["num_nodes=1"], True),
-        (1, ["num_nodes=2"], False),
-        (2, ["num_nodes=2"], True),
-        (3, ["num_nodes=2", "scheduler.max_restarts=1"], False),
-        (3, ["num_nodes=2", "scheduler.max_restarts=2"], True),
-        (2, ["num_nodes=2", "scheduler.kind=slurm", "scheduler.wall_time_s=600"], False),
-        (0, ["num_nodes=2", "scheduler.kind=slurm", "scheduler.wall_time_s=600", "launcher=srun"], True),
-        (0, ["num_nodes=64", "scheduler.kind=slurm", "scheduler.wall_time_s=600", "launcher=srun"], True),
-    ],
-)
-def test_a_job_gets_its_hosts_from_the_scheduler_or_by_name_with_spares_for_restarts(
-    hosts: int, sets: list[str], is_allowed: bool
-) -> None:
-    cluster = load_cluster("laptop", [f"cluster.{each}" for each in ("launcher=horovodrun", *sets)])
-    with nullcontext() if is_allowed else pytest.raises(UserError, match=f"^--hosts: got {hosts} hosts for num_nodes"):
-        requirements.require_submittable(cluster, tuple("abc"[:hosts]))
-
-
-@pytest.mark.parametrize(
-    "sets",
-    [
-        ["num_nodes=80", "communication.backend=mpi"],
-        ["container.runtime=enroot", "container.image=a", "communication.backend=mpi"],
-    ],
-    ids=["many ranks over MPI", "enroot under srun"],
-)
-def test_what_only_other_launchers_and_backends_cannot_do_is_not_refused(sets: list[str]) -> None:
-    place = ["scheduler.kind=slurm", "scheduler.wall_time_s=600", "launcher=srun", *sets]
-    requirements.require_submittable(load_cluster("laptop", [f"cluster.{each}" for each in place]), ())
-
-
-@pytest.mark.usefixtures("typed")
-def test_a_job_on_hosts_outlives_its_terminal_reads_nothing_and_adds_to_its_log(tmp_path: Path) -> None:
-    script, log = tmp_path / "job.sh", tmp_path / "job.log"
-    script.write_text("cat; ps -o sid= -p $$; echo trouble >&2\n", encoding="utf-8")
-    log.write_text("an earlier job\n", encoding="utf-8")
-    number = submission._in_background(f"bash '{script}'", log)
-    os.waitpid(int(number), 0)
-    lines = log.read_text(encoding="utf-8").splitlines()
-    assert [line.strip() for line in lines] == ["an earlier job", number, "trouble"]
 
 
 @pytest.mark.ranks

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from configs.load import load_run
 from launch.resume import UNFINISHED_MARK
 from launch.submit.__main__ import main
+from launch.submit.submitted import record_job
 from logs.attempts import Attempt
 from logs.checkpoints import SavedState, write
 from logs.claims import release, take
@@ -69,6 +72,9 @@ def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: py
     (run / UNFINISHED_MARK).touch()
     assert main(["submit", "--status", str(run)]) == 0
     assert "  ended: " not in capsys.readouterr().out, "it was stopped and is to go on"
+    (run.parent / "squeue").write_text("#!/bin/sh\n", encoding="utf-8")
+    assert main(["submit", "--status", str(run)]) == 0
+    assert capsys.readouterr().out.endswith("  squeue:\n    nothing\n")
 
 
 def test_a_submitted_job_is_told_with_the_commands_that_watch_and_cancel_it(
@@ -163,6 +169,30 @@ def test_the_process_of_hosts_is_ended_only_while_it_trains(run: Path, capsys: p
     (run / "config.yaml").write_text(config.replace("kind: slurm", "kind: none"), encoding="utf-8")
     assert main(["submit", "--cancel", str(run)]) == 2
     assert capsys.readouterr().err == f"error: {run}: no run is going on in it, so there is nothing to cancel\n"
+    take(run)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        record_job([run], str(process.pid), run / "job.sh")
+        assert main(["submit", "--cancel", str(run)]) == 0
+        assert process.wait() == -signal.SIGTERM
+    assert capsys.readouterr().out == f"{run}: kill {process.pid}\n"
+
+
+def test_a_job_in_an_image_is_cancelled_though_nobody_here_knows_whether_it_trains(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = (run / "config.yaml").read_text(encoding="utf-8")
+    (run / "config.yaml").write_text(config.replace("kind: slurm", "kind: kubernetes"), encoding="utf-8")
+    (run.parent / "kubectl").write_text("#!/bin/sh\n", encoding="utf-8")
+    (run.parent / "kubectl").chmod(0o755)
+    capsys.readouterr()
+    assert main(["submit", "--cancel", str(run)]) == 0
+    assert capsys.readouterr().out == f"{run}: kubectl delete 8\n"
+
+
+def test_a_damaged_record_of_a_job_is_refused_like_none(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "job.json").write_text('{"job": ', encoding="utf-8")
+    assert main(["submit", "--status", str(run)]) == 2
+    assert "no job.json in it; give the folder of a run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
