@@ -99,17 +99,18 @@ def find_base(named: str) -> str:
     """
     names = [named] if named else ["python3", "python", "python3.12", "python3.11", "python3.10"]
     lacking: dict[str, str] = {}
-    for python in filter(None, map(shutil.which, names)):
-        if Path(python).absolute().is_relative_to(CURRENT.folder):
+    for found in filter(None, map(shutil.which, names)):
+        python = str(Path(found).absolute())  # It is asked in another folder.
+        if Path(python).is_relative_to(CURRENT.folder):
             continue
         done = _ask(python, _LACKS)
         if done.returncode == 0 and not done.stdout.strip():
-            return str(Path(python).absolute())
+            return python
         words = (done.stderr.strip().splitlines() or ["it does not run"])[-1]
         lacking.setdefault(python, f"lacks {done.stdout.strip()}" if done.returncode == 0 else words)
-    found = "; ".join(f"{python} {words}" for python, words in lacking.items()) or f"there is no {' or '.join(names)}"
+    why = "; ".join(f"{python} {words}" for python, words in lacking.items()) or f"there is no {' or '.join(names)}"
     raise UserError(
-        f"--system needs a Python that has MXNet, Horovod and DALI: {found}; name the interpreter "
+        f"--system needs a Python that has MXNet, Horovod and DALI: {why}; name the interpreter "
         "(./run.sh setup --system /opt/python/bin/python), or let ./run.sh setup install its own"
     )
 

@@ -123,6 +123,19 @@ def test_a_python_without_the_libraries_is_refused_with_what_it_lacks(tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("line", "words"), [("#!/bin/sh\nexec sleep 60\n", "timed out"), ("#!/nowhere/sh\n", "No such file")]
+)
+def test_a_python_that_hangs_or_does_not_start_is_refused(
+    line: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.setup.site._QUERY_TIMEOUT_S", 0.1)
+    python = _python(tmp_path / "python")
+    python.write_text(line, encoding="utf-8")
+    with pytest.raises(UserError, match=words):
+        find_base(str(python))
+
+
+@pytest.mark.parametrize(
     ("said", "reason"),
     [("Traceback:\n  File\nImportError: libx.so\n", "ImportError: libx.so"), ("", "")],
     ids=["traceback", "silent"],
@@ -137,6 +150,39 @@ def test_a_python_that_fails_is_refused_with_the_last_line_of_what_it_says(
         find_base(str(python))
     with pytest.raises(UserError, match=f"cannot be looked at: {reason or 'exit status 3'}$"):
         describe_base(str(python))
+
+
+def _python(path: Path, lacks: str = "") -> Path:
+    """Make an interpreter that says which of the libraries it lacks."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho '{lacks}'\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_first_python_of_the_path_with_the_libraries_is_the_base_but_never_the_environment_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.setup.site.CURRENT", Environment(tmp_path / "own"))
+    monkeypatch.chdir(tmp_path)
+    bad = _python(tmp_path / "bad" / "python3", "Horovod, DALI")
+    monkeypatch.setenv("PATH", f"{tmp_path}/own/bin:bad:{tmp_path}/good")
+    own = _python(tmp_path / "own" / "bin" / "python")
+    with pytest.raises(UserError, match=f"DALI: {bad} lacks Horovod, DALI; name the interpreter"):
+        find_base("")
+    for name in ("python3.10", "python3.11", "python3.12", "python"):
+        good = _python(tmp_path / "good" / name)
+        if name != "python":  # the one of the environment comes first on the path
+            assert find_base("") == str(good)
+    own.unlink()
+    assert find_base("") == f"{tmp_path}/good/python"
+    bad.unlink()
+    with pytest.raises(UserError, match=r": there is no none; name"):
+        find_base("none")
+    assert find_base("python3.10") == f"{tmp_path}/good/python3.10"
+    monkeypatch.setenv("PATH", "good")
+    assert find_base("") == f"{tmp_path}/good/python", "set-up may go on in another folder"
+    assert find_base("good/python") == f"{tmp_path}/good/python"
 
 
 @pytest.mark.parametrize(
