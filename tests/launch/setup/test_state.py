@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
+from configs.errors import UserError
 from launch.setup import state
 from launch.setup.layout import Environment, Kind
 
@@ -60,6 +62,32 @@ def test_runs_in_another_environment_keep_nobody_out(tmp_path: Path, monkeypatch
     with state.in_use():
         assert not state.is_used()
     assert not (tmp_path / "lock").exists()
+
+
+def test_a_checkout_that_nobody_can_write_to_can_be_used_and_not_set_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "none" / "lock"  # root may write to every folder that is there
+    monkeypatch.setattr(state, "USED_LOCK", lock)
+    monkeypatch.setattr(state, "SETUP_LOCK", lock)
+    with state.in_use():
+        assert not state.is_used()
+    with pytest.raises(UserError) as refusal, state.only_one():
+        pass
+    assert str(refusal.value) == (
+        f"{lock}: No such file or directory; the environment is not complete, and set-up must write in this folder: "
+        "run ./run.sh setup as the owner of the checkout, or use a checkout of your own"
+    )
+
+
+def test_a_file_system_without_locks_is_used_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(state, "USED_LOCK", tmp_path / "lock")
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with state.in_use():
+        assert not state.is_used()
 
 
 @pytest.mark.parametrize("kind", [Kind(("mxnet",), "gpu", "/usr/bin/python3"), Kind(("mxnet", "torch"), "cpu")])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from configs.errors import ConfigError, UserError
-from configs.load import load_cluster
-from configs.rank_variables import rank_environment
-from launch.start import link
+from configs.load import ROOT, load_cluster
+from configs.rank_variables import binding_environment, rank_environment
+from launch.start import commands, link
 from launch.start.commands import (
     _run,
     inherited,
@@ -216,3 +218,91 @@ def test_a_launcher_is_told_to_stop_by_the_file_if_it_has_one_and_else_or_later_
     command = ["bash", "-c", program.format(folder=tmp_path), str(tmp_path)]
     assert _run(command, {}, signal.SIGUSR1, tmp_path / "stop" if has_file else None) == outcome
     assert (tmp_path / "stop").exists() == (has_file and outcome.interrupted_by is None)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "sets", "stop_signal", "stop_file", "served"),
+    [
+        ("srun", [], signal.SIGUSR1, None, ["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
+        ("horovodrun", [], signal.SIGTERM, "stop", []),
+        ("mpirun", ["communication.backend=mpi"], signal.SIGUSR1, None, []),
+        ("srun", ["communication.kind=shared_memory"], signal.SIGUSR1, None, ["RANK_MEETING"]),
+    ],
+)
+def test_a_foreign_launcher_gets_the_ranks_variables_their_meeting_and_its_way_to_stop(
+    launcher: str, sets: list[str], stop_signal: int, stop_file: str | None, served: list[str], tmp_path: Path
+) -> None:
+    told: list[tuple[list[str], dict[str, str], int, Path | None]] = []
+
+    def note(command: list[str], variables: dict[str, str], number: int, file: Path | None) -> Outcome:
+        told.append((command, variables, number, file))
+        return Outcome(7)
+
+    changes = ["communication.kind=horovod", f"launcher={launcher}", "node.hcas=[mlx5_0]", *sets]
+    cluster = load_cluster("laptop", [f"cluster.{each}" for each in changes])
+    rank = ["rank", str(tmp_path)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commands, "require_startable", lambda _cluster: None)
+        patch.setattr(commands, "_run", note)
+        patch.setenv("MKL_CBWR", "AVX2")
+        assert commands.run_under(cluster, rank, {"OWN": "1"}) == Outcome(7)
+    ((command, variables, number, file),) = told
+    binding = binding_environment(cluster)
+    assert command == launcher_command(
+        cluster,
+        [f"{ROOT}/launch/rank.sh", *rank],
+        {**inherited(os.environ | {"MKL_CBWR": "AVX2"}), "OWN": "1", **binding},
+    )
+    assert variables["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+    assert sorted(variables) == sorted(["OWN", *binding, *served, "PATH"])
+    assert (number, file) == (stop_signal, None if stop_file is None else tmp_path / stop_file)
+
+
+@pytest.mark.usefixtures("typed")
+@pytest.mark.parametrize("is_root", [True, False])
+def test_a_launcher_reads_nothing_runs_in_a_session_of_its_own_and_as_root_only_if_we_are(
+    is_root: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0 if is_root else 1000)
+    asks = "ps -o sid= -p $$; echo $$; env | grep -c ^OMPI_ALLOW_RUN_AS_ROOT"
+    script = f"cat >{tmp_path}/read; ({asks}) | tr -d ' ' >{tmp_path}/told"
+    assert _run(["bash", "-c", script, str(tmp_path)], {}, signal.SIGTERM, None) == Outcome(0)
+    assert (tmp_path / "read").read_text(encoding="utf-8") == ""
+    session, process, variables = (tmp_path / "told").read_text(encoding="utf-8").split()
+    assert session == process
+    assert variables == ("2" if is_root else "0")
+
+
+def test_a_machine_without_the_commands_cannot_shape_a_loopback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    link.can_shape.cache_clear()
+    try:
+        assert not link.can_shape()
+    finally:
+        link.can_shape.cache_clear()
+
+
+_CLOSED = """
+import os, signal, sys
+from launch.start.launcher_signals import forwarded_signals
+with forwarded_signals() as last_signal:
+    signal.raise_signal(signal.SIGHUP)
+    places = [os.path.realpath(f"/proc/self/fd/{number}") for number in (1, 2)]
+    open(sys.argv[1], "w").write(f"{int(last_signal())} {places}")
+    assert len(os.listdir("/proc/self/fd")) == 4  # 0, 1, 2 and the folder
+"""
+
+
+def test_a_closed_terminal_gets_no_more_output_and_a_file_still_does(tmp_path: Path) -> None:
+    terminal, end = os.openpty()
+    with (tmp_path / "errors").open("w", encoding="utf-8") as errors:
+        done = subprocess.run(
+            [sys.executable, "-c", _CLOSED, f"{tmp_path}/told"], cwd=ROOT, stdout=end, stderr=errors, check=False
+        )
+    os.close(terminal)
+    os.close(end)
+    assert done.returncode == 0, (tmp_path / "errors").read_text(encoding="utf-8")
+    told = (tmp_path / "told").read_text(encoding="utf-8")
+    assert told == f"{signal.SIGTERM:d} {['/dev/null', str(tmp_path / 'errors')]}"
