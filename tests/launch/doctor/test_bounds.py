@@ -22,7 +22,7 @@ from launch.doctor.machine_checks import (
 from launch.doctor.step_checks import check_step
 from tests.launch.doctor.test_diagnosis import CLUSTER, PLAN, _machine, _sound
 from tests.launch.doctor.test_step_checks import CLUSTER as V100
-from tests.launch.doctor.test_step_checks import FORECAST, _rows
+from tests.launch.doctor.test_step_checks import FORECAST, SECONDS, _rows
 from tests.launch.doctor.test_step_checks import PLAN as STEP_PLAN
 
 LAPTOP = load_cluster("laptop", ["cluster.ranks_per_node=3", "cluster.engine.threads=2", "cluster.node.cores=null"])
@@ -220,3 +220,30 @@ def test_hosts_with_other_changes_of_the_program_are_named_and_those_without_gpu
         f"FAIL  versions (node2): commit none, elsewhere abc; {remedy}",
         f"FAIL  versions (node2): driver none, elsewhere 535.104; {remedy}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "before", "ending"),
+    [
+        ("out of memory", 9e9 + 1e8, "out of memory; 0.1 GB too much by the plan"),
+        ("out of memory", 9e9, "out of memory"),
+        ("out of memory", None, "out of memory"),
+        ("cuDNN: no algorithm", 10e9, "cuDNN: no algorithm"),
+    ],
+)
+def test_what_the_plan_lacks_is_told_of_memory_alone(words: str, before: float | None, ending: str) -> None:
+    rows = _rows()
+    rows[0]["step"] |= {"failure": {"part": "warm-up", "words": words}, "memory_before_bytes": before}
+    (found,) = check_step(ProbeReport(V100, rows, STEP_PLAN, is_packed_on_demand=False))
+    assert found.words == f"rank 0 on node0, warm-up: {ending}"
+
+
+def test_a_step_without_a_data_set_or_a_plan_is_told_without_their_figures() -> None:
+    rows = _rows()
+    for row in rows:
+        row["step"]["seconds"] = {name: value for name, value in SECONDS.items() if name != "first batch"}
+        row["step"]["seconds"] |= {"forward and backward": 0.011}
+    step, _, memory = check_step(ProbeReport(V100, rows, None, is_packed_on_demand=False))
+    assert "; first batch random, as no data set is there; " in step.words
+    assert "; backward 0 ms; " in step.words, "noise makes no time negative"
+    assert (memory.level, memory.words) == ("WARN", "not measured: nvidia-smi does not tell it")

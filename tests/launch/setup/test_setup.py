@@ -1228,6 +1228,34 @@ def test_set_up_goes_on_in_the_environment_that_can_be_used(
     assert _planned() == (".venv.building", _ALL)
 
 
+@pytest.mark.parametrize("is_quiet", [True, False])
+def test_a_run_that_begins_while_an_environment_is_built_keeps_its_own(
+    is_quiet: bool, places: tuple[Environment, Environment], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    told: list[object] = []
+    is_used = iter([False, True])
+    made = [Stage(name, "a stage", "1", 7, lambda work: told.append(work.checks_files)) for name in ("venv", "tools")]
+
+    def look(*words: object) -> list[str]:
+        told.append(words[1:])
+        return []
+
+    monkeypatch.setattr(set_up, "make_stages", lambda *_, **__: made)
+    monkeypatch.setattr(set_up, "find_problems", look)
+    monkeypatch.setattr(set_up, "only_one", lambda: nullcontext(0))
+    monkeypatch.setattr(set_up, "is_used", lambda: next(is_used))
+    monkeypatch.setattr(set_up, "_choose_kind", lambda *_: MXNET)
+    monkeypatch.setattr(set_up, "put_in_place", lambda: told.append("put in place"))
+    with nullcontext() if is_quiet else pytest.raises(UserError, match=f"^a run uses {places[0].folder}, and .*; wait"):
+        assert set_up.set_up(set_up.Wish(checks_files=False), extras=(), is_quiet=is_quiet) == 0
+    assert told == [(ROOT, ["venv", "tools"], 14), False, False]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" ...")[0] for line in lines[:2]] == ["setup: [1/2] a stage", "setup: [2/2] a stage"]
+    assert bool(lines[2:]) == is_quiet
+    assert [State(places[1]).is_done(stage.name, "1") for stage in made] == [True, True], "the next set-up goes on"
+
+
 def test_mpi_that_was_known_of_a_build_is_built_with_again(
     places: tuple[Environment, Environment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
