@@ -103,6 +103,7 @@ ECHO = _report(0, "Horovod has been shut down", second_hand=True)
             0,
         ),
         ([], Outcome(1, ((1, 137), (0, 1))), f"rank 1 on {HERE} was killed by signal 9", 1),
+        ([], Outcome(1, ((1, 129), (0, 1))), f"rank 1 on {HERE} was killed by signal 1", 1),
         ([], Outcome(1, ((1, 192), (0, 1))), f"rank 1 on {HERE} was killed by signal 64", 1),
         ([], Outcome(1, ((1, 193), (0, 1))), f"rank 1 on {HERE} ended with status 193", 1),
         ([], Outcome(1, ((1, 128),)), f"rank 1 on {HERE} ended with status 128", 1),
@@ -136,6 +137,28 @@ def test_a_failure_has_its_own_step_where_the_rank_could_tell_it(
 ) -> None:
     cause = find_cause(tmp_path, LOCAL, Outcome(1), [ECHO, row])
     assert (cause["rank"], cause["host"], cause["step"]) == (1, "node1", step)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "rows", "cause"),
+    [
+        (Outcome(130, interrupted_by=2), [_report(1, "torn", second_hand=False)], {"message": "stopped by a signal"}),
+        (Outcome(130, interrupted_by=2, lost_server=3), [], {"message": "stopped by a signal"}),
+        (Outcome(0, lost_server=0), [],
+         {"message": "a parameter server ended with status 0 before the ranks did"}),
+        (Outcome(75, stopped_by=10), [], {"message": "stopped by SIGUSR1"}),
+        (Outcome(75), [_report(0, "told to stop", second_hand=False, status=75)],
+         {"step": 7, "message": "told to stop"}),
+        (Outcome(1, ((1, 137),)), [ECHO],
+         {"rank": 1, "host": HERE, "step": 7,
+          "message": f"rank 1 on {HERE} was killed by signal 9 at or before step 7"}),
+        (Outcome(9), [], {"message": "the launcher ended with status 9"}),
+    ],
+)  # fmt: skip
+def test_a_cause_names_rank_host_and_step_only_where_a_rank_failed(
+    outcome: Outcome, rows: list[dict[str, Any]], cause: dict[str, Any], tmp_path: Path
+) -> None:
+    assert find_cause(tmp_path, LOCAL, outcome, rows) == cause
 
 
 def test_the_host_of_a_rank_without_a_report_comes_from_the_ledger_or_the_rank_script(tmp_path: Path) -> None:
@@ -174,6 +197,8 @@ def test_a_run_was_stopped_only_if_nobody_failed() -> None:
     assert was_stopped(Outcome(1), [stopped], 2)
     assert not was_stopped(Outcome(1), [stopped, _report(1, "torn", second_hand=False)], 2)
     assert not was_stopped(Outcome(75), [], 2)
+    assert not was_stopped(Outcome(0, stopped_by=15), [], 2)
+    assert not was_stopped(Outcome(0), [stopped], 2)
     assert was_stopped(Outcome(143, stopped_by=15), [], 2)
     assert not was_stopped(Outcome(1, stopped_by=15), [_report(1, "torn", second_hand=False)], 2)
     told_at_start_up = _report(0, "stopped by SIGTERM", second_hand=True, status=75)
@@ -197,7 +222,17 @@ def test_a_data_set_that_was_cut_short_under_the_ranks_is_named(tmp_path: Path) 
         "changed while the run read it; pack it again with ./run.sh prepare"
     )
     (place / "train.rec").write_bytes(bytes(7))
-    assert "beyond the end of a file" in find_cause(tmp_path, cluster, killed, [])["message"]
+    beyond = (
+        "it read beyond the end of a file, for example a copy of the data set that was cut short, or /dev/shm is full"
+    )
+    assert find_cause(tmp_path, cluster, killed, [])["message"] == f"rank 1 on {HERE} was killed by signal 7: {beyond}"
+    (place / "eval.rec").write_bytes(bytes(9))
+    assert f"{place}/eval.rec has 9 bytes, its manifest says 7" in find_cause(tmp_path, cluster, killed, [])["message"]
+    for damaged in (place / "manifest.json", tmp_path / "config.yaml"):
+        damaged.write_text("{", encoding="utf-8")
+        assert find_cause(tmp_path, cluster, killed, [])["message"].endswith(f": {beyond}")
+    segmentation = find_cause(tmp_path, cluster, Outcome(139, ((1, 139),)), [])["message"]
+    assert segmentation == f"rank 1 on {HERE} was killed by signal 11", "the config cannot be read"
 
 
 @pytest.mark.parametrize(
