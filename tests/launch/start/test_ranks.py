@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from configs.programs import Program
+from launch.start import local
 from launch.start.ranks import main
 
 
@@ -43,3 +48,77 @@ def test_a_wrong_command_line_is_one_line_and_status_2(
     assert told.startswith("error: ")
     assert message in told
     assert told.count("\n") == 1
+
+
+def test_every_rank_has_the_given_variables_and_what_its_servers_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "command_of", lambda _program: ["sleep", "60"])
+    monkeypatch.setenv("LEFT", "here")
+    told = f'echo "$OWN $LEFT $DMLC_ROLE $DMLC_NUM_SERVER $DMLC_NUM_WORKER" >{tmp_path}/$RANK'
+    variables = {"OWN": "1", "DMLC_ROLE": "none"}
+    outcome = local.run_ranks(["sh", "-c", told], 2, variables, kind="parameter_server", servers=3)
+    assert outcome == local.Outcome(0)
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {
+        "0": "1 here worker 3 2\n", "1": "1 here worker 3 2\n"
+    }  # fmt: skip
+
+
+def test_a_launcher_behind_a_link_is_told_what_to_start_and_with_which_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def command(*words: object) -> list[str]:
+        asked.append(words)
+        return ["sh", "-c", f'echo "$OWN" >{tmp_path}/told; exit 3']
+
+    monkeypatch.setattr(local, "command_of", command)
+    monkeypatch.setattr(local, "require_link", lambda: None)
+    monkeypatch.setattr(local, "shaped", lambda *words: asked.append(words) or [])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(local, "GRACE_S", 0.0)
+    for servers, senders in ((0, 4), (3, 6)):
+        options: dict[str, Any] = {"bytes_per_s": 1e6, "kind": "k", "servers": servers}
+        assert local.run_ranks_on_link(["rank", "a"], 4, {"OWN": "1"}, **options) == local.Outcome(3)
+        words = (Program.LOCAL_LAUNCHER, "--kind", "k", "--servers", str(servers), "4", "rank", "a")
+        assert asked == [words, (1e6, senders)]
+        asked.clear()
+    assert (tmp_path / "told").read_text(encoding="utf-8") == "1\n"
+
+
+def test_a_job_script_names_kind_and_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, object]] = []
+
+    def note(*_: object, **options: object) -> local.Outcome:
+        told.append(options)
+        return local.Outcome(0)
+
+    monkeypatch.setattr(local, "run_ranks", note)
+    assert local.main(["--kind", "parameter_server", "--servers", "3", "4", "rank"]) == 0
+    assert told == [{"kind": "parameter_server", "servers": 3}]
+
+
+@pytest.mark.parametrize(
+    ("rank", "server", "outcome"),
+    [
+        ("exec sleep 60", "exit 3", local.Outcome(3, lost_server=3)),
+        ("exec sleep 60", "kill -9 $$", local.Outcome(137, lost_server=137)),
+        ("exit 5", "exit 3", local.Outcome(5, ((0, 5),))),
+        ("exit 0", "exit 0", local.Outcome(0)),
+    ],
+)
+def test_a_server_that_fails_ends_the_ranks_unless_a_rank_has_failed_before(
+    rank: str, server: str, outcome: local.Outcome
+) -> None:
+    with (
+        subprocess.Popen(["sh", "-c", server], start_new_session=True) as lost,
+        subprocess.Popen(["sh", "-c", rank], start_new_session=True) as process,
+    ):
+        lost.wait()
+        if rank.startswith("exit"):
+            process.wait()
+        begin_s = time.monotonic()
+        supervisor = local._Supervisor([process], lambda: None, [lost], 20.0)
+        supervisor._look_for_failures()
+        assert supervisor.wait() == outcome
+        assert time.monotonic() - begin_s < 10, "a rank that gets SIGTERM ends"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 import time
@@ -12,6 +13,7 @@ from http.client import HTTPConnection
 from importlib.util import find_spec
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -197,3 +199,100 @@ def test_an_answered_question_is_forgotten() -> None:
     assert not held.waiting
     held.put(b"/a", b"2")
     assert len(answers) == 1
+
+
+def test_a_question_is_answered_or_given_up_once() -> None:
+    held, answers = key_value_server._Values(), []
+
+    class Asking:
+        def answer(self, *words: bytes) -> None:
+            answers.append(words)
+
+    late: Any = Asking()
+    held.waiting[b"/a"] = {late}
+    held._give_up(b"/a", late)
+    held.put(b"/a", b"1")
+    assert answers == [(b"404 Not Found",)]
+    early: Any = Asking()
+    held.waiting[b"/b"] = {early}
+    held.put(b"/b", b"2")
+    held._give_up(b"/b", early)
+    assert answers[1:] == [(b"200 OK", b"2")]
+
+
+def test_the_store_of_other_nodes_is_served_on_every_address_until_the_ranks_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attended: list[int] = []
+
+    def attend(descriptor: int, port: int, over: Event) -> None:
+        with closing(socket.socket(fileno=descriptor)) as listener:
+            attended.append(listener.getsockname()[1])
+            over.wait(20)
+            attended.append(port)
+
+    monkeypatch.setattr(store, "_attend", attend)
+    with store.serve(2, 4) as variables:
+        port = int(variables["MASTER_PORT"])
+        assert _addresses(port) == {"00000000"}
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+        addresses = ",".join(store._addresses(2))
+        assert variables == {
+            "MASTER_ADDR": addresses, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"
+        }  # fmt: skip
+    assert attended == [port, port], "the block ends after the server"
+    assert not _addresses(port)
+
+
+@pytest.mark.parametrize(
+    ("said", "nodes", "found"),
+    [
+        ("echo 10.0.0.5 fd00::1 192.168.1.2", 2, ["10.0.0.5", "192.168.1.2", socket.gethostname()]),
+        ("echo 10.0.0.5", 1, ["10.0.0.5", "127.0.0.1"]),
+        (None, 2, [socket.gethostname()]),
+        (None, 1, ["127.0.0.1"]),
+    ],
+)
+def test_ranks_look_for_the_store_at_the_addresses_of_ipv4(
+    said: str | None, nodes: int, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if said:
+        (tmp_path / "hostname").write_text(f'#!/bin/sh\n[ "$*" = -I ] && {said}\n', encoding="utf-8")
+        (tmp_path / "hostname").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert store._addresses(nodes) == found
+
+
+class _Transport(asyncio.Transport):
+    """Keeps what a connection does."""
+
+    def __init__(self) -> None:
+        self.done: list[bytes | str] = []
+
+    def write(self, data: Any) -> None:
+        self.done.append(bytes(data))
+
+    def close(self) -> None:
+        self.done.append("closed")
+
+    def abort(self) -> None:
+        self.done.append("aborted")
+
+
+def test_a_request_in_pieces_is_obeyed_once_it_is_whole_and_nothing_may_follow() -> None:
+    held, transport = key_value_server._Values(), _Transport()
+    connection = key_value_server._Connection(held)
+    connection.connection_made(transport)
+    assert held.connections == {connection}
+    for piece in (b"PUT /a HTTP/1.1\r\nCONTENT-length:  3\r\n", b"X: 9\r\n\r\nab"):
+        connection.data_received(piece)
+        assert transport.done == []
+    connection.data_received(b"c")
+    assert held.values == {b"/a": b"abc"}
+    answer: list[bytes | str] = [b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", "closed"]
+    assert transport.done == answer
+    connection.data_received(b"d")
+    assert transport.done == [*answer, "aborted"]
+    assert held.values == {b"/a": b"abc"}
+    connection.connection_lost(None)
+    assert held.connections == set()
