@@ -141,6 +141,42 @@ def test_the_steps_of_a_slurm_job_are_killed_with_srun_and_the_job_is_not(
     assert kill_launcher_of(1, tmp_path)
     assert [each[0] for each in asked] == ["squeue"] * bool(job_number) + ["scancel"] * bool(steps)
     assert not steps or asked[1][1:] == ("77.0", "77.1")
+    assert asked[:1] == ([("squeue", "--noheader", "--steps", "--jobs=77", "--format=%i")] if job_number else [])
+
+
+@pytest.mark.parametrize("error", [subprocess.TimeoutExpired("squeue", 10), FileNotFoundError("squeue")], ids=repr)
+def test_a_slurm_that_does_not_answer_keeps_no_launcher_alive(
+    error: Exception, launcher: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: str) -> str:
+        raise error
+
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(outlived, "_children", lambda _script, _folder: [2**22 + 1, launcher.pid])
+    monkeypatch.setattr(outlived, "_asked", fail)
+    assert kill_launcher_of(1, tmp_path)
+    assert launcher.wait(20) == -signal.SIGKILL
+
+
+def test_a_run_folder_on_a_file_server_is_looked_at_once_in_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_s = [100.0]
+    looks: list[float] = []
+
+    class Folder:
+        def glob(self, pattern: str) -> list[Path]:
+            assert pattern == "failure_*.json"
+            looks.append(clock_s[0])
+            return []
+
+    monkeypatch.setattr(outlived, "_LOOK_S", 1.0)
+    monkeypatch.setattr("time.monotonic", lambda: clock_s[0])
+    watch = OutlivedLauncher(Folder(), lambda: True)  # type: ignore[arg-type]
+    for now_s in (100.0, 100.5, 100.9, 101.0, 101.9, 103.0):
+        clock_s[0] = now_s
+        watch.look()
+    assert looks == [100.0, 101.0, 103.0]
 
 
 def test_the_launcher_of_a_job_script_is_killed_while_the_claim_is_held(

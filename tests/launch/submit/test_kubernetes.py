@@ -66,6 +66,26 @@ def test_the_pods_meet_as_the_user_whose_keys_the_operator_mounts_and_share_memo
     assert spec["mpiReplicaSpecs"]["Worker"]["replicas"] == 2
 
 
+@pytest.mark.parametrize(("notice_s", "grace_s"), [(10, 30), (30, 30), (31, 31), (300, 300)])
+def test_pods_have_the_time_in_which_ranks_save_their_state(notice_s: int, grace_s: int) -> None:
+    replicas = _manifest(f"cluster.scheduler.notice_s={notice_s}")["spec"]["mpiReplicaSpecs"]
+    assert [each["template"]["spec"]["terminationGracePeriodSeconds"] for each in replicas.values()] == [grace_s] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("digits", "digits-"),
+        ("50 Layers_by.me!", "run-50-layers-by-me-"),
+        (9 * "imagenet-", f"{4 * 'imagenet-'}imagenet-"),
+        (43 * "a" + "-b", f"{43 * 'a'}-"),
+        (50 * "a", f"{44 * 'a'}-"),
+    ],
+)
+def test_a_name_has_the_letters_and_the_length_that_kubernetes_allows(name: str, label: str) -> None:
+    assert _manifest(name=name)["metadata"]["generateName"] == label
+
+
 def test_a_read_only_mount_is_read_only() -> None:
     mounts = "cluster.container.mounts=['training:/shared', '/models:/models:ro']"
     container = _manifest(mounts)["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
