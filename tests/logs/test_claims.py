@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -238,3 +239,32 @@ def test_a_job_knows_the_claim_that_it_made_and_whether_it_ended_it(
     assert ended.isoformat() == json.loads(claim.read_text(encoding="utf-8"))["since"]
     monkeypatch.setenv("PBS_JOBID", "8")
     assert claims.ended_by_this_job(tmp_path) is None
+
+
+@pytest.mark.parametrize(("job", "is_taken"), [("7", True), ("8", False)])
+def test_the_last_ranks_of_the_own_job_are_waited_for_though_they_give_signs_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: str, is_taken: bool
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as launcher:
+        claim = take(tmp_path, pid=launcher.pid)
+        launcher.kill()
+    ranks, waits = ExitStack(), list[float]()
+    ranks.enter_context(kept(tmp_path, print))
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        os.utime(claim, (2e9 + len(waits),) * 2)
+        if len(waits) == 3:
+            ranks.close()
+
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    monkeypatch.setattr(time, "sleep", wait)
+    with ranks:
+        if is_taken:
+            assert take(tmp_path, patience_s=20).name == "2.json"
+        else:
+            with pytest.raises(UserError, match=r"going on in it: .* whose ranks are still ending; wait for"):
+                take(tmp_path, patience_s=20)
+    assert waits == [2.0] * (3 if is_taken else 1)
+    assert capsys.readouterr().err.count("whose ranks are still ending; waits for up to 20 s for its end\n") == 1

@@ -181,3 +181,12 @@ def test_a_core_counts_once_however_many_threads_it_has(tmp_path: Path) -> None:
     )
     unknown = ("cpu", "cpu_id", "cpu_flags", "cpu_sockets", "cpu_cores", "cpu_cache")
     assert _cpu(path) == _cpu(tmp_path / "absent") == dict.fromkeys(unknown)
+
+
+def test_git_that_cannot_say_what_was_changed_has_not_said_that_nothing_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"rev-parse --show-toplevel": f"{ROOT}\n", "rev-parse --verify HEAD": "0123\n"}
+    monkeypatch.setattr("logs.environment._output_of", lambda *words: told.get(" ".join(words[3:])))
+    assert environment()["git"] == {"commit": "0123", "dirty": None, "diff_sha256": None, "diff": None}
+    del told["rev-parse --verify HEAD"]  # a repository without a commit
+    told["status --porcelain"] = "?? new.py\n"
+    assert environment()["git"] == {"commit": None, "dirty": True, "diff_sha256": None, "diff": None}

@@ -187,3 +187,16 @@ def test_judging_a_missing_log_is_a_user_error(tmp_path: Path) -> None:
         judge(tmp_path / "result_0.txt", "4.0.0")
     with pytest.raises(UserError, match="no such run folder"):
         judge_run(tmp_path / "run")
+
+
+def test_a_log_without_an_event_is_judged_by_the_ruleset_of_its_name(tmp_path: Path) -> None:
+    found = []
+    for name in ("result_0.mll.txt", "result_0.txt", "mll.txt"):
+        (tmp_path / name).write_text("no event\n", encoding="utf-8")
+        found += find_logs(tmp_path / name)
+    assert [ruleset for _, ruleset in found] == ["0.6.0", "4.0.0", "4.0.0"]
+    assert find_logs(tmp_path) == found[:2]
+    assert find_logs(tmp_path, "0.6.0") == found[:1]
+    (tmp_path / "result_0.mll.txt").unlink()
+    with pytest.raises(UserError, match=r"no log for 0\.6\.0 in it; give a run folder or a log"):
+        find_logs(tmp_path, "0.6.0")

@@ -63,6 +63,7 @@ def test_five_runs_are_judged_by_their_olympic_mean() -> None:
         ([run(36), run(36, status="aborted")], "1 of 2 runs did not reach the target"),
         ([run(16, top1=0.749)], "the reference runs end at accuracy 0.759, and a run ended below"),
         ([run(36), run(36, batch=4096)], "the logs do not agree on one global_batch_size"),
+        ([replace(run(36), global_batch_size=None)] * 2, "the logs do not agree on one global_batch_size"),
     ],
 )
 def test_without_a_comparison_the_words_say_why(runs: list[RunRecord], words: str) -> None:

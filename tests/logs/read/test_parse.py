@@ -266,3 +266,14 @@ def test_the_status_is_in_the_metadata_or_else_in_the_value_or_else_in_the_accur
 @pytest.mark.parametrize(("value", "text"), [("one V100", "one V100"), ("", None), (3, None), (None, None)])
 def test_a_name_in_a_log_is_a_text_that_is_not_empty(value: object, text: str | None) -> None:
     assert _text(value) == text
+
+
+def test_a_benchmark_is_that_of_submission_benchmark_or_else_of_the_first_line_that_names_one() -> None:
+    first = ":::MLL 1590000000.0 eval_offset: {}\n"
+    lines = [f":::MLPv0.5.0 {name} 1540000000.0 (a.py:1) run_start\n" for name in ("resnet", "ssd")]
+    told = ':::MLL 1590000000.0 submission_benchmark: {"value": "gnmt"}\n'
+    for order, benchmark in (
+        ([first], None), ([first, *lines], "resnet"), (lines[::-1], "ssd"), ([told, *lines], "gnmt"),
+        ([*lines, told], "gnmt"),
+    ):  # fmt: skip
+        assert parse("".join(order)).benchmark == benchmark
