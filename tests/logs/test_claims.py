@@ -113,6 +113,8 @@ def test_of_many_takers_that_find_a_folder_free_one_gets_it(tmp_path: Path, monk
     for thread in threads:
         thread.join()
     assert (len(taken), len(refused)) == (1, 7)
+    words = f"{tmp_path}: a run is going on in it: another launcher has claimed it just now; wait for its end, or "
+    assert {str(each) for each in refused} == {f"{words}give another folder"}
 
 
 def test_a_taker_with_patience_waits_for_the_end_of_the_owner(tmp_path: Path) -> None:

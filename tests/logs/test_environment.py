@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import socket
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from configs.load import ROOT
-from logs.environment import ENVIRONMENT_FILE, _cpu, _output_of, environment, write_environment
+from logs.environment import ENVIRONMENT_FILE, _cpu, _output_of, cpu_flags, environment, write_environment
 from logs.redaction import REDACTED
 
 
@@ -32,6 +35,7 @@ def test_the_environment_names_versions_and_variables_but_no_secret(
     assert "hush" not in found["variables"].values()
     assert 1 <= found["usable_cores"] <= found["cores"]
     assert found["memory_bytes"] > 1 << 28
+    assert (found["python"], found["platform"]) == (sys.version, platform.platform())
     assert "earlier_attempts" not in found
 
 
@@ -84,7 +88,8 @@ def test_gpus_are_asked_again_without_what_old_drivers_do_not_know(monkeypatch: 
     monkeypatch.setattr("logs.environment._output_of", answer)
     gpus = environment()["gpus"]
     assert gpus == [{"name": "V100", "driver_version": "418.1", "memory.total": f"{size} MiB"} for size in (16, 32)]
-    assert [each.count(",") for each in asked] == [3, 2]
+    keys = "name,driver_version,memory.total"
+    assert asked == [f"--query-gpu={keys},mig.mode.current", f"--query-gpu={keys}"]
 
 
 def test_a_gpu_of_which_less_is_told_than_was_asked_is_recorded_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +159,7 @@ def test_a_damaged_record_of_the_attempt_before_is_replaced(tmp_path: Path, cont
 
 
 def test_the_cores_that_this_process_may_use_are_not_all_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {3})
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3} if pid == 0 else {3, 4})
     monkeypatch.setattr("os.cpu_count", lambda: 7)
     found = environment()
     assert (found["usable_cores"], found["cores"]) == (1, 7)
@@ -184,9 +189,63 @@ def test_a_core_counts_once_however_many_threads_it_has(tmp_path: Path) -> None:
 
 
 def test_git_that_cannot_say_what_was_changed_has_not_said_that_nothing_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"rev-parse --show-toplevel": f"{ROOT}\n", "rev-parse --verify HEAD": "0123\n"}
-    monkeypatch.setattr("logs.environment._output_of", lambda *words: told.get(" ".join(words[3:])))
+    git = f"git -C {ROOT} "
+    told = {f"{git}rev-parse --show-toplevel": f"{ROOT}\n", f"{git}rev-parse --verify HEAD": "0123\n"}
+    monkeypatch.setattr("logs.environment._output_of", lambda *words: told.get(" ".join(words)))
     assert environment()["git"] == {"commit": "0123", "dirty": None, "diff_sha256": None, "diff": None}
-    del told["rev-parse --verify HEAD"]  # a repository without a commit
-    told["status --porcelain"] = "?? new.py\n"
+    del told[f"{git}rev-parse --verify HEAD"]  # a repository without a commit
+    told[f"{git}status --porcelain"] = "?? new.py\n"
     assert environment()["git"] == {"commit": None, "dirty": True, "diff_sha256": None, "diff": None}
+    told[f"{git}diff HEAD"] = "+1\n"
+    assert environment()["git"]["diff"] == "+1\n"
+    told[f"{git}rev-parse --show-toplevel"] = f"{ROOT.parent}\n"  # a copy inside somebody else's checkout
+    monkeypatch.delenv("PROGRAM_REVISION", raising=False)
+    assert environment()["git"] is None
+
+
+def test_gpus_are_asked_for_rows_without_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"--format=csv,noheader": "H200, 550.1, 143771 MiB, Disabled\n"}
+    monkeypatch.setattr(
+        "logs.environment._output_of", lambda *words: told[words[2]] if words[0] == "nvidia-smi" else None
+    )
+    row = {"name": "H200", "driver_version": "550.1", "memory.total": "143771 MiB", "mig.mode.current": "Disabled"}
+    assert environment()["gpus"] == [row]
+
+
+@pytest.mark.parametrize("name", ["HOROVOD_CYCLE_TIME", "NCCL_ALGO", "DALI_THREADS", "CUDA_VISIBLE_DEVICES", "EDITOR"])
+def test_variables_of_the_libraries_are_recorded_and_no_others(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "other")
+    assert environment()["variables"].get(name) == (None if name == "EDITOR" else "other")
+
+
+def test_packages_are_sorted_and_told_by_the_head_of_their_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [
+        "Name: b\nVersion: 2\n\nName: example\nVersion: 9\n",
+        None,
+        "Name: lost\n",
+        "Version: 3",
+        "Name: a\nVersion: 1",
+    ]
+    found = [SimpleNamespace(read_text=lambda name, text=text: text if name == "METADATA" else None) for text in texts]
+    monkeypatch.setattr("logs.environment.distributions", lambda: found)
+    assert list(environment()["packages"].items()) == [("a", "1"), ("b", "2")]
+
+
+def test_a_program_that_does_not_end_has_no_output_and_bytes_that_are_no_text_are_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert _output_of("printf", r"a\377") == "a\ufffd"
+
+    def hang(*_: object, timeout: float, **__: object) -> None:
+        raise subprocess.TimeoutExpired("git", timeout)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    assert _output_of("git", "status") is None
+
+
+def test_the_instruction_sets_alone_are_a_set_which_is_empty_where_they_are_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert cpu_flags() == set(environment()["cpu_flags"]) != set()
+    monkeypatch.setattr("logs.environment._cpu", lambda: {"cpu_flags": None})
+    assert cpu_flags() == frozenset()
