@@ -91,3 +91,20 @@ def test_accuracies_without_an_epoch_or_a_time_are_all_kept() -> None:
     for at_s, top1 in ((None, 0.4), (12.0, 0.5), (14.0, 0.6)):
         found.accuracy(Event("eval_accuracy", top1, {}, at_s, None))
     assert [(each.at_s, each.accuracy) for each in found.since(10.0, 0)] == [(None, 0.4), (2.0, 0.5), (4.0, 0.6)]
+
+
+def test_evaluations_at_one_time_come_in_the_order_of_their_epochs() -> None:
+    found = _collect(("accuracy", 10, 0.8, 8), ("accuracy", 10, 0.4, 4), ("accuracy", 9, 0.9, 9))
+    assert [each.epoch for each in found.since(None, 0)] == [9, 4, 8]
+
+
+def test_events_without_an_epoch_before_any_other_are_no_evaluation() -> None:
+    assert _collect(("stop", 10, None, None), ("start", 11, None, None)).since(None, 0) == ()
+
+
+def test_a_begin_of_the_first_round_is_that_of_the_next_accuracy_alone() -> None:
+    found = _collect(
+        ("start", 10, None, None), ("stop", 11, None, None), ("start", 20, None, None),
+        ("accuracy", 22, _old(0.5, 4), None), ("accuracy", 30, _old(0.6, 8), None),
+    )  # fmt: skip
+    assert found.since(0.0, 0) == (Evaluation(4, 22.0, 0.5, None), Evaluation(8, 30.0, 0.6, None))
