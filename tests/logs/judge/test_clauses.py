@@ -53,6 +53,16 @@ def test_a_rule_is_broken_exactly_if_python_says_so(rule: str, value: int, logge
         ("v['value'] in (1, 2) and True", {"value": 3}, {}, ["v['value'] in (1, 2)"]),
         ("v['value'] / 0 == 1 and v['value'] == 1", {"value": 2}, {}, ["v['value'] == 1"]),
         ("print(v) and v['value'] == 1", {"value": 2}, {}, ["v['value'] == 1"]),  # no call is made
+        ("{1} and v['value'] == 1", {"value": 2}, {}, ["v['value'] == 1"]),  # what is not understood is not broken
+        ("v['value'] < 1 and v['value'] == 1", {"value": "x"}, {}, ["v['value'] == 1"]),
+        ("math.log2(v['value']) == 1 and v['value'] == 1", {"value": -2}, {}, ["v['value'] == 1"]),
+        ("math.log2(v['value']) == 1 and v['value'] == 1", {"value": 2}, {}, ["v['value'] == 1"]),
+        ("is_integer(v['value'] / 0.5) and v['value'] > 9", {"value": 1.5}, {}, ["v['value'] > 9"]),
+        ("v['value'] + 1 == 3 and v['value'] * 2 == 2", {"value": 1}, {}, ["v['value'] + 1 == 3"]),
+        ("v['value'] + 1 == 3 and v['value'] * 2 == 2", {"value": 2}, {}, ["v['value'] * 2 == 2"]),
+        ("not (s['a'] and s['b']) and v['value'] == 1", {"value": 2}, {"a": 1, "b": 0}, ["v['value'] == 1"]),
+        ("not (s['a'] or s['b']) and v['value'] == 1", {"value": 1}, {"a": 1, "b": 0}, ["not (s['a'] or s['b'])"]),
+        ("(1 if v['value'] else 0) == 1 and s['a']", {"value": 0}, {"a": 1}, ["(1 if v['value'] else 0) == 1"]),
         ("v['value'] ==", {"value": 2}, {}, ["v['value'] =="]),
         ("\x00", {}, {}, ["\x00"]),
     ],
