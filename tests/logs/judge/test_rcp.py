@@ -1,3 +1,5 @@
+import json
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,3 +139,46 @@ def test_the_official_tool_says_nothing_of_its_own(tmp_path: Path, capfd: pytest
     custom_rcps([run(86 + seed % 2, batch=86016, seed=seed) for seed in range(10)], path)
     assert compare_with_reference([run(86, batch=86016)], custom=path).reference is not None
     assert capfd.readouterr() == ("", "")
+
+
+def test_own_reference_points_hold_what_the_official_tool_asks_for(tmp_path: Path) -> None:
+    path, epochs = tmp_path / "rcp.json", (40, 41, 42, 43, 44, 45, 46, 47, 48, 60)
+    settings = {"opt_name": "lars"}
+    runs = [replace(run(each, batch=512, samples=9, seed=seed), settings=settings) for seed, each in enumerate(epochs)]
+    custom_rcps(runs, path)
+    assert json.loads(path.read_text(encoding="utf-8")) == {
+        "resnet_ref_512": {
+            "Benchmark": "resnet", "BS": 512, "Hyperparams": settings, "Epochs to converge": list(epochs),
+        }
+    }  # fmt: skip
+    reference = reference_for(512, custom=path)
+    assert reference is not None
+    assert (reference.batch_size, reference.how) == (512, "measured")
+    assert reference.mean == pytest.approx(44.5)  # without the lowest and the highest
+    assert reference.deviation == pytest.approx(statistics.pstdev(epochs))
+    assert reference.mean - 2 * reference.deviation < reference.least < reference.mean
+    # With points of one's own, neither the data set nor the target is MLPerf's.
+    found = compare_with_reference([run(44.5, batch=512, samples=9, top1=0.5)], custom=path)
+    assert (found.outcome, found.epochs) == ("normal", 44.5)
+    assert found.words.startswith(f"normal: 44.5 epochs, reference 44.50 ± {reference.deviation:.2f} at batch 512")
+    assert reference_for(513, custom=path) is None
+    below = reference_for(64, custom=path)
+    assert below == replace(reference, batch_size=64, how="smallest")
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [(3264, "at batch 3264"), (33280, "at batch 33280 (interpolated)"),
+     (256, "at batch 256 (the point of the smallest batch)")],
+)  # fmt: skip
+def test_the_words_tell_where_a_reference_comes_from(batch: int, words: str) -> None:
+    assert compare_with_reference([run(99, batch=batch)]).words.endswith(words)
+
+
+def test_what_keeps_runs_from_a_comparison_leaves_the_reference_if_there_is_one() -> None:
+    found = compare_with_reference([run(36), run(36, status="aborted"), run(36, status="aborted")])
+    assert found.words == "2 of 3 runs did not reach the target"
+    assert found.reference == reference_for(3264)
+    assert (found.epochs, found.normalisation) == (None, 1.0)
+    assert compare_with_reference([run(16, top1=0.749)]).reference == reference_for(3264)
+    assert compare_with_reference([run(90, batch=86016)]).reference is None
