@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from configs.errors import UserError
@@ -92,3 +93,55 @@ def test_what_is_no_json_object_is_refused_with_the_reason(tmp_path: Path, conte
         path.write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=rf"file: cannot be read \(.*{reason}"):
         read_object(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ENOSPC", "the disk is full; free some space, or put"),
+        ("EDQUOT", "the disk quota is used up; free some space, or put"),
+        ("EFBIG", "the file would become larger than the file system or the user's limit allows; free some space, or"),
+        ("EIO", "the disk or the file server reports an input/output error; check the disk or the file server, or"),
+        ("ESTALE", "the file server no longer knows the file (stale file handle); check the disk or the file server"),
+        ("EROFS", "the file system is read-only; check the disk or the file server, or put paths.runs on another disk"),
+        ("ETIMEDOUT", "the file server does not answer; check the disk or the file server, or put paths.runs on"),
+        ("ENOENT", "the folder is missing, or was deleted during the run; repeat the run, and leave the folder"),
+        ("EACCES", "Permission denied; choose a folder that you may write to"),
+        ("EPERM", "Operation not permitted; choose a folder that you may write to"),
+    ],
+)
+def test_each_error_has_its_reason_and_its_remedy(name: str, words: str, tmp_path: Path) -> None:
+    number = getattr(errno, name)
+    with pytest.raises(UserError) as caught, explain_disk_errors(tmp_path / "a"):
+        raise OSError(number, os.strerror(number))
+    assert str(caught.value).startswith(f"{tmp_path}/a: cannot be written: {words}")
+
+
+def test_an_error_without_a_number_stays_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"^of no kind$"), explain_disk_errors(tmp_path):
+        raise OSError("of no kind")
+
+
+def test_scalars_of_numpy_become_plain_values() -> None:
+    found = strict_json([np.float32(0.5), np.int64(3), np.float64("nan"), np.bool_(True)])
+    assert [repr(each) for each in found] == ["0.5", "3", "None", "True"]
+
+
+def test_an_object_is_read_back_and_one_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_json(path, {"a": "\u00e4"})
+    assert read_object(path) == {"a": "\u00e4"}
+    path.write_bytes(b'{"a": "\xe4"}')
+    with pytest.raises(
+        UserError, match=r"file: cannot be read \(.*utf-8.*\); give the folder of a run of this program$"
+    ):
+        read_object(path)
+
+
+def test_a_text_that_cannot_be_written_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_text(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "new \ud800")
+    assert path.read_text(encoding="utf-8") == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
