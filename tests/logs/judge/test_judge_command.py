@@ -119,17 +119,19 @@ def test_logs_are_judged_in_their_order_each_by_its_ruleset_and_all_by_one_divis
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        compliance, "judge", lambda log, ruleset, division: Verdict(ruleset, passed=True, messages=(str(log), division))
+        compliance,
+        "judge",
+        lambda log, ruleset, division: Verdict(ruleset, passed=True, messages=(f"{log} {division}",)),
     )
     pairs = [(Path(str(number)), f"{number}.0") for number in range(9)]
     assert [(each.ruleset, each.messages) for each in judge_all(pairs, "open")] == [
-        (ruleset, (str(log), "open")) for log, ruleset in pairs
+        (ruleset, (f"{log} open",)) for log, ruleset in pairs
     ]
     (tmp_path / RESULT_FILES["0.6.0"]).touch()
     found = judge_run(tmp_path)
     assert list(found) == ["4.0.0", "0.6.0"]
     assert found["4.0.0"] == Verdict("4.0.0", passed=False, messages=("no result_0.txt was written",))
-    assert found["0.6.0"].messages == (str(tmp_path / RESULT_FILES["0.6.0"]), None)
+    assert found["0.6.0"].messages == (f"{tmp_path / RESULT_FILES['0.6.0']} None",)
 
 
 def test_a_verdict_is_read_as_it_is_meant_and_that_on_a_missing_log_while_it_is_missing(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ def _odd(*rows: dict[str, Any], is_success: bool = True) -> str:
     ],
 )  # fmt: skip
 def test_each_number_of_a_row_has_bounds(key: str, lowest: float, highest: float) -> None:
-    for value in (lowest, highest):
-        assert _odd(INTERVAL | {key: value}) == ""
+    for bound in (lowest, highest):
+        assert _odd(INTERVAL | {key: bound}) == ""
     for value in (lowest - 0.001, highest * 1.001, float("nan"), "1"):
         assert _odd(INTERVAL | {key: value}) == f"line 1: {key} is {value}, allowed: {lowest:g} to {highest:g}"
 
