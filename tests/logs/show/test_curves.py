@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import errno
 import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
 from configs.errors import UserError
 from logs.__main__ import main
+from logs.read.record import Evaluation
 from logs.show.curves import write_csv, write_tensorboard
 from logs.show.reported_run import gather_run
 from tests.logs import samples
@@ -70,3 +74,43 @@ def test_csv_tells_nothing_from_zero(tmp_path: Path) -> None:
     write_csv([run], tmp_path / "curves.csv")
     (line,) = (tmp_path / "curves.csv").read_text().splitlines()[1:]
     assert re.fullmatch(r"run,loss,0\.05\d+,,0\.0", line)
+
+
+class _Writer:
+    """Stands in the place of the library's writer, which most installations lack."""
+
+    made: ClassVar[list[_Writer]] = []
+
+    def __init__(self, logdir: str) -> None:
+        if logdir.endswith("refused"):
+            raise OSError(errno.EACCES, "Permission denied")
+        self.logdir, self.is_closed, self.points = logdir, False, list[tuple[Any, ...]]()
+        self.made.append(self)
+
+    def add_scalar(self, curve: str, value: float, step: int | None, *, walltime: float) -> None:
+        self.points.append((curve, value, step, walltime))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_each_run_has_a_folder_of_events_with_epochs_in_thousandths_and_unix_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=_Writer))
+    monkeypatch.setattr(_Writer, "made", [])
+    run = replace(gather_run(samples.run_folder(tmp_path / "run")), name="a b/c_1.0-x", intervals=[])
+    told = (Evaluation(4.5, 41.0, 0.25, None), Evaluation(None, None, 0.5, None))
+    run = replace(run, record=replace(run.record, evaluations=told))
+    late = replace(run, name="late", record=replace(run.record, began_s=None))
+    write_tensorboard([run, late], tmp_path / "events")
+    assert [each.logdir for each in _Writer.made] == [f"{tmp_path}/events/a-b-c_1.0-x", f"{tmp_path}/events/late"]
+    assert all(each.is_closed for each in _Writer.made)
+    for writer, began_s in zip(_Writer.made, (samples.BEGIN_S + 20, 0.0), strict=True):
+        assert [point[1:] for point in writer.points if point[0] == "accuracy"] == [
+            (0.25, 4500, began_s + 41.0), (0.5, None, began_s),
+        ]  # fmt: skip
+    with pytest.raises(UserError) as caught:
+        write_tensorboard([replace(run, name="refused")], tmp_path)
+    words = "cannot be made (Permission denied); give another folder"
+    assert str(caught.value) == f"--tensorboard: {tmp_path}/refused {words}"
