@@ -95,3 +95,25 @@ def test_steps_are_ordered_as_numbers_and_a_file_that_cannot_be_read_is_passed_o
     found, damaged = newest_valid(tmp_path)
     assert found == older
     assert ["cannot be read" in str(each) for each in damaged] == [True]
+
+
+def test_files_of_other_names_are_no_checkpoints_and_a_damaged_one_is_told_with_its_size(tmp_path: Path) -> None:
+    path = write(tmp_path, 7, STATE, keep=2)
+    for name in ("step-last.ckpt", "step-1.ckpt.ckpt"):
+        (path.parent / name).touch()
+    assert list_checkpoints(tmp_path) == [path]
+    path.write_bytes(b"x" * 1234)
+    with pytest.raises(DamagedCheckpoint) as caught:
+        read(path)
+    assert str(caught.value) == f"{path}: damaged: its 1,234 bytes do not match the checksum at their end"
+    path.unlink()
+    with pytest.raises(DamagedCheckpoint) as caught:
+        read(path)
+    assert str(caught.value) == f"{path}: cannot be read (No such file or directory)"
+
+
+def test_writing_checkpoints_leaves_no_file_open(tmp_path: Path) -> None:
+    write(tmp_path, 1, STATE, keep=1)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    write(tmp_path, 2, STATE, keep=1)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -103,3 +103,37 @@ def test_a_resumed_run_drops_the_rows_of_steps_that_it_repeats(tmp_path: Path) -
         again.close()
         assert read_metrics(path)[:-1] == rows[:kept]
         assert read_metrics(path)[-1]["step"] == 99
+
+
+def test_a_resumed_run_without_metrics_begins_anew_and_a_new_run_takes_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    metrics = MetricsWriter(path, resume_at=Position(2, 10))
+    metrics.row(step=10)
+    metrics.close()
+    assert read_metrics(path) == [{"step": 10}]
+    with pytest.raises(AssertionError, match=r"metrics\.jsonl belongs to another run"):
+        MetricsWriter(path)
+    assert read_metrics(path) == [{"step": 10}]
+
+
+def test_a_folder_that_is_gone_and_a_disk_that_is_full_are_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"gone/metrics\.jsonl: cannot be written: the folder is missing"):
+        MetricsWriter(tmp_path / "gone" / "metrics.jsonl")
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    metrics = MetricsWriter(tmp_path / "metrics.jsonl")
+    metrics.row(step=1)
+    with pytest.raises(UserError, match="the disk is full"):
+        metrics.flush()
+    with pytest.raises(UserError, match="the disk is full"):
+        metrics.close()
+    assert metrics._file.closed
+
+
+def test_a_row_without_odd_numbers_names_none(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    metrics = MetricsWriter(path)
+    metrics.row(step=1, top1=None)
+    metrics.flush()
+    assert path.read_text(encoding="utf-8") == '{"step": 1, "top1": null}\n'
+    metrics.close()
+    assert metrics._file.closed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,3 +52,43 @@ def test_totals_that_lack_one_or_are_no_file_are_refused(tmp_path: Path) -> None
     (tmp_path / USAGE_FILE).mkdir()
     with pytest.raises(UserError, match="it is no file"):
         read_usage(tmp_path)
+
+
+@pytest.mark.parametrize("lost", ["wall_s", "cpu_s", "children_cpu_s", "peak_memory_bytes"])
+def test_each_total_is_needed_and_is_a_list_of_numbers(tmp_path: Path, lost: str) -> None:
+    path = tmp_path / USAGE_FILE
+    totals: dict[str, Any] = {key: [1] for key in ("wall_s", "cpu_s", "children_cpu_s", "peak_memory_bytes")}
+    for odd in ({}, {lost: 1}, {lost: [1, "2"]}, {lost: [1, 1e18]}, {lost: [-1.1]}, {lost: None}):
+        rest = {key: value for key, value in totals.items() if key != lost}
+        path.write_text(json.dumps(rest | odd), encoding="utf-8")
+        with pytest.raises(UserError) as caught:
+            read_usage(tmp_path)
+        words = "cannot be read (a total is no number of each rank); repeat the run, or remove the file"
+        assert str(caught.value) == f"{path}: {words}"
+    path.write_text(json.dumps(totals | {lost: [-1, 9.9e17]}), encoding="utf-8")
+    assert read_usage(tmp_path)[lost] == [-1, 9.9e17]
+
+
+@pytest.mark.parametrize("key", [
+    "time", "busy_cores", "machine_busy_cores", "memory_bytes", "gpu_share", "gpu_memory_bytes", "server_busy_cores",
+])  # fmt: skip
+def test_each_number_of_a_sample_is_one_that_can_be(tmp_path: Path, key: str) -> None:
+    path = tmp_path / SAMPLES_FILE
+    for odd in (-1.1, 1e18, "1"):
+        path.write_text(
+            json.dumps(asdict(FULL)) + "\n" + json.dumps(asdict(FULL) | {key: odd}) + "\n", encoding="utf-8"
+        )
+        with pytest.raises(UserError) as caught:
+            read_samples(tmp_path)
+        words = "has a value that is no number, or cannot be; repeat the run, or remove the file"
+        assert str(caught.value) == f"{path}: line 2 {words}"
+    path.write_text(json.dumps(asdict(FULL) | {key: -1}) + "\n", encoding="utf-8")
+    assert asdict(read_samples(tmp_path)[0])[key] == -1
+
+
+def test_samples_in_another_encoding_are_refused(tmp_path: Path) -> None:
+    (tmp_path / SAMPLES_FILE).write_bytes(b"\xff\n")
+    with pytest.raises(
+        UserError, match=rf"{SAMPLES_FILE}: cannot be read \(.*utf-8.*\); repeat the run, or remove the"
+    ):
+        read_samples(tmp_path)
