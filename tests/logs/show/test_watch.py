@@ -132,3 +132,47 @@ def test_an_evaluation_at_the_target_has_reached_it(top1: float, style: str) -> 
     recipe = load_recipe("digits", ["run.target_top1=0.759"])
     last = {"interval": {"step": 1, "images_per_s": 1.0}, "evaluation": {"top1": top1, "epoch": 1}}
     assert describe_progress(recipe, 9, last, None)[2][1] == style
+
+
+def test_a_long_file_is_read_in_pieces_and_lines_that_are_no_rows_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logs.show.watch._MOST_BYTES", len(row(1)) + 5)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(row(1) + row(2) + "[1]\n5\n" + row(3) + "[" * 9 + "\n" + row(4))
+    follower, seen = MetricsFollower(path), []
+    for _ in range(6):
+        follower.update()
+        seen.append(follower.last["interval"]["step"])
+    assert seen == sorted(seen)
+    assert (seen[0], seen[-1], list(follower.last)) == (1, 4, ["interval"])
+
+
+def test_a_read_that_fails_leaves_the_figures_and_the_next_update_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(row(1))
+    follower = MetricsFollower(path)
+    follower.update()
+
+    def refuse(*_: object) -> None:
+        raise OSError("stale file handle")
+
+    path.write_text(row(1) + row(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        follower.update()
+    assert follower.last["interval"]["step"] == 1
+    follower.update()
+    assert follower.last["interval"]["step"] == 2
+
+
+@pytest.mark.parametrize(
+    ("epochs", "words"),
+    [(35.0, "target in 0m00s to 0m33s, if the run needs 35.2 epochs"), (36.0, "at most 0m40s left until the last")],
+)
+def test_beyond_the_epochs_of_the_reference_the_last_epoch_bounds_the_time(epochs: float, words: str) -> None:
+    recipe = load_recipe("mlperf-b3264", ["run.epochs=38"])
+    interval = json.loads(row(round(epochs * 1281167 / 3264) - 1, images_per_s=1281167 / 20))
+    assert words in _text(recipe, {"interval": interval})
