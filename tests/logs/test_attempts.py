@@ -10,6 +10,7 @@ from typing import Literal
 
 import pytest
 
+from configs.errors import UserError
 from logs.attempts import ATTEMPTS_FILE, Attempt, add_attempt, bad_hosts, left_out, read_attempts, why_not_again
 from logs.checkpoints import SavedState, set_resume_checkpoint, write
 
@@ -119,3 +120,23 @@ def test_a_host_that_is_left_out_already_is_not_left_out_anew(tmp_path: Path) ->
         add_attempt(tmp_path, "failed", "cause", host="a", limit=9, may_leave_out=leave_out)
     assert asked == [[], ["a"], []]
     assert left_out(tmp_path) == ["a"]
+
+
+def test_hosts_are_sorted_and_a_failure_without_a_host_is_nobodys(tmp_path: Path) -> None:
+    unknown = Attempt("now", "failed", "cause", None, 0, 1, True)
+    assert bad_hosts([unknown, unknown, *(_attempt("failed", 0, 1, host=host) for host in "dbcadbca")]) == list("abcd")
+    rows = [_attempt("failed", 0, 1).__dict__ | {"leaves_out": list(hosts)} for hosts in ("db", "ca", "b")]
+    (tmp_path / ATTEMPTS_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert left_out(tmp_path) == list("abcd")
+
+
+@pytest.mark.parametrize("line", ['{"time": "t"}', "5", "[]", "{", ""])
+def test_a_line_that_is_no_attempt_hides_no_other(tmp_path: Path, line: str) -> None:
+    row = json.dumps({**_attempt("lost", 1, 2).__dict__, "leaves_out": []})
+    (tmp_path / ATTEMPTS_FILE).write_text(f"{line}\n{row}\n", encoding="utf-8")
+    assert [each.kept_step for each in read_attempts(tmp_path)] == [2]
+
+
+def test_an_attempt_that_cannot_be_recorded_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=rf"gone/{ATTEMPTS_FILE}: cannot be written: the folder is missing"):
+        add_attempt(tmp_path / "gone", "lost", "cause", limit=1)

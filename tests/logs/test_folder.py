@@ -150,3 +150,14 @@ def test_an_aborted_run_names_the_rank_and_the_step_that_failed_and_numbers_as_t
     write_json(tmp_path / "summary.json", {**asdict(summary), "epochs": "8"})
     with pytest.raises(UserError, match="is not a run's summary"):
         read_summary(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_told_by_its_own_name(tmp_path: Path) -> None:
+    file = tmp_path / "kept"
+    file.write_text("a record")
+    new = "exists already, and a run needs a new or empty folder; give another folder, or remove this one"
+    below = "cannot be created, because one of its parent folders is a file; give another folder"
+    for path, words in ((file, new), (file / "run", below), (file / "deep" / "run", below)):
+        with pytest.raises(UserError) as caught:
+            create_run_folder(path)
+        assert str(caught.value) == f"{path}: {words}"
