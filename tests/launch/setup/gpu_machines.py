@@ -28,8 +28,10 @@ for _ in range({count}):
 """
 
 _LIBCUDA = """
+#include <stdlib.h>
 #include <string.h>
-int cuInit(unsigned flags) {{ return 0; }}
+int cuInit(unsigned flags)  /* CUDA_ERROR_NO_DEVICE where no GPU may be seen */
+{{ const char *visible = getenv("CUDA_VISIBLE_DEVICES"); return visible && !*visible ? 100 : 0; }}
 int cuDeviceGetCount(int *count) {{ *count = {count}; return 0; }}
 int cuDeviceGet(int *device, int index) {{ *device = index; return 0; }}
 int cuDeviceGetName(char *name, int size, int device) {{ strncpy(name, "{name}", size); return 0; }}

@@ -178,6 +178,7 @@ def test_a_sampler_that_is_held_up_among_the_processes_counts_no_core_twice(monk
     ("place", "change", "asked"),
     [
         ("a100-node", "cluster.sample_gpus=true", 8),
+        ("dgx-a100", "cluster.num_nodes=3", 8),  # each node is asked for its own
         ("a100-node", "cluster.sample_gpus=false", 0),
         ("laptop", "cluster.sample_gpus=true", 0),
     ],

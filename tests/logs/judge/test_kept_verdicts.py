@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,17 @@ def test_what_another_division_or_one_ruleset_says_is_told_and_not_kept(
     assert read_verdicts(folder) == before
     assert main(["check", str(folder)]) == 1
     assert not any(verdict.passed for verdict in read_verdicts(folder))
+
+
+def test_the_verdict_on_a_run_of_others_is_told_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compliance, "judge", samples.passed)
+    folder = samples.run_folder(tmp_path / "run", best=0.98)
+    (folder / "verdict.json").unlink()
+    asked: list[tuple[Path, int]] = []
+    monkeypatch.setattr(os, "access", lambda *given: asked.append(given))  # as of a folder that may only be read
+    assert main(["check", str(folder)]) == 0
+    assert asked == [(folder, os.W_OK)]
+    assert not (folder / "verdict.json").exists()
 
 
 @pytest.mark.parametrize("name", ["result_0.txt", "result_0.mll.txt", "metrics.jsonl", "summary.json"])
