@@ -13,7 +13,7 @@ from configs.errors import STOPPED_STATUS, UserError
 from configs.load import ROOT, load_cluster
 from configs.rank_variables import rank_environment
 from launch.start.commands import run_under
-from tests.launch.disturbed import WAYS, Way, require
+from tests.launch.faults.disturbed import WAYS, Way, require
 from tests.launch.scheduled import SYNTHETIC, has_begun, ranks, wait_until
 from tests.runs import FinishedRun, read_summary, train, train_command
 

@@ -8,18 +8,18 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.launch.disturbed import WAYS, Ended, Way, faults_of
-from tests.launch.incidents import INCIDENTS
-from tests.launch.scene import Told
+from tests.launch.faults.disturbed import WAYS, Ended, Way, faults_of
+from tests.launch.faults.incidents import INCIDENTS
+from tests.launch.faults.scene import Told
 
 Cell = tuple[Way, str, str]
 """How the run is started, the fault, and the phase of the run that the fault comes in."""
 
 _HEAD = """# Faults, and how a run ends
 
-`./run.sh test tests/launch/test_faults.py --faults-table docs/faults.md` makes this page and checks every row. Each row
-is a run of the recipe `digits`, with two ranks on one machine, that is disturbed once. The engine is MXNet, unless the
-title of a table names PyTorch.
+`./run.sh test tests/launch/faults/test_faults.py --faults-table docs/faults.md` makes this page and checks every row.
+Each row is a run of the recipe `digits`, with two ranks on one machine, that is disturbed once. The engine is MXNet,
+unless the title of a table names PyTorch.
 
 - A signal goes to rank 1. During a checkpoint it goes to rank 0, which writes the checkpoint.
 - A rank that stands still is noticed after 10 s (`watchdog_s`), at start-up after 30 s (`communication.timeout_s`).

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from configs.load import ROOT
 from logs.checkpoints import list_checkpoints
-from tests.launch.disturbed import Way
+from tests.launch.faults.disturbed import Way
 from tests.launch.machines import Machine, two_machines
 from tests.launch.scheduled import ranks
 from tests.runs import read_summary, train_command

@@ -16,8 +16,17 @@ from functools import partial
 from pathlib import Path
 
 from logs.checkpoints import list_checkpoints
-from tests.launch.disturbed import WAYS
-from tests.launch.scene import GIVE_UP_S, Incident, Scene, Told, cut_network, kill_script, on_two_machines, preload
+from tests.launch.faults.disturbed import WAYS
+from tests.launch.faults.scene import (
+    GIVE_UP_S,
+    Incident,
+    Scene,
+    Told,
+    cut_network,
+    kill_script,
+    on_two_machines,
+    preload,
+)
 from tests.launch.scheduled import ranks
 from tests.runs import read_summary
 

@@ -1,6 +1,6 @@
 """What goes wrong in a run, and when: each fault in each phase ends the run in time, by name, with nothing left behind.
 
-    python -m pytest tests/launch/test_faults.py --faults-table docs/faults.md
+    python -m pytest tests/launch/faults/test_faults.py --faults-table docs/faults.md
 
 tries all of them under every launcher and writes the table, about half an hour; with ``-k "srun and torch"`` and the
 like only the rows of that launcher are made anew. Without the option a few stand for all.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.disturbed import (
+from tests.launch.faults.disturbed import (
     DAMAGED,
     FULL,
     START_UP_S,
@@ -29,9 +29,9 @@ from tests.launch.disturbed import (
     require,
     victim_of,
 )
-from tests.launch.faults_page import Cell, write_incident, write_row
-from tests.launch.incidents import INCIDENTS
-from tests.launch.scene import SETTINGS, Incident, Scene
+from tests.launch.faults.faults_page import Cell, write_incident, write_row
+from tests.launch.faults.incidents import INCIDENTS
+from tests.launch.faults.scene import SETTINGS, Incident, Scene
 from tests.launch.scheduled import slurm
 from tests.runs import read_summary, train
 
