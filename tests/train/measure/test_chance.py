@@ -29,6 +29,13 @@ def test_one_better_than_guessing_starts_the_count_anew() -> None:
     assert watch(6, top1_score(60, 600))
 
 
+def test_three_deviations_of_guessing_are_chance_and_one_answer_more_is_learning() -> None:
+    # 36 guesses of two classes get 18 right, with a standard deviation of sqrt(36 / 4) = 3.
+    for correct, is_stuck in ((27, True), (28, False)):
+        watch = ChanceWatch(num_classes=2, warmup_steps=0)
+        assert [bool(watch(step, top1_score(correct, 36))) for step in range(2)] == [False, is_stuck]
+
+
 def test_half_a_percent_of_a_thousand_classes_is_learning() -> None:
     watch = ChanceWatch(num_classes=1000, warmup_steps=0)
     assert not any(watch(step, top1_score(100, 50_000)) for step in range(5))

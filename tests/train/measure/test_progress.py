@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from logs.metrics import NullMetrics
 from train.engine.protocol import Engine
 from train.evaluate import top1_score
-from train.measure.progress import LossWindow, Progress, StepLoss, _duration, _rounded
+from train.measure.progress import LossNotFinite, LossWindow, Progress, StepLoss, _duration, _rounded
 from train.measure.timing import Clock
 from train.step import StepArrays
 
@@ -57,14 +58,16 @@ def _losses(first: int, *means: float) -> list[StepLoss]:
             for n, mean in enumerate(means)]  # fmt: skip
 
 
-def test_an_interval_reports_the_mean_loss_and_the_last_steps_rate() -> None:
+def test_an_interval_reports_the_mean_loss_and_the_last_steps_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("train.measure.progress.time", SimpleNamespace(time=lambda: 5e9))
     progress, rows, clock = _progress()
     clock.steps, clock.stepping_s = 4, 2.0
     progress.steps(_losses(0, 3.0, 2.0, 1.0, 9.0))
     clock.steps, clock.stepping_s = 7, 8.0
     progress.steps(_losses(4, 8.0))
     progress.steps(_losses(5, 4.0, 0.5))
-    progress.steps([], is_last=True)
+    for _ in range(2):
+        progress.steps([], is_last=True)  # the second time, nothing is left to report
     told = [(row["step"], row["loss"], row["lr"], row["images_per_s"]) for row in rows.rows]
     # 4 steps of 64 images in 2 s, then 3 steps in 6 s; the last interval is cut short.
     assert told == [
@@ -73,6 +76,7 @@ def test_an_interval_reports_the_mean_loss_and_the_last_steps_rate() -> None:
     assert {(row["kind"], row["input_wait_fraction"], row["comm_exposed_fraction"]) for row in rows.rows} == {
         ("interval", 0.1, 0.2)
     }
+    assert [(row["epoch"], row["time"]) for row in rows.rows] == [(1, 5e9)] * 3
     progress.close()
     assert rows.is_closed
 
@@ -114,7 +118,9 @@ def test_a_terminal_has_one_line_that_changes_and_no_line_that_repeats_it(
     progress.steps(_losses(10, *[1.0] * 10))
     progress.close()
     assert caplog.messages == ["epoch 1  top-1 0.7500 (30 of 40) in 1.50 s"]
-    assert " 10% |" in terminal.getvalue()
+    bars = [text for text in terminal.getvalue().split("\r") if "images/s" in text]
+    assert {text.partition("|")[0] for text in bars} == {" 10% ", " 20% "}
+    assert terminal.getvalue().split("\r")[-2].strip() == "", "the line goes when the run ends"
     assert "10/100 loss 2.000 26 images/s 3m45s left" in terminal.getvalue()
     assert " left None" not in terminal.getvalue()
     assert "20/100 loss 1.000 26 images/s 3m20s left top-1 0.7500" in terminal.getvalue()
@@ -150,3 +156,42 @@ def test_a_duration_is_rounded_to_seconds_and_has_two_units_at_most(seconds: flo
 
 def test_a_rate_below_ten_images_has_a_decimal() -> None:
     assert [_rounded(rate) for rate in (9.94, 10.0, 10.6)] == ["9.9", "10", "11"]
+
+
+def test_a_quiet_rank_measures_but_shows_neither_bar_nor_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "train.measure.progress")
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    progress, rows, clock = _progress(1, visible=False)
+    clock.steps, clock.stepping_s = 1, 2.5
+    progress.steps(_losses(0, 2.0))
+    progress.evaluated(1, 0, top1_score(30, 40), 1.5)
+    progress.close()
+    assert [row["kind"] for row in rows.rows] == ["interval", "evaluation"]
+    assert (caplog.messages, terminal.getvalue()) == ([], "")
+
+
+def test_a_line_of_an_evaluation_stands_where_the_bar_was_and_the_bar_comes_back(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "train.measure.progress")
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    progress, _, _ = _progress(10, visible=True)
+    written: list[str] = []
+    monkeypatch.setattr(
+        "train.measure.progress.logger", SimpleNamespace(info=lambda *_: written.append(terminal.getvalue()))
+    )
+    progress.evaluated(1, 9, top1_score(30, 40), 1.5)
+    (before,) = written
+    assert before.split("\r")[-2].strip() == "", "the bar is removed first"
+    assert "0% |" in terminal.getvalue().removeprefix(before)
+    progress.close()
+
+
+def test_a_loss_that_is_not_finite_names_the_step_and_every_rank() -> None:
+    error = LossNotFinite(7, [1, 3])
+    assert str(error) == "loss not finite at step 7, first on rank 1, 3"
+    assert (error.step, error.ranks) == (7, (1, 3))

@@ -79,3 +79,21 @@ def test_the_slowest_rank_is_the_one_that_computes_longest() -> None:
     assert excess == pytest.approx(0.13 / 0.105 - 1)
     assert slowest_rank(rows[:1]) == slowest_rank([]) == (None, None)
     assert slowest_rank([{"compute_median_s": 0.0}] * 2) == (None, None), "none computes longer where none computed"
+
+
+def test_every_rank_has_a_row_of_what_it_gathered_under_a_name_of_its_own() -> None:
+    names: list[str] = []
+
+    class TwoRanks(SingleProcess):
+        def gather(self, name: str, value: int) -> list[int]:
+            names.append(name)
+            return [value, 3 * value]
+
+    rows = gather_ranks(TwoRanks(), [StepTimes(0.1, 0.02, 0.004)])
+    told = [(row["compute_median_s"], row["comm_wait_p95_s"], row["input_wait_median_s"]) for row in rows]
+    assert told == [(0.1, 0.02, 0.004), (0.3, 0.06, 0.012)]
+    assert [row["rank"] for row in rows] == [0, 1]
+    assert len(set(names)) == 6, "two gathers of one name would be one"
+    slowest, excess = slowest_rank(rows)
+    assert slowest == 1
+    assert excess == pytest.approx(0.3 / 0.2 - 1)

@@ -75,6 +75,25 @@ def test_the_rows_of_a_trace_are_named_and_times_start_at_the_first_of_all_ranks
     bars = [(each["name"], each["tid"], each["ts"], each["dur"]) for each in trace["traceEvents"] if each["ph"] == "X"]
     assert bars == [("a", 0, 10, 10), ("b", 1, 15, 10), ("c", 0, 20, 10), ("sum", 2, 30, 30), ("d", 0, 0, 1)]
     assert trace["displayTimeUnit"] == "ms"
+    processes = [each for each in trace["traceEvents"] if each["name"] == "process_name"]
+    assert processes == [
+        {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}} for rank in (0, 5)
+    ]
+    assert {each["ph"] for each in trace["traceEvents"] if each["name"] == "thread_name"} == {"M"}
+
+
+def test_a_rank_that_recorded_nothing_has_a_name_and_no_bars() -> None:
+    trace = chrome_trace({0: [], 1: [Operator("a", 90, 91, False)]})
+    assert [(each["pid"], each["ts"]) for each in trace["traceEvents"] if each["ph"] == "X"] == [(1, 0)]
+    assert [each["name"] for each in chrome_trace({0: []})["traceEvents"]] == ["process_name"]
+
+
+def test_each_rank_records_into_a_file_of_its_own_even_from_the_first_step_on(tmp_path: Path) -> None:
+    begun: list[Path] = []
+    engine: Any = SimpleNamespace(begin_trace=begun.append)
+    for rank in (1, 12):
+        tracer_of(engine, tmp_path, rank, 3, 3)
+    assert begun == [tmp_path / "trace_1.json", tmp_path / "trace_12.json"]
 
 
 @pytest.mark.parametrize(("total", "steps"), [(100, (5, 8)), (7, (4, 7)), (2, (0, 3))])
