@@ -81,12 +81,13 @@ def best_algorithm(topology: Topology, size_bytes: float, among: tuple[str, ...]
 def ring(topology: Topology, size_bytes: float) -> Cost:
     """Return the cost of one ring over all ranks in their order.
 
-    With ranks numbered rack by rack, the ring crosses each rack boundary once in each direction.
+    With ranks numbered rack by rack, the ring leaves each rack once, which slows it only if the rack's uplinks carry
+    less than one node sends.
     """
     ranks, nodes = topology.ranks, topology.nodes
     share = 2 * (ranks - 1) / ranks
     rate = topology.rank_bytes_per_s
-    if topology.racks > 1 and not topology.rack_ordered:
+    if topology.racks > 1:
         rate = min(rate, topology.node_rate(topology.crossing_share(1)))
     net_steps = 2 * (nodes - 1) if nodes > 1 else 0
     costs = []
