@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from configs.errors import UserError
 from configs.load import load_both, load_cluster
 from train.sim.conditions import conditions
 from train.sim.constants import Constants
+from train.sim.fit import this_machine
 from train.sim.fit.this_machine import cpu_constants, load_description, machine_of_description, measure_machine
 from train.sim.forecast import Forecast, forecast
 
@@ -103,6 +106,103 @@ def test_a_link_of_the_cluster_file_takes_the_place_of_the_measured_one(tmp_path
 def test_servers_take_the_place_of_an_allreduce(tmp_path: Path) -> None:
     servers = ("cluster.communication.kind=parameter_server", "cluster.communication.servers=2")
     assert _forecast(tmp_path, *servers).scenario.software.algorithm == "ps:2"
+
+
+def test_more_nodes_have_the_cards_of_the_cluster_file_or_one_as_fast_as_the_link() -> None:
+    rates = {"flops": 1e10, "memory_bytes_per_s": 2e10, "link_bytes_per_s": 3e9, "cores": 2.0}
+    rates |= {"sum_bytes_per_s": 8e9, "sum_bucket_s": 2e-4}
+    sets = ["cluster.num_nodes=3", "cluster.launcher=mpirun", "cluster.communication.backend=mpi"]
+    sets += ["cluster.communication.kind=horovod"]
+    bare = machine_of_description(rates, load_cluster("laptop", sets))
+    assert (bare.ranks, bare.nodes, bare.nics, bare.nic_bytes_per_s) == (6, 3, 1, 3e9)
+    assert (bare.sums, bare.accelerator.name, bare.accelerator.memory) == (None, "this machine", 2e10)
+    cards = ["cluster.node.nics=2", "cluster.node.nic_bytes_per_s=5e9", "cluster.node.cpu=EPYC 7763"]
+    found = machine_of_description(rates, load_cluster("laptop", [*sets, *cards]))
+    assert (found.nics, found.nic_bytes_per_s, found.accelerator.name) == (2, 5e9, "EPYC 7763")
+    assert (found.link_bytes_per_s, found.accelerator.link_kind, found.accelerator.chip) == (3e9, "memory", "cpu")
+    shared = machine_of_description(rates, load_cluster("laptop")).sums
+    assert shared is not None
+    assert (shared.bytes_per_s, shared.bucket_s, shared.cores) == (8e9, 2e-4, 2.0)
+
+
+def test_the_slower_of_two_processes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [
+        {"flops": 2.0, "memory_bytes_per_s": 3.0, "sum_bytes_per_s": 5.0, "sum_bucket_s": 0.1, "core_share": 1.0},
+        {"flops": 1.0, "memory_bytes_per_s": 4.0, "sum_bytes_per_s": 4.0, "sum_bucket_s": 0.3, "core_share": 0.5},
+    ]
+    monkeypatch.setattr(this_machine, "_measure_processes", lambda: found)
+    monkeypatch.setattr(this_machine, "_loopback", lambda: 7.0)
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    assert measure_machine() == {
+        "flops": 1.0, "memory_bytes_per_s": 3.0, "sum_bytes_per_s": 4.0, "sum_bucket_s": 0.3, "core_share": 0.5,
+        "link_bytes_per_s": 7.0, "cores": 6.0,
+    }  # fmt: skip
+
+
+def test_rates_of_a_process_are_operations_and_bytes_over_their_median_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, given = iter([0.5, 0.25]), list[Any]()
+
+    def median_s(action: Any) -> float:
+        action()
+        return next(times)
+
+    def sums(rank: int, peer: Any, memory: int) -> dict[str, float]:
+        given.extend([rank, peer, memory])
+        return {"sum_bucket_s": 0.125}
+
+    walls, own = iter([10.0, 14.0]), iter([1.0, 4.0])
+    clock = SimpleNamespace(perf_counter=lambda: next(walls), process_time=lambda: next(own))
+    for name, value in (("time", clock), ("_median_s", median_s), ("measure_sums", sums), ("_COPY_BYTES", 4096)):
+        monkeypatch.setattr(this_machine, name, value)
+    monkeypatch.setattr(this_machine, "socket", SimpleNamespace(socket=lambda fileno: f"socket {fileno}"))
+    assert this_machine.measure_process(1, 5, 9) == {
+        "flops": 2 * 512**3 / 0.5, "memory_bytes_per_s": 2 * 4096 / 0.25, "sum_bucket_s": 0.125, "core_share": 0.75,
+    }  # fmt: skip
+    assert given == [1, "socket 5", 9]
+
+
+def test_an_action_is_repeated_for_a_second_and_its_median_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The clock is read before each round, and before and after the action, which takes 0.1, 0.5 and 0.3 s.
+    moments = iter([0.0, 0.0, 0.0, 0.1, 0.2, 0.2, 0.7, 0.9, 0.9, 1.2, 1.2])
+    monkeypatch.setattr(this_machine, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
+    done: list[int] = []
+    assert this_machine._median_s(lambda: done.append(1)) == pytest.approx(0.3)
+    assert len(done) == 3
+
+
+def test_a_local_connection_is_timed_until_every_byte_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([10.0, 12.0])
+    monkeypatch.setattr(this_machine, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
+    monkeypatch.setattr(this_machine, "_MESSAGE_BYTES", 1 << 16)
+    assert this_machine._loopback() == 50 * (1 << 16) / 2
+
+
+_PROCESS = """#!/bin/sh
+echo
+read line
+test "$3" -lt {processes} || exit 1
+printf '{{"rank": %s, "threads": [%s, %s, %s]}}' "$3" "$OMP_NUM_THREADS" "$OPENBLAS_NUM_THREADS" "$MKL_NUM_THREADS"
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file that is started in place of Python."""
+    program = tmp_path / "python"
+    monkeypatch.setattr(this_machine, "sys", SimpleNamespace(executable=str(program)))
+    program.touch(0o755)
+    return program
+
+
+def test_two_processes_of_one_thread_each_measure_at_once(program: Path) -> None:
+    program.write_text(_PROCESS.format(processes=2), encoding="ascii")
+    assert this_machine._measure_processes() == [{"rank": rank, "threads": [1, 1, 1]} for rank in (0, 1)]
+
+
+def test_one_of_two_processes_that_fails_is_an_error(program: Path) -> None:
+    program.write_text(_PROCESS.format(processes=1), encoding="ascii")
+    with pytest.raises(UserError, match="--calibrate-here: a measuring process failed; its message is above"):
+        this_machine._measure_processes()
 
 
 def _open_files() -> int:
