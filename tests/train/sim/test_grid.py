@@ -12,7 +12,7 @@ from configs.errors import ConfigError
 from configs.load import load_cluster, load_recipe
 from train.sim.constants import load_calibration
 from train.sim.forecast import make_scenario
-from train.sim.grid import Limits, _node_counts, check_algorithm, optimize, parse_sweep, savings_by_cause
+from train.sim.grid import SWEEP_KEYS, Limits, _node_counts, check_algorithm, optimize, parse_sweep, savings_by_cause
 
 CALIBRATION = load_calibration()
 SCENARIO = make_scenario(load_recipe("imagenet-b256"), load_cluster("dgx-a100"), CALIBRATION)
@@ -30,6 +30,9 @@ SCENARIO = make_scenario(load_recipe("imagenet-b256"), load_cluster("dgx-a100"),
         ("bucket_bytes=64, 128", "64 128"),
         ("uplink_share=1,0.5", "1 0.5"),
         ("algorithm=ring,ps:2", "ring ps:2"),
+        ("ranks=1048576", "1048576"),
+        ("nics=64", "64"),
+        ("bucket_bytes=4294967296,1.5e6", "4294967296 1.5e6"),
     ],
 )
 def test_a_sweep_is_read(text: str, values: str) -> None:
@@ -51,6 +54,11 @@ def test_a_sweep_is_read(text: str, values: str) -> None:
         ("ranks=0", "ranks in whole numbers above 0, up to"),
         ("uplink_share=0", "uplink_share in numbers above 0, up to 1"),
         ("uplink_share=1.01", "uplink_share in numbers above 0, up to 1"),
+        ("ranks=1048577", "ranks in whole numbers above 0, up to 1,048,576"),
+        ("nics=65", "nics in whole numbers above 0, up to 64"),
+        ("nics=1.5", "nics in whole numbers above 0, up to 64"),
+        ("batch=1.5", "batch in whole numbers above 0, up to 16,384"),
+        ("bucket_bytes=4294967297", "bucket_bytes in numbers above 0, up to 4,294,967,296"),
         ("algorithm=ps:0", "one of ring, "),
         ("algorithm=ps:x", "one of ring, "),
     ],
@@ -58,6 +66,7 @@ def test_a_sweep_is_read(text: str, values: str) -> None:
 def test_a_sweep_that_cannot_be_read_is_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_sweep(text)
+    assert str(refused.value).startswith(f"--sweep: got {text!r}, allowed: {words}" if "ps:" not in text else "--sweep")
     assert f"allowed: {words}" in str(refused.value)
 
 
@@ -96,6 +105,7 @@ def test_what_is_tried_keeps_to_the_ranks_the_memory_and_the_batches() -> None:
     assert len(cheap) == len(times) // 2 + 1
     hours = [one.accelerator_hours for one in cheap]
     assert hours == sorted(hours)
+    assert max(one.scenario.batch for one in optimize(SCENARIO, CALIBRATION, Limits(max_ranks=8))) == 512
     small = optimize(SCENARIO, CALIBRATION, Limits(max_ranks=20, memory_bytes=16e9))
     assert max(one.scenario.batch for one in small) == 192  # (16 - 1.5) GB hold 207 images of 70 MB
 
@@ -108,6 +118,21 @@ def test_a_cause_that_is_not_there_costs_nothing_and_the_causes_come_by_size() -
         assert saved[cause] > 0
     alone = replace(SCENARIO, machine=replace(SCENARIO.machine, ranks=1))
     assert all(abs(each) < 1e-9 for each in savings_by_cause(alone, CALIBRATION).values())
+
+
+def test_a_swept_value_takes_the_place_of_the_scenarios() -> None:
+    recorded = replace(SCENARIO, software=replace(SCENARIO.software, boundaries=(3, 21, 57, 80)))
+    for key, value, changed in (
+        ("ranks", "24", replace(recorded, machine=recorded.machine.with_ranks(24))),
+        ("batch", "7", replace(recorded, batch=7.0)),
+        ("bucket_bytes", "2e6", replace(recorded, software=replace(recorded.software, bucket_bytes=2_000_000,
+                                                                   boundaries=()))),
+        ("algorithm", "ring", replace(recorded, software=replace(recorded.software, algorithm="ring"))),
+        ("nics", "3", replace(recorded, machine=replace(recorded.machine, nics=3))),
+        ("uplink_share", "0.25", replace(recorded, machine=replace(recorded.machine, uplink_share=0.25))),
+    ):  # fmt: skip
+        assert SWEEP_KEYS[key](recorded, value) == changed
+    assert len(SWEEP_KEYS) == 6
 
 
 def test_a_sweep_may_have_ten_thousand_values() -> None:

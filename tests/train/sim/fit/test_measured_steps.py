@@ -13,7 +13,7 @@ import pytest
 from configs.errors import ConfigError, UserError
 from configs.load import dump, load_both
 from train.sim.__main__ import main
-from train.sim.conditions import conditions, measure_runs
+from train.sim.conditions import DESCRIPTION, conditions, measure_runs
 from train.sim.constants import load_calibration
 from train.sim.fit.measured_steps import MeasuredStep, apply_steps, fingerprint, keep_steps, load_steps
 from train.sim.forecast import forecast
@@ -66,7 +66,11 @@ def test_runs_of_other_networks_count_with_the_spread_between_networks_and_other
     assert spread == pytest.approx(1.645 * math.sqrt(variance))
     same = apply_steps(scenario, calibration, [step, replace(step, network="resnet50", log_factor=0.5)])
     assert same.constants.compute_factor == pytest.approx(math.exp(0.5))
-    fewer = apply_steps(scenario, calibration, [replace(step, network="resnet50", ranks=1)])
+    known = [replace(step, network="resnet50", ranks=ranks) for ranks in (1, 8)]
+    assert apply_steps(scenario, calibration, known).measured_half_width == pytest.approx(
+        1.645 * math.hypot(0.05, 0.01)
+    ), "one of the runs had as many ranks"
+    fewer = apply_steps(scenario, calibration, known[:1])
     assert fewer.measured_half_width == pytest.approx(
         math.hypot(1.645 * math.hypot(0.05, 0.01), calibration.half_widths["larger"])
     )
@@ -85,6 +89,10 @@ def test_steps_of_older_constants_are_named_and_not_used(tmp_path: Path, capsys:
     told = capsys.readouterr().err
     assert told.startswith("1 measured steps are not used")
     assert told.endswith("--calibrate runs/old\n")
+    current = replace(old, source="runs/new", fingerprint=fingerprint(DESCRIPTION, "gpu"))
+    keep_steps(kept, [current])
+    assert conditions(*asked, steps=kept)[1] == apply_steps(scenario, without, [current])
+    assert capsys.readouterr().err.endswith("--calibrate runs/old\n"), "those of today's constants are used"
     kept.write_text("[{a: 1}]")
     with pytest.raises(UserError, match="remove it"):
         load_steps(kept)
@@ -94,6 +102,13 @@ def test_a_run_that_is_too_short_or_faster_than_its_communication_is_refused(tmp
     short = run_folder(tmp_path / "short", "imagenet-b256", "a100-node", [1e4, 1e4, 1e4])
     with pytest.raises(UserError, match="0 measured intervals"):
         measure_runs([short])
+    two = run_folder(tmp_path / "two", "imagenet-b256", "a100-node", [1e4, 1.1e4, 1.2e4])
+    with pytest.raises(UserError, match=rf"--calibrate: {two} has 2 measured intervals after the first, .* least 3;"):
+        measure_runs([two])
+    three = run_folder(tmp_path / "three", "imagenet-b256", "a100-node", [1e4, 1.1e4, 1.2e4, 1.1e4])
+    with (three / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"kind": "evaluation", "images_per_s": 9e9}) + "\n")
+    assert measure_runs([three])[0].images_per_s == pytest.approx(1.1e4)
     fast = run_folder(tmp_path / "fast", "imagenet-b256", "a100-node", [1e9, 1.1e9, 1.2e9, 1.3e9, 1.4e9])
     with pytest.raises(UserError, match="communication"):
         measure_runs([fast])
@@ -153,6 +168,19 @@ def test_runs_are_told_with_their_factors_and_kept_beside_those_of_others(
     factor, width = math.exp(steps[1].log_factor), math.expm1(1.645 * steps[1].log_spread)
     assert row.split()[-3:] == [f"{0.6 * rate:.1f}", f"{factor:.3f}", f"{width:.1%}"]
     assert last.startswith(f"kept in {kept}")
+
+
+def test_other_constants_accelerators_or_processors_outdate_all_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    description, before = tmp_path / "here.yaml", fingerprint(tmp_path / "here.yaml", "gpu")
+    for name in ("CONSTANTS", "FAMILIES", "PROCESSORS"):
+        with monkeypatch.context() as patch:
+            (tmp_path / name).write_text("other")
+            patch.setattr(f"train.sim.fit.measured_steps.{name}", tmp_path / name)
+            assert fingerprint(description, "gpu") != before
+    assert fingerprint(description, "gpu") == before
+    assert len(before) == 12
 
 
 def test_a_new_description_of_this_machine_outdates_the_steps_of_its_cpu_only(tmp_path: Path) -> None:
