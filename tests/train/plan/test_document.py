@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from configs.load import ROOT, load_both
 from train.networks.arch import build_network
-from train.plan.document import _coverage, plan_document
+from train.plan.document import _coverage, _landmarks, _schedule, plan_document
 from train.plan.text import _evaluation, _verdict, draw, render
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
@@ -185,3 +186,57 @@ def test_a_run_on_random_images_has_no_pipelines() -> None:
     text = render(_plan("digits", "data.source=synthetic"))
     assert "DALI: 0 pipelines" in text
     assert "the pipelines are built" not in text
+
+
+@pytest.mark.parametrize(("total_steps", "listed"), [(50_000, range(50_000)), (50_001, range(0, 50_001, 50))])
+def test_every_step_of_the_schedule_is_listed_up_to_fifty_thousand_and_then_about_a_thousand_and_the_landmarks(
+    total_steps: int, listed: range
+) -> None:
+    schedule: Any = SimpleNamespace(at=lambda step: SimpleNamespace(lr=2.0 * step, momentum=0.5 * step))
+    plan: Any = SimpleNamespace(total_steps=total_steps)
+    rows = _schedule(schedule, plan, {7: "a landmark", 49_999: "another"})
+    assert [row[0] for row in rows] == sorted({*listed, 7, 49_999})
+    assert rows[1] == [rows[1][0], 2.0 * rows[1][0], 0.5 * rows[1][0]]
+
+
+def test_memory_fits_to_the_last_byte_and_a_rank_that_lacks_one_is_refused() -> None:
+    total = _plan("digits")["memory"]["total_bytes"]
+    exact, short = (_plan("digits", f"cluster.node.memory_bytes={2 * each}")["memory"] for each in (total, total - 1))
+    assert (exact["fits"], exact["refusal"]) == (True, None)
+    assert short["fits"] is False
+    assert short["refusal"].startswith(
+        f"cluster.node.memory_bytes: got {2 * total - 2}, allowed: at least {2 * total} "
+    )
+    assert "libraries_bytes" in short
+    assert (short["certain_bytes"], short["available_bytes"]) == (total, total - 1)
+
+
+def test_the_log_begins_with_the_submission_and_ends_with_the_run() -> None:
+    keys = [*_plan("digits")["log_keys"]]
+    marks = ["cache_clear", "init_start", "seed", "init_stop", "run_start", "block_start", "epoch_start", "epoch_stop",
+             "eval_start", "eval_stop", "block_stop", "eval_accuracy", "tracked_stats", "run_stop"]  # fmt: skip
+    assert [key for key in keys if key in marks] == marks
+    assert keys[0].startswith("submission")
+
+
+def test_a_broken_rule_is_told_with_its_key_its_value_and_its_source() -> None:
+    verdict = _plan("digits")["compliance"]["rulesets"]["4.0.0"]
+    assert verdict["broken_rules"]
+    for rule in verdict["broken_rules"]:
+        assert rule.keys() == {"rule", "key", "got", "allowed", "source"}
+        assert rule["source"]
+
+
+@pytest.mark.parametrize(("warmup", "decay", "total"), [(0, 10, 10), (1, 10, 11), (4, 20, 30)])
+def test_landmarks_are_the_ends_of_the_phases_and_tenths_of_the_decay(warmup: int, decay: int, total: int) -> None:
+    plan: Any = SimpleNamespace(warmup_steps=warmup, decay_steps=decay, total_steps=total)
+    found = _landmarks(plan)
+    assert [*found] == sorted(found)
+    assert found[total - 1] == "last step"
+    tenths = {warmup + decay * tenth // 10: f"{tenth}/10 of the decay" for tenth in range(1, 11)}
+    assert {step: name for step, name in found.items() if "tenth" in name or "/10" in name} == {
+        step: name for step, name in tenths.items() if step < total - 1
+    }
+    if warmup:
+        assert (found[warmup - 1], found[warmup]) == ("last step of the warm-up", "first step after the warm-up")
+    assert found.get(0) == ("last step of the warm-up" if warmup == 1 else "first step")

@@ -179,3 +179,29 @@ def test_a_run_is_refused_where_a_rank_surely_needs_more_than_there_is(
     ):
         require_memory(*load_both(recipe, cluster, [f"cluster.node.{key}={needed - ranks}"]))
     require_memory(*load_both(recipe, cluster, [f"cluster.node.{key}=null"]))
+
+
+def test_a_small_network_holds_its_images_beside_the_first_layer_and_operators_in_place_take_nothing() -> None:
+    rows = Rows(3, 8)
+    stem = rows.conv_bn("stem", "data", 4, relu=True)
+    rows.dense("classifier", rows.add("dropout", "dropout", stem), 10)
+    network = Network("small", 8, 3, 10, tuple(rows.layers))
+    # An image has 3 x 8 x 8 numbers and the convolution's output 4 x 8 x 8, which the next three overwrite.
+    assert inference_elements(network) == (3 + 4) * 8 * 8
+
+
+def test_an_operator_leaves_its_input_alone_if_a_later_layer_reads_it() -> None:
+    rows = Rows(3, 8)
+    stem = rows.conv_bn("stem", "data", 4)
+    total = rows.add("total", "add", rows.add("relu", "relu", stem), stem)
+    rows.dense("classifier", total, 10)
+    network = Network("small", 8, 3, 10, tuple(rows.layers))
+    assert inference_elements(network) == 2 * 4 * 8 * 8
+
+
+def test_sums_by_levels_have_communicators_of_the_node_and_across_nodes() -> None:
+    flat, levels = (
+        _memory("abci-b86016", "abci-v100", f"cluster.communication.allreduce={name}")["communication_bytes"]
+        for name in ("flat", "hierarchical")
+    )
+    assert levels - flat == 2 * 2 * 16 * 2097152
