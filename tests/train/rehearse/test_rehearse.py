@@ -171,6 +171,14 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
     assert rehearsed_steps(tmp_path, cluster).negotiation_s == 0
     (tmp_path / "utilisation.jsonl").write_text("", encoding="utf-8")
     assert rehearsed_steps(tmp_path, cluster).busy == 0, "a run shorter than the first sample"
+    (tmp_path / "utilisation.jsonl").unlink()
+    assert rehearsed_steps(tmp_path, cluster).busy == 0, "or one that was not sampled"
+    write_summary(tmp_path, replace(summary, world_size=2, slowest_rank=0, rank_excess=0.5, checkpoint_s=None))
+    assert rehearsed_steps(tmp_path, cluster).negotiation_s == 0.002
+    assert "slowest rank: 0, 50 % longer" in comparison_text(tmp_path, cluster, DESCRIBED)
+    assert course_text(tmp_path).startswith("checkpoints: training waited 0.00 s")
+    write_summary(tmp_path, replace(summary, slowest_rank=None))
+    assert "slowest" not in comparison_text(tmp_path, cluster, DESCRIBED)
 
 
 def test_the_verdict_changes_at_a_tenth_and_at_seven_tenths_of_the_processors() -> None:
