@@ -86,3 +86,17 @@ def test_gpus_of_one_process_are_rehearsed_over_the_engines_own_library() -> Non
     expected = communicators_of(installed_engine())[0]
     for _, cluster in (rehearsed_run(*described, ranks=2), rehearsed_job(*described, shrink=1, speed=1)):
         assert cluster.communication.kind == expected
+
+
+@pytest.mark.parametrize(("described_s", "patience_s"), [(33, 600), (1000, 1000)])
+def test_ranks_wait_ten_minutes_for_each_other_and_look_for_gradients_no_more_often_than_described(
+    described_s: int, patience_s: int
+) -> None:
+    sets = [f"cluster.communication.timeout_s={described_s}", "cluster.communication.cycle_time_ms=500"]
+    communication = rehearsed_run(*load_both("abci-b86016", "abci-v100", sets), ranks=2)[1].communication
+    assert (communication.timeout_s, communication.cycle_time_ms) == (patience_s, 500)
+
+
+def test_a_factor_that_is_no_number_is_refused_with_an_example() -> None:
+    with pytest.raises(UserError, match=r"^--slow: got '1:fast', allowed: RANK:FACTOR, as 7:1\.5$"):
+        rehearsed_run(*load_both("imagenet-b256", "a100-node"), ranks=2, slow_ranks=["1:fast"])
