@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from configs.errors import UserError
 from configs.load import load_cluster
-from train.bench.__main__ import main
-from train.bench.bench_allreduce import _bytes_of, _per_node, _topology, _way
+from train.bench.__main__ import _parse, main
+from train.bench.bench_allreduce import _bytes_of, _per_node, _topology, _Way, _way, measure
+from train.bench.measure import Figures
+from train.sim.collectives import allreduce
 from train.sim.conditions import DESCRIPTION
+from train.sim.constants import load_calibration
+from train.sim.hardware import machine_of_cluster
 
 
 @pytest.mark.parametrize(("text", "size"), [("4K", 4096), ("16m", 16 << 20), ("1G", 1 << 30), ("4097", 4096)])
@@ -23,7 +28,7 @@ def test_a_size_is_bytes_with_a_unit(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "K", "-4K", "1.5M", "3", "4T"])
 def test_a_wrong_size_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match="--sizes"):
+    with pytest.raises(UserError, match=rf"^--sizes {text}: allowed: 4 bytes or more"):
         _bytes_of(text)
 
 
@@ -58,6 +63,68 @@ def test_shared_memory_stands_beside_the_libraries_with_a_prediction_of_its_own(
     # Two ranks read and write four bytes for each byte of the buffer.
     assert shared._figures(8_000_000, 1.0)["predicted_ms"] == pytest.approx(0.1 + 4.0)
     assert gloo._figures(8_000_000, 1.0)["predicted_ms"] > 8.0
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the titles of what is started, each of which takes a millisecond."""
+    titles: list[str] = []
+
+    def start(way: _Way, _: str, sizes: Sequence[int]) -> dict[int, Figures]:
+        titles.append(way.title)
+        return {size: way._figures(size, 1.0) for size in sizes}
+
+    monkeypatch.setattr(_Way, "start", start)
+    return titles
+
+
+@pytest.mark.parametrize(
+    ("words", "titles"),
+    [
+        ("--set cluster.engine.name=mxnet", ["2 ranks, flat, gloo", "2 ranks, flat, shared_memory",
+                                             "4 ranks, flat, gloo", "4 ranks, flat, shared_memory"]),
+        ("--ranks 3", ["3 ranks, flat, gloo", "3 ranks, flat, shared_memory"]),
+        ("--ranks 2 --backends mpi gloo", ["2 ranks, flat, mpi", "2 ranks, flat, gloo"]),
+        ("--cluster dgx-a100", ["16 ranks, torus, nccl"]),
+        ("--cluster dgx-a100 --routes flat torus", ["16 ranks, flat, nccl", "16 ranks, torus, nccl"]),
+    ],
+)  # fmt: skip
+def test_every_number_of_ranks_goes_over_every_library_and_route(
+    words: str, titles: list[str], started: list[str]
+) -> None:
+    report = measure(_parse(["allreduce", "--sizes", "4K", "--rounds", "1", *words.split()]))
+    assert started == titles
+    measured = [row.alternative for row in report.rows if row.figure == "allreduce_ms"]
+    assert measured == [f"{title}, 4 KiB" for title in titles]
+
+
+@pytest.mark.parametrize("route", ["flat", "hierarchical", "torus"])
+def test_a_route_is_predicted_as_the_simulators_algorithm(route: str, started: list[str]) -> None:
+    words = ["--cluster", "dgx-a100", "--ranks", "32", "--routes", route, "--set", "cluster.num_nodes=4"]
+    rows = {
+        row.figure: row.median for row in measure(_parse(["allreduce", "--sizes", "64M", "--rounds", "1", *words])).rows
+    }
+    topology = machine_of_cluster(load_cluster("dgx-a100", ["cluster.num_nodes=4"])).topology(
+        load_calibration().constants.network_efficiency
+    )
+    algorithm = {"flat": "auto"}.get(route, route)
+    expected_ms = 1e3 * allreduce(algorithm, topology, 64 << 20).time_s
+    assert rows["predicted_ms"] == rows["predicted / measured"] == pytest.approx(expected_ms)
+    assert rows["bus_gb_per_s"] == pytest.approx(2 * 31 / 32 * (64 << 20) / 1e-3 / 1e9)
+    assert started == [f"32 ranks, {route}, nccl"]
+
+
+def test_a_machine_without_a_prediction_says_so_once(started: list[str]) -> None:
+    words = ["--cluster", "dgx-a100", "--set", "cluster.node.gpu=X1", "--routes", "flat", "torus"]
+    report = measure(_parse(["allreduce", "--sizes", "4K", "8K", "--rounds", "1", *words]))
+    assert len([note for note in report.notes if note.startswith("no prediction: node.gpu: got 'X1'")]) == 1
+    assert {row.figure.partition(" / ")[0] for row in report.rows} == {"allreduce_ms", "bus_gb_per_s"}
+    assert len(started) == 2
+
+
+@pytest.mark.parametrize(("text", "size"), [("4", 4), ("7", 4), ("1K", 1024)])
+def test_the_smallest_size_is_one_number(text: str, size: int) -> None:
+    assert _bytes_of(text) == size
 
 
 @pytest.mark.ranks

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from train.bench import bench_epoch
-from train.bench.__main__ import _parse
+from train.bench.__main__ import _parse, main
 from train.bench.bench_epoch import _python_step
 from train.bench.launching import run_ranks
 from train.bench.programs.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, gaps
+from train.comm.communicator import SingleProcess
+from train.networks.arch import build_network
 
 _GAPS = {
     "between_steps_ms",
@@ -60,6 +65,34 @@ def test_pythons_share_of_a_step_is_measured_without_an_engine(caplog: pytest.Lo
     # In a step, Python passes 161 tensors to their buckets. That takes far less time than a real step.
     assert 0.01 < figures["python_step_ms"] < 100
     assert caplog.messages == [], "the progress is told, which takes longer than the step"
+
+
+def test_pythons_share_is_a_steps_milliseconds_with_every_tensor_of_resnet_50(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reduced: list[int] = []
+
+    class Counting(SingleProcess):
+        def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
+            reduced.append(len(arrays))
+
+    moments = iter([10.0, 10.25])
+    monkeypatch.setattr(bench_epoch, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
+    monkeypatch.setattr(bench_epoch, "SingleProcess", Counting)
+    monkeypatch.setattr(bench_epoch, "_STEPS", 5)
+    assert _python_step() == {"python_step_ms": 50.0}
+    sizes = [4 * each.size for each in build_network("resnet50", num_classes=1000, image_size=224).parameters]
+    assert len(sizes) == 161
+    assert sum(reduced) == 5 * (161 + 2), "the loss and the wish to stop are summed too"
+    assert len(reduced) > 5, "in buckets, and not in one"
+
+
+def test_epochs_that_no_run_can_have_are_refused_before_anything_is_packed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_epoch, "pack_dataset", lambda *_: pytest.fail("packed"))
+    assert main(["bench", "epoch", "--epochs", "1"]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
 
 
 @pytest.mark.slow
