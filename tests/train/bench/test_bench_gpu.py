@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from configs.errors import STOPPED_STATUS
 from train.bench import bench_gpu
 from train.bench.__main__ import _parse
 from train.bench.bench_gpu import _has_stepped, _markdown, measure
-from train.bench.measure import MeasurementFailed, make_report, summarize
+from train.bench.measure import BenchRow, MeasurementFailed, make_report, summarize
 
 
 @pytest.mark.slow
@@ -99,3 +106,69 @@ def test_a_run_is_told_to_stop_after_a_step_and_resumed_if_it_has_stopped(
     else:
         assert (report.rows, started) == ((), [])
         assert report.notes[1].endswith("told to stop, ended with exit status 0")
+
+
+def test_a_row_is_in_the_file_before_the_next_one_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "new" / "below"
+    (first,), (second,) = (summarize(name, [{"step_ms": 2.0}]) for name in ("one", "two"))
+
+    def action() -> Iterator[BenchRow]:
+        yield first
+        lines = (folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()
+        assert json.loads(lines[-1]) == {"part": "steps", **asdict(first)}
+        yield second
+
+    monkeypatch.setattr(bench_gpu, "_tasks", lambda *_: iter([("steps", action)]))
+    report = measure(_parse(["gpu", "--folder", str(folder)]))
+    assert report.rows == (first, second)
+    assert report.notes == (f"rows as they came: {folder}/rows.jsonl",)
+    assert len((folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+    assert (folder / "table.md").read_text(encoding="utf-8").count("`step_ms`") == 2
+    measure(_parse(["gpu", "--folder", str(folder)]))
+    assert len((folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == 4, "earlier rows stay"
+
+
+def test_measurements_begin_until_the_minutes_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([1000.0, 1060.0, 1060.0, 1060.5])  # the start; the first task begins, and tells so; the second
+    monkeypatch.setattr(bench_gpu, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    (row,) = summarize("one", [{"step_ms": 2.0}])
+    monkeypatch.setattr(bench_gpu, "_tasks", lambda *_: iter([("steps", lambda: iter([row])), ("run", pytest.fail)]))
+    report = measure(_parse(["gpu", "--minutes", "1", "--folder", str(tmp_path)]))
+    assert report.rows == (row,)
+    assert report.notes[1:] == ("run: not measured, 1 minutes were over",)
+
+
+def test_rows_go_to_a_new_folder_of_the_benches_where_no_other_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_gpu, "ROOT", tmp_path)
+    monkeypatch.setattr(bench_gpu, "_tasks", lambda *_: iter([]))
+    measure(_parse(["gpu"]))
+    (folder,) = (tmp_path / "runs" / "bench").iterdir()
+    assert re.fullmatch(r"gpu-\d{8}-\d{6}", folder.name)
+    assert sorted(path.name for path in folder.iterdir()) == ["rows.jsonl", "table.md"]
+
+
+_STUBBORN = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path({folder!r}, "pid").write_text(str(os.getpid()))
+pathlib.Path({folder!r}, "metrics.jsonl").write_text('{{"step": 0}}')
+while True:
+    signal.pause()
+"""
+
+
+def test_a_run_that_does_not_stop_is_killed_and_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import os, pathlib, signal\n" + _STUBBORN.format(folder=str(tmp_path / "resumed"))
+    (tmp_path / "resumed").mkdir()
+    monkeypatch.setattr(bench_gpu._Bench, "train", lambda *_: [sys.executable, "-I", "-S", "-c", code])
+    monkeypatch.setattr(bench_gpu, "run", lambda *_, **_others: pytest.fail("nothing is resumed"))
+    monkeypatch.setattr(bench_gpu, "_has_stepped", lambda folder: (folder / "metrics.jsonl").exists())
+    real = subprocess.Popen.wait
+    monkeypatch.setattr(subprocess.Popen, "wait", lambda self, timeout=None: real(self, timeout and 0.01))
+    report = measure(_parse(["gpu", "--tiny", "--only", "resume", "--folder", str(tmp_path)]))
+    assert report.rows == ()
+    limit = f"{_parse(['gpu']).limit:g}"
+    assert report.notes[1] == f"resume: {tmp_path / 'resumed'}: the run did not stop in {limit} s"
+    pid = int((tmp_path / "resumed" / "pid").read_text(encoding="ascii"))
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).wait(timeout=10) == -signal.SIGKILL
