@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -17,6 +18,7 @@ import psutil
 import pytest
 
 from configs.errors import STOPPED_STATUS
+from configs.load import ROOT
 from train.bench import bench_gpu
 from train.bench.__main__ import _parse
 from train.bench.bench_gpu import _has_stepped, _markdown, measure
@@ -82,8 +84,10 @@ def test_a_run_has_stepped_when_its_metrics_have_a_step(tmp_path: Path) -> None:
 
 
 _RUN = """
-import pathlib, signal, sys
+import os, pathlib, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit({status}))
+print("on standard output", os.getcwd(), flush=True)
+print("on standard error", file=sys.stderr, flush=True)
 pathlib.Path({folder!r}, "metrics.jsonl").write_text('{{"step": 0}}')
 while True:
     signal.pause()
@@ -94,18 +98,39 @@ while True:
 def test_a_run_is_told_to_stop_after_a_step_and_resumed_if_it_has_stopped(
     status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[list[str]] = []
+    started: list[tuple[list[str], float]] = []
+    asked: list[object] = []
     program = [sys.executable, "-I", "-S", "-c", _RUN.format(status=status, folder=str(tmp_path / "resumed"))]
     (tmp_path / "resumed").mkdir()
-    monkeypatch.setattr(bench_gpu._Bench, "train", lambda *_: program)
-    monkeypatch.setattr(bench_gpu, "run", lambda command, **_: started.append(command))
+
+    def train(_: object, *given: object) -> list[str]:
+        asked.extend(given)
+        return program
+
+    monkeypatch.setattr(bench_gpu._Bench, "train", train)
+    monkeypatch.setattr(bench_gpu, "run", lambda command, timeout_s: started.append((command, timeout_s)))
+    begin = time.monotonic()
     report = measure(_parse(["gpu", "--tiny", "--only", "resume", "--folder", str(tmp_path)]))
     if status == STOPPED_STATUS:
         assert [row.figure for row in report.rows] == ["stop_s", "resumed_run_s"]
-        assert started[0][-2:] == ["--resume", str(tmp_path / "resumed")]
+        assert max(row.median for row in report.rows) < time.monotonic() - begin
+        ((command, timeout_s),) = started
+        assert command[-3:] == ["train", "--resume", str(tmp_path / "resumed")]
+        assert timeout_s == _parse(["gpu"]).limit
     else:
         assert (report.rows, started) == ((), [])
-        assert report.notes[1].endswith("told to stop, ended with exit status 0")
+        assert report.notes[1] == f"resume: {tmp_path / 'resumed'}: told to stop, ended with exit status 0"
+    assert asked == [tmp_path / "resumed", "run.max_steps=400"]
+    told = (tmp_path / "resumed.log").read_text(encoding="utf-8")
+    assert told == f"on standard output {ROOT}\non standard error\n"
+
+
+def test_a_run_that_ends_before_its_first_step_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_gpu._Bench, "train", lambda *_: [sys.executable, "-I", "-S", "-c", "raise SystemExit(3)"])
+    report = measure(_parse(["gpu", "--tiny", "--only", "resume", "--folder", str(tmp_path)]))
+    assert report.notes[1].endswith("told to stop, ended with exit status 3")
 
 
 def test_a_row_is_in_the_file_before_the_next_one_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

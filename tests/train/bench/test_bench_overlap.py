@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.load import load_run
+from configs.load import load_cluster, load_run
 from configs.programs import Program, command_of
 from launch.start.link import can_shape, shaped
-from train.bench import overlap_jobs
-from train.bench.__main__ import main
+from train.bench import bench_overlap, overlap_jobs
+from train.bench.__main__ import _parse, main
 from train.bench.bench_overlap import _bits_per_s, _figures, _judged
 from train.bench.launching import run_ranks
 from train.bench.measure import CANNOT_TELL, summarize
@@ -274,3 +274,54 @@ def test_a_link_that_is_not_a_speed_is_refused_in_one_line() -> None:
     for word in ("fast", "-1", "0", "backward"):
         with pytest.raises(ValueError, match=f"--links {word}: allowed: Gb/s above 0, or doubling"):
             _bits_per_s(word, "doubling")
+
+
+@pytest.mark.parametrize(
+    ("words", "compute", "asked"),
+    [
+        ("", "timed", {"model": "resnet50", "image_size": 224, "batch": 42, "rounds": 15, "steps": 1}),
+        ("--compute real", "real", {"model": "resnet18", "image_size": 64, "batch": 16, "rounds": 7, "steps": 1}),
+        ("--cluster abci-v100", "real", {"model": "resnet18", "rounds": 7}),
+        ("--model alexnet --steps 3", "timed", {"model": "alexnet", "image_size": 224, "steps": 3}),
+    ],
+)
+def test_timed_and_real_ranks_have_defaults_of_their_own(
+    words: str, compute: str, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, Any, Any]] = []
+    for name in ("timed", "real"):
+        monkeypatch.setattr(
+            bench_overlap, f"_measure_{name}", lambda options, cluster, name=name: told.append((name, options, cluster))
+        )
+    bench_overlap.measure(_parse(["overlap", *words.split()]))
+    ((name, options, cluster),) = told
+    assert name == compute
+    assert {key: getattr(options, key) for key in asked} == asked
+    assert cluster.name == ("abci-v100" if "abci" in words else "laptop")
+
+
+def test_changes_are_those_of_the_described_machine_where_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters: list[Any] = []
+    for name in ("timed", "real"):
+        monkeypatch.setattr(bench_overlap, f"_measure_{name}", lambda _, cluster: clusters.append(cluster))
+    for compute in ("timed", "real"):
+        words = ["--compute", compute, "--set", "cluster.engine.threads=7"]
+        bench_overlap.measure(_parse(["overlap", *words]))
+    timed, real = clusters
+    assert (timed.engine.threads, real.engine.threads) == (load_cluster("laptop").engine.threads, 7)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--ranks 4 1", "--ranks 1: allowed: two ranks or more, because one rank sends nothing"),
+        ("--compute timed --cluster abci-v100", "--compute timed: got --cluster abci-v100, allowed: laptop, or no"),
+        ("--compute real --set cluster.ranks_per_node=1", "--cluster: got laptop with one rank, which sends nothing"),
+        ("--cluster abci-v100 --links 1 5", "--links: got 1 5, allowed: none on abci-v100, whose network is real"),
+    ],
+)
+def test_ranks_and_links_that_cannot_be_measured_are_named(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "overlap", *words.split()]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
