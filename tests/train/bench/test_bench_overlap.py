@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import mxnet as mx
@@ -325,3 +326,32 @@ def test_ranks_and_links_that_cannot_be_measured_are_named(
 ) -> None:
     assert main(["bench", "overlap", *words.split()]) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_a_round_in_which_serial_costs_nothing_leaves_no_round_a_hidden_fraction() -> None:
+    none, serial, overlapped = Transfer(NONE), Transfer(SERIAL), Transfer(OVERLAPPED)
+    options = argparse.Namespace(rounds=2, steps=3)
+    for serial_ms, hidden in (((14.0, 18.0), [0.5, 0.75]), ((14.0, 10.0), []), ((14.0, 10.5), [0.5, -3.0])):
+        measured = {none: [10.0, 10.0], serial: [*serial_ms], overlapped: [12.0, 12.0]}
+        samples = {each: [{"step_ms": value} for value in values] for each, values in measured.items()}
+
+        def run(transfers: Any, rounds: int, steps: int, samples: Any = samples) -> Any:
+            assert (transfers, rounds, steps) == ([none, serial, overlapped], 2, 3)
+            return samples
+
+        job: Any = SimpleNamespace(title="2 ranks", run=run, least_exposed_ms=None)
+        rows, alone_s = bench_overlap._measure(job, [none, serial, overlapped], options)
+        assert alone_s == 0.01
+        found = {row.figure: row for row in rows if row.alternative == f"2 ranks: {overlapped.title}"}
+        assert (found["exposed_ms"].median, found["exposed_ms"].n, found["exposed_ms"].warmup) == (2.0, 2, 1)
+        assert ("hidden_fraction" in found) is bool(hidden)
+        if hidden:
+            assert (found["hidden_fraction"].low, found["hidden_fraction"].high) == (min(hidden), max(hidden))
+        assert "hidden_bound" not in found, "nothing bounds what can be hidden"
+
+
+def test_numbers_of_another_type_have_no_bound() -> None:
+    job: Any = SimpleNamespace(least_exposed_ms=lambda *_: 1.0)
+    samples = [{"step_ms": each} for each in (12.0, 10.0, 14.0)]
+    assert _figures(job, Transfer(OVERLAPPED), samples)["hidden_bound"] == 0.75
+    assert "hidden_bound" not in _figures(job, Transfer(OVERLAPPED, wire="float16"), samples)
