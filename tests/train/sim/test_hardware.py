@@ -1,10 +1,21 @@
-"""The catalogue of accelerators: what is found by which description."""
+"""The catalogue of accelerators: what is found by which description, and the machine of a cluster file."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from train.sim.hardware import accelerators, find_accelerator
+from configs.errors import ConfigError
+from configs.load import load_cluster
+from train.sim.hardware import (
+    Machine,
+    accelerators,
+    described_accelerator,
+    find_accelerator,
+    find_system,
+    machine_of_cluster,
+)
 
 
 @pytest.mark.parametrize("text", ["GH100", "XA100-SXM-80GB", "BV100", "A1000", "H1000 PCIe", "RTX A4000", "", "H10"])
@@ -23,3 +34,78 @@ def test_a_description_gives_the_product_that_it_names(text: str, name: str) -> 
 
 def test_every_product_is_found_by_its_own_name() -> None:
     assert [each.name for each in accelerators() if find_accelerator(each.name).name != each.name] == []
+
+
+@pytest.mark.parametrize(
+    ("half", "tf32", "rates", "peak", "uses_units", "width"),
+    [
+        (True, True, (8e13, True), 3e14, True, 2),
+        (True, False, (None, False), 3e14, False, 2),
+        (False, True, (8e13, True), 8e13, True, 4),
+        (False, False, (8e13, True), 2e13, False, 4),
+        (False, True, (None, True), 2e13, False, 4),
+    ],
+)
+def test_a_run_computes_at_the_peak_of_its_number_type(
+    half: bool, tf32: bool, rates: tuple[float | None, bool], peak: float, uses_units: bool, width: int
+) -> None:
+    product = replace(find_accelerator("V100"), peak=3e14, peak32=2e13, tf32=rates[0], matrix_units=rates[1])
+    machine = Machine(product, 20, 8, 1e11, 4, 1e10, half=half, tf32=tf32)
+    assert (machine.peak, machine.uses_matrix_units, machine.bytes_per_number) == (peak, uses_units, width)
+    assert machine.nodes == 3
+    assert machine.with_ranks(8).nodes == 1
+
+
+def test_a_cluster_file_takes_the_place_of_the_catalogue_where_it_has_a_rate() -> None:
+    plain = machine_of_cluster(load_cluster("dgx-a100", ["cluster.node={gpu: A100-SXM4-40GB}"]))
+    product = find_accelerator("A100-SXM4-40GB")
+    assert (plain.accelerator, plain.link_bytes_per_s) == (product, product.link)
+    assert (plain.nics, plain.nic_bytes_per_s) == (product.nics, product.nic)
+    assert (plain.ranks, plain.ranks_per_node, plain.half, plain.tf32, plain.sums) == (16, 8, True, True, None)
+    sets = ["cluster.node.gpu_link_bytes_per_s=1e10", "cluster.node.nics=3", "cluster.node.nic_bytes_per_s=2e9"]
+    sets += ["cluster.fabric.nodes_per_rack=5", "cluster.fabric.uplink_share=0.25", "cluster.engine.precision=float32"]
+    told = machine_of_cluster(load_cluster("dgx-a100", [*sets, "cluster.environment={NVIDIA_TF32_OVERRIDE: 0}"]))
+    assert (told.link_bytes_per_s, told.nics, told.nic_bytes_per_s) == (1e10, 3, 2e9)
+    assert (told.nodes_per_rack, told.uplink_share, told.half, told.tf32) == (5, 0.25, False, False)
+    assert told.rack_ordered
+    assert machine_of_cluster(load_cluster("abci-v100")).rack_ordered is find_system("abci-v100").rack_ordered is False
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        (
+            "{gpu: A1000-SXM-80GB}",
+            "node.gpu: got 'A1000-SXM-80GB', allowed: an accelerator of train/sim/families.yaml; did you mean "
+            "'A100-SXM-80GB'",
+        ),
+        (
+            "{}",
+            "node.gpu: got None, allowed: an accelerator of train/sim/families.yaml; for example V100-SXM2-16GB, or ",
+        ),
+    ],
+)
+def test_an_accelerator_that_nobody_describes_is_refused_with_a_name_that_is_known(node: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        machine_of_cluster(load_cluster("dgx-a100", [f"cluster.node={node}"]))
+    assert str(refused.value).startswith(words)
+    assert str(refused.value).endswith("node.accelerator of the cluster file (./run.sh keys node)")
+
+
+def test_every_number_of_a_data_sheet_is_taken_over() -> None:
+    rates = "float16_flops: 1e14, float32_flops: 2e13, tf32_flops: 3e13, memory_bytes_per_s: 1e12"
+    sheet = f"{{{rates}, cache_bytes: 6e6, units: 81, link: nvlink}}"
+    sets = ["cluster.node.gpu=X1", f"cluster.node.accelerator={sheet}", "cluster.node.gpu_link_bytes_per_s=5e10"]
+    sets += ["cluster.node.nics=3", "cluster.node.nic_bytes_per_s=7e9"]
+    cluster = load_cluster("dgx-a100", sets)
+    found = described_accelerator(cluster)
+    assert found is not None
+    assert (found.name, found.chip, found.known) == ("X1", "described: X1", True)
+    assert (found.peak, found.peak32, found.tf32, found.memory) == (1e14, 2e13, 3e13, 1e12)
+    assert (found.cache, found.units, found.node, found.link) == (6e6, 81, 8, 5e10)
+    assert (found.nics, found.nic) == (3, 7e9)
+    assert machine_of_cluster(cluster).accelerator == found
+    bare = described_accelerator(load_cluster("dgx-a100", [f"cluster.node={{accelerator: {sheet}}}"]))
+    assert bare is not None
+    assert (bare.name, bare.nics, bare.nic, bare.link, bare.link_kind) == ("dgx-a100", 1, 3e9, 12e9, "pcie")
+    assert described_accelerator(load_cluster("dgx-a100")) is None
