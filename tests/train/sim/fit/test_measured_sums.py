@@ -34,8 +34,8 @@ class _AtOnce:
 def test_the_rate_is_that_of_large_buckets_without_the_time_of_a_small_one(
     rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Three rounds of two large buckets take 9, 2 and 4 s, of which the first does not count; small ones 0.5 s.
-    spent = [9.0, 2.0, 4.0, 0.5, 0.25, 1.0]
+    # Three rounds of two large buckets take 9, 2 and 4 s, of which the first does not count; small ones 0.25 s.
+    spent = [9.0, 2.0, 4.0, 0.25, 0.125, 1.0]
     moments = iter([moment for number, each in enumerate(spent) for moment in (100.0 * number, 100.0 * number + each)])
     made: list[tuple[Any, ...]] = []
 
@@ -51,8 +51,8 @@ def test_the_rate_is_that_of_large_buckets_without_the_time_of_a_small_one(
         monkeypatch.setattr(measured_sums, name, value)
     peer: Any = object()
     found = measure_sums(rank, peer, 7)
-    # Each rank moves four bytes for a byte of a bucket, which takes (2 s + 4 s) / 2 / 2 buckets, less 0.5 s.
-    assert found == {"sum_bytes_per_s": 4 * 4096 / (1.5 - 0.5), "sum_bucket_s": 0.5}
+    # Each rank moves four bytes for a byte of a bucket, which takes (2 s + 4 s) / 2 / 2 buckets, less 0.25 s.
+    assert found == {"sum_bytes_per_s": 4 * 4096 / (1.5 - 0.25), "sum_bucket_s": 0.25}
     assert _AtOnce.peers == {1 - rank: peer}
     assert made == [(7, rank, {"world_size": 2})]
     large = [(1, (1024,), 4096), (2, (1024,), 4096)]
