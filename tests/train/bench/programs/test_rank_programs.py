@@ -25,18 +25,18 @@ SETS = [word for override in (*TINY, *ALONE) for word in ("--set", override)]
 
 
 class _Engine:
-    """An engine whose arrays are the seconds that waiting for them takes; what is queued takes three more."""
+    """An engine whose arrays are the moments at which they are computed; its last work ends at ``end_s``."""
 
-    now_s, queued_s = 100.0, 7.0
+    now_s, end_s = 100.0, 107.0
 
     def perf_counter(self) -> float:
         return self.now_s
 
-    def wait(self, seconds: float) -> None:
-        self.now_s += seconds
+    def wait(self, moment_s: float) -> None:
+        self.now_s = max(self.now_s, moment_s)
 
     def wait_all(self) -> None:
-        self.now_s, self.queued_s = self.now_s + self.queued_s, 0.0
+        self.wait(self.end_s)
 
     def gather(self, name: str, value: int) -> list[int]:
         assert name in {"begin", "took"}
@@ -52,13 +52,14 @@ def test_steps_between_others_last_from_the_loss_of_one_to_the_loss_of_the_last(
     asked: list[tuple[int, float]] = []
 
     def steps(number: int) -> float:
-        asked.append((number, engine.queued_s))
-        engine.queued_s = 3.0
-        return 2.0 * number
+        asked.append((number, engine.now_s))
+        loss_s: float = engine.end_s + 2.0 * number  # and 3 s of reductions that the loss does not wait for
+        engine.end_s = loss_s + 3.0
+        return loss_s
 
-    assert rank.time_between_s(steps, 5) == 10.0
-    assert asked == [(1, 0.0), (5, 3.0)], "the ranks have met before the first step"
-    assert engine.queued_s == 0, "no reduction is under way when the process ends"
+    assert rank.time_between_s(steps, 5) == 3.0 + 10.0
+    assert asked == [(1, 107.0), (5, 109.0)], "the ranks have met, and the first step is done"
+    assert engine.now_s == engine.end_s, "no reduction is under way when the process ends"
 
 
 TRANSFERS = [
