@@ -181,6 +181,7 @@ _PROCESS = """#!/bin/sh
 echo
 read line
 test "$3" -lt {processes} || exit 1
+test "$1" = -c -a -S "/proc/$$/fd/$4" -a -f "/proc/$$/fd/$5" || exit 1
 printf '{{"rank": %s, "threads": [%s, %s, %s]}}' "$3" "$OMP_NUM_THREADS" "$OPENBLAS_NUM_THREADS" "$MKL_NUM_THREADS"
 """
 
@@ -196,7 +197,9 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_two_processes_of_one_thread_each_measure_at_once(program: Path) -> None:
     program.write_text(_PROCESS.format(processes=2), encoding="ascii")
+    files = _open_files()
     assert this_machine._measure_processes() == [{"rank": rank, "threads": [1, 1, 1]} for rank in (0, 1)]
+    assert _open_files() == files
 
 
 def test_one_of_two_processes_that_fails_is_an_error(program: Path) -> None:
