@@ -125,29 +125,22 @@ def test_the_peer_decodes_its_share_flips_left_and_right_and_normalises(tmp_path
 
 def test_the_peer_evaluates_with_the_mean_of_the_ranks_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    from train.bench.programs import pytorch_race
+    from train.bench.programs.pytorch_race import _Run
 
-    class Norm(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = torch.nn.BatchNorm2d(3)
-
-        def forward(self, images: Any) -> Any:
-            return self.norm(images).mean(dim=(2, 3))
-
-    def with_a_rank_of_zeros_and_sixes(flat: Any) -> None:
+    def with_a_rank_of_sixes_and_zeros(flat: Any) -> None:
         if flat.is_floating_point():
             flat += torch.tensor([6.0] * 3 + [0.0] * 3)
 
-    monkeypatch.setattr(pytorch_race.distributed, "all_reduce", with_a_rank_of_zeros_and_sixes)
-    monkeypatch.setattr(pytorch_race.distributed, "get_world_size", lambda: 2)
-    network = Norm()
+    monkeypatch.setattr("torch.distributed.all_reduce", with_a_rank_of_sixes_and_zeros)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    norm = torch.nn.BatchNorm2d(3)
+    network = torch.nn.Sequential(norm, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
     images = torch.full((4, 3, 2, 2), 5.0)
     images[:, 1] = 7.0
     run: Any = SimpleNamespace(_network=network, _normalized=lambda part: part, _evaluation=(images, torch.ones(4)))
-    assert pytorch_race._Run._evaluate(run) == 1
-    assert network.norm.running_mean.tolist() == [3.0] * 3
-    assert network.norm.running_var.tolist() == [0.5] * 3
+    assert _Run._evaluate(run) == 1
+    assert norm.running_mean.tolist() == [3.0] * 3
+    assert norm.running_var.tolist() == [0.5] * 3
 
 
 @pytest.mark.ranks
