@@ -173,7 +173,7 @@ def test_what_the_peers_programs_import_of_ours_needs_nothing_but_numpy() -> Non
 @pytest.mark.ranks
 def test_pytorch_computes_the_same_logits_from_the_same_parameters_of_every_family(tmp_path: Path) -> None:
     expected = {name: _ask(name, tmp_path) for name in _FAMILIES}
-    program = [str(_PYTHON), "-m", "tests.train.bench.torch_networks", str(tmp_path)]
+    program = [str(_PYTHON), "-m", "tests.train.bench.programs.torch_networks", str(tmp_path)]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for name, logits in expected.items():
