@@ -6,7 +6,10 @@ The runs train two ranks, which are threads of this process.
 from __future__ import annotations
 
 import json
+import os
+import queue
 import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,11 +21,13 @@ import pytest
 from configs.load import dump, load_both, load_cluster
 from configs.plan import plan_run
 from logs.checkpoints import list_checkpoints, read, set_resume_checkpoint
+from logs.claims import holder, take
 from logs.folder import read_summary
 from logs.metrics import METRICS_FILE, read_metrics
 from tests.engines import ALONE
 from train import session
 from train.checkpoint import Origin
+from train.comm.communicator import SingleProcess
 from train.evaluate import Score, top1_score
 from train.loop import Result
 from train.measure.timing import Clock
@@ -193,3 +198,46 @@ def test_ranks_that_share_no_state_keep_none_before_the_end(tmp_path: Path, kind
     rank: Any = SimpleNamespace(cluster=cluster, identity=ALONE, engine=None, model=parts, communicator=None)
     made = _checkpoints(tmp_path, rank, {}, Origin(), cast(Any, None))
     assert made.every_epochs == every
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_0_alone_keeps_the_folder_of_a_launcher_that_is_gone_and_leaves_it_to_who_takes_it_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: int
+) -> None:
+    monkeypatch.setattr("logs.claims.BEAT_S", 0.01)
+    with subprocess.Popen(["sleep", "60"]) as launcher:
+        take(tmp_path, pid=launcher.pid)
+        launcher.kill()
+    recipe, cluster = load_both("digits", "laptop", SMALL)
+    (tmp_path / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
+    left = queue.Queue[int]()
+    monkeypatch.setattr(os, "_exit", left.put)
+
+    def train_nothing(*_: object) -> int:
+        assert (holder(tmp_path) is not None) == (rank == 0)
+        if rank == 0:
+            (tmp_path / "claims" / "2.json").write_text("{}", encoding="utf-8")
+            assert left.get(timeout=5) == 1
+        return 7
+
+    monkeypatch.setattr(session, "run_ranks_here", train_nothing)
+    assert run(tmp_path, replace(ALONE, rank=rank), Ledger(), cast(Any, None)) == 7
+    told = capsys.readouterr().err
+    assert (told.startswith("error: ") and "taken over by an owner" in told) == (rank == 0)
+
+
+def test_a_rank_whose_servers_do_not_wait_ends_at_once_because_it_could_keep_no_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        session, "run_ranks_here", lambda *parts: parts[3](*parts[1:3], lambda *_: SingleProcess())
+    )  # as the only worker of a server
+    recipe, cluster = load_both(
+        "digits", "laptop",
+        [*SMALL, "run.epochs=2", "cluster.ranks_per_node=1", "cluster.communication.kind=parameter_server_async"],
+    )  # fmt: skip
+    (tmp_path / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
+    signals = _Signals(None)
+    assert run(tmp_path, ALONE, Ledger(), cast(Any, signals)) == 0
+    assert not signals.waits, "a notice that waited for the end of a step would be noted and never heeded"
+    assert [read(path).meta["step"] for path in list_checkpoints(tmp_path)] == [8], "the trained network"
