@@ -1,37 +1,115 @@
-"""The verbs of the communicator in shared memory, of two ranks that are threads here."""
+"""The verbs of the communicator in shared memory, of ranks that are threads here."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import mxnet as mx
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from train.comm.machine_ranks import meet  # noqa: E402
-from train.comm.shared_memory import SharedMemoryCommunicator  # noqa: E402
+from configs.load import load_cluster  # noqa: E402
+from train.comm import shared_memory  # noqa: E402
+from train.comm.communicator import Communicator, NotMet, SingleProcess, connector  # noqa: E402
+from train.comm.shared_memory import _type_of  # noqa: E402
 from train.rank.identity import Identity  # noqa: E402
+from train.rank.startup import Ledger  # noqa: E402
 
 _LATE_S = 0.05
 
 
-def test_an_average_is_there_when_the_call_returns_also_where_another_rank_is_late() -> None:
-    meeting = {"RANK_MEETING": f"test-{secrets.token_hex(8)}"}
+def _connect(rank: int, world_size: int, ledger: Ledger, **sets: int) -> Communicator:
+    kind = "cluster.communication.kind=shared_memory"
+    others = [f"cluster.communication.{key}={value}" for key, value in sets.items()]
+    communication = load_cluster("laptop", [kind, *others]).communication
+    return connector(communication)(Identity(rank, world_size, rank, world_size, "here", "host"), ledger)
 
-    def average(rank: int) -> list[float]:
-        identity = Identity(rank, 2, rank, 2, "here", "host")
-        met = meet(identity, meeting, 20)
-        communicator = SharedMemoryCommunicator(identity, met)
+
+def _together(world_size: int, act: Callable[[Communicator, int], Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return what each rank returns; no rank leaves before the others are done."""
+    monkeypatch.setenv("RANK_MEETING", f"test-{secrets.token_hex(8)}")
+
+    def run(rank: int) -> Any:
+        communicator = _connect(rank, world_size, Ledger(), timeout_s=20)
+        told = act(communicator, rank)
+        communicator.gather("over", rank)
+        return told
+
+    with ThreadPoolExecutor(world_size) as pool:
+        return list(pool.map(run, range(world_size)))
+
+
+def test_an_average_is_there_when_the_call_returns_also_where_another_rank_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def average(communicator: Communicator, rank: int) -> list[float]:
         time.sleep(rank * _LATE_S)
         array = torch.tensor([2.0 + 4 * rank, 1.0])
         communicator.average("mean", [array])
         told: list[float] = array.tolist()
-        communicator.gather("over", rank)
-        os.close(met.memory)
         return told
 
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(average, range(2))) == [[4.0, 1.0]] * 2
+    assert _together(2, average, monkeypatch) == [[4.0, 1.0]] * 2
+
+
+def test_three_ranks_sum_and_average_each_bucket_by_itself_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(communicator: Communicator, rank: int) -> list[Any]:
+        first = [torch.full((2, 3), rank + 1.0), torch.full((40,), 10.0)]
+        second, half = (
+            [torch.full((5,), 100.0 * rank)],
+            [torch.full((3,), 1.0 if rank else 2048.0, dtype=torch.float16)],
+        )
+        for _ in range(2):
+            communicator.reduce("first", first, priority=-1)
+            communicator.reduce("second", second)
+            communicator.reduce("half", half)
+            communicator.complete()
+        communicator.average("mean", second)
+        return [set(each.flatten().tolist()) for each in (*first, *second, *half)]
+
+    # 1 + 2 + 3, then three times as much; the mean of equal numbers is the number. In float16, 2048 + 1 is 2048.
+    assert _together(3, step, monkeypatch) == [[{18.0}, {90.0}, {900.0}, {3 * 2048.0}]] * 3
+
+
+def test_every_rank_is_told_the_integers_and_the_contents_of_all_in_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    contents = [b"first", b"", bytes(range(256)) * 300]
+
+    def tell(communicator: Communicator, rank: int) -> tuple[Any, ...]:
+        return (
+            communicator.gather("value", 2**63 + rank),
+            communicator.sum_integers("sums", [2**40 + rank, -1]),
+            communicator.gather_bytes("contents", contents[rank]),
+        )
+
+    whole = [2**63, 2**63 + 1, 2**63 + 2], [3 * 2**40 + 3, -3], contents
+    assert _together(3, tell, monkeypatch) == [whole] * 3
+
+
+@pytest.mark.parametrize("name", ["float32", "float16"])
+def test_the_name_of_a_number_type_is_the_same_of_both_frameworks(name: str) -> None:
+    assert _type_of(torch.zeros(1, dtype=getattr(torch, name))) == name
+    assert _type_of(mx.nd.zeros(1, dtype=name)) == name
+
+
+def test_a_single_rank_meets_nobody_and_others_for_as_long_as_the_cluster_file_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def meet(identity: Identity, environment: object, timeout_s: int) -> None:
+        assert (identity.rank, environment is os.environ) == (1, True)
+        raise NotMet(timeout_s)
+
+    monkeypatch.setattr(shared_memory, "meet", meet)
+    ledger = Ledger()
+    assert isinstance(_connect(0, 1, ledger), SingleProcess)
+    assert [row["phase"] for row in ledger.to_json()["phases"]] == ["interpreter"]
+    with pytest.raises(NotMet, match="did not meet within 7 s"):
+        _connect(1, 2, ledger, timeout_s=7)
+    assert [row["phase"] for row in ledger.to_json()["phases"]] == ["interpreter", "communicator: init"]
