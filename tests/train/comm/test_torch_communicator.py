@@ -18,7 +18,6 @@ from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.ranks  # importing PyTorch takes seconds
 
 LOST = """
 import os, signal, sys, time
@@ -88,6 +87,23 @@ def test_processes_that_are_not_the_ranks_of_one_run_are_refused(monkeypatch: py
         del kept
 
 
+def test_rank_0_serves_the_store_on_the_launchers_socket_and_ranks_announce_the_interface_that_reaches_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own: list[str] = []
+    monkeypatch.setattr(torch_communicator, "_choose_interface", own.append)
+    with local_ranks(2) as start:
+        variables = [dict(start(rank).variables) for rank in range(2)]
+        # PyTorch closes the socket that it is given, and so does the launcher.
+        variables[0]["RANK_STORE_FD"] = str(os.dup(int(variables[0]["RANK_STORE_FD"])))
+        stores = [torch_communicator._open_store(_identity(rank), variables[rank], 5) for rank in range(2)]
+        stores[0].set("asked", "answered")
+        assert stores[1].get("asked") == b"answered"
+        assert stores[1].get("world size") == b"2"
+    assert own == ["127.0.0.1"] * 2
+
+
+@pytest.mark.ranks  # waits for a second
 def test_a_store_that_nobody_serves_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with local_ranks(2) as start:
         variables = dict(start(1).variables)
@@ -95,6 +111,7 @@ def test_a_store_that_nobody_serves_is_given_up_in_time(monkeypatch: pytest.Monk
         torch_communicator._open_store(_identity(1), variables, 1)
 
 
+@pytest.mark.ranks
 def test_a_late_rank_is_waited_for_and_a_dead_one_is_no_failure_of_the_other(tmp_path: Path) -> None:
     cluster = load_cluster("laptop", ["cluster.engine.name=torch"])
     outcome = run_under(cluster, [sys.executable, "-c", LOST, str(tmp_path / "words")], rank_environment(cluster))
