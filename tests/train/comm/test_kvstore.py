@@ -67,3 +67,13 @@ def test_an_asynchronous_rank_pushes_its_share_of_its_own_update(monkeypatch: py
     monkeypatch.undo()
     assert weight.asnumpy().tolist() == [12.0, 22.0]
     assert [server.gather("odd", 2**63 + number)[0] for number in range(2)] == [2**63, 2**63 + 1]
+
+
+def test_ranks_of_asynchronous_servers_meet_when_their_own_pushes_have_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = mx.kv.create("local")
+    server = AsynchronousServer(store, rank=0, world_size=2)
+    order: list[str] = []
+    monkeypatch.setattr(mx.nd, "waitall", lambda: order.append("pushes have arrived"))
+    monkeypatch.setattr(store, "_barrier", lambda: order.append("meets"))
+    server.gather("value", 1)
+    assert order == ["pushes have arrived", "meets"]
