@@ -239,3 +239,14 @@ def test_a_run_that_stops_goes_on_at_the_step_after_the_last_one_that_it_reporte
     with pytest.raises(RunStopped) as stopped:
         dry_train(recipe, 1, [0.5], log=log, blank=Remembered(log), metrics=rows, stop_from=stop_from)
     assert stopped.value.step == rows.steps[-1] + 1
+
+
+@pytest.mark.parametrize(("run_ahead", "stops_after"), [(0, 5), (1, 5), (2, 10), (5, 10)])
+def test_the_last_steps_of_an_interval_are_not_read_while_they_may_still_be_running(
+    run_ahead: int, stops_after: int
+) -> None:
+    log, keeper = RememberingLog(), Remembering()
+    # The notice comes in the fourth of five steps: with two steps ahead, the loop sees it an interval later.
+    with pytest.raises(RunStopped):
+        _run(Remembered(log), log, [], [], run_ahead_steps=run_ahead, checkpoints=keeper, stop_from=3)
+    assert keeper.kept == [("stopped", Position(1, stops_after))]

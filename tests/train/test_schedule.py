@@ -10,7 +10,7 @@ from configs.load import load_recipe
 from configs.plan import plan_run
 from configs.schema import Recipe
 from tests.oracles import closed_lr, record_lr, record_weight_decay_step
-from train.schedule import LrSchedule, resolve_schedule
+from train.schedule import HyperParameters, LrSchedule, resolve_schedule
 
 # N x b, base rate, warm-up and all epochs, as published.
 NVIDIA = {
@@ -122,3 +122,10 @@ def test_a_cosine_ends_at_its_share_of_the_base_rate() -> None:
 
 def test_without_warmup_the_first_step_has_the_base_rate() -> None:
     assert _schedule(["schedule.warmup_epochs=0", "schedule.base_lr=0.5"]).at(0).lr == 0.5
+
+
+def test_momentum_and_weight_decay_are_constant_without_warmup_and_without_a_lag() -> None:
+    plain = LrSchedule(0.8, 0.1, 0, 10, lambda step: 0.8 - 0.07 * step, 0.9, 5e-5)
+    assert plain.at(3) == HyperParameters(pytest.approx(0.59), 0.9, 5e-5, 3)
+    warm = LrSchedule(0.8, 0.1, 4, 10, lambda _: 0.8, 0.9, 5e-5)
+    assert warm.at(1) == HyperParameters(pytest.approx(0.4), 0.9, 5e-5, 1)

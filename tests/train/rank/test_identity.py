@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from configs.errors import UserError
@@ -58,3 +60,9 @@ def test_a_batch_shell_of_slurm_is_no_rank() -> None:
 def test_variables_that_contradict_themselves_are_refused() -> None:
     with pytest.raises(UserError, match=r"Horovod says rank 8 of 8; start the run through ./run\.sh train"):
         read_identity({"HOROVOD_RANK": "8", "HOROVOD_SIZE": "8"})
+
+
+def test_slurm_names_the_node_and_the_kernel_does_where_slurm_does_not() -> None:
+    assert read_identity({"SLURMD_NODENAME": "node7"}).host == "node7"
+    assert read_identity({"SLURMD_NODENAME": "node7", "HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}).host == "node7"
+    assert read_identity({}).host == socket.gethostname()

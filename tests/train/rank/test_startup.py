@@ -79,3 +79,10 @@ def test_the_last_rank_is_named_with_the_phase_in_which_it_lost_most() -> None:
     for number, ledger in enumerate([rank(100, 2, 3), odd, rank(101, 2, 4)]):
         found = gather_starts(gather, f"host{number}", ledger)
     assert [found["last"][key] for key in ("phase", "phase_s", "phase_median_s")] == ["copy", 7.0, 0.0]
+
+
+def test_the_first_phase_is_the_interpreters_from_the_start_of_the_process() -> None:
+    before = process_age_s()
+    (first,) = Ledger().to_json()["phases"]
+    assert (first["phase"], first["thread"], first["begin_s"]) == ("interpreter", "MainThread", 0.0)
+    assert before - 0.1 <= first["end_s"] <= process_age_s() + 0.1
