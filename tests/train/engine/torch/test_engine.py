@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -62,6 +64,51 @@ def test_a_tensor_of_dali_is_copied(engine: Engine, number_type: str) -> None:
     values[:] = 0
     assert engine.to_host(array).dtype == number_type
     np.testing.assert_array_equal(engine.to_host(array), np.arange(24).reshape(2, 3, 4))
+
+
+class _Event:
+    """A mark in the queue of a GPU, or the queue itself."""
+
+    def __init__(self, name: str, waited: list[str]) -> None:
+        self._name, self._waited = name, waited
+
+    def record_event(self) -> _Event:
+        return _Event("mark", self._waited)
+
+    def synchronize(self) -> None:
+        self._waited.append(self._name)
+
+
+def test_a_gpus_rank_waits_for_the_mark_of_an_array_and_without_one_for_the_queue(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[str] = []
+    engine.wait(engine.copy(torch.ones(2)))
+    monkeypatch.setattr(engine, "_is_gpu", True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: _Event("queue", waited))
+    given = torch.ones(2, 2)
+    for array in (engine.copy(given), engine.first_element(given), given):
+        engine.wait(array)
+    assert waited == ["mark", "mark", "queue"]
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append(str(device)))
+    engine.wait_all()
+    assert waited[3:] == ["cpu"], "its own device"
+
+
+def test_a_gpus_rank_takes_its_own_gpu_and_computes_float32_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "set_device", told.append)
+    monkeypatch.setattr(torch.cuda, "Stream", told.append)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_tf32=True))
+    cluster = load_both("digits", "laptop", ["cluster.engine.name=torch"])[1].model_copy(update={"device": "gpu"})
+    engine: Any = open_engine(cluster, replace(ALONE, local_rank=3))
+    assert told == [torch.device("cuda", 3)] * 2
+    assert engine.device == torch.device("cuda", 3)
+    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32) == (True, False)
+    assert not torch.backends.cuda.matmul.allow_tf32
 
 
 def test_batch_norm_of_a_pytorch_state_gets_this_programs_names(engine: Engine, tmp_path: Path) -> None:

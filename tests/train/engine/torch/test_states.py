@@ -27,3 +27,25 @@ def test_a_file_that_holds_more_than_tensors_is_refused_before_it_runs_anything(
     with pytest.raises(UserError, match="is no state file of plain tensors"):
         read_state(tmp_path / "state.pt")
     assert not (tmp_path / "made").exists()
+
+
+def test_a_file_that_holds_a_number_beside_its_tensors_is_refused(tmp_path: Path) -> None:
+    torch.save({"weight": torch.ones(2), "epoch": 3}, tmp_path / "state.pt")
+    with pytest.raises(UserError, match=r"holds more than named tensors; save model\.state_dict\(\)"):
+        read_state(tmp_path / "state.pt")
+
+
+def test_an_error_without_words_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise EOFError
+
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(UserError, match=r"is no state file of plain tensors \(EOFError\(\)\); save one again"):
+        read_state(tmp_path / "state.pt")
+
+
+def test_tensors_of_sixteen_bits_become_float32_and_counts_of_batches_are_left_out(tmp_path: Path) -> None:
+    state = {"weight": torch.ones(2, dtype=torch.float16), "bn1.num_batches_tracked": torch.tensor(7)}
+    torch.save(state, tmp_path / "state.pt")
+    read = read_state(tmp_path / "state.pt")
+    assert {name: array.dtype.name for name, array in read.items()} == {"weight": "float32"}
