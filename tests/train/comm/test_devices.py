@@ -90,3 +90,41 @@ def test_a_rank_may_end_while_its_communicator_is_still_coming_up() -> None:
     may_go_on.set()
     assert is_daemon, "or the process would wait for the thread"
     assert isinstance(pending.wait(), SingleProcess)
+
+
+@pytest.mark.parametrize(("device", "kind"), [("cpu", "local"), ("gpu", "device")])
+def test_gpus_of_one_process_are_summed_on_the_gpus_and_nothing_else_there(
+    monkeypatch: pytest.MonkeyPatch, device: str, kind: str
+) -> None:
+    kinds: list[str] = []
+    monkeypatch.setattr(mx.kv, "create", kinds.append)
+    cluster = load_cluster("laptop", ["cluster.communication.kind=devices"]).model_copy(update={"device": device})
+    assert run_ranks_here(cluster, ALONE, Ledger(), lambda *_: 0) == 0
+    assert kinds == [kind]
+
+
+def test_a_process_of_one_rank_connects_as_its_cluster_file_says() -> None:
+    cluster, process = load_cluster("laptop", ["cluster.communication.kind=none", "cluster.ranks_per_node=1"]), Ledger()
+
+    def main(identity: Identity, ledger: Ledger, connect: Connect) -> int:
+        assert (identity, ledger) == (ALONE, process)
+        assert isinstance(connect(identity, ledger), SingleProcess)
+        return 7
+
+    assert run_ranks_here(cluster, ALONE, process, main) == 7
+
+
+def test_every_device_gets_every_content_and_each_bucket_its_own_sums() -> None:
+    cluster = load_cluster("laptop", ["cluster.communication.kind=devices"])
+
+    def main(identity: Identity, ledger: Ledger, connect: Connect) -> int:
+        communicator, rank = connect(identity, ledger), identity.rank
+        first, second = mx.nd.full((2,), rank + 1.0), mx.nd.full((3,), 10.0)
+        for _ in range(2):
+            communicator.reduce("first", [first, second], priority=-1)
+            communicator.reduce("second", [second])
+        assert (first.asnumpy().tolist(), second.asnumpy().tolist()) == ([6.0] * 2, [160.0] * 3)
+        assert communicator.gather_bytes("contents", b"ab"[: rank + 1]) == [b"a", b"ab"]
+        return 0
+
+    assert run_ranks_here(cluster, ALONE, Ledger(), main) == 0

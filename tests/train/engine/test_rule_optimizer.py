@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, cast
 
 import mxnet as mx
 import numpy as np
+import pytest
 
+from configs.load import load_cluster
 from configs.optimizers import HyperParameters, OptimizerBlock
-from tests.engines import cpu_engine
+from tests.engines import ALONE, cpu_engine
 from tests.oracles import LarsOracle
-from train.engine.protocol import Trainee
+from train.engine.protocol import Trainee, open_engine
 from train.engine.rule_optimizer import RuleOptimizer
 from train.networks.arch import Parameter
 
 KINDS: tuple[Literal["weight", "gamma", "bias"], ...] = ("weight", "gamma", "bias")
 PARAMETERS = tuple(Parameter(f"a_{kind}", kind, shape) for kind, shape in zip(KINDS, ((3, 4), (4,), (5,)), strict=True))
+WITH_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="no PyTorch")
 RATES = [0.1, 0.2, 0.05]
 BATCH = 16
 
@@ -62,3 +66,19 @@ def test_each_tensor_has_its_moments_and_its_decay_and_gets_means() -> None:
     assert all((count == 3).asnumpy().all() for count in counts)
     optimizer.reset()
     assert not any(each.asnumpy().any() for each in optimizer.momenta)
+
+
+@pytest.mark.parametrize("name", ["mxnet", pytest.param("torch", marks=WITH_TORCH)])
+def test_every_engine_runs_an_optimizer_of_its_own_rule_by_that_rule(name: str) -> None:
+    cluster = load_cluster("laptop", [f"cluster.engine.name={name}"])
+    engine: Any = open_engine(cluster, ALONE)
+    weight, gradient = engine.zeros((2,)) + 1.0, engine.zeros((2,)) + 8.0
+    network = SimpleNamespace(
+        parameters=(Parameter("a", "weight", (2,)),), weights=[weight], masters=[weight], gradients=[gradient]
+    )
+    config = HeavyBall(momentum=0.9, weight_decay=0.0)
+    optimizer = engine.build_optimizer(config, cast(Trainee, network), rescale=0.25, arrivals=[0])
+    assert isinstance(optimizer, RuleOptimizer)
+    assert optimizer.config is config
+    optimizer.update(HyperParameters(0.5, 0.9, 0.0, step=0))
+    assert engine.to_host(weight).tolist() == [0.0, 0.0], "1 - 0.5 * 8 / 4"

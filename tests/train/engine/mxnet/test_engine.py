@@ -11,6 +11,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
+from configs.errors import UserError
 from configs.load import load_cluster
 from configs.optimizers import Adam, HyperParameters, Lars, OptimizerBlock, Sgd
 from tests.engines import ALONE
@@ -130,3 +131,46 @@ def test_operators_of_a_profile_are_ordered_and_reductions_are_told_apart() -> N
         Operator("conv", 10, 40, is_communication=False),
         Operator("horovod_sum", 30, 90, is_communication=True),
     ]
+
+
+@pytest.mark.parametrize("number_type", ["float16", "float32", "int32", "uint8"])
+def test_a_tensor_of_dali_is_copied_with_its_type(engine: MxnetEngine, number_type: str) -> None:
+    tensors = pytest.importorskip("nvidia.dali.tensors")
+    values = np.arange(24, dtype=number_type).reshape(2, 3, 4)
+    array = engine.from_dali(tensors.TensorCPU(values, "HWC"), is_on_host=True)
+    values[:] = 0
+    assert engine.to_host(array).dtype == number_type
+    np.testing.assert_array_equal(engine.to_host(array), np.arange(24).reshape(2, 3, 4))
+    assert engine.from_host(np.arange(3, dtype=number_type)).dtype == np.dtype(number_type)
+
+
+def test_a_gpus_rank_takes_the_gpu_of_its_number_on_the_node_and_the_one_cpu() -> None:
+    cluster = load_cluster("laptop", ["cluster.engine.name=mxnet"]).model_copy(update={"device": "gpu"})
+    engine = MxnetEngine(cluster, replace(ALONE, rank=5, world_size=8, local_rank=1, local_size=4))
+    assert (engine.context, engine._host) == (mx.gpu(1), mx.cpu(0))
+
+
+def test_a_file_that_holds_no_parameters_is_refused_in_one_line(engine: MxnetEngine, tmp_path: Path) -> None:
+    path = tmp_path / "a.params"
+    path.write_bytes(b"not a file of parameters")
+    with pytest.raises(
+        UserError, match=r"a\.params: is no file of MXNet parameters \(.+\); export it again$"
+    ) as refused:
+        engine.read_parameters(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_trace_begins_and_ends_when_nothing_runs(engine: MxnetEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(mx.nd, "waitall", lambda: told.append("nothing runs"))
+    for name in ("set_config", "set_state", "dump"):
+        monkeypatch.setattr(
+            mx.profiler, name, lambda *given, name=name, **options: told.append((name, *given, *options.items()))
+        )
+    engine.begin_trace(Path("trace.json"))
+    engine.end_trace()
+    settings = ("profile_symbolic", True), ("profile_imperative", True), ("filename", "trace.json")
+    assert told == [
+        "nothing runs", ("set_config", *settings), ("set_state", "run"),
+        "nothing runs", ("set_state", "stop"), ("dump", ("finished", True)),
+    ]  # fmt: skip

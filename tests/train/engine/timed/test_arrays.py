@@ -1,0 +1,43 @@
+"""Which framework's arrays a rehearsal reduces, and in which groups its gradients arrive."""
+
+from __future__ import annotations
+
+import pytest
+
+import train.engine.protocol
+from configs import registry
+from configs.load import load_cluster
+from tests.engines import ALONE
+from train.engine.timed import engine as timed_engine
+from train.engine.timed import open_engine
+from train.engine.timed.network import _grouped
+
+
+@pytest.mark.parametrize(
+    ("kind", "installed", "taken"),
+    [
+        ("shared_memory", "torch", "torch"),
+        ("shared_memory", "mxnet", "mxnet"),
+        ("horovod", "torch", "mxnet"),
+        ("torch_distributed", "mxnet", "torch"),
+    ],
+)
+def test_arrays_are_the_installed_frameworks_if_the_communicator_sums_them(
+    monkeypatch: pytest.MonkeyPatch, kind: str, installed: str, taken: str
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(registry, "installed_engine", lambda: installed)
+    monkeypatch.setattr(train.engine.protocol, "open_engine", lambda cluster, _: opened.append(cluster.engine.name))
+    monkeypatch.setattr(timed_engine, "TimedEngine", lambda arrays, cluster, identity: (cluster, identity))
+    cluster = load_cluster("laptop", ["cluster.engine.name=torch"])
+    other = cluster.communication.model_copy(update={"kind": kind})
+    timed = cluster.model_copy(update={"communication": other})
+    assert open_engine(timed, ALONE) == (timed, ALONE)
+    assert opened == [taken]
+
+
+def test_gradients_arrive_in_the_order_of_their_ends_whatever_their_numbers() -> None:
+    assert _grouped([0.5, 2.0, 1.0], 0.1) == [(0.5, [0]), (1.0, [2]), (2.0, [1])]
+    # Within one tick of the last arrival of a group, and one tick apart.
+    assert _grouped([1.0, 0.95, 0.75], 0.25) == [(0.75, [2]), (1.0, [1, 0])]
+    assert _grouped([1.0, 1.0], 0.25) == [(1.0, [1, 0])]
