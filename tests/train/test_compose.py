@@ -1,0 +1,129 @@
+"""How the parts of a rank are put together: in which order they start, and what each of them is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.load import load_both
+from configs.schema import Cluster, Recipe
+from tests.engines import ALONE
+from train import compose as composing
+from train.comm.buckets import BucketPlan
+from train.comm.communicator import Communicator, SingleProcess
+from train.compose import Composition, compose
+from train.engine.build import dropout_seed
+from train.evaluate import Top1
+from train.measure.timing import NoClock, StepClock
+from train.rank.identity import Identity
+from train.rank.startup import Ledger
+
+SMALL = [
+    "data={name: none, source: synthetic, train_samples: 64, eval_samples: 16, crop: {kind: none}}",
+    "model.name=resnet8", "model.image_size=8", "batch.global_size=16", "batch.accumulation_steps=2",
+    "cluster.communication.kind=none", "cluster.ranks_per_node=1", "cluster.engine.name=mxnet", "run.seed=7",
+    "run.log_every_steps=5", "cluster.engine.run_ahead_steps=3",
+]  # fmt: skip
+
+
+class _Images:
+    """Images that note what they are asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def load(self) -> None:
+        self.asked.append("load")
+
+    def open_evaluation(self, arrays: Any) -> Any:
+        self.asked.append(("evaluation", arrays))
+        return "the evaluation's images"
+
+    def open_training(self, arrays: Any, state: bytes) -> Any:
+        self.asked.append(("training", arrays, state))
+        return "the training's images"
+
+
+def _composed(*overrides: str, **parts: Any) -> Composition:
+    return compose(*_settings(*overrides), ALONE, Ledger(), **parts)
+
+
+def _settings(*overrides: str) -> tuple[Recipe, Cluster]:
+    return load_both("digits", "laptop", [*SMALL, *overrides])
+
+
+def test_the_library_of_images_is_loaded_before_the_communicators_and_both_come_before_the_network() -> None:
+    images, ledger = _Images(), Ledger()
+
+    def connect(identity: Identity, own: Ledger) -> Communicator:
+        assert (identity, own) == (ALONE, ledger)
+        assert images.asked[0] == "load", "Horovod's symbols would be taken for DALI's"
+        return SingleProcess()
+
+    made = compose(*_settings(), ALONE, ledger, images=images, source_state=b"there", connect=connect)  # type: ignore[arg-type]
+    assert images.asked == ["load", ("evaluation", made.engine), ("training", made.engine, b"there")]
+    assert (made.training, made.evaluation) == ("the training's images", "the evaluation's images")  # type: ignore[comparison-overlap]
+    phases = [row["phase"] for row in ledger.to_json()["phases"]]
+    assert phases == [
+        "interpreter", "import of MXNet", "import of input", "evaluation pipeline", "training pipeline",
+        "network and weights", "wait for communicator",
+    ]  # fmt: skip
+
+
+def test_without_images_no_library_reads_any_and_the_cluster_file_names_the_communicator() -> None:
+    made = _composed()
+    assert (made.training, made.evaluation) == (None, None)
+    assert isinstance(made.communicator, SingleProcess)
+    assert (made.plan.per_rank_batch_size, made.plan.accumulation_steps, made.identity) == (8, 2, ALONE)
+
+
+def test_the_weights_of_a_checkpoint_take_the_place_of_the_drawn_ones() -> None:
+    drawn = _composed().model.weights
+    kept = {name: array + 1 for name, array in drawn.items()}
+    held = _composed(kept=kept).model.network.read_weights()
+    assert all(np.array_equal(held[name], kept[name]) for name in held)
+
+
+def test_a_step_has_the_models_parts_unless_it_is_given_others() -> None:
+    made, clock, heard = _composed(), NoClock(_composed().engine, 2), list[int]()
+    step = made.make_step(clock, heard.append, told_to_stop=lambda: True)
+    assert (step.engine, step.network, step.optimizer) == (made.engine, made.model.network, made.model.optimizer)
+    assert (step.communicator, step.buckets, step.clock) == (made.communicator, made.model.buckets, clock)
+    assert (step.accumulation_steps, step.told_to_stop()) == (2, True)
+    assert [step.dropout_seed(number) for number in (0, 9)] == [dropout_seed(7, 0, 0), dropout_seed(7, 0, 9)]
+    step.on_step(4)
+    assert heard == [4]
+    other, buckets = SingleProcess(), BucketPlan(((0,),))
+    step = made.make_step(clock, heard.append, communicator=other, buckets=buckets)
+    assert (step.communicator, step.buckets) == (other, buckets)
+
+
+def test_the_clock_is_the_cluster_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+    for name, kind in (("StepClock", StepClock), ("NoClock", NoClock)):
+        monkeypatch.setattr(composing, name, lambda *given, kind=kind: asked.append((kind, *given[1:])))
+    _composed("cluster.engine.timing=true").make_clock()
+    _composed("cluster.engine.timing=false").make_clock()
+    assert asked == [(StepClock, 3, 5), (NoClock, 3)]
+
+
+def test_an_evaluation_reads_this_ranks_shard_and_tells_of_every_batch() -> None:
+    told: list[None] = []
+    made = _composed(images=_Images(), connect=lambda *_: SingleProcess())
+    evaluator = made.make_evaluator(lambda: told.append(None))
+    assert (evaluator._network, evaluator._source) == (made.model.network, made.evaluation)
+    assert evaluator._communicator is made.communicator
+    assert isinstance(evaluator._new_metric(), Top1)
+    evaluator._on_batch()
+    assert told == [None]
+
+
+def test_ranks_draw_their_dropout_apart_and_a_step_draws_the_same_again() -> None:
+    seeds = {
+        (seed, rank, step): dropout_seed(seed, rank, step) for seed in (1, 2) for rank in (0, 1) for step in (0, 1)
+    }
+    assert len(set(seeds.values())) == 8
+    assert all(0 <= seed < 2**31 for seed in seeds.values())
+    assert seeds == {key: dropout_seed(*key) for key in seeds}
