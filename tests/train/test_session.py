@@ -28,11 +28,12 @@ from tests.engines import ALONE
 from train import session
 from train.checkpoint import Origin
 from train.comm.communicator import SingleProcess
+from train.dataset import SyntheticImages
 from train.evaluate import Score, top1_score
 from train.loop import Result
 from train.measure.timing import Clock
 from train.rank.signals import RunStopped
-from train.rank.startup import Ledger
+from train.rank.startup import WAITING, Ledger
 from train.rank.watchdog import Watchdog
 from train.session import _checkpoints, _summary, opened_log, run
 
@@ -241,3 +242,45 @@ def test_a_rank_whose_servers_do_not_wait_ends_at_once_because_it_could_keep_no_
     assert run(tmp_path, ALONE, Ledger(), cast(Any, signals)) == 0
     assert not signals.waits, "a notice that waited for the end of a step would be noted and never heeded"
     assert [read(path).meta["step"] for path in list_checkpoints(tmp_path)] == [8], "the trained network"
+
+
+def test_a_run_checks_before_it_begins_leaves_its_files_and_releases_its_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[Any, ...]] = []
+
+    def open_images(recipe: Any, cluster: Any, plan: Any, identity: Any) -> SyntheticImages:
+        images = SyntheticImages(recipe, cluster, plan, identity)
+        monkeypatch.setattr(images, "close", lambda: done.append(("closed", identity.rank)))
+        return images
+
+    monkeypatch.setattr(session, "images_of", open_images)
+    monkeypatch.setattr(session, "require_memory", lambda recipe, cluster: done.append(("memory", recipe, cluster)))
+    monkeypatch.setattr(session, "require_cold", lambda _, *, is_cold: done.append(("cold", is_cold)))
+    assert _train(tmp_path / "run", "run.epochs=2", "cluster.engine.timing=true") == 0
+    assert [each[0] for each in sorted(done, key=lambda each: str(each[0]))] == [
+        "closed", "closed", "cold", "cold", "memory", "memory",
+    ]  # fmt: skip
+    assert {each for each in done if each[0] in ("closed", "cold")} == {("closed", 0), ("closed", 1), ("cold", True)}
+    files = {
+        name: json.loads((tmp_path / "run" / f"{name}.json").read_text()) for name in ("startup", "ranks", "usage")
+    }
+    assert files["startup"]["hosts"] == [ALONE.host] * 2
+    assert files["startup"]["last"]["rank"] in (0, 1)
+    phases = [row["phase"] for row in files["startup"]["phases"]]
+    assert [name for name in phases if name in ("data set", WAITING, "warm-up", "compare weights")] == [
+        "data set", WAITING, "warm-up", "compare weights",
+    ]  # fmt: skip
+    assert [row["rank"] for row in files["ranks"]["ranks"]] == [0, 1]
+    assert len(files["usage"]["wall_s"]) == 2
+    summary = read_summary(tmp_path / "run")
+    assert summary.slowest_rank in (0, 1)
+    assert summary.rank_excess is not None
+    assert (summary.checkpoint_s or 0) > 0
+    assert 0 < (summary.init_s or 0) < 60
+    events = (tmp_path / "run" / "result_0.txt").read_text(encoding="utf-8").splitlines()
+    keys = [json.loads(line.partition(" ")[2])["key"] for line in events]
+    begin = keys.index("seed")
+    assert keys[begin - 1 : begin + 2] == ["init_start", "seed", "global_batch_size"]
+    assert keys[keys.index("init_stop") + 1] == "run_start"
+    assert keys[-1] == "run_stop"
