@@ -58,6 +58,19 @@ def test_loaded_weights_reach_the_masters_and_the_copies_that_compute() -> None:
     assert np.array_equal(network.read_weights()[network.parameters[0].name], first)
 
 
+def test_statistics_come_back_as_they_were_given_and_begin_anew_without() -> None:
+    _, _, network = opened()
+    weights, draw = network.read_weights(), np.random.default_rng(2)
+    given = {name: draw.random(array.shape, np.float32) for name, array in network.read_statistics().items()}
+    network.load_weights({**weights, **given})
+    assert given
+    assert all(np.array_equal(array, given[name]) for name, array in network.read_statistics().items())
+    network.load_weights(weights)
+    assert {name.rpartition("_")[2]: set(array) for name, array in network.read_statistics().items()} == {
+        "mean": {0.0}, "var": {1.0},
+    }  # fmt: skip
+
+
 def test_loss_and_running_statistics_are_those_of_numpys_forward_pass() -> None:
     engine, recipe, network = opened("model.bn_momentum=0.75", "model.bn_epsilon=0.01")
     images, labels = batch(engine, network)
