@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+import train.__main__ as program
+from configs.errors import UserError
 from configs.load import ROOT
+from train import session
+from train.comm.machine_ranks import PeerLost
+from train.rank.identity import Identity
+from train.rank.signals import RunStopped, Stopped, StopSignals
 
 _TOLD_WHILE_IMPORTING = """
 import os, signal, sys
@@ -104,3 +115,124 @@ def test_an_error_of_the_user_refuses_a_run_that_has_not_begun_and_fails_one_tha
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (status, told)
     assert [path.name for path in tmp_path.iterdir()] == reports
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Run a rank's main in this process: its end is an exception; return the limit of the end and its status."""
+    told: list[Any] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+
+    def leave(status: int) -> None:
+        told.append(status)
+        raise SystemExit(status)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(logging, "shutdown", lambda: None)
+    limit = SimpleNamespace(enable=list, dump_traceback_later=lambda limit_s, *, exit: told.append((limit_s, exit)))
+    monkeypatch.setattr(program, "faulthandler", limit)
+    monkeypatch.setattr(program, "die_with_parent", lambda: None)
+    monkeypatch.setenv("HOROVOD_RANK", "1")
+    monkeypatch.setenv("HOROVOD_SIZE", "4")
+    monkeypatch.setenv("HOROVOD_LOCAL_RANK", "1")
+    yield told
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def _end(folder: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, *, begun: bool = False) -> dict[str, Any]:
+    """Run a rank whose session raises an error; return its failure report, empty if there is none."""
+
+    def run(_folder: Path, _identity: Identity, _ledger: Any, signals: StopSignals) -> int:
+        if begun:
+            signals.wait_for_step()
+        raise error
+
+    monkeypatch.setattr(session, "run", run)
+    with pytest.raises(SystemExit):
+        program.main([str(folder)])
+    reports = list(folder.iterdir())
+    return json.loads(reports[0].read_text(encoding="utf-8")) if reports else {}
+
+
+@pytest.mark.parametrize(
+    ("error", "begun", "status"),
+    [
+        (UserError("no such key"), False, 2),
+        (UserError("the disk is full"), True, 1),
+        (RunStopped(40), True, 75),
+        (Stopped(signal.SIGTERM), False, 75),
+        (Stopped(signal.SIGINT), True, 130),
+        (OSError("record 7 is torn"), True, 1),
+    ],
+    ids=["user", "full disk", "stopped", "notice", "Ctrl-C", "failed"],
+)
+def test_each_way_to_end_has_its_status_and_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: list[Any], error: BaseException, begun: bool, status: int
+) -> None:
+    row = _end(tmp_path, monkeypatch, error, begun=begun)
+    assert ended == [(program._END_S, True), status], "the end itself has a limit"
+    has_report = status != 2 and not isinstance(error, RunStopped)
+    assert row.get("status") == (status if has_report else None)
+    assert not row or (row["rank"], row["message"]) == (1, str(error))
+
+
+def test_rank_0_alone_reports_that_a_run_was_told_to_stop_and_the_first_of_a_host_what_its_user_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _end(tmp_path, monkeypatch, UserError("no such key"))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("HOROVOD_LOCAL_RANK", "0")
+    _end(tmp_path, monkeypatch, UserError("no such key"))
+    assert capsys.readouterr().err == "error: no such key\n"
+    monkeypatch.setenv("HOROVOD_RANK", "0")
+    row = _end(tmp_path, monkeypatch, RunStopped(40), begun=True)
+    assert (row["rank"], row["step"], row["status"]) == (0, 40, 75)
+    assert ended[1::2] == [2, 2, 75]
+
+
+@pytest.mark.usefixtures("ended")
+@pytest.mark.parametrize(
+    ("error", "level", "words"),
+    [(PeerLost("rank 2"), "WARNING", "ends, because another rank failed"), (OSError("torn"), "ERROR", "failed: torn")],
+)
+def test_a_rank_that_fails_with_another_one_blames_nobody(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    level: str,
+    words: str,
+) -> None:
+    row = _end(tmp_path, monkeypatch, error)
+    assert [(each.levelname, each.message) for each in caplog.records] == [(level, words)]
+    assert row["second_hand"] == (level == "WARNING")
+
+
+@pytest.mark.parametrize(
+    ("rank", "level", "form"),
+    [(0, logging.INFO, "%(message)s"), (3, logging.WARNING, "[rank 3 node7] %(message)s")],
+)
+def test_every_rank_but_the_first_tells_warnings_only_and_who_it_is(
+    monkeypatch: pytest.MonkeyPatch, rank: int, level: int, form: str
+) -> None:
+    settings: dict[str, Any] = {}
+    monkeypatch.setattr(logging, "basicConfig", settings.update)
+    program._set_up_logging(Identity(rank, 4, 0, 1, "node7", "Slurm"))
+    assert settings == {"level": level, "format": form, "stream": sys.stderr}
+
+
+def test_a_rank_whose_run_is_over_returns_its_status_and_heeds_no_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: list[Any]
+) -> None:
+    phases: list[str] = []
+
+    def run(folder: Path, identity: Identity, ledger: Any, _signals: StopSignals) -> int:
+        assert (folder, identity.rank, identity.world_size) == (tmp_path, 1, 4)
+        phases.extend(row["phase"] for row in ledger.to_json()["phases"])
+        return 1
+
+    monkeypatch.setattr(session, "run", run)
+    assert program.main([str(tmp_path)]) == 1
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] == [signal.SIG_IGN] * 2
+    assert (phases, ended) == (["interpreter", "import of the program"], [])
