@@ -85,6 +85,14 @@ def test_a_class_that_no_image_has_is_left_out_of_the_mean() -> None:
     assert score.basis == "1 of 2 classes, 5 images"
 
 
+def test_a_class_that_every_image_has_is_left_out_of_the_mean_too() -> None:
+    labels = LABELS.copy()
+    labels[:, 1] = 1
+    score = _score(labels)
+    assert score.row["class_auc"] == [pytest.approx(5 / 6), None]
+    assert score.basis == "1 of 2 classes, 5 images"
+
+
 def test_a_class_that_is_judged_wrongly_throughout_counts_as_nought() -> None:
     score = _score(np.array([[0, 0], [0, 1], [0, 0], [0, 1], [1, 0]]))
     assert score.row["class_auc"] == [0.0, 1.0]

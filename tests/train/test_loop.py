@@ -250,3 +250,21 @@ def test_the_last_steps_of_an_interval_are_not_read_while_they_may_still_be_runn
     with pytest.raises(RunStopped):
         _run(Remembered(log), log, [], [], run_ahead_steps=run_ahead, checkpoints=keeper, stop_from=3)
     assert keeper.kept == [("stopped", Position(1, stops_after))]
+
+
+class Scores(NullMetrics):
+    """Remembers epoch, last step and top-1 of each evaluation."""
+
+    def __init__(self) -> None:
+        self.scores: list[tuple[int, int, float]] = []
+
+    def row(self, **fields: Any) -> None:
+        if fields["kind"] == "evaluation":
+            assert 0 <= fields["seconds"] < 10
+            self.scores.append((fields["epoch"], fields["step"], fields["top1"]))
+
+
+def test_an_evaluation_is_reported_with_its_epoch_and_the_step_before_it() -> None:
+    log, scores = RememberingLog(), Scores()
+    dry_train(load_recipe("digits", SHORT), 1, [0.5, 0.97], log=log, blank=Remembered(log), metrics=scores)
+    assert scores.scores == [(2, 37, 0.5), (4, 74, 0.97)], "38 steps are two epochs, 75 are four"

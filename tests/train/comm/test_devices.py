@@ -8,7 +8,15 @@ import mxnet as mx
 import pytest
 
 from configs.load import load_cluster
-from train.comm.communicator import Communicator, Connect, SingleProcess, WorldMismatch, bring_up
+from train.comm.communicator import (
+    Communicator,
+    Connect,
+    SingleProcess,
+    WorldMismatch,
+    bring_up,
+    first_collective,
+    libraries_of,
+)
 from train.comm.devices import run_ranks_here
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
@@ -128,3 +136,21 @@ def test_every_device_gets_every_content_and_each_bucket_its_own_sums() -> None:
         return 0
 
     assert run_ranks_here(cluster, ALONE, Ledger(), main) == 0
+
+
+def test_the_first_collective_sees_every_rank_in_its_place() -> None:
+    class Other(SingleProcess):
+        def gather(self, name: str, value: int) -> list[int]:
+            return [value, 0]
+
+    ledger = Ledger()
+    with pytest.raises(AssertionError, match=r"\[1, 0\]"):
+        first_collective(Other(), Identity(1, 2, 1, 2, "here", "Slurm"), ledger)
+    alone = SingleProcess()
+    assert first_collective(alone, ALONE, ledger) is alone
+    assert [row["phase"] for row in ledger.to_json()["phases"]][1:] == ["communicator: first collective"] * 2
+
+
+def test_a_communicator_without_a_library_has_none_for_the_doctor() -> None:
+    assert libraries_of("none") == {}
+    assert list(libraries_of("torch_distributed")) == ["torch.distributed"]

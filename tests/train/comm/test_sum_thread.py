@@ -193,3 +193,17 @@ def test_an_error_in_the_thread_reaches_whoever_waits(ranks: list[Rank]) -> None
     with pytest.raises(AssertionError, match="bucket 0 is on its way"):
         waiting.result(10)
     assert not again.done()
+
+
+def test_a_thread_that_sums_ends_before_its_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_exit: list[Any] = []
+    monkeypatch.setattr("atexit.register", at_exit.append)
+    here, there = socket.socketpair()
+    thread = SumThread({1: here})
+    (end,) = at_exit
+    thread._hand_over(partial(thread._tell, 2, 7, b"last words"))
+    end()
+    assert not thread._thread.is_alive()
+    assert there.recv(100).endswith(b"last words")
+    for each in (here, there):
+        each.close()

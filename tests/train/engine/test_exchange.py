@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from configs.errors import UserError
@@ -17,6 +18,17 @@ def test_arrays_of_numpy_keep_their_names(tmp_path: Path) -> None:
     path = tmp_path / "arrays.npz"
     np.savez(path, a_weight=np.ones(3, np.float32))
     assert {name: values.tolist() for name, values in EXCHANGED[".npz"](path).items()} == {"a_weight": [1, 1, 1]}
+
+
+def test_the_constants_of_an_onnx_graph_are_its_arrays_and_may_be_written(tmp_path: Path) -> None:
+    given = {"a_weight": np.arange(6, dtype=np.float32).reshape(2, 3), "a_bias": np.full(2, 7, np.float32)}
+    constants = [onnx.numpy_helper.from_array(values, name) for name, values in given.items()]
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "own", [], [], constants)), tmp_path / "a.onnx")
+    read = EXCHANGED[".onnx"](tmp_path / "a.onnx")
+    assert list(read) == list(given)
+    for name, values in read.items():
+        np.testing.assert_array_equal(values, given[name])
+        assert values.flags.writeable
 
 
 @pytest.mark.parametrize(
