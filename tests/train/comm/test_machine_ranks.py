@@ -105,6 +105,18 @@ def test_a_guest_that_does_not_say_who_it_is_is_waited_for_no_longer_than_the_ot
             waiting.result(10)
 
 
+def test_a_guest_may_take_a_moment_to_say_who_it_is(meeting: dict[str, str]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        host = pool.submit(meet, _identity(0, 2), meeting, 10)
+        with _reach(meeting["RANK_MEETING"], time.monotonic() + 10) as guest:
+            with pytest.raises(TimeoutError):
+                host.result(0.05)
+            guest.sendall(_GREETING.pack(1, 2))
+            met = host.result(10)
+            os.close(met.memory)
+            met.peers[1].close()
+
+
 def test_ranks_that_lose_another_one_while_things_are_handed_out_keep_nothing(meeting: dict[str, str]) -> None:
     before = _held()
     with ThreadPoolExecutor(1) as pool:

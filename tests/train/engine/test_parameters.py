@@ -141,3 +141,43 @@ def test_of_an_error_of_many_lines_the_last_is_told(tmp_path: Path, monkeypatch:
         cpu_engine().read_parameters(tmp_path / "a.params")
     told = f"{tmp_path / 'a.params'}: is no file of MXNet parameters (MXNetError: invalid); export it again"
     assert str(caught.value) == told
+
+
+@pytest.mark.parametrize(("lost", "end"), [(5, "missing (wanted (16,)); only"), (6, " and 1 more; only")])
+def test_no_more_than_five_tensors_that_do_not_fit_are_named(tmp_path: Path, lost: int, end: str) -> None:
+    model, table = _model(10)
+    drawn = initial_weights(table, model, seed=1)
+    np.savez(tmp_path / "a.npz", **dict(list(drawn.items())[lost:]), **_statistics(table))
+    with pytest.raises(UserError) as refused:
+        load_parameters(tmp_path / "a.npz", table, drawn, dict)
+    assert f"{end} the classifier may differ" in str(refused.value)
+    assert str(refused.value).count("missing") == 5
+
+
+def test_foreign_names_are_taken_in_the_order_of_the_layers_and_the_log_counts_what_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (model, table), (ten, of_ten) = _model(3), _model(10)
+    given = initial_weights(of_ten, ten, seed=5) | _statistics(of_ten)
+    ordered: dict[str, np.ndarray] = {}
+    for layer in of_ten.layers:
+        ordered |= {
+            name: given[name]
+            for name in given
+            if name.rpartition("_moving")[0] == layer.name or name.rpartition("_")[0] == layer.name
+        }
+    foreign = {f"theirs{number}_{name.rpartition('_')[2]}": each for number, (name, each) in enumerate(ordered.items())}
+    np.savez(tmp_path / "a.npz", **foreign)
+    with caplog.at_level(logging.INFO):
+        loaded = load_parameters(tmp_path / "a.npz", table, initial_weights(table, model, seed=1), dict)
+    assert f": {len(given) - 2} of {len(given)} tensors; newly initialised: classifier_" in caplog.text
+    assert all(np.array_equal(loaded[name], given[name]) for name in given if not name.startswith("classifier"))
+
+
+def _statistics(table: Network) -> dict[str, np.ndarray]:
+    norms = [layer for layer in table.layers if layer.kind == "bn"]
+    return {
+        f"{each.name}_moving_{moment}": np.ones(each.out_channels, np.float32)
+        for each in norms
+        for moment in ("mean", "var")
+    }
