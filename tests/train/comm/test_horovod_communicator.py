@@ -120,7 +120,7 @@ def test_horovod_that_sees_another_world_than_the_launcher_is_refused(
 ) -> None:
     world = _Horovod()
     monkeypatch.setitem(sys.modules, "horovod", type(sys)("horovod"))
-    monkeypatch.setitem(sys.modules, "horovod.mxnet", world)  # type: ignore[misc]
+    monkeypatch.setitem(sys.modules, "horovod.mxnet", world)
     ledger = Ledger()
     with pytest.raises(WorldMismatch) as refused:
         _connect(Identity(rank, size, rank, size, "here", "Slurm"), ledger)

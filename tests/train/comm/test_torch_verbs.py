@@ -157,7 +157,7 @@ class _Begun:
         for name, edge in edges.items():
             monkeypatch.setattr(distributed, name, edge)
         monkeypatch.setattr(torch_communicator, "_open_store", lambda *given: ("store", *given))
-        monkeypatch.setattr(torch_communicator.atexit, "register", self.at_exit.append)
+        monkeypatch.setattr("atexit.register", self.at_exit.append)
 
     def _init(self, *arguments: Any, **options: Any) -> None:
         self.arguments.append((*arguments, options))

@@ -149,7 +149,7 @@ def test_no_more_than_five_tensors_that_do_not_fit_are_named(tmp_path: Path, los
     drawn = initial_weights(table, model, seed=1)
     np.savez(tmp_path / "a.npz", **dict(list(drawn.items())[lost:]), **_statistics(table))
     with pytest.raises(UserError) as refused:
-        load_parameters(tmp_path / "a.npz", table, drawn, dict)
+        load_parameters(tmp_path / "a.npz", table, drawn, cpu_engine().read_parameters)
     assert f"{end} the classifier may differ" in str(refused.value)
     assert str(refused.value).count("missing") == 5
 
@@ -169,7 +169,9 @@ def test_foreign_names_are_taken_in_the_order_of_the_layers_and_the_log_counts_w
     foreign = {f"theirs{number}_{name.rpartition('_')[2]}": each for number, (name, each) in enumerate(ordered.items())}
     np.savez(tmp_path / "a.npz", **foreign)
     with caplog.at_level(logging.INFO):
-        loaded = load_parameters(tmp_path / "a.npz", table, initial_weights(table, model, seed=1), dict)
+        loaded = load_parameters(
+            tmp_path / "a.npz", table, initial_weights(table, model, seed=1), cpu_engine().read_parameters
+        )
     assert f": {len(given) - 2} of {len(given)} tensors; newly initialised: classifier_" in caplog.text
     assert all(np.array_equal(loaded[name], given[name]) for name in given if not name.startswith("classifier"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ from tests.engines import ALONE
 from train import session
 from train.checkpoint import CheckpointWriter
 from train.comm.communicator import SingleProcess
+from train.compose import compose
 from train.rank.startup import Ledger
 
 SMALL = [
@@ -43,7 +43,7 @@ class _Told:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[_Told, _Told]]:
+def told(monkeypatch: pytest.MonkeyPatch) -> tuple[_Told, _Told]:
     """Give a session a watchdog and a tracer that remember."""
     watchdog, tracer = _Told(), _Told()
     monkeypatch.setattr(session, "Watchdog", lambda *_: watchdog)
@@ -64,7 +64,6 @@ def test_the_loop_gets_the_cluster_files_numbers_and_the_watchdog_hears_of_every
 ) -> None:
     watchdog, tracer = told
     seen: dict[str, Any] = {}
-    compose = session.compose
 
     def composed(*given: Any, **parts: Any) -> Any:
         seen["rank"] = compose(*given, **parts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import train.engine.protocol
@@ -32,7 +34,8 @@ def test_arrays_are_the_installed_frameworks_if_the_communicator_sums_them(
     cluster = load_cluster("laptop", ["cluster.engine.name=torch"])
     other = cluster.communication.model_copy(update={"kind": kind})
     timed = cluster.model_copy(update={"communication": other})
-    assert open_engine(timed, ALONE) == (timed, ALONE)
+    made: Any = open_engine(timed, ALONE)
+    assert made == (timed, ALONE)
     assert opened == [taken]
 
 
