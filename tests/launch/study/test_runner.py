@@ -104,3 +104,9 @@ def test_a_task_in_a_schedulers_queue_is_neither_a_result_nor_a_failure() -> Non
     study = _Numbers([_Number(1, status=None), _Number(2)])
     assert run_study(study, is_dry_run=False) == 0
     assert study.results == [2, 20]
+
+
+def test_a_status_of_128_is_that_of_no_signal_and_the_study_goes_on() -> None:
+    study = _Numbers([_Number(1, status=128), _Number(2)])
+    assert run_study(study, is_dry_run=False) == 1
+    assert study.results == [-1, 2, 10]
