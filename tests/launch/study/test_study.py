@@ -71,3 +71,14 @@ def test_a_study_that_is_not_there_is_refused_in_one_line(capsys: pytest.Capture
     told = capsys.readouterr().err
     assert told.startswith("error: ")
     assert told.count("\n") == 1
+
+
+def test_the_words_of_the_process_are_taken_where_none_are_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["launch/study/__main__.py", "sweep", "large-bach"])
+    assert main() == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert "large-bach" in told
+    assert told.endswith("\n")
