@@ -50,6 +50,7 @@ def test_a_set_up_has_the_folder_for_itself_also_if_it_had_to_wait(
 def test_runs_share_the_environment_and_keep_set_up_out_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = tmp_path / "lock"
     monkeypatch.setattr(state, "USED_LOCK", lock)
+    monkeypatch.setattr("sys.prefix", str(state.CURRENT.folder))
     assert not state.is_used()
     with state.in_use(), state.in_use():
         assert state.is_used()
@@ -112,3 +113,21 @@ def test_mpi_is_found_by_its_compiler(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "mpicxx").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert state.State(Environment(tmp_path)).has_mpi
+
+
+def test_a_set_up_that_waits_says_for_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[int] = []
+
+    def lock(_file: object, kind: int) -> None:
+        asked.append(kind)
+        if kind & fcntl.LOCK_NB:
+            raise BlockingIOError
+
+    monkeypatch.setattr(state, "SETUP_LOCK", tmp_path / "lock")
+    monkeypatch.setattr("fcntl.flock", lock)
+    with state.only_one() as descriptor:
+        assert (tmp_path / "lock").samefile(f"/proc/self/fd/{descriptor}")
+    assert asked == [fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_EX]
+    assert capsys.readouterr().err == "setup: another set-up is running in this folder; waiting for its end\n"
