@@ -85,3 +85,14 @@ def test_as_many_hosts_are_named_as_the_cluster_has_nodes(hosts: tuple[str, ...]
     require_submittable(cluster, ("a", "b"))
     with pytest.raises(UserError):
         require_submittable(cluster, hosts)
+
+
+def test_slurm_signals_a_job_before_its_limit_only_if_there_is_a_time_for_it() -> None:
+    assert "#SBATCH --signal=B:USR1@120\n" in _script("slurm-gloo.sh", "cluster.scheduler.notice_s=120")
+    assert "#SBATCH --signal" not in _script("slurm-gloo.sh", "cluster.scheduler.notice_s=0")
+
+
+def test_a_job_that_slurm_moves_stays_away_from_all_hosts_that_it_was_kept_off() -> None:
+    script = _script("slurm-pyxis.sh", "cluster.scheduler.resources=['--exclude=bad7', '--exclude=bad8,bad9']")
+    assert '"ExcNodeList=bad7,bad8,bad9,$without"' in script
+    assert '"ExcNodeList=$without"' in _script("slurm-pyxis.sh", "cluster.scheduler.resources=[]")

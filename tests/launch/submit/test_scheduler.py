@@ -80,3 +80,43 @@ def test_the_commands_of_a_scheduler_are_those_of_its_manual(
     scheduler = scheduler_of(kind)
     assert (scheduler.submit, scheduler.interactive) == (submit, interactive)
     assert (scheduler.watch.format(job=7), scheduler.cancel.format(job=7)) == (watch, cancel)
+
+
+@pytest.mark.parametrize(
+    ("kind", "launchers", "host_finders", "runtimes", "has"),
+    [
+        ("none", "horovodrun mpirun", "", "none apptainer singularity", ""),
+        ("slurm", "srun mpirun local", "srun mpirun", "none apptainer singularity enroot",
+         "limit notice slots requeue"),
+        ("gridengine", "mpirun horovodrun local", "mpirun", "none apptainer singularity", "limit requeue"),
+        ("pbs", "mpirun horovodrun local", "mpirun", "none apptainer singularity", "limit requeue own-log"),
+        ("lsf", "mpirun horovodrun local", "mpirun horovodrun", "none apptainer singularity", "limit requeue own-log"),
+        ("kubernetes", "mpirun", "", "docker", "limit own-log in-image"),
+    ],
+)  # fmt: skip
+def test_what_works_inside_a_job_is_known_of_each_scheduler(
+    kind: str, launchers: str, host_finders: str, runtimes: str, has: str
+) -> None:
+    scheduler = scheduler_of(kind)
+    assert scheduler.launchers == tuple(launchers.split())
+    assert scheduler.host_finders == tuple(host_finders.split())
+    assert scheduler.runtimes == tuple(runtimes.split())
+    found = {
+        "limit": scheduler.has_time_limit,
+        "notice": scheduler.sends_notice,
+        "slots": scheduler.places_mpirun_ranks,
+        "requeue": scheduler.requeue,
+        "own-log": scheduler.redirection,
+        "in-image": scheduler.runs_script_in_image,
+    }
+    assert [name for name, value in found.items() if value] == has.split()
+    assert scheduler.script_name == ("job.yaml" if kind == "kubernetes" else "job.sh")
+
+
+@pytest.mark.parametrize(
+    ("kind", "variable"),
+    [("slurm", "SLURM_JOB_ID"), ("gridengine", "PE_HOSTFILE"), ("pbs", "PBS_NODEFILE"), ("lsf", "LSB_JOBID"),
+     ("kubernetes", ""), ("none", "")],
+)  # fmt: skip
+def test_the_inside_of_a_job_is_known_by_a_variable_of_its_scheduler(kind: str, variable: str) -> None:
+    assert scheduler_of(kind).job_variable == variable
