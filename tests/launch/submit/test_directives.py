@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from configs.errors import UserError
 from configs.load import load_cluster
+from launch.submit.jobspec import directive_path
 from launch.submit.requirements import require_submittable
 from launch.submit.scheduler import render
 from tests.launch.golden_jobs import CASES, job
@@ -96,3 +98,78 @@ def test_a_job_that_slurm_moves_stays_away_from_all_hosts_that_it_was_kept_off()
     script = _script("slurm-pyxis.sh", "cluster.scheduler.resources=['--exclude=bad7', '--exclude=bad8,bad9']")
     assert '"ExcNodeList=bad7,bad8,bad9,$without"' in script
     assert '"ExcNodeList=$without"' in _script("slurm-pyxis.sh", "cluster.scheduler.resources=[]")
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "unwanted"),
+    [
+        ("pbs-apptainer.sh", ["#PBS -r y"], ["#PBS -r n"]),
+        ("gridengine.sh", ["#$ -r y"], ["#$ -r n"]),
+        ("lsf.sh", ["#BSUB -r", '#BSUB -Q "76"'], []),
+        ("slurm-pyxis.sh", ["#SBATCH --requeue"], ["#SBATCH --no-requeue"]),
+    ],
+)
+def test_a_scheduler_is_told_whether_it_may_queue_the_job_again(
+    name: str, wanted: list[str], unwanted: list[str]
+) -> None:
+    def told(requeue: str) -> list[str]:
+        restarts = ["cluster.scheduler.max_restarts=0"] if requeue == "false" else []
+        lines = _script(name, f"cluster.scheduler.requeue={requeue}", *restarts).splitlines()
+        return [line for line in lines if line in (*wanted, *unwanted)]
+
+    assert told("true") == wanted
+    assert told("false") == unwanted
+
+
+def _select(*overrides: str) -> list[str]:
+    lines = _script("lsf.sh", "cluster.scheduler.kind=pbs", *overrides).splitlines()
+    return [line.removeprefix("#PBS ") for line in lines if line.startswith("#PBS -l")]
+
+
+def test_a_chunk_of_pbs_has_the_cores_and_gpus_of_a_node_and_what_the_cluster_file_asks_for() -> None:
+    on_cpu = ["cluster.num_nodes=3", "cluster.ranks_per_node=2"]
+    walltime = next(line for line in _select(*on_cpu) if "walltime" in line)
+    bare = [*on_cpu, "cluster.node.cores=null"]
+    assert _select(*bare) == ["-l select=3:mpiprocs=2", walltime, "-l place=scatter"]
+    assert _select(*on_cpu, "cluster.node.cores=8")[0] == "-l select=3:mpiprocs=2:ncpus=8"
+    asked = "cluster.scheduler.resources=[mem=64gb, '-l place=pack', '-l software=x']"
+    assert _select(*bare, asked) == [
+        "-l select=3:mpiprocs=2:mem=64gb", walltime, "-l place=pack", "-l software=x"
+    ]  # fmt: skip
+    assert _select(*bare, "cluster.scheduler.resources=['-l software=x']")[2:] == ["-l place=scatter", "-l software=x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "special"),
+    [("pbs-apptainer.sh", ":^"), ("lsf.sh", "%"), ("gridengine.sh", ":,"), ("slurm-gloo.sh", "")],
+)
+def test_a_folder_is_refused_for_each_character_that_a_scheduler_takes_for_its_own(name: str, special: str) -> None:
+    cluster, given, _ = CASES[name]
+    spec = job(load_cluster(cluster, given), 1)
+    for character in "\"'\\$`\n" + special:
+        with pytest.raises(UserError) as refusal:
+            render(replace(spec, run_folders=(Path(f"/shared/a{character}b"),)))
+        assert f"be given a path with {character!r} in it; give another folder with --run-dir" in str(refusal.value)
+    for character in ":^%,":
+        if character not in special:
+            text = render(replace(spec, run_folders=(Path(f"/shared/a{character}b"),)))
+            assert f"/shared/a{character * (2 if character == '%' and 'slurm' in name else 1)}b/job." in text
+
+
+@pytest.mark.parametrize("character", " #;&|()<>*?[]{}~")
+def test_a_path_with_a_character_of_the_shell_is_in_double_quotes(character: str) -> None:
+    assert directive_path(Path(f"/a{character}b")) == f'"/a{character}b"'
+    assert directive_path(Path("/a-b_c.d@e")) == "/a-b_c.d@e"
+
+
+def test_every_bad_character_of_a_path_is_named_once() -> None:
+    with pytest.raises(UserError, match=r"""with "'" or ':' or '\^' in it"""):
+        directive_path(Path("/a:^'b:"), ":^")
+
+
+def test_grid_engine_asks_for_its_resources_and_keeps_them_when_hosts_are_left_out() -> None:
+    script = _script("gridengine.sh", "cluster.scheduler.resources=['-l gpu=1', 'rt_F={num_nodes}', '-pe mpi 2']")
+    options = [line.removeprefix("#$ ") for line in script.splitlines() if line.startswith("#$")]
+    assert options[-3:] == ["-l gpu=1", "-l rt_F=512", "-pe mpi 2"]
+    (limit,) = [option.removeprefix("-l ") for option in options if "h_rt" in option]
+    assert f'qalter -l {limit},gpu=1,rt_F=512,"hostname=$without" "$JOB_ID" && exit 99\n' in script
