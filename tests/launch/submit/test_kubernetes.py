@@ -80,6 +80,9 @@ def test_pods_have_the_time_in_which_ranks_save_their_state(notice_s: int, grace
         (9 * "imagenet-", f"{4 * 'imagenet-'}imagenet-"),
         (43 * "a" + "-b", f"{43 * 'a'}-"),
         (50 * "a", f"{44 * 'a'}-"),
+        ("!digits!", "digits-"),
+        ("a1", "a1-"),
+        (44 * "a", f"{44 * 'a'}-"),
     ],
 )
 def test_a_name_has_the_letters_and_the_length_that_kubernetes_allows(name: str, label: str) -> None:
@@ -110,3 +113,29 @@ def test_a_pod_runs_the_program_of_its_image_and_a_job_of_slurm_that_of_the_shar
     cluster, settings, _ = CASES["slurm-gloo.sh"]
     spec = make_job(load_recipe("digits"), load_cluster(cluster, settings), (), (Path("/shared/run"),))
     assert (spec.program, spec.python) == (ROOT, Path(sys.executable))
+
+
+def test_pods_without_gpus_ask_for_none_and_need_no_shared_memory_of_their_own() -> None:
+    _, settings, runs = CASES["kubernetes.yaml"]
+    kept = [each for each in settings if "resources" not in each]
+    paths = ["cluster.paths.data=/shared/data", "cluster.paths.runs=/shared/runs"]
+    given = ["cluster.communication.backend=mpi", "cluster.scheduler.resources=[cpu=96, memory=1Ti]"]
+    spec = job(load_cluster("laptop", [*paths, *kept, *given]), runs)
+    pod = yaml.safe_load(render(spec))["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
+    (worker,) = pod["containers"]
+    assert worker["resources"] == {"limits": {"cpu": "96", "memory": "1Ti"}}
+    assert worker["securityContext"] == {"runAsUser": 0}
+    assert [each["mountPath"] for each in worker["volumeMounts"]] == ["/shared"]
+    assert pod["volumes"] == [{"name": "mount-0", "persistentVolumeClaim": {"claimName": "training"}}]
+
+
+def test_a_mount_is_a_claim_unless_it_is_a_path_of_the_node() -> None:
+    mounts = "cluster.container.mounts=['training:/shared', '/models:/models:ro']"
+    pods = [each["template"]["spec"] for each in _manifest(mounts)["spec"]["mpiReplicaSpecs"].values()]
+    assert [each["volumes"][:2] for each in pods] == 2 * [
+        [
+            {"name": "mount-0", "persistentVolumeClaim": {"claimName": "training"}},
+            {"name": "mount-1", "hostPath": {"path": "/models"}},
+        ]
+    ]
+    assert [len(each["volumes"]) for each in pods] == [2, 3], "only ranks need shared memory"
