@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -197,3 +198,69 @@ def test_a_cluster_file_can_do_without_the_calls_of_nvidia_smi(
     monkeypatch.setattr(run, "record_environment", lambda *_: None)
     run._run_ranks(tmp_path, *load_both("digits", place, [change]))
     assert told == [asked]
+
+
+@pytest.mark.parametrize(
+    ("visible", "number", "asked"), [(None, 2, "0,1"), ("", 3, "0,1,2"), ("GPU-a, GPU-b,GPU-c", 2, "GPU-a,GPU-b")]
+)
+def test_nvidia_smi_is_asked_for_the_share_before_the_memory_in_numbers_alone(
+    visible: str | None, number: int, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho \"$*\" >'{tmp_path}/asked'\necho '0, 3'\necho\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert monitor._gpus(number) == ([0.0], 3 * MIB), "a GPU that does nothing is no GPU that says nothing"
+    assert (tmp_path / "asked").read_text(encoding="utf-8") == (
+        f"--query-gpu=utilization.gpu,memory.used --format=csv,noheader,nounits --id={asked}\n"
+    )
+
+
+def test_a_machine_without_nvidia_smi_and_a_run_without_gpus_ask_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("nobody is asked"))
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    assert monitor._gpus(0) == ([], None)
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    assert monitor._gpus(2) == ([], None)
+
+
+def test_a_disk_that_is_full_ends_the_samples_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "INTERVAL_S", 0.0)
+    (tmp_path / "utilisation.jsonl").symlink_to("/dev/full")
+    with monitor.monitored(tmp_path, gpus=0):
+        (thread,) = [each for each in threading.enumerate() if each.name == "monitor"]
+        thread.join(20)
+        assert not thread.is_alive()
+    assert thread.daemon, "a sampler that hangs keeps no launcher alive"
+
+
+def test_samples_are_a_second_apart(tmp_path: Path) -> None:
+    waits: list[float] = []
+
+    class Stop:
+        def wait(self, seconds: float) -> bool:
+            waits.append(seconds)
+            return len(waits) > 2
+
+    monitor._write_samples(tmp_path / "samples", Stop(), 0)  # type: ignore[arg-type]
+    assert waits == [1.0, 1.0, 1.0]
+    assert len((tmp_path / "samples").read_text(encoding="utf-8").splitlines()) == 2
+
+
+def test_the_block_ends_after_the_last_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+
+    def sample(_path: Path, stop: threading.Event, _gpus: int) -> None:
+        has_stopped = stop.wait(20)
+        time.sleep(0.02)
+        ended.append(has_stopped)
+
+    monkeypatch.setattr(monitor, "_write_samples", sample)
+    with pytest.raises(KeyboardInterrupt), monitor.monitored(tmp_path, gpus=0):
+        raise KeyboardInterrupt
+    assert ended == [True]
