@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -229,14 +230,49 @@ def test_a_machine_without_nvidia_smi_and_a_run_without_gpus_ask_nothing(
     assert monitor._gpus(2) == ([], None)
 
 
-def test_a_disk_that_is_full_ends_the_samples_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_and_a_folder_that_is_gone_end_the_samples_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(monitor, "INTERVAL_S", 0.0)
-    (tmp_path / "utilisation.jsonl").symlink_to("/dev/full")
+    (tmp_path / "full").symlink_to("/dev/full")
+    for path in (tmp_path / "full", tmp_path / "gone" / "samples"):
+        monitor._write_samples(path, threading.Event(), 0)
+    monkeypatch.setattr(monitor, "_write_samples", lambda _path, stop, _gpus: stop.wait(20))
     with monitor.monitored(tmp_path, gpus=0):
         (thread,) = [each for each in threading.enumerate() if each.name == "monitor"]
-        thread.join(20)
-        assert not thread.is_alive()
-    assert thread.daemon, "a sampler that hangs keeps no launcher alive"
+        assert thread.daemon, "a sampler that hangs keeps no launcher alive"
+
+
+@pytest.mark.parametrize("error", [psutil.NoSuchProcess(1), psutil.AccessDenied(1)], ids=["gone", "of another user"])
+def test_processes_that_cannot_be_read_are_left_out_and_those_of_processes_are_counted(
+    error: psutil.Error, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Process:
+        def __init__(self, *, is_gone: bool) -> None:
+            self.is_gone = is_gone
+
+        def oneshot(self) -> nullcontext[None]:
+            return nullcontext()
+
+        def cpu_times(self) -> SimpleNamespace:
+            if self.is_gone:
+                raise error
+            return SimpleNamespace(user=0.0, system=0.0)
+
+        def memory_info(self) -> SimpleNamespace:
+            return SimpleNamespace(rss=7)
+
+        def cmdline(self) -> list[str]:
+            return []
+
+    class Root:
+        def children(self, *, recursive: bool = False) -> list[Process]:
+            return [Process(is_gone=True), *([Process(is_gone=False)] if recursive else [])]
+
+    monkeypatch.setattr("psutil.Process", Root)
+    processes = monitor._Descendants()
+    assert len(processes._read) == 1, "a rank of horovodrun is a process of a process"
+    assert processes.sample(gpus=0).memory_bytes == 7
 
 
 def test_samples_are_a_second_apart(tmp_path: Path) -> None:
