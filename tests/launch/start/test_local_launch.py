@@ -1,0 +1,175 @@
+"""What the local launcher is started with, and the transports that mpirun takes on machines with and without GPUs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import ROOT, load_cluster
+from configs.rank_variables import binding_environment
+from launch.start import commands
+from launch.start.commands import launcher_command, require_launchable, require_startable, run_under
+from launch.start.local import Outcome
+
+RANK = ["rank", "/runs/a"]
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Return the list to which each start of the local launcher is added."""
+    found: list[tuple[Any, ...]] = []
+
+    def note(*words: Any, **options: Any) -> Outcome:
+        found.append((*words, options))
+        return Outcome(7)
+
+    for name in ("run_ranks", "run_ranks_on_link"):
+        monkeypatch.setattr(commands, name, note)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sets", "processes", "options"),
+    [
+        (["ranks_per_node=3"], 3, {"kind": "shared_memory", "servers": 0}),
+        (["ranks_per_node=3", "communication.kind=devices"], 1, {"kind": "devices", "servers": 0}),
+        (["ranks_per_node=3", "communication.kind=parameter_server", "communication.servers=2"], 3,
+         {"kind": "parameter_server", "servers": 2}),
+        (["ranks_per_node=3", "communication.kind=parameter_server", "communication.servers=2",
+          "communication.link_bytes_per_s=1000000"], 3,
+         {"kind": "parameter_server", "servers": 2, "bytes_per_s": 1e6}),
+    ],
+)  # fmt: skip
+def test_ranks_of_this_machine_get_their_command_number_variables_and_servers(
+    sets: list[str], processes: int, options: dict[str, Any], told: list[tuple[Any, ...]]
+) -> None:
+    cluster = load_cluster("laptop", [f"cluster.{each}" for each in sets])
+    assert run_under(cluster, RANK, {"OWN": "1"}) == Outcome(7)
+    assert told == [(RANK, processes, {"OWN": "1"}, options)]
+
+
+def test_ranks_on_gpus_are_started_by_the_script_with_the_cores_of_their_node(told: list[tuple[Any, ...]]) -> None:
+    cluster = load_cluster("a100-node", ["cluster.ranks_per_node=2"])
+    assert run_under(cluster, RANK, {"OWN": "1"}) == Outcome(7)
+    ((command, processes, variables, _),) = told
+    assert (command, processes) == ([f"{ROOT}/launch/rank.sh", *RANK], 2)
+    assert variables == {"OWN": "1", **binding_environment(cluster), "RANK_GROUP_SIGNALLED": "1"}
+
+
+@pytest.mark.parametrize(
+    ("place", "sets", "layer", "transports"),
+    [
+        ("laptop", ["node.hcas=[mlx5_0]"], True, "self,vader"),
+        ("laptop", ["node.hcas=[mlx5_0]", "num_nodes=2"], True, "^openib"),
+        ("abci-v100", ["num_nodes=1"], False, "^openib"),
+        ("abci-v100", ["num_nodes=1", "node.hcas=[]"], True, "self,vader"),
+        ("abci-v100", ["num_nodes=2", "node.hcas=[]"], True, "^openib"),
+    ],
+)
+def test_mpirun_takes_adapters_for_gpus_shared_memory_on_one_machine_and_else_tcp(
+    place: str, sets: list[str], layer: bool, transports: str
+) -> None:
+    changes = ["launcher=mpirun", *(["communication.backend=mpi"] if place == "laptop" else []), *sets]
+    words = launcher_command(load_cluster(place, [f"cluster.{each}" for each in changes]), ["x"], {})
+    assert (words[words.index("-map-by") + 2 :][:3] == ["-mca", "pml", "ob1"]) is layer
+    assert words[words.index("btl") + 1] == transports
+
+
+def test_horovodrun_is_that_of_this_python() -> None:
+    words = launcher_command(load_cluster("laptop", ["cluster.launcher=horovodrun"]), ["x"], {})
+    assert words[0] == sys.executable
+
+
+@pytest.mark.parametrize("kind", ["devices", "parameter_server", "shared_memory", "horovod"])
+def test_the_local_launcher_starts_every_kind(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "require_engine", lambda _name: None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    cluster = load_cluster("laptop", [f"cluster.communication.kind={kind}"])
+    require_launchable(cluster)
+    require_startable(cluster)
+
+
+def test_the_launcher_beside_this_python_comes_before_those_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/env/bin/python")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert commands._search_path() == "/env/bin:/usr/bin:/bin"
+    monkeypatch.delenv("PATH")
+    assert commands._search_path() == f"/env/bin:{os.defpath}"
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ["launcher=mpirun", "communication.backend=mpi"],
+        ["launcher=mpirun", "engine.name=torch"],
+        ["launcher=srun", "communication.kind=horovod"],
+        ["launcher=horovodrun", "communication.kind=horovod"],
+    ],
+)
+def test_a_launcher_that_can_start_the_ranks_of_one_node_is_not_refused(
+    sets: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(commands, "require_engine", asked.append)
+    monkeypatch.setattr("shutil.which", lambda name, **_: f"/bin/{name}")
+    monkeypatch.delenv("LSB_JOBID", raising=False)
+    cluster = load_cluster("laptop", [f"cluster.{each}" for each in sets])
+    require_startable(cluster)
+    assert asked == [cluster.engine.name]
+
+
+def test_horovodrun_does_not_know_a_second_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "require_engine", lambda _name: None)
+    monkeypatch.delenv("LSB_JOBID", raising=False)
+    with pytest.raises(UserError, match="would start all 4 ranks on this machine"):
+        require_startable(load_cluster("laptop", ["cluster.launcher=horovodrun", "cluster.num_nodes=2"]))
+
+
+def test_the_server_of_a_meeting_is_told_the_nodes_and_the_ranks_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[tuple[int, int]] = []
+
+    @contextmanager
+    def serve(num_nodes: int, ranks_per_node: int) -> Iterator[dict[str, str]]:
+        served.append((num_nodes, ranks_per_node))
+        yield {"PORT": "7"}
+
+    meeting = SimpleNamespace(is_served=lambda _cluster: True, serve=serve)
+    monkeypatch.setattr(commands, "meeting_of", lambda _kind: meeting)
+    monkeypatch.setattr(commands, "require_startable", lambda _cluster: None)
+    monkeypatch.setattr(commands, "_run", lambda _command, variables, *_: Outcome(int(variables["PORT"])))
+    cluster = load_cluster("laptop", ["cluster.launcher=srun", "cluster.num_nodes=3", "cluster.ranks_per_node=4"])
+    assert run_under(cluster, RANK, {}) == Outcome(7)
+    assert served == [(3, 4)]
+
+
+@pytest.mark.parametrize("has_guard", [True, False])
+def test_the_kernel_ends_a_launcher_with_this_process_where_there_is_a_command_for_it(
+    has_guard: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "setpriv").write_text(f'#!/bin/sh\necho "$1 $2" >"{tmp_path}/guarded"\nshift 2\nexec "$@"\n')
+    (tmp_path / "setpriv").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    monkeypatch.setenv("PATH", path)
+    monkeypatch.setenv("LEFT", "here")
+    monkeypatch.setattr("shutil.which", lambda name: f"{tmp_path}/{name}" if has_guard else None)
+    script = f'echo "$LEFT $OWN" >"{tmp_path}/told"'
+    assert commands._run(["sh", "-c", script, str(tmp_path)], {"OWN": "1"}, signal.SIGTERM, None) == Outcome(0)
+    assert (tmp_path / "told").read_text(encoding="utf-8") == "here 1\n"
+    assert (tmp_path / "guarded").exists() == has_guard
+    assert not has_guard or (tmp_path / "guarded").read_text(encoding="utf-8") == "--pdeathsig TERM\n"
+
+
+def test_ranks_whose_run_folder_is_gone_are_told_to_stop_by_the_signal(tmp_path: Path) -> None:
+    script = "trap 'exit 75' USR1; kill -TERM $PPID; while true; do sleep 0.01; done"
+    command = ["bash", "-c", script, str(tmp_path)]
+    outcome = commands._run(command, {}, signal.SIGUSR1, tmp_path / "gone" / "stop")
+    assert outcome == Outcome(75, stopped_by=signal.SIGTERM)
