@@ -52,6 +52,7 @@ def test_a_job_that_was_lost_is_continued_no_oftener_than_allowed(
     for step, goes_on in ((3, True), (5, True), (7, False)):
         with subprocess.Popen(["sleep", "60"]) as script:
             assert begin(run, script=script.pid) is goes_on
+            assert (holder(run) is not None) is goes_on, "a script that trains nothing keeps nobody out"
             script.kill()
         write(run, step, SavedState({}, {}), keep=1)
     reason = "not continued: it was stopped or lost 2 times, and scheduler.max_requeues is 1"
@@ -136,3 +137,22 @@ def test_the_holder_of_a_claim_leaves_signals_to_the_script_and_keeps_set_up_out
         (tmp_path, kill_launcher_of, (os.getppid(), tmp_path)),
         "in use",
     ]
+
+
+def test_a_script_that_starts_its_ranks_again_keeps_its_claim(tmp_path: Path) -> None:
+    run = _make(tmp_path)
+    with subprocess.Popen(["sleep", "60"]) as script:
+        for _ in range(2):
+            assert begin(run, script=script.pid) is True
+            assert [path.name for path in (run / "claims").glob("*.json")] == ["1.json"]
+            assert f"process {script.pid}" in (holder(run) or "")
+        script.kill()
+
+
+def test_trouble_is_one_line_with_the_status_of_a_refusal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["begin", str(tmp_path)], ["end", str(tmp_path), "--status", "0", "--signals", "0"]):
+        assert main(words) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("error: ")
+        assert f"{tmp_path}/config.yaml" in told
+        assert told.count("\n") == 1
