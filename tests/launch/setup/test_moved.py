@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from launch.setup.child import Stopwatch
 from launch.setup.layout import LOCKS, Environment, locked
 from launch.setup.replacement import rewrite_path
-from launch.setup.work import command_variables
+from launch.setup.work import Work, command_variables, pip, remove_half_installed
 
 
 def test_compiled_files_keep_their_length_and_scripts_get_the_new_path_and_prompt(tmp_path: Path) -> None:
@@ -44,7 +45,8 @@ def test_commands_of_set_up_compile_what_they_import_and_say_at_once_what_they_d
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    monkeypatch.delenv("PATH")
+    for name in ("PATH", "PIP_DISABLE_PIP_VERSION_CHECK", "PYTHONUNBUFFERED"):
+        monkeypatch.delenv(name, raising=False)
     made = command_variables(Environment(tmp_path))
     assert "PYTHONDONTWRITEBYTECODE" not in made
     assert {name: made[name] for name in ("PATH", "TMPDIR", "PIP_DISABLE_PIP_VERSION_CHECK", "PYTHONUNBUFFERED")} == {
@@ -77,3 +79,22 @@ def test_the_files_of_set_up_lie_in_the_environments_folder(tmp_path: Path) -> N
             environment.state_file, environment.log("tools")] == [
         tmp_path / name for name in ("bin/python", "tmp", "build", "base.txt", "setup.json", "tools.log")
     ]  # fmt: skip
+
+
+def test_only_folders_are_what_a_killed_pip_left(tmp_path: Path) -> None:
+    for name in ("~file", "file.dist-info"):
+        (tmp_path / name).touch()
+    (tmp_path / "~folder").mkdir()
+    remove_half_installed(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"~file", "file.dist-info"}
+
+
+def test_a_pip_that_removes_its_temporary_files_by_itself_has_not_failed(tmp_path: Path) -> None:
+    environment = Environment(tmp_path)
+    for folder in (environment.python.parent, tmp_path / "lib/python3.11/site-packages"):
+        folder.mkdir(parents=True)
+    environment.python.write_text('#!/bin/sh\ntest -d "$TMPDIR" && rm -r "$TMPDIR"\n', encoding="utf-8")
+    environment.python.chmod(0o755)
+    with (tmp_path / "lock").open("w") as lock:
+        pip(Work(environment, Stopwatch("a stage"), lock.fileno()), ["install", "x"], "wheels")
+    assert not environment.temporary.exists()
