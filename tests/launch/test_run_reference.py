@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -34,8 +35,8 @@ def _recipe(**data: object) -> Recipe:
     ],
 )
 def test_a_run_on_all_of_imagenet_that_reached_its_target_is_compared_with_the_reference(
-    status: str, is_rehearsal: bool, data: dict[str, object], is_compared: bool, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    status: Literal["success", "aborted"], is_rehearsal: bool, data: dict[str, object], is_compared: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     asked: list[object] = []
 

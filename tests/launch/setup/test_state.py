@@ -11,7 +11,7 @@ import pytest
 
 from configs.errors import UserError
 from launch.setup import state
-from launch.setup.layout import Environment, Kind
+from launch.setup.layout import CURRENT, Environment, Kind
 
 
 def _is_free(lock: Path, kind: int) -> bool:
@@ -50,7 +50,7 @@ def test_a_set_up_has_the_folder_for_itself_also_if_it_had_to_wait(
 def test_runs_share_the_environment_and_keep_set_up_out_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = tmp_path / "lock"
     monkeypatch.setattr(state, "USED_LOCK", lock)
-    monkeypatch.setattr("sys.prefix", str(state.CURRENT.folder))
+    monkeypatch.setattr("sys.prefix", str(CURRENT.folder))
     assert not state.is_used()
     with state.in_use(), state.in_use():
         assert state.is_used()
