@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 from launch.setup import child
-from launch.setup.child import Command, Stopwatch
+from launch.setup.child import Command, Stopwatch, run_logged
+from tests.launch.setup.test_setup import _is_alive
 
 INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
@@ -119,3 +121,12 @@ def test_the_line_of_a_terminal_ends_with_the_whole_title(
     assert capsys.readouterr().err == "\r\x1b[Ksetup: [1/2] title: more ... 0 s\n"
     watch.end("not done, ")
     assert capsys.readouterr().err == "\r\x1b[Ksetup: [1/2] title: more ... not done, 0 s\n"
+
+
+def test_what_a_command_left_running_is_ended_with_it(tmp_path: Path, lock: int) -> None:
+    command = ["sh", "-c", f"sleep 60 & echo $! >{tmp_path}/pid"]
+    run_logged(command, log=tmp_path / "log", environment=dict(os.environ), watch=_Watch(), lock=lock)
+    pid, end_s = (tmp_path / "pid").read_text(encoding="utf-8").strip(), time.monotonic() + 5
+    while _is_alive(pid):
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
