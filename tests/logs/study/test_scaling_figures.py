@@ -1,0 +1,141 @@
+"""The bars and lines of a scaling study's page, with their names, units and colours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logs.show.chart import BarChart, Captioned, LineChart
+from logs.study.scaling_figures import cell_figures, course_figures, in_words, ranks_in_words
+from logs.usage import SAMPLES_FILE
+from tests.logs import samples
+from tests.logs.study.rows import scaling_row
+
+
+def _bars(figure: Captioned) -> dict[str, tuple[float, float, int, str]]:
+    """Return of each bar of one stretch where the stretch begins and ends, its colour and its tooltip."""
+    assert isinstance(figure.chart, BarChart)
+    return {
+        bar.label: (each.begin, each.end, each.number, each.words)
+        for bar in figure.chart.bars
+        for each in bar.stretches
+    }
+
+
+def _lines(figure: Captioned) -> dict[str, tuple[int, str, list[Any]]]:
+    assert isinstance(figure.chart, LineChart)
+    return {each.name: (each.number, each.style, list(each.points)) for each in figure.chart.series}
+
+
+def test_epochs_have_a_bar_for_the_median_first_and_the_median_later_epoch_of_each_cell() -> None:
+    rows = [
+        scaling_row(1.0, first_epoch_s=first, later_epoch_s=later, repeat=number)
+        for number, (first, later) in enumerate(((3.0, 1.0), (5.0, 2.0), (4.0, None)))
+    ]
+    rows += [scaling_row(1.0, ranks=4, batch=16, communication="slow", first_epoch_s=0.126)]
+    rows += [scaling_row(1.0, ranks=4, basis="predicted", later_epoch_s=9.0)]
+    (figure,) = dict(cell_figures(rows))["Epoch time"]
+    assert figure.caption == "Seconds an epoch: n, d"
+    assert _bars(figure) == {
+        "fast b8 x2 first": (0.0, 4.0, 0, "fast b8 x2 first: 4.00 s"),
+        "fast b8 x2 later": (0.0, 1.5, 1, "fast b8 x2 later: 1.50 s"),
+        "slow b16 x4 first": (0.0, 0.126, 0, "slow b16 x4 first: 0.13 s"),
+    }
+    assert isinstance(figure.chart, BarChart)
+    assert (figure.chart.title, figure.chart.x_name) == ("Seconds an epoch, first and later", "s")
+    assert list(figure.chart.names) == ["first epoch", "later epochs"]
+
+
+def test_kinds_of_data_have_a_bar_each_with_a_colour_of_their_own_in_cells_with_several() -> None:
+    rows = [scaling_row(rate, data="files", repeat=number) for number, rate in enumerate((100.0, 1500.0, 1234.56))]
+    rows += [scaling_row(50.0, data="memory"), scaling_row(70.0, data="memory", batch=16, ranks=4)]
+    rows += [scaling_row(9.0, data="files", communication="slow"), scaling_row(8.0, data="tape", basis="predicted")]
+    (figure,) = dict(cell_figures(rows))["Kinds of data"]
+    assert figure.caption == "Images/s by kind of data: n, fast"
+    assert _bars(figure) == {
+        "b8 x2 files": (0.0, 1234.56, 0, "b8 x2 files: 1,234.6 images/s"),
+        "b8 x2 memory": (0.0, 50.0, 1, "b8 x2 memory: 50.0 images/s"),
+        "b16 x4 memory": (0.0, 70.0, 1, "b16 x4 memory: 70.0 images/s"),
+    }
+    assert isinstance(figure.chart, BarChart)
+    assert (figure.chart.title, figure.chart.x_name, figure.chart.names) == (
+        "Images/s", "images/s", ["files", "memory"],
+    )  # fmt: skip
+
+
+def test_the_speed_up_of_a_batch_is_over_the_smallest_of_the_same_network_and_basis() -> None:
+    rows = [scaling_row(rate, batch=8, repeat=number) for number, rate in enumerate((10.0, 20.0, 90.0))]
+    rows += [scaling_row(30.0, batch=32), scaling_row(40.0, batch=16), scaling_row(5.0, network="m", batch=16)]
+    rows += [scaling_row(10.0, network="m", batch=32)]
+    rows += [scaling_row(rate, batch=batch, basis="predicted") for batch, rate in ((8, 40.0), (32, 100.0))]
+    (figure,) = dict(cell_figures(rows))["Speed-up by batch"]
+    assert figure.caption == "Images/s relative to the smallest batch: fast, d, 2 ranks"
+    assert _lines(figure) == {
+        "n": (0, "measured", [(8, 1.0), (16, 2.0), (32, 1.5)]),
+        "m": (1, "measured", [(16, 1.0), (32, 2.0)]),
+        "n, predicted": (0, "predicted", [(8, 1.0), (32, 2.5)]),
+    }
+    assert isinstance(figure.chart, LineChart)
+    assert (figure.chart.title, figure.chart.x_name) == ("Speed-up", "images a rank")
+    assert (figure.chart.x_scale, figure.chart.y_scale) == ("linear", "linear"), "batches are no ranks"
+    assert list(dict(cell_figures(rows[:3]))) == ["Strong scaling", "Epoch time", "Frameworks", "Kinds of data"]
+
+
+def test_sections_stand_in_their_order_and_a_cell_on_one_number_of_ranks_has_no_throughput() -> None:
+    rows = [scaling_row(10.0, ranks=1), scaling_row(18.0), scaling_row(9.0, network="m", batch=16, ranks=4)]
+    sections = dict(cell_figures(rows))
+    assert list(sections) == [
+        "Throughput", "Efficiency", "Strong scaling", "Epoch time", "Speed-up by batch", "Frameworks", "Kinds of data",
+    ]  # fmt: skip
+    assert [figure.caption for figure in sections["Throughput"]] == ["Images/s: n, d, batch 8 a rank"]
+    assert sections["Efficiency"] == [], "no row has an efficiency yet"
+    assert sections["Speed-up by batch"] == [], "two batches, but on unlike numbers of ranks"
+
+
+@pytest.mark.parametrize(
+    ("most", "scales"), [(15, {("linear", "linear")}), (16, {("log2", "log2"), ("log2", "linear")})]
+)
+def test_from_sixteen_times_the_ranks_on_the_axis_of_ranks_is_logarithmic(most: int, scales: set[Any]) -> None:
+    rows = [scaling_row(10.0 * ranks, ranks=ranks, efficiency=1.0) for ranks in (1, most)]
+    sections = dict(cell_figures(rows))
+    charts = [figure.chart for name in ("Throughput", "Efficiency") for figure in sections[name]]
+    assert {(chart.x_scale, chart.y_scale) for chart in charts if isinstance(chart, LineChart)} == scales
+    assert [chart.x_name for chart in charts] == ["ranks", "ranks"]
+    captions = [figure.caption for name in ("Throughput", "Efficiency") for figure in sections[name]]
+    assert captions == ["Images/s: n, d, batch 8 a rank", "Efficiency: fast, d, batch 8 a rank"]
+    efficiency = _lines(sections["Efficiency"][0])
+    assert efficiency["n"][2] == [(1, 1.0), (most, 1.0)]
+    assert efficiency["ideal"] == (5, "ideal", [(1, 1), (most, 1)])
+
+
+def test_a_line_joins_medians_in_the_order_of_ranks() -> None:
+    rows = [scaling_row(30.0, ranks=4)]
+    rows += [scaling_row(rate, ranks=1, repeat=number) for number, rate in enumerate((1.0, 10.0, 90.0))]
+    (figure,) = dict(cell_figures(rows))["Throughput"]
+    assert _lines(figure)["fast"] == (0, "measured", [(1, 10.0), (4, 30.0)])
+
+
+def test_courses_of_a_cell_s_ways_are_lines_of_one_chart_named_by_way_and_ranks(tmp_path: Path) -> None:
+    for name, load in (("one", 1.5), ("two", 2.5)):
+        run = samples.run_folder(tmp_path / name)
+        sample = {"time": 1e9, "busy_cores": load, "machine_busy_cores": 3.0, "memory_bytes": 10**9}
+        (run / SAMPLES_FILE).write_text(json.dumps(sample) + "\n", encoding="utf-8")
+    rows = [scaling_row(1.0, ranks=1, folder="one"), scaling_row(1.0, communication="slow", folder="two")]
+    rows += [scaling_row(1.0, basis="predicted", folder="gone")]
+    sections = dict(course_figures(rows, tmp_path))
+    assert list(sections) == ["Loss and accuracy", "Utilisation"]
+    for figures in sections.values():
+        assert [list(_lines(figure)) for figure in figures] == [["fast, 1 rank", "slow, 2 ranks"]] * len(figures)
+    assert [figure.caption.split(":")[0] for figure in sections["Loss and accuracy"]] == [
+        "Accuracy by epoch", "Accuracy by time", "Training loss by epoch", "Training loss by time",
+    ]  # fmt: skip
+    cores = _lines(sections["Utilisation"][0])
+    assert [points for _, _, points in cores.values()] == [[(0.0, 1.5)], [(0.0, 2.5)]]
+
+
+def test_names_are_listed_without_the_empty_ones() -> None:
+    assert in_words(("", "n", "d")) == "n, d"
+    assert [ranks_in_words(count) for count in (1, 2)] == ["1 rank", "2 ranks"]
