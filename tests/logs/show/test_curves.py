@@ -114,3 +114,16 @@ def test_each_run_has_a_folder_of_events_with_epochs_in_thousandths_and_unix_tim
         write_tensorboard([replace(run, name="refused")], tmp_path)
     words = "cannot be made (Permission denied); give another folder"
     assert str(caught.value) == f"--tensorboard: {tmp_path}/refused {words}"
+
+
+def test_the_command_writes_the_events_of_every_run_and_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=_Writer))
+    monkeypatch.setattr(_Writer, "made", [])
+    runs = [str(samples.run_folder(tmp_path / name)) for name in ("one", "two")]
+    assert main(["report", *runs, "--tensorboard", str(tmp_path / "events")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'events'}\n"
+    assert [Path(each.logdir) for each in _Writer.made] == [tmp_path / "events" / name for name in ("one", "two")]
+    curves = {point[0] for point in _Writer.made[0].points}
+    assert curves == {"accuracy", "loss", "learning_rate", "images_per_s", "evaluation_s"}
