@@ -102,3 +102,24 @@ def test_images_with_several_labels_are_judged_by_their_mean_auc(
 
 def test_a_run_that_got_no_image_right_has_an_accuracy() -> None:
     assert accuracy_text(Summary("tiny", "success", top1=0.0, mean_auc=0.9)) == "0.0000"
+
+
+def test_of_runs_that_all_diverged_the_smallest_value_is_best_and_a_run_that_learned_nothing_no_better() -> None:
+    for top1 in (None, 0.0):
+        results = {cell: _summary() for cell in TOP1} | {Cell("B", 64, 2, 4): _summary(top1=top1)}
+        assert best_cells(STUDY, results)["B", 64].tuned == 0.5
+    results[Cell("B", 64, 2, 4)] = _summary(top1=0.001)
+    assert best_cells(STUDY, results)["B", 64].tuned == 2
+
+
+def test_a_study_without_notes_ends_with_its_values_in_files_with_plain_line_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accuracy, "plot_study", lambda *told: None)
+    quiet = STUDY.model_copy(update={"notes": "", "set": {"run.epochs": 2, "model.name": "a"}})
+    for _ in range(2):  # The second time, the folder and the files are there.
+        write_study(quiet, {cell: _summary(top1=top1) for cell, top1 in TOP1.items()}, tmp_path / "a" / "b")
+    page = (tmp_path / "a" / "b" / "tiny.md").read_text(encoding="utf-8")
+    assert page.endswith("- A, 1,024: diverged at 0.25\n")
+    assert 'with `run.epochs=2`, `model.name="a"`; made by' in page
+    assert (tmp_path / "a" / "b" / "tiny.csv").read_bytes() == TABLE.encode()

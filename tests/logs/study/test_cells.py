@@ -99,3 +99,58 @@ def test_idle_servers_and_gpus_count_and_a_machine_is_never_less_busy_than_the_r
     (folder / "utilisation.jsonl").write_text("".join(json.dumps(asdict(each)) + "\n" for each in load))
     row = measured(CELL, 0, folder, 0)
     assert (row.busy_gpus, row.server_busy_cores, row.other_busy_cores) == (0.25, 0.5, 0.0)
+
+
+def _row_of(folder: Path, warmup_steps: int = 0, **summary: object) -> ScalingRow:
+    """Return the row of a run whose summary has these values too."""
+    told = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(told | {"steps": 150} | summary))
+    (folder / "usage.json").write_text(json.dumps(USAGE))
+    return measured(CELL, 0, folder, warmup_steps)
+
+
+def test_a_run_that_ended_within_the_warm_up_has_the_rate_of_its_summary(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    assert _row_of(folder, 150, images_per_s=7.0).images_per_s == 7.0
+    late = _row_of(folder, 130, images_per_s=7.0).images_per_s
+    assert late == pytest.approx(1198 / 10 + 3 * 8), "the last interval begins at step 131"
+    (folder / "metrics.jsonl").write_text("")
+    row = _row_of(folder, images_per_s=None)
+    assert (row.loss, row.images_per_s) == (None, None)
+
+
+def test_the_seconds_of_an_epoch_are_those_of_a_block_by_its_epochs(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run", epochs=12)
+    log = folder / "result_0.mll.txt"
+    log.write_text("".join(line for line in log.read_text().splitlines(True) if " epoch_st" not in line))
+    row = _row_of(folder, steps=225)
+    assert (row.first_epoch_s, row.later_epoch_s) == (10.0, 10.0)
+
+
+@pytest.mark.parametrize(("steps", "auc"), [(17, None), (18, 0.75)])
+def test_accuracies_count_from_a_whole_epoch_on_with_a_batch_of_tolerance(
+    tmp_path: Path, steps: int, auc: float | None
+) -> None:
+    # 1,198 images are 18.7 batches of 64.
+    row = _row_of(samples.run_folder(tmp_path / "run"), steps=steps, top1=None, mean_auc=0.75)
+    assert (row.mean_auc, row.quality) == (auc, auc)
+
+
+def test_a_log_without_the_number_of_images_has_no_whole_epoch(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    log = folder / "result_0.mll.txt"
+    log.write_text("".join(line for line in log.read_text().splitlines(True) if "train_examples" not in line
+                           and "train_samples" not in line))  # fmt: skip
+    row = _row_of(folder)
+    assert (row.first_epoch_s, row.later_epoch_s, row.top1) == (None, None, None)
+
+
+def test_a_run_without_samples_says_nothing_of_cores_and_gpus(tmp_path: Path) -> None:
+    row = _row_of(samples.run_folder(tmp_path / "run"))
+    assert (row.busy_cores, row.server_busy_cores, row.other_busy_cores, row.busy_gpus) == (None,) * 4
+
+
+def test_a_row_is_a_success_unless_it_says_otherwise_and_zeros_are_values() -> None:
+    row = ScalingRow("", "n", "c", "d", 1, 1, 0, "measured", images_per_s=0.0, top1=0.0, mean_auc=0.5)
+    assert (row.status, row.quality) == ("success", 0.0)
+    assert row.values()[8:12] == ["success", "0", "", ""]
