@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -135,11 +136,16 @@ def read_summary(run_folder: Path) -> Summary:
     path = run_folder / SUMMARY_FILE
     tree = read_object(path)
     try:
-        return TypeAdapter(Summary).validate_json(json.dumps(tree), strict=True)
+        return _adapter().validate_json(json.dumps(tree), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         words = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise UserError(f"{path}: is not a run's summary ({words}); repeat the run to get a summary") from None
+
+
+@cache  # making it takes 3 ms, and studies and reports read hundreds of summaries
+def _adapter() -> TypeAdapter[Summary]:
+    return TypeAdapter(Summary)
 
 
 def close_aborted(

@@ -40,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     settings.register_profile("quick", max_examples=25)
     if config.option.markexpr == "quick":
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         settings.load_profile("quick")
         providers._get_local_constants = lambda: providers._local_constants
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
