@@ -23,7 +23,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 DESCRIPTION = ROOT / "runs" / "this-machine.yaml"
-_NOT_QUICK = {"gpu", "ranks", "scheduler", "slow"}
+_NOT_QUICK = {"gpu", "medium", "ranks", "scheduler", "slow"}
 
 
 def pytest_configure(config: pytest.Config) -> None:

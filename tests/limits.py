@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-QUICK_S = 3.0
-"""CPU time of a quick test, at most; ten times that of most, as some machines are slow."""
+QUICK_S = 2.0
+"""CPU time of a quick test, at most; five times that of the longest, as some machines are slow or busy."""
 
 _OWNER = "PYTEST_OWNER"
 """Environment variable with the process ID of this pytest, since several may run the same test on one machine."""
@@ -72,7 +72,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     result = yield
     spent_s = sum(os.times()[:4]) - sum(before[:4])
     if item.get_closest_marker("quick") and spent_s > QUICK_S:
-        words = f"{item.nodeid} takes {spent_s:.1f} s of CPU time: mark it `ranks` if it starts programs, else `slow`"
+        words = f"{item.nodeid} takes {spent_s:.1f} s of CPU time: mark it `ranks` if it starts programs, else `medium`"
         with warnings.catch_warnings():
             warnings.simplefilter("default")  # an error raised here would end the whole session
             item.warn(pytest.PytestWarning(words))

@@ -21,7 +21,7 @@ NUM_WORKERS = 3
 FEW_FILES = 15
 """So many files are tested in one process: a second one takes about five seconds to collect its tests."""
 
-_LONGEST_FIRST = ("scheduler", "slow", "ranks")
+_LONGEST_FIRST = ("scheduler", "slow", "ranks", "medium")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -42,6 +42,7 @@ def _usages() -> list[str]:
     return list(filter(None, (_usage(program) for program in Program if program not in left_out)))
 
 
+@pytest.mark.medium
 def test_every_program_takes_the_arguments_of_the_table() -> None:
     """``python -m tests.test_usages`` writes the table anew, where both engines are installed."""
     missing = set() if find_spec("torch") else {program.name for program in _OF_TORCH}

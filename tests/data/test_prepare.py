@@ -93,6 +93,7 @@ def test_the_bytes_do_not_depend_on_the_workers_but_on_the_seed(tmp_path: Path) 
     assert left_in(tmp_path) == ["one", "other", "two"]
 
 
+@pytest.mark.medium
 def test_the_seed_orders_the_training_records_and_leaves_the_evaluation_in_the_sources_order(
     tmp_path: Path, shared_digits: Path
 ) -> None:

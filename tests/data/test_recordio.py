@@ -41,6 +41,7 @@ def write_with_mxnet(folder: Path, payloads: list[bytes]) -> None:
     writer.close()
 
 
+@pytest.mark.medium
 @settings(max_examples=150, deadline=None)
 @given(st.lists(PAYLOADS | st.binary(min_size=1, max_size=40), min_size=1, max_size=5))
 def test_files_are_byte_for_byte_those_of_mxnet_and_read_back(payloads: list[bytes]) -> None:

@@ -54,6 +54,7 @@ def found_in(folder: Path, workers: int = 1) -> list[str]:
     return [str(finding) for finding in verify_dataset(folder, workers=workers)]
 
 
+@pytest.mark.medium
 def test_sound_data_has_no_finding(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found_in(dataset) == []
     assert main(["prepare", "--verify", str(dataset), "--workers", "2"]) == 0

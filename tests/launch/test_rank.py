@@ -224,6 +224,7 @@ def test_a_signal_is_passed_on_to_the_rank_whose_status_is_kept(
     assert (json.loads(note.read_text(encoding="utf-8"))["message"] if note.exists() else None) == said
 
 
+@pytest.mark.medium
 def test_a_rank_of_horovodrun_is_told_to_stop_by_a_file(tmp_path: Path) -> None:
     script = "trap 'exit 76' TERM; touch $0/ready; while true; do sleep 0.05; done"
     variables = {"PATH": os.environ["PATH"], "HOROVOD_RANK": "0", "HOROVOD_SIZE": "1", "HOROVOD_LOCAL_RANK": "0"}

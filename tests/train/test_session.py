@@ -151,6 +151,7 @@ def _result(folder: Path) -> tuple[list[tuple[int, float]], dict[str, bytes]]:
     return losses, {name: array.tobytes() for name, array in read(list_checkpoints(folder)[0]).arrays.items()}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("stop", [5, 8])
 def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_bits_and_the_metrics_of_one_in_one_go(
     tmp_path: Path, watchdogs: list[_Watched], stop: int
@@ -175,6 +176,7 @@ def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_bits_and_the_m
     )  # fmt: skip
 
 
+@pytest.mark.medium
 def test_what_changed_when_a_run_was_resumed_is_in_its_summary_and_in_its_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(RunStopped):
         _train(tmp_path / "begun", last=6)
@@ -184,6 +186,7 @@ def test_what_changed_when_a_run_was_resumed_is_in_its_summary_and_in_its_checkp
     assert read(list_checkpoints(tmp_path / "again")[0]).meta["changes"] == [change]
 
 
+@pytest.mark.medium
 def test_a_run_that_learns_nothing_ends_early_and_is_no_success(tmp_path: Path) -> None:
     sets = ["run.target_top1=0.99", "schedule.base_lr=0.0001"]
     assert _train(tmp_path / "run", *sets) == 1
@@ -244,6 +247,7 @@ def test_a_rank_whose_servers_do_not_wait_ends_at_once_because_it_could_keep_no_
     assert [read(path).meta["step"] for path in list_checkpoints(tmp_path)] == [8], "the trained network"
 
 
+@pytest.mark.medium
 def test_a_run_checks_before_it_begins_leaves_its_files_and_releases_its_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -188,6 +188,7 @@ def test_opening_a_stream_reads_no_file(tmp_path: Path) -> None:
     assert one_pass(evaluate) == list(range(10))
 
 
+@pytest.mark.medium
 def test_a_batch_that_the_engine_reads_late_is_unchanged(tmp_path: Path) -> None:
     import mxnet as mx
 

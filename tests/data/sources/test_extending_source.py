@@ -55,6 +55,7 @@ def test_the_test_of_the_page_and_that_of_every_source_pass(program: Path) -> No
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.medium
 def test_the_example_is_written_as_the_checks_want_it(program: Path) -> None:
     for words in (["format", "--check"], ["check"]):
         places = ["data/sources", "configs/registry.py", "tests/data/sources"]

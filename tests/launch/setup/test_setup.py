@@ -131,6 +131,7 @@ def _make_nvcc(home: Path, *lines: str) -> None:
     compiler.chmod(0o755)
 
 
+@pytest.mark.medium
 def test_the_toolkit_is_the_first_of_cuda_11_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     homes = [tmp_path / name for name in ("for_horovod", "for_all", "on_path")]
     for home in homes:

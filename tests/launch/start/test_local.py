@@ -80,6 +80,7 @@ def test_a_killed_rank_gives_its_signal_as_status(tmp_path: Path, monkeypatch: p
     assert _all_gone(tmp_path)
 
 
+@pytest.mark.medium
 def test_a_rank_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "GRACE_S", 0.2)
     monkeypatch.setattr(local, "KILL_S", 0.5)
@@ -218,6 +219,7 @@ def test_the_local_launcher_binds_gpu_ranks_to_their_cores_and_leaves_cpu_ranks_
     assert capfd.readouterr() == (f"{sorted(os.sched_getaffinity(0))} None\n" * 2, "")
 
 
+@pytest.mark.medium
 def test_a_signal_reaches_a_gpu_rank_of_the_local_launcher_once(tmp_path: Path) -> None:
     handler = "signal.signal(2, lambda *a: print('x', end='', file=open(d/(r+'.got'), 'a')));"
     code = PIDS.replace("(d/", handler + "(d/", 1)
@@ -294,6 +296,7 @@ def test_a_shaped_loopback_passes_what_all_ranks_and_servers_send_at_a_time(
     assert "burst 128Kb" in told
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
 def test_ranks_on_a_slow_link_share_a_network_of_their_own_and_end_as_any_others(tmp_path: Path) -> None:
     code = PIDS + "(d/(r+'.net')).write_text(os.readlink('/proc/self/ns/net')); sys.exit(3 if r=='1' else 0)"
@@ -305,6 +308,7 @@ def test_ranks_on_a_slow_link_share_a_network_of_their_own_and_end_as_any_others
     assert _all_gone(tmp_path)
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
 def test_a_signal_reaches_the_ranks_on_a_slow_link(tmp_path: Path) -> None:
     words = [sys.executable, "-c", PIDS + "time.sleep(60)", str(tmp_path)]

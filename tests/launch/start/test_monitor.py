@@ -147,6 +147,7 @@ def test_the_machine_is_busy_when_its_processors_do_neither_idle_nor_wait_for_di
     assert times_s[2] - times_s[1] - 0.02 <= used_s <= times_s[3] - times_s[0] + 0.02
 
 
+@pytest.mark.medium
 def test_processor_time_from_before_the_samples_is_none_of_theirs() -> None:
     with _busy() as child:
         _use(child.pid, 0.5)
@@ -157,6 +158,7 @@ def test_processor_time_from_before_the_samples_is_none_of_theirs() -> None:
     assert 0 < sample.busy_cores <= _ONE_CORE
 
 
+@pytest.mark.medium
 def test_a_sampler_that_is_held_up_among_the_processes_counts_no_core_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = monitor._Descendants()
     with _busy() as child:

@@ -70,6 +70,7 @@ def test_a_launcher_that_outlives_its_ranks_is_killed(
     assert "after a rank had failed, and was killed" in capsys.readouterr().err
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("text", NO_END.values(), ids=NO_END)
 def test_a_launcher_whose_ranks_may_go_on_is_left_alone(
     text: str, launcher: subprocess.Popen[bytes], tmp_path: Path
@@ -179,6 +180,7 @@ def test_a_run_folder_on_a_file_server_is_looked_at_once_in_a_while(
     assert looks == [100.0, 101.0, 103.0]
 
 
+@pytest.mark.medium
 def test_the_launcher_of_a_job_script_is_killed_while_the_claim_is_held(
     launcher: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

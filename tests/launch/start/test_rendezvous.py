@@ -166,6 +166,7 @@ def test_a_program_that_serves_prints_the_variables_in_one_line_and_then_waits(
     assert told == [b"A=(3, 4) B=2\n"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "program",
     [rendezvous, pytest.param(store, marks=pytest.mark.skipif(not find_spec("torch"), reason="needs PyTorch's store"))],

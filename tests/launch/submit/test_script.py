@@ -120,6 +120,7 @@ def test_a_signal_reaches_the_launcher_and_the_job_ends_with_75_without_a_furthe
     assert not (tmp_path / "run-1" / "launched").exists()
 
 
+@pytest.mark.medium
 def test_a_script_that_is_killed_takes_the_launcher_with_it_and_gives_the_run_up(tmp_path: Path) -> None:
     job = _StandInJob(tmp_path, _cluster(), ["30 0"])
     started = job.start()
@@ -132,6 +133,7 @@ def test_a_script_that_is_killed_takes_the_launcher_with_it_and_gives_the_run_up
     started.communicate(timeout=5)
 
 
+@pytest.mark.medium
 def test_before_the_limit_the_script_signals_its_ranks_and_asks_grid_engine_to_queue_the_job_again(
     tmp_path: Path,
 ) -> None:

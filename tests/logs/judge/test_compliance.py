@@ -62,6 +62,7 @@ def test_a_toy_run_passes_both_rulesets(tmp_path: Path, toy_run: Any, division: 
     }
 
 
+@pytest.mark.medium
 def test_an_open_run_with_the_records_own_hyperparameters_passes_and_a_closed_one_fails(
     tmp_path: Path, toy_run: Any
 ) -> None:

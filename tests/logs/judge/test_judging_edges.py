@@ -58,6 +58,7 @@ def test_of_many_damaged_lines_three_are_shown_and_the_others_counted(tmp_path: 
     assert messages[3] == "and 2 more lines cannot be read"
 
 
+@pytest.mark.medium
 def test_a_run_exactly_at_the_target_is_compared() -> None:
     assert compare_with_reference([run(36, top1=0.759)]).outcome == "normal"
     assert compare_with_reference([run(36, top1=0.7589)]).outcome == "no reference"

@@ -114,6 +114,7 @@ def test_evaluations_before_run_start_are_left_out_as_warm_up() -> None:
     assert len(parse(samples.mlp(warm + events)).evaluations) == 2
 
 
+@pytest.mark.medium
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), ranks=st.integers(2, 4))
 def test_interleaved_ranks_and_text_before_the_token_change_nothing(data: Any, ranks: int) -> None:

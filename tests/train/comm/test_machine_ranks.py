@@ -57,6 +57,7 @@ def test_ranks_that_wait_in_vain_say_for_how_long(meeting: dict[str, str]) -> No
             meet(_identity(rank, 2), meeting, 0)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("guest", [_identity(2, 3), _identity(0, 2)], ids=["other world", "other rank 0"])
 def test_a_rank_of_another_world_is_refused(meeting: dict[str, str], guest: Identity) -> None:
     before = _held()
@@ -88,6 +89,7 @@ def test_a_rank_that_ends_during_the_meeting_is_no_first_cause(meeting: dict[str
             waiting.result(10)
 
 
+@pytest.mark.medium
 def test_a_rank_that_nobody_answers_waits_for_its_time_and_no_longer(meeting: dict[str, str]) -> None:
     with ThreadPoolExecutor(1) as pool, socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0" + meeting["RANK_MEETING"])
@@ -98,6 +100,7 @@ def test_a_rank_that_nobody_answers_waits_for_its_time_and_no_longer(meeting: di
             waiting.result(10)
 
 
+@pytest.mark.medium
 def test_a_guest_that_does_not_say_who_it_is_is_waited_for_no_longer_than_the_others(meeting: dict[str, str]) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(meet, _identity(0, 2), meeting, 1)
@@ -142,6 +145,7 @@ def test_without_a_launcher_nobody_says_where_to_meet() -> None:
         meet(_identity(0, 2), {}, 1)
 
 
+@pytest.mark.medium
 def test_processes_of_another_user_are_not_let_in(meeting: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     # The kernel says whose processes are at both ends: this test's own, who is now another user than it believes.
     own, before = os.geteuid(), _held()

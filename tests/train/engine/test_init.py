@@ -31,6 +31,7 @@ def test_zero_gamma_blanks_only_the_last_of_each_block() -> None:
     assert blank == [f"stage{stage}_block{block}_conv2_bn_gamma" for stage in (1, 2, 3) for block in (1, 2, 3)]
 
 
+@pytest.mark.medium
 def test_another_process_with_another_thread_count_draws_the_same_bits() -> None:
     code = (
         "from tests.train.engine.test_init import MODEL, NETWORK;"

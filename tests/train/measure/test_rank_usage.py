@@ -23,6 +23,7 @@ def _spin(seconds: float) -> None:
         pass
 
 
+@pytest.mark.medium
 def test_usage_counts_this_process_and_its_ended_children_since_it_was_made(tmp_path: Path) -> None:
     _spin(0.1)
     usage, begin = Usage(), time.perf_counter()

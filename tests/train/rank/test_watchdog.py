@@ -74,6 +74,7 @@ def _start(folder: Path, *stacks: Sequence[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.medium
 def test_a_rank_waits_for_others_only_in_a_library_call_or_where_ranks_meet(tmp_path: Path) -> None:
     with _start(tmp_path, *(paths for paths, *_ in PLACES.values())) as processes:
         statuses, stacks = processes.communicate(timeout=60)
@@ -94,6 +95,7 @@ def _num_threads(pid: Path) -> int:
     return len(list(Path(f"/proc/{number}/task").iterdir())) if number else 0
 
 
+@pytest.mark.medium
 def test_a_rank_that_was_frozen_blames_itself(tmp_path: Path) -> None:
     pid = tmp_path / "0" / "pid"
     with _start(tmp_path, [f"{ROOT}/train/comm/communicator.py"]) as process:
@@ -129,6 +131,7 @@ time.sleep(0.8)
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("first", "expected", "rests", "calls", "status"),
     [("0.2", "", "", 0, 1), ("99", "0.2", "", 0, 1), ("0.2", "", "yes", 0, 0), ("1", "", "", 13, 0)],
@@ -155,6 +158,7 @@ while True:
 """
 
 
+@pytest.mark.medium
 def test_a_rank_that_cannot_heed_sigterm_ends_soon_after_the_process_that_started_it() -> None:
     command = ["bash", "-c", '"$@" & wait', "launcher", sys.executable, "-c", ORPHAN]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as launcher:

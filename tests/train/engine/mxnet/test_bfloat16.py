@@ -74,7 +74,7 @@ def test_an_engine_looks_at_the_cpu_before_it_computes_in_bfloat16(monkeypatch: 
     [
         ("resnet8", 16, 0.05),
         ("mnist_small_cnn", 28, 0.1),
-        ("googlenet", 32, 0.2),
+        pytest.param("googlenet", 32, 0.2, marks=pytest.mark.medium),
         pytest.param("densenet121", 32, 1, marks=pytest.mark.slow),
     ],
 )

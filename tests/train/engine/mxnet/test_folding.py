@@ -128,6 +128,7 @@ def test_training_after_an_evaluation_takes_the_same_steps() -> None:
     assert gradients(evaluates=True) == gradients(evaluates=False)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("way", ["inference", "unfolded_inference"])
 def test_weights_that_an_inference_reordered_are_updated(way: str) -> None:
     table = build_network("mnist_large_cnn", num_classes=10, image_size=28)

@@ -221,6 +221,7 @@ def test_a_warm_up_is_undone_bit_for_bit(optimizer: str) -> None:
     assert first_steps(warm=True) == first_steps(warm=False)
 
 
+@pytest.mark.medium
 def test_dropout_is_seeded_whatever_the_threads_and_keeps_the_mean() -> None:
     _, _, network = opened("model.name=alexnet", "model.image_size=63")
     row = next(layer for layer in network.network.layers if layer.kind == "dropout")

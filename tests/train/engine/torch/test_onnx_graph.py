@@ -18,7 +18,10 @@ from train.engine.torch.onnx_graph import write_onnx  # noqa: E402
 from train.networks.table import Network, Rows  # noqa: E402
 
 
-@pytest.mark.parametrize(("name", "side"), [("resnet8", 16), ("mnist_small_cnn", 28), ("densenet121", 32)])
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [("resnet8", 16), ("mnist_small_cnn", 28), pytest.param("densenet121", 32, marks=pytest.mark.medium)],
+)
 def test_the_file_gives_the_networks_logits_for_any_number_of_images(name: str, side: int, tmp_path: Path) -> None:
     _, network, images = _network(name, side)
     tensors = {key: values.numpy() for key, values in network.tensors().items()}
