@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
-from configs.load import ROOT, dump, load_both
+from configs.load import ROOT, dump, load_both, load_cluster
 from configs.plan import plan_run
 from logs.checkpoints import SavedState, write
 from tests.runs import FinishedRun
@@ -68,6 +68,11 @@ def test_the_command_gives_the_runs_own_accuracy_in_every_format(run: Path) -> N
 
 
 @pytest.mark.ranks
+def test_a_network_is_exported_from_a_cpu_in_the_order_of_images_that_other_programs_take() -> None:
+    cluster = on_cpu(load_cluster("dgx-a100", ["cluster.engine.layout=NHWC"]))
+    assert (cluster.device, cluster.engine.precision, cluster.engine.layout) == ("cpu", "float32", "NCHW")
+
+
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "train.export", "export", str(tmp_path)], cwd=ROOT, capture_output=True, text=True,

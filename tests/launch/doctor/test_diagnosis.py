@@ -189,6 +189,12 @@ def test_a_trouble_is_the_only_one_found_and_names_its_host(
     assert [each.topic for each in others] == also.get(harm, [])
 
 
+def test_ranks_on_more_hosts_than_the_cluster_file_has_are_told_too() -> None:
+    cluster = CLUSTER.model_copy(update={"ranks_per_node": 3, "num_nodes": 2})
+    found, *_ = judge(ProbeReport(cluster, _sound(), PLAN, is_packed_on_demand=False))
+    assert str(found).startswith("WARN  ranks: 6 ranks on 3 hosts, the cluster file has num_nodes: 2")
+
+
 def test_every_finding_is_told_in_the_reviewed_words() -> None:
     told = [str(result) for result in _check(_sound())]
     for harm, _, _ in TROUBLES:

@@ -524,6 +524,7 @@ def test_each_thing_that_a_machine_lacks_is_told_with_its_remedy(
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     monkeypatch.setattr("platform.python_version", lambda: "3.14.1")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "ensurepip" else name)
+    assert checks.find_problems(MXNET, tmp_path, ["wheels"], 1)[1:] == [], "there is an environment already"
     package = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
     monkeypatch.setattr(checks, "NEWEST_PYTHON", {"mxnet": (3, 8), "torch": (3, 9)})
     assert checks.find_problems(Kind(("mxnet", "torch"), "gpu"), tmp_path, ["venv", "horovod"], 1) == [

@@ -152,6 +152,16 @@ def test_a_python_that_fails_is_refused_with_the_last_line_of_what_it_says(
         describe_base(str(python))
 
 
+def test_what_the_packages_of_a_python_print_when_they_are_imported_is_passed_over(tmp_path: Path) -> None:
+    python = _python(tmp_path / "python", lacks='Loading the modules of the site\n{"python": [3, 11]}')
+    assert describe_base(str(python)) == {"python": [3, 11]}
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\n", encoding="utf-8")
+    silent.chmod(0o755)
+    with pytest.raises(UserError, match=r"cannot be looked at: exit status 0$"):
+        describe_base(str(silent))
+
+
 def _python(path: Path, lacks: str = "") -> Path:
     """Make an interpreter that says which of the libraries it lacks."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -145,6 +146,22 @@ def test_the_machine_is_busy_when_its_processors_do_neither_idle_nor_wait_for_di
     assert times_s[0] - 0.01 <= machine_s <= times_s[1] + 0.01
     used_s = sample.machine_busy_cores * (processes._time_s - begin_s)
     assert times_s[2] - times_s[1] - 0.02 <= used_s <= times_s[3] - times_s[0] + 0.02
+
+
+def test_the_machine_s_load_is_that_since_the_last_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = monitor._Descendants()
+    monkeypatch.setattr(processes, "_machine", iter([processes._machine_s + 3, processes._machine_s + 3]).__next__)
+    assert processes.sample(gpus=0).machine_busy_cores > 0
+    assert processes.sample(gpus=0).machine_busy_cores == 0
+
+
+def test_a_server_is_known_also_where_it_was_first_seen_before_it_was_its_program() -> None:
+    class Server:
+        cmdline = iter([["bash"], ["python", "-m", "train.comm.server"]]).__next__
+
+    server: Any = Server()
+    processes = monitor._Descendants()
+    assert [processes._serves(server) for _ in range(3)] == [False, True, True]
 
 
 @pytest.mark.medium

@@ -117,6 +117,10 @@ def test_what_a_script_has_started_for_a_run_is_killed_and_nothing_else(
             assert time.monotonic() < end
             time.sleep(0.01)
         assert not kill_launcher_of(shell.pid, tmp_path / "other")
+        found = outlived._children(shell.pid, tmp_path)
+        with monkeypatch.context() as as_the_launcher:
+            as_the_launcher.setattr("os.getpid", lambda: found[0])
+            assert not kill_launcher_of(shell.pid, tmp_path), "who asks is another child of the script"
         while not kill_launcher_of(shell.pid, tmp_path):
             assert time.monotonic() < end
             time.sleep(0.01)

@@ -60,7 +60,7 @@ def test_a_folder_of_other_settings_or_with_a_run_in_it_is_named_with_what_to_do
 def test_a_job_leaves_its_mark_also_where_there_is_no_folder_yet_and_says_where_it_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("first", "second"):  # the second finds the folder of the first
+    for name in ("first", "second", "at 2.5 Gbit"):  # the second finds the folder of the first
         run = _cell(tmp_path / "deep" / "runs" / name)
         assert run.start() is None
         assert run.ticket == tmp_path / "deep" / "runs" / f"{name}.submitted"

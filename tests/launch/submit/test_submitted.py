@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from dataclasses import asdict
@@ -13,6 +14,7 @@ import pytest
 
 from configs.load import load_run
 from launch.resume import UNFINISHED_MARK
+from launch.submit import submission
 from launch.submit.__main__ import main
 from launch.submit.submitted import record_job
 from logs.attempts import Attempt
@@ -162,6 +164,23 @@ def test_a_run_that_is_submitted_again_keeps_off_the_nodes_that_failed_twice(
     assert main(["submit", "--resume", str(run)]) == 0
     assert (run.parent / "asked").read_text(encoding="utf-8") == f"--parsable --exclude=old,beta {run}/job.sh\n"
     assert "the job leaves out beta, where ranks failed twice" in capsys.readouterr().err
+
+
+def test_a_job_on_hosts_that_is_submitted_again_writes_the_log_that_is_shown_by_whichever_run_it_is_named(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = (run / "config.yaml").read_text(encoding="utf-8").replace("kind: slurm", "kind: none")
+    later = run.parent / "later"
+    shutil.copytree(run, later)
+    for folder in (run, later):
+        (folder / "config.yaml").write_text(config, encoding="utf-8")
+    record_job([run, later], "7", run / "job.sh")
+    logs: list[Path] = []
+    monkeypatch.setattr(submission, "_in_background", lambda _command, log: str(logs.append(log) or 77))
+    capsys.readouterr()
+    assert main(["submit", "--resume", str(later)]) == 0
+    assert logs == [run / "job.log"]
+    assert f"tail -f {run}/job.log;" in capsys.readouterr().out
 
 
 def test_the_process_of_hosts_is_ended_only_while_it_trains(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

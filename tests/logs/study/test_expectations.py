@@ -101,6 +101,13 @@ def test_a_gain_is_judged_the_other_way_round_and_alone_against_no_gain() -> Non
     assert gain.sentence == "small gains more than large with batch 64 in place of batch 8"
 
 
+def test_a_gain_whose_repeats_lie_on_both_sides_of_the_margin_is_within_the_noise() -> None:
+    gain = Expectation(axis="batch", base=8, other=64, effect="gains", network="small")
+    base, other = ([scaling_row(rate, network="small", batch=batch, repeat=n) for n, rate in enumerate(rates)]
+                   for batch, rates in ((8, (100, 100)), (64, (101, 120))))  # fmt: skip
+    assert [each.outcome for each in compare(gain, [*base, *other])] == ["within the noise"]
+
+
 @pytest.mark.parametrize(("effect", "rate", "outcome"), [
     ("gains", 102, "does not hold"), ("gains", 104, "holds"), ("loses", 98, "does not hold"), ("loses", 96, "holds"),
 ])  # fmt: skip

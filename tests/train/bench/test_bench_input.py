@@ -121,3 +121,12 @@ def test_a_run_trains_at_its_own_size_of_image(monkeypatch: pytest.MonkeyPatch) 
     described = load_both("imagenet-smoke", "laptop", ["data.eval_resize=null"])
     assert bench_input._train(*described, 96) == {"images_per_s": 8, "input_wait_fraction": 0.25}
     assert sides == [96]
+
+
+def test_batches_that_a_reader_has_prepared_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = [100] * bench_input._DRAINED_BATCHES + [1] * 3
+    clock_s = iter([10.0, 12.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock_s))
+    monkeypatch.setattr("time.process_time", iter([1.0, 2.0]).__next__)
+    figures = bench_input._timing((np.zeros((count, 1)) for count in counts), 3)()
+    assert figures == {"images_per_core_s": 3.0, "images_per_s": 1.5}

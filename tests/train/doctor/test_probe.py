@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from configs.errors import UserError
@@ -16,6 +17,7 @@ from configs.load import dump, load_both
 from tests.engines import ALONE
 from train.comm.communicator import SingleProcess
 from train.doctor import machine, probe, step_probe
+from train.engine.protocol import open_engine
 from train.rank.startup import Ledger
 
 RANK = replace(ALONE, rank=3, local_rank=1, host="node7")
@@ -65,6 +67,25 @@ def test_each_part_is_written_before_the_next_one_begins(tmp_path: Path, monkeyp
         "step": first | libraries | connected | {"step": {"part": "forward"}},
     }
     assert _written(tmp_path) == first | libraries | connected | {"step": {"part": "step"}}
+
+
+@pytest.mark.parametrize("wrong", [None, 0, 1])
+def test_one_wrong_element_of_one_sum_is_enough(wrong: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "_ALLREDUCE_BYTES", 32)
+    _, cluster = load_both("digits", None, SETS)
+    engine = open_engine(cluster, ALONE)
+    rounds: list[int] = []
+
+    def reduce(_name: str, arrays: list[Any]) -> None:
+        sums = np.full(8, 2, np.float32)
+        sums[5] += len(rounds) == wrong
+        rounds.append(len(rounds))
+        engine.overwrite(arrays[0], engine.from_host(sums))
+
+    two: Any = SimpleNamespace(reduce=reduce, gather=lambda *_: [], complete=lambda: None)
+    told = probe._allreduce(two, replace(ALONE, world_size=2), cluster)
+    assert told is not None
+    assert (told["is_right"], len(rounds)) == (wrong is None, 1 + probe._ROUNDS)
 
 
 def test_no_step_is_taken_unless_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

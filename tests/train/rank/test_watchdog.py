@@ -11,10 +11,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from configs.load import ROOT
+from train.rank import watchdog
 
 # The code that stands still is compiled under the name of a file: the watchdog sees no more of a frame than that.
 # The process of each stack of files is a fork, which need not import anything.
@@ -109,6 +111,18 @@ def test_a_rank_that_was_frozen_blames_itself(tmp_path: Path) -> None:
     message, _, waits = json.loads((tmp_path / "0" / "report.json").read_text(encoding="utf-8"))
     assert message.startswith("stood still itself for ")
     assert (waits, statuses.split()) == (False, ["1"])
+
+
+def test_the_timer_in_c_leaves_time_for_a_report_although_it_is_seldom_set_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timers_s: list[float] = []
+    timer = SimpleNamespace(
+        dump_traceback_later=lambda seconds, exit: timers_s.append(seconds), cancel_dump_traceback_later=lambda: None
+    )
+    monkeypatch.setattr(watchdog, "faulthandler", timer)  # not that of the whole process, which limits this test
+    watchdog.Watchdog(600, print).rest()
+    assert timers_s == [pytest.approx(600 + 60 + watchdog._BACKSTOP_S)]
 
 
 # Only the timer in C is left where no thread of Python gets its turn.
