@@ -176,7 +176,12 @@ def test_a_job_on_hosts_that_is_submitted_again_writes_the_log_that_is_shown_by_
         (folder / "config.yaml").write_text(config, encoding="utf-8")
     record_job([run, later], "7", run / "job.sh")
     logs: list[Path] = []
-    monkeypatch.setattr(submission, "_in_background", lambda _command, log: str(logs.append(log) or 77))
+
+    def start(_command: str, log: Path) -> str:
+        logs.append(log)
+        return "77"
+
+    monkeypatch.setattr(submission, "_in_background", start)
     capsys.readouterr()
     assert main(["submit", "--resume", str(later)]) == 0
     assert logs == [run / "job.log"]

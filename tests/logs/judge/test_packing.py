@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from configs.errors import UserError
-from configs.load import load_cluster
+from configs.load import load_both, load_cluster
 from logs.judge import package as module
 from logs.judge.official import ToolFinding
-from logs.judge.package import Packaged, _seeds, _submitters, package
+from logs.judge.package import Packaged, _seeds, _submitted, _submitters, package
 from logs.judge.system import describe, read_environment
 from tests.logs import samples
 
@@ -165,3 +165,13 @@ def test_what_is_given_replaces_what_is_known_and_what_nobody_knows_is_counted(m
     for number in ("", "1.5", "-1", "two"):
         with pytest.raises(UserError, match=rf"number_of_nodes: got '{number}', allowed: a whole number; give --field"):
             describe({}, cluster, {**given, "number_of_nodes": number}, **told)
+
+
+def test_runs_of_one_submission_may_lie_on_other_disks_and_on_no_other_cluster(tmp_path: Path) -> None:
+    def submitted(*sets: str) -> dict[str, Any]:
+        recipe, cluster = load_both("digits", "laptop", [f"cluster.{each}" for each in sets])
+        return _submitted(cast(Any, SimpleNamespace(recipe=recipe, cluster=cluster)))
+
+    first = submitted()
+    assert submitted(f"paths.data={tmp_path}", f"paths.runs={tmp_path}") == first
+    assert submitted("watchdog_s=77") != first

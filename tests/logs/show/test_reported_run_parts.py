@@ -112,6 +112,7 @@ def test_rows_without_their_names_or_with_odd_times_are_left_out() -> None:
         ({"benchmark": "resnet", "division": "closed", "target": 0.7}, {}, False, 0.7),
         ({"benchmark": "resnet", "division": "open"}, {}, False, None),
         ({"benchmark": "bert", "division": "closed"}, {}, False, None), ({}, {}, False, None),
+        ({"benchmark": "resnet"}, {}, False, None),
     ],
 )  # fmt: skip
 def test_the_target_is_the_summary_s_or_the_log_s_or_that_of_the_rules(

@@ -6,12 +6,15 @@ import os
 import re
 import secrets
 import socket
+import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from train.comm import machine_ranks
 from train.comm.communicator import NotMet, WorldMismatch
 from train.comm.machine_ranks import _GREETING, PeerLost, _reach, meet
 from train.comm.shared_sum import create_memory
@@ -156,3 +159,19 @@ def test_processes_of_another_user_are_not_let_in(meeting: dict[str, str], monke
         with pytest.raises(WorldMismatch, match="a process of another user waits") as refused:
             guest.result(10)
         assert _held() == before, f"{refused.value} leaves something open"
+
+
+@pytest.mark.parametrize(("user", "is_same"), [(1000, True), (1001, False), (100, False)])
+def test_the_user_at_the_other_end_counts_and_not_the_user_s_group(
+    user: int, is_same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Guest:
+        def getsockopt(self, *asked: int) -> bytes:
+            assert asked == (socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            return struct.pack("3i", 77, user, 100)
+
+    guest: Any = Guest()
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert machine_ranks._is_same_user(guest) is is_same
+    monkeypatch.setattr("os.geteuid", lambda: 100)
+    assert machine_ranks._is_same_user(guest) is (user == 100)
