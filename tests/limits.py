@@ -30,6 +30,7 @@ _HOPELESS_S = 60.0
 """So long after the limit pytest ends itself: a main thread that hangs in C code never handles the signal."""
 
 _arm_key = pytest.StashKey[Callable[[], None]]()
+_struck_key = pytest.StashKey[float]()
 _stderr_key = pytest.StashKey[int]()
 
 
@@ -44,6 +45,7 @@ def pytest_timeout_set_timer(item: Any, settings: Any) -> bool:
     plugin: Any = item.config.pluginmanager.getplugin("timeout")
 
     def strike(_number: int, _frame: object) -> None:
+        item.stash[_struck_key] = settings.timeout
         end_processes(os.environ.get("PYTEST_CURRENT_TEST", ""))
         plugin.timeout_sigalrm(item, settings)
 
@@ -92,9 +94,12 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """End the processes that a failed test has left, so that they do not disturb the tests after it.
 
+    A test fails at its limit also if the program under test caught the error of the limit, as one thread does another's.
     Processes of a failed set-up stay: a scheduler's daemons may be among them, which other tests of the module need.
     """
     report = yield
+    if call.when == "call" and report.passed and (limit_s := item.stash.get(_struck_key, None)):
+        report.outcome, report.longrepr = "failed", f"took longer than {limit_s:g} s, and went on after the limit"
     if report.failed and call.when == "call" and not item.config.option.usepdb:
         end_processes(f"{item.nodeid} ({call.when})")
     return report

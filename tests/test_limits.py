@@ -29,6 +29,14 @@ def test_ranks_of_a_launcher():
             time.sleep(0.01)
 
 
+@pytest.mark.timeout(1)
+def test_whose_program_catches_the_error():
+    try:
+        time.sleep(600)
+    except BaseException:
+        pass
+
+
 def test_that_fails_and_leaves_a_rank():
     left = subprocess.Popen([sys.executable, "-c", RANK, {folder!r}], start_new_session=True)
     while not Path({folder!r}, str(left.pid)).exists():
@@ -59,8 +67,9 @@ def test_the_limit_ends_a_hanging_test_and_every_process_that_it_started(tmp_pat
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", tmp_path / "test_hanging.py"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert "2 failed, 1 passed" in done.stdout, done.stdout
+    assert "3 failed, 1 passed" in done.stdout, done.stdout
     assert "Failed: Timeout (>6.0s) from pytest-timeout" in done.stdout
+    assert "took longer than 1 s, and went on after the limit" in done.stdout
     assert time.monotonic() - begin < 60
     pids = [path.name for path in started.iterdir()]
     assert len(pids) == 3

@@ -736,8 +736,10 @@ def test_no_package_is_installed_while_the_build_of_horovod_imports_them(tmp_pat
             work.begun["horovod"].stop()
 
 
-@pytest.mark.parametrize("is_failing", [False, True])
-def test_a_long_command_runs_beside_other_stages_and_no_longer_than_set_up(is_failing: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [None, StageError, KeyboardInterrupt])
+def test_a_long_command_runs_beside_other_stages_and_no_longer_than_set_up(
+    end: type[BaseException] | None, tmp_path: Path
+) -> None:
     environment = Environment(tmp_path)
     environment.log("script").write_text("of an attempt before", encoding="utf-8")
     began, may_end = tmp_path / "began", tmp_path / "may end"
@@ -749,8 +751,8 @@ def test_a_long_command_runs_beside_other_stages_and_no_longer_than_set_up(is_fa
     def beside(_work: Work) -> None:
         while not (began.exists() and began.read_text(encoding="utf-8")):
             time.sleep(0.01)
-        if is_failing:
-            raise StageError("no")
+        if end:
+            raise end("no")
         may_end.touch()
 
     made = [
@@ -760,7 +762,7 @@ def test_a_long_command_runs_beside_other_stages_and_no_longer_than_set_up(is_fa
     ]
     state = State(environment)
     state.reset(MXNET, has_mpi=False)
-    with (tmp_path / "lock").open("w") as lock, pytest.raises(StageError) if is_failing else nullcontext():
+    with (tmp_path / "lock").open("w") as lock, pytest.raises(end) if end else nullcontext():
         run_stages(
             _Plan(environment, [Stage("venv", "", "1", 0, begin), *made], made, has_mpi=False),
             MXNET,
@@ -768,8 +770,8 @@ def test_a_long_command_runs_beside_other_stages_and_no_longer_than_set_up(is_fa
             checks_files=True,
         )
     assert not _is_alive(began.read_text(encoding="utf-8").strip())
-    assert State(environment).is_done("last", "1") != is_failing
-    assert environment.log("script").read_text(encoding="utf-8") == ("" if is_failing else "done\n")
+    assert State(environment).is_done("last", "1") == (end is None)
+    assert environment.log("script").read_text(encoding="utf-8") == ("" if end else "done\n")
     assert environment.log("script-before").read_text(encoding="utf-8") == "of an attempt before"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Thread
 
@@ -52,8 +53,10 @@ def test_runs_share_the_environment_and_keep_set_up_out_of_it(tmp_path: Path, mo
     monkeypatch.setattr(state, "USED_LOCK", lock)
     monkeypatch.setattr("sys.prefix", str(CURRENT.folder))
     assert not state.is_used()
-    with state.in_use(), state.in_use():
-        assert state.is_used()
+    with ExitStack() as later:
+        with state.in_use():
+            later.enter_context(state.in_use())
+        assert state.is_used(), "the second run goes on when the first has ended"
     assert not state.is_used()
 
 
