@@ -89,7 +89,8 @@ def read_by_pillow(recipe: Recipe, folder: Path) -> Iterator[Any]:
                     box = _random_box(random, jpeg.size, crop)
                     image = jpeg.convert("RGB").resize((side, side), Image.Resampling.BILINEAR, box=box)
                 pixels = (np.asarray(image, np.float32) - mean) / std
-                row[:] = (pixels[:, ::-1] if random.random() < _FLIP_SHARE else pixels).transpose(2, 0, 1)
+                is_flipped = recipe.data.flip and random.random() < _FLIP_SHARE
+                row[:] = (pixels[:, ::-1] if is_flipped else pixels).transpose(2, 0, 1)
             yield batch.copy()
 
 

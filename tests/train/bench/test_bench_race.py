@@ -211,6 +211,23 @@ def test_the_peer_gets_what_differs_from_the_defaults(tmp_path: Path) -> None:
     assert {decay for _, decay in told["rates"]} == {recipe.optimizer.weight_decay}
 
 
+@pytest.mark.parametrize("kind", ["lars", "sgd"])
+def test_the_peer_has_a_trust_ratio_where_ours_has_one(kind: str, tmp_path: Path) -> None:
+    block = f"{{name: {kind}, momentum: 0.6, weight_decay: 0.02"
+    block += ", trust_coefficient: 0.03, epsilon: 0.5, trust_weight_decay: 0.04, skip_trust_ratio: [beta]}"
+    block = block if kind == "lars" else "{name: sgd, momentum: 0.6, weight_decay: 0.02}"
+    sets = [f"optimizer={block}", "run.epochs=3", "run.eval_first_epoch=1", "run.eval_every_epochs=2"]
+    recipe, cluster = load_both("digits", "laptop", sets)
+    told = bench_race.peer_recipe(recipe, cluster, tmp_path / "weights.npz")
+    trust = {"trust_coefficient": 0.03, "epsilon": 0.5, "trust_weight_decay": 0.04, "skip_trust_ratio": ["beta"]}
+    found = json.loads(json.dumps(told["optimizer"]["trust"]))
+    assert found == (trust if kind == "lars" else None)
+    steps = told["epoch_ends"][0]
+    assert list(told["epoch_ends"]) == [steps, 2 * steps, 3 * steps]
+    assert len(told["rates"]) == 3 * steps
+    assert list(told["eval_epochs"]) == [1, 3]
+
+
 def test_wrong_options_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "race", "--seeds", "0"]) == 2
     assert capsys.readouterr().err == "error: --seeds 0: allowed: a whole number above 0\n"

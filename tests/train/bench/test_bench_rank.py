@@ -14,6 +14,7 @@ from train.bench import bench_rank
 from train.bench.bench_rank import BenchRank, copied_bytes_per_s, open_rank, peak_operations_per_s
 from train.bench.programs import allreduce_ours, overlap_ours, roofline_ours, step_ours
 from train.bench.samples import read_samples
+from train.comm.communicator import SingleProcess
 from train.engine.protocol import Operator
 from train.networks.arch import build_network
 
@@ -170,6 +171,102 @@ def test_the_time_of_a_kind_stands_beside_its_floor_if_it_has_one() -> None:
     times = {"apart_ms": 4.0, "summed_ms": 5.0}
     assert roofline_ours._figures("update", spent, floors) == {**times, "floor_ms": 1.0, "floor_share": 0.25}
     assert roofline_ours._figures("other", spent, floors) == {"apart_ms": 0.5, "summed_ms": 0.0}
+
+
+def test_a_step_is_one_of_two_that_are_queued_and_its_rates_are_those_of_all_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[Any] = []
+    network = SimpleNamespace(
+        network=SimpleNamespace(macs=50), forward=lambda *batch: told.append(batch),
+        backward=lambda: told.append("backward"),
+    )  # fmt: skip
+    optimizer = SimpleNamespace(update=told.append)
+    seconds = iter([0.25, 0.5, 0.125, 4.0])
+
+    def time_s(action: Any) -> float:
+        action()
+        return next(seconds)
+
+    parts = SimpleNamespace(
+        model=SimpleNamespace(network=network, optimizer=optimizer), plan=SimpleNamespace(global_batch_size=16)
+    )
+    rank: Any = SimpleNamespace(parts=parts, batch=("images", "labels"), time_s=time_s)
+    monkeypatch.setattr(step_ours, "peak_operations_per_s", lambda _: 9600.0)
+    found = step_ours._step_sample(rank, cast(Any, told.append))
+    assert told == [("images", "labels"), "backward", bench_rank.HYPER, 2]
+    # 8 images a second, each of 6 x 50 operations.
+    rates = {"images_per_s": 8.0, "gflop_per_s": 2.4e-6, "peak_fraction": 0.25}
+    times = {"forward_ms": 250.0, "backward_ms": 500.0, "update_ms": 125.0, "step_ms": 2000.0}
+    assert found == pytest.approx(times | rates)
+
+
+def test_the_start_is_the_warm_up_and_the_first_step_and_samples_are_taken_until_rank_0_says_stop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[Any] = []
+    answers = iter([[1, 0], [0, 1]])
+    seconds = iter([5.0, 0.5])
+
+    def time_s(action: Any) -> float:
+        action()
+        return next(seconds)
+
+    parts = SimpleNamespace(
+        communicator=SimpleNamespace(gather=lambda *_: next(answers)), model=SimpleNamespace(buckets=None),
+        engine="engine", plan=SimpleNamespace(per_rank_batch_size=3), identity=SimpleNamespace(rank=0),
+    )  # fmt: skip
+    rank = SimpleNamespace(parts=parts, time_s=time_s)
+    monkeypatch.setattr(step_ours, "open_rank", lambda *_, **_others: rank)
+    monkeypatch.setattr(step_ours, "steps_of", lambda *_: told.append)
+    monkeypatch.setattr(step_ours, "warm_up", lambda engine, _model, _communicator, size: told.append((engine, size)))
+    monkeypatch.setattr(step_ours, "_step_sample", lambda *_: {"step_ms": 1.0})
+    monkeypatch.setattr(step_ours, "_evaluation_sample", lambda _: {"fold_ms": 2.0})
+    assert step_ours.main(["--seconds", "99"]) == 0
+    assert told == [("engine", 3), 1]
+    assert read_samples(capsys.readouterr().out) == {
+        "step": [{"step_ms": 1.0, "fold_ms": 2.0}] * 2,
+        "start": [{"warm_up_ms": 5000.0, "first_step_ms": 500.0}],
+    }
+
+
+def test_an_allreduce_takes_as_long_as_on_the_slowest_rank(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class BesideASlowOne(SingleProcess):
+        def gather(self, name: str, value: int) -> list[int]:
+            return [value, 7_000_000_000 if name == "took" else 0]
+
+    monkeypatch.setattr(allreduce_ours, "connector", lambda _: lambda *_: BesideASlowOne())
+    words = ["--cluster", "laptop", *_sets("cluster.engine.name=mxnet", *ALONE), "--rounds", "2", "4096"]
+    assert allreduce_ours.main(words) == 0
+    assert read_samples(capfd.readouterr().out) == {"4096": [{"allreduce_ms": 7000.0}] * 2}
+
+
+@pytest.mark.parametrize("source", [None, "source"])
+def test_steps_take_their_batches_from_a_source_or_the_one_in_memory_and_give_the_last_loss(
+    source: str | None,
+) -> None:
+    made: list[Any] = []
+    taken: list[Any] = []
+
+    def step(number: int, images: Any, hyper: Any) -> Any:
+        taken.append((number, images, hyper))
+        return SimpleNamespace(summed=f"loss {len(taken)}", own="own")
+
+    def make_step(clock: Any, _on_step: Any, **given: Any) -> Any:
+        made.append((clock._run_ahead_steps, given))
+        return step
+
+    engine = SimpleNamespace(run_ahead_steps=7)
+    parts = SimpleNamespace(engine=None, cluster=SimpleNamespace(engine=engine), make_step=make_step)
+    rank = BenchRank(cast(Any, parts), cast(Any, "batch"))
+    batch: Any = rank.next_batch()
+    assert batch == "batch"
+    steps = bench_rank.steps_of(rank, cast(Any, "sums"), cast(Any, "buckets"), cast(Any, source))
+    assert steps(3) == "loss 3"
+    assert made == [(7, {"communicator": "sums", "buckets": "buckets"})]
+    assert taken == [(0, source or rank, bench_rank.HYPER)] * 3
 
 
 @pytest.mark.slow

@@ -189,3 +189,24 @@ def test_a_data_set_that_cannot_be_read_is_a_problem_of_its_folder(
     recipe, cluster = load_both("digits", None, [f"cluster.paths.data={tmp_path}"])
     expected = {"folder": str(tmp_path / "digits"), "problem": problem, "exists": exists}
     assert machine.inspect_dataset(recipe, cluster) == expected
+
+
+def test_a_clocks_offset_is_the_median_over_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "_ROUNDS", 3)
+    times = iter([[10**9, 3 * 10**9], [2 * 10**9, 12 * 10**9], [7 * 10**9, 8 * 10**9]])
+    order: list[str] = []
+
+    def gather(name: str, _value: int) -> list[int]:
+        order.append(name)
+        return next(times) if name == "clock" else []
+
+    communicator: Any = SimpleNamespace(gather=gather)
+    assert probe._clock_offsets(communicator) == [0.0, 2.0]  # of 2, 10 and 1 s
+    assert order == ["meet", "clock"] * 3
+
+
+def test_the_staging_folder_of_a_machine_is_told_as_that_of_its_runs(tmp_path: Path) -> None:
+    _, cluster = load_both("digits", None, [f"cluster.paths.stage={tmp_path}/later"])
+    facts = machine.inspect_machine(cluster)["stage"]
+    assert (facts["folder"], facts["is_writable"]) == (str(tmp_path / "later"), True)
+    assert facts["free_bytes"] > 0

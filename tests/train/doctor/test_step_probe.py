@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from configs.load import load_both, load_cluster
+from configs.plan import plan_run
 from tests.engines import ALONE
 from train.comm.communicator import SingleProcess
 from train.doctor import step_probe
@@ -104,3 +106,71 @@ def test_a_real_step_is_timed_part_by_part_and_each_bucket_alone() -> None:
     assert sum(sizes) == network_of(recipe.model).num_parameters
     assert facts["images"] == 4
     assert 0 < facts["memory_before_bytes"] <= facts["memory_bytes"]
+
+
+def test_a_part_that_failed_on_another_rank_alone_ends_this_one_without_a_failure_of_its_own() -> None:
+    parts = step_probe._Parts(_Lacking(), lambda _: None)
+    with pytest.raises(step_probe._PartFailed):
+        parts.run("update", lambda: None)
+    assert parts.facts["failure"] is None
+    assert [*parts.facts["seconds"]] == ["update"]
+
+
+def test_a_failure_without_words_is_named_by_its_kind_and_has_no_seconds() -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    parts = step_probe._Parts(SingleProcess(), lambda _: None)
+    with pytest.raises(step_probe._PartFailed):
+        parts.run("forward", fail)
+    assert parts.facts["failure"] == {"part": "forward", "words": "MemoryError()"}
+    assert parts.facts["seconds"] == {}
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("nvidia-smi"), subprocess.TimeoutExpired("nvidia-smi", 60), ValueError("[N/A]")]
+)
+def test_memory_that_nobody_can_tell_is_unknown(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object, **_others: object) -> None:
+        raise error
+
+    monkeypatch.setattr("subprocess.run", run)
+    assert step_probe._used_bytes(load_cluster("a100-node"), ALONE) is None
+
+
+def test_random_images_have_the_shape_and_the_type_of_the_ranks_batch() -> None:
+    recipe, cluster = load_both("digits", None, ["batch.global_size=6", "cluster.ranks_per_node=2"])
+    network = SimpleNamespace(image_shape=(3, 8, 8), label_shape=(14,))
+    rank: Any = SimpleNamespace(
+        recipe=recipe, cluster=cluster, plan=plan_run(recipe, 2), identity=ALONE,
+        model=SimpleNamespace(network=network), engine=SimpleNamespace(from_host=lambda array: array),
+    )  # fmt: skip
+    images, labels = step_probe._random_batch(rank)
+    assert (images.shape, labels.shape) == ((3, 3, 8, 8), (3, 14))
+    assert (images.dtype.name, labels.dtype.name, labels.any()) == ("float32", "float32", False)
+    assert images.std() == pytest.approx(1, abs=0.15)
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_real_batch_is_the_first_of_the_first_epoch_and_its_pipeline_is_closed(
+    is_seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    batches = iter(["first", "second"])
+    source = SimpleNamespace(
+        begin_epoch=lambda epoch: told.append(("epoch", epoch)), next_batch=lambda: next(batches),
+        close=lambda: told.append("closed"),
+    )  # fmt: skip
+    images = SimpleNamespace(load=lambda: told.append("loaded"), open_training=lambda _: source)
+    monkeypatch.setattr(step_probe, "images_of", lambda *_: images)
+    recipe, cluster = load_both("digits", None, [f"cluster.paths.data={tmp_path}"])
+    (tmp_path / "digits").mkdir()
+    for name in ("train.rec", "train.idx")[: 1 + is_seen]:
+        (tmp_path / "digits" / name).touch()
+    engine = SimpleNamespace(wait_all=lambda: told.append("made"))
+    rank: Any = SimpleNamespace(recipe=recipe, cluster=cluster, plan=None, identity=ALONE, engine=engine)
+    parts = step_probe._Parts(SingleProcess(), lambda _: None)
+    batch: Any = step_probe._real_batch(rank, parts)
+    assert batch == ("first" if is_seen else None)
+    assert told == (["loaded", ("epoch", 1), "made", "closed"] if is_seen else [])
+    assert parts.facts["has_real_images"] is is_seen

@@ -74,3 +74,47 @@ def test_an_orphan_has_as_long_as_its_supervisor_gives_it(clock: _Clock, monkeyp
     with pytest.raises(SystemExit) as left:
         watchdog._end_after(17)
     assert (left.value.code, clock.slept) == (1, [1, 1, 6.0])
+
+
+def _watched(seconds: list[float], clock: _Clock, monkeypatch: pytest.MonkeyPatch) -> list[StoodStill]:
+    """Return the reports of a watchdog of 10 s whose rank makes progress every second, but not while time jumps.
+
+    Args:
+        seconds: How long each of the watchdog's naps lasts.
+        clock: The time.
+        monkeypatch: Replaces the thread.
+    """
+    reports: list[StoodStill] = []
+    watch = Watchdog._watch
+    monkeypatch.setattr(Watchdog, "_watch", lambda _: None)
+    dog = Watchdog(10.0, reports.append)
+    naps = iter(seconds)
+
+    def wait(_: float) -> bool:
+        nap = next(naps, None)
+        if nap is not None:
+            dog()
+            clock.now += nap
+        return nap is None
+
+    dog._rested = SimpleNamespace(wait=wait)  # type: ignore[assignment]
+    try:
+        watch(dog)
+    except SystemExit:
+        clock.slept.append(-1.0)
+    return reports
+
+
+def test_a_rank_that_makes_progress_is_left_alone(clock: _Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _watched([8.0] * 20, clock, monkeypatch) == []
+    assert clock.slept == []
+
+
+def test_a_rank_that_was_frozen_says_for_how_long_and_ends_at_once(
+    clock: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (report,) = _watched([1.0, 500.0], clock, monkeypatch)
+    # The clock goes on by a second at each of two looks.
+    assert str(report).startswith("stood still itself for 502 s, in ")
+    assert not report.waits, "the others have given up waiting for it"
+    assert clock.slept == [0, -1.0]

@@ -71,3 +71,19 @@ def test_a_rank_whose_run_is_over_heeds_no_notice(signals: StopSignals, number: 
     signals.rest()
     _send(number)
     assert not signals.told_to_stop()
+
+
+def test_a_rank_whose_run_is_over_still_heeds_ctrl_c(signals: StopSignals) -> None:
+    signals.rest()
+    with pytest.raises(Stopped):
+        _send(signal.SIGINT)
+
+
+def test_another_notice_does_not_end_a_rank_a_second_time_and_the_last_one_is_remembered(signals: StopSignals) -> None:
+    with pytest.raises(Stopped):
+        _send(signal.SIGTERM)
+    _send(signal.SIGUSR1)
+    assert signals.came == signal.SIGUSR1
+    with pytest.raises(Stopped) as caught, signals.heeded():
+        raise ImportError("initialization failed")
+    assert (caught.value.number, type(caught.value.__cause__)) == (signal.SIGUSR1, ImportError)

@@ -86,3 +86,25 @@ def test_the_first_phase_is_the_interpreters_from_the_start_of_the_process() -> 
     (first,) = Ledger().to_json()["phases"]
     assert (first["phase"], first["thread"], first["begin_s"]) == ("interpreter", "MainThread", 0.0)
     assert before - 0.1 <= first["end_s"] <= process_age_s() + 0.1
+
+
+def test_a_phase_lasts_from_the_begin_of_its_block_to_the_end_whatever_other_phases_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger = Ledger()
+    ledger._rows.clear()
+    moments = iter(ledger._origin + second for second in (2.0, 3.0, 5.0, 9.0))
+    monkeypatch.setattr("time.monotonic", lambda: next(moments))
+    with ledger.phase("outer"), ledger.phase("inner"):
+        pass
+    told = [(row["phase"], row["begin_s"], row["end_s"]) for row in ledger.to_json()["phases"]]
+    assert told == [("outer", 2.0, 9.0), ("inner", 3.0, 5.0)], "in the order in which they began"
+
+
+def test_a_rank_that_waits_for_nobody_is_ready_at_the_end_of_its_last_phase() -> None:
+    ledger = Ledger()
+    ledger._rows.clear()
+    ledger._add("imports", ledger._origin, ledger._origin + 4.0)
+    ledger._add("data set", ledger._origin + 1.0, ledger._origin + 3.0)
+    last = gather_starts(lambda _, content: [content], "here", ledger)["last"]
+    assert (last["ready_s"], last["median_s"]) == pytest.approx((4.0, 4.0))

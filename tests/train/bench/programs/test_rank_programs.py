@@ -16,8 +16,10 @@ from train.bench.programs.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUAT
 from train.bench.programs.overlap_ours import NONE, OVERLAPPED, SERIAL, Transfer
 from train.bench.samples import read_samples
 from train.comm.communicator import SingleProcess
+from train.engine.protocol import Operator
 from train.measure.progress import Progress
 from train.measure.timing import StepClock
+from train.networks.least_work import Work
 
 TINY = ["model.name=resnet8", "model.image_size=16", "batch.global_size=4", "model.num_classes=10"]
 ALONE = ["cluster.ranks_per_node=1", "cluster.communication.kind=none", "cluster.engine.name=mxnet"]
@@ -246,3 +248,50 @@ def test_an_epoch_is_marked_where_its_parts_begin_and_end(monkeypatch: pytest.Mo
         "epoch 4 after 1", "begins after 1", "ends after 1", "queued after 2", "told {'is_last': False} after 3",
         "told {'is_last': True} after 4", "begins after 5", "ends after 5", "closed",
     ]  # fmt: skip
+
+
+def test_the_time_of_a_kind_is_that_of_its_operators_in_each_variant_beside_the_floor_of_a_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def operator(name: str, lasts_us: int, *, is_communication: bool = False) -> Operator:
+        return Operator(name, 100, 100 + lasts_us, is_communication)
+
+    recorded = [
+        ("apart", [operator("Convolution", 3000), operator("_backward_Convolution", 5000), operator("odd", 500)]),
+        ("summed", [operator("Convolution", 9000), operator("Convolution", 7000, is_communication=True)]),
+        ("apart", [operator("Convolution", 1000)]),
+        ("summed", [operator("Convolution", 2000)]),
+    ]
+    warmed: list[int] = []
+    monkeypatch.setattr(roofline_ours, "_recorded", lambda *_: iter(recorded))
+    monkeypatch.setattr(roofline_ours, "peak_operations_per_s", lambda _: 4e9)
+    monkeypatch.setattr(roofline_ours, "copied_bytes_per_s", lambda _: 2e9)
+    work = {"convolution": [Work(4e6, 1.0), Work(1.0, 6e6)]}
+    monkeypatch.setattr(roofline_ours, "work_of_step", lambda table, size: work if (table, size) == ("t", 3) else {})
+    parts = SimpleNamespace(
+        plan=SimpleNamespace(per_rank_batch_size=3), identity=SimpleNamespace(world_size=2),
+        model=SimpleNamespace(network=SimpleNamespace(network="t")),
+    )  # fmt: skip
+    rank: Any = SimpleNamespace(parts=parts, time_s=lambda action: action())
+    variants: Any = {"apart": pytest.fail, "summed": warmed.append}
+    # A core computes 2e9 operations and moves 1e9 bytes a second: 2 ms, and 6 ms.
+    assert roofline_ours._operators(rank, variants, 2) == {
+        "convolution": [
+            {"apart_ms": 8.0, "summed_ms": 9.0, "floor_ms": pytest.approx(8.0), "floor_share": pytest.approx(1.0)},
+            {"apart_ms": 1.0, "summed_ms": 2.0, "floor_ms": pytest.approx(8.0), "floor_share": pytest.approx(8.0)},
+        ],
+        "other": [{"apart_ms": 0.5, "summed_ms": 0.0}, {"apart_ms": 0.0, "summed_ms": 0.0}],
+        "core": [{"peak_gflop_per_s": 2.0, "copied_gb_per_s": 1.0}],
+    }
+    assert warmed == [1]
+
+
+def test_each_transfer_reduces_under_names_of_its_own() -> None:
+    names: list[str] = []
+    real: Any = SimpleNamespace(reduce=lambda name, *_: names.append(name), complete=lambda: None)
+    engine: Any = SimpleNamespace(wait_all=lambda: None)
+    for transfer in (*TRANSFERS[1:], Transfer(OVERLAPPED, 1 << 14, order="first", deferred=0.3)):
+        communicator = overlap_ours._TransferCommunicator(real, engine, transfer)
+        communicator.reduce("bucket_0", [])
+        communicator.complete()
+    assert len(set(names)) == len(names) == 4
