@@ -94,7 +94,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """End the processes that a failed test has left, so that they do not disturb the tests after it.
 
-    A test fails at its limit also if the program under test caught the error of the limit, as one thread does another's.
+    A test fails at its limit also if the program under test caught the error of the limit, as that of a rank.
     Processes of a failed set-up stay: a scheduler's daemons may be among them, which other tests of the module need.
     """
     report = yield

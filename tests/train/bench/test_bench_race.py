@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from configs.load import load_both
+from configs.schema import Cluster, Recipe
 from data.recordio import RecordWriter, pack_image
 from tests.engines import ALONE
 from tests.oracles import LarsOracle
@@ -226,6 +228,33 @@ def test_the_peer_has_a_trust_ratio_where_ours_has_one(kind: str, tmp_path: Path
     assert list(told["epoch_ends"]) == [steps, 2 * steps, 3 * steps]
     assert len(told["rates"]) == 3 * steps
     assert list(told["eval_epochs"]) == [1, 3]
+
+
+def test_each_round_of_the_peer_has_a_seed_of_its_own_and_its_programs_get_what_they_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seeds: list[int] = []
+
+    def peer_recipe(recipe: Recipe, _cluster: Cluster, weights: Path) -> dict[str, str]:
+        seeds.append(recipe.run.seed)
+        return {"weights": str(weights)}
+
+    def run_ranks(program: list[str]) -> list[str]:
+        (file,) = (Path(word.partition("=")[2]) for word in program if word.startswith("--recipe="))
+        assert json.loads(file.read_text(encoding="utf-8")) == {"weights": str(file.parent / "weights.npz")}
+        assert program[-1] == "--channels-last"
+        return program
+
+    answer = {"begun_at": 1e12, "ended_at": 2e12, "epochs": 3, "reached": 0}
+    monkeypatch.setattr(bench_race, "peer_recipe", peer_recipe)
+    monkeypatch.setattr(bench_race, "run_ranks", run_ranks)
+    monkeypatch.setattr(bench_race, "read_samples", lambda _: {"peer": [answer]})
+    missed: list[str] = []
+    measure = bench_race._seeds("peer", partial(bench_race._pytorch, "digits", ("--channels-last",)), missed)
+    found = [measure() for _ in range(3)]
+    assert seeds == [1, 2, 3]
+    assert [(each["epochs"], each["reached"]) for each in found] == [(3, 0)] * 3
+    assert missed == [f"peer, seed {seed}: the target was not reached" for seed in (1, 2, 3)]
 
 
 def test_wrong_options_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

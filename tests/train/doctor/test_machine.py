@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -149,6 +150,17 @@ def test_the_memory_of_a_process_is_its_peak_in_bytes() -> None:
     resident, peak = psutil.Process().memory_info().rss, step_probe._used_bytes(cluster, ALONE)
     assert peak is not None
     assert resident / 1.01 <= peak < 100 * resident
+
+
+def test_memory_that_was_given_back_counts_in_the_peak() -> None:
+    _, cluster = load_both("digits", None)
+    block = np.ones(48 << 20, np.uint8)
+    held = psutil.Process().memory_info().rss
+    del block
+    peak = step_probe._used_bytes(cluster, ALONE)
+    assert peak is not None
+    few = 8 << 20  # the kernel counts some pages late
+    assert peak > held - few > psutil.Process().memory_info().rss
 
 
 def test_a_part_is_timed_three_times_and_its_failure_is_everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
