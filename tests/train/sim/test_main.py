@@ -284,6 +284,9 @@ def test_the_rates_of_this_machine_are_written_into_a_folder_that_is_made_and_ca
     for _ in range(2):
         assert answer(capsys, "--calibrate-here", "--out", str(path)).startswith(f"wrote {path}: flops 2, memory")
         assert load_description(path) == rates
+    monkeypatch.setattr("train.sim.simulate.measure_machine", lambda: {**rates, "core_share": 0.5})
+    assert main(["simulate", "--calibrate-here", "--out", str(path)]) == 0
+    assert "other work had 50% of the cores while it was measured" in capsys.readouterr().err
     assert main(["simulate", "--calibrate-here", "--out", str(path / "below-a-file.yaml")]) == 2
     assert "choose another --out" in capsys.readouterr().err
 

@@ -69,13 +69,15 @@ def _oracle(config: Lars | Sgd, parameter: Parameter) -> LarsOracle:
              trust_weight_decay=6.5e-4),
         Lars(name="lars", weight_decay=5e-5, skip_trust_ratio=(), skip_weight_decay=("gamma", "beta"),
              trust_weight_decay=0.2),
+        Lars(name="lars", weight_decay=0.2, skip_trust_ratio=(), skip_weight_decay=("gamma", "beta"),
+             trust_weight_decay=0),
         # Against gradients of about the weights' norm, a decay of 0.2 moves a trust ratio by a sixth.
         Lars(name="lars", weight_decay=0.2, skip_trust_ratio=(), skip_weight_decay=("gamma", "beta")),
         # Against gradients of norm 4 to 190 an epsilon of 0.5 moves an update by up to a tenth.
         Lars(name="lars", weight_decay=0.2, trust_coefficient=0.01, epsilon=0.5, skip_weight_decay=("gamma",)),
         Sgd(name="sgd", momentum=0.9, weight_decay=1e-4),
     ],
-    ids=["lars", "record", "trust without decay", "no skips", "large epsilon", "sgd"],
+    ids=["lars", "record", "trust without decay", "no decay in ratios", "no skips", "large epsilon", "sgd"],
 )  # fmt: skip
 def test_six_steps_equal_the_paper_for_every_tensor_of_a_network(
     optimizer_class: type[Any], config: Lars | Sgd

@@ -25,6 +25,9 @@ CONFIGS: dict[str, OptimizerBlock] = {
     "trust without decay": Lars(
         name="lars", weight_decay=5e-5, skip_trust_ratio=(), skip_weight_decay=("gamma", "beta"), trust_weight_decay=0.2
     ),
+    "no decay in ratios": Lars(
+        name="lars", weight_decay=0.2, skip_trust_ratio=(), skip_weight_decay=("gamma", "beta"), trust_weight_decay=0
+    ),
     "no skips": Lars(name="lars", weight_decay=2e-4, skip_trust_ratio=(), skip_weight_decay=("gamma", "beta")),
     "large epsilon": Lars(
         name="lars", weight_decay=0.2, trust_coefficient=0.01, epsilon=0.5, skip_weight_decay=("gamma",)
