@@ -147,6 +147,7 @@ def test_adam_is_planned_with_two_moments_and_logged_under_its_own_names() -> No
 def test_a_run_whose_epochs_do_not_reach_the_target_has_no_time_to_it() -> None:
     simulated = _plan("abci-b86016", "run.epochs=60", "data.plain_from_epoch=null", cluster="abci-v100")["simulated"]
     assert (simulated["epochs"], simulated["is_time_to_train"]) == (60, False)
+    assert _plan("imagenet-smoke", cluster="a100-node")["simulated"]["is_time_to_train"] is False
 
 
 def test_a_run_that_is_cut_short_keeps_the_epochs_of_its_schedule() -> None:
@@ -159,6 +160,17 @@ def test_accumulated_float16_gradients_are_reduced_in_float32() -> None:
     plan = _plan("abci-b86016", "batch.bn_span=21", cluster="abci-v100")
     assert plan["accumulation_steps"] == 2
     assert plan["gradient_bytes"] == sum(bucket["bytes"] for bucket in plan["buckets"]) == 4 * plan["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "width"),
+    [("mxnet", "bfloat16", 4), ("mxnet", "float16", 2), ("torch", "bfloat16", 2)],
+)
+def test_gradients_are_reduced_in_the_number_type_of_the_weights(engine: str, precision: str, width: int) -> None:
+    cluster = "a100-node" if precision == "float16" else "laptop"
+    plan = _plan("imagenet-b256", f"cluster.engine={{name: {engine}, precision: {precision}}}", cluster=cluster)
+    assert plan["gradient_bytes"] == width * 25_503_912 + 4 * 53_120
+    assert sum(bucket["bytes"] for bucket in plan["buckets"]) == plan["gradient_bytes"]
 
 
 def test_a_rate_of_zero_is_drawn_as_an_empty_chart() -> None:

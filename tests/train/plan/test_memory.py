@@ -205,3 +205,60 @@ def test_sums_by_levels_have_communicators_of_the_node_and_across_nodes() -> Non
         for name in ("flat", "hierarchical")
     )
     assert levels - flat == 2 * 2 * 16 * 2097152
+
+
+@pytest.mark.parametrize(("precision", "width"), [("float32", 4), ("bfloat16", 4), ("float16", 2)])
+def test_only_float16_shortens_the_batches_of_the_input(precision: str, width: int) -> None:
+    sets = [
+        "cluster.engine.name=torch",
+        f"cluster.engine.precision={precision}",
+        "cluster.communication.allreduce=flat",
+    ]
+    dali = plan_document(*load_both("imagenet-b256", "a100-node", sets))["dali"]
+    assert dali["batch_bytes"] == 32 * 3 * 224**2 * width, "256 images for eight ranks"
+
+
+@pytest.mark.parametrize(("source", "pipelines"), [("", 2), ("data.source=synthetic", 0)])
+def test_batches_wait_in_the_pipelines_and_with_the_steps_that_are_queued(source: str, pipelines: int) -> None:
+    sets = [word for word in (source,) if word]
+    sets += ["cluster.engine.run_ahead_steps=3", "cluster.engine.prefetch_depth=5"]
+    dali = plan_document(*load_both("digits", "laptop", sets))["dali"]
+    assert dali["pipelines"] == pipelines
+    # Three queued steps hold a batch each, and the step that runs holds one.
+    assert dali["queued_bytes"] == (pipelines * 5 + 3 + 1) * dali["batch_bytes"]
+    assert (dali["decoder_bytes"], dali["pinned_bytes"]) == (0, 0), "a CPU decodes without buffers of its own"
+
+
+def test_an_evaluation_holds_folded_weights_and_twice_the_outputs_that_live_at_once() -> None:
+    table = build_network("resnet50", num_classes=1000, image_size=224)
+    weights = sum(each.size for each in table.parameters if each.kind == "weight")
+    live = 128 * 2 * inference_elements(table)
+    full = _memory("imagenet-b256", "laptop", "cluster.engine.name=mxnet")
+    assert full["evaluation_bytes"] == 4 * weights + 4 * live
+    half = _memory("imagenet-b256", "laptop", "cluster.engine.name=mxnet", "cluster.engine.precision=bfloat16")
+    assert half["evaluation_bytes"] == 4 * weights + 2 * live, "the weights are those of float32 gradients"
+    stored = _memory("imagenet-b256", "a100-node", "cluster.engine.name=mxnet", "cluster.engine.precision=float16")
+    assert stored["evaluation_bytes"] == 2 * weights + 2 * live // 128 * 32
+
+
+@pytest.mark.parametrize("kind", ["none", "parameter_server"])
+def test_only_horovod_and_shared_memory_have_buffers_for_sums(kind: str) -> None:
+    ranks = 1 if kind == "none" else 2
+    sets = [f"cluster.communication.kind={kind}", f"cluster.ranks_per_node={ranks}"]
+    assert _memory("digits", "laptop", *sets)["communication_bytes"] == 0
+
+
+def test_one_rank_has_no_fusion_buffer() -> None:
+    sets = ["cluster.communication.kind=horovod", "cluster.communication.backend=gloo"]
+    found = [_memory("digits", "laptop", *sets, f"cluster.ranks_per_node={ranks}") for ranks in (1, 2)]
+    assert [each["communication_bytes"] for each in found] == [0, 262_144]
+
+
+def test_random_images_have_no_cache_of_decoded_ones() -> None:
+    sets = [
+        "data.source=synthetic",
+        "cluster.engine.stick_to_shard=true",
+        "cluster.engine.decoded_cache_bytes=400000000",
+    ]
+    dali = plan_document(*load_both("imagenet-b256", "a100-node", sets))["dali"]
+    assert (dali["decoder_bytes"], dali["pinned_bytes"]) == (0, 0)

@@ -9,6 +9,8 @@ from configs.load import load_both
 from configs.registry import communicators_of, installed_engine
 from train.rehearse.described_waits import invented_top1, waits_of
 from train.rehearse.rehearsed_run import rehearsed_job, rehearsed_run
+from train.sim.constants import load_calibration
+from train.sim.forecast import forecast, make_scenario, time_step
 
 
 def test_micro_batches_before_the_last_lengthen_the_forward_pass_and_nothing_else() -> None:
@@ -100,3 +102,17 @@ def test_ranks_wait_ten_minutes_for_each_other_and_look_for_gradients_no_more_of
 def test_a_factor_that_is_no_number_is_refused_with_an_example() -> None:
     with pytest.raises(UserError, match=r"^--slow: got '1:fast', allowed: RANK:FACTOR, as 7:1\.5$"):
         rehearsed_run(*load_both("imagenet-b256", "a100-node"), ranks=2, slow_ranks=["1:fast"])
+
+
+@pytest.mark.parametrize(("cluster", "share"), [("a100-node", 0.42), ("abci-v100", 0.95)])
+def test_the_waits_of_a_rank_are_the_parts_of_its_simulated_step(cluster: str, share: float) -> None:
+    recipe = "imagenet-b256" if cluster == "a100-node" else "abci-b86016"
+    described, calibration = load_both(recipe, cluster), load_calibration()
+    scenario = make_scenario(*described, calibration)
+    waits, step = waits_of(*described), time_step(scenario, calibration)
+    assert waits.forward_s == pytest.approx(step.forward_s)
+    assert max(waits.gradients_s) == pytest.approx(step.backward_s), "the first layer's weights are last"
+    assert waits.update_s == pytest.approx(step.update_s)
+    # All ranks together evaluate 50,000 images, and V100s ran the programs of round 0.7.
+    rate = forecast(scenario, calibration).images_per_s
+    assert waits.evaluation_s == pytest.approx(share * 50_000 / rate + 0.02)

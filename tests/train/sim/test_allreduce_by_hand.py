@@ -112,3 +112,12 @@ def test_what_is_no_algorithm_is_refused_with_all_that_are(name: str) -> None:
 
 def test_a_buffer_of_one_byte_has_to_be_sent() -> None:
     assert allreduce("ring", Topology(2, 1, 100e9, 20e9), 1).time_s > 0
+
+
+@pytest.mark.parametrize(("name", "passes"), [("torus", 1), ("hierarchical-tree", 2)])
+def test_links_that_are_slower_than_a_ranks_share_of_the_cards_do_not_bound_what_goes_between_nodes(
+    name: str, passes: float
+) -> None:
+    topology = Topology(16, 8, 1e9, 40e9, ideal=True)
+    inside, between = 2 * 7 / 8 * 8e6 / 1e9, passes * 1e6 / (40e9 / 8)
+    assert allreduce(name, topology, 8e6).time_s == pytest.approx(inside + between)

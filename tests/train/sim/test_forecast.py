@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from configs.errors import UserError
-from configs.load import load_both, load_recipe
+from configs.load import load_both, load_cluster, load_recipe
 from train.sim.constants import load_calibration
 from train.sim.convergence import LARGEST_CONVERGED
 from train.sim.forecast import Scenario, forecast, has_reference, make_scenario, with_recorded_software
 from train.sim.hardware import find_system
+from train.sim.software import _algorithm, framework_traffic
 
 CALIBRATION = load_calibration()
 
@@ -83,3 +84,72 @@ def test_the_records_program_has_its_buckets_and_counts_as_tuned() -> None:
         UserError, match="--as-recorded: no record on the cluster 'dgx-a100' is known; it is known of a"
     ):
         with_recorded_software(scenario, "dgx-a100")
+
+
+@pytest.mark.parametrize(
+    ("chip", "network", "half", "tuned", "lacks"),
+    [
+        ("V100", "resnet50", True, True, ""),
+        ("V100", "resnet50", True, False, "own kernels"),
+        ("V100", "resnet50", False, False, "float32"),
+        ("V100", "resnet50", False, True, "float32"),
+        ("V100", "resnet101", False, False, "another network"),
+        ("cpu", "resnet50", True, True, "another network"),
+    ],
+)
+def test_a_forecast_lacks_its_network_before_its_number_type_and_this_before_tuned_kernels(
+    chip: str, network: str, half: bool, tuned: bool, lacks: str
+) -> None:
+    scenario = _record(f"model.name={network}")
+    machine = replace(scenario.machine, half=half, accelerator=replace(scenario.machine.accelerator, chip=chip))
+    assert replace(scenario, machine=machine, tuned=tuned).lacks == lacks
+
+
+@pytest.mark.parametrize(
+    ("allreduce", "algorithm"), [("flat", "auto"), ("hierarchical", "hierarchical"), ("torus", "hierarchical")]
+)
+def test_a_cluster_files_allreduce_is_one_of_the_simulators(allreduce: str, algorithm: str) -> None:
+    sets = [f"cluster.communication.allreduce={allreduce}", "cluster.communication.cycle_time_ms=2"]
+    software = _record(*sets).software
+    assert (software.algorithm, software.cycle_s, software.graphs) == (algorithm, 0.002, False)
+
+
+@pytest.mark.parametrize("kind", ["parameter_server", "parameter_server_async"])
+def test_ranks_that_do_not_wait_for_each_other_have_servers_too(kind: str) -> None:
+    communication = load_cluster("laptop", [f"cluster.communication={{kind: {kind}, servers: 3}}"]).communication
+    assert _algorithm(communication) == "ps:3"
+
+
+@pytest.mark.parametrize(
+    ("half", "units", "is_fused", "is_channels_last", "sevenths"),
+    [
+        (True, True, True, True, 8),
+        (True, True, True, False, 13),
+        (True, True, False, False, 18),
+        (True, False, True, False, 8),
+        (False, True, True, True, 13),
+    ],
+)
+def test_a_frameworks_batch_norms_pass_over_a_tensor_as_often_as_its_kernels_need(
+    half: bool, units: bool, is_fused: bool, is_channels_last: bool, sevenths: int
+) -> None:
+    machine = _record().machine
+    machine = replace(machine, half=half, accelerator=replace(machine.accelerator, matrix_units=units, tf32=None))
+    found = framework_traffic(machine, is_fused=is_fused, is_channels_last=is_channels_last)
+    assert found == pytest.approx(sevenths / 7)
+
+
+@pytest.mark.parametrize(("layout", "sevenths"), [("NHWC", 13), ("NCHW", 18)])
+def test_this_programs_batch_norms_are_kernels_of_their_own_in_the_layout_of_the_file(
+    layout: str, sevenths: int
+) -> None:
+    found = _record(f"cluster.engine.layout={layout}").software.norm_traffic
+    assert found == pytest.approx(sevenths / 7)
+
+
+def test_a_share_of_all_gradients_fills_a_bucket_in_the_bytes_of_the_number_type() -> None:
+    sets = ["cluster.communication.bucket_fraction=0.5"]
+    half, full = (_record(*sets, f"cluster.engine.precision={name}").software for name in ("float16", "float32"))
+    # 25,560,168 parameters, of which the 53,120 of batch norm are always float32.
+    assert half.bucket_bytes == (2 * (25_560_168 - 53_120) + 4 * 53_120) // 2
+    assert full.bucket_bytes == 4 * 25_560_168 // 2

@@ -12,7 +12,15 @@ from configs.errors import ConfigError
 from configs.load import load_cluster, load_recipe
 from train.sim.constants import load_calibration
 from train.sim.forecast import make_scenario
-from train.sim.grid import SWEEP_KEYS, Limits, _node_counts, check_algorithm, optimize, parse_sweep, savings_by_cause
+from train.sim.grid import (
+    SWEEP_KEYS,
+    Limits,
+    _node_counts,
+    check_algorithm,
+    optimize,
+    parse_sweep,
+    savings_by_cause,
+)
 
 CALIBRATION = load_calibration()
 SCENARIO = make_scenario(load_recipe("imagenet-b256"), load_cluster("dgx-a100"), CALIBRATION)
@@ -137,3 +145,17 @@ def test_a_swept_value_takes_the_place_of_the_scenarios() -> None:
 
 def test_a_sweep_may_have_ten_thousand_values() -> None:
     assert len(parse_sweep("batch=1..16384/10000")[1]) == 10_000
+
+
+@pytest.mark.parametrize(("max_ranks", "tried"), [(4, {4}), (12, {8}), (16, {8, 16})])
+def test_no_more_ranks_are_tried_than_there_are(max_ranks: int, tried: set[int]) -> None:
+    found = optimize(SCENARIO, CALIBRATION, Limits(max_ranks, memory_bytes=6e9))
+    assert {one.scenario.machine.ranks for one in found} == tried
+    assert {one.scenario.accumulation for one in found} == {1}
+
+
+def test_more_cards_than_accelerators_are_no_cause_of_waiting() -> None:
+    many = replace(SCENARIO, machine=replace(SCENARIO.machine, nics=12))
+    assert savings_by_cause(many, CALIBRATION)["accelerators that share a network card"] == 0
+    few = replace(SCENARIO, machine=replace(SCENARIO.machine, nics=1))
+    assert savings_by_cause(few, CALIBRATION)["accelerators that share a network card"] > 0

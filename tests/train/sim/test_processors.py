@@ -62,3 +62,35 @@ def test_more_nodes_meet_over_their_cards_and_the_interval_is_that_of_an_unseen_
     assert fast.images_per_s > slow.images_per_s
     assert fast.interval.lacks == "another network"
     assert fast.interval.basis == "unseen"
+
+
+def test_a_rank_has_a_core_even_where_ranks_outnumber_the_cores_and_a_second_socket_may_be_partly_there() -> None:
+    crowded, odd = (
+        rates_of_processor(load_cluster("laptop", [f"cluster.node.cores={cores}", *sets, "cluster.node.cpu=EPYC 7763"]))
+        for cores, sets in (
+            (4, ["cluster.ranks_per_node=8"]),
+            (96, ["cluster.ranks_per_node=32", "cluster.engine.threads=3"]),
+        )
+    )
+    assert crowded["flops"] == pytest.approx(2.45e9 * 32)
+    assert crowded["cores"] == 4
+    # Two sockets of 204.8 GB/s, of which each of 32 ranks has 12.8 GB/s, less than its three cores can use.
+    assert odd["memory_bytes_per_s"] == pytest.approx(2 * 204.8e9 / 32)
+    assert odd["cores"] == 96
+
+
+@pytest.mark.parametrize(("link", "bytes_per_s"), [("null", 1.5e9), ("4e9", 4e9)])
+def test_ranks_of_a_published_cpu_meet_over_the_loopback_or_the_link_of_the_file(link: str, bytes_per_s: float) -> None:
+    sets = ["cluster.node.cpu=EPYC 7763", f"cluster.communication.link_bytes_per_s={link}"]
+    rates = rates_of_processor(load_cluster("laptop", sets))
+    assert (rates["link_bytes_per_s"], rates["sum_bucket_s"]) == (bytes_per_s, 2e-4)
+
+
+@pytest.mark.parametrize(("cores", "takes_core_time"), [(3, True), (4, False)])
+def test_threads_beside_compute_are_counted_by_the_ranks_of_a_node(cores: int, takes_core_time: bool) -> None:
+    sets = ["cluster.node.cpu=EPYC 7763", f"cluster.node.cores={cores}", "cluster.num_nodes=3"]
+    sets += ["cluster.launcher=mpirun", "cluster.communication.kind=horovod", "cluster.communication.backend=mpi"]
+    constants = conditions(*load_both("digits", "laptop", ["batch.global_size=96", *sets]))[1].constants
+    # Two ranks a node with two threads each: four cores hold them all. An image of digits has 8 x 8 px.
+    assert constants.decode_s == pytest.approx(80e-6 + 31e-9 * 8**2 if takes_core_time else 0)
+    assert (constants.cycle_cpu_s > 0) is takes_core_time

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from train.networks.arch import build_network, gradient_bytes
-from train.sim.collectives import allreduce
+from train.sim.collectives import SHARED_MEMORY, allreduce
 from train.sim.constants import Constants
 from train.sim.hardware import Machine, find_accelerator
 from train.sim.roofline import kernel_times, tabulate
 from train.sim.software import Software
-from train.sim.step_time import StepModel, step_model
+from train.sim.step_time import StepModel, _contention, step_model
+from train.sim.topology import SharedSums
 
 MODEL = StepModel(build_network("resnet50", num_classes=1000, image_size=224))
 V100 = find_accelerator("V100-SXM2-16GB")
@@ -151,3 +152,47 @@ def test_small_filters_of_stride_one_spare_products_without_matrix_units() -> No
             if table.flops[number]:
                 assert table.flops[number] == 2.0 * layer.macs
                 assert table.plain_flops[number] == pytest.approx(table.flops[number] / spared)
+
+
+@pytest.mark.parametrize(("ranks", "cores", "factor"), [(16, 8, 1.0), (16, 4, 2.0), (4, 8, 1.0), (4, 2, 2.0)])
+def test_the_ranks_of_a_node_and_not_those_of_all_nodes_share_its_cores(
+    ranks: int, cores: float, factor: float
+) -> None:
+    free, shared = (
+        MODEL.time_step(machine(ranks), 64, each, Software()) for each in (SMOOTH, SMOOTH.replaced(cores=cores))
+    )
+    for part in ("forward_s", "backward_s", "update_s"):
+        assert getattr(shared, part) == pytest.approx(factor * getattr(free, part)), part
+
+
+@pytest.mark.parametrize(("channels", "share"), [(12, 12 / 80), (60, 0.5)])
+def test_reductions_take_their_multiprocessors_from_backward_and_at_most_half(channels: int, share: float) -> None:
+    assert V100.units == 80
+    assert _contention(machine(16), Software(channels=channels)) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "algorithm", "share"), [(3, SHARED_MEMORY, 1.0), (2, SHARED_MEMORY, 0.0), (3, "ring", 0.15)]
+)
+def test_threads_that_sum_take_a_whole_core_from_backward_where_none_is_left(
+    ranks: int, algorithm: str, share: float
+) -> None:
+    where = replace(machine(ranks), sums=SharedSums(8e9, 1e-4, cores=4))
+    assert _contention(where, Software(algorithm=algorithm)) == pytest.approx(share)
+
+
+def test_what_is_read_behind_compute_counts_only_beyond_the_time_that_decoding_takes_from_it() -> None:
+    decoding = SMOOTH.replaced(decode_s=1e-3)
+    busy_s = MODEL.time_step(machine(1), 64, SMOOTH, Software()).total_s
+    for rate, input_s in ((1e6, 0.064), (64 / (busy_s + 0.05), 0.064), (64 / (busy_s + 0.1), 0.1)):
+        step = MODEL.time_step(machine(1), 64, decoding, Software(images_per_s=rate))
+        assert step.input_s == pytest.approx(input_s), rate
+
+
+def test_the_host_launches_every_kernel_on_its_own_unless_all_are_one_graph() -> None:
+    constants = SMOOTH.replaced(launch_s=1e-5)
+    graph, single = (MODEL.time_step(machine(1), 64, constants, Software(graphs=graphs)) for graphs in (True, False))
+    kernels = len(MODEL.forward.names), len(MODEL.backward.names)
+    assert single.forward_s == pytest.approx(graph.forward_s + kernels[0] * 1e-5)
+    assert single.backward_s == pytest.approx(graph.backward_s + kernels[1] * 1e-5)
+    assert single.update_s == graph.update_s

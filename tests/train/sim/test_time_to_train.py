@@ -30,6 +30,21 @@ def test_epochs_never_fall_with_the_batch_and_grow_beyond_the_last_point() -> No
     assert epochs_to_target(172_032) == 119  # 90, and 28.5 for the doubling, rounded up
 
 
+@pytest.mark.parametrize(
+    ("batch", "mlperf_round", "epochs"),
+    [
+        (40132, "", 62),  # the geometric mean of 32,768 and 49,152: the mean of 56 and 68
+        (17378, "", 48),  # 47.76
+        (16963, "", 47),  # 47.45
+        (1, "", 35),
+        (1664, "0.5", 60),
+        (1664, "banana", 35),
+    ],
+)
+def test_between_known_batches_epochs_grow_with_the_logarithm(batch: int, mlperf_round: str, epochs: int) -> None:
+    assert epochs_to_target(batch, mlperf_round) == epochs
+
+
 def test_earlier_rounds_needed_more_epochs() -> None:
     assert epochs_to_target(1664, "0.6") == 60
     assert epochs_to_target(54080, "0.6") == 86

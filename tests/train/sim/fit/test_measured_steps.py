@@ -16,7 +16,7 @@ from train.sim.__main__ import main
 from train.sim.conditions import DESCRIPTION, conditions, measure_runs
 from train.sim.constants import load_calibration
 from train.sim.fit.measured_steps import MeasuredStep, apply_steps, fingerprint, keep_steps, load_steps
-from train.sim.forecast import forecast
+from train.sim.forecast import Scenario, forecast
 
 RATES = (
     "{flops: 4e10, memory_bytes_per_s: 8e9, link_bytes_per_s: 2e9, cores: 2, sum_bytes_per_s: 6e9, sum_bucket_s: 2e-4}"
@@ -191,3 +191,33 @@ def test_a_new_description_of_this_machine_outdates_the_steps_of_its_cpu_only(tm
     (cpu, gpu), (other_cpu, other_gpu) = digests
     assert cpu != other_cpu
     assert gpu == other_gpu
+
+
+def _steps(*logs: float, networks: str = "") -> tuple[Scenario, list[MeasuredStep]]:
+    """Return a scenario of ResNet-50 and steps of other networks on its machine, one for each logarithm."""
+    scenario, _ = conditions(*load_both("imagenet-b256", "a100-node"))
+    machine, ranks = scenario.machine.accelerator.name, scenario.machine.ranks
+    names = networks or "abcdefgh"[: len(logs)]
+    return scenario, [
+        MeasuredStep(str(number), machine, name, "float16", ranks, 1e4, 0.0, log, "", scenario.engine)
+        for number, (log, name) in enumerate(zip(logs, names, strict=True))
+    ]
+
+
+def test_one_step_that_is_far_off_hardly_moves_the_factor_of_several() -> None:
+    scenario, steps = _steps(0.1, 0.2, 0.9)
+    assert apply_steps(scenario, load_calibration(), steps).constants.compute_factor == pytest.approx(math.exp(0.2))
+
+
+@pytest.mark.parametrize(
+    ("networks", "between"),
+    [
+        ("aaa", 0.04),  # one network says nothing of the spread between networks
+        ("aab", 0.04),
+        ("abc", 0.01),  # the variance of 0.1, 0.2 and 0.3
+    ],
+)
+def test_runs_of_a_network_are_one_network(networks: str, between: float) -> None:
+    scenario, steps = _steps(0.1, 0.2, 0.3, networks=networks)
+    found = apply_steps(scenario, load_calibration(), steps).measured_half_width
+    assert found == pytest.approx(1.645 * math.sqrt(0.05**2 + 0.01 / 3 + between))

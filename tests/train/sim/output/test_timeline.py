@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from configs.errors import UserError
-from train.sim.output.timeline import _COMPUTE, _REDUCE, _WAIT, _event, _reductions, write_trace
+from configs.load import load_both
+from train.sim.constants import load_calibration
+from train.sim.forecast import make_scenario, time_step
+from train.sim.output.timeline import _COMPUTE, _REDUCE, _WAIT, _event, _reductions, step_trace, write_trace
 from train.sim.step_time import Reduction
 
 
@@ -34,3 +38,32 @@ def test_a_trace_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         UserError, match=f"{path}: cannot be written: No such file or directory; choose another --trace"
     ):
         write_trace(path, [])
+
+
+def test_kernels_reductions_and_waits_of_a_step_meet_where_one_ends_and_the_next_begins() -> None:
+    calibration = load_calibration()
+    scenario = make_scenario(*load_both("imagenet-b256", "dgx-a100", ["cluster.num_nodes=8"]), calibration)
+    slow = replace(scenario, software=replace(scenario.software, bucket_bytes=1 << 20, images_per_s=10.0))
+    step = time_step(slow, calibration)
+    assert min(step.contention_s, step.straggler_s, step.exposed_s, step.overhead_s, step.input_s) > 0
+    events = step_trace(slow, calibration)
+
+    def ends_us(category: str) -> tuple[float, float]:
+        few = [each for each in events if each["cat"] == category]
+        return few[0]["ts"], few[-1]["ts"] + few[-1]["dur"]
+
+    slowest = 1 + step.straggler_s / step.compute_s
+    forward_s = slowest * step.forward_s
+    backward_s = slowest * step.backward_s + step.contention_s
+    at_s = 0.0
+    for category, seconds in (
+        ("forward", forward_s), ("backward", backward_s), ("exposed communication", step.exposed_s),
+        ("negotiation", step.overhead_s), ("update", step.update_s), ("input", step.input_s),
+    ):  # fmt: skip
+        assert ends_us(category) == pytest.approx((1e6 * at_s, 1e6 * (at_s + seconds)), abs=0.01), category
+        at_s += seconds
+    waited_until = 1e6 * (forward_s + backward_s + step.exposed_s)
+    assert ends_us("allreduce")[1] == pytest.approx(waited_until, abs=0.01)
+    rows = {each["cat"]: each["tid"] for each in events}
+    assert rows["update"] == rows["forward"] == rows["backward"] == _COMPUTE
+    assert rows["exposed communication"] == rows["negotiation"] == rows["input"] == _WAIT
