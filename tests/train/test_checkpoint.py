@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -14,8 +15,8 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_recipe
 from configs.plan import Position, plan_run
-from logs.checkpoints import list_checkpoints
-from train.checkpoint import Checkpoints, CheckpointWriter, Origin
+from logs.checkpoints import SavedState, list_checkpoints
+from train.checkpoint import Checkpoints, CheckpointWriter, NullWriter, Origin
 from train.comm.communicator import SingleProcess
 from train.engine.protocol import Engine
 
@@ -227,3 +228,52 @@ def test_a_disk_in_trouble_costs_one_checkpoint_and_ends_a_stop(
     assert last.startswith("the trained network is not kept: ")
     with pytest.raises(UserError, match=r"step-00000025\.ckpt: cannot be written: the folder is missing"):
         checkpoints.stopped(cast(Any, Parts()), Position(2, 25))
+
+
+def test_ranks_leave_only_when_rank_0_has_written_the_state(tmp_path: Path) -> None:
+    on_disk: list[list[int]] = []
+
+    class Watching(TwoRanks):
+        def gather(self, name: str, value: int) -> list[int]:
+            on_disk.append(_steps(tmp_path))
+            return super().gather(name, value)
+
+    checkpoints, _ = _checkpoints(tmp_path)
+    checkpoints.communicator = Watching()
+    checkpoints.stopped(cast(Any, Parts()), Position(3, 45))
+    assert on_disk == [[45]]
+
+
+def test_the_state_is_taken_before_training_goes_on_and_by_rank_0_alone(tmp_path: Path) -> None:
+    taken: list[str] = []
+
+    def collect() -> SavedState:
+        taken.append(threading.current_thread().name)
+        return SavedState({"step": 7}, {})
+
+    own = threading.current_thread().name
+    NullWriter().write(7, collect)
+    NullWriter().wait()
+    assert taken == []
+    writer = CheckpointWriter(tmp_path, 2)
+    writer.write(7, collect)
+    assert taken == [own], "another thread would find the weights of later steps"
+    writer.wait()
+    assert _steps(tmp_path) == [7]
+
+
+def test_time_is_lost_only_to_a_checkpoint_that_is_due(tmp_path: Path) -> None:
+    checkpoints, communicator = _checkpoints(tmp_path, every=2)
+    checkpoints.evaluated(cast(Any, Parts()), Position(2, 19))
+    assert (checkpoints.stall_s, communicator.gathered, checkpoints.saved) == (0.0, [], Position(1, 0))
+    checkpoints.evaluated(cast(Any, Parts()), Position(3, 38))
+    assert checkpoints.stall_s > 0
+    assert (communicator.gathered, checkpoints.saved) == (["checkpoint data"], Position(3, 38))
+    checkpoints.writer.wait()
+
+
+def test_a_trained_network_keeps_the_means_and_no_place_among_the_images(tmp_path: Path) -> None:
+    checkpoints, communicator = _checkpoints(tmp_path)
+    checkpoints.finished(Position(6, 94))
+    assert communicator.gathered == ["checkpoint data"], "after an evaluation, all ranks have the same statistics"
+    assert _origin(tmp_path).source_state(0) == b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from data.sources.image_source import Settings
 from tests.engines import cpu_engine
 from tests.runs import train
 from train.comm.communicator import SingleProcess
-from train.dataset import Images, PackedImages, SyntheticImages, images_of, local_folder, require_cold
+from train.dataset import BlankImages, Images, PackedImages, SyntheticImages, images_of, local_folder, require_cold
 from train.rank.identity import Identity
 
 SHORT = ["run.max_steps=2", "run.target_top1=null", "model.name=resnet8", "model.image_size=16"]
@@ -145,13 +146,20 @@ def test_packed_images_continue_where_their_state_says(packed: Path, keeps: bool
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_a_staged_copy_is_what_is_read_and_stays_only_if_it_is_kept(packed: Path, tmp_path: Path, keeps: bool) -> None:
+def test_a_staged_copy_is_what_is_read_and_stays_only_if_it_is_kept(
+    packed: Path, tmp_path: Path, keeps: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "train.dataset")
     data, disk = tmp_path / "shared", tmp_path / "disk"
     shutil.copytree(packed, data)
     stage = f"cluster.paths.stage={disk}", f"cluster.paths.keep_stage={str(keeps).lower()}"
-    images = _images(data, *stage)
+    images, other = _images(data, *stage), _images(data, *stage)
     images.prepare()
+    other.prepare()
+    (told,) = caplog.messages
+    assert told.startswith(f"data set copied to {disk}"), "by the first user of a host alone"
     shutil.rmtree(data)
+    other.close()
     source = images.open_evaluation(cpu_engine())
     assert sum(batch.num_valid for batch in source.batches()) == 3
     source.close()
@@ -188,10 +196,31 @@ def test_synthetic_images_continue_where_their_state_says_and_each_rank_has_its_
     assert not np.array_equal(batches[0], batches[1])
 
 
-def test_pages_that_stay_are_said_to_stay(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_that_stay_are_said_to_stay(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("train.dataset.clear_dataset", lambda _folder: "4,096 bytes stay")
     recipe = load_recipe("imagenet-smoke", ["data.name=set", "data.train_samples=12", "data.eval_samples=5"])
     cluster = load_cluster("laptop", [f"cluster.paths.data={packed}"])
     for rank, is_cold in ((0, False), (1, True)):
         identity = Identity(rank=rank, world_size=2, local_rank=rank, local_size=2, host="a", launcher="none")
         assert images_of(recipe, cluster, plan_run(recipe, 2), identity).prepare().is_cold is is_cold
+    told = f"{packed / 'set'}: cache_clear is not logged, because the page cache could not be cleared: 4,096 bytes stay"
+    assert caplog.messages == [told], "by the rank that tried"
+
+
+def test_an_engine_that_computes_nothing_gets_blank_batches_of_this_ranks_shard_whatever_the_source(
+    tmp_path: Path,
+) -> None:
+    settings = EngineSettings().model_copy(update={"name": "timed"})
+    for source in ("synthetic", "generated"):
+        images = _images(tmp_path, f"data.source={source}", engine=settings)
+        assert isinstance(images, BlankImages)
+        images.load()
+        assert images.prepare() == ({}, True)
+        # Of 5 images, the second of two ranks has those from 5 // 2 on, in batches of up to 4.
+        assert [batch.num_valid for batch in images.open_evaluation(cpu_engine()).batches()] == [3]
+        training = images.open_training(cpu_engine(), b"7")
+        training.next_batch()
+        assert training.state() == b"8"
+        images.close()

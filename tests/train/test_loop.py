@@ -268,3 +268,21 @@ def test_an_evaluation_is_reported_with_its_epoch_and_the_step_before_it() -> No
     log, scores = RememberingLog(), Scores()
     dry_train(load_recipe("digits", SHORT), 1, [0.5, 0.97], log=log, blank=Remembered(log), metrics=scores)
     assert scores.scores == [(2, 37, 0.5), (4, 74, 0.97)], "38 steps are two epochs, 75 are four"
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (OSError("record 7 is torn"), "OSError: record 7 is torn"),
+        (KeyError("weight"), "KeyError: 'weight'"),
+        (RuntimeError("RuntimeError of a worker"), "RuntimeError of a worker"),
+        (ValueError(), "ValueError: "),
+    ],
+)
+def test_the_kind_of_an_error_is_told_once(cause: Exception, words: str) -> None:
+    failed = RunFailed(5, cause)
+    assert (str(failed), failed.step) == (words, 5)
+
+
+def test_the_step_that_an_error_knows_is_the_step_that_failed() -> None:
+    assert RunFailed(9, LossNotFinite(0, [1])).step == 0, "found steps later"

@@ -107,12 +107,18 @@ class _Watched(Watchdog):
 
     def __init__(self, timeout_s: float, report: Any) -> None:
         self.told: list[Any] = [timeout_s]
+        self.steps: list[int | None] = []
         self.made.append(self)
         super().__init__(timeout_s, report)
+
+    def __call__(self, step: int | None = None) -> None:
+        self.steps.append(step)
+        super().__call__(step)
 
     def expect(self, timeout_s: float) -> None:
         self.told.append(timeout_s)
         super().expect(timeout_s)
+        self.steps.clear()
 
     def rest(self) -> None:
         self.told.append("rest")
@@ -231,7 +237,7 @@ def test_rank_0_alone_keeps_the_folder_of_a_launcher_that_is_gone_and_leaves_it_
 
 
 def test_a_rank_whose_servers_do_not_wait_ends_at_once_because_it_could_keep_no_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watchdogs: list[_Watched]
 ) -> None:
     monkeypatch.setattr(
         session, "run_ranks_here", lambda *parts: parts[3](*parts[1:3], lambda *_: SingleProcess())
@@ -245,6 +251,8 @@ def test_a_rank_whose_servers_do_not_wait_ends_at_once_because_it_could_keep_no_
     assert run(tmp_path, ALONE, Ledger(), cast(Any, signals)) == 0
     assert not signals.waits, "a notice that waited for the end of a step would be noted and never heeded"
     assert [read(path).meta["step"] for path in list_checkpoints(tmp_path)] == [8], "the trained network"
+    assert [each for each in watchdogs[0].steps if each is not None] == [*range(8)]
+    assert watchdogs[0].steps.count(None) == 3, "a batch of each evaluation, and the trained network"
 
 
 @pytest.mark.medium

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import mxnet as mx
 import pytest
@@ -154,3 +155,38 @@ def test_the_first_collective_sees_every_rank_in_its_place() -> None:
 def test_a_communicator_without_a_library_has_none_for_the_doctor() -> None:
     assert libraries_of("none") == {}
     assert list(libraries_of("torch_distributed")) == ["torch.distributed"]
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_device_that_leaves_its_program_releases_those_that_wait_for_it_too(bad: int) -> None:
+    cluster = load_cluster("laptop", ["cluster.communication.kind=devices", "cluster.ranks_per_node=2"])
+    released: list[str] = []
+
+    def main(identity: Identity, ledger: Ledger, connect: Connect) -> int:
+        communicator = connect(identity, ledger)
+        if identity.rank == bad:
+            raise SystemExit(3)
+        try:
+            communicator.gather_bytes("never", b"")
+        except Exception as error:
+            released.append(type(error).__name__)
+            raise
+        return 0
+
+    with pytest.raises(SystemExit, match="3"):
+        run_ranks_here(cluster, ALONE, Ledger(), main)
+    while not released:
+        time.sleep(0.001)
+    assert released == ["PeerFailed"]
+
+
+def test_the_first_device_writes_the_ledger_of_the_process_and_the_others_their_own() -> None:
+    cluster = load_cluster("laptop", ["cluster.communication.kind=devices", "cluster.ranks_per_node=3"])
+    shared, seen = Ledger(), dict[int, bool]()
+
+    def main(identity: Identity, ledger: Ledger, _connect: Connect) -> int:
+        seen[identity.rank] = ledger is shared
+        return 0
+
+    assert run_ranks_here(cluster, ALONE, shared, main) == 0
+    assert seen == {0: True, 1: False, 2: False}

@@ -175,3 +175,34 @@ def test_the_user_at_the_other_end_counts_and_not_the_user_s_group(
     assert machine_ranks._is_same_user(guest) is is_same
     monkeypatch.setattr("os.geteuid", lambda: 100)
     assert machine_ranks._is_same_user(guest) is (user == 100)
+
+
+def test_a_foreigner_is_sent_away_at_once_and_the_meeting_goes_on(
+    meeting: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([False, True])
+    monkeypatch.setattr(machine_ranks, "_is_same_user", lambda _: next(answers))
+    with ThreadPoolExecutor(1) as pool:
+        host = pool.submit(meet, _identity(0, 2), meeting, 10)
+        with _reach(meeting["RANK_MEETING"], time.monotonic() + 10) as foreigner:
+            foreigner.settimeout(10)
+            assert foreigner.recv(1) == b"", "closed, though the meeting waits for rank 1"
+            with _reach(meeting["RANK_MEETING"], time.monotonic() + 10) as guest:
+                guest.sendall(_GREETING.pack(1, 2))
+                met = host.result(10)
+                os.close(met.memory)
+                met.peers[1].close()
+
+
+@pytest.mark.parametrize(("rank", "size"), [(0, 3), (3, 3), (1, 4)])
+def test_a_guest_whose_number_no_other_rank_of_this_run_has_is_refused(
+    meeting: dict[str, str], rank: int, size: int
+) -> None:
+    before = _held()
+    with ThreadPoolExecutor(1) as pool:
+        host = pool.submit(meet, _identity(0, 3), meeting, 10)
+        with _reach(meeting["RANK_MEETING"], time.monotonic() + 10) as guest:
+            guest.sendall(_GREETING.pack(rank, size))
+            with pytest.raises(WorldMismatch, match=f"rank {rank} of {size} came to the meeting"):
+                host.result(10)
+    assert _held() == before

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -207,3 +208,12 @@ def test_a_thread_that_sums_ends_before_its_process_does(monkeypatch: pytest.Mon
     assert there.recv(100).endswith(b"last words")
     for each in (here, there):
         each.close()
+
+
+def test_a_thread_that_was_woken_sleeps_again(ranks: list[Rank]) -> None:
+    for rank in ranks:
+        rank.thread._hand_over(lambda: None)
+    deadline = time.monotonic() + 10
+    for rank in ranks:
+        while select.select([rank.thread._wake], [], [], 0)[0]:
+            assert time.monotonic() < deadline, "the thread would turn for ever"

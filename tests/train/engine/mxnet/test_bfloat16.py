@@ -124,3 +124,16 @@ def test_the_buckets_of_a_rank_are_those_of_float32() -> None:
         found.append(build_model(open_engine(cluster, ALONE), recipe, cluster, plan_run(recipe, 2)).buckets)
     assert found[0] == found[1]
     assert len(found[0].order) > 1
+
+
+@pytest.mark.parametrize(("precision", "asks"), [("bfloat16", True), ("float32", False)])
+def test_only_a_rank_in_bfloat16_asks_what_its_cpu_computes_before_its_first_operator(
+    monkeypatch: pytest.MonkeyPatch, precision: str, asks: bool
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("train.engine.mxnet.engine.cpu_flags", lambda: {"sse2"})
+    monkeypatch.setattr("train.engine.mxnet.engine.prepare_bfloat16", asked.append)
+    cluster = load_both("digits", "laptop", [])[1]
+    settings = cluster.engine.model_copy(update={"precision": precision, "name": "mxnet"})
+    open_engine(cluster.model_copy(update={"engine": settings}), ALONE)
+    assert asked == ([{"sse2"}] if asks else [])

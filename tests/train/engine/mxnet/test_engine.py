@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -174,3 +175,38 @@ def test_a_trace_begins_and_ends_when_nothing_runs(engine: MxnetEngine, monkeypa
         "nothing runs", ("set_config", *settings), ("set_state", "run"),
         "nothing runs", ("set_state", "stop"), ("dump", ("finished", True)),
     ]  # fmt: skip
+
+
+def test_a_device_of_a_process_makes_its_arrays_on_itself_also_those_of_dali() -> None:
+    tensors = pytest.importorskip("nvidia.dali.tensors")
+    cluster = load_cluster("laptop", ["cluster.communication.kind=devices", "cluster.engine.name=mxnet"])
+    engine, own = MxnetEngine(cluster, replace(ALONE, local_rank=2, launcher="devices")), mx.cpu(2)
+    made = engine.from_host(np.arange(3, dtype=np.float32))
+    batch = engine.from_dali(tensors.TensorCPU(np.ones((2, 1, 1), np.float32), "HWC"), is_on_host=True)
+    arrays = [made, batch, engine.zeros((3,)), engine.take(made, np.array([2, 0])), engine.copy(made)]
+    arrays += [engine.flag(made, is_set=True), engine.first_element(made)]
+    assert [array.context for array in arrays] == [own] * 7
+    logits = mx.nd.array(np.eye(3), ctx=mx.cpu(0))
+    assert engine.count_correct(logits, made, 3).context == own
+
+
+@pytest.mark.parametrize("number_type", ["float16", "float32"])
+def test_a_tensor_that_dali_holds_on_a_gpu_is_copied_there_with_its_type(number_type: str) -> None:
+    values = np.arange(6, dtype=number_type).reshape(2, 3)
+
+    class OnGpu:
+        """A tensor of DALI's interface for GPUs, in the memory of the host."""
+
+        __cuda_array_interface__ = values.__array_interface__
+
+        def shape(self) -> list[int]:
+            return [2, 3]
+
+        def copy_to_external(self, pointer: ctypes.c_void_p) -> None:
+            ctypes.memmove(pointer, values.ctypes.data, values.nbytes)
+
+    engine = MxnetEngine(load_cluster("laptop", ["cluster.engine.name=mxnet"]), ALONE)
+    engine.context, engine._host = mx.cpu(3), mx.cpu(0)
+    array = engine.from_dali(OnGpu(), is_on_host=False)
+    assert (array.context, array.dtype) == (mx.cpu(3), np.dtype(number_type))
+    np.testing.assert_array_equal(array.asnumpy(), values)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -57,3 +60,61 @@ def test_an_mxnet_that_makes_its_operators_in_another_way_is_left_alone() -> Non
     mxnet_import._defer_operators(base)
     assert vars(base)["_init_op_module"] is register_otherwise
     assert not hasattr(base, "_init_np_op_module")
+
+
+def test_an_operator_is_made_at_its_first_call_and_only_once() -> None:
+    made: list[tuple[object, ...]] = []
+
+    def make(*given: object) -> Callable[..., tuple[object, ...]]:
+        made.append(given)
+        return lambda *arguments, **keywords: (*arguments, *keywords.items())
+
+    def register(root: str, make_op_func: Callable[..., Callable[..., object]]) -> None:
+        registered[root] = make_op_func("handle", "Name", "function")
+
+    registered: dict[str, Callable[..., object]] = {}
+    base = ModuleType("base")
+    vars(base)["_init_op_module"] = register
+    mxnet_import._defer_operators(base)
+    vars(base)["_init_op_module"]("mxnet", make)
+    operator = registered["mxnet"]
+    assert (operator.__name__, operator.__doc__, made) == ("function", "", [])
+    assert operator(1, axis=2) == operator(1, axis=2) == (1, ("axis", 2))
+    assert made == [("handle", "Name", "function")]
+
+
+_SITES_OWN = """
+import sys
+import mxnet.part
+sys.tried.append(sorted(name for name, module in sys.modules.items() if module is None and name.startswith("tool_")))
+import tool_of_mxnet
+"""
+
+
+@pytest.mark.parametrize("needs_tool", [False, True])
+def test_an_mxnet_that_needs_what_is_left_out_is_imported_as_it_is_and_nothing_stays_hidden(
+    needs_tool: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mxnet").mkdir()
+    text = _SITES_OWN if needs_tool else _SITES_OWN.replace("import tool_of_mxnet", "import downloads_of_mxnet")
+    (tmp_path / "mxnet" / "__init__.py").write_text(text, encoding="utf-8")
+    (tmp_path / "mxnet" / "part.py").write_text("import sys; sys.tried.append('part')", encoding="utf-8")
+    (tmp_path / "tool_of_mxnet.py").write_text("", encoding="utf-8")
+    before, finders, tried = dict(sys.modules), list(sys.meta_path), list[str | list[str]]()
+    monkeypatch.setattr(sys, "tried", tried, raising=False)
+    monkeypatch.setattr(mxnet_import, "_HIDDEN", ("tool_of_mxnet",))
+    monkeypatch.setattr(mxnet_import, "_DOWNLOADS", "downloads_of_mxnet")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mxnet"]:
+        monkeypatch.delitem(sys.modules, name)
+    try:
+        mxnet_import.import_mxnet()
+        assert tried == ["part", ["tool_of_mxnet"], "part", []][: 4 if needs_tool else 2]
+        left = {name for name in sys.modules if name not in before} - {"mxnet"}
+        assert left == ({"mxnet.part", "tool_of_mxnet"} if needs_tool else {"mxnet.part"}) - before.keys()
+        assert (sys.meta_path, gc.isenabled()) == (finders, True)
+        mxnet_import.import_mxnet()
+        assert tried.count("part") == 1 + needs_tool, "imported once"
+    finally:
+        for name in [name for name in sys.modules if name not in before]:
+            del sys.modules[name]

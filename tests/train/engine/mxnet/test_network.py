@@ -18,7 +18,8 @@ from train.engine.init import checksum, initial_weights
 from train.engine.mxnet.lars import MomentumOptimizer
 from train.engine.mxnet.losses import smoothed_cross_entropy
 from train.engine.mxnet.network import TrainedNetwork
-from train.networks.arch import build_network
+from train.networks.arch import Network, build_network
+from train.networks.table import Rows
 from train.schedule import HyperParameters
 from train.warmup import warm_up
 
@@ -138,3 +139,38 @@ def test_a_warm_up_is_undone_bit_for_bit() -> None:
         return checksum(network.each_weight()), b"".join(each.asnumpy().tobytes() for each in network.statistics)
 
     assert first_steps(warm=True) == first_steps(warm=False)
+
+
+def test_statistics_come_back_as_they_were_given_and_begin_anew_without() -> None:
+    network = _network()
+    weights, draw = network.read_weights(), np.random.default_rng(2)
+    given = {name: draw.random(array.shape, np.float32) for name, array in network.read_statistics().items()}
+    network.load_weights({**weights, **given})
+    assert given
+    assert all(np.array_equal(array, given[name]) for name, array in network.read_statistics().items())
+    network.load_weights(weights)
+    assert {name.rpartition("_")[2]: set(array) for name, array in network.read_statistics().items()} == {
+        "mean": {0.0}, "var": {1.0},
+    }  # fmt: skip
+
+
+def test_every_gradient_arrives_once_the_last_layer_s_first() -> None:
+    network, arrived = _network(), list[int]()
+    network.forward(*_batch())
+    network.backward(arrived.append)
+    assert arrived == list(reversed(range(len(network.parameters))))
+
+
+def test_a_step_s_dropout_follows_from_its_seed_alone() -> None:
+    rows = Rows(3, 16)
+    rows.dense("classifier", rows.add("pool", "global_pool", rows.add("drop", "dropout", "data", rate=0.5)), 10)
+    table = Network("made", 16, 3, 10, tuple(rows.layers))
+    network = TrainedNetwork(
+        table, model=SMALL, loss=Loss(), engine=EngineSettings(), context=mx.cpu(), accumulate=False
+    )
+    network.load_weights(initial_weights(table, SMALL.model_copy(update={"classifier_std": 1.0}), seed=1))
+    losses = []
+    for seed in (3, 4, 3):
+        network.seed_dropout(seed)
+        losses.append(float(network.forward(*_batch()).asscalar()))
+    assert losses[0] == losses[2] != losses[1]

@@ -6,8 +6,10 @@ import os
 import re
 import subprocess
 import sys
+from typing import Any, Literal
 
 import mxnet as mx
+import numpy as np
 import pytest
 
 from configs.load import ROOT
@@ -59,3 +61,45 @@ def test_dropout_drops_the_share_of_its_rate_in_training_and_keeps_the_mean(rate
     assert (dropped == 0).mean() == pytest.approx(rate, abs=0.03)
     assert dropped.mean() == pytest.approx(1, abs=0.1)
     assert (drop(ones) == ones).asnumpy().all()
+
+
+_PIXELS = np.array([[1, -2, 3, -4], [5, 6, -7, 8], [-9, 10, 11, 12], [13, -14, 15, 16]], np.float32)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("kind", "padding", "expected"),
+    [
+        # Padding counts as zeros in an average, and never in a maximum.
+        ("max_pool", 1, [[1, 3, -4], [5, 11, 12], [13, 15, 16]]),
+        ("avg_pool", 1, [[0.25, 0.25, -1], [-1, 5, 5], [3.25, 0.25, 4]]),
+        ("global_pool", 0, [[4.0]]),
+    ],
+)
+def test_pools_of_both_layouts_are_those_of_arithmetic(
+    layout: Literal["NCHW", "NHWC"], kind: Any, padding: int, expected: list[list[float]]
+) -> None:
+    whole = kind == "global_pool"
+    row = Layer("pool", kind, ("data",), 1, 1, 4, len(expected), 1 if whole else 2, 1 if whole else 2, padding)
+    model = Model(name="resnet8", num_classes=10, image_size=8)
+    symbol = layer_symbol(row, [mx.sym.Variable("data")], model, EngineSettings(layout=layout))
+    shape = (1, 1, 4, 4) if layout == "NCHW" else (1, 4, 4, 1)
+    (found,) = symbol.eval(ctx=mx.cpu(), data=mx.nd.array(_PIXELS.reshape(shape)))
+    np.testing.assert_allclose(found.asnumpy().reshape(len(expected), -1), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("side", [1, 2])
+def test_a_dense_layer_reads_its_input_channel_by_channel_in_both_layouts(
+    layout: Literal["NCHW", "NHWC"], side: int
+) -> None:
+    row = Layer("dense", "dense", ("data",), 3, 2, side, 1, has_bias=True)
+    model = Model(name="resnet8", num_classes=10, image_size=8)
+    symbol = layer_symbol(row, [mx.sym.Variable("data")], model, EngineSettings(layout=layout))
+    random = np.random.default_rng(4)
+    images = random.standard_normal((5, 3, side, side), np.float32)
+    weight, bias = random.standard_normal((2, 3 * side * side), np.float32), np.array([1, -1], np.float32)
+    given = images if layout == "NCHW" else images.transpose(0, 2, 3, 1)
+    arrays = {"data": given, "dense_weight": weight, "dense_bias": bias}
+    (found,) = symbol.eval(ctx=mx.cpu(), **{name: mx.nd.array(array) for name, array in arrays.items()})
+    np.testing.assert_allclose(found.asnumpy(), images.reshape(5, -1) @ weight.T + bias, rtol=1e-4, atol=1e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -164,3 +166,64 @@ def test_features_are_facts_of_the_library(engine: Engine) -> None:
     assert features["gpus"] == torch.cuda.device_count()
     assert features["MKLDNN"] == torch.backends.mkldnn.is_available()
     assert {"CUDA", "CUDNN", "GLOO", "MPI", "NCCL"} <= set(features)
+
+
+@pytest.mark.parametrize("number_type", ["float16", "float32"])
+def test_a_tensor_that_dali_holds_on_a_gpu_is_copied_on_the_stream_of_the_input(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, number_type: str
+) -> None:
+    values, told = np.arange(6, dtype=number_type).reshape(2, 3), list[Any]()
+
+    class OnGpu:
+        """A tensor of DALI's interface for GPUs, in the memory of the host."""
+
+        __cuda_array_interface__ = values.__array_interface__
+
+        def shape(self) -> list[int]:
+            return [2, 3]
+
+        def copy_to_external(self, pointer: ctypes.c_void_p, stream: ctypes.c_void_p) -> None:
+            told.append(stream.value)
+            ctypes.memmove(pointer, values.ctypes.data, values.nbytes)
+
+    def enter(stream: Any) -> nullcontext[None]:
+        told.append(stream.cuda_stream)
+        return nullcontext()
+
+    monkeypatch.setattr(engine, "_input_stream", SimpleNamespace(cuda_stream=77), raising=False)
+    monkeypatch.setattr(torch.cuda, "stream", enter)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "the steps")
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda _, stream: told.append(stream))
+    array = engine.from_dali(OnGpu(), is_on_host=False)
+    assert told == [77, 77, "the steps"]
+    assert engine.to_host(array).dtype == number_type
+    np.testing.assert_array_equal(engine.to_host(array), values)
+
+
+def test_sixteen_bits_reach_the_host_as_they_are_or_as_float32_where_numpy_lacks_them(engine: Engine) -> None:
+    values = torch.tensor([[1.5, -2.0, 0.25]]).t()
+    for number_type, name in ((torch.bfloat16, "float32"), (torch.float16, "float16"), (torch.float32, "float32")):
+        array = values.to(number_type)
+        host = engine.to_host(array)
+        assert (host.dtype, host.tolist()) == (name, [[1.5], [-2.0], [0.25]])
+        assert host.flags.c_contiguous
+        whole = engine.to_float32(array)
+        assert whole.dtype == torch.float32
+        assert (whole is array) == (number_type == torch.float32)
+        target = torch.zeros(3, 1, dtype=torch.bfloat16)
+        engine.overwrite(target, array)
+        assert target.tolist() == [[1.5], [-2.0], [0.25]]
+
+
+def test_products_and_flags_are_those_of_numpy(engine: Engine) -> None:
+    left, right = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(12, dtype=np.float32).reshape(4, 3) - 5
+    found = engine.product(engine.from_host(left), engine.from_host(right))
+    np.testing.assert_array_equal(engine.to_host(found), left @ right.T)
+    half = engine.from_host(left.astype(np.float16))
+    for is_set in (True, False):
+        flag = engine.to_host(engine.flag(half, is_set=is_set))
+        assert (flag.dtype, flag.tolist()) == (np.float16, [[float(is_set)] * 3] * 2)
+    copy = engine.copy(half)
+    half.zero_()
+    assert engine.to_host(copy).tolist() == left.tolist()
+    assert (engine.zeros([2]).dtype, engine.zeros([2]).tolist()) == (torch.float32, [0.0, 0.0])

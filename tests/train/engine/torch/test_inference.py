@@ -13,7 +13,8 @@ from configs.networks import IMAGE_SIZES
 from tests.engines import ALONE
 from train.engine.init import initial_weights
 from train.engine.protocol import Engine, open_engine
-from train.networks.arch import build_network
+from train.networks.arch import Network, build_network
+from train.networks.table import Rows
 
 torch = pytest.importorskip("torch")
 
@@ -92,3 +93,39 @@ def test_every_exported_format_gives_the_logits_of_the_network(name: str, side: 
     assert {path.name for path in tmp_path.iterdir()} == {"network.pt", "network.pt2", "network.onnx"}
     read = engine.read_parameters(tmp_path / "network.pt")
     assert all(np.array_equal(read[key], value) for key, value in network.read_weights().items())
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("has_norm_before", [False, True])
+def test_a_convolution_with_a_bias_is_folded_too_and_a_batch_norm_without_one_is_scale_and_shift(
+    has_bias: bool, has_norm_before: bool
+) -> None:
+    from train.engine.torch.folding import FoldedInference
+
+    rows = Rows(3, 8)
+    last = rows.add("before", "bn", "data") if has_norm_before else "data"
+    last = rows.add("stem", "conv", last, out_channels=4, kernel=1, has_bias=has_bias)
+    rows.dense("classifier", rows.add("pool", "global_pool", rows.add("stem_bn", "bn", last)), 2)
+    table, draw = Network("made", 8, 3, 2, tuple(rows.layers)), np.random.default_rng(5)
+    arrays = {each.name: draw.standard_normal(each.shape) for each in table.parameters}
+    channels = {"before": 3, "stem_bn": 4} if has_norm_before else {"stem_bn": 4}
+    for name, count in channels.items():
+        arrays[f"{name}_moving_mean"], arrays[f"{name}_moving_var"] = draw.standard_normal(count), draw.random(count)
+    images = draw.standard_normal((2, 3, 8, 8))
+
+    def normalised(name: str, values: np.ndarray) -> np.ndarray:
+        mean, variance, gamma, beta = (
+            arrays[f"{name}_{kind}"].reshape(-1, 1, 1) for kind in ("moving_mean", "moving_var", "gamma", "beta")
+        )
+        return np.asarray((values - mean) / np.sqrt(variance + 0.5) * gamma + beta)
+
+    values = normalised("before", images) if has_norm_before else images
+    values = np.einsum("oc,nchw->nohw", arrays["stem_weight"][:, :, 0, 0], values)
+    if has_bias:
+        values += arrays["stem_bias"].reshape(-1, 1, 1)
+    pooled = normalised("stem_bn", values).mean(axis=(2, 3))
+    expected = pooled @ arrays["classifier_weight"].T + arrays["classifier_bias"]
+    tensors = {name: torch.tensor(array, dtype=torch.float32) for name, array in arrays.items()}
+    folded = FoldedInference(table, tensors, epsilon=0.5, dtype=torch.float32)
+    found = folded(torch.tensor(images, dtype=torch.float32))
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)

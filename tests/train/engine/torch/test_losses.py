@@ -35,3 +35,9 @@ def test_smoothing_weighs_the_label_and_every_other_class(smoothing: str, weight
     shifted = LOGITS[0].astype(np.float64)
     expected = -(np.array(weights) * (shifted - np.log(np.exp(shifted).sum()))).sum()
     assert _losses([1.0, 0.0], loss)[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_without_smoothing_the_loss_is_the_label_s_own() -> None:
+    shifted = LOGITS[0].astype(np.float64)
+    expected = np.log(np.exp(shifted).sum()) - shifted[2]
+    np.testing.assert_allclose(_losses([2.0, 1.0], Loss(label_smoothing=0)), [expected, 1000 + np.log(2)], rtol=1e-5)

@@ -35,12 +35,17 @@ def test_a_file_that_holds_a_number_beside_its_tensors_is_refused(tmp_path: Path
         read_state(tmp_path / "state.pt")
 
 
-def test_an_error_without_words_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"), [(EOFError(), r"EOFError\(\)"), (RuntimeError("\n torn here\nat frame 7\n"), "torn here")]
+)
+def test_of_an_error_the_first_line_is_told_and_one_without_words_is_named(
+    error: Exception, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise EOFError
+        raise error
 
     monkeypatch.setattr(torch, "load", fail)
-    with pytest.raises(UserError, match=r"is no state file of plain tensors \(EOFError\(\)\); save one again"):
+    with pytest.raises(UserError, match=rf"is no state file of plain tensors \({told}\); save one again"):
         read_state(tmp_path / "state.pt")
 
 

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 
 from torch.profiler import ProfilerActivity
 
+from train.engine.protocol import Operator
 from train.engine.torch import tracing
 from train.engine.torch.tracing import read_operators
 
@@ -59,3 +60,37 @@ def test_a_recorder_asks_for_the_gpus_kernels_where_there_is_one_and_writes_its_
         recorder.begin(tmp_path / name, is_gpu=is_gpu)
         recorder.end()
         assert told == [["CPU", "CUDA"] if is_gpu else ["CPU"], "start", "stop", str(tmp_path / name)]
+
+
+@pytest.mark.parametrize(
+    ("name", "category", "told", "is_communication"),
+    [
+        ("aten::conv2d", "cpu_op", "conv2d", False),
+        ("gloo:all_reduce", "cpu_op", "gloo:all_reduce", True),
+        ("mpi:all_reduce", "cpu_op", "mpi:all_reduce", True),
+        ("nccl:all_reduce", "cpu_op", "nccl:all_reduce", True),
+        ("ncclDevKernel_AllReduce", "kernel", "ncclDevKernel_AllReduce", True),
+        ("ncclKernel_AllReduce", "kernel", "ncclKernel_AllReduce", True),
+        ("sgemm", "kernel", "sgemm", False),
+        ("Memcpy HtoD", "gpu_memcpy", "Memcpy HtoD", False),
+        ("Memset", "gpu_memset", "Memset", False),
+    ],
+)
+def test_an_operator_has_its_own_name_and_sums_over_the_ranks_are_told_apart(
+    tmp_path: Path, name: str, category: str, told: str, is_communication: bool
+) -> None:
+    path = tmp_path / "trace.json"
+    events = [_event(name, 20.25, 5.5, category=category), _event("cudaLaunchKernel", 19, 1, category="cuda_runtime")]
+    path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    # 20.25 is rounded to 20, and the end, 25.75, to 26.
+    assert read_operators(path) == [Operator(told, 20, 26, is_communication)]
+
+
+def test_operators_of_all_threads_are_ordered_by_their_beginnings(tmp_path: Path) -> None:
+    events = [
+        _event("aten::late", 30, 5, thread=1), _event("aten::first", 1, 99, thread=2), _event("aten::next", 2, 3),
+        _event("aten::called", 40, 10, thread=2),
+    ]  # fmt: skip
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    assert [each.name for each in read_operators(path)] == ["first", "next", "late"]
