@@ -114,11 +114,11 @@ def test_the_first_rank_of_each_host_clears_the_cache_and_all_tell_sets_apart_by
 SMALL = ["data.name=set", "data.train_samples=12", "data.eval_samples=5", "model.image_size=16", "data.eval_resize=16"]
 
 
-def _images(data: Path, *overrides: str, **changes: object) -> Images:
+def _images(data: Path, *overrides: str, local_rank: int = 0, **changes: object) -> Images:
     """Return the images of the second of two ranks, on a cluster with other values of some fields."""
     given = [*SMALL, "batch.global_size=8", f"cluster.paths.data={data}", *overrides]
     recipe, cluster = load_both("imagenet-smoke", "laptop", given)
-    identity = Identity(rank=1, world_size=2, local_rank=0, local_size=1, host="b", launcher="none")
+    identity = Identity(rank=1, world_size=2, local_rank=local_rank, local_size=1, host="b", launcher="none")
     return images_of(recipe, cluster.model_copy(update=changes), plan_run(recipe, 2), identity)
 
 
@@ -153,7 +153,7 @@ def test_a_staged_copy_is_what_is_read_and_stays_only_if_it_is_kept(
     data, disk = tmp_path / "shared", tmp_path / "disk"
     shutil.copytree(packed, data)
     stage = f"cluster.paths.stage={disk}", f"cluster.paths.keep_stage={str(keeps).lower()}"
-    images, other = _images(data, *stage), _images(data, *stage)
+    images, other = _images(data, *stage, local_rank=1), _images(data, *stage)
     images.prepare()
     other.prepare()
     (told,) = caplog.messages

@@ -119,6 +119,8 @@ def test_a_format_that_judges_more_images_otherwise_than_rounding_may_is_a_failu
     write(tmp_path, 3, SavedState({}, {}), keep=1)
     values = {"trained": 0.9, "MXNet": 0.9, "ONNX": 0.9}
     values[name] += off
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / "network.json").write_text("of an earlier export", encoding="utf-8")
     # No format is off by that little in earnest, so the accuracies are given.
     monkeypatch.setattr("train.export.export_network", lambda *_: values.items())
     monkeypatch.setattr("train.export.evaluate", lambda *words: Score("top-1", words[-1], {"top1": words[-1]}, ""))

@@ -47,6 +47,8 @@ def test_the_last_lines_of_a_failed_program_are_told() -> None:
     words = "[print('line', number) for number in range(99)]; print('last words'); raise SystemExit(7)"
     with pytest.raises(MeasurementFailed, match=r"ended with exit status 7:\nline 88\n(.*\n)+last words$"):
         run([sys.executable, "-I", "-S", "-c", words])
+    with pytest.raises(MeasurementFailed, match=r"ended with exit status -9:\nlast words$"):
+        run(["bash", "-c", "echo last words; kill -KILL $$"])
 
 
 @pytest.mark.parametrize(

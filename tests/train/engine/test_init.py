@@ -26,9 +26,11 @@ def test_convolutions_are_fan_in_gaussian_and_the_classifier_narrow() -> None:
 
 
 def test_zero_gamma_blanks_only_the_last_of_each_block() -> None:
-    weights = initial_weights(NETWORK, MODEL.model_copy(update={"zero_gamma": True}), seed=1)
-    blank = [name for name, array in weights.items() if name.endswith("gamma") and not array.any()]
-    assert blank == [f"stage{stage}_block{block}_conv2_bn_gamma" for stage in (1, 2, 3) for block in (1, 2, 3)]
+    last = [f"stage{stage}_block{block}_conv2_bn_gamma" for stage in (1, 2, 3) for block in (1, 2, 3)]
+    for is_zero in (True, False):
+        weights = initial_weights(NETWORK, MODEL.model_copy(update={"zero_gamma": is_zero}), seed=1)
+        blank = [name for name, array in weights.items() if name.endswith("gamma") and not array.any()]
+        assert blank == (last if is_zero else [])
 
 
 @pytest.mark.medium
