@@ -16,7 +16,7 @@ import numpy as np
 from mxnet.base import _LIB, check_call
 
 from train.comm.sum_thread import Done
-from train.engine.mxnet.host_operator import context_of, handles_of, memory_of
+from train.engine.mxnet.host_operator import context_of, handles_of, keep_for_c, memory_of
 
 __all__ = ["Queue"]
 
@@ -40,7 +40,8 @@ class Queue:
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[list[Any], bytes, Callable[[Sequence[np.ndarray], Done], None]]] = {}
         self._numbers = count(1)
-        self._callback = _Run(self._run)  # which must live as long as the engine may call it
+        self._callback = _Run(self._run)
+        keep_for_c(self._callback)
 
     def start(
         self, name: str, arrays: Sequence[Any], priority: int, begin: Callable[[Sequence[np.ndarray], Done], None]
@@ -98,8 +99,5 @@ def _cpp_error(error: Exception) -> int:
     memory = ctypes.create_string_buffer(64)
     construct = ctypes.CDLL("libstdc++.so.6")["_ZNSt13runtime_errorC1EPKc"]
     construct(ctypes.byref(memory), str(error).encode())
-    _KEPT.append(memory)
+    keep_for_c(memory)
     return ctypes.addressof(memory)
-
-
-_KEPT: list[Any] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Sequence
 from functools import partial
 
@@ -55,3 +57,13 @@ def test_an_error_of_a_sum_is_raised_where_the_arrays_are_read() -> None:
         with pytest.raises(mx.base.MXNetError, match="Connection closed by peer: rank 2 has ended") as caught:
             (array + 1).asnumpy()
         assert is_second_hand(caught.value)
+
+
+def test_what_the_engine_may_call_outlives_whoever_queued_it() -> None:
+    queue, array = Queue(), mx.nd.ones((3,))
+    queue.start("bucket", [array], 0, lambda _arrays, done: done(None))
+    kept = weakref.ref(queue)
+    del queue
+    gc.collect()
+    assert kept() is not None, "the engine would jump into memory that was freed"
+    assert list(array.asnumpy()) == [1, 1, 1]

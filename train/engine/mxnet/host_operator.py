@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from mxnet.base import _LIB, check_call
 
-__all__ = ["HostOperators", "context_of", "handles_of", "memory_of", "restore_order"]
+__all__ = ["HostOperators", "context_of", "handles_of", "keep_for_c", "memory_of", "restore_order"]
 
 _Run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 """MXNet's ``EngineSyncFunc``."""
@@ -22,6 +22,17 @@ class _Context(ctypes.Structure):
     _fields_ = (("device_type", ctypes.c_int), ("device_id", ctypes.c_int))
 
 
+_KEPT: list[Any] = []
+
+
+def keep_for_c(used: Any) -> None:
+    """Keep for the life of the process what C code may use at any time, because Python does not see that use.
+
+    A callback that is collected while the engine has an operator of it waiting ends the process by a signal.
+    """
+    _KEPT.append(used)
+
+
 class HostOperators:
     """Queues functions on arrays in the memory of the host.
 
@@ -31,7 +42,8 @@ class HostOperators:
     def __init__(self) -> None:
         self._waiting: dict[int, Callable[[], None]] = {}
         self._numbers = count(1)
-        self._callback = _Run(self._run)  # which must live as long as the engine may call it
+        self._callback = _Run(self._run)
+        keep_for_c(self._callback)
         self._failure: BaseException | None = None
 
     def queue(self, name: str, function: Callable[[], None], *, reads: Sequence[Any], writes: Sequence[Any]) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -32,3 +36,23 @@ def test_the_error_of_a_function_is_raised_by_the_next_one() -> None:
     mx.nd.waitall()
     with pytest.raises(ArithmeticError, match="not this way"):
         operators.queue("fail", fail, reads=[], writes=[array])
+
+
+def test_what_the_engine_may_call_outlives_whoever_queued_it() -> None:
+    first, second, array, may_run = HostOperators(), HostOperators(), mx.nd.zeros((2,)), threading.Event()
+
+    def wait() -> None:
+        may_run.wait(20)
+
+    def fill() -> None:
+        memory_of(array)[:] = 7
+
+    first.queue("wait", wait, reads=[], writes=[array])
+    second.queue("fill", fill, reads=[], writes=[array])
+    kept = weakref.ref(second)
+    del second
+    gc.collect()
+    is_kept = kept() is not None
+    may_run.set()
+    assert is_kept, "the engine would jump into memory that was freed"
+    assert list(array.asnumpy()) == [7, 7]
