@@ -18,8 +18,9 @@ def _computed(row: Layer, images: np.ndarray, **tensors: np.ndarray) -> np.ndarr
     from train.engine.torch.layers import Layers, no_dropout
 
     layers = Layers(Network("one", row.in_size, row.in_channels, 2, (row,)), normalise=no_dropout)
-    found: np.ndarray = layers(torch.tensor(images), {name: torch.tensor(each) for name, each in tensors.items()})
-    return np.array(found)
+    found: Any = layers(torch.tensor(images), {name: torch.tensor(each) for name, each in tensors.items()})
+    values: np.ndarray = found.numpy()
+    return values
 
 
 @pytest.mark.parametrize(
