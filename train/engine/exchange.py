@@ -14,7 +14,8 @@ __all__ = ["EXCHANGED"]
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        # NumPy does not close an archive that is damaged, if it has opened the file itself.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise UserError(f"{path}: is no file of NumPy's arrays ({error}); write one by numpy.savez") from None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 
 from configs.errors import UserError
@@ -40,4 +41,5 @@ def test_another_file_is_refused_in_one_line(ending: str, content: bytes, tmp_pa
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"is no (file of NumPy.s arrays|ONNX file)") as caught:
         EXCHANGED[ending](path)
+    assert str(path) not in [each.path for each in psutil.Process().open_files()]
     assert "\n" not in str(caught.value)
