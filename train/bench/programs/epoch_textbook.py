@@ -76,6 +76,8 @@ def _train(options: argparse.Namespace, hvd: Any) -> Moments:
             mx.nd.waitall()
             mark(moments, DRAINED)
             _evaluate(network, evaluation, moments)
+    # A process that ends while Horovod has its sums to do fails, sometimes by a corrupted heap.
+    mx.nd.waitall()
     return moments
 
 
