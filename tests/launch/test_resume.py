@@ -133,12 +133,15 @@ def _train_and_kill_twice(folder: Path, overrides: list[str]) -> FinishedRun:
     command = [*train_command(folder, *overrides), "--max-restarts", "2"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
         for failures in range(2):
-            while launcher.poll() is None and not (
-                step_of(list_checkpoints(folder)[0]) == 19 and len(read_attempts(folder)) == failures and ranks(folder)
-            ):
+            found: list[int] = []
+            while launcher.poll() is None and not found:
                 time.sleep(0.01)
+                found = ranks(folder) if len(read_attempts(folder)) == failures else []
+            # Its ranks are known by now: to look for them takes longer, on a busy machine, than the last 19 steps.
+            while launcher.poll() is None and step_of(list_checkpoints(folder)[0]) != 19:
+                time.sleep(0.001)
             assert launcher.poll() is None, launcher.communicate()
-            os.kill(ranks(folder)[-1], signal.SIGKILL)
+            os.kill(found[-1], signal.SIGKILL)
         output, errors = launcher.communicate(timeout=90)
     return FinishedRun(folder, launcher.returncode, output, errors)
 
