@@ -30,7 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Undo what a shell or nohup does to a job in its background: ignore Ctrl-C and SIGHUP, for its children too.
 
     In the quick loop, properties are tried on fewer examples, and without the constants of this program's source, which
-    Hypothesis collects for half a second in each process (two seconds in a new clone).
+    Hypothesis collects for half a second in each process (two seconds in a new clone). OpenBLAS gets one thread, as two
+    that wait for each other beside other processes were a sixth of the time of tests/logs.
 
     A sweep that predicts measures this machine first, which seems slow beside the other tests: what is measured here is
     not left to the user's next forecast.
