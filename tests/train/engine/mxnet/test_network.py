@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from configs.schema import EngineSettings, Lars, Loss, Model
-from tests.engines import cpu_engine, forward_backward
+from tests.engines import check_statistics_are_restored, cpu_engine, forward_backward
 from tests.oracles import smoothed_cross_entropy as expected_losses
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
@@ -142,16 +142,7 @@ def test_a_warm_up_is_undone_bit_for_bit() -> None:
 
 
 def test_statistics_come_back_as_they_were_given_and_begin_anew_without() -> None:
-    network = _network()
-    weights, draw = network.read_weights(), np.random.default_rng(2)
-    given = {name: draw.random(array.shape, np.float32) for name, array in network.read_statistics().items()}
-    network.load_weights({**weights, **given})
-    assert given
-    assert all(np.array_equal(array, given[name]) for name, array in network.read_statistics().items())
-    network.load_weights(weights)
-    assert {name.rpartition("_")[2]: set(array) for name, array in network.read_statistics().items()} == {
-        "mean": {0.0}, "var": {1.0},
-    }  # fmt: skip
+    check_statistics_are_restored(_network())
 
 
 def test_every_gradient_arrives_once_the_last_layer_s_first() -> None:

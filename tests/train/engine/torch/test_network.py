@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from configs.load import load_both
-from tests.engines import ALONE, forward_backward
+from tests.engines import ALONE, check_statistics_are_restored, forward_backward
 from tests.forward import Forward, resnet8
 from tests.oracles import smoothed_cross_entropy
 from train.comm.buckets import BucketPlan
@@ -59,16 +59,7 @@ def test_loaded_weights_reach_the_masters_and_the_copies_that_compute() -> None:
 
 
 def test_statistics_come_back_as_they_were_given_and_begin_anew_without() -> None:
-    _, _, network = opened()
-    weights, draw = network.read_weights(), np.random.default_rng(2)
-    given = {name: draw.random(array.shape, np.float32) for name, array in network.read_statistics().items()}
-    network.load_weights({**weights, **given})
-    assert given
-    assert all(np.array_equal(array, given[name]) for name, array in network.read_statistics().items())
-    network.load_weights(weights)
-    assert {name.rpartition("_")[2]: set(array) for name, array in network.read_statistics().items()} == {
-        "mean": {0.0}, "var": {1.0},
-    }  # fmt: skip
+    check_statistics_are_restored(opened()[2])
 
 
 def test_loss_and_running_statistics_are_those_of_numpys_forward_pass() -> None:
