@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +21,7 @@ PAGES = 300
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the pauses between tries, which are counted in place of being waited for."""
     counted: list[float] = []
-    monkeypatch.setattr("data.cache.time.sleep", counted.append)
+    monkeypatch.setattr(cache, "time", SimpleNamespace(sleep=counted.append))
     return counted
 
 

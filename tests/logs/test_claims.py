@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -261,7 +262,7 @@ def test_the_last_ranks_of_the_own_job_are_waited_for_though_they_give_signs_of_
             ranks.close()
 
     monkeypatch.setenv("SLURM_JOB_ID", job)
-    monkeypatch.setattr(time, "sleep", wait)
+    monkeypatch.setattr(claims, "time", SimpleNamespace(monotonic=time.monotonic, sleep=wait, time=time.time))
     with ranks:
         if is_taken:
             assert take(tmp_path, patience_s=20).name == "2.json"

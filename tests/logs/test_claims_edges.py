@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,8 +35,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, then: Callable[[float], None] = lambda _: None) -> None:
         self.now_s, self.waits, self.then = 0.0, list[float](), then
-        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
-        monkeypatch.setattr(time, "sleep", self.sleep)
+        clocks = SimpleNamespace(monotonic=lambda: self.now_s, sleep=self.sleep, time=time.time)
+        monkeypatch.setattr(claims, "time", clocks)
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds

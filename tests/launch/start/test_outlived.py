@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -176,7 +177,7 @@ def test_a_run_folder_on_a_file_server_is_looked_at_once_in_a_while(
             return []
 
     monkeypatch.setattr(outlived, "_LOOK_S", 1.0)
-    monkeypatch.setattr("time.monotonic", lambda: clock_s[0])
+    monkeypatch.setattr(outlived, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
     watch = OutlivedLauncher(Folder(), lambda: True)  # type: ignore[arg-type]
     for now_s in (100.0, 100.5, 100.9, 101.0, 101.9, 103.0):
         clock_s[0] = now_s

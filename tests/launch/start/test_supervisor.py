@@ -147,7 +147,7 @@ def test_a_launcher_that_lingers_has_the_time_of_the_local_one_and_its_end_is_to
     assert outlived.LINGER_S == local.GRACE_S + local.KILL_S == 13
     clock_s, kills = [0.0], []
     (tmp_path / "failure_3.json").write_text('{"rank": 3, "status": 1}', encoding="utf-8")
-    monkeypatch.setattr("time.monotonic", lambda: clock_s[0])
+    monkeypatch.setattr(outlived, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
 
     def kill() -> bool:
         kills.append(clock_s[0])

@@ -6,6 +6,7 @@ import io
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -127,8 +128,8 @@ def test_a_run_trains_at_its_own_size_of_image(monkeypatch: pytest.MonkeyPatch) 
 
 def test_batches_that_a_reader_has_prepared_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = [100] * bench_input._DRAINED_BATCHES + [1] * 3
-    clock_s = iter([10.0, 12.0])
-    monkeypatch.setattr("time.perf_counter", lambda: next(clock_s))
-    monkeypatch.setattr("time.process_time", iter([1.0, 2.0]).__next__)
+    clock_s, cpu_s = iter([10.0, 12.0]), iter([1.0, 2.0])
+    clocks = SimpleNamespace(perf_counter=lambda: next(clock_s), process_time=lambda: next(cpu_s))
+    monkeypatch.setattr(bench_input, "time", clocks)
     figures = bench_input._timing((np.zeros((count, 1)) for count in counts), 3)()
     assert figures == {"images_per_core_s": 3.0, "images_per_s": 1.5}

@@ -180,7 +180,7 @@ def test_a_run_that_misses_the_target_has_figures_and_one_that_breaks_ends_the_b
         raise MeasurementFailed("exit status 1")
 
     monkeypatch.setattr(bench_race, "run", run)
-    monkeypatch.setattr("time.time", lambda: 1_700_000_000.0)
+    monkeypatch.setattr(bench_race, "time", SimpleNamespace(time=lambda: 1_700_000_000.0))
     if failure.startswith("rank"):
         with pytest.raises(MeasurementFailed):
             bench_race._ours("digits", 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from logs.folder import Summary, read_summary
 from logs.metrics import METRICS_FILE, read_metrics
 from tests.runs import SHORT, FinishedRun, train
+from train.measure import timing
 from train.measure.timing import StepClock, StepTimes
 
 
@@ -57,7 +59,7 @@ def test_a_sample_is_of_the_steps_since_the_one_before() -> None:
 
 def test_every_pause_is_left_out_of_the_time_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([0.0, 0.0, 1.0, 3.0, 5.0, 9.0, 10.0])
-    monkeypatch.setattr("time.perf_counter", lambda: next(moments))
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
     clock = StepClock(cast(Any, None), 2, 10)
     clock.start()
     for _ in range(2):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from train.rank import startup
 from train.rank.startup import WAITING, Ledger, gather_starts, process_age_s
 
 
@@ -94,7 +97,7 @@ def test_a_phase_lasts_from_the_begin_of_its_block_to_the_end_whatever_other_pha
     ledger = Ledger()
     ledger._rows.clear()
     moments = iter(ledger._origin + second for second in (2.0, 3.0, 5.0, 9.0))
-    monkeypatch.setattr("time.monotonic", lambda: next(moments))
+    monkeypatch.setattr(startup, "time", SimpleNamespace(monotonic=lambda: next(moments)))
     with ledger.phase("outer"), ledger.phase("inner"):
         pass
     told = [(row["phase"], row["begin_s"], row["end_s"]) for row in ledger.to_json()["phases"]]
