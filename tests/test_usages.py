@@ -30,6 +30,7 @@ def _usage(program: Program) -> str | None:
     told = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(told), redirect_stderr(io.StringIO()):
         patch.setenv("COLUMNS", "1000")
+        # A thread that watches the parent process would outlive this test.
         patch.setattr("train.rank.watchdog.die_with_parent", lambda: None)
         patch.setattr(module, "die_with_parent", lambda: None, raising=False)
         patch.setattr(sys, "argv", [program.value, "--help"])
