@@ -17,8 +17,6 @@ from configs.registry import ENGINES, communicators_of, gradient_precision, inst
 from configs.section import Section
 from configs.variables import require_known
 
-__all__ = ["Cluster"]
-
 _OF_LIBRARIES = {"backend", "allreduce", "cycle_time_ms", "link_bytes_per_s"}
 """Keys of ``communication`` that mean an allreduce by a library, over a network."""
 

@@ -1,11 +1,7 @@
 """The errors that a user can cause, and the exit status of a stopped run. Imports nothing of ours."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
-
-__all__ = ["STOPPED_STATUS", "ConfigError", "UserError", "nearest"]
 
 STOPPED_STATUS = 75
 """Exit status of a run that was told to stop and can be resumed (sysexits: EX_TEMPFAIL). Schedulers requeue on it."""

@@ -4,8 +4,6 @@ The schemas are made from the classes that check the files. Editors complete YAM
 lists them. A JSON Schema states types, ranges and required keys, but not which values must agree.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,8 +18,6 @@ from configs.cluster import Cluster
 from configs.scaling_study import ScalingStudy
 from configs.schema import Recipe
 from configs.study import Study
-
-__all__ = ["DIALECT", "KINDS", "Block", "Key", "json_schema", "list_blocks"]
 
 KINDS: dict[str, Any] = {"recipe": Recipe, "cluster": Cluster, "study": Study | ScalingStudy}
 """Kind of file -> the class that checks it; a study has one of two."""

@@ -21,7 +21,6 @@ from configs.errors import UserError, nearest
 if TYPE_CHECKING:
     from configs.json_schema import Block, Key
 
-__all__ = ["main"]
 
 _WIDTH = 100
 _HEADS = ("KEY", "TYPE AND RANGE", "UNIT", "DEFAULT")

@@ -3,8 +3,6 @@
 Every mistake of the user becomes one `UserError` of one line.
 """
 
-from __future__ import annotations
-
 import pickle
 import re
 from collections.abc import Sequence
@@ -17,20 +15,6 @@ import yaml
 from configs.errors import ConfigError, UserError, nearest
 from configs.schema import Cluster, Recipe
 from configs.validate import validate
-
-__all__ = [
-    "FOLDERS",
-    "ROOT",
-    "dump",
-    "load_both",
-    "load_cluster",
-    "load_recipe",
-    "load_run",
-    "parse_yaml",
-    "read_tree",
-    "resolve_path",
-    "with_resolved_paths",
-]
 
 ROOT = Path(__file__).resolve().parent.parent
 """The program's folder, at which relative paths in cluster files start."""

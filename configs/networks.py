@@ -3,12 +3,8 @@
 A new network is registered by a row of `NETWORKS`; docs/extending.md has a worked example.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
-
-__all__ = ["IMAGE_SIZES", "NETWORKS", "NetworkEntry", "networks_for"]
 
 
 class NetworkEntry(NamedTuple):

@@ -3,14 +3,10 @@
 The module computes with integers only and imports no framework.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from configs.errors import ConfigError
 from configs.schema import Recipe
-
-__all__ = ["BEGINNING", "Position", "RunPlan", "plan_run"]
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,9 @@ strings besides the table of verbs in ``run.sh``, and a test finds every module 
 only.
 """
 
-from __future__ import annotations
-
 import sys
 from enum import Enum, unique
 from pathlib import Path
-
-__all__ = ["Program", "command_of"]
 
 
 @unique

@@ -3,15 +3,11 @@
 Every value follows from the cluster file. A run writes the variables into the environment.json of its folder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Literal
 
 from configs.registry import COMMUNICATORS
 from configs.schema import Cluster
-
-__all__ = ["binding_environment", "meets_by_mpi", "meets_over_gloo", "rank_environment", "server_environment"]
 
 
 def rank_environment(cluster: Cluster) -> dict[str, str]:

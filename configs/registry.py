@@ -8,8 +8,6 @@ Optimizers and decays are blocks of keys, so their registration is the list of c
 `configs.decays`.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Collection, Mapping
 from importlib.util import find_spec
@@ -17,30 +15,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from configs.errors import ConfigError
-
-__all__ = [
-    "BUILT_IN_SOURCES",
-    "CAST_FLAGS",
-    "COMMUNICATORS",
-    "ENGINES",
-    "SCHEDULERS",
-    "SOURCES",
-    "SOURCES_WITH_LABEL_VECTORS",
-    "CommunicatorEntry",
-    "CommunicatorKind",
-    "DataSource",
-    "EngineEntry",
-    "EngineName",
-    "PackedSource",
-    "communicators_of",
-    "gradient_precision",
-    "has_engine",
-    "installed_engine",
-    "module_of",
-    "packing_words",
-    "possible_precisions",
-    "require_engine",
-]
 
 _ALL_LAUNCHERS = ("local", "horovodrun", "mpirun", "srun")
 

@@ -1,22 +1,11 @@
 """What must not change when a run is resumed, and what may change but decides the last bits of the results. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 from configs.errors import UserError
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
-
-__all__ = [
-    "NUMERICS_PREFIXES",
-    "RANKS_KEY",
-    "arithmetic_changes",
-    "arithmetic_of",
-    "fixed_settings",
-    "require_unchanged",
-]
 
 NUMERICS_PREFIXES = ("DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")
 """Variables of the libraries that do the arithmetic on a CPU: they choose kernels and split work over threads."""

@@ -16,7 +16,6 @@ from configs.errors import ConfigError
 if TYPE_CHECKING:
     from configs.schema import Recipe
 
-__all__ = ["CLOSED_RULES", "MAX_REFERENCE_BATCH_SIZE", "TARGET_TOP1", "Rule", "broken_rules", "require_allowed"]
 
 MAX_REFERENCE_BATCH_SIZE = 67_840
 """The largest global batch with a reference convergence point (RCP); the official RCP checker fails larger ones."""

@@ -16,8 +16,6 @@ from configs.load import load_both, load_cluster
 from configs.schema import Cluster, Recipe
 from configs.section import Section
 
-__all__ = ["Expectation", "LeftOut", "ScalingCell", "ScalingStudy"]
-
 Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)]
 Variants = Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
 """The values of one axis of the grid: name -> the keys that it sets."""

@@ -1,12 +1,8 @@
 """The base class of every block of keys in a recipe, a cluster file or a study. Imports nothing of ours."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
-
-__all__ = ["Section"]
 
 _UNITS = {
     "_bytes_per_s": "bytes/s",

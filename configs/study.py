@@ -20,8 +20,6 @@ from configs.schema import Cluster, Recipe
 from configs.section import Section
 from configs.validate import validate
 
-__all__ = ["Cell", "Curve", "Study", "load_study"]
-
 Values = Annotated[tuple[float, ...], Field(strict=False, min_length=1)]
 
 

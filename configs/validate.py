@@ -3,8 +3,6 @@
 Recipes, cluster files and studies are all checked here. This module imports nothing of ours but `configs.errors`.
 """
 
-from __future__ import annotations
-
 import re
 import types
 from collections.abc import Mapping, Sequence
@@ -13,8 +11,6 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from configs.errors import ConfigError, nearest
-
-__all__ = ["validate"]
 
 Schema = TypeVar("Schema", bound=BaseModel)
 

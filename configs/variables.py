@@ -7,8 +7,6 @@ because their libraries come with the site.
 read; the strings present in and absent from the CUDA binary; the submissions of 2019 to 2023, for the forks' variables.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import mmap
@@ -18,8 +16,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from configs.errors import ConfigError
-
-__all__ = ["KNOWN", "is_read_by_site", "require_known"]
 
 _MXNET = """
 BACKWARD_DO_MIRROR CPU_PARALLEL_RAND_COPY CPU_PARALLEL_SIZE CPU_PRIORITY_NTHREADS CPU_TEMP_COPY CPU_WORKER_NTHREADS

@@ -4,8 +4,6 @@
 Every other import comes after the arguments are parsed.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import itertools

@@ -1,15 +1,11 @@
 """Compare the records and the index of a split with its manifest, in one pass over the bytes; decodes no image."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from data.manifest import Manifest, SplitName
 from data.recordio import RecordError, RecordFile, ScannedRecord, unpack_image
-
-__all__ = ["DatasetFinding", "SplitAudit", "parse_index_line"]
 
 
 @dataclass(frozen=True)

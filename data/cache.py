@@ -3,8 +3,6 @@
 Works on Linux only, without root. Imports nothing of ours.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os
@@ -13,8 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-
-__all__ = ["clear_dataset", "drop_pages", "resident_bytes"]
 
 _WINDOW_BYTES = 1 << 30
 _TRIES, _PAUSE_S = 10, 0.1

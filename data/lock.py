@@ -3,15 +3,11 @@
 Imports nothing of ours.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-__all__ = ["locked"]
 
 
 @contextmanager

@@ -11,8 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from configs.errors import UserError
 from configs.registry import SOURCES_WITH_LABEL_VECTORS, PackedSource
 
-__all__ = ["SPLITS", "Manifest", "SourceManifest", "SplitManifest", "SplitName", "load_manifest"]
-
 SplitName = Literal["train", "eval"]
 SPLITS: tuple[SplitName, SplitName] = ("train", "eval")
 _NAME = "manifest.json"

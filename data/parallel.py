@@ -1,7 +1,5 @@
 """A parallel map for packing and verifying. It keeps the order, limits the memory, and leaves no process behind."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -14,8 +12,6 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from configs.errors import UserError
-
-__all__ = ["chunked", "ordered_map"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -1,7 +1,5 @@
 """Pack a source into the folder of a data set. The folder gets its name only when everything is packed."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import secrets
@@ -20,8 +18,6 @@ from data.parallel import chunked, ordered_map
 from data.recordio import RecordWriter, pack_image
 from data.sources.image_source import Source, SourceSplit
 from data.verify import check_files
-
-__all__ = ["PrepareResult", "prepare"]
 
 _IMAGES_PER_TASK = 16
 

@@ -23,18 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = [
-    "ImageRecord",
-    "RecordError",
-    "RecordFile",
-    "RecordWriter",
-    "ScannedRecord",
-    "WrittenFile",
-    "frame",
-    "pack_image",
-    "unpack_image",
-]
-
 MAGIC = struct.pack("<I", 0xCED7230A)
 _PREFIX = struct.Struct("<4sI")
 _IMAGE_HEADER = struct.Struct("<IfQQ")

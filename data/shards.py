@@ -1,10 +1,6 @@
 """The samples and the random seeds of each rank, as pure integer arithmetic. Imports nothing of ours."""
 
-from __future__ import annotations
-
 import hashlib
-
-__all__ = ["shard_range", "stream_seed"]
 
 
 def shard_range(num_samples: int, rank: int, world_size: int) -> range:

@@ -5,8 +5,6 @@ copy gets that name only after its checksums agree with the manifest. A process 
 partial copy, which the next one completes.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os
@@ -23,8 +21,6 @@ from configs.errors import UserError
 from data.lock import locked
 from data.manifest import SPLITS, Manifest, load_manifest
 from data.verify import check_files
-
-__all__ = ["Staged", "dataset_bytes", "stage"]
 
 _CHUNK_BYTES = 8 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -1,7 +1,5 @@
 """Compare a data set with its manifest: in milliseconds before a run, or by reading every byte and every pixel."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import shlex
@@ -20,8 +18,6 @@ from data.manifest import SPLITS, Manifest, SplitManifest, SplitName, load_manif
 from data.parallel import chunked, ordered_map
 from data.recordio import MIN_RECORD_BYTES, RecordFile, unpack_image
 from data.sources.catalogue import layout_of
-
-__all__ = ["check_dataset", "check_files", "decoding_problem", "verify_dataset"]
 
 _IMAGES_PER_TASK = 64
 _BROKEN_IMAGE = (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError)

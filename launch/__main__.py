@@ -1,7 +1,5 @@
 """The verb ``train``: run a recipe here, under the launcher of its cluster file."""
 
-from __future__ import annotations
-
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -9,8 +7,6 @@ from pathlib import Path
 
 from configs.arguments import Parser
 from configs.errors import UserError
-
-__all__ = ["main"]
 
 _TRACE_STEPS = 3
 

@@ -1,7 +1,5 @@
 """Find out why a run failed: rank, host and step, from the ranks' failure reports and the launcher's outcome."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal
@@ -17,8 +15,6 @@ from launch.start.local import Outcome
 from logs.environment import ENVIRONMENT_FILE
 from logs.folder import CONFIG_FILE, STARTUP_FILE
 from logs.metrics import METRICS_FILE
-
-__all__ = ["find_cause", "read_failures", "was_stopped"]
 
 _LOST_DAEMON = 205
 """Exit status of Open MPI's mpirun when its daemon on another host is gone (4.1.4, tried by killing the host)."""

@@ -1,7 +1,5 @@
 """Tells the user's own command how a run ended, failed, stopped or started again."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -10,8 +8,6 @@ from typing import Literal
 
 from configs.schema import Cluster
 from logs.redaction import redact_lines
-
-__all__ = ["notify"]
 
 _PATIENCE_S = 30
 

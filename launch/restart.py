@@ -1,7 +1,5 @@
 """Decides after a failure whether the ranks of a run are started again, and keeps the decision in the run folder."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +10,6 @@ from launch.notify import notify
 from launch.start.local import Outcome
 from logs.attempts import add_attempt, bad_hosts, left_out, read_attempts
 from logs.folder import SUMMARY_FILE
-
-__all__ = ["ANY_HOST", "may_restart"]
 
 ANY_HOST = "any"
 """In place of the names of hosts: a scheduler can replace any host."""

@@ -1,7 +1,5 @@
 """Prepare a run folder for an attempt at a run: a new folder, or one in which an earlier attempt was stopped."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +15,6 @@ from logs.checkpoints import newest_valid, set_resume_checkpoint
 from logs.claims import CLAIMS_FOLDER, is_lost, kept, release, take
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, create_run_folder, read_summary
 from logs.judge.compliance import VERDICT_FILE
-
-__all__ = ["UNFINISHED_MARK", "prepare_attempt", "prepared_folder", "require_unfinished"]
 
 UNFINISHED_MARK = "unfinished"
 """A file in the folder of a job's run that was stopped and that the same job is to resume."""

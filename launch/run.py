@@ -3,8 +3,6 @@
 Data sets are packed and ranks are started as commands, because launch imports neither data nor train.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -50,17 +48,6 @@ from logs.judge.rcp import IMAGENET_SAMPLES, compare_with_reference
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 from logs.redaction import has_secret, may_hold_secret
-
-__all__ = [
-    "REFUSED",
-    "finish_run",
-    "launch_run",
-    "new_folder",
-    "open_run",
-    "pack",
-    "record_environment",
-    "short_path",
-]
 
 REFUSED = 2
 """Exit status of ranks that refused to begin, because the config, the data set or the number of ranks is wrong."""

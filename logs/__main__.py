@@ -17,8 +17,6 @@ from pathlib import Path
 from configs.arguments import Parser, Style, painted, printable
 from configs.errors import UserError
 
-__all__ = ["main"]
-
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3600.0
 
 

@@ -1,7 +1,5 @@
 """The attempts at a run that ended before the run did, and whether the run may go on by itself."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -11,8 +9,6 @@ from typing import Literal
 
 from logs.checkpoints import list_checkpoints, resume_checkpoint, step_of
 from logs.disk import explain_disk_errors
-
-__all__ = ["ATTEMPTS_FILE", "Attempt", "add_attempt", "bad_hosts", "left_out", "read_attempts", "why_not_again"]
 
 ATTEMPTS_FILE = "attempts.jsonl"
 _FRUITLESS = 2

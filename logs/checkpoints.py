@@ -21,19 +21,6 @@ from logs.disk import explain_disk_errors, write_text
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "CHECKPOINT_FOLDER",
-    "RESUME_FILE",
-    "DamagedCheckpoint",
-    "SavedState",
-    "list_checkpoints",
-    "newest_valid",
-    "read",
-    "resume_checkpoint",
-    "set_resume_checkpoint",
-    "step_of",
-    "write",
-]
 
 CHECKPOINT_FOLDER = "checkpoints"
 RESUME_FILE = "goes-on-from"

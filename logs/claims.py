@@ -9,8 +9,6 @@ is known at once: the owner's process is gone, and nobody has locked the file. A
 nor locks; there, a claim is lost when its file has not been touched for `STALE_S`.
 """
 
-from __future__ import annotations
-
 import fcntl
 import getpass
 import json
@@ -27,21 +25,6 @@ from typing import Any
 
 from configs.errors import UserError
 from logs.disk import explain_disk_errors, write_json
-
-__all__ = [
-    "BEAT_S",
-    "CLAIMS_FOLDER",
-    "STALE_S",
-    "ended_by_this_job",
-    "has_lost",
-    "holder",
-    "is_lost",
-    "kept",
-    "owned_by",
-    "release",
-    "take",
-    "was_lost_by_this_job",
-]
 
 CLAIMS_FOLDER = "claims"
 

@@ -1,7 +1,5 @@
 """Writes files atomically, so that no reader sees half a file, and reports disks in trouble in one line."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math
@@ -12,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-
-__all__ = ["explain_disk_errors", "read_object", "strict_json", "write_json", "write_text"]
 
 _SPACE = "free some space, or put paths.runs on another disk"
 _SERVER = "check the disk or the file server, or put paths.runs on another disk"

@@ -1,7 +1,5 @@
 """What a run ran on: versions, machine, driver, variables, commit. Imports none of the packages that it lists."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -19,8 +17,6 @@ from configs.load import ROOT
 from configs.resume_check import NUMERICS_PREFIXES, arithmetic_changes, arithmetic_of
 from logs.disk import write_json
 from logs.redaction import is_secret, redact_lines
-
-__all__ = ["ENVIRONMENT_FILE", "cpu_flags", "environment", "write_environment"]
 
 ENVIRONMENT_FILE = "environment.json"
 """The file of a run folder that holds the surroundings of the newest attempt."""

@@ -3,8 +3,6 @@
 `logs.mlperf` writes the events to files; this module has no files.
 """
 
-from __future__ import annotations
-
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -14,8 +12,6 @@ from typing import Any, Literal
 
 from configs.registry import ENGINES, EngineEntry
 from configs.schema import Cluster, Mlperf
-
-__all__ = ["EventLog", "Kind", "NullLog", "Status"]
 
 Kind = Literal["point", "start", "stop"]
 Status = Literal["success", "aborted"]

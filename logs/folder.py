@@ -1,7 +1,5 @@
 """A run's folder: its name, the summary in it, and closing it after the ranks were killed."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, fields
 from datetime import datetime

@@ -1,7 +1,5 @@
 """A run's numbers over time: ``metrics.jsonl``, with one JSON object a line, written by rank 0."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +8,6 @@ from typing import Any, Protocol
 from configs.errors import UserError
 from configs.plan import Position
 from logs.disk import explain_disk_errors, strict_json, write_text
-
-__all__ = ["METRICS_FILE", "RANKS_FILE", "Metrics", "MetricsWriter", "NullMetrics", "read_metrics"]
 
 METRICS_FILE = "metrics.jsonl"
 RANKS_FILE = "ranks.json"

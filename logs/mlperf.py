@@ -5,8 +5,6 @@
 lines of the other. Rank 0 writes; the other ranks have a `NullLog`. No other module imports ``mlperf_logging.mllog``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

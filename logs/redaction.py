@@ -1,11 +1,7 @@
 """Keeps passwords, keys and tokens out of the files of a run folder. Imports nothing of ours."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
-
-__all__ = ["REDACTED", "has_secret", "is_secret", "may_hold_secret", "redact_lines"]
 
 REDACTED = "[redacted: looks like a secret]"
 

@@ -1,7 +1,5 @@
 """Reads the files on how much of a machine a run used: totals of each rank, and samples taken during the run."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence
@@ -11,8 +9,6 @@ from typing import Any
 
 from configs.errors import UserError
 from logs.disk import read_object
-
-__all__ = ["SAMPLES_FILE", "USAGE_FILE", "Sample", "read_samples", "read_usage"]
 
 USAGE_FILE = "usage.json"
 """Totals of the training: wall_s, cpu_s, children_cpu_s and peak_memory_bytes, each a list with a number a rank."""

@@ -4,8 +4,6 @@ Nothing has to be marked. A module of the program that imports an engine needles
 ``tests/train/engine/test_absent_engine.py`` imports each of them without any engine.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator
 from importlib.util import find_spec

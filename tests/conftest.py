@@ -1,7 +1,5 @@
 """What all tests share: which of them run, with which marks, and signals as on a terminal."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

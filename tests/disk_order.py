@@ -1,15 +1,11 @@
 """Observes in which order a writer syncs and renames files: after a power failure, a name without its bytes is worse
 than no name."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-__all__ = ["DiskOrder"]
 
 
 class DiskOrder:

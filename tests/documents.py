@@ -4,8 +4,6 @@ A name in backticks is a promise to the reader, so every one must be found: as a
 run.sh, or a word of the source.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

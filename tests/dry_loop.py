@@ -4,8 +4,6 @@ Here and not in the program on purpose: what it writes are the logs of runs that
 They name their submitter ``rehearsal``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The engine of one rank on this CPU, for tests that need its verbs, and what networks of every engine have to do."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from configs.load import load_cluster

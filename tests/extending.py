@@ -1,7 +1,5 @@
 """The examples of docs/extending.md, and a copy of the program to try them in."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -5,8 +5,6 @@
 Ioffe and Szegedy, arXiv:1502.03167 (algorithm 1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ pytest-timeout by itself interrupts only the test: the ranks would run on, and `
 for them for ever.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import signal

@@ -1,7 +1,5 @@
 """What the papers say, in plain NumPy and float64: the other side of every comparison. Imports nothing of ours."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,10 +1,6 @@
 """The options of a parser as text, for tests that hold every one of them against a file."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, _HelpAction, _StoreConstAction
-
-__all__ = ["described"]
 
 
 def described(parser: ArgumentParser) -> str:

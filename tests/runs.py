@@ -4,8 +4,6 @@ A rank's start takes seconds, so a test that needs just any run, or a second one
 or ``two_epoch_run``. Each runs once, for all processes of pytest-xdist, and nobody may write into its folder.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -5,8 +5,6 @@ their files, go to one process, because they share what took long to start. pyte
 the group to the tests' names, and then ``--last-failed`` without it finds none of them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """docs/architecture.md names every source file exactly once, and nothing that does not exist."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

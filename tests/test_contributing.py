@@ -1,7 +1,5 @@
 """CONTRIBUTING.md tells of the checks, marks and limits that there are, and the licence is the one that it names."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 

@@ -1,7 +1,5 @@
 """Four examples of docs/extending.md work as the page says, and touch three files each."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

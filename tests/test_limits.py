@@ -1,7 +1,5 @@
 """A test that hangs fails at its limit, and the ranks that it started are gone, whatever their session."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

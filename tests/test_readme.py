@@ -1,7 +1,5 @@
 """README.md is short, and its tables, its output and its picture are those of the program as it is."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A wrong one fails no other test, because it only moves a limit. Each row says where the value comes from.
 """
 
-from __future__ import annotations
-
 import importlib
 import signal
 from typing import Any

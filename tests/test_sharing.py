@@ -1,7 +1,5 @@
 """Which tests stay in one process."""
 
-from __future__ import annotations
-
 from configs.load import ROOT
 from tests.sharing import group_of
 

@@ -1,7 +1,5 @@
 """A file that cannot be read, for whatever reason, is one line with the path: every reader of a user's file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

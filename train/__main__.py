@@ -4,8 +4,6 @@ Exit status: 0 success, 1 failed or target not reached, 2 refused before the run
 resumes the run), 130 interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import logging

@@ -24,8 +24,6 @@ from logs.checkpoints import SavedState, read, write
 from train.comm.communicator import Communicator
 from train.engine.protocol import Engine, Optimizer, Trainee
 
-__all__ = ["CheckpointWriter", "Checkpoints", "Keeper", "NoCheckpoints", "NullWriter", "Origin", "weights_of"]
-
 logger = logging.getLogger(__name__)
 
 Collect = Callable[[], SavedState]

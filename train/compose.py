@@ -7,8 +7,6 @@ them.
 `train.session` and the benches start from here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -30,8 +28,6 @@ from train.measure.timing import Clock, NoClock, StepClock
 from train.rank.identity import Identity
 from train.rank.startup import WAITING, Ledger
 from train.step import Step
-
-__all__ = ["Composition", "compose"]
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["BlankImages", "Images", "PackedImages", "SyntheticImages", "images_of", "local_folder", "require_cold"]
-
 
 class PreparedImages(NamedTuple):
     """Facts about a data set that is ready.

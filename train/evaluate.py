@@ -17,8 +17,6 @@ from data.input.batches import EvaluationSource
 from train.comm.communicator import Communicator
 from train.engine.protocol import Array, Engine, Trainee
 
-__all__ = ["Evaluator", "MeanAuc", "Metric", "Score", "Top1", "metric_of", "top1_score"]
-
 
 class Evaluator:
     """Evaluate the network on the shards of all ranks.

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     Predict = Callable[[Any], np.ndarray]
 
-__all__ = ["evaluate", "export_network", "main", "on_cpu"]
 
 _PREFIX = "network"
 _MOST_OFF = 5e-4

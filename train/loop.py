@@ -3,8 +3,6 @@
 Names no launcher, rank, library or hyperparameter.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
@@ -21,8 +19,6 @@ from train.measure.progress import LossNotFinite, LossWindow, Progress, StepLoss
 from train.rank.signals import RunStopped
 from train.schedule import LrSchedule
 from train.step import Step
-
-__all__ = ["Result", "RunFailed", "TrainingRun", "blocks", "train"]
 
 
 class RunFailed(RuntimeError):

@@ -3,8 +3,6 @@
 Pure: imports no framework.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

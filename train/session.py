@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from train.loop import Result
     from train.measure.timing import Clock
 
-__all__ = ["opened_log", "run"]
-
 
 def run(folder: Path, identity: Identity, ledger: Ledger, signals: StopSignals) -> int:
     """Train this process's share of the run in ``folder``, from its checkpoint if there is one.

@@ -1,7 +1,5 @@
 """One optimizer step: forward and backward of every micro-batch, reductions, update. Names no framework."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,8 +10,6 @@ from train.comm.buckets import BucketPlan
 from train.comm.communicator import Communicator
 from train.engine.protocol import Array, Engine, Optimizer, Trainee
 from train.measure.timing import Clock
-
-__all__ = ["Step", "StepArrays"]
 
 
 class StepArrays(NamedTuple):

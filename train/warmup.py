@@ -4,16 +4,12 @@ The warm-up allocates memory, loads kernels and opens connections outside the ti
 synthetic data.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from configs.optimizers import HyperParameters
 from train.comm.communicator import Communicator
 from train.engine.build import ModelParts
 from train.engine.protocol import Engine
-
-__all__ = ["warm_up"]
 
 
 def warm_up(

@@ -1,15 +1,11 @@
 """The cluster file's blocks for the work of a rank: computing, and exchanging gradients."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field
 
 from configs.registry import COMMUNICATORS, CommunicatorKind, EngineName, gradient_precision
 from configs.section import Section
-
-__all__ = ["Communication", "EngineSettings"]
 
 
 class EngineSettings(Section):

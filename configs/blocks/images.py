@@ -10,8 +10,6 @@ from configs.errors import ConfigError
 from configs.registry import DataSource
 from configs.section import Section
 
-__all__ = ["Crop", "Data"]
-
 Range = Annotated[tuple[float, float], Field(strict=False)]
 PerChannel = Annotated[tuple[float, float, float], Field(strict=False)]
 

@@ -11,8 +11,6 @@ from configs.errors import ConfigError
 from configs.registry import SCHEDULERS
 from configs.section import Section
 
-__all__ = ["Checkpoint", "Container", "Paths", "Scheduler", "Submission"]
-
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
 if TYPE_CHECKING:

@@ -1,15 +1,11 @@
 """The cluster file's blocks for hardware: one machine, and the network between machines."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.config import JsonDict
 
 from configs.section import Section
-
-__all__ = ["DataSheet", "Fabric", "Node"]
 
 _FLOPS: JsonDict = {"unit": "FLOP/s"}
 Texts = Annotated[tuple[str, ...], Field(strict=False)]

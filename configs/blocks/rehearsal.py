@@ -10,8 +10,6 @@ from pydantic import Field, field_validator
 from configs.errors import ConfigError
 from configs.section import Section
 
-__all__ = ["FAULTS", "MOST_SLOW", "SLOWER", "Fault", "Rehearsal", "Waits"]
-
 SLOWER = 10
 """Factor by which a rank computes longer after the fault ``slow``."""
 FAULTS = {

@@ -11,8 +11,6 @@ from configs.errors import ConfigError
 from configs.networks import NETWORKS
 from configs.section import Section
 
-__all__ = ["Batch", "Card", "Loss", "Mlperf", "Model", "Run", "Schedule"]
-
 
 class Card(Section):
     """What a recipe is for, in words for a newcomer. Nothing but ``./run.sh plan`` reads the card."""

@@ -3,8 +3,6 @@
 A new decay is registered by adding its class to `Decay`; docs/extending.md has a worked example.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -1,15 +1,11 @@
 """Cosine decay of the learning rate."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 
 from pydantic import Field
 
 from configs.decays.decay_block import DecayTiming, TimedDecay, between
-
-__all__ = ["Cosine"]
 
 
 class Cosine(TimedDecay):

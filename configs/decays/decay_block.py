@@ -1,7 +1,5 @@
 """What every decay's block of keys has, and what it says of itself. Pure arithmetic; imports no framework."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +7,6 @@ from typing import Any
 from pydantic import Field
 
 from configs.section import Section
-
-__all__ = ["DecayBlock", "DecayTiming", "TimedDecay", "between"]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ from pydantic import Field, model_validator
 from configs.decays.decay_block import DecayTiming, TimedDecay, between
 from configs.errors import ConfigError
 
-__all__ = ["Polynomial"]
-
 
 class Polynomial(TimedDecay):
     """From the base rate B down to the end rate E: B s + E (1-s) with s = (1-x)^power, x from 0 to 1, clamped.

@@ -1,7 +1,5 @@
 """Step decay of the learning rate."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -10,8 +8,6 @@ from pydantic import Field, field_validator
 
 from configs.decays.decay_block import DecayBlock, DecayTiming
 from configs.errors import ConfigError
-
-__all__ = ["StepDecay"]
 
 
 class StepDecay(DecayBlock):

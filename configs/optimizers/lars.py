@@ -1,14 +1,10 @@
 """LARS: keys and log entries. The engine implements the update."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from configs.optimizers.optimizer_block import OptimizerBlock, ParameterKinds
-
-__all__ = ["Lars"]
 
 
 class Lars(OptimizerBlock):

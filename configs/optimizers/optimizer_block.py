@@ -1,7 +1,5 @@
 """What every optimizer's block of keys has, and what it says of itself. Imports no framework."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -9,8 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from configs.section import Section
-
-__all__ = ["HyperParameters", "OptimizerBlock", "ParameterKinds"]
 
 ParameterKind = Literal["weight", "gamma", "beta", "bias"]
 ParameterKinds = Annotated[tuple[ParameterKind, ...], Field(strict=False)]

@@ -1,15 +1,9 @@
 """The interface between training and images, packed or synthetic. Imports nothing of ours and no framework."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-
-__all__ = [
-    "Arrays", "DataError", "EvaluationBatch", "EvaluationSource", "HostArrays", "TrainingBatch", "TrainingSource",
-]  # fmt: skip
 
 
 class DataError(RuntimeError):

@@ -1,14 +1,10 @@
 """Blank batches, in the number and the size of a real shard, for rehearsals: nothing is read, decoded or copied."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
 
 from data.input.batches import Arrays, EvaluationBatch, EvaluationSource, TrainingBatch, TrainingSource
-
-__all__ = ["open_blank_evaluation", "open_blank_training"]
 
 
 def open_blank_training(arrays: Arrays, state: bytes = b"") -> TrainingSource:

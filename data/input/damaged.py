@@ -5,8 +5,6 @@ as ``./run.sh prepare --verify`` does. DALI 2.4 must not decode it: one in four 
 image.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,8 +12,6 @@ from data.input.pipeline import make_reading_pipeline
 from data.input.stream import ReadRequest, offset_in
 from data.recordio import RecordFile
 from data.verify import decoding_problem
-
-__all__ = ["find_damaged"]
 
 _ENTRIES, _POSITION = 1, 2
 """Fields of DALI's checkpoint, a Protocol Buffers message: the state of each operator, and the number of the batch."""

@@ -4,11 +4,7 @@ It does what ``cache()`` after augmentation does in ``tf.data``: later epochs re
 the images as they were cut and flipped in the first epoch.
 """
 
-from __future__ import annotations
-
 from data.input.batches import TrainingBatch, TrainingSource
-
-__all__ = ["KeptBatches"]
 
 
 class KeptBatches:

@@ -18,8 +18,6 @@ from data.input.pipeline import make_pipeline
 from data.input.stream import ReadRequest, Stream, UndecodableError, index_rows
 from data.shards import shard_range, stream_seed
 
-__all__ = ["open_evaluation", "open_training"]
-
 logger = logging.getLogger(__name__)
 
 

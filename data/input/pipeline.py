@@ -1,7 +1,5 @@
 """The DALI pipeline that reads, decodes, cuts and normalises images, on a CPU or a GPU. Only this file imports DALI."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
@@ -13,8 +11,6 @@ with warnings.catch_warnings():
 
 from configs.schema import EngineSettings
 from data.input.stream import READER, ReadRequest
-
-__all__ = ["make_pipeline", "make_reading_pipeline"]
 
 _COLOURS = 3
 

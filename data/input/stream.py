@@ -3,8 +3,6 @@
 Calls methods of DALI's objects, but does not import DALI: `data.input.pipeline` makes the pipelines.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,8 +13,6 @@ import numpy as np
 
 from configs.schema import EngineSettings, Recipe
 from data.input.batches import Arrays, DataError, TrainingBatch
-
-__all__ = ["READER", "ReadRequest", "Stream", "UndecodableError", "index_rows", "offset_in"]
 
 READER = "reader"
 """Name of the reader operator in every pipeline."""

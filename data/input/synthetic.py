@@ -17,8 +17,6 @@ from configs.schema import EngineSettings, Recipe
 from data.input.batches import Arrays, EvaluationBatch, EvaluationSource, HostArrays, TrainingBatch, TrainingSource
 from data.shards import shard_range, stream_seed
 
-__all__ = ["open_synthetic_evaluation", "open_synthetic_training"]
-
 _POOL_BYTES = 64 << 20
 _PATTERN_SIDE = 4
 _CHANNELS = 3

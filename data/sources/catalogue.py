@@ -1,15 +1,11 @@
 """Find the source of images that a user means, among the modules of `configs.registry.SOURCES`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import cast
 
 from configs.errors import UserError, nearest
 from configs.registry import BUILT_IN_SOURCES, SOURCES, module_of
 from data.sources.image_source import Settings, Source, SourceModule
-
-__all__ = ["layout_of", "open_source"]
 
 _OPTIONS = ("size", "quality", "train", "eval", "classes", "labels")
 

@@ -3,8 +3,6 @@
 --size enlarges them to another size, --quality sets the JPEG quality.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,8 +17,6 @@ from data.sources.image_source import (
     fingerprint,
     sha256_of,
 )
-
-__all__ = ["LAYOUT", "OPTIONS", "open_source", "recognises"]
 
 LAYOUT = "digits"
 OPTIONS = ("size", "quality")

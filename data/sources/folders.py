@@ -3,16 +3,12 @@
 The bytes of the files are kept.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from configs.errors import UserError
 from data.sources.image_source import Settings, Source, SourceSplit, fingerprint, name_some, read_image
-
-__all__ = ["LAYOUT", "OPTIONS", "open_source", "recognises"]
 
 LAYOUT = "train/<class>/*.jpg with val/<class>/*.jpg"
 OPTIONS: tuple[str, ...] = ()

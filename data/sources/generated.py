@@ -4,14 +4,10 @@
 JPEG quality.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from PIL import Image
 
 from data.sources.image_source import DEFAULT_QUALITY, Settings, Source, SourceSplit, encode_jpeg, fingerprint
-
-__all__ = ["LAYOUT", "OPTIONS", "open_source", "recognises"]
 
 LAYOUT = "generated"
 OPTIONS = ("quality", "train", "eval", "classes")

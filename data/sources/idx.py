@@ -5,8 +5,6 @@ first N images, and begin anew where there are fewer. --labels gives every image
 class of the image; a recipe for that data set says data.source: table.
 """
 
-from __future__ import annotations
-
 import gzip
 import struct
 import zlib
@@ -27,8 +25,6 @@ from data.sources.image_source import (
     sha256_of,
 )
 from data.sources.tables import read_table
-
-__all__ = ["LAYOUT", "OPTIONS", "open_source", "recognises"]
 
 LAYOUT = "train-images-idx3-ubyte[.gz] and its three companions"
 OPTIONS = ("size", "quality", "train", "eval", "labels")

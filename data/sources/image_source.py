@@ -1,7 +1,5 @@
 """The interface that every source of images fills, and what several of them need: JPEG encoding, resizing, digests."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -16,23 +14,6 @@ from PIL import Image
 
 from configs.errors import UserError
 from configs.registry import PackedSource
-
-__all__ = [
-    "DEFAULT_QUALITY",
-    "Pixels",
-    "Settings",
-    "Source",
-    "SourceModule",
-    "SourceSplit",
-    "array_split",
-    "check_size",
-    "encode_jpeg",
-    "fingerprint",
-    "name_some",
-    "read_image",
-    "resize_image",
-    "sha256_of",
-]
 
 DEFAULT_QUALITY = 95
 """JPEG quality if the user names none."""

@@ -6,8 +6,6 @@ list of labels. An empty cell, an empty list and "No Finding" mean that the imag
 are kept, unless --size makes JPEGs of that shorter side; --quality sets the quality of these JPEGs.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Sequence
@@ -24,8 +22,6 @@ from data.sources.image_source import (
     name_some,
     read_image,
 )
-
-__all__ = ["LAYOUT", "OPTIONS", "LabelTable", "open_source", "read_table", "recognises"]
 
 LAYOUT = "the tables train.csv and val.csv (or .json)"
 OPTIONS = ("size", "quality")

@@ -4,8 +4,6 @@ Ranks are started as in a run and report what they find; the checks judge the re
 Exit status: 0, 1 if a check FAILs, 2 for a wrong command line.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from argparse import Namespace
@@ -14,8 +12,6 @@ from dataclasses import asdict
 
 from configs.arguments import Parser
 from configs.errors import UserError
-
-__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

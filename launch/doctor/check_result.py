@@ -1,14 +1,10 @@
 """The input and the output of the doctor's checks: what the probing ranks reported, and the result of one check."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from configs.schema import Cluster
-
-__all__ = ["CheckResult", "Facts", "Level", "ProbeReport"]
 
 Level = Literal["OK", "WARN", "FAIL"]
 Facts = Mapping[str, Any]

@@ -1,7 +1,5 @@
 """The checks of ``./run.sh doctor`` over all ranks, and the order of all checks. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -10,8 +8,6 @@ from configs.schema import Cluster
 from launch.doctor.check_result import CheckResult, Facts, Level, ProbeReport
 from launch.doctor.machine_checks import HARDWARE_CHECKS, SOFTWARE_CHECKS
 from launch.doctor.step_checks import check_step
-
-__all__ = ["judge"]
 
 _DECISIVE = (
     "python", "mxnet", "mxnet-cu112", "horovod", "torch", "numpy", "nvidia-dali-cuda110", "nvidia-dali-cuda130",

@@ -1,7 +1,5 @@
 """Where the doctor's facts come from: real ranks that probe their machines, the recipe's plan, and this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -27,8 +25,6 @@ from launch.setup.state import State
 from launch.start.commands import run_under
 from launch.submit.scheduler import all_schedulers
 from logs.folder import CONFIG_FILE
-
-__all__ = ["Examination", "examine", "reachable_part"]
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,10 @@
 """The checks of ``./run.sh doctor`` on one machine, by the facts that the machine's first rank reported. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from configs.registry import CAST_FLAGS, ENGINES, possible_precisions
 from launch.doctor.check_result import CheckResult, Facts, Level, ProbeReport
 from launch.setup.gpu import NEEDS, Gpu, GpuNeeds, capability_of, driver_number
-
-__all__ = ["HARDWARE_CHECKS", "SOFTWARE_CHECKS"]
 
 _PROCESS_BYTES = 300_000_000
 """Memory of a rank's interpreter and libraries, which the plan leaves out. Two ranks of ResNet-8 on the CPU packages

@@ -1,14 +1,10 @@
 """The checks of ``./run.sh doctor --step``: the recipe's step as the ranks took it, beside plan and simulator. Pure."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections.abc import Sequence
 
 from launch.doctor.check_result import CheckResult, Facts, Level, ProbeReport
-
-__all__ = ["check_step"]
 
 _SLOW = 1.2
 """A rank is slow if its compute takes so many times the ranks' median; noise on two shared cores reaches 1.1."""

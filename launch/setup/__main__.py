@@ -1,7 +1,5 @@
 """``./run.sh setup``: make the environment in .venv, or finish it; nothing is done if it is complete."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Collection, Sequence

@@ -1,10 +1,6 @@
 """The probable causes of a failed set-up command, by patterns in its output, each with what to do."""
 
-from __future__ import annotations
-
 import re
-
-__all__ = ["TRY_AGAIN", "explain"]
 
 TRY_AGAIN = "run ./run.sh again: it goes on where it stopped"
 _AGAIN = f"then {TRY_AGAIN}"

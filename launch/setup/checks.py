@@ -1,7 +1,5 @@
 """Check that this machine has what set-up needs, before anything is installed; each finding names its remedy."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform
@@ -14,8 +12,6 @@ from pathlib import Path
 from configs.errors import UserError
 from launch.setup.gpu import NEEDS, Gpu, GpuSearch, driver_number, find_toolkit
 from launch.setup.layout import ENGINES, NEWEST_PYTHON, Engine, Kind, Variant
-
-__all__ = ["check_gpus", "describe_gpus", "find_problems"]
 
 GB = 10**9
 

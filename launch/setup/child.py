@@ -3,8 +3,6 @@
 When set-up stops, no process of the command is left behind.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -17,8 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from launch.setup.causes import TRY_AGAIN, explain
-
-__all__ = ["Command", "StageError", "Stopwatch", "run_logged"]
 
 _TERM_GRACE_S = 3.0
 _REDRAW_S = 0.5

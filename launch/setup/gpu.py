@@ -1,7 +1,5 @@
 """Find the NVIDIA GPUs and the CUDA toolkit of this machine, and which of them each engine can use."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -10,18 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-__all__ = [
-    "NEEDS",
-    "Gpu",
-    "GpuNeeds",
-    "GpuSearch",
-    "capability_of",
-    "driver_number",
-    "find_gpus",
-    "find_toolkit",
-    "search_gpus",
-]
 
 _CUDA_MAJOR = 11
 """The major version of CUDA for which mxnet-cu112 and Horovod are built."""

@@ -1,7 +1,5 @@
 """The variables with which Horovod is compiled for this machine, and the check of the result."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess
@@ -12,8 +10,6 @@ from launch.setup.causes import explain
 from launch.setup.child import StageError
 from launch.setup.gpu import find_toolkit
 from launch.setup.layout import Environment, Variant
-
-__all__ = ["build_environment", "check_build"]
 
 
 def build_environment(

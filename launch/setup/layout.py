@@ -1,33 +1,10 @@
 """The folders and files that set-up reads and writes, and the packages that it pins. Imports nothing of ours."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-
-__all__ = [
-    "BUILDING",
-    "CURRENT",
-    "ENGINES",
-    "HOROVOD",
-    "HOROVOD_DIGEST",
-    "LOCKS",
-    "NEWEST_PYTHON",
-    "PROJECT",
-    "REPLACED",
-    "ROOT",
-    "SETUP_LOCK",
-    "USED_LOCK",
-    "Engine",
-    "Environment",
-    "Kind",
-    "Variant",
-    "lock_file",
-    "locked",
-]
 
 Variant = Literal["cpu", "gpu"]
 Engine = Literal["mxnet", "torch"]

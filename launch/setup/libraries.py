@@ -4,8 +4,6 @@
 made without them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -13,8 +11,6 @@ import sys
 from pathlib import Path
 
 from launch.setup.layout import CURRENT
-
-__all__ = ["link_nvidia_libraries", "missing_libraries"]
 
 _DRIVER = {"libcuda.so.1", "libnvidia-ml.so.1"}
 """Libraries that come with the driver, which a container runtime mounts into the image."""

@@ -6,8 +6,6 @@ the interpreter starts. So Horovod's build and every program that imports MXNet 
 
 import sys
 
-__all__ = ["watch_for_mxnet"]
-
 _NAMES = {"bool": bool, "int": int, "float": float, "complex": complex, "object": object, "str": str}
 
 

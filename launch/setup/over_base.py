@@ -1,7 +1,5 @@
 """The stages of an environment over a Python that has MXNet, Horovod and DALI already."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from functools import partial
 
@@ -19,8 +17,6 @@ from launch.setup.site import (
 )
 from launch.setup.state import digest
 from launch.setup.work import EXTRAS, Stage, Work, pip
-
-__all__ = ["stages_over_base"]
 
 
 def stages_over_base(kind: Kind, *, extras: Collection[str]) -> list[Stage]:

@@ -4,16 +4,12 @@ A lock file names, for each package, its version, the digests of its files and t
 digests from requirement files only, and then for every package that it installs; so set-up lists what it installs.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from launch.setup.layout import HOROVOD, HOROVOD_DIGEST, LOCKS, Engine, Environment
-
-__all__ = ["HOROVOD_PIN", "Pin", "closure", "named_by", "read_pins", "write_constraints", "write_requirements"]
 
 _ROOT = "resnet-records"
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==[^\\\n]*", re.MULTILINE)

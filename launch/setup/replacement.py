@@ -5,8 +5,6 @@ libraries that were compiled for it. A new environment is built under another na
 folder is renamed.
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 from collections.abc import Iterator
@@ -14,8 +12,6 @@ from pathlib import Path
 
 from configs.errors import UserError
 from launch.setup.layout import BUILDING, CURRENT, REPLACED, Environment
-
-__all__ = ["holds_its_path", "put_in_place", "refuse_links", "remove_folder", "restore_replaced", "rewrite_path"]
 
 _INTERRUPTIONS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 

@@ -3,8 +3,6 @@
 Set-up makes an environment that also sees the packages of that Python, its *base*. Nothing of the base is changed.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -16,20 +14,6 @@ from typing import Any
 
 from configs.errors import UserError
 from launch.setup.layout import CURRENT, ROOT, Engine, Environment, Kind, Variant
-
-__all__ = [
-    "ENGINES_OF_BASES",
-    "base_venv_options",
-    "broken_base",
-    "describe_base",
-    "find_base",
-    "find_missing",
-    "keep_frameworks",
-    "link_base",
-    "not_of_base",
-    "pins_of_base",
-    "variant_of",
-]
 
 ENGINES_OF_BASES: tuple[Engine, ...] = ("mxnet",)
 """The engines that set-up takes from a base."""

@@ -1,7 +1,5 @@
 """The stages of set-up in their order: what each depends on, how much disk it takes, which command it runs."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import subprocess
@@ -20,8 +18,6 @@ from launch.setup.pins import HOROVOD_PIN, Pin, closure, named_by, write_constra
 from launch.setup.replacement import remove_folder
 from launch.setup.state import digest
 from launch.setup.work import EXTRAS, Stage, Work, command_variables, pip
-
-__all__ = ["is_usable", "make_stages"]
 
 _INSTALL = ("install", "--no-build-isolation")
 _IMPORTED = (

@@ -1,7 +1,5 @@
 """What set-up has done: a digest for each finished stage of an environment, and a lock against a second set-up."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json
@@ -15,8 +13,6 @@ from typing import Any
 
 from configs.errors import UserError
 from launch.setup.layout import CURRENT, SETUP_LOCK, USED_LOCK, Environment, Kind
-
-__all__ = ["State", "digest", "in_use", "is_used", "only_one"]
 
 
 def digest(*parts: object) -> str:

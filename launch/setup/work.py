@@ -1,7 +1,5 @@
 """What a stage of set-up is, and how it runs its commands, pip above all."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +8,6 @@ from pathlib import Path
 
 from launch.setup.child import Command, Stopwatch, run_logged
 from launch.setup.layout import Environment
-
-__all__ = ["EXTRAS", "Stage", "Work", "command_variables", "pip", "remove_half_installed"]
 
 EXTRAS = {"test": "tools for tests and checks", "tensorboard": "library that writes TensorBoard's files"}
 """What ``./run.sh setup --extra`` adds: name of an extra of pyproject.toml -> words."""

@@ -1,7 +1,5 @@
 """Run a command once for each rank, under any launcher that a cluster file may name."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -24,18 +22,6 @@ from launch.start.local import STOP_S, Outcome, run_ranks, run_ranks_on_link
 from launch.start.meetings import meeting_of
 from launch.start.meetings import serve as no_meeting
 from launch.start.outlived import OutlivedLauncher
-
-__all__ = [
-    "INHERITED",
-    "RANK_SCRIPT",
-    "inherited",
-    "launcher_command",
-    "local_words",
-    "require_launchable",
-    "require_startable",
-    "run_under",
-    "stop_signal_of",
-]
 
 INHERITED = ("LD_LIBRARY_PATH", *NUMERICS_PREFIXES)
 """Beginnings of the names of variables that mpirun is told to pass on where they are set. By itself it passes none to

@@ -5,16 +5,12 @@ password. It accepts every host key, and waits for ever for a host that is gone.
 MXNet to learn whether Horovod has Gloo, which set-up has made sure of. The arguments are those of ``horovodrun``.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
 from horovod.runner import gloo_run, launch
 from horovod.runner.http import http_server
 from horovod.runner.util import remote
-
-__all__ = ["main"]
 
 _SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
 """Asks nothing, takes host keys as the user's own settings say, and ends 20 s after its host has ceased to answer."""

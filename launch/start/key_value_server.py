@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-__all__ = ["serve_values"]
-
 _HOLD_S = 2.0
 """Longest time before a question without a value is answered. The asking rank looks at its own timeout in between."""
 _BACKLOG = 1024

@@ -1,15 +1,11 @@
 """The signals that a launcher passes on to its ranks instead of ending by them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-
-__all__ = ["STOP_FILE", "STOP_SIGNALS", "forwarded_signals"]
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """Signals on which ranks save their state and end."""

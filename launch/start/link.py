@@ -1,14 +1,10 @@
 """A link of a chosen speed between the ranks of one machine: a network namespace with a rate limit on its loopback."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess
 
 from configs.errors import UserError
-
-__all__ = ["CANNOT_SHAPE", "can_shape", "require_link", "shaped"]
 
 CANNOT_SHAPE = (
     "the loopback cannot be shaped here: it takes root or user namespaces, unshare, ip, tc, and a kernel with token "

@@ -5,8 +5,6 @@ seconds to start and eleven to stop. Here the ranks share this terminal. A job s
 ``python -m launch.start.local [--kind KIND] [--servers N] RANKS COMMAND ...``, where KIND is a ``communication.kind``.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal
@@ -25,8 +23,6 @@ from configs.rank_variables import server_environment
 from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals
 from launch.start.link import require_link, shaped
 from launch.start.meetings import RankStart, meeting_of
-
-__all__ = ["Outcome", "main", "run_ranks", "run_ranks_on_link"]
 
 _POLL_S = 0.05
 GRACE_S = 8.0

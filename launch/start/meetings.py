@@ -4,8 +4,6 @@
 that never meet, or that meet by other means than the launcher's.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,19 +13,6 @@ from typing import NamedTuple, Protocol, cast
 from configs.programs import Program
 from configs.registry import COMMUNICATORS
 from configs.schema import Cluster
-
-__all__ = [
-    "PROGRAM",
-    "SERVED",
-    "Meeting",
-    "RankStart",
-    "is_served",
-    "local_ranks",
-    "meeting_of",
-    "numbers",
-    "serve",
-    "serve_until_closed",
-]
 
 
 class RankStart(NamedTuple):

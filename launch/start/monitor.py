@@ -1,7 +1,5 @@
 """Samples of the machine's load during a run: cores, memory, GPUs. The only importer of psutil."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -18,8 +16,6 @@ import psutil
 
 from configs.programs import Program
 from logs.usage import SAMPLES_FILE, Sample
-
-__all__ = ["monitored"]
 
 INTERVAL_S = 1.0
 _GPU_QUERY = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits"]

@@ -4,8 +4,6 @@ Under ``local`` each rank gets the name as a variable. Under the other launchers
 NODES RANKS_PER_NODE`` prints it, for a job script.
 """
 
-from __future__ import annotations
-
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,8 +12,6 @@ from contextlib import contextmanager
 from configs.programs import Program
 from configs.schema import Cluster
 from launch.start.meetings import RankStart, numbers, serve_until_closed
-
-__all__ = ["PROGRAM", "SERVED", "is_served", "local_ranks", "main", "serve"]
 
 PROGRAM = Program.NAMED_MEETING
 SERVED = ("RANK_MEETING",)

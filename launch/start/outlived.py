@@ -5,8 +5,6 @@ process is killed, as by a node that is short of memory, srun waits until the jo
 The ranks themselves have ended by then, and their failure reports are in the run folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -19,8 +17,6 @@ from pathlib import Path
 
 from configs.errors import STOPPED_STATUS
 from launch.start.local import GRACE_S, KILL_S
-
-__all__ = ["LINGER_S", "OutlivedLauncher", "kill_launcher_of"]
 
 LINGER_S = GRACE_S + KILL_S
 """Time for a launcher to end after a rank has reported a failure, as much as the local launcher gives its ranks."""

@@ -4,8 +4,6 @@ The ranks get the launcher and the variables that the ranks of a run get. The be
 command, because train may not import launch.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence
@@ -15,8 +13,6 @@ from configs.errors import UserError
 from configs.load import load_cluster
 from configs.rank_variables import rank_environment
 from launch.start.commands import run_under
-
-__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,8 +7,6 @@ closes, so that it cannot outlive the job script at the other end of the pipe. I
 to connect for 1.5 s only.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,8 +16,6 @@ from configs.rank_variables import meets_over_gloo
 from configs.schema import Cluster
 from launch.start.key_value_server import serve_values
 from launch.start.meetings import RankStart, serve_until_closed
-
-__all__ = ["PROGRAM", "SERVED", "is_served", "local_ranks", "main", "serve"]
 
 PROGRAM = Program.RENDEZVOUS
 SERVED = ("HOROVOD_GLOO_RENDEZVOUS_PORT",)

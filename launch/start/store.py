@@ -6,8 +6,6 @@ because only the machine on which the launcher runs is known before they start: 
 RANKS_PER_NODE`` prints how to find the store, and serves until its standard input closes.
 """
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess
@@ -20,8 +18,6 @@ from configs.programs import Program
 from configs.rank_variables import meets_by_mpi
 from configs.schema import Cluster
 from launch.start.meetings import RankStart, numbers, serve_until_closed
-
-__all__ = ["PROGRAM", "SERVED", "is_served", "local_ranks", "main", "serve"]
 
 PROGRAM = Program.STORE
 SERVED = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")

@@ -3,8 +3,6 @@
 Every cell is an ordinary run in a folder of its own, so a sweep that was stopped continues where it was.
 """
 
-from __future__ import annotations
-
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -12,8 +10,6 @@ from pathlib import Path
 
 from configs.arguments import Parser
 from configs.errors import UserError
-
-__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

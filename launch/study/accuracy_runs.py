@@ -1,7 +1,5 @@
 """The runs of an accuracy study: the grids at the first seed, then the other seeds at the best value of each point."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,8 +11,6 @@ from launch.study.cell_run import CellRun, RunStarter
 from launch.study.runner import run_study
 from logs.folder import Summary
 from logs.study.accuracy import accuracy_text, best_cells, write_study
-
-__all__ = ["DIVERGED", "run_accuracy"]
 
 DIVERGED = "loss not finite"
 """Words in the failure of a run that diverged, which is a result too: the learning rate is too high."""

@@ -1,7 +1,5 @@
 """A run of a study, in a folder of its own: an ordinary run that counts from the moment when its summary is there."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +12,6 @@ from launch.run import REFUSED
 from logs.claims import holder
 from logs.disk import explain_disk_errors
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, Summary, read_summary
-
-__all__ = ["CellRun", "RunStarter", "require_same_settings"]
 
 RunStarter = Callable[[Recipe, Cluster, Path], int | None]
 """Runs a recipe on a cluster in a folder. Returns the exit status, 128 + n if signal n stopped the run, or None if the

@@ -1,7 +1,5 @@
 """Predictions for cells of a scaling study that this machine cannot run, by the simulator as a separate process."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +12,6 @@ from launch.study.cell_run import require_same_settings
 from logs.disk import explain_disk_errors, write_text
 from logs.folder import CONFIG_FILE
 from logs.study.cells import PREDICTION_FILE, ScalingRow, predicted
-
-__all__ = ["Prediction"]
 
 _SIMULATOR = command_of(Program.SIMULATE_VERB, "simulate")
 _DESCRIPTION = ROOT / "runs" / "this-machine.yaml"

@@ -4,16 +4,12 @@ Each task has a folder of its own. A task whose folder holds a result never runs
 continues with the first task without a result.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from configs.errors import STOPPED_STATUS
-
-__all__ = ["StudyProgress", "StudyTask", "run_study"]
 
 Result = TypeVar("Result")
 

@@ -1,7 +1,5 @@
 """The tasks of a scaling study: cells that fit this machine are measured, cells that do not fit are predicted."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections import Counter
@@ -23,8 +21,6 @@ from logs.study.cells import ScalingRow, measured
 from logs.study.expectations import compare, verdict
 from logs.study.scaling_page import write_scaling_page
 from logs.study.scaling_table import write_scaling
-
-__all__ = ["run_scaling"]
 
 _DEBIAN_DATASETS = Path("/usr/share/datasets")
 """Where Debian's packages dataset-NAME put their files."""

@@ -3,8 +3,6 @@
 ``--resume``, ``--status`` and ``--cancel`` take the folder of a run that was submitted.
 """
 
-from __future__ import annotations
-
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -12,8 +10,6 @@ from pathlib import Path
 
 from configs.arguments import Parser
 from configs.errors import UserError
-
-__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,16 +4,12 @@ The script announces the time limit with a timer of its own. Grid Engine's ``s_r
 of the job's process group, which kills every process without a handler for SIGUSR1, first of all horovodrun.
 """
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 
 from launch.submit.jobspec import JobSpec, clock_time, directive_path
 from launch.submit.scheduler import JobScheduler
 from launch.submit.script import render_script
-
-__all__ = ["SCHEDULER", "render"]
 
 SCHEDULER = JobScheduler(
     submit="qsub -terse",

@@ -1,7 +1,5 @@
 """No scheduler: ``submit --hosts A,B``, where horovodrun or mpirun starts ranks over ssh from this machine."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 
@@ -9,8 +7,6 @@ from configs.programs import Program
 from launch.submit.jobspec import JobSpec
 from launch.submit.scheduler import JobScheduler
 from launch.submit.script import render_script
-
-__all__ = ["SCHEDULER", "render"]
 
 SCHEDULER = JobScheduler(
     submit="bash",

@@ -4,8 +4,6 @@ A job may be stopped before its end and start again with the same folders. The f
 summary. The folder of a run that was stopped also holds a file ``unfinished``.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal
@@ -41,8 +39,6 @@ from logs.claims import (
     was_lost_by_this_job,
 )
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, read_summary
-
-__all__ = ["MOVE", "RESTART", "begin", "end", "hold", "main"]
 
 RESTART = 79
 """Exit status of ``end`` after a failure from which the run goes on: the script starts the ranks again."""

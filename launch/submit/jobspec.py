@@ -1,7 +1,5 @@
 """A job, one or several runs on granted machines, as data from which the module of a scheduler writes a script."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +8,6 @@ from configs.errors import UserError
 from configs.programs import Program, command_of
 from configs.schema import Cluster
 from launch.start.commands import RANK_SCRIPT
-
-__all__ = ["IMAGE_PROGRAM", "JobSpec", "clock_time", "directive_path"]
 
 IMAGE_PROGRAM = Path("/opt/resnet-records")
 """The folder of this program in an image built by the Dockerfile."""

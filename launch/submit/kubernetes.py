@@ -4,8 +4,6 @@ The launcher reaches its workers by ssh. The operator puts the keys into root's 
 launcher is one pod more than the job has nodes: it runs the job script and mpirun but no rank, and asks for no GPU.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +14,6 @@ from configs.errors import UserError
 from launch.submit.jobspec import JobSpec
 from launch.submit.scheduler import JobScheduler
 from launch.submit.script import render_script
-
-__all__ = ["SCHEDULER", "render"]
 
 SCHEDULER = JobScheduler(
     submit="kubectl create -o name -f",

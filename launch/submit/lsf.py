@@ -1,12 +1,8 @@
 """LSF: bsub, which reads the script from its standard input."""
 
-from __future__ import annotations
-
 from launch.submit.jobspec import JobSpec, directive_path
 from launch.submit.scheduler import JobScheduler
 from launch.submit.script import render_script
-
-__all__ = ["SCHEDULER", "render"]
 
 _REQUEUE_STATUS = 76
 """Exit status that makes LSF queue the job again (``bsub -Q``)."""

@@ -1,12 +1,8 @@
 """PBS Professional and OpenPBS: qsub, with one chunk a node."""
 
-from __future__ import annotations
-
 from launch.submit.jobspec import JobSpec, clock_time, directive_path
 from launch.submit.scheduler import JobScheduler
 from launch.submit.script import render_script
-
-__all__ = ["SCHEDULER", "render"]
 
 _NAME_CHARACTERS = 15
 """Longest job name that every PBS accepts."""

@@ -6,8 +6,6 @@ use any. Without this check, a launcher waits for minutes or for ever. Imports t
 `configs`.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import socket
@@ -19,8 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from configs.programs import Program, command_of
-
-__all__ = ["main", "trouble_with"]
 
 _CONNECT_S = 6.0
 _SSH_S = 8

@@ -1,7 +1,5 @@
 """The rehearsal of a job: the same script through the scheduler, with waits in place of arithmetic."""
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -11,8 +9,6 @@ from configs.errors import UserError
 from configs.load import load_run
 from configs.programs import Program, command_of
 from configs.schema import Cluster, Recipe
-
-__all__ = ["rehearsed"]
 
 
 def rehearsed(recipe: str, cluster: str, overrides: Sequence[str]) -> tuple[Recipe, Cluster]:

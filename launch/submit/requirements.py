@@ -1,7 +1,5 @@
 """Which clusters a job can be submitted to: launcher, container and communication have to suit the scheduler."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Sequence
@@ -12,8 +10,6 @@ from configs.rank_variables import meets_over_gloo
 from configs.schema import Cluster
 from launch.start.commands import require_launchable
 from launch.submit.scheduler import JobScheduler, scheduler_of
-
-__all__ = ["require_memory", "require_submittable"]
 
 _GLOO_RANKS = 128
 """Gloo's rendezvous grows with the square of the ranks: minutes at this many, hours at a thousand (measured)."""

@@ -3,15 +3,11 @@
 docs/extending.md shows how to add a scheduler.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from configs.registry import SCHEDULERS, module_of
 from launch.submit.jobspec import JobSpec
-
-__all__ = ["ON_HOST", "JobScheduler", "SchedulerModule", "all_schedulers", "render", "scheduler_of"]
 
 ON_HOST = ("none", "apptainer", "singularity")
 """Container runtimes that a rank on any host can enter by itself, without help from the scheduler."""

@@ -6,8 +6,6 @@ time limit that kills the launcher instead of reaching the ranks, a log without 
 says success after a failure.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +18,6 @@ from launch.start.meetings import meeting_of
 from launch.submit.job import MOVE, RESTART
 from launch.submit.jobspec import JobSpec
 from launch.submit.scheduler import JobScheduler
-
-__all__ = ["render_script"]
 
 _AS_ROOT = [
     "# mpirun refuses to run as root without these.",

@@ -1,14 +1,10 @@
 """Slurm: sbatch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from launch.submit.jobspec import JobSpec, clock_time, directive_path
 from launch.submit.scheduler import ON_HOST, JobScheduler
 from launch.submit.script import render_script
-
-__all__ = ["SCHEDULER", "render"]
 
 SCHEDULER = JobScheduler(
     submit="sbatch --parsable",

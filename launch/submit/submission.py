@@ -1,7 +1,5 @@
 """From a recipe and a cluster to a submitted job: run folders, job script, and the command that submits it."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil
@@ -23,8 +21,6 @@ from logs.attempts import left_out
 from logs.disk import write_text
 from logs.folder import CONFIG_FILE
 from logs.redaction import has_secret, may_hold_secret
-
-__all__ = ["make_job", "resubmit", "submit_command", "submit_job", "submit_run"]
 
 
 def make_job(recipe: Recipe, cluster: Cluster, hosts: tuple[str, ...], run_folders: tuple[Path, ...]) -> JobSpec:

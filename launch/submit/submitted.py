@@ -1,7 +1,5 @@
 """Submitted jobs: records which job trains in a run folder, shows its status, cancels it, and resumes it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -20,8 +18,6 @@ from logs.checkpoints import list_checkpoints, step_of
 from logs.claims import holder
 from logs.disk import write_json
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
-
-__all__ = ["JOB_FILE", "cancel", "record_job", "script_to_resume", "status"]
 
 JOB_FILE = "job.json"
 

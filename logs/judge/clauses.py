@@ -3,15 +3,11 @@
 A verdict may come from a file that somebody edited, so only comparisons, arithmetic and look-ups are understood.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
-
-__all__ = ["broken_clauses"]
 
 _OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,

@@ -1,7 +1,5 @@
 """The official checker's report as complaints of one line each, with the line numbers of the log file."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -9,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from logs.read.lines import read_events, to_number
-
-__all__ = ["shortened"]
 
 _NO_EVENT = "No log lines detected"
 _SEPARATOR = "\n" + "-" * 30 + "\n"

@@ -4,8 +4,6 @@ The checker runs in a process of its own (0.14 s, two-core machine, 2026-11), be
 keeps its queue of rules in a module. Nothing of the checker is imported.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -24,20 +22,6 @@ from logs.judge.complaints import shortened
 from logs.mlperf import RESULT_FILES
 from logs.read.files import logs_in
 from logs.read.lines import find_ruleset
-
-__all__ = [
-    "RULESETS",
-    "VERDICT_FILE",
-    "Verdict",
-    "digest_of",
-    "find_logs",
-    "judge",
-    "judge_all",
-    "judge_run",
-    "keep_verdicts",
-    "read_verdicts",
-    "write_verdict",
-]
 
 RULESETS = ("0.6.0", "0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0")
 """The rulesets with rules for ResNet. The checker's default is a later ruleset, which ends in a traceback on ResNet."""

@@ -3,8 +3,6 @@
 The rules of the open division let an aborted run pass, so no official tool catches one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -21,17 +19,6 @@ from logs.mlperf import RESULT_FILES
 from logs.read.lines import read_events
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
-
-__all__ = [
-    "contradiction",
-    "disorder",
-    "impossible_times",
-    "is_own",
-    "missing_files",
-    "require_different_logs",
-    "require_result",
-    "require_same_machines",
-]
 
 _ACCURACY_TOLERANCE = 1e-6
 _TIME_TOLERANCE_S = 1.0

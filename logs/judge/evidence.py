@@ -3,8 +3,6 @@
 The official checker reads one log. A reviewer has the other files of the run, too.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -23,8 +21,6 @@ from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 from logs.usage import SAMPLES_FILE, USAGE_FILE, read_samples, read_usage
-
-__all__ = ["LONGEST_S", "Flaw", "damage", "flaw_of", "odd_metrics", "read_phases", "read_ranks"]
 
 _Row = Mapping[str, Any]
 

@@ -3,16 +3,12 @@
 The checker prints rules as Python expressions. This module translates the expressions of the rules for ResNet.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from logs.judge.clauses import broken_clauses
-
-__all__ = ["explain"]
 
 _CLAUSES = (
     (r"v\['value'\] != ''", "it must not be empty"),

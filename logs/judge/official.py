@@ -4,8 +4,6 @@ The verdicts are read from the tools' output, because most of the tools end with
 submission tree is copied first, because one tool writes into the tree that it judges.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -16,8 +14,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-
-__all__ = ["ToolFinding", "judge_package", "judge_repository"]
 
 _LINE = re.compile(r"^(ERROR|WARNING) - +(.*)$", re.MULTILINE)
 _USUAL = re.compile(r"^-+$|^FAILED$|^CHECK|^Found parsing|^\s*$")

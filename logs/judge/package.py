@@ -1,7 +1,5 @@
 """Writes a submission tree (systems, results, benchmarks) from five runs, and has the official tools judge the tree."""
 
-from __future__ import annotations
-
 import io
 import re
 import shutil
@@ -24,8 +22,6 @@ from logs.judge.system import describe, read_environment
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
-
-__all__ = ["NUM_RUNS", "Packaged", "package"]
 
 NUM_RUNS = 5
 """Number of result files that a ResNet submission must have. *Source*: the official package checker."""

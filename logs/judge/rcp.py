@@ -4,8 +4,6 @@ The reference's tables, pruning and interpolation are those of ``mlperf_logging.
 other module imports that package.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,15 +15,6 @@ from configs.errors import UserError
 from configs.rules import TARGET_TOP1
 from logs.disk import write_json
 from logs.read.record import RunRecord
-
-__all__ = [
-    "IMAGENET_SAMPLES",
-    "Reference",
-    "ReferenceComparison",
-    "compare_with_reference",
-    "custom_rcps",
-    "reference_for",
-]
 
 IMAGENET_SAMPLES = 1_281_167
 _LEAST_RUNS = 10

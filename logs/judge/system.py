@@ -1,7 +1,5 @@
 """The system description of a submission, from the fields that runs recorded and the fields that the user gives."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -16,8 +14,6 @@ from configs.registry import ENGINES
 from configs.schema import Cluster
 from logs.disk import read_object
 from logs.environment import ENVIRONMENT_FILE
-
-__all__ = ["describe", "read_environment", "read_fields", "required_fields"]
 
 _STATUS = {
     "onprem": "Available on-premise",

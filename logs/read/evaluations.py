@@ -1,14 +1,10 @@
 """Collects the evaluations of a log from their start, stop and accuracy events, which may come in any order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
 from logs.read.lines import Event, to_number
 from logs.read.record import Evaluation, as_integer, elapsed
-
-__all__ = ["CAP", "Evaluations"]
 
 CAP = 100_000
 """Maximum number of entries of one kind that are kept from a log. Real logs have a thousandth of this number."""

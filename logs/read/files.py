@@ -1,7 +1,5 @@
 """Finds the logs that a user means: a file, a pipe, a run folder, or a folder of other submitters' logs."""
 
-from __future__ import annotations
-
 import atexit
 import shutil
 import sys
@@ -9,8 +7,6 @@ import tempfile
 from pathlib import Path
 
 from configs.errors import UserError
-
-__all__ = ["logs_in", "regular_file"]
 
 _TOKEN = b":::ML"
 _READ_BYTES = 1 << 20

@@ -4,8 +4,6 @@ Published logs have text before the token, several records on a line, records th
 of another rank, and values that are not JSON. A record that cannot be read is counted and skipped; it raises no error.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -16,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-
-__all__ = ["ROUNDS", "Event", "find_ruleset", "parse_text", "read_events", "ruleset_at", "to_number"]
 
 _TOKEN = re.compile(r":::(?:(MLLOG)|(MLL)|MLPv(\d+\.\d+)\.\d+ +(\w+))[ \t]+")
 _MLL = re.compile(r"(\S+)[ \t]+(\w+)(?::[ \t]*)?")

@@ -3,8 +3,6 @@
 Memory does not grow with the log: the parser keeps epochs, evaluations and hyperparameters, at most `CAP` of each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +11,6 @@ from logs.read.evaluations import CAP, Evaluations
 from logs.read.lines import Event, read_events, ruleset_at, to_number
 from logs.read.record import Evaluation, RunRecord, elapsed
 from logs.read.spans import Spans
-
-__all__ = ["parse_events", "parse_log"]
 
 _Status = Literal["success", "aborted"] | None
 

@@ -1,13 +1,9 @@
 """The content of a log as one object. This module reads and writes no file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
-
-__all__ = ["IMAGENET_IMAGES", "IMAGE_BENCHMARK", "EpochSpan", "Evaluation", "RunRecord", "as_integer", "elapsed"]
 
 IMAGE_BENCHMARK = "resnet"
 IMAGENET_IMAGES = 1_281_167

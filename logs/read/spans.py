@@ -1,15 +1,11 @@
 """Collects the epochs and blocks of a log, and decides which of its marks tell how long an epoch took."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 from logs.read.evaluations import CAP, Evaluations
 from logs.read.lines import Event, to_number
 from logs.read.record import EpochSpan, Evaluation, as_integer
-
-__all__ = ["Spans"]
 
 _LEAST_COVER = 0.7
 """Marks that cover a smaller share of the training time, or of the epochs, do not tell how long an epoch took.

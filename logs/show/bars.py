@@ -1,15 +1,11 @@
 """The bar charts of a report: where the time of a step goes, the phases of the start-up, the time of each rank."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median
 
 from logs.read.lines import to_number
 from logs.show.chart import Bar, BarChart, Captioned, Stretch
 from logs.show.reported_run import ReportedRun
-
-__all__ = ["rank_excess", "rank_times", "startup", "startup_s", "step_shares"]
 
 _SHARES = ("computing", "waiting for communication", "waiting for input")
 _SHARE_NAMES = ("computing", "communication", "input")

@@ -4,14 +4,10 @@ This file imports no plotting library, because matplotlib takes a second to impo
 without it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-__all__ = ["Band", "Bar", "BarChart", "Captioned", "Chart", "LineChart", "Scale", "Series", "Stretch", "in_short"]
 
 _COLOURS = 6
 """`colours.css` has as many colours for series: ``--c0`` to ``--c5``."""

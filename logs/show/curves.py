@@ -1,7 +1,5 @@
 """The curves of a report for other programs: as CSV, and as event files for TensorBoard."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterator, Sequence
@@ -13,8 +11,6 @@ from logs.disk import explain_disk_errors, write_text
 from logs.read.lines import to_number
 from logs.show.figures import samples_of
 from logs.show.reported_run import ReportedRun
-
-__all__ = ["Point", "points_of", "write_csv", "write_tensorboard"]
 
 _PACKAGE = "tensorboardX"
 

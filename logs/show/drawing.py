@@ -3,8 +3,6 @@
 The same numbers give the same text: an SVG has neither a date nor a random id.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math
@@ -22,8 +20,6 @@ from matplotlib.ticker import FixedLocator, Locator, LogLocator, MaxNLocator, Nu
 from configs.errors import UserError
 from logs.show.chart import Band, BarChart, Chart, LineChart, Scale, Series, in_short
 from logs.show.lean_svg import DOT_RADIUS, Tooltips, lean_svg, light_colours, standalone
-
-__all__ = ["save_charts", "to_svg"]
 
 _WIDTH, _HEIGHT = 360, 220
 """Size of a page's line chart in CSS pixels: about as wide as a phone's screen, so that text is not shrunk there."""

@@ -1,7 +1,5 @@
 """The charts of a report, from the runs that it shows. A chart without data is left out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -13,8 +11,6 @@ from logs.show.bars import rank_excess, rank_times, startup, startup_s, step_sha
 from logs.show.chart import Band, Captioned, LineChart, Scale, Series
 from logs.show.reported_run import ReportedRun
 from logs.usage import Sample
-
-__all__ = ["course", "figures", "samples_of", "utilisation"]
 
 _Point = tuple[float, float | None]
 _Sample = tuple[Any, Any, Any]

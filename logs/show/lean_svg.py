@@ -5,15 +5,11 @@ numbers with six decimals. This module removes all of them. It replaces colours 
 serves light and dark mode, and adds tooltips.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, fromstring, tostring
-
-__all__ = ["DOT_RADIUS", "Tooltips", "lean_svg", "light_colours", "standalone"]
 
 _COLOURS = Path(__file__).parent / "colours.css"
 

@@ -3,8 +3,6 @@
 A small script in the page shows values at the pointer; without scripts the page is complete.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from html import escape
@@ -17,8 +15,6 @@ from logs.show.chart import BarChart, Captioned, Series, Stretch
 from logs.show.figures import figures
 from logs.show.reported_run import ReportedRun
 from logs.show.wording import NOTHING, heading, in_seconds, is_compared, lead, notes_of, place_of, state_of
-
-__all__ = ["badge", "charts", "document", "render", "scrolled", "section"]
 
 _CSS_FILES = ("colours.css", "page.css")
 _MAX_LINKS = 40

@@ -1,15 +1,11 @@
 """The image files that `plan`, `simulate` and `sweep` write."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from logs.show.chart import LineChart, Scale, Series
 from logs.show.drawing import save_charts
-
-__all__ = ["plot_collectives", "plot_learning_rate", "plot_study", "plot_sweep", "plot_validation"]
 
 
 def plot_learning_rate(path: Path, schedule: Sequence[Sequence[float]], title: str) -> None:

@@ -1,7 +1,5 @@
 """``./run.sh report``: the page of one or several runs, a picture of their curves, or their figures as JSON."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,8 +16,6 @@ from logs.show.drawing import save_charts
 from logs.show.figures import course
 from logs.show.page import render
 from logs.show.reported_run import ReportedRun, gather_run, summarise
-
-__all__ = ["figures_of", "write_curves", "write_events", "write_picture", "write_report"]
 
 _OUTPUTS = (".html", ".htm", ".svg", ".png", ".csv")
 """Files of these kinds in a run folder are earlier pages and pictures, which may be replaced."""

@@ -3,8 +3,6 @@
 If a file is missing or damaged, only the part of the page that needs this file is missing.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -27,8 +25,6 @@ from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
 from logs.usage import Sample, read_samples
-
-__all__ = ["ReportedRun", "gather_run", "summarise"]
 
 _Content = TypeVar("_Content")
 _RANK_TIMES = {"compute_median_s", "compute_p95_s", "comm_wait_median_s", "input_wait_median_s"}

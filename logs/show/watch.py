@@ -4,8 +4,6 @@ The files may be on a network file system. Each update opens a file anew and rea
 line. No file is locked, mapped or watched by the kernel. If a read fails, the previous figures stay.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import textwrap
@@ -26,8 +24,6 @@ from logs.judge.evidence import flaw_of
 from logs.judge.rcp import IMAGENET_SAMPLES, reference_for
 from logs.metrics import METRICS_FILE
 from logs.read.lines import to_number
-
-__all__ = ["MetricsFollower", "describe_progress", "watch"]
 
 Line = tuple[str, Style]
 """A line of the terminal and its style."""

@@ -1,7 +1,5 @@
 """What the report says of runs: what each is called, how they are headed, and when a mean over them means something."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -15,8 +13,6 @@ from logs.metrics import METRICS_FILE
 from logs.read.lines import to_number
 from logs.read.record import IMAGENET_IMAGES
 from logs.show.reported_run import ReportedRun
-
-__all__ = ["NOTHING", "heading", "in_seconds", "is_compared", "lead", "notes_of", "place_of", "state_of"]
 
 NOTHING = "\u2013"
 _SUBMISSION_RUNS = 5

@@ -1,7 +1,5 @@
 """The results of an accuracy study: every run as CSV, the points as a page in Markdown, the curves as SVG."""
 
-from __future__ import annotations
-
 import csv
 import json
 import statistics
@@ -12,8 +10,6 @@ from configs.study import Cell, Study
 from logs.disk import explain_disk_errors
 from logs.folder import Summary
 from logs.show.plot import plot_study
-
-__all__ = ["Results", "accuracy_text", "best_cells", "write_study"]
 
 Results = Mapping[Cell, Summary]
 Point = tuple[str, int]

@@ -1,7 +1,5 @@
 """One cell of a scaling study, measured or predicted, as a row of the study's table."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Iterable, Sequence
@@ -15,8 +13,6 @@ from logs.metrics import METRICS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 from logs.usage import Sample, read_samples, read_usage
-
-__all__ = ["PREDICTION_FILE", "ScalingRow", "measured", "predicted", "steady_rate"]
 
 PREDICTION_FILE = "prediction.json"
 

@@ -1,7 +1,5 @@
 """Whether a scaling study's expectations hold, by its rows and their spread; predicted rows are judged apart."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +10,6 @@ from configs.scaling_study import Expectation
 from logs.study.cells import ScalingRow
 from logs.study.findings import AXES, is_disturbed, where
 from logs.study.scaling_figures import grouped
-
-__all__ = ["MARGIN", "ONE_DISTURBED_RUN", "ONE_RUN", "Comparison", "Outcome", "Range", "compare", "verdict"]
 
 Outcome = Literal["holds", "does not hold", "within the noise"]
 

@@ -1,7 +1,5 @@
 """The findings of a scaling study, as sentences that are all computed from the rows of the table."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -9,8 +7,6 @@ from typing import Any
 
 from logs.study.cells import ScalingRow
 from logs.study.scaling_figures import grouped, in_words, ranks_in_words, strong_speed_ups
-
-__all__ = ["AXES", "findings", "is_disturbed", "ratios", "where"]
 
 _NOISE_CORES = 0.1
 """Cores that the services of an idle machine keep busy at most."""

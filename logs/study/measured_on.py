@@ -1,7 +1,5 @@
 """The machines that a study's runs measured, in words that give no name away."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +7,6 @@ from typing import Any
 
 from logs.environment import ENVIRONMENT_FILE
 from logs.study.cells import ScalingRow
-
-__all__ = ["machines"]
 
 
 def machines(rows: Sequence[ScalingRow], runs: Path) -> list[str]:

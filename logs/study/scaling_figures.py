@@ -1,7 +1,5 @@
 """The figures of a scaling study's page, from its rows. Predicted values have lines of their own, in another style."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +11,6 @@ from logs.show.figures import course, utilisation
 from logs.show.reported_run import gather_run
 from logs.study.cells import ScalingRow
 from logs.usage import read_samples
-
-__all__ = ["cell_figures", "course_figures", "grouped", "in_words", "ranks_in_words", "strong_speed_ups"]
 
 _Section = tuple[str, list[Captioned]]
 """The title of a section of the page, and its figures."""

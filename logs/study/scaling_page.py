@@ -1,7 +1,5 @@
 """A scaling study as one self-contained HTML page: expectations, findings, figures and the table of its cells."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
@@ -18,8 +16,6 @@ from logs.study.findings import findings, is_disturbed
 from logs.study.measured_on import machines
 from logs.study.scaling_figures import cell_figures, course_figures, grouped
 from logs.study.scaling_table import with_efficiency
-
-__all__ = ["write_scaling_page"]
 
 _AXES = {
     "framework": "Framework",

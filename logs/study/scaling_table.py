@@ -1,7 +1,5 @@
 """The table of a scaling study: a CSV with a row for every cell and repeat."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Sequence
@@ -13,8 +11,6 @@ from configs.scaling_study import ScalingStudy
 from logs.disk import explain_disk_errors, write_text
 from logs.study.cells import ScalingRow
 from logs.study.scaling_figures import grouped
-
-__all__ = ["with_efficiency", "write_scaling"]
 
 
 def write_scaling(study: ScalingStudy, rows: Sequence[ScalingRow], folder: Path) -> None:

@@ -1,7 +1,5 @@
 """Text for a terminal: colours only where they are wanted, and no control characters."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import io

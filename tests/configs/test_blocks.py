@@ -1,7 +1,5 @@
 """The rules within one block of keys: the values that are just allowed, and those that are just not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

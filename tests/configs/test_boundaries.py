@@ -1,7 +1,5 @@
 """Where a rule begins to hold: the last value that is allowed, and the first that is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Cluster files: variables that do something, parts that agree."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

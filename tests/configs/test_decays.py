@@ -1,7 +1,5 @@
 """The rates of decays at points worked out by hand, and what they log."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

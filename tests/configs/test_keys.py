@@ -1,7 +1,5 @@
 """``./run.sh keys`` explains every key, and its JSON Schema accepts every shipped file and refuses wrong values."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """Wrong configs are refused in one line that says what to do; right ones mean what their author meant."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

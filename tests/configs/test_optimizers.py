@@ -1,7 +1,5 @@
 """What optimizers keep for each parameter, what they log, and how ``./run.sh plan`` describes them."""
 
-from __future__ import annotations
-
 import pytest
 
 from configs.optimizers import Adam, Lars, OptimizerBlock, Sgd

@@ -1,7 +1,5 @@
 """The arithmetic of a run: what divides, what does not, and how many steps there are."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

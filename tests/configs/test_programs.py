@@ -1,7 +1,5 @@
 """The table of started modules is whole: every entry exists and can be started, and no other place starts a module."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

@@ -1,7 +1,5 @@
 """The variables of a rank: its share of cores and adapters, and the library by which ranks meet."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

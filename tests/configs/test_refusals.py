@@ -1,7 +1,5 @@
 """Every refusal of a recipe and a cluster file, word for word: the key, what was given, what is allowed, what to do."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An engine that the environment lacks is refused in one line that says what to do."""
 
-from __future__ import annotations
-
 import pytest
 
 from configs import registry

@@ -1,7 +1,5 @@
 """Which settings a resumed run must keep, and which changes of the machine are named."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The closed division's rules: every published closed recipe keeps them, and each rule refuses by its name."""
 
-from __future__ import annotations
-
 import pytest
 
 from configs.errors import ConfigError

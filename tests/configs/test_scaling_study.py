@@ -1,7 +1,5 @@
 """What a cell of a scaling study runs: seeds, batches, machines and the keys of its axes."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

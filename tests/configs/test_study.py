@@ -1,7 +1,5 @@
 """The runs of an accuracy study: a cell for each value of each grid, and what a cell sets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A mistake in a recipe, a cluster file or a study of either kind is one line that names the key and the remedy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

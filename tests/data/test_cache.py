@@ -1,7 +1,5 @@
 """Dropped pages have left the page cache, and the count of resident pages is true."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import subprocess

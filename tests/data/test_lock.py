@@ -1,7 +1,5 @@
 """The lock of a folder: who may hold it beside whom, and until when."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

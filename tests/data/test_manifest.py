@@ -1,7 +1,5 @@
 """A manifest refuses numbers that no data set has."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

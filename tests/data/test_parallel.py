@@ -1,7 +1,5 @@
 """The parallel map: chunks without loss, errors as they were raised, and no process that outlives the map."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Packing gives the right records, the same bytes with any number of workers, and a complete data set or none."""
 
-from __future__ import annotations
-
 import errno
 import importlib
 import io

@@ -1,7 +1,5 @@
 """RecordIO agrees with MXNet's own reader and writer, and a scan continues after damage."""
 
-from __future__ import annotations
-
 import resource
 import tempfile
 from pathlib import Path

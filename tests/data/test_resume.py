@@ -1,7 +1,5 @@
 """A stream of images that is opened with the state of another continues exactly where that one stopped."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

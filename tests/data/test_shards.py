@@ -1,7 +1,5 @@
 """Shards agree with DALI's own readers, and seeds of ranks differ."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

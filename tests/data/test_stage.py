@@ -1,7 +1,5 @@
 """A local copy has the bytes of the source, is made once, is completed after a kill, and is never partial."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

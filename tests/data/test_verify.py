@@ -1,7 +1,5 @@
 """Damage is named by file, record and byte; a sound data set passes; the check before a run takes milliseconds."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What tests of the launcher share: a checkout of its own for each test that changes one."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The jobs whose scripts stand in golden/. ``python -m tests.launch.golden_jobs`` rewrites the scripts for review."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from configs.load import load_cluster

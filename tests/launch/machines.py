@@ -1,7 +1,5 @@
 """Two machines that are really two, for ranks and job scripts: namespaces with ssh between. See ``machines.sh``."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -13,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from configs.load import ROOT
-
-__all__ = ["NAMES", "Machine", "hosts_table", "start_slurm", "two_machines"]
 
 NAMES = ("alpha", "beta")
 _NEEDED = ("unshare", "nsenter", "ip", "ssh", "ssh-keygen", "/usr/sbin/sshd")

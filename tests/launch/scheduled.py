@@ -1,7 +1,5 @@
 """What the tests of real schedulers share: a short run, handed over through the real door, and waiting for it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

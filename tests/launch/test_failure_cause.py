@@ -1,7 +1,5 @@
 """The cause of a failed run, from made-up failure reports and outcomes; `test_faults` has real faults."""
 
-from __future__ import annotations
-
 import json
 import socket
 from pathlib import Path

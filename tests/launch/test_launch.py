@@ -1,7 +1,5 @@
 """What the launcher does around the ranks, with outcomes in place of ranks; `test_run` and `test_resume` have them."""
 
-from __future__ import annotations
-
 import json
 import os
 import queue

@@ -1,7 +1,5 @@
 """`./run.sh train` under horovodrun and mpirun, for real: two ranks, the same network as the local launcher's."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time

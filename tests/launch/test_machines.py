@@ -1,7 +1,5 @@
 """Ranks on two machines that are really two, by ssh or by Slurm; and hosts that do not reach each other, refused."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A whole run on images with several labels: real ranks, a real table, Adam, parameters to start from."""
 
-from __future__ import annotations
-
 import csv
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The user's command that is told how a run ended."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

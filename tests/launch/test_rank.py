@@ -1,7 +1,5 @@
 """``rank.sh`` and ``supervise_rank.sh``: a rank's number under every launcher, its cores, its report if killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Whether ranks that failed are started again, on which hosts, and what is told of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

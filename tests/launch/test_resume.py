@@ -1,7 +1,5 @@
 """A run that was stopped is resumed and ends with the same bits: real ranks, real images."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

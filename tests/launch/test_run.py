@@ -1,7 +1,5 @@
 """Whole runs by the command of users: real ranks, real Horovod, real JPEGs, the official checker."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

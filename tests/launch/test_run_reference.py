@@ -1,7 +1,5 @@
 """Which runs are compared with MLPerf's reference convergence, and what a failed run's summary blames."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What happens before and after the ranks of a run, and the lines that it ends with: every figure in its unit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``run.sh``: the search for Python, the verbs, and the messages when something is wrong."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

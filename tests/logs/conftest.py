@@ -1,7 +1,5 @@
 """What tests of logs and pages share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path

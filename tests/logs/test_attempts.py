@@ -1,7 +1,5 @@
 """When a run goes on by itself after an attempt that failed, was stopped or was lost."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """A checkpoint file is complete or reported as damaged, whichever byte changes, and only the newest files stay."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

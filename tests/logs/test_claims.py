@@ -1,7 +1,5 @@
 """Claims on run folders: one owner, whatever the node; a dead owner's claim is taken over with a word."""
 
-from __future__ import annotations
-
 import json
 import os
 import queue

@@ -1,7 +1,5 @@
 """Claims at their edges: patience that ends, folders that are gone, disks that refuse, owners without a name."""
 
-from __future__ import annotations
-
 import fcntl
 import getpass
 import json

@@ -1,7 +1,5 @@
 """What the verbs hand on to the modules behind them, print and return; the modules have tests of their own."""
 
-from __future__ import annotations
-
 import json
 import sys
 from io import StringIO

@@ -1,7 +1,5 @@
 """Write errors end in one line that names the file, the reason and the remedy; a checkpoint is skipped."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

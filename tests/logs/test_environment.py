@@ -1,7 +1,5 @@
 """What a run folder keeps of the machine, and above all of what decides the last bits of a result."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

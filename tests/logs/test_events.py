@@ -1,7 +1,5 @@
 """The events of a run, one by one: kind, key, value and metadata, in the order of MLPerf's rules."""
 
-from __future__ import annotations
-
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What counts as a secret, and what does not: one of each kind."""
 
-from __future__ import annotations
-
 import pytest
 
 from logs.redaction import REDACTED, has_secret, is_secret, may_hold_secret, redact_lines

@@ -1,7 +1,5 @@
 """What a run used of its machine is read back as it was written, and a file of something else is refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -3,8 +3,6 @@
 Run once a rank: python -m tests.train.one_step FILE RECIPE KEY=VALUE ...
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

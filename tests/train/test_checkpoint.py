@@ -1,7 +1,5 @@
 """What a run keeps of its state and when, and what a resumed rank gets back of it; real files, no training."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import threading

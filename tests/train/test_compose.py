@@ -1,7 +1,5 @@
 """How the parts of a rank are put together: in which order they start, and what each of them is told."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the log says of caches is what was done, on every host; a copy on the local disk is read, and goes."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import shutil

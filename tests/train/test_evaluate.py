@@ -1,7 +1,5 @@
 """The metrics against their definitions, whole and cut over ranks."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any

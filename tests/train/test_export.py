@@ -1,7 +1,5 @@
 """What a run exports is the trained network, for whoever loads it: the same top-1 in every format."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

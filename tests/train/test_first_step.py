@@ -4,8 +4,6 @@ One run with Adam accumulates two micro-batches of four images a rank. Batch nor
 ranks' running statistics are those of different micro-batches when the run is evaluated.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

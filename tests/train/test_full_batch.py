@@ -1,7 +1,5 @@
 """The record's step on one machine: by accumulation it is the same step, however many ranks share it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The GPU path as far as a CPU can judge it: types and layouts by inference, masters, the update; the rest on a GPU."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

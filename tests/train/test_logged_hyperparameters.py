@@ -6,8 +6,6 @@ schedules, in which S = ceil(floor(1281167 / GPUs) / batch) steps are an epoch, 
 Steps were worked out on paper: the record has 15 steps an epoch, 36 of which are 540.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The order of events in a run, with a network that computes nothing and a log that remembers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast

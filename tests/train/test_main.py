@@ -1,7 +1,5 @@
 """A rank's process: whatever it is doing when it is told to stop, it says so."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Every network trains on a CPU, and computes what Gluon's model zoo computes with the same parameters."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast

@@ -1,7 +1,5 @@
 """Every option of the verbs of this package, word for word; the benches have a table of their own."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, _SubParsersAction
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The record recipe's update, from its YAML to the fused operators, against the record's own formula."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import mxnet as mx

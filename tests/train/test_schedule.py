@@ -1,7 +1,5 @@
 """Schedules at hand-computed points."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """One step's calls, in their order and with their arguments, on parts that only remember."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The parts of a warm-up, in their order."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

@@ -3,8 +3,6 @@
 `train.bench.bench_options` has the question and the options.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 from collections.abc import Sequence
@@ -24,8 +22,6 @@ from train.sim.constants import load_calibration
 from train.sim.fit.this_machine import load_description, machine_of_description
 from train.sim.hardware import machine_of_cluster
 from train.sim.topology import Topology
-
-__all__ = ["measure"]
 
 logger = logging.getLogger(__name__)
 

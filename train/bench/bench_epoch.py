@@ -33,8 +33,6 @@ from train.networks.arch import build_network
 from train.schedule import HyperParameters, resolve_schedule
 from train.step import Step
 
-__all__ = ["measure"]
-
 _STEPS = 400
 _RECIPE = "digits"
 _SIDE = "32"

@@ -4,8 +4,6 @@
 measured, so that what was measured outlives an end before time. A part that fails is a note, and the next part runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging
@@ -26,8 +24,6 @@ from train.bench.bench_options import GPU_PARTS
 from train.bench.launching import run, run_ranks
 from train.bench.measure import BenchRow, Figures, MeasurementFailed, Report, make_report, summarize
 from train.bench.samples import read_samples
-
-__all__ = ["measure"]
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,6 @@
 `train.bench.bench_options` has the question and the options.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import logging
@@ -21,8 +19,6 @@ from logs.folder import read_summary
 from train.bench.launching import pack_dataset, run
 from train.bench.measure import Report, interleave, make_report, summarize
 from train.bench.readers import BATCH_SIZE, read_by_dali, read_by_mxnet, read_by_pillow
-
-__all__ = ["measure"]
 
 _TRAIN, _EVAL = 192, 16
 _DRAINED_BATCHES = 8

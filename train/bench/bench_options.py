@@ -3,14 +3,10 @@
 Imports the standard library only, so that ``--help`` works before anything is installed.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-__all__ = ["BENCHES", "CLUSTER_CASES", "GPU_PARTS", "RACES", "STEP_CASES", "BenchEntry"]
 
 GPU_PARTS = ("steps", "run", "resume", "calibrate", "graphs", "batches")
 """The parts of ``bench gpu``, the most wanted first; ``calibrate`` takes the run of ``run``."""

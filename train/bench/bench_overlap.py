@@ -7,8 +7,6 @@ With real compute, ranks train, on processors that also have to send and to sum.
 `train.bench.bench_options` has the question and the options.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import math
@@ -27,8 +25,6 @@ from train.bench.measure import BenchRow, Figures, Report, make_report, summariz
 from train.bench.overlap_jobs import Job, real_job, ring_bytes, timed_ranks
 from train.bench.programs.overlap_ours import NONE, OVERLAPPED, SERIAL, Transfer
 from train.networks.arch import build_network, gradient_bytes
-
-__all__ = ["measure"]
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,6 @@
 `train.bench.bench_options` has the question and the options.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys
@@ -25,8 +23,6 @@ from logs.environment import cpu_flags
 from train.bench.launching import pack_dataset, run, run_ranks
 from train.bench.measure import Figures, Report, interleave, make_report
 from train.bench.samples import read_samples
-
-__all__ = ["install_peers", "measure", "peers_python"]
 
 logger = logging.getLogger(__name__)
 

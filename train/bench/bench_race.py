@@ -3,8 +3,6 @@
 `train.bench.bench_options` has the question and the options.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging
@@ -32,8 +30,6 @@ from train.bench.samples import read_samples
 from train.engine.init import initial_weights
 from train.networks.arch import network_of
 from train.schedule import resolve_schedule
-
-__all__ = ["measure", "peer_recipe"]
 
 _OURS = "ours"
 _PYTORCH = "PyTorch DDP"

@@ -1,7 +1,5 @@
 """What the programs of the benches share: a rank as a run composes it, and steps that all ranks time together."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -19,8 +17,6 @@ from train.engine.protocol import Array
 from train.measure.timing import NoClock
 from train.rank.identity import read_identity
 from train.rank.startup import Ledger
-
-__all__ = ["HYPER", "BenchRank", "copied_bytes_per_s", "open_rank", "peak_operations_per_s", "steps_of"]
 
 HYPER = HyperParameters(lr=1e-4, momentum=0.9, weight_decay=1e-4)
 """Rates so small that the network does not learn a constant batch by heart, which would produce denormal numbers."""

@@ -3,8 +3,6 @@
 `train.bench.bench_options` has the question and the options.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 from collections.abc import Sequence
@@ -15,8 +13,6 @@ from configs.programs import Program, command_of
 from train.bench.launching import is_local_cpu, pack_dataset, run_ranks
 from train.bench.measure import Figures, Report, make_report, summarize
 from train.bench.samples import read_samples
-
-__all__ = ["measure"]
 
 logger = logging.getLogger(__name__)
 

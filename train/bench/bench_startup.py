@@ -3,8 +3,6 @@
 `train.bench.bench_options` has the question and the options.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json
@@ -27,8 +25,6 @@ from logs.read.lines import read_events
 from train.bench.launching import is_local_cpu, pack_dataset, run
 from train.bench.measure import BenchRow, Report, interleave, make_report, verdict_of
 from train.rank.startup import WAITING
-
-__all__ = ["measure"]
 
 _RECIPE = "imagenet-smoke"
 _GOAL_S = 2.0

@@ -24,8 +24,6 @@ from train.bench.launching import run_ranks
 from train.bench.measure import BenchRow, Figures, Report, make_report, ratio_rows, summarize, turns
 from train.bench.samples import read_samples
 
-__all__ = ["measure"]
-
 logger = logging.getLogger(__name__)
 
 ALL = "all"

@@ -1,7 +1,5 @@
 """Start real jobs of several ranks as a user would, and pack the images that they read."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -12,8 +10,6 @@ from configs.programs import Program, command_of
 from configs.registry import packing_words
 from configs.schema import Cluster, Recipe
 from train.bench.measure import MeasurementFailed
-
-__all__ = ["is_local_cpu", "pack_dataset", "run", "run_ranks"]
 
 _TAIL_LINES = 12
 """Lines of a failed job's output that the message shows."""

@@ -4,15 +4,11 @@ Linux's ``/proc/stat`` has the time for which each processor worked, for whomeve
 and of all processes that it started and that have ended.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-
-__all__ = ["MachineUse", "MachineUseMeter"]
 
 _NOTICED = 0.05
 """Share of the processors from which on other work is worth a note; services of an idle machine take 0.01."""

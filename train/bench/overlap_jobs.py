@@ -17,8 +17,6 @@ from train.bench.samples import read_samples
 from train.networks.arch import float32_gradients, gradient_bytes, network_of
 from train.rehearse.rehearsed_run import rehearsed_run
 
-__all__ = ["Job", "TimedRanks", "real_job", "ring_bytes", "timed_ranks"]
-
 _BACKWARD_S = 0.5
 """How long a backward pass takes in timed ranks, so that what two cores do for eight ranks takes a small part of it."""
 _SHRINK = 8

@@ -3,8 +3,6 @@
 Batches are NumPy arrays in memory of their own.
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Iterator
@@ -16,8 +14,6 @@ from PIL import Image
 
 from configs.schema import Cluster, Crop, Recipe
 from data.recordio import RecordFile, unpack_image
-
-__all__ = ["BATCH_SIZE", "read_by_dali", "read_by_mxnet", "read_by_pillow"]
 
 BATCH_SIZE = 16
 _CROP_ATTEMPTS = 10

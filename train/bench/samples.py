@@ -3,8 +3,6 @@
 Imports nothing that the environment of a peer may lack.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -13,8 +11,6 @@ from contextlib import suppress
 from typing import NoReturn
 
 from train.rank.identity import Identity
-
-__all__ = ["MeasurementFailed", "end_peer", "read_samples", "write_samples"]
 
 _TAIL_LINES = 12
 """Lines of a job's output that a message shows."""

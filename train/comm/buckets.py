@@ -1,13 +1,9 @@
 """The bucket plan: which gradients are reduced together, and in which order. Pure; imports nothing of the program."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-
-__all__ = ["BucketPlan", "bucket_cap", "plan_buckets", "plan_reductions"]
 
 Bucket = tuple[int, ...]
 

@@ -4,8 +4,6 @@ All communicators implement the same verbs, so that no caller asks whether a run
 `configs.registry.COMMUNICATORS` lists them by the names that a cluster file uses.
 """
 
-from __future__ import annotations
-
 import importlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +13,6 @@ from configs.registry import COMMUNICATORS
 from configs.schema import Communication
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
-
-__all__ = [
-    "Communicator", "Connect", "NotMet", "SingleProcess", "WorldMismatch", "bring_up", "connect", "connector",
-    "first_collective", "libraries_of",
-]  # fmt: skip
 
 
 class WorldMismatch(RuntimeError):

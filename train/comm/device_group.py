@@ -1,14 +1,10 @@
 """The communicator between several devices of one process, over MXNet's local key-value store."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import mxnet as mx
-
-__all__ = ["DeviceGroup", "Devices", "PeerFailed"]
 
 
 class PeerFailed(RuntimeError):

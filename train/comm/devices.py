@@ -4,8 +4,6 @@ Every device has its own network, optimizer and input pipeline, as a rank of its
 a run need not know the difference. Only the first device, in the main thread, writes logs and receives signals.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,8 +12,6 @@ from configs.schema import Cluster
 from train.comm.communicator import Connect, connector
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
-
-__all__ = ["RankMain", "run_ranks_here"]
 
 RankMain = Callable[[Identity, Ledger, Connect], int]
 

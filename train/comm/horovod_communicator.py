@@ -1,7 +1,5 @@
 """The communicator over Horovod: the only importer of Horovod outside the benches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +9,6 @@ from configs.schema import Communication
 from train.comm.communicator import Communicator, Connect, SingleProcess, WorldMismatch, first_collective
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
-
-__all__ = ["LIBRARIES", "HorovodCommunicator", "connect", "horovod_features"]
 
 
 def connect(_communication: Communication) -> Connect:

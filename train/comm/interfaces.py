@@ -1,12 +1,8 @@
 """The network interfaces of this machine. Linux only; imports the standard library only."""
 
-from __future__ import annotations
-
 import fcntl
 import socket
 import struct
-
-__all__ = ["ipv4_addresses"]
 
 _SIOCGIFADDR = 0x8915
 _REQUEST = struct.Struct("256s")

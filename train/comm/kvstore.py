@@ -10,15 +10,11 @@ weights that may be some updates old. If no other rank changed the weights meanw
 gradient, the steps of p ranks add up to one synchronous step. Loss and learning rate of a step belong to the rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 import mxnet as mx
 import numpy as np
-
-__all__ = ["AsynchronousServer", "SynchronousServer"]
 
 _SHIFTS = (0, 16, 32, 48)
 

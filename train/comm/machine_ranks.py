@@ -5,8 +5,6 @@ namespace, so there is no file to leave behind and nothing for another machine t
 and rank 0 hands them the memory and the sockets to each other. Only processes of the same user are let in.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import struct
@@ -18,8 +16,6 @@ from typing import NamedTuple
 from train.comm.communicator import NotMet, WorldMismatch
 from train.comm.shared_sum import create_memory
 from train.rank.identity import Identity
-
-__all__ = ["Met", "PeerLost", "meet"]
 
 _NAME = "RANK_MEETING"
 """Variable with the name of the meeting, see `launch.start.named_meeting`."""

@@ -5,8 +5,6 @@ asynchronous: in one of the engine's threads for prioritised work, `Queue` only 
 thread that sums tells the engine later that the operator is complete.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -17,8 +15,6 @@ from mxnet.base import _LIB, check_call
 
 from train.comm.sum_thread import Done
 from train.engine.mxnet.host_operator import context_of, handles_of, keep_for_c, memory_of
-
-__all__ = ["Queue"]
 
 _PRIORITISED = 3
 """MXNet's ``FnProperty::kCPUPrioritized``: not behind the operators that compute, as for Horovod's sums."""

@@ -1,15 +1,11 @@
 """Connecting a rank to MXNet's parameter servers. Imports MXNet only when a rank connects."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from configs.schema import Communication
 from train.comm.communicator import Communicator, Connect, WorldMismatch, first_collective
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
-
-__all__ = ["connect"]
 
 
 def connect(communication: Communication) -> Connect:

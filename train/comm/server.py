@@ -3,11 +3,7 @@
 Importing MXNet runs the role that DMLC_ROLE names, until all ranks have left.
 """
 
-from __future__ import annotations
-
 from train.rank.watchdog import die_with_parent
-
-__all__ = ["main"]
 
 
 def main() -> None:

@@ -4,8 +4,6 @@ A sum over Horovod and Gloo goes through the loopback: four copies by the kernel
 message. Here a sum is two copies and an addition at the speed of the memory. The ranks' arrays stay where they are.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import os
@@ -22,8 +20,6 @@ from train.comm.shared_sum import SharedBucket, SharedMemory
 from train.comm.sum_thread import Done, SumThread
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
-
-__all__ = ["ArrayQueue", "SharedMemoryCommunicator", "connect"]
 
 
 class ArrayQueue(Protocol):

@@ -16,8 +16,6 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-__all__ = ["SharedBucket", "SharedMemory", "create_memory", "shard_bounds"]
-
 _LINE = 16
 """Numbers of float32 in a cache line: no line belongs to two shards."""
 

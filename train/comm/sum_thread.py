@@ -6,8 +6,6 @@ a bucket (see `train.comm.shared_sum`), or carries bytes. The sockets of a rank 
 for a rank that is gone. Imports no framework.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import selectors
@@ -25,8 +23,6 @@ import numpy as np
 
 from train.comm.machine_ranks import PeerLost
 from train.comm.shared_sum import SharedBucket
-
-__all__ = ["Done", "SumThread"]
 
 Done = Callable[[Exception | None], None]
 """Called by the thread when a bucket is summed, or with the reason why it never will be."""

@@ -4,8 +4,6 @@ The buckets are the program's own. A bucket travels in a flat buffer for each ty
 step: one message instead of one a gradient, and no memory to allocate.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import socket
@@ -22,8 +20,6 @@ from train.comm.communicator import Communicator, Connect, NotMet, SingleProcess
 from train.comm.interfaces import ipv4_addresses
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
-
-__all__ = ["LIBRARIES", "TorchCommunicator", "connect", "torch_features"]
 
 _FOR_EVER = timedelta(days=365)
 """Time limit of a sum, because the watchdog ends a rank that waits for too long, and can say for whom it waits."""

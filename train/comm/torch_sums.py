@@ -1,7 +1,5 @@
 """Sums in shared memory of PyTorch's tensors on a CPU, which are computed when they are handed over."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -11,8 +9,6 @@ import numpy as np
 import torch
 
 from train.comm.sum_thread import Done
-
-__all__ = ["Queue"]
 
 
 class Queue:

@@ -3,8 +3,6 @@
 Changes nothing on the machine; imports no framework.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import resource
@@ -21,8 +19,6 @@ from data.stage import dataset_bytes
 from data.verify import check_dataset
 from logs.environment import environment
 from train.dataset import local_folder
-
-__all__ = ["inspect_dataset", "inspect_machine"]
 
 _SAMPLE_BYTES = 1 << 20
 """Bytes that are read at each end of a file of records."""

@@ -4,8 +4,6 @@ The rank judges nothing: `launch.doctor.diagnosis` does. The rank writes ``rank_
 config.yaml and rewrites the file after each part, so that the file of a rank that hangs still shows how far it came.
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import os
@@ -30,8 +28,6 @@ from train.rank.failure import is_second_hand
 from train.rank.identity import Identity, read_identity
 from train.rank.startup import Ledger
 from train.rank.watchdog import die_with_parent
-
-__all__ = ["main"]
 
 _MEASURING_S = 60
 """Time limit of everything except connecting the ranks, which has the cluster file's time limit."""

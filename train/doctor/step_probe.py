@@ -1,7 +1,5 @@
 """The recipe's real step on this machine, part by part: what ``./run.sh doctor --step`` adds to a rank's report."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess
@@ -27,8 +25,6 @@ from train.measure.timing import NoClock
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 from train.warmup import warm_up
-
-__all__ = ["probe_step"]
 
 _FAILURES = (ImportError, OSError, RuntimeError, MemoryError, UserError)
 """What a library or its driver raises. MXNet, DALI and Horovod raise RuntimeError."""

@@ -1,7 +1,5 @@
 """The trained parts of one rank, put together: network, initial weights, bucket plan and optimizer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,8 +14,6 @@ from train.engine.init import initial_weights
 from train.engine.parameters import load_parameters
 from train.engine.protocol import Engine, Optimizer, Trainee
 from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
-
-__all__ = ["ModelParts", "build_model", "dropout_seed"]
 
 
 @dataclass(frozen=True)

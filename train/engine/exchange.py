@@ -1,15 +1,11 @@
 """Files of parameters that every engine reads: NumPy's arrays by name, and ONNX, which every engine exports."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from configs.errors import UserError
-
-__all__ = ["EXCHANGED"]
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -4,8 +4,6 @@ Each tensor draws from a random stream of its own, keyed by the seed and the ten
 of threads and the order of creation cannot change a tensor.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections import Counter
@@ -16,8 +14,6 @@ import numpy as np
 
 from configs.schema import Model
 from train.networks.arch import Network, Parameter
-
-__all__ = ["WeightsDiffer", "checksum", "initial_weights", "require_equal"]
 
 
 class WeightsDiffer(RuntimeError):

@@ -1,7 +1,5 @@
 """Parameters to start training from: a file of this program's or of Gluon's model zoo; the classifier may differ."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,8 +10,6 @@ import numpy as np
 from configs.errors import UserError
 from train.engine.exchange import EXCHANGED
 from train.networks.arch import Network
-
-__all__ = ["load_parameters"]
 
 logger = logging.getLogger(__name__)
 

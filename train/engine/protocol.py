@@ -4,8 +4,6 @@ An array is whatever the framework computes with. Outside `train.engine` arrays 
 back to these verbs. Verbs that queue work return before the work is done.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,8 +16,6 @@ from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from train.networks.arch import Network, Parameter
 from train.rank.identity import Identity
-
-__all__ = ["Array", "Engine", "Operator", "Optimizer", "Trainee", "open_engine"]
 
 Array = Any
 """An array of the framework, on the rank's device unless said otherwise."""

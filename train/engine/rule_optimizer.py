@@ -3,14 +3,10 @@
 It runs one rule per tensor and is slower than an engine's fused implementation.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from configs.optimizers import HyperParameters, OptimizerBlock
 from train.engine.protocol import Engine, Trainee
-
-__all__ = ["RuleOptimizer"]
 
 
 class RuleOptimizer:

@@ -1,7 +1,5 @@
 """Ending a run that learns nothing: top-1 at chance level in two evaluations in a row after the warm-up. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,8 +7,6 @@ from dataclasses import dataclass
 from configs.plan import RunPlan
 from configs.schema import Recipe
 from train.evaluate import Score
-
-__all__ = ["ChanceWatch", "Judge", "judge_of", "never_stuck"]
 
 _DEVIATIONS = 3.0
 """A top-1 so many standard deviations of guessing above chance counts as learning; 1 of 700 guessers reaches it."""

@@ -1,7 +1,5 @@
 """Reporting a run while it trains: losses read late, a metrics row and a line per interval, a progress bar."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time
@@ -16,8 +14,6 @@ from train.engine.protocol import Engine
 from train.evaluate import Score
 from train.measure.timing import Clock
 from train.step import StepArrays
-
-__all__ = ["LossNotFinite", "LossWindow", "Progress", "StepLoss"]
 
 logger = logging.getLogger(__name__)
 

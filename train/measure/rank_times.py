@@ -1,7 +1,5 @@
 """The step times of every rank after a run, and the rank that computes longest."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from statistics import median
@@ -11,8 +9,6 @@ import numpy as np
 
 from train.comm.communicator import Communicator
 from train.measure.timing import StepTimes
-
-__all__ = ["gather_ranks", "slowest_rank"]
 
 _QUANTILES: dict[str, Callable[[Sequence[float]], float]] = {
     "median": median,

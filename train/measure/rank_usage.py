@@ -1,7 +1,5 @@
 """The resources that a rank used while it trained: wall time, CPU time and memory."""
 
-from __future__ import annotations
-
 import resource
 import threading
 import time
@@ -10,8 +8,6 @@ from pathlib import Path
 from logs.folder import write_json
 from logs.usage import USAGE_FILE
 from train.comm.communicator import Communicator
-
-__all__ = ["Usage"]
 
 _UNIT_BYTES = 1024
 """Linux reports resident sizes in KiB."""

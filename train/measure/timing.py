@@ -5,8 +5,6 @@ is *sampled*: the host waits until the step is done. The next step then cannot o
 communication is an upper bound if the cluster file defers reductions to the next forward.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -15,8 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from train.engine.protocol import Array, Engine
-
-__all__ = ["Clock", "NoClock", "StepClock", "StepTimes"]
 
 _DRAINED_S = 1e-4
 """If waiting for an older step took less than this, the engine had nothing left to do."""

@@ -4,16 +4,12 @@ The engine of each rank records its operators, among them the reductions, by one
 reduction lasts from the moment at which this rank was ready for it to its end, and includes waiting for other ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from logs.disk import write_json
 from train.engine.protocol import Engine, Operator
-
-__all__ = ["TRACE_FILE", "EngineTracer", "NoTracer", "Tracer", "chrome_trace", "tracer_of"]
 
 TRACE_FILE = "trace.json"
 

@@ -3,11 +3,7 @@
 Each function adds the layers before the classifier and returns the name of the last of them.
 """
 
-from __future__ import annotations
-
 from train.networks.table import Rows
-
-__all__ = ["add_layers"]
 
 _INCEPTION = {
     "inception3a": (64, 96, 128, 16, 32, 32),

@@ -3,15 +3,11 @@
 Every operator counts as a pass of its own over tensors that no cache holds, as a CPU computes them, without fusion.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from train.networks.table import Layer, Network
-
-__all__ = ["KINDS", "UPDATE", "Work", "floor_s", "work_of_step"]
 
 UPDATE = "update"
 _FLOAT_BYTES = 4

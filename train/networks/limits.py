@@ -4,10 +4,6 @@ A test holds the operators of every shipped recipe, at the shapes that each GPU 
 limits, in training and in inference.
 """
 
-from __future__ import annotations
-
-__all__ = ["INFERENCE_ROWS", "TENSOR_ELEMENTS", "TRAINING_ROWS", "batch_norm_rows"]
-
 INFERENCE_ROWS = 65_535
 """Most images of a batch norm in inference. *Source*: libcudnn_ops_infer.so of cuDNN 8.9.6 returns
 CUDNN_STATUS_NOT_SUPPORTED for more; PyTorch has the same guard. Inference here has no batch norm, see

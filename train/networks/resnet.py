@@ -4,11 +4,7 @@
 and in its projection, not in the first 1x1 (the MLPerf reference).
 """
 
-from __future__ import annotations
-
 from train.networks.table import Rows
-
-__all__ = ["add_layers"]
 
 _BOTTLENECK = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}
 _BASIC = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}

@@ -1,13 +1,9 @@
 """The table of a network: rows of layers, and the trainable tensors of each layer. Pure: imports no framework."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
-
-__all__ = ["Kind", "Layer", "Network", "Parameter", "Rows", "float32_gradients", "gradient_bytes"]
 
 Kind = Literal[
     "conv", "bn", "relu", "add", "concat", "max_pool", "avg_pool", "global_pool", "dropout", "dense",

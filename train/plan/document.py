@@ -3,8 +3,6 @@
 Imports no framework, so that the plan is ready within a second on any machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,8 +19,6 @@ from train.networks.arch import Network, float32_gradients, gradient_bytes, netw
 from train.plan.memory import BYTES_PER_NUMBER, InputBuffers, available_bytes, estimate_input, estimate_memory, shortage
 from train.schedule import LrSchedule, logged_hyperparameters, resolve_schedule
 from train.sim.conditions import predict
-
-__all__ = ["plan_document"]
 
 _EVERY_STEP_UP_TO = 50_000
 """Steps up to which the schedule lists every step; a longer run lists about a thousand steps and the landmarks."""

@@ -5,8 +5,6 @@ GPU has (context, cuDNN's workspace, NCCL, nvJPEG) follow from the libraries' so
 compared with a GPU; ``./run.sh doctor --step`` compares them. Imports no framework.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -14,11 +12,6 @@ from configs.errors import ConfigError
 from configs.plan import RunPlan, plan_run
 from configs.schema import Cluster, Recipe
 from train.networks.arch import Layer, Network, gradient_bytes, network_of
-
-__all__ = [
-    "BYTES_PER_NUMBER", "InputBuffers", "MemoryEstimate", "available_bytes", "estimate_input", "estimate_memory",
-    "inference_elements", "require_memory", "shortage",
-]  # fmt: skip
 
 BYTES_PER_NUMBER = {"float32": 4, "float16": 2, "bfloat16": 2}
 

@@ -1,13 +1,9 @@
 """The document of a plan as text for a terminal. Needs only the standard library."""
 
-from __future__ import annotations
-
 import textwrap
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-__all__ = ["draw", "render"]
 
 _WIDTH, _HEIGHT = 72, 10
 _INDENT = 11

@@ -1,7 +1,5 @@
 """The failure report that a rank leaves in the run folder, from which the launcher names rank, host and step."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 
@@ -9,8 +7,6 @@ from logs.folder import write_json
 from train.rank.identity import Identity
 from train.rank.signals import Stopped
 from train.rank.watchdog import StoodStill
-
-__all__ = ["failure_path", "is_second_hand", "record_failure"]
 
 _SECOND_HAND = (
     "Horovod has been shut down",

@@ -4,15 +4,11 @@ This module alone *reads* the variables of horovodrun, torchrun, Open MPI, PMIx 
 this program's own. It imports nothing heavy, so a rank knows its number within microseconds of its start.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from configs.errors import UserError
-
-__all__ = ["Identity", "read_identity"]
 
 _LAUNCHERS = (
     ("Horovod", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),

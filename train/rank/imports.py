@@ -1,7 +1,5 @@
 """Faster imports: a hook that changes a module as soon as it is imported, and the import of DALI with it."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,8 +7,6 @@ from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-
-__all__ = ["amended", "dali_without_manual"]
 
 
 @contextmanager

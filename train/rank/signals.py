@@ -4,16 +4,12 @@ The handlers are installed before the framework is imported, which takes seconds
 otherwise end the process without a message.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from configs.errors import STOPPED_STATUS
-
-__all__ = ["RunStopped", "StopSignals", "Stopped"]
 
 _POLITE = (signal.SIGTERM, signal.SIGUSR1)
 """Signals of a time limit or a preemption, sent by the scheduler or passed on by the job script."""

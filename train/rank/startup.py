@@ -1,7 +1,5 @@
 """The start-up ledger: which phase of a rank's start-up ran when, and which phases ran side by side."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics
@@ -11,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-__all__ = ["WAITING", "Ledger", "gather_starts", "process_age_s"]
 
 WAITING = "wait for communicator"
 """The phase in which a rank that has done its own part waits for all others."""

@@ -3,8 +3,6 @@
 Horovod over Gloo never notices a rank that hangs, and a launcher that was killed cannot end its ranks.
 """
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import os
@@ -16,8 +14,6 @@ from collections.abc import Callable
 from types import FrameType
 
 from configs.load import ROOT
-
-__all__ = ["StoodStill", "Watchdog", "die_with_parent"]
 
 _PR_SET_PDEATHSIG = 1
 _BACKSTOP_S = 5.0

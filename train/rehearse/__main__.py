@@ -23,7 +23,6 @@ from configs.programs import Program, command_of
 if TYPE_CHECKING:
     from configs.schema import Cluster, Recipe
 
-__all__ = ["main"]
 
 _CAVEAT = "The accuracies are invented: this run is a rehearsal and no result."
 _MOST_OVER_GLOO = 8

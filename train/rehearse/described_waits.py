@@ -1,7 +1,5 @@
 """How long a described GPU computes: times of the simulator, layer by layer, and invented accuracies."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from configs.blocks.rehearsal import Waits
@@ -11,8 +9,6 @@ from train.sim.forecast import forecast, make_scenario
 from train.sim.roofline import update_time
 from train.sim.step_time import step_model
 from train.sim.time_to_train import evaluation_time
-
-__all__ = ["invented_top1", "waits_of"]
 
 _ABOVE_TARGET = 0.005
 _BELOW_TARGET = 0.0005

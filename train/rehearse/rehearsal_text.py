@@ -1,7 +1,5 @@
 """Rehearsed runs beside the predictions for them and for the described machine, in words."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence
@@ -15,8 +13,6 @@ from logs.usage import SAMPLES_FILE, USAGE_FILE
 from train.sim.constants import load_calibration
 from train.sim.forecast import make_scenario, time_step
 from train.sim.step_time import StepTime
-
-__all__ = ["RehearsedSteps", "comparison_text", "course_text", "described_step", "rehearsed_steps", "validation_text"]
 
 _AGREES = 0.1
 """Largest difference between a rehearsed step and its prediction that counts as agreement."""

@@ -1,7 +1,5 @@
 """The recipe and the cluster of a rehearsal: the described run, on this machine, with waits from the simulator."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,8 +11,6 @@ from configs.registry import ENGINES, communicators_of, installed_engine
 from configs.schema import Cluster, Recipe
 from configs.validate import validate
 from train.rehearse.described_waits import waits_of
-
-__all__ = ["rehearsed_job", "rehearsed_run"]
 
 _PATIENCE_S = 600
 """Time that ranks wait for each other: many of them share few cores while they start."""

@@ -4,8 +4,6 @@ The module itself needs only the standard library and `configs.arguments`, so th
 installed. Every other import comes after the arguments are parsed.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys
@@ -15,8 +13,6 @@ from pathlib import Path
 from configs.arguments import Parser
 from configs.errors import UserError
 from train.sim.fit.hiding import KINDS
-
-__all__ = ["main"]
 
 _DESCRIPTION = "Predict a run on a described machine, and compare such predictions with measured runs."
 _EXAMPLES = """\

@@ -4,8 +4,6 @@
 2005; double binary tree, NCCL ``src/graph/tuning.cc``; 2-D torus, arXiv:1811.05233. Imports no framework.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,8 +12,6 @@ from typing import NamedTuple
 from configs.errors import ConfigError, nearest
 from train.sim.protocols import PROTOCOLS, SIMPLE, Protocol
 from train.sim.topology import Topology
-
-__all__ = ["ALGORITHMS", "SHARED_MEMORY", "Cost", "allreduce", "best_algorithm"]
 
 SHARED_MEMORY = "shared-memory"
 """The sum that the ranks of one machine make in memory that they share. Only a machine with `Topology.sums` has it."""

@@ -5,8 +5,6 @@ measured it. Steps that this program itself made on a machine (``--calibrate RUN
 knowledge of its speed.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,8 +19,6 @@ from train.sim.fit.measured_steps import STEPS, MeasuredStep, apply_steps, finge
 from train.sim.fit.this_machine import cpu_constants, load_description, machine_of_description
 from train.sim.forecast import Forecast, Scenario, forecast, make_scenario
 from train.sim.processors import rates_of_processor
-
-__all__ = ["DESCRIPTION", "conditions", "measure_runs", "predict"]
 
 DESCRIPTION = ROOT / "runs" / "this-machine.yaml"
 """What ``--calibrate-here`` measured of this machine."""

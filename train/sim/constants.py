@@ -10,8 +10,6 @@ from typing import Any
 
 from configs.load import parse_yaml
 
-__all__ = ["CLASSES", "CONSTANTS", "Calibration", "Constants", "Interval", "load_calibration"]
-
 CONSTANTS = Path(__file__).with_name("constants.yaml")
 
 

@@ -1,12 +1,8 @@
 """Epochs to 75.9 % top-1 by global batch: MLPerf's reference convergence points, and submissions of older rounds."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
-
-__all__ = ["LARGEST_CONVERGED", "epochs_to_target"]
 
 LARGEST_CONVERGED = 86_016
 """Images a step of the largest batch with which anybody is known to have reached 75.9 % (the 2019 record)."""

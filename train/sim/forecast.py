@@ -1,7 +1,5 @@
 """A forecast of a recipe on a cluster: step, rate, time to train, start-up, cost, and the interval of the rate."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -15,17 +13,6 @@ from train.sim.software import Software, cluster_software
 from train.sim.startup_time import StartupTime, predict_startup
 from train.sim.step_time import StepTime, step_model
 from train.sim.time_to_train import DataSet, RunTime, run_time
-
-__all__ = [
-    "Forecast",
-    "Scenario",
-    "forecast",
-    "has_reference",
-    "make_scenario",
-    "seconds_of_step",
-    "time_step",
-    "with_recorded_software",
-]
 
 _REFERENCE_TOP1 = 0.759
 _REFERENCE_IMAGES = 1_000_000

@@ -1,7 +1,5 @@
 """Many scenarios: a sweep of values, the best run within limits, and the time that each cause of waiting costs."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +10,6 @@ from train.sim.collectives import ALGORITHMS
 from train.sim.constants import Calibration
 from train.sim.forecast import Forecast, Scenario, forecast, time_step
 from train.sim.step_time import MAX_BATCH, MAX_RANKS
-
-__all__ = ["SWEEP_KEYS", "Limits", "check_algorithm", "optimize", "parse_sweep", "savings_by_cause", "sweep"]
 
 Change = Callable[[Scenario, str], Scenario]
 

@@ -13,17 +13,6 @@ from configs.load import parse_yaml
 from configs.schema import Cluster
 from train.sim.topology import SharedSums, Topology
 
-__all__ = [
-    "Accelerator",
-    "Machine",
-    "System",
-    "accelerators",
-    "find_accelerator",
-    "find_system",
-    "machine_of_cluster",
-    "refuse_unknown",
-]
-
 _PCIE_BYTES_PER_S, _NIC_BYTES_PER_S = 12e9, 3e9
 """Links of a described machine without rates: PCIe of the third generation with 16 lanes, 25 Gb/s Ethernet."""
 FAMILIES = Path(__file__).with_name("families.yaml")

@@ -1,7 +1,5 @@
 """Checks of the options of ``./run.sh simulate`` whose values the parser cannot judge."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Mapping
@@ -9,8 +7,6 @@ from typing import Any
 
 from configs.errors import ConfigError, UserError, nearest
 from train.sim.grid import check_algorithm
-
-__all__ = ["ROUNDS", "check_options"]
 
 _QUESTIONS = ("calibrate_here", "calibrate", "points", "validate", "startup", "collectives", "sweep", "optimize")
 """Options of which a command answers one."""

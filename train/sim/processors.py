@@ -1,7 +1,5 @@
 """CPUs as published (processors.yaml), and the rates of a rank on them. Nothing here is fitted."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass
@@ -12,8 +10,6 @@ from typing import Any
 from configs.errors import ConfigError, nearest
 from configs.load import parse_yaml
 from configs.schema import Cluster
-
-__all__ = ["PROCESSORS", "THIS_MACHINE", "Processor", "find_processor", "rates_of_processor"]
 
 PROCESSORS = Path(__file__).with_name("processors.yaml")
 

@@ -3,11 +3,7 @@
 *Source*: NCCL ``src/graph/tuning.cc``. Imports no framework.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
-
-__all__ = ["PROTOCOLS", "SIMPLE", "Protocol"]
 
 
 class Protocol(NamedTuple):

@@ -5,8 +5,6 @@ costs weigh more the smaller the batch is: the launch of each kernel, and the la
 leaves half of the multiprocessors idle. The layers come from `train.networks.arch`, which training uses too.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,8 +14,6 @@ import numpy.typing as npt
 from train.networks.arch import Layer, Network
 from train.sim.constants import Constants
 from train.sim.hardware import Machine
-
-__all__ = ["KernelTable", "kernel_times", "tabulate", "update_time"]
 
 Array = npt.NDArray[np.float64]
 _TILE = 128 * 128

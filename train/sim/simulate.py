@@ -1,7 +1,5 @@
 """The answers of ``./run.sh simulate``: from parsed options to the text for standard output."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json
@@ -34,8 +32,6 @@ from train.sim.output.columns import table
 from train.sim.output.comparison import held_out_text, validation_text, worth_text
 from train.sim.output.forecast_text import collective_rows, forecast_row, forecast_text, startup_text
 from train.sim.output.timeline import step_trace, write_trace
-
-__all__ = ["answer"]
 
 _SHOWN_OPTIMA = 10
 _GRID_COLUMNS = (

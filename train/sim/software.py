@@ -1,7 +1,5 @@
 """The training program as the simulator sees it: launches, reductions, and the traffic of its batch norms."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from configs.schema import Cluster, Communication, Recipe
@@ -9,16 +7,6 @@ from train.comm.buckets import bucket_cap
 from train.networks.arch import gradient_bytes, network_of
 from train.sim.collectives import SHARED_MEMORY
 from train.sim.hardware import Machine
-
-__all__ = [
-    "LAYOUT_COPIES",
-    "SEPARATE_SUMS",
-    "UNFUSED",
-    "Software",
-    "cluster_software",
-    "framework_software",
-    "framework_traffic",
-]
 
 _ALGORITHMS = {"flat": "auto", "hierarchical": "hierarchical", "torus": "hierarchical"}
 """Allreduce in the cluster file -> simulated one. NCCL chooses ring or tree, over all ranks or between nodes."""

@@ -5,12 +5,8 @@
 start of the public points on 8 accelerators.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-
-__all__ = ["StartupTime", "predict_init", "predict_startup"]
 
 _LAUNCH_S, _LAUNCH_DOUBLING_S = 8.0, 1.6
 _COMMUNICATOR_S, _COMMUNICATOR_RANK_S = 4.5, 5.6e-3

@@ -17,16 +17,6 @@ from train.sim.hardware import Machine
 from train.sim.roofline import KernelTable, kernel_times, tabulate, update_time
 from train.sim.software import Software
 
-__all__ = [
-    "MAX_BATCH",
-    "MAX_RANKS",
-    "Reduction",
-    "SimulatedBucket",
-    "StepModel",
-    "StepTime",
-    "step_model",
-]
-
 Array = npt.NDArray[np.float64]
 
 MAX_RANKS, MAX_BATCH = 1 << 20, 1 << 14

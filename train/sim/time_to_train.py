@@ -5,11 +5,7 @@ logs this sum agrees with the logged time within half a second. *Source* of the 
 points, by era.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-
-__all__ = ["IMAGENET", "DataSet", "RunTime", "evaluation_time", "evaluations_of", "run_time"]
 
 _PRE_S, _PRE_OLD_S = 1.2, 2.0
 """From run_start to the first epoch, and all gaps between epochs; since round 1.0, and before."""

@@ -1,11 +1,7 @@
 """A described machine as a collective sees it: ranks in nodes in racks, rates of links, and which links are shared."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-
-__all__ = ["SharedSums", "Topology"]
 
 _ROUTED_SHARE = 0.69
 """Share of the uplinks' bandwidth that is reached if every node sends through them: routes collide, so that some cables

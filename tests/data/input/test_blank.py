@@ -1,7 +1,5 @@
 """Blank batches: as many and as large as a real shard has, and a stream that counts them."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

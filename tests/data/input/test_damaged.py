@@ -1,7 +1,5 @@
 """Which records of a batch cannot be decoded: those and no other ones, of the first batch that has any."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Batches that are read once and used in every epoch."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

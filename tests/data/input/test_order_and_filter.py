@@ -1,7 +1,5 @@
 """How far shuffling moves images, and which filter resizes them: what smooth images and a changed order do not show."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Batches from real files: which rank gets which image, how images are cut, and what damaged records cause."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import re

@@ -1,7 +1,5 @@
 """What the import of DALI does to the process, and what DALI is told of the engine."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Synthetic images do not depend on how the global batch is divided, and their classes can be learned."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

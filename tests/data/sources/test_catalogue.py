@@ -1,7 +1,5 @@
 """The source is found by name or by what a folder holds, and takes only its own options."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path

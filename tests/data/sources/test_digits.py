@@ -1,7 +1,5 @@
 """Scikit-learn's digits: the same images for everyone."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

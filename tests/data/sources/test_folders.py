@@ -1,7 +1,5 @@
 """Class folders: bytes are kept, labels follow the sorted names, and a file that does not belong is named."""
 
-from __future__ import annotations
-
 import io
 import shutil
 from collections.abc import Callable

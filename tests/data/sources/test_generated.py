@@ -1,7 +1,5 @@
 """Generated images: the classes take turns."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

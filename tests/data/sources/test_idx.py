@@ -1,7 +1,5 @@
 """IDX files: every image and label in order, and a damaged file is named."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import struct

@@ -1,7 +1,5 @@
 """Images on their way into a record: scaled by the shorter side, encoded at the quality that was asked for."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

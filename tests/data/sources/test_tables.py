@@ -1,7 +1,5 @@
 """Tables of file -> labels are read as CSV or JSON, packed as label vectors, and arrive in batches."""
 
-from __future__ import annotations
-
 import io
 import json
 import struct

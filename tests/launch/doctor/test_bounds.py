@@ -1,7 +1,5 @@
 """The doctor's checks at their bounds, and what they leave alone: a node of CPUs, one rank, one host."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every problem is found, on the host that has it, and a sound cluster has none."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The doctor's real ranks report the truth about this machine; a problem is one line with a remedy, and status 1."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What an examination asks of ranks, plan and simulator, what it tells, and how it ends when its ranks are stopped."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

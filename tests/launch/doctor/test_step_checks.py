@@ -1,7 +1,5 @@
 """What the doctor says of a step: the slowest rank, what failed with its remedy, memory and rate beside the figures."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs that are harmed on purpose: started by every launcher, watched until they are in a phase, and then disturbed."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The page ``docs/faults.md``: a table for each launcher, of which single rows can be made again."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

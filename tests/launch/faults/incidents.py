@@ -3,8 +3,6 @@
 Every incident ends with the run's own end, if need be after ``--resume``, and with the bits of an undisturbed run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -29,8 +27,6 @@ from tests.launch.faults.scene import (
 )
 from tests.launch.scheduled import ranks
 from tests.runs import read_summary
-
-__all__ = ["INCIDENTS"]
 
 _NOTICES = 200
 _STALE_S = 70

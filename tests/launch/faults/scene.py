@@ -1,7 +1,5 @@
 """A run that something happens to: started, watched, resumed, and compared with an undisturbed one."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex
@@ -21,18 +19,6 @@ from tests.launch.faults.disturbed import Way
 from tests.launch.machines import Machine, two_machines
 from tests.launch.scheduled import ranks
 from tests.runs import read_summary, train_command
-
-__all__ = [
-    "GIVE_UP_S",
-    "SETTINGS",
-    "Incident",
-    "Scene",
-    "Told",
-    "cut_network",
-    "kill_script",
-    "on_two_machines",
-    "preload",
-]
 
 SETTINGS = [
     "model.name=resnet8", "model.image_size=16", "run.epochs=4", "run.eval_every_epochs=1", "run.eval_first_epoch=1",

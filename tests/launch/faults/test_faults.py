@@ -6,8 +6,6 @@ tries all of them under every launcher and writes the table, about half an hour;
 like only the rows of that launcher are made anew. Without the option a few stand for all.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,14 +1,10 @@
 """Machines with GPUs, imitated: an ``nvidia-smi`` as that of a driver, and a driver library that knows the GPU."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-__all__ = ["MACHINES", "GpuMachine"]
 
 _FIRST_WITH_CAPABILITY = 495
 """The first driver whose nvidia-smi knows the field compute_cap."""

@@ -1,7 +1,5 @@
 """A command of set-up while it starts and runs: signals, the line on the terminal, and output in any bytes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

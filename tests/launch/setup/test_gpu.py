@@ -5,8 +5,6 @@
 writes the page.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The variables of Horovod's build that depend on the machine, and what is said of a build that does not work."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The check of linked libraries, on this environment and on libraries that the test compiles."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What changes in an environment that gets another path, and which variables the commands of set-up run with."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The environments are real ones, most of them without pip, which takes seconds to
 the wheels and for Horovod.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """The parts of set-up: checks, the record of stages, running and stopping commands, explaining failures."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -4,8 +4,6 @@ The base is this environment once more, by hard links, without two packages that
 that needs a package which `train.engine.mxnet` leaves out of a faster import.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The locks of set-up: one set-up at a time, and none while a run uses the environment."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 from contextlib import ExitStack

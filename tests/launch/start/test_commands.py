@@ -1,7 +1,5 @@
 """The words of launchers' command lines, and by which signal each is told that its ranks should save their state."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """horovodrun with a rendezvous that other machines cannot reach, and with an ssh that checks them."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

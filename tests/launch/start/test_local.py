@@ -1,7 +1,5 @@
 """The local launcher starts every rank, and leaves no process behind however the ranks end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What the local launcher is started with, and the transports that mpirun takes on machines with and without GPUs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The samples of a run's load: no answer of ``nvidia-smi`` ends them, and a cluster file can do without its calls."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

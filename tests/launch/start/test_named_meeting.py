@@ -1,7 +1,5 @@
 """Where ranks that share memory meet: a new name for each run, the same for all its ranks."""
 
-from __future__ import annotations
-
 import io
 import re
 

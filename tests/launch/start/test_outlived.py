@@ -1,7 +1,5 @@
 """A launcher that waits for ranks that are gone is killed; one that may still have work to do is not."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

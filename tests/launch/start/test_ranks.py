@@ -1,7 +1,5 @@
 """Any command can be run once for each rank of a cluster."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from pathlib import Path

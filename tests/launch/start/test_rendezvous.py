@@ -1,7 +1,5 @@
 """The servers by which ranks meet listen where the ranks are, and nowhere else."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket

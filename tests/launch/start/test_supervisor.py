@@ -1,7 +1,5 @@
 """How long ranks, servers and launchers are waited for at each stage of an end, by a clock of the test."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

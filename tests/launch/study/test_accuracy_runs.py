@@ -1,7 +1,5 @@
 """An accuracy study from its file to its page: real runs, chosen values, and a sweep that continues where it was."""
 
-from __future__ import annotations
-
 import csv
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """What a study takes for a result of its own, leaves beside its folders, and says of what it found there."""
 
-from __future__ import annotations
-
 import errno
 import os
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The runs of studies with a starter in place of ranks: what is started, kept, counted, and when it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

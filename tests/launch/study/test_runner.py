@@ -1,7 +1,5 @@
 """The runner of studies, with tasks that are numbers: what it starts, keeps, records and returns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A scaling study from its file to its table: real runs, interleaved, and a sweep that is killed and continues."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

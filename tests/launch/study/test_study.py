@@ -1,7 +1,5 @@
 """The words of ``./run.sh sweep``: which study runs where, with what in place of ranks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

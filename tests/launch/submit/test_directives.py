@@ -1,7 +1,5 @@
 """What a scheduler's directives round, rename or refuse, apart from the scripts that were reviewed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

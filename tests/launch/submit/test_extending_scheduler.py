@@ -1,7 +1,5 @@
 """The scheduler of docs/extending.md works as the page says, and touches three files."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Real Grid Engine jobs on this one machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The commands of a job script around its ranks: attempts, runs that have ended, and exit statuses."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What the commands of a job script pass on, tell and limit; `test_job` has the attempts that they lead to."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

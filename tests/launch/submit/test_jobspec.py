@@ -1,7 +1,5 @@
 """What a job script says of its job: sizes, resources, the command of a rank, and the folders in its container."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The MPIJob: as the MPI operator defines it, and such that its pods can start our image, meet, and end."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

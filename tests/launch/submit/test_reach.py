@@ -1,7 +1,5 @@
 """What one host says of another before ranks start; `tests.launch.test_machines` tries it on two machines."""
 
-from __future__ import annotations
-
 import io
 import os
 import shlex

@@ -1,7 +1,5 @@
 """What the rehearsal of a job is asked for, what comes back, and what is left of it; a stand-in is the command."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

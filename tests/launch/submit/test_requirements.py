@@ -1,7 +1,5 @@
 """Which jobs are refused before anything is made: their hosts, their size, and the memory of their GPUs."""
 
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext
 

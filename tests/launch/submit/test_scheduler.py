@@ -1,7 +1,5 @@
 """Every scheduler of the registry has a complete module, and a cluster file may name it."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Job scripts: their whole text, that shellcheck accepts them, and that they end with the right exit status."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

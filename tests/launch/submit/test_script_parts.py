@@ -1,7 +1,5 @@
 """The lines that a job script has for one kind of job and leaves out for another, and how its words are quoted."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

@@ -1,7 +1,5 @@
 """Real Slurm jobs on two virtual nodes with a rank each, by Gloo's rendezvous without ssh, or by MPI."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

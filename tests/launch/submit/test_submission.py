@@ -1,7 +1,5 @@
 """What is handed over as a job, by which program, and what is recorded and told of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """``./run.sh submit``: wrong commands, the dry run, and a job on a list of hosts."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``submit --resume``, ``--status`` and ``--cancel``, with Slurm's clients replaced; `test_slurm` has the real ones."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

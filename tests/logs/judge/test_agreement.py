@@ -1,7 +1,5 @@
 """What the files of one run must agree on, and by how much they may differ."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace

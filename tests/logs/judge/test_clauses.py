@@ -1,7 +1,5 @@
 """The clauses of a rule that a line breaks, against Python's own evaluation of the same expression."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The checker's report in one line a complaint, and each clause of a rule in words; no checker runs here."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

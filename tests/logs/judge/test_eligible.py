@@ -1,7 +1,5 @@
 """Runs that are no result of a submission, and that no official tool refuses in the open division."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Run folders that nobody should believe: files damaged, edited in one place, or with measurements that cannot be."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

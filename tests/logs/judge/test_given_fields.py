@@ -1,7 +1,5 @@
 """The fields of a system description that a user gives, and the environment that a run recorded."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

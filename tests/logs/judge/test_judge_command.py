@@ -1,7 +1,5 @@
 """How the checker is called, and whose word becomes a verdict; no checker runs here."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

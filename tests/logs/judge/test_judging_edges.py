@@ -1,7 +1,5 @@
 """Verdicts at their edges: line numbers, many damaged lines, a remedy for every key, a run exactly at the target."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A verdict belongs to a log by its digest."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

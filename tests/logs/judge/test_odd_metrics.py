@@ -1,7 +1,5 @@
 """Rows of metrics, phases and ranks at the bounds of what a run can have measured, and the order of the flaws."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

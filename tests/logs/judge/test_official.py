@@ -1,7 +1,5 @@
 """What the words of the official tools become, also where a tool says nothing; `test_package` runs the tools."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The code in a submission tree is that of the runs' commit, with what was changed since."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace

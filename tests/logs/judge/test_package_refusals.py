@@ -1,7 +1,5 @@
 """Runs that are no submission together, and a tree that cannot be finished."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which files a package holds and leaves, and what the official tools are asked; no tool runs here."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A system description says what the runs recorded, in the units and counts of the official form."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

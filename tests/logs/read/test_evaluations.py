@@ -1,7 +1,5 @@
 """Evaluations from their events in every order, of one rank or of several, with and without an epoch in the event."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

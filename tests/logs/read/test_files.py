@@ -1,7 +1,5 @@
 """A user may name a pipe, standard input, or a folder whose logs have any name."""
 
-from __future__ import annotations
-
 import atexit
 import errno
 import io

@@ -1,7 +1,5 @@
 """Habits of other people's logs at their edges: dates of rounds, place-holders of times, ranks that all tell, v0.5."""
 
-from __future__ import annotations
-
 import json
 import time
 from datetime import datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """The single values of a log: who ran what, on how many images, from which seed, with which settings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

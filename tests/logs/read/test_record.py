@@ -1,7 +1,5 @@
 """What a record computes from what a log has: epochs, rates, and why there is none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

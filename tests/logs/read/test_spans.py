@@ -1,7 +1,5 @@
 """Marks of epochs and blocks: which of several begins and ends count, and which marks are of no use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

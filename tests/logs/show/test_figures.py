@@ -1,7 +1,5 @@
 """The numbers in a report's charts, from runs whose numbers are known."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import pairwise

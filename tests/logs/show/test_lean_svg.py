@@ -1,7 +1,5 @@
 """What becomes of the parts of an SVG that matplotlib wrote."""
 
-from __future__ import annotations
-
 import re
 from xml.etree.ElementTree import Element
 

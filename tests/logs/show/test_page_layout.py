@@ -1,7 +1,5 @@
 """How much a page shows at once: the shapes of tables, and what is folded, shortened or said once for all runs."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The numbers and outcomes in a report's words: which runs count for the time, units, badges, links, names."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import unescape

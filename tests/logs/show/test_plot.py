@@ -1,7 +1,5 @@
 """What the pictures of plans, simulations and studies show, before anything is drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Pages on paper, printed by a browser: how many sheets they take, and what stays together."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

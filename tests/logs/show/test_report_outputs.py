@@ -1,7 +1,5 @@
 """The files that a report may replace."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

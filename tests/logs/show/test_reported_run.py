@@ -1,7 +1,5 @@
 """What a report reads of a run folder, with and without the files that the log stands in for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Each part of a reported run, from its own file and with its own rule for what is missing or damaged."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`watch` on a terminal: what a screen of some width shows in the end."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

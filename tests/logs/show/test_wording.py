@@ -1,7 +1,5 @@
 """What runs are called: outcomes, means only over runs that are alike, and logs of other benchmarks."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """Outcomes, headings and notes at their bounds: what counts, what is told once, and in which order."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The page and the table of an accuracy study, word by word, from runs with unlike numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

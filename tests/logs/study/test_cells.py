@@ -1,7 +1,5 @@
 """A row of a run: every column from the right file, and the seconds of whole epochs only."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Expectations are judged by the numbers of a study, and do not hold when the numbers contradict them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

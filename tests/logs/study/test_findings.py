@@ -1,7 +1,5 @@
 """The sentences follow the rows: other numbers, other sentences."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

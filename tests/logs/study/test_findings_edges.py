@@ -1,7 +1,5 @@
 """Which rows a sentence counts: medians of repeats, and no row that lacks a number or is of another basis."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

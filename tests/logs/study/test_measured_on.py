@@ -1,7 +1,5 @@
 """The machines of a study, each kind once, by what the runs recorded."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Literal

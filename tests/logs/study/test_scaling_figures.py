@@ -1,7 +1,5 @@
 """The bars and lines of a scaling study's page, with their names, units and colours."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

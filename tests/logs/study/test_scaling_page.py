@@ -1,7 +1,5 @@
 """What the page of a scaling study says of its rows: how many ran, failed or were not run, and the table's numbers."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The page and the picture of a scaling study as they are written: columns, folded charts, notes and machines."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """From rows to figures: predicted values stay apart from measured ones, and rates combine as they should."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

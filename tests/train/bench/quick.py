@@ -1,7 +1,5 @@
 """A bench that measures nothing, for the tests of ``./run.sh bench``."""
 
-from __future__ import annotations
-
 import argparse
 
 from train.bench.measure import MeasurementFailed, Report, interleave, make_report

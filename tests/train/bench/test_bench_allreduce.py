@@ -1,7 +1,5 @@
 """``bench allreduce``: sizes are read, and real ranks give a row of each size with the prediction of their machine."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -1,7 +1,5 @@
 """Gaps agree with moments chosen by hand, and Python's share of a step can be measured."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

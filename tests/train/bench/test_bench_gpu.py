@@ -1,7 +1,5 @@
 """What one GPU is asked, tried at tiny shapes on the CPU: rows as they come, a table, and parts that are left out."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """The readers that are compared make the same kind of batch of the same images."""
 
-from __future__ import annotations
-
 import io
 import itertools
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Every option of every bench, word for word: type, default, choices and help."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from pathlib import Path
 

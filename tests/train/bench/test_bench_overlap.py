@@ -1,7 +1,5 @@
 """Real ranks over a shaped loopback, and every transfer reduces every gradient once."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

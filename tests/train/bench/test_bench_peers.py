@@ -1,7 +1,5 @@
 """PyTorch trains the same network, and one command measures every alternative that is installed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

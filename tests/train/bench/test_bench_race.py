@@ -1,7 +1,5 @@
 """Both sides of the race train the same recipe, and the figures of a run are those of its log."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace

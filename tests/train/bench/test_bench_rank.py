@@ -1,7 +1,5 @@
 """What the programs of the ranks measure: by a clock of the test's own, and on one real rank in this process."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Two real ranks measure a step in every variant, and the operators of one by kind."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Both alternatives start real jobs, and the phases of their ledgers lie within the whole time."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The parts of a step are measured on two real ranks, and malformed cases are refused."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """A job of real ranks returns their output, and a failed one shows the last lines of it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

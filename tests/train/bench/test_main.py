@@ -1,7 +1,5 @@
 """``./run.sh bench``: its help, its rows in a table and a file, and what it refuses."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Alternatives are measured in turn, rows have a spread, and ratios are computed round by round."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

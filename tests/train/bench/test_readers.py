@@ -1,7 +1,5 @@
 """The random windows that Pillow's reader cuts, with random numbers chosen by hand."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Samples on their way from the ranks of a bench to the bench."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """What each bench starts, word for word, and what it makes of the answers; the programs of its ranks answer at once."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import itertools

@@ -1,7 +1,5 @@
 """The bucket plan: every gradient once, last layer first, under the cap."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Two real ranks by each way of communicating: sums, gathers, and the same first step."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from importlib.util import find_spec

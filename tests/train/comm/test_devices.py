@@ -1,7 +1,5 @@
 """Threads as ranks: a failing device ends the others, and its cause is what one gets to know."""
 
-from __future__ import annotations
-
 import threading
 import time
 

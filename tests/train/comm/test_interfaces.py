@@ -1,7 +1,5 @@
 """The addresses of this machine's network interfaces."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """What a rank sends to parameter servers and makes of the answers, on a store of this process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import mxnet as mx

@@ -1,7 +1,5 @@
 """Ranks of one machine meet: sockets between each two of them, and one memory."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -1,7 +1,5 @@
 """Sums as operators of MXNet's engine: readers wait for them, and their errors reach whoever reads."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """How a rank comes to its parameter servers: which store it opens, and a world that is not the launcher's."""
 
-from __future__ import annotations
-
 import mxnet as mx
 import pytest
 

@@ -1,7 +1,5 @@
 """The verbs of the communicator in shared memory, of ranks that are threads here."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import time

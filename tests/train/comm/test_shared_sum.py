@@ -1,7 +1,5 @@
 """Shards of a bucket, and the passes of several ranks over the memory that they share."""
 
-from __future__ import annotations
-
 import os
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Threads of several ranks, here in one process, that sum and exchange over real sockets and shared memory."""
 
-from __future__ import annotations
-
 import os
 import select
 import selectors

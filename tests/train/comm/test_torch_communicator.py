@@ -1,7 +1,5 @@
 """How ranks under PyTorch meet, and what they say when others are not there, or no more."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

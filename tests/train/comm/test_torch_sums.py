@@ -1,7 +1,5 @@
 """Sums in shared memory as PyTorch's ranks wait for them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

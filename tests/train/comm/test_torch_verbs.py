@@ -1,7 +1,5 @@
 """What a rank under torch.distributed makes of its library: the verbs between ranks that are threads, and the start."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Sequence

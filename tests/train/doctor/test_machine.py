@@ -1,7 +1,5 @@
 """The facts that a rank of the doctor collects about its machine and its data set."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

@@ -1,7 +1,5 @@
 """What a rank of the doctor writes, and when: the file of a rank that hangs must show how far the rank came."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The time of a part of a step."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ By hand, for all networks or some: python -m tests.train.engine.agreement [NETWO
 Dropout draws other numbers in each framework, so its rate is set to 0 here.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

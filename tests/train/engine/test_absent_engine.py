@@ -1,7 +1,5 @@
 """Without MXNet and Horovod, every module outside of their homes can be imported."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

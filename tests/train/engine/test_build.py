@@ -1,7 +1,5 @@
 """What a rank's network and optimizer are built with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files of parameters that every engine reads; `torch/test_crossing.py` reads those that each engine exports."""
 
-from __future__ import annotations
-
 import pickle
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Seeded weights: the right distributions, the same everywhere, and a checksum that notices one bit."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Starting from given parameters: by name, the classifier apart, everything else refused."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

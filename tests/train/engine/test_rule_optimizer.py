@@ -1,7 +1,5 @@
 """An optimizer that brings its own update rule is run on every tensor as the rule says, against NumPy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.util import find_spec
 from types import SimpleNamespace

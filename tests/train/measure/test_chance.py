@@ -1,7 +1,5 @@
 """Top-1 at chance ends a run, but not too early, and not by bad luck."""
 
-from __future__ import annotations
-
 from configs.load import load_recipe
 from configs.plan import plan_run
 from train.evaluate import top1_score

@@ -1,7 +1,5 @@
 """What a run reports: the mean of an interval, the rate since the last report, and the time that is left."""
 
-from __future__ import annotations
-
 import io
 import logging
 from types import SimpleNamespace

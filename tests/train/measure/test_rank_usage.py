@@ -1,7 +1,5 @@
 """What a rank used of its machine, in seconds and bytes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

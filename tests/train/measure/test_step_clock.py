@@ -1,7 +1,5 @@
 """The clock's figures on a machine whose times are known: an engine that computes by a clock of the test's own."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

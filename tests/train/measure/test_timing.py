@@ -1,7 +1,5 @@
 """Neither the clock nor the order of reductions touches a bit: real runs of two ranks end in the same weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """A traced run of two real ranks, read back as a viewer reads it."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

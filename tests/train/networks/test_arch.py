@@ -1,7 +1,5 @@
 """The architecture tables against published counts."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

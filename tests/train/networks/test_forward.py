@@ -1,7 +1,5 @@
 """ResNet-50, a small ResNet and GoogLeNet compute what their papers say, in NumPy written from the papers."""
 
-from __future__ import annotations
-
 import mxnet as mx
 import numpy as np
 import pytest

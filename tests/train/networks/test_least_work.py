@@ -1,7 +1,5 @@
 """The work of a step is that of every layer, counted by hand, and the floor is the larger of two times."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The document of a plan holds what the run would do: steps, rates, shards, memory, log keys and rules."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``./run.sh plan`` prints the plan as text and as JSON, in about a second and without MXNet."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

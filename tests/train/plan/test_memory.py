@@ -1,7 +1,5 @@
 """The estimated memory of a rank: MXNet's own allocations, the arithmetic of each part, and the verdict."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What a failing rank leaves behind: whose fault it was, where, and with which status."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

@@ -1,7 +1,5 @@
 """Who a rank is, from each launcher's variables."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

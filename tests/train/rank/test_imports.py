@@ -1,7 +1,5 @@
 """A module is amended while it is imported; the faster import of DALI gives the same DALI."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib import import_module

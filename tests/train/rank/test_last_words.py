@@ -1,7 +1,5 @@
 """How long a rank that ends waits for the reports of others: the times of the watchdog, with a clock that jumps."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import sys

@@ -1,7 +1,5 @@
 """What a session hands to the loop: who hears of steps, batches and checkpoints, and what is closed after an error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """What each signal does to a rank, before the first step and after it."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The ledger counts each phase, and what ran side by side, once."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

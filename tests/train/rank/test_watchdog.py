@@ -1,7 +1,5 @@
 """A rank that stands still ends with status 1, and says truly where it stood and whether it waited for others."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

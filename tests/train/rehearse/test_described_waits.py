@@ -1,7 +1,5 @@
 """The waits of a described GPU, invented accuracies, and what a rehearsal takes over of a cluster, by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from configs.errors import UserError

@@ -1,7 +1,5 @@
 """What the words of ``./run.sh rehearse`` ask for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A rehearsal is a whole run with a run's files, which nobody can take for a result."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Allreduces whose latency, uplinks or shape decide their time, worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Parts of the simulator against numbers worked out on paper from its own documented formulas and constants."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

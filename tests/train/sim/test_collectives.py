@@ -1,7 +1,5 @@
 """Predicted collectives against closed forms, against messages that are sent one by one, and at their limits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a forecast says of epochs and of convergence, and the scenario that a recipe and a cluster make."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

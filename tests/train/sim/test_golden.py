@@ -4,8 +4,6 @@
 the other tests of this folder; these find a term that is lost by accident.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import shlex

@@ -1,7 +1,5 @@
 """Sweeps and the search for the best run: what is read, what is tried, and what is allowed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The catalogue of accelerators: what is found by which description, and the machine of a cluster file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

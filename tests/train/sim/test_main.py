@@ -1,7 +1,5 @@
 """``./run.sh simulate``: a run, a sweep, an optimum, a trace, comparisons with points, and refused input."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import signal

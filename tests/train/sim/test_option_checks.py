@@ -1,7 +1,5 @@
 """Options of ``./run.sh simulate`` that go together, that do not, and the first values that are refused."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """CPUs from data sheets: the rates of a rank by hand, and what is known of the forecast."""
 
-from __future__ import annotations
-
 import pytest
 
 from configs.errors import ConfigError

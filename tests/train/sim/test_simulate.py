@@ -1,7 +1,5 @@
 """The answers of ``./run.sh simulate`` that take minutes, with fits that end at once, and what is asked of a search."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import replace

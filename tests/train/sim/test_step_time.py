@@ -1,7 +1,5 @@
 """One simulated step: limits, parts, and agreement with the recurrence of buckets on a single stream."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

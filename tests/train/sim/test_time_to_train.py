@@ -1,7 +1,5 @@
 """The time of a whole run, epochs by batch, and start-up."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from statistics import mean

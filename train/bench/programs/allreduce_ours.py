@@ -1,7 +1,5 @@
 """One rank of ``bench allreduce``: sums of float32 buffers of several sizes over all ranks, in turn."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -16,8 +14,6 @@ from train.comm.communicator import connector
 from train.engine.protocol import open_engine
 from train.rank.identity import read_identity
 from train.rank.startup import Ledger
-
-__all__ = ["main"]
 
 _SAMPLE_BYTES, _MOST_IN_A_SAMPLE = 32 << 20, 20
 """A sample of a small buffer repeats its reduction: a single one takes less time than the ranks need to meet."""

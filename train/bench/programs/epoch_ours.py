@@ -1,7 +1,5 @@
 """One rank of ``bench epoch``: a run of this program that records when each part of an epoch happens."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -30,8 +28,6 @@ from train.rank.identity import Identity, read_identity
 from train.rank.startup import Ledger
 from train.rank.watchdog import Watchdog, die_with_parent
 from train.schedule import resolve_schedule
-
-__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

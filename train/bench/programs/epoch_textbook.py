@@ -5,8 +5,6 @@ each epoch and each evaluation, the accuracy is read at every step, and each epo
 small one of MXNet's model zoo.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging
@@ -17,8 +15,6 @@ from typing import Any
 
 from train.bench.programs.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, Moments, gaps, mark
 from train.rank.watchdog import die_with_parent
-
-__all__ = ["main"]
 
 _CLASSES = 10
 

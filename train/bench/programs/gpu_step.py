@@ -1,7 +1,5 @@
 """One rank of ``bench gpu``: times a recipe's step on PyTorch, and notes the most memory that the step took."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Sequence
@@ -13,8 +11,6 @@ from train.bench.bench_rank import HYPER, BenchRank, open_rank, steps_of
 from train.bench.samples import write_samples
 from train.networks.arch import network_of
 from train.plan.memory import estimate_input, estimate_memory
-
-__all__ = ["main"]
 
 _WARMUP = 3
 """Steps before the samples: cuDNN tries algorithms in the first, and a graph is captured after a few."""

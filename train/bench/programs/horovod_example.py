@@ -7,8 +7,6 @@ momentum 0.9 and a learning rate of 0.05 a rank with polynomial decay; the accur
 gluon`` is the example's other interface.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import time
@@ -20,8 +18,6 @@ import mxnet as mx
 
 from train.bench.samples import end_peer, write_samples
 from train.rank.identity import read_identity
-
-__all__ = ["main"]
 
 _CLASSES = 1000
 _EPOCH_IMAGES, _EPOCHS, _WARMUP_EPOCHS = 1281167, 90, 10

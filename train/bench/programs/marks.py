@@ -1,12 +1,8 @@
 """Named moments of a run, and the gaps between them in milliseconds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from statistics import median
-
-__all__ = ["BATCH", "DRAINED", "EPOCH", "EVALUATED", "EVALUATING", "QUEUED", "Moments", "gaps", "mark"]
 
 EPOCH = "an epoch begins"
 BATCH = "a step has got a batch"

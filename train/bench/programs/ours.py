@@ -1,15 +1,11 @@
 """One rank of ``bench peers``: trains as a run of this program does, from JPEGs to updated weights."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence
 
 from train.bench.bench_rank import open_rank, steps_of
 from train.bench.samples import write_samples
-
-__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

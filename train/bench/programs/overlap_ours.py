@@ -18,8 +18,6 @@ from train.engine.protocol import Engine
 from train.engine.timed.network import TimedNetwork
 from train.networks.arch import float32_gradients, gradient_bytes, network_of
 
-__all__ = ["NONE", "OVERLAPPED", "SERIAL", "Transfer", "main"]
-
 NONE, SERIAL, OVERLAPPED = "none", "serial", "overlapped"
 
 

@@ -3,8 +3,6 @@
 Of our modules, it imports only those that need nothing but the standard library, as `pytorch_peer` does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +10,6 @@ import torch
 from torch import nn
 
 from train.networks.arch import Layer, Network
-
-__all__ = ["TableNetwork"]
 
 
 class TableNetwork(nn.Module):  # type: ignore[misc]

@@ -5,8 +5,6 @@ The program runs in an environment of its own. So of our modules, it imports onl
 the standard library.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import os
@@ -28,8 +26,6 @@ from train.bench.programs.pytorch_network import TableNetwork
 from train.bench.samples import end_peer, write_samples
 from train.networks.arch import build_network
 from train.rank.identity import read_identity
-
-__all__ = ["main"]
 
 _FLIP_SHARE = 0.5
 

@@ -9,8 +9,6 @@ The program runs in an environment of its own. So of our modules, it imports onl
 the standard library.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import json
@@ -31,8 +29,6 @@ from train.bench.programs.pytorch_network import TableNetwork
 from train.bench.samples import end_peer, write_samples
 from train.networks.arch import build_network
 from train.rank.identity import Identity, read_identity
-
-__all__ = ["MomentumUpdate", "main"]
 
 _EVALUATION_BATCH = 256
 """Images; beside 64 and 1,024, the fastest or nearly so for the networks of both recipes."""

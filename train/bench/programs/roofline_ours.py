@@ -1,7 +1,5 @@
 """One rank of ``bench roofline``: steps alone, apart, with sums and with input; or their operators, recorded."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile
@@ -17,8 +15,6 @@ from train.bench.samples import write_samples
 from train.comm.communicator import SingleProcess
 from train.engine.protocol import Array, Operator
 from train.networks.least_work import KINDS, UPDATE, floor_s, work_of_step
-
-__all__ = ["kind_of", "main"]
 
 _ALONE, _APART, _SUMMED, _READ = "alone", "apart", "summed", "read"
 _OTHER, _COPIES = "other", "copies"

@@ -5,8 +5,6 @@ readers, network, random weights, broadcast, trainer. Then follow, as in the run
 blank images, and the moment at which a run would start.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -16,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from train.rank.startup import Ledger
-
-__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

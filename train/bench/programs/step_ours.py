@@ -1,7 +1,5 @@
 """One rank of ``bench step``: times the first step, the parts of a step and an evaluation, and measures the peak."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time
@@ -15,8 +13,6 @@ from train.bench.measure import turns
 from train.bench.samples import write_samples
 from train.engine.protocol import Array
 from train.warmup import warm_up
-
-__all__ = ["main"]
 
 _EVALUATIONS = 3
 """Batches that each way of an evaluation takes for one sample."""

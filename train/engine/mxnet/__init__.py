@@ -10,8 +10,6 @@ from train.rank.identity import Identity
 if TYPE_CHECKING:
     from train.engine.mxnet.engine import MxnetEngine
 
-__all__ = ["open_engine"]
-
 
 def open_engine(cluster: Cluster, identity: Identity) -> MxnetEngine:
     """Import MXNet, if it is not imported yet, and return it on this rank's device."""

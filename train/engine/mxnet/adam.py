@@ -6,8 +6,6 @@ The operator does not correct the bias of the moments. With c = sqrt(1-b2^t), th
 give the same result. t is the step of the schedule, so no counter has to be saved.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +15,6 @@ import mxnet as mx
 from configs.schema import Adam
 from train.networks.arch import Parameter
 from train.schedule import HyperParameters
-
-__all__ = ["AdamOptimizer"]
 
 
 class AdamOptimizer:

@@ -1,7 +1,5 @@
 """bfloat16 on a CPU: which processors compute in it, the leave to use AMX, and the casts in a network's graph."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Collection
@@ -12,8 +10,6 @@ import numpy as np
 
 from configs.errors import UserError
 from configs.registry import CAST_FLAGS
-
-__all__ = ["as_bfloat16", "as_float32", "prepare_bfloat16"]
 
 _NUMBER = np.dtype([("bfloat16", np.uint16)])
 """MXNet's Python name of the type."""

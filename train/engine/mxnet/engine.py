@@ -1,7 +1,5 @@
 """MXNet behind `train.engine.protocol.Engine`."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +24,6 @@ from train.engine.protocol import Operator, Optimizer, Trainee
 from train.engine.rule_optimizer import RuleOptimizer
 from train.networks.arch import Network
 from train.rank.identity import Identity
-
-__all__ = ["FUSED", "MxnetEngine"]
 
 _COMMUNICATION = ("horovod_", "shared_memory_")
 _HOUSEKEEPING = ("DeleteVariable",)

@@ -1,7 +1,5 @@
 """Writing a trained network as MXNet parameters and as ONNX, and loading each format again."""
 
-from __future__ import annotations
-
 import importlib
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,8 +10,6 @@ import mxnet as mx
 import numpy as np
 
 from train.engine.mxnet.network import TrainedNetwork
-
-__all__ = ["Predict", "export_formats"]
 
 Predict = Callable[[Any], np.ndarray]
 """Takes normalised images [N, C, H, W] and returns logits."""

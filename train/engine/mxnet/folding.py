@@ -10,8 +10,6 @@ N H W images, and cuDNN 8.9.6 refuses more than 65,535 of them in inference; Res
 of 224 px on. And inference without batch norm is faster on every device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,8 +19,6 @@ from mxnet import gluon
 from configs.schema import EngineSettings, Model
 from train.engine.mxnet.symbols import layer_symbol, tensor_symbol, with_precision
 from train.networks.arch import Network
-
-__all__ = ["FoldedInference", "folded_symbol"]
 
 _SCALE, _SHIFT = "_folded_scale", "_folded_shift"
 _WEIGHT, _BIAS = "_folded_weight", "_folded_bias"

@@ -6,8 +6,6 @@ ResNet-50 they take 204 ms of processor time on one EPYC core, and this module t
 *Source*: as for `train.engine.mxnet.lars.MomentumOptimizer`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,8 +17,6 @@ from configs.schema import Lars, Sgd
 from train.engine.mxnet.host_operator import HostOperators, memory_of
 from train.networks.arch import Parameter
 from train.schedule import HyperParameters
-
-__all__ = ["HostMomentum"]
 
 _BLOCK = 1 << 15
 """Elements that are updated at a time: four arrays of them, 512 KiB, stay in the cache of a core."""

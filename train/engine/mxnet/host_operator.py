@@ -1,7 +1,5 @@
 """Python functions as operators of MXNet's engine: queued behind what their arrays wait for, run by its CPU threads."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -9,8 +7,6 @@ from typing import Any
 
 import numpy as np
 from mxnet.base import _LIB, check_call
-
-__all__ = ["HostOperators", "context_of", "handles_of", "keep_for_c", "memory_of", "restore_order"]
 
 _Run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 """MXNet's ``EngineSyncFunc``."""

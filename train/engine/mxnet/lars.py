@@ -10,8 +10,6 @@ Float16 weights have float32 masters: norms, momentum and update use the masters
 master.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +20,6 @@ import numpy as np
 from configs.schema import Lars, Sgd
 from train.networks.arch import Parameter
 from train.schedule import HyperParameters
-
-__all__ = ["MomentumOptimizer"]
 
 _OPERATOR_LIMIT = 60
 """Tensors that one fused operator takes (MXNet 1.9.1, multi_sgd: at most 60)."""

@@ -1,12 +1,8 @@
 """The loss of each image, from logits and labels, on MXNet's symbols or arrays."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from configs.schema import Loss
-
-__all__ = ["binary_cross_entropy", "losses_of", "smoothed_cross_entropy"]
 
 
 def losses_of(ops: Any, logits: Any, labels: Any, num_classes: int, loss: Loss) -> Any:

@@ -1,7 +1,5 @@
 """A faster import of MXNet, without the parts that a run does not use."""
 
-from __future__ import annotations
-
 import gc
 import inspect
 import sys
@@ -11,8 +9,6 @@ from types import ModuleType
 from typing import Any
 
 from train.rank.imports import amended
-
-__all__ = ["import_mxnet"]
 
 _HIDDEN = (
     "sklearn", "scipy", "onnx",

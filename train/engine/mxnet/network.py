@@ -8,8 +8,6 @@ which is initialised, updated and included in checksums. Parameters of batch nor
 Gradients are sums over images, never means, which keeps them within the range of float16 without a loss scale.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,8 +23,6 @@ from train.engine.mxnet.host_operator import restore_order
 from train.engine.mxnet.losses import losses_of
 from train.engine.mxnet.symbols import logits_symbol
 from train.networks.arch import Network, Parameter
-
-__all__ = ["TrainedNetwork"]
 
 Array = Any
 """An MXNet NDArray; MXNet carries no types."""

@@ -1,7 +1,5 @@
 """The layers of a network's table as MXNet symbols."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,8 +9,6 @@ from configs.schema import EngineSettings, Model
 from train.engine.mxnet.bfloat16 import as_bfloat16, as_float32
 from train.networks.arch import Layer, Network
 from train.networks.limits import TRAINING_ROWS, batch_norm_rows
-
-__all__ = ["layer_symbol", "logits_symbol", "tensor_symbol", "with_precision"]
 
 _SMALL_POOL = 4
 """Largest side of the input of a global pool that is pooled as it is; larger ones become one long row.

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from train.engine.protocol import Engine
     from train.rank.identity import Identity
 
-__all__ = ["open_engine"]
-
 
 def open_engine(cluster: Cluster, identity: Identity) -> Engine:
     """Import the framework whose arrays ``communication.kind`` reduces, and return the engine of waits over it."""

@@ -1,7 +1,5 @@
 """What a rehearsed rank does in place of computing: waiting, inventing accuracies, and failing on purpose."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal
@@ -13,9 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from configs.blocks.rehearsal import SLOWER, Fault
-
-__all__ = ["Course", "Device", "strike"]
-
 
 _SIGNALS = {"kill": signal.SIGKILL, "silence": signal.SIGSTOP, "notice": signal.SIGTERM}
 

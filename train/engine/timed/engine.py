@@ -3,8 +3,6 @@
 A rank needs hardly any processor, so one machine can hold many.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +15,6 @@ from train.engine.timed.device import Course, Device
 from train.engine.timed.network import TimedNetwork, TimedOptimizer
 from train.networks.arch import Network
 from train.rank.identity import Identity
-
-__all__ = ["TimedEngine"]
 
 
 class TimedEngine:

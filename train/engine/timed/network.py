@@ -3,8 +3,6 @@
 Gradients have the real ones' names, order and types, only shorter, and the real communicator reduces them.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -16,8 +14,6 @@ from train.engine.protocol import Array, Engine
 from train.engine.timed.device import Device, strike
 from train.networks.arch import Network, Parameter
 from train.rank.identity import Identity
-
-__all__ = ["TimedNetwork", "TimedOptimizer"]
 
 _LOSS = 1.0
 """Invented loss of an image."""

@@ -10,8 +10,6 @@ from train.rank.identity import Identity
 if TYPE_CHECKING:
     from train.engine.torch.engine import TorchEngine
 
-__all__ = ["open_engine"]
-
 
 def open_engine(cluster: Cluster, identity: Identity) -> TorchEngine:
     """Import PyTorch, if it is not imported yet, and return it on this rank's device."""

@@ -6,8 +6,6 @@ With c = sqrt(1-b2^t), the last line is w - (lr c / (1-b1^t)) m / (sqrt(v) + eps
 so no counter has to be saved.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -15,8 +13,6 @@ import torch
 from configs.optimizers import Adam, HyperParameters
 from train.engine.protocol import Trainee
 from train.engine.torch.lars import copy_masters
-
-__all__ = ["AdamOptimizer"]
 
 
 class AdamOptimizer:

@@ -3,8 +3,6 @@
 On a CPU every verb computes before it returns. On a GPU, verbs queue on the device's current stream.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,8 +23,6 @@ from train.engine.torch.states import read_state
 from train.engine.torch.tracing import Recorder, read_operators
 from train.networks.arch import Network
 from train.rank.identity import Identity
-
-__all__ = ["FUSED", "TorchEngine"]
 
 FUSED: dict[type[OptimizerBlock], Callable[..., Optimizer]] = {
     Lars: MomentumOptimizer,

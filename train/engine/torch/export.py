@@ -1,7 +1,5 @@
 """Writing a trained network as PyTorch's state and program, and as ONNX, and loading each format again."""
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -19,8 +17,6 @@ from train.engine.torch.network import TrainedNetwork
 from train.engine.torch.onnx_graph import write_onnx
 from train.engine.torch.states import read_state
 from train.networks.arch import Layer, Network
-
-__all__ = ["Predict", "export_formats"]
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,6 @@ its bias becomes beta + (bias - mean) s. Any other batch norm (DenseNet has them
 multiplication and one addition per channel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,8 +13,6 @@ import torch
 
 from train.engine.torch.layers import Layers
 from train.networks.arch import Layer, Network
-
-__all__ = ["FoldedInference"]
 
 
 class FoldedInference:

@@ -7,8 +7,6 @@ Weights of 16 bits have float32 masters: norms, momentum and update use the mast
 master.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +15,6 @@ import torch
 
 from configs.optimizers import HyperParameters, Lars, Sgd
 from train.engine.protocol import Trainee
-
-__all__ = ["MomentumOptimizer", "copy_masters"]
 
 
 @dataclass(frozen=True)

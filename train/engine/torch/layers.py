@@ -1,7 +1,5 @@
 """The layers of a network's table as PyTorch operators, on named tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,8 +7,6 @@ import torch
 from torch.nn import functional
 
 from train.networks.arch import Layer, Network
-
-__all__ = ["Layers", "Normalise", "no_dropout"]
 
 Normalise = Callable[[Layer, Any], Any]
 """Takes a row of batch norm and its input, and returns its output."""

@@ -1,14 +1,10 @@
 """The loss of each image, from float32 logits and labels, on PyTorch's tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch.nn import functional
 
 from configs.schema import Loss
-
-__all__ = ["losses_of"]
 
 
 def losses_of(logits: Any, labels: Any, loss: Loss) -> Any:

@@ -8,8 +8,6 @@ With layout NHWC, images arrive as [N, H, W, C], and weights and activations hav
 ``channels_last``). The shapes of weights and gradients are those of OIHW in both layouts.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,8 +20,6 @@ from train.engine.torch.folding import FoldedInference
 from train.engine.torch.layers import Layers
 from train.engine.torch.losses import losses_of
 from train.networks.arch import Layer, Network, Parameter
-
-__all__ = ["TrainedNetwork"]
 
 Array = Any
 """A tensor of PyTorch, whose methods are typed in part only."""

@@ -3,16 +3,12 @@
 PyTorch's own exporter needs the package onnxscript, and every row of a table is one operator of ONNX.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from train.networks.arch import Layer, Network
-
-__all__ = ["write_onnx"]
 
 _OPSET, _IR_VERSION = 13, 8
 _OPERATORS = {

@@ -1,7 +1,5 @@
 """Files of named tensors: this program's or torchvision's. Nothing in a file is executed."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +9,6 @@ import numpy as np
 import torch
 
 from configs.errors import UserError
-
-__all__ = ["read_state"]
 
 
 def read_state(path: Path) -> dict[str, np.ndarray]:

@@ -1,7 +1,5 @@
 """Recording operators with PyTorch's profiler, and reading its files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,8 +8,6 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile
 
 from train.engine.protocol import Operator
-
-__all__ = ["Recorder", "read_operators"]
 
 _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 _COMMUNICATION = ("gloo:", "mpi:", "nccl:", "ncclDevKernel", "ncclKernel")

@@ -1,7 +1,5 @@
 """The whole calibration: constants fitted to all points, errors on held-out points, intervals, and constants.yaml."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -20,19 +18,6 @@ from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import Point, read_points
 from train.sim.fit.regression import PRIORS, fit
 from train.sim.startup_time import predict_init
-
-__all__ = [
-    "PUBLISHED_RATES",
-    "ErrorSummary",
-    "calibrate",
-    "errors_by_product",
-    "framework_errors",
-    "hidden_of",
-    "largest_and_newest",
-    "startup_errors",
-    "summarize_errors",
-    "write_calibration",
-]
 
 PUBLISHED_RATES = Path(__file__).parents[1] / "published_rates.csv"
 """Published rates of frameworks' usual programs; no constant is fitted to them."""

@@ -4,8 +4,6 @@
 product, if these points allow it, and predicts the same rows: a simulator must be better than this law.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -18,8 +16,6 @@ from train.sim.fit.hiding import BASES, KINDS, LARGEST_SMALL_SYSTEM, NUM_PARTS
 from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import Point
 from train.sim.fit.regression import fit
-
-__all__ = ["HeldOutPrediction", "affine_rate", "covered", "hold_out", "quantile", "twice_the_largest"]
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,5 @@
 """The ways to hide points from a fit. Needs only the standard library, because the command line lists them."""
 
-from __future__ import annotations
-
-__all__ = ["BASES", "KINDS", "LARGEST_SMALL_SYSTEM", "NUM_PARTS"]
-
 LARGEST_SMALL_SYSTEM = 16
 """Accelerators of the largest systems that the kind ``larger`` leaves in the fit."""
 NUM_PARTS = 8

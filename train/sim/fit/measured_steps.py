@@ -4,8 +4,6 @@ One measured step beats all priors: it has the kernels of this program, on the m
 and precision gives the factor directly; runs of other networks give it with the spread between networks.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import statistics
@@ -23,8 +21,6 @@ from train.sim.constants import CONSTANTS, Calibration
 from train.sim.forecast import Scenario, seconds_of_step
 from train.sim.hardware import FAMILIES
 from train.sim.processors import PROCESSORS
-
-__all__ = ["STEPS", "MeasuredStep", "apply_steps", "fingerprint", "keep_steps", "load_steps", "measured_step"]
 
 STEPS = ROOT / "runs" / "measured-steps.yaml"
 """The measured steps of this machine and of others whose runs were given."""

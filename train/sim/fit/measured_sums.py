@@ -1,7 +1,5 @@
 """The rate of sums in shared memory between two processes of this machine, by the program's own threads and passes."""
 
-from __future__ import annotations
-
 import socket
 import statistics
 import threading
@@ -11,8 +9,6 @@ import numpy as np
 
 from train.comm.shared_sum import SharedMemory
 from train.comm.sum_thread import SumThread
-
-__all__ = ["BYTES_MOVED", "measure_sums"]
 
 BYTES_MOVED = 4
 """Bytes that each of two ranks reads and writes for a byte of a bucket, see `train.sim.collectives.shared_memory`."""

@@ -1,7 +1,5 @@
 """Predictions for public points: the rate with its interval, and the time to train."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +13,6 @@ from train.sim.fit.points import Point
 from train.sim.startup_time import predict_init
 from train.sim.step_time import StepTime, step_model
 from train.sim.time_to_train import IMAGENET, evaluation_time, evaluations_of, run_time
-
-__all__ = ["PointForecast", "PointPredictor"]
 
 Array = npt.NDArray[np.float64]
 _CLASSES = {"densenet121": 14}

@@ -4,8 +4,6 @@ A point's machine and software follow from round, submitter, system, accelerator
 read for comparison only; a prediction never uses them.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Mapping
@@ -17,9 +15,6 @@ from configs.errors import ConfigError, UserError, nearest
 from train.sim.hardware import Accelerator, Machine, System, find_accelerator, find_system, refuse_unknown
 from train.sim.software import SEPARATE_SUMS, Software, framework_software
 from train.sim.step_time import MAX_BATCH, MAX_RANKS
-
-__all__ = ["Point", "ranks_per_node", "read_points"]
-
 
 _ONE_BUCKET_SINCE, _GRAPHS_SINCE = 0.7, 1.0
 """Rounds from which on NVIDIA's program reduces all gradients together, and launches all kernels as one CUDA graph."""

@@ -5,8 +5,6 @@ a software round or a submitter. Such factors memorise rows; rows whose submitte
 together are predicted no better with them (docs/simulator.md).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Sequence
 
@@ -16,8 +14,6 @@ import numpy.typing as npt
 from train.sim.constants import Constants
 from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import Point
-
-__all__ = ["PRIORS", "fit", "fitted_points", "uncertainty"]
 
 Array = npt.NDArray[np.float64]
 

@@ -4,8 +4,6 @@ Two processes measure at the same time with one thread each, as two ranks would 
 of what the ranks share.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -31,8 +29,6 @@ from train.sim.fit.measured_sums import measure_sums
 from train.sim.hardware import Accelerator, Machine
 from train.sim.processors import THIS_MACHINE
 from train.sim.topology import SharedSums
-
-__all__ = ["cpu_constants", "load_description", "machine_of_description", "measure_machine", "measure_process"]
 
 _REPEATS = 50
 _PART_S = 1.0

@@ -1,7 +1,5 @@
 """What each fitted constant buys: how much the points decide it, and the errors of hidden systems without it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -10,8 +8,6 @@ from train.sim.fit.heldout import hold_out
 from train.sim.fit.point_forecast import PointPredictor
 from train.sim.fit.points import Point
 from train.sim.fit.regression import PRIORS, fit, uncertainty
-
-__all__ = ["ConstantWorth", "worth_of_constants"]
 
 
 class ConstantWorth(NamedTuple):

@@ -1,10 +1,6 @@
 """A text table with aligned columns. Needs only the standard library."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-
-__all__ = ["table"]
 
 _WHOLE = 1000
 """Numbers from here on are shown without decimals."""

@@ -1,7 +1,5 @@
 """Predictions beside measurements, as text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -13,8 +11,6 @@ from train.sim.fit.point_forecast import PointForecast
 from train.sim.fit.points import Point
 from train.sim.fit.worth import ConstantWorth
 from train.sim.output.columns import table
-
-__all__ = ["held_out_text", "validation_text", "worth_text"]
 
 _LARGE_ERROR = 0.2
 """Error relative to the measured rate that no prediction should exceed."""

@@ -1,7 +1,5 @@
 """Forecasts, start-up times and allreduce times as text for people and as rows for tools."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +9,6 @@ from train.sim.forecast import Forecast
 from train.sim.output.columns import table
 from train.sim.startup_time import predict_startup
 from train.sim.topology import Topology
-
-__all__ = ["collective_rows", "forecast_row", "forecast_text", "startup_text"]
 
 _BASES = {
     "seen": "systems of this size with this chip were measured",

@@ -1,7 +1,5 @@
 """A simulated step as a trace file for chrome://tracing or Perfetto: compute, reductions and waits."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,8 +10,6 @@ from train.sim.constants import Calibration
 from train.sim.forecast import Scenario, time_step
 from train.sim.roofline import KernelTable
 from train.sim.step_time import Reduction, StepTime, step_model
-
-__all__ = ["step_trace", "write_trace"]
 
 _COMPUTE, _REDUCE, _WAIT = 1, 2, 3
 _Activity = tuple[str, str, int, float]

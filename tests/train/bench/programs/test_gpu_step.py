@@ -1,7 +1,5 @@
 """A step on a GPU by clocks of the test's own: how many make a sample, their figures, and the memory that they took."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

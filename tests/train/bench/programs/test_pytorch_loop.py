@@ -1,7 +1,5 @@
 """The loop of the peer in a race, with a network that learns nothing and a clock of the test's own."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The peer's layers, row by row of a table, by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

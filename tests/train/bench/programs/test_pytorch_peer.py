@@ -1,7 +1,5 @@
 """The peer of ``bench peers``: its windows, its images, the steps that it counts, and the images a second."""
 
-from __future__ import annotations
-
 import argparse
 import io
 from dataclasses import replace

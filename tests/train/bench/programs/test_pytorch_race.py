@@ -1,7 +1,5 @@
 """The peer in a race: its update by hand, its first weights and numbers from the recipe, its images and its top-1."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Sequence

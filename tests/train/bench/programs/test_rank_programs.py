@@ -1,7 +1,5 @@
 """The programs of the ranks of a bench, each as one rank in this process or by clocks of the test's own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Runs under the Python of the peers: builds the network of each request, and writes the logits."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The fused Adam against the paper in NumPy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import mxnet as mx

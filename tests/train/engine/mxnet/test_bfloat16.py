@@ -1,7 +1,5 @@
 """bfloat16 on a CPU: refused where it cannot be, near float32 where it can, with weights that stay float32."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

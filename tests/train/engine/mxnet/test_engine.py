@@ -1,7 +1,5 @@
 """The verbs of MXNet's engine on a CPU, and the operators of its profiler's files."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import replace
 from pathlib import Path

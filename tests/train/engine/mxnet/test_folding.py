@@ -1,7 +1,5 @@
 """Inference with folded batch norm equals inference with batch norm, on every network."""
 
-from __future__ import annotations
-
 import mxnet as mx
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """What MXNet's engine writes of a trained network gives the same logits when it is loaded again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A Python function runs in the engine's order, on the arrays themselves, and its error is not lost."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """Both optimizers, the fused one and that of a CPU, against the paper in NumPy, over a warm-up and a decay."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import mxnet as mx

@@ -1,7 +1,5 @@
 """The losses against their definitions; cross-entropy's tests stand beside the network's."""
 
-from __future__ import annotations
-
 import mxnet as mx
 import numpy as np
 

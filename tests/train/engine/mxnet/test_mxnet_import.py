@@ -1,7 +1,5 @@
 """The faster import of MXNet gives the same MXNet."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

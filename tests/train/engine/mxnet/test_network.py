@@ -1,7 +1,5 @@
 """The network agrees with its table, its loss with the definition, and a warm-up leaves no trace."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import mxnet as mx

@@ -1,7 +1,5 @@
 """oneDNN computes a step by its own kernels, where it has them, and not by its reference code; dropout drops."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Which framework's arrays a rehearsal reduces, and in which groups its gradients arrive."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How often a rank that has its cores for itself wakes up for gradients."""
 
-from __future__ import annotations
-
 import pytest
 
 from configs.blocks.rehearsal import Rehearsal, Waits

@@ -1,7 +1,5 @@
 """A rehearsed rank takes the time that it is told to take, and its counts and sums are right."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -3,8 +3,6 @@
 Left alone for many steps, two runs part as far as two runs of one engine do whose weights differ in the last bit.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What one engine writes, the other reads: checkpoints in every layout, and exports."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The files that PyTorch's engine writes, without PyTorch's own exporter, which takes seconds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Folded inference and exported networks give the logits of batch norm with the running statistics."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Single layers of a table against arithmetic by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

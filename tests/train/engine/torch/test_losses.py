@@ -1,7 +1,5 @@
 """The losses against their definitions in NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

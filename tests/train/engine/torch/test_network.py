@@ -1,7 +1,5 @@
 """The network agrees with its table, with NumPy's forward pass, in every layout and type."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

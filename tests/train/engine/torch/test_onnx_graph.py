@@ -1,7 +1,5 @@
 """A table of layers as an ONNX file, computed by another library than the one that trained it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The multi-tensor optimizers against the papers in NumPy, over several steps of a warm-up and a decay."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

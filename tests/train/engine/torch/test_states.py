@@ -1,7 +1,5 @@
 """State files of PyTorch: plain tensors are read, and nothing in a file is ever run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Operators in a file of PyTorch's profiler: those that no other operator called, or the kernels of a GPU."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The whole calibration by a points file, and what it refuses."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Which points are hidden together, which of the rest a fit may see, and the errors of the hidden ones."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

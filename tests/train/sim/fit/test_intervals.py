@@ -1,7 +1,5 @@
 """The intervals of a calibration by held-out errors that are chosen by hand, and the file that keeps them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Measured steps: the factor of a run, which runs apply to a forecast, and refused folders."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -1,7 +1,5 @@
 """The rates of sums in shared memory by times that are chosen by hand."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace

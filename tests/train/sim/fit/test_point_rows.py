@@ -1,7 +1,5 @@
 """Rows of a points file: the machine that a row describes, and rows that are refused."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import replace

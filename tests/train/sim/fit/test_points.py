@@ -3,8 +3,6 @@
 ``points.csv`` is an excerpt of results in mlcommons/training_results_v0.6 to v4.0 (ResNet-50; medians of epoch times).
 """
 
-from __future__ import annotations
-
 import csv
 import math
 from collections import defaultdict

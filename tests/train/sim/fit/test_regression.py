@@ -1,7 +1,5 @@
 """The fit on predictions of which every logarithm is a straight line, so that the best constants follow by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rates of this machine: measured, read from a file, and made into a machine and its constants."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

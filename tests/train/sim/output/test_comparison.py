@@ -1,7 +1,5 @@
 """Rows of a validation that only some points have, whose points are inside, and numbers of a table."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

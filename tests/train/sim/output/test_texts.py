@@ -1,7 +1,5 @@
 """What `./run.sh simulate` prints, to the letter, for numbers of which no two are alike."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The timeline of a step as a Chrome trace: every row that has events has a name."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
