@@ -1,20 +1,18 @@
-"""Command lines: parsers that report a mistake in one line, and text for a terminal.
+"""The command line of every program: options that several verbs share, exit statuses, and text for a terminal.
 
-Imports only `configs.errors`.
+Imports only `configs.errors` and the standard library, so that ``--help`` works before anything is installed.
 """
-
-from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any, Literal, NoReturn, TextIO
+from typing import Any, Literal, NoReturn, TextIO, TypeVar
 
 from configs.errors import UserError, nearest
 
-__all__ = ["Parser", "Style", "has_colour", "painted", "printable"]
-
+T = TypeVar("T")
 
 Style = Literal["plain", "strong", "good", "bad", "faint"]
 """What a text is to its reader: a heading is strong, PASS is good, FAIL and a failure are bad."""
@@ -72,3 +70,70 @@ class Parser(argparse.ArgumentParser):
             hint = f"; {nearest(word, flags, cutoff=_ALIKE)}" if word.startswith("-") else ""
             self.error(f"{word!r} is not expected here{hint}")
         return options, unknown
+
+
+def parse(parser: Parser, options_type: Callable[..., T], arguments: Sequence[str] | None = None) -> T:
+    """Return the options of a program as an object of its own type.
+
+    Args:
+        parser: Its ``prog`` ends with the verb, as in ``./run.sh plan``.
+        options_type: A frozen dataclass with a field for each option, named as the option's ``dest``.
+        arguments: The words of the command line; ``run.sh`` puts the verb first, which is dropped. If None, those of
+            this process.
+
+    Raises:
+        UserError: The command line has a mistake.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    verb = parser.prog.rpartition(" ")[2]
+    return options_type(**vars(parser.parse_args(words[words[:1] == [verb] :])))
+
+
+def exit_status(work: Callable[[], int]) -> int:
+    """Do the work of a program and return the exit status of its process.
+
+    Returns:
+        What ``work`` returns; 2 after a `UserError`, whose one line goes to stderr; 130 after Ctrl-C; 1 if the reader
+        of the output, as ``head`` or a pager, ended before the output did.
+    """
+    try:
+        status = work()
+        sys.stdout.flush()
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Python would report the broken pipe once more when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
+
+
+def add_recipe(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
+    """Add the argument RECIPE, as ``recipe``."""
+    words = "a name in configs/recipes, a YAML file, or the config.yaml of a run"
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?" if is_optional else None, help=words)
+
+
+def add_place(
+    parser: argparse.ArgumentParser, *, cluster: str | None = None, default_name: str | None = "laptop"
+) -> None:
+    """Add ``--cluster``, as ``cluster``, and ``--set``, as ``overrides``.
+
+    Args:
+        parser: The parser of a verb.
+        cluster: Value of ``cluster`` without the option.
+        default_name: The default to name in the help; None for a verb that has no default.
+    """
+    default = f" (default: {default_name})" if default_name else ""
+    words = f"a name in configs/clusters or a YAML file{default}"
+    parser.add_argument("--cluster", metavar="C", default=cluster, help=words)
+    words = "change a value of the recipe (run.epochs=3) or of the cluster (cluster.ranks_per_node=1); repeatable"
+    parser.add_argument("--set", metavar="KEY=VALUE", dest="overrides", action="append", default=[], help=words)
+
+
+def override_words(overrides: Sequence[str]) -> list[str]:
+    """Return the words of a command line that set these values: ``--set KEY=VALUE`` for each."""
+    return [word for override in overrides for word in ("--set", override)]
