@@ -113,8 +113,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _text(report: Report) -> str:
+    from configs.table import table
     from train.bench.measure import CONFIDENCE
-    from train.sim.output.columns import table
 
     titles = ["alternative", "figure", "median", f"{CONFIDENCE:.0%} interval", "low", "high", "n", "verdict"]
     cells = [

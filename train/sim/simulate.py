@@ -14,6 +14,7 @@ import yaml
 from configs.errors import ConfigError, UserError
 from configs.load import load_both
 from configs.schema import Cluster, Recipe
+from configs.table import table
 from train.sim.conditions import DESCRIPTION, conditions, measure_runs
 from train.sim.constants import CONSTANTS, Calibration, load_calibration
 from train.sim.fit.calibrate import calibrate, errors_by_product, write_calibration
@@ -28,7 +29,6 @@ from train.sim.fit.worth import worth_of_constants
 from train.sim.forecast import Scenario, forecast, has_reference, with_recorded_software
 from train.sim.grid import Limits, optimize, parse_sweep, savings_by_cause, sweep
 from train.sim.option_checks import check_options
-from train.sim.output.columns import table
 from train.sim.output.comparison import held_out_text, validation_text, worth_text
 from train.sim.output.forecast_text import collective_rows, forecast_row, forecast_text, startup_text
 from train.sim.output.timeline import step_trace, write_trace

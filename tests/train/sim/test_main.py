@@ -16,7 +16,6 @@ from train.sim.constants import load_calibration
 from train.sim.fit.hiding import KINDS
 from train.sim.fit.this_machine import load_description
 from train.sim.option_checks import check_options
-from train.sim.output.columns import table
 from train.sim.output.forecast_text import _BASES, _LACKS
 
 EXCERPT = Path(__file__).with_name("points.csv")
@@ -295,15 +294,6 @@ def test_ctrl_c_ends_with_the_status_of_a_signal(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("train.sim.simulate.answer", interrupted)
     assert main(["simulate", *RECORD]) == 130
-
-
-def test_numbers_stand_to_the_right_and_words_to_the_left() -> None:
-    rows = [["a", 1.0, "x1", 1234567.8], ["bcd", 12.5, "2", -0.000123]]
-    assert table(rows, ["name", "n", "mixed", "wide number"]).splitlines() == [
-        "name     n  mixed  wide number",
-        "a        1  x1       1,234,568",
-        "bcd   12.5  2        -0.000123",
-    ]
 
 
 def test_a_price_may_be_nothing_but_not_less() -> None:

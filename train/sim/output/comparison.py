@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+from configs.table import table
 from train.sim.fit.calibrate import ErrorSummary, hidden_of, startup_errors, summarize_errors
 from train.sim.fit.heldout import HeldOutPrediction, covered, quantile, twice_the_largest
 from train.sim.fit.hiding import BASES
 from train.sim.fit.point_forecast import PointForecast
 from train.sim.fit.points import Point
 from train.sim.fit.worth import ConstantWorth
-from train.sim.output.columns import table
 
 _LARGE_ERROR = 0.2
 """Error relative to the measured rate that no prediction should exceed."""

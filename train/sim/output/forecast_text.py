@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from configs.table import table
 from train.sim.collectives import ALGORITHMS, SHARED_MEMORY, allreduce, best_algorithm
 from train.sim.convergence import LARGEST_CONVERGED
 from train.sim.forecast import Forecast
-from train.sim.output.columns import table
 from train.sim.startup_time import predict_startup
 from train.sim.topology import Topology
 

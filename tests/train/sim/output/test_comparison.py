@@ -1,4 +1,4 @@
-"""Rows of a validation that only some points have, whose points are inside, and numbers of a table."""
+"""Rows of a validation that only some points have, and whose points are inside."""
 
 import math
 from dataclasses import replace
@@ -11,7 +11,6 @@ from train.sim.fit.heldout import HeldOutPrediction
 from train.sim.fit.point_forecast import PointForecast
 from train.sim.fit.points import read_points
 from train.sim.hardware import find_accelerator
-from train.sim.output.columns import table
 from train.sim.output.comparison import held_out_text, validation_text
 from train.sim.startup_time import predict_init
 
@@ -55,10 +54,3 @@ def test_a_fifth_is_no_large_error() -> None:
     errors = (math.log(1.2), math.log(1.21), math.log(0.79))
     hidden = [HeldOutPrediction(POINT, "row", "a", error) for error in errors]
     assert held_out_text(hidden, 0.9).splitlines()[-1].split()[:6] == ["row", "all", "3", "21.0", "21.0", "2"]
-
-
-def test_numbers_from_a_thousand_on_have_no_decimals() -> None:
-    rows = [[999.96], [1000.0], [-1234.5], [-999.4], [0.00012346]]
-    assert [line.strip() for line in table(rows, ["n"]).splitlines()] == [
-        "n", "1,000", "1,000", "-1,234", "-999.4", "0.0001235",
-    ]  # fmt: skip
