@@ -19,7 +19,6 @@ class Program(Enum):
     PREPARE_VERB = "data"
     PLAN_VERB = "train.plan"
     SIMULATE_VERB = "train.sim"
-    REHEARSE_VERB = "train.rehearse"
     DOCTOR_VERB = "launch.doctor"
     PROBE = "train.doctor.probe"
     PARAMETER_SERVER = "train.comm.server"

@@ -48,16 +48,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "_WAITS": ("mxnet", "horovod"),
         "_MEETING_PLACES": ("train/comm/", "train/engine/torch/engine.py"),
     },
-    "train.rehearse.__main__": {"_MOST_OVER_GLOO": 8},
-    "train.rehearse.described_waits": {"_ABOVE_TARGET": 0.005, "_BELOW_TARGET": 0.0005, "_STEEPNESS": 3},
-    "train.rehearse.rehearsal_text": {"_AGREES": 0.1, "_BUSY": 0.7, "_LONGEST_PHASES": 4},
-    "train.rehearse.rehearsed_run": {
-        "_PATIENCE_S": 600,
-        "_CYCLE_MS_PER_RANK": 1.0,
-        "_MPI_LAUNCHERS": ("mpirun", "srun"),
-        # ompi_info --all of Open MPI 4.1
-        "_CROWDED": {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_mpi_yield_when_idle": "1"},
-    },
     "configs.errors": {"STOPPED_STATUS": 75},  # sysexits.h: EX_TEMPFAIL
     "configs.rules": {"MAX_REFERENCE_BATCH_SIZE": 67_840, "TARGET_TOP1": 0.759},  # mlperf-logging, rcp_checker
     "configs.resume_check": {"NUMERICS_PREFIXES": ("DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")},

@@ -66,14 +66,14 @@ def _submit(options: Namespace) -> None:
     from configs.load import load_both
     from configs.plan import plan_run
     from launch.run import new_folder
-    from launch.submit.rehearsed import rehearsed
     from launch.submit.requirements import require_memory, require_submittable
     from launch.submit.scheduler import render
     from launch.submit.submission import make_job, submit_command, submit_job
+    from train.rehearse.rehearsed_run import Course, rehearsed_job
 
     recipe, cluster = load_both(options.recipe, options.cluster, options.overrides)
     if options.rehearse:
-        recipe, cluster = rehearsed(options.recipe, options.cluster, options.overrides)
+        recipe, cluster = rehearsed_job(recipe, cluster, Course(shrink=1))
     hosts = tuple(options.hosts.split(",")) if options.hosts else ()
     require_submittable(cluster, hosts)
     plan_run(recipe, cluster.world_size)

@@ -15,7 +15,7 @@ from train.bench.measure import Figures
 from train.bench.programs.overlap_ours import Transfer
 from train.bench.samples import read_samples
 from train.networks.arch import float32_gradients, gradient_bytes, network_of
-from train.rehearse.rehearsed_run import rehearsed_run
+from train.rehearse.rehearsed_run import Course, rehearsed_run
 
 _BACKWARD_S = 0.5
 """How long a backward pass takes in timed ranks, so that what two cores do for eight ranks takes a small part of it."""
@@ -148,7 +148,7 @@ def timed_ranks(options: argparse.Namespace, ranks: int, folder: Path) -> TimedR
         f"batch.global_size={ranks * options.batch}",
     )
     described = load_both("imagenet-b256", options.described, (*place, *options.overrides))
-    recipe, cluster = rehearsed_run(*described, ranks=ranks, shrink=_SHRINK)
+    recipe, cluster = rehearsed_run(*described, Course(_SHRINK), ranks=ranks)
     assert cluster.rehearsal is not None
     ends_s = cluster.rehearsal.waits.gradients_s
     speed, cycle_ms = max(ends_s) / _BACKWARD_S, 1e3 * _CYCLE_S_PER_RANK * ranks

@@ -4,25 +4,23 @@ The module itself needs only the standard library and `configs.arguments`, so th
 installed. Every other import comes after the arguments are parsed.
 """
 
-from __future__ import annotations
-
-import argparse
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.arguments import Parser
+from configs.arguments import Parser, add_place, add_recipe, exit_status, parse
 from configs.errors import UserError
 from configs.programs import Program, command_of
 
 if TYPE_CHECKING:
     from configs.schema import Cluster, Recipe
-
+    from train.rehearse.rehearsal_text import RehearsedSteps
 
 _CAVEAT = "The accuracies are invented: this run is a rehearsal and no result."
 _MOST_OVER_GLOO = 8
@@ -30,114 +28,28 @@ _MOST_OVER_GLOO = 8
 the record takes 2.4 s over Gloo and 0.3 s over MPI."""
 
 
+@dataclass(frozen=True)
+class _Options:
+    """The command line of ``./run.sh rehearse``."""
+
+    recipe: str
+    cluster: str | None
+    overrides: list[str]
+    ranks: int | None
+    nodes: int
+    launcher: str | None
+    shrink: int | None
+    speed: float
+    slow: list[str]
+    fail: list[str]
+    validate: bool
+    config: Path | None
+    run_dir: Path | None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Rehearse a recipe.
-
-    Args:
-        arguments: The words after ``./run.sh``; the first one may be the verb ``rehearse``. If None, `sys.argv` holds
-            them.
-
-    Returns:
-        The exit status of the rehearsed run, or 2 if the arguments are wrong or the recipe does not fit.
-    """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        options = _parser().parse_args(words[words[:1] == ["rehearse"] :])
-        return _rehearse(options)
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    except KeyboardInterrupt:
-        return 130
-
-
-def _rehearse(options: argparse.Namespace) -> int:
-    from configs.load import load_both, resolve_path  # noqa: PLC0415
-    from logs.disk import write_text  # noqa: PLC0415
-    from logs.folder import REHEARSAL_FILE  # noqa: PLC0415
-    from train.rehearse.rehearsal_text import (  # noqa: PLC0415
-        comparison_text,
-        course_text,
-        described_step,
-        rehearsed_steps,
-        validation_text,
-    )
-
-    described = load_both(options.recipe, options.cluster, options.overrides)
-    if options.config:
-        _write_job_config(described, options)
-        return 0
-    if options.ranks is None:
-        raise UserError("--ranks: got nothing, allowed: the number of processes on this machine")
-    runs = [_rehearsed(described, options, ranks) for ranks in _numbers_of_ranks(options)]
-    recipe, cluster = runs[-1]
-    folder = Path(options.run_dir) if options.run_dir else _new_folder(resolve_path(cluster.paths.runs), recipe.name)
-    rows = []
-    for recipe, cluster in runs:
-        part = folder / f"ranks-{cluster.world_size}" if options.validate else folder
-        if status := _run(recipe, cluster, part):
-            return status
-        compared = comparison_text(part, cluster, described_step(*described))
-        write_text(part / REHEARSAL_FILE, compared)
-        sys.stdout.write(f"{compared}{course_text(part)}{_CAVEAT}\n")
-        rows.append(rehearsed_steps(part, cluster))
-    if options.validate:
-        sys.stdout.write(validation_text(rows))
-    return 0
-
-
-def _write_job_config(described: tuple[Recipe, Cluster], options: argparse.Namespace) -> None:
-    """Write the config of the rehearsal on the cluster's own nodes."""
-    from configs.load import dump  # noqa: PLC0415
-    from train.rehearse.rehearsed_run import rehearsed_job  # noqa: PLC0415
-
-    shrink = 1 if options.shrink is None else options.shrink
-    run = rehearsed_job(*described, shrink=shrink, speed=options.speed, slow_ranks=options.slow, faults=options.fail)
-    options.config.write_text(dump(*run), encoding="utf-8")
-
-
-def _numbers_of_ranks(options: argparse.Namespace) -> list[int]:
-    """Return the numbers of ranks to rehearse with: --ranks; to validate also 2, 4, 8 and so on below."""
-    if not options.validate:
-        return [options.ranks]
-    if options.nodes > 1:
-        raise UserError("--validate: got --nodes above 1, allowed: one node")
-    return [*(1 << power for power in range(1, 20) if 1 << power < options.ranks), options.ranks]
-
-
-def _rehearsed(described: tuple[Recipe, Cluster], options: argparse.Namespace, ranks: int) -> tuple[Recipe, Cluster]:
-    from train.rehearse.rehearsed_run import rehearsed_run  # noqa: PLC0415
-
-    return rehearsed_run(
-        *described,
-        ranks=ranks,
-        nodes=options.nodes,
-        launcher=options.launcher or _usual_launcher(ranks),
-        shrink=256 if options.shrink is None else options.shrink,
-        speed=options.speed,
-        slow_ranks=options.slow,
-        faults=options.fail,
-    )
-
-
-def _usual_launcher(ranks: int) -> str:
-    """Return the launcher for a number of ranks, if the user names none."""
-    return "mpirun" if ranks > _MOST_OVER_GLOO and shutil.which("mpirun") else "local"
-
-
-def _run(recipe: Recipe, cluster: Cluster, folder: Path) -> int:
-    from configs.load import dump  # noqa: PLC0415
-
-    with tempfile.TemporaryDirectory(prefix="rehearsal-") as temporary:
-        config = Path(temporary) / "config.yaml"
-        config.write_text(dump(recipe, cluster), encoding="utf-8")
-        command = command_of(Program.TRAIN_VERB, "train", str(config), "--run-dir", str(folder))
-        return subprocess.run(command, check=False).returncode
-
-
-def _new_folder(runs: Path, recipe: str) -> Path:
-    """Return the path of a new run folder."""
-    return runs / f"rehearsal-{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
+    """Rehearse a recipe; return the status of the rehearsed run, or see `configs.arguments.exit_status`."""
+    return exit_status(lambda: _rehearse(parse(_parser(), _Options, arguments)))
 
 
 def _parser() -> Parser:
@@ -146,8 +58,8 @@ def _parser() -> Parser:
         description="Run RECIPE on this machine as on the ranks of cluster C: real processes, launcher, communication, "
         "schedule, logs and checkpoints, and waits in place of arithmetic. The accuracies are invented.",
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="a name in configs/recipes or a YAML file")
-    parser.add_argument("--cluster", metavar="C", required=True, help="the described machine: a name or a YAML file")
+    add_recipe(parser)
+    add_place(parser, default_name=None)
     parser.add_argument("--ranks", metavar="N", type=int, help="processes on this machine")
     parser.add_argument("--nodes", metavar="N", type=int, default=1, help="nodes of the launcher srun (default: 1)")
     parser.add_argument(
@@ -167,7 +79,7 @@ def _parser() -> Parser:
         metavar="WHAT@STEP:RANK",
         action="append",
         default=[],
-        help="a fault on purpose before a step: kill, silence, notice, error, slow, link or disk; repeatable",
+        help="inject a fault before a step: kill, silence, notice, error, slow, link or disk; repeatable",
     )
     parser.add_argument(
         "--validate",
@@ -177,11 +89,77 @@ def _parser() -> Parser:
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="run nothing; write the config of a job, as submit --rehearse does"
     )
-    parser.add_argument("--run-dir", metavar="DIR", help="the run folder (default: a new one in runs)")
-    parser.add_argument(
-        "--set", metavar="KEY=VALUE", dest="overrides", action="append", default=[], help="as for train; repeatable"
-    )
+    parser.add_argument("--run-dir", metavar="DIR", type=Path, help="the run folder (default: a new one in runs)")
     return parser
+
+
+def _rehearse(options: _Options) -> int:
+    from configs.load import dump, load_both, resolve_path
+    from train.rehearse.rehearsal_text import rehearsed_steps, validation_text
+    from train.rehearse.rehearsed_run import Course, rehearsed_job, rehearsed_run
+
+    if options.cluster is None:
+        raise UserError("--cluster: got nothing, allowed: the described machine; see ./run.sh rehearse --help")
+    described = load_both(options.recipe, options.cluster, options.overrides)
+    shrink = (1 if options.config else 256) if options.shrink is None else options.shrink
+    course = Course(shrink, options.speed, options.slow, options.fail)
+    if options.config:
+        options.config.write_text(dump(*rehearsed_job(*described, course)), encoding="utf-8")
+        return 0
+    runs = [
+        rehearsed_run(*described, course, ranks=ranks, nodes=options.nodes, launcher=_launcher(options.launcher, ranks))
+        for ranks in _numbers_of_ranks(options)
+    ]
+    recipe, cluster = runs[-1]
+    name = f"rehearsal-{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = options.run_dir or resolve_path(cluster.paths.runs) / name
+    rows = []
+    for recipe, cluster in runs:
+        part = folder / f"ranks-{cluster.world_size}" if options.validate else folder
+        if status := _run(recipe, cluster, part):
+            return status
+        rows.append(rehearsed_steps(part, cluster))
+        sys.stdout.write(f"{_outcome(part, rows[-1], described)}{_CAVEAT}\n")
+    if options.validate:
+        sys.stdout.write(validation_text(rows))
+    return 0
+
+
+def _numbers_of_ranks(options: _Options) -> list[int]:
+    """Return the numbers of ranks to rehearse with: --ranks; to validate also 2, 4, 8 and so on below."""
+    if options.ranks is None:
+        raise UserError("--ranks: got nothing, allowed: the number of processes on this machine")
+    if not options.validate:
+        return [options.ranks]
+    if options.nodes > 1:
+        raise UserError("--validate: got --nodes above 1, allowed: one node")
+    return [*(1 << power for power in range(1, 20) if 1 << power < options.ranks), options.ranks]
+
+
+def _launcher(wanted: str | None, ranks: int) -> str:
+    """Return the launcher for a number of ranks, where the user may have named one."""
+    return wanted or ("mpirun" if ranks > _MOST_OVER_GLOO and shutil.which("mpirun") else "local")
+
+
+def _run(recipe: "Recipe", cluster: "Cluster", folder: Path) -> int:
+    from configs.load import dump
+
+    with tempfile.TemporaryDirectory(prefix="rehearsal-") as temporary:
+        config = Path(temporary) / "config.yaml"
+        config.write_text(dump(recipe, cluster), encoding="utf-8")
+        command = command_of(Program.TRAIN_VERB, "train", str(config), "--run-dir", str(folder))
+        return subprocess.run(command, check=False).returncode
+
+
+def _outcome(folder: Path, steps: "RehearsedSteps", described: "tuple[Recipe, Cluster]") -> str:
+    """Return what a rehearsal took, beside its predictions; keep the part about its steps for the run's page."""
+    from logs.disk import write_text
+    from logs.folder import REHEARSAL_FILE
+    from train.rehearse.rehearsal_text import comparison_text, course_text
+
+    compared = comparison_text(folder, steps, *described)
+    write_text(folder / REHEARSAL_FILE, compared)
+    return compared + course_text(folder)
 
 
 if __name__ == "__main__":

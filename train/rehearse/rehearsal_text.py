@@ -8,11 +8,10 @@ from pathlib import Path
 from statistics import mean
 
 from configs.schema import Cluster, Recipe
-from logs.folder import STARTUP_FILE, Summary, read_summary
-from logs.usage import SAMPLES_FILE, USAGE_FILE
+from logs.folder import STARTUP_FILE, read_summary
+from logs.usage import read_samples, read_usage
 from train.sim.constants import load_calibration
 from train.sim.forecast import make_scenario, time_step
-from train.sim.step_time import StepTime
 
 _AGREES = 0.1
 """Largest difference between a rehearsed step and its prediction that counts as agreement."""
@@ -54,12 +53,6 @@ class RehearsedSteps:
         return "the processors are the limit" if self.busy > _BUSY else "differ"
 
 
-def described_step(recipe: Recipe, cluster: Cluster) -> StepTime:
-    """Return the predicted step of the described machine."""
-    calibration = load_calibration()
-    return time_step(make_scenario(recipe, cluster, calibration), calibration)
-
-
 def rehearsed_steps(folder: Path, cluster: Cluster) -> RehearsedSteps:
     """Return what the steps of a rehearsal that has ended took, from its run folder and its cluster."""
     rehearsal, summary = cluster.rehearsal, read_summary(folder)
@@ -68,35 +61,29 @@ def rehearsed_steps(folder: Path, cluster: Cluster) -> RehearsedSteps:
     assert summary.global_batch_size is not None
     assert summary.world_size is not None
     assert summary.steps is not None
-    waits, usage = rehearsal.waits, json.loads((folder / USAGE_FILE).read_text(encoding="utf-8"))
-    cpu_s = sum(usage["cpu_s"])
+    waits = rehearsal.waits
+    busy = [sample.machine_busy_cores for sample in read_samples(folder)]
     return RehearsedSteps(
         ranks=summary.world_size,
         step_s=summary.global_batch_size / summary.images_per_s,
         compute_s=(waits.forward_s + max(waits.gradients_s) + waits.update_s) / rehearsal.speed,
         negotiation_s=cluster.communication.cycle_time_ms / 2e3 if summary.world_size > 1 else 0.0,
-        busy=_busy(folder),
-        cpu_s=cpu_s / summary.world_size / summary.steps,
+        busy=mean(busy) / (os.cpu_count() or 1) if busy else 0.0,
+        cpu_s=sum(read_usage(folder)["cpu_s"]) / summary.world_size / summary.steps,
     )
 
 
-def _busy(folder: Path) -> float:
-    """Return the share of this machine's processors that were busy during a run, 0 if it was not sampled."""
-    file = folder / SAMPLES_FILE
-    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines()) if file.is_file() else ()
-    busy = [row["machine_busy_cores"] for row in rows]
-    return mean(busy) / (os.cpu_count() or 1) if busy else 0.0
-
-
-def comparison_text(folder: Path, cluster: Cluster, described: StepTime) -> str:
+def comparison_text(folder: Path, steps: RehearsedSteps, recipe: Recipe, cluster: Cluster) -> str:
     """Return what a rehearsal took, beside its waits and beside the described machine's prediction.
 
     Args:
         folder: The run folder of a rehearsal that has ended.
-        cluster: The rehearsal's cluster.
-        described: The predicted step of the described machine.
+        steps: The steps of the rehearsal.
+        recipe: The described recipe.
+        cluster: The described machine.
     """
-    summary, steps = read_summary(folder), rehearsed_steps(folder, cluster)
+    summary, calibration = read_summary(folder), load_calibration()
+    described = time_step(make_scenario(recipe, cluster, calibration), calibration)
     exposed = "not measured"
     if summary.comm_exposed_fraction is not None:
         exposed = f"{1e3 * steps.step_s * summary.comm_exposed_fraction:.1f} ms"
@@ -106,10 +93,12 @@ def comparison_text(folder: Path, cluster: Cluster, described: StepTime) -> str:
         f"predicted for these ranks: {1e3 * steps.predicted_s:.1f} ms, of which {1e3 * steps.negotiation_s:.1f} are "
         f"half an interval of Horovod's negotiation: {steps.verdict}",
         f"processors: {100 * steps.busy:.0f} % busy, with ranks {1e3 * steps.cpu_s:.1f} ms a rank and step",
-        *_stragglers(summary),
         f"predicted for the described machine: {1e3 * described.total_s:.1f} ms a step, of which compute "
         f"{1e3 * described.compute_s:.1f} and exposed communication {1e3 * described.exposed_s:.1f}",
     ]
+    if summary.slowest_rank is not None and summary.rank_excess is not None:
+        excess = f"{100 * summary.rank_excess:.0f} % longer than the median rank"
+        lines.insert(3, f"slowest rank: {summary.slowest_rank}, {excess}")
     return "\n".join(lines) + "\n"
 
 
@@ -119,12 +108,6 @@ def course_text(folder: Path) -> str:
     return f"checkpoints: training waited {stall_s:.2f} s for them\nstart-up of rank 0: {_startup(folder)}\n"
 
 
-def _stragglers(summary: Summary) -> list[str]:
-    if summary.slowest_rank is None or summary.rank_excess is None:
-        return []
-    return [f"slowest rank: {summary.slowest_rank}, {100 * summary.rank_excess:.0f} % longer than the median rank"]
-
-
 def _startup(folder: Path) -> str:
     """Return the length of the start-up and its longest phases."""
     ledger = json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))
@@ -132,8 +115,8 @@ def _startup(folder: Path) -> str:
     longest = sorted(lengths, key=lambda phase: -lengths[phase])[:_LONGEST_PHASES]
     words = ", ".join(f"{phase} {lengths[phase]:.1f}" for phase in longest)
     last = ledger["last"]
-    whose = f"rank {last['rank']} was ready last, after {last['ready_s']:.1f} s"
-    return f"{ledger['elapsed_s']:.1f} s, longest {words}; {whose}, the median rank after {last['median_s']:.1f} s"
+    ready = f"rank {last['rank']} was ready last, after {last['ready_s']:.1f} s"
+    return f"{ledger['elapsed_s']:.1f} s, longest {words}; {ready}, the median rank after {last['median_s']:.1f} s"
 
 
 def validation_text(rows: Sequence[RehearsedSteps]) -> str:

@@ -1,16 +1,26 @@
-"""The recipe and the cluster of a rehearsal: the described run, on this machine, with waits from the simulator."""
+"""The recipe and the cluster of a rehearsal: the described run, on this machine, with waits from the simulator.
+
+Imports no framework, so that `launch` may import it.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from configs.blocks.rehearsal import MOST_SLOW, Fault
+import numpy as np
+
+from configs.blocks.rehearsal import MOST_SLOW, Fault, Waits
 from configs.errors import ConfigError, UserError
 from configs.plan import plan_run
 from configs.registry import ENGINES, communicators_of, installed_engine
 from configs.schema import Cluster, Recipe
 from configs.validate import validate
-from train.rehearse.described_waits import waits_of
+from train.sim.constants import load_calibration
+from train.sim.forecast import forecast, make_scenario
+from train.sim.roofline import update_time
+from train.sim.step_time import step_model
+from train.sim.time_to_train import evaluation_time
 
 _PATIENCE_S = 600
 """Time that ranks wait for each other: many of them share few cores while they start."""
@@ -25,18 +35,62 @@ _MPI_LAUNCHERS = ("mpirun", "srun")
 _CROWDED = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
 """Lets Open MPI start more ranks than cores; ranks that wait then leave the core to others."""
 
+_ABOVE_TARGET = 0.005
+_BELOW_TARGET = 0.0005
+_STEEPNESS = 3
+"""Power by which the invented accuracy approaches its end; the published curves rise as steeply."""
+_NO_TARGET = 0.9
 
-def rehearsed_run(  # noqa: PLR0913 (each is a flag)
-    recipe: Recipe,
-    cluster: Cluster,
-    *,
-    ranks: int,
-    nodes: int = 1,
-    launcher: str = "local",
-    shrink: int = 256,
-    speed: float = 1.0,
-    slow_ranks: Sequence[str] = (),
-    faults: Sequence[str] = (),
+
+@dataclass(frozen=True)
+class Course:
+    """How a rehearsal differs from the described run.
+
+    Attributes:
+        shrink: Factor by which tensors are shorter.
+        speed: Factor by which waits are shorter.
+        slow_ranks: ``RANK:FACTOR`` each.
+        faults: ``WHAT@STEP:RANK`` each.
+    """
+
+    shrink: int = 256
+    speed: float = 1.0
+    slow_ranks: Sequence[str] = ()
+    faults: Sequence[str] = ()
+
+    def block(self, ranks: int, total_steps: int) -> dict[str, Any]:
+        """Return the block ``rehearsal`` of a cluster file, without its waits.
+
+        Raises:
+            ConfigError: A slow rank or a fault has another form, or lies outside the run.
+        """
+        for text in self.faults:
+            try:
+                fault = Fault.parse(text)
+            except ConfigError as error:
+                raise ConfigError("--fail", text, error.allowed) from None
+            if fault.rank >= ranks or fault.step >= total_steps:
+                allowed = f"a rank from 0 to {ranks - 1} and a step from 1 to {total_steps - 1}"
+                raise ConfigError("--fail", text, allowed)
+        slow = dict(_slow_rank(text, ranks) for text in self.slow_ranks)
+        return {"shrink": self.shrink, "speed": self.speed, "slow_ranks": slow, "faults": list(self.faults)}
+
+
+def _slow_rank(text: str, ranks: int) -> tuple[str, float]:
+    """Return the rank and the factor of ``RANK:FACTOR``."""
+    rank, _, word = text.partition(":")
+    try:
+        factor = float(word)
+    except ValueError:
+        raise ConfigError("--slow", text, "RANK:FACTOR, as 7:1.5") from None
+    if not rank.isdecimal() or int(rank) >= ranks or not 0 < factor <= MOST_SLOW:
+        allowed = f"RANK:FACTOR with a rank from 0 to {ranks - 1}, and a factor above 0 and at most {MOST_SLOW}"
+        raise ConfigError("--slow", text, allowed)
+    return rank, factor
+
+
+def rehearsed_run(
+    recipe: Recipe, cluster: Cluster, course: Course, *, ranks: int, nodes: int = 1, launcher: str = "local"
 ) -> tuple[Recipe, Cluster]:
     """Return what ``./run.sh train`` runs to rehearse a described run.
 
@@ -46,13 +100,10 @@ def rehearsed_run(  # noqa: PLR0913 (each is a flag)
     Args:
         recipe: The recipe.
         cluster: The described machine.
+        course: What is shorter, slower or goes wrong.
         ranks: Processes on this machine, over all nodes.
         nodes: Nodes of the launcher, for virtual nodes under srun.
         launcher: How the processes start.
-        shrink: Factor by which tensors are shorter.
-        speed: Factor by which waits are shorter.
-        slow_ranks: ``RANK:FACTOR`` each.
-        faults: ``WHAT@STEP:RANK`` each.
 
     Raises:
         UserError: The number of ranks does not divide the global batch or the nodes, the simulator does not know the
@@ -75,33 +126,18 @@ def rehearsed_run(  # noqa: PLR0913 (each is a flag)
         },
         "paths": _kept(settings["paths"], "data", "runs"),
     }
-    return _waiting_run(recipe, cluster, place, _course(shrink, speed, slow_ranks, faults))
+    return _waiting_run(recipe, cluster, place, course)
 
 
-def rehearsed_job(
-    recipe: Recipe,
-    cluster: Cluster,
-    *,
-    shrink: int,
-    speed: float,
-    slow_ranks: Sequence[str] = (),
-    faults: Sequence[str] = (),
-) -> tuple[Recipe, Cluster]:
+def rehearsed_job(recipe: Recipe, cluster: Cluster, course: Course) -> tuple[Recipe, Cluster]:
     """Return what ``./run.sh submit --rehearse`` submits: the described run on its own nodes, with waits.
 
     Nodes, ranks, launcher, scheduler, container, variables and folders stay those of the cluster. Without a GPU, MPI or
     Gloo takes NCCL's place.
 
-    Args:
-        recipe: The recipe.
-        cluster: The cluster.
-        shrink: Factor by which tensors are shorter.
-        speed: Factor by which waits are shorter.
-        slow_ranks: ``RANK:FACTOR`` each.
-        faults: ``WHAT@STEP:RANK`` each.
-
     Raises:
-        UserError: As for `rehearsed_run`.
+        UserError: The simulator does not know the described machine, or a slow rank or a fault has another form or
+            lies outside the run.
     """
     settings = cluster.model_dump(mode="json")
     communication = settings["communication"]
@@ -112,59 +148,32 @@ def rehearsed_job(
     kind = communicators_of(installed_engine())[0]
     scheduler = {**settings["scheduler"], "check_first": False}  # the rehearsal is the check
     place = {**settings, "scheduler": scheduler, "communication": {"kind": kind, "backend": backend, **kept}}
-    return _waiting_run(recipe, cluster, place, _course(shrink, speed, slow_ranks, faults))
+    return _waiting_run(recipe, cluster, place, course)
 
 
-def _course(shrink: int, speed: float, slow_ranks: Sequence[str], faults: Sequence[str]) -> dict[str, Any]:
-    """Return the block ``rehearsal`` of a cluster file without its waits."""
-    slow = dict(_slow(text) for text in slow_ranks)
-    return {"shrink": shrink, "speed": speed, "slow_ranks": slow, "faults": list(faults)}
-
-
-def _waiting_run(
-    recipe: Recipe, cluster: Cluster, place: Mapping[str, Any], course: Mapping[str, Any]
-) -> tuple[Recipe, Cluster]:
+def _waiting_run(recipe: Recipe, cluster: Cluster, place: Mapping[str, Any], course: Course) -> tuple[Recipe, Cluster]:
     """Return the recipe for the ranks of ``place``, and that cluster with waits in place of the engine."""
     ranks = place["num_nodes"] * place["ranks_per_node"]
     batch = recipe.batch.model_copy(update={"bn_span": None, "accumulation_steps": None})
     # An epoch leaves out what the described ranks leave out, so that it has as many steps.
     samples = recipe.data.train_samples // cluster.world_size * cluster.world_size
     data = recipe.data.model_copy(update={"train_samples": samples})
+    rehearsed = recipe.model_copy(update={"batch": batch, "data": data})
+    described = cluster.engine.model_dump(mode="json")
+    kept = _kept(described, "precision", "layout", "update_groups", "run_ahead_steps", "timing")
+    waits = waits_of(recipe, cluster).model_dump(mode="json")
     tree = {
         **place,
         "device": "cpu",
         "sample_gpus": False,
-        "engine": _engine(cluster.model_dump(mode="json")["engine"]),
-        "rehearsal": {"waits": waits_of(recipe, cluster).model_dump(mode="json"), **course},
+        "engine": {"name": next(name for name, entry in ENGINES.items() if not entry.computes), **kept},
+        "rehearsal": {"waits": waits, **course.block(ranks, plan_run(rehearsed, ranks).total_steps)},
     }
-    rehearsed = recipe.model_copy(update={"batch": batch, "data": data})
-    _require_within_run(tree["rehearsal"], ranks, plan_run(rehearsed, ranks).total_steps)
     return rehearsed, validate(Cluster, tree, "cluster.")
-
-
-def _require_within_run(rehearsal: Mapping[str, Any], ranks: int, total_steps: int) -> None:
-    """Raise unless every slow rank and every fault has a rank and a step of the run."""
-    for text in rehearsal["faults"]:
-        try:
-            fault = Fault.parse(text)
-        except ConfigError as error:
-            raise ConfigError("--fail", text, error.allowed) from None
-        if fault.rank >= ranks or fault.step >= total_steps:
-            raise ConfigError("--fail", text, f"a rank from 0 to {ranks - 1} and a step from 1 to {total_steps - 1}")
-    for rank, factor in rehearsal["slow_ranks"].items():
-        if not rank.isdecimal() or int(rank) >= ranks or not 0 < factor <= MOST_SLOW:
-            allowed = f"RANK:FACTOR with a rank from 0 to {ranks - 1}, and a factor above 0 and at most {MOST_SLOW}"
-            raise ConfigError("--slow", f"{rank}:{factor:g}", allowed)
 
 
 def _kept(block: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: block[name] for name in names}
-
-
-def _engine(described: dict[str, Any]) -> dict[str, Any]:
-    """Return the engine of waits, which keeps the described number type and bookkeeping."""
-    waiting = next(name for name, entry in ENGINES.items() if not entry.computes)
-    return {"name": waiting, **_kept(described, "precision", "layout", "update_groups", "run_ahead_steps", "timing")}
 
 
 def _communication(described: dict[str, Any], ranks: int, launcher: str) -> dict[str, Any]:
@@ -180,10 +189,41 @@ def _communication(described: dict[str, Any], ranks: int, launcher: str) -> dict
     }
 
 
-def _slow(text: str) -> tuple[str, float]:
-    """Return the rank and the factor of ``RANK:FACTOR``."""
-    rank, _, factor = text.partition(":")
-    try:
-        return rank, float(factor)
-    except ValueError:
-        raise ConfigError("--slow", text, "RANK:FACTOR, as 7:1.5") from None
+def waits_of(recipe: Recipe, cluster: Cluster) -> Waits:
+    """Return how long one rank of a described machine computes, layer by layer, and its invented accuracies.
+
+    Args:
+        recipe: The recipe, with the described machine's share of the batch.
+        cluster: The described machine.
+
+    Raises:
+        UserError: The simulator does not know the machine, or the recipe does not fit it.
+    """
+    calibration = load_calibration()
+    scenario = make_scenario(recipe, cluster, calibration)
+    machine, constants, software = scenario.machine, calibration.constants, scenario.software
+    model = recipe.model
+    timed = step_model(model.name, model.num_classes, model.image_size, model.input_channels)
+    batch, accumulation = scenario.batch, scenario.accumulation
+    forward_s = float(timed.kernels(timed.forward, machine, batch, constants, software).sum())
+    backward = np.cumsum(timed.kernels(timed.backward, machine, batch, constants, software))
+    # Only the last micro-batch's gradients are reduced; the ones before lengthen the step's forward.
+    forward_s = accumulation * forward_s + (accumulation - 1) * float(backward[-1])
+    last_kernel = {int(layer): kernel for kernel, layer in enumerate(timed.backward.layer)}
+    layers = [index for index, layer in enumerate(timed.network.layers) for _ in layer.parameters]
+    rate = forecast(scenario, calibration).images_per_s
+    return Waits(
+        forward_s=forward_s,
+        gradients_s=tuple(float(backward[last_kernel[layer]]) for layer in layers),
+        update_s=update_time(timed.network.num_parameters, machine, constants),
+        evaluation_s=evaluation_time(rate, scenario.mlperf_round, recipe.data.eval_samples),
+        top1=invented_top1(recipe.run.epochs, recipe.run.target_top1),
+    )
+
+
+def invented_top1(epochs: int, target: float | None) -> tuple[float, ...]:
+    """Return an accuracy for each epoch that rises towards the target and passes it with the last epoch."""
+    end = _NO_TARGET if target is None else min(1.0, target + _ABOVE_TARGET)
+    curve = [end * (1 - (1 - epoch / epochs) ** _STEEPNESS) for epoch in range(1, epochs + 1)]
+    most = end if target is None else target - _BELOW_TARGET
+    return (*(min(value, most) for value in curve[:-1]), curve[-1])
