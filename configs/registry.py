@@ -170,19 +170,6 @@ def require_engine(name: str) -> None:
     raise ConfigError("engine.name", name, f"{' or '.join(found) or 'none'} in this environment", remedy)
 
 
-SCHEDULERS: Mapping[str, str] = {
-    "none": "launch.submit.hosts",
-    "slurm": "launch.submit.slurm",
-    "gridengine": "launch.submit.gridengine",
-    "pbs": "launch.submit.pbs",
-    "lsf": "launch.submit.lsf",
-    "kubernetes": "launch.submit.kubernetes",
-}
-"""`scheduler.kind` -> module with the scheduler's description ``SCHEDULER`` and its ``render`` function.
-
-`none` stands for a list of machines that no scheduler grants (``./run.sh submit --hosts``).
-"""
-
 SOURCES: Mapping[str, str] = {
     "digits": "data.sources.digits",
     "idx": "data.sources.idx",
@@ -240,7 +227,7 @@ def module_of(table: Mapping[str, str], name: str) -> ModuleType:
     """Import the module that has the part ``name`` of one of the tables above.
 
     Args:
-        table: `SCHEDULERS` or `SOURCES`.
+        table: `SOURCES`, for example.
         name: A key of the table; the schema has already refused any other name.
 
     Raises:

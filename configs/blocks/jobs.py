@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from configs.errors import ConfigError
-from configs.registry import SCHEDULERS
 from configs.section import Section
 
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
-if TYPE_CHECKING:
-    SchedulerKind = str
-else:
-    # A type checker cannot read names from a table, pydantic can.
-    SchedulerKind = Literal[tuple(SCHEDULERS)]
+SchedulerKind = Literal[
+    "none",
+    "slurm",
+    "gridengine",
+    "pbs",
+    "lsf",
+    "kubernetes",
+]
+"""The keys of `launch.submit.schedulers.SCHEDULERS`."""
 
 
 class Checkpoint(Section):

@@ -23,7 +23,7 @@ from launch.setup.gpu import NEEDS
 from launch.setup.stages import make_stages
 from launch.setup.state import State
 from launch.start.commands import run_under
-from launch.submit.scheduler import all_schedulers
+from launch.submit.schedulers import SCHEDULERS
 from logs.folder import CONFIG_FILE
 
 
@@ -105,7 +105,7 @@ def reachable_part(cluster: Cluster, environment: Mapping[str, str]) -> Cluster:
     Returns:
         The whole cluster inside a job whose hosts the launcher finds by itself, else this node alone.
     """
-    finders = [scheduler for scheduler in all_schedulers() if cluster.launcher in scheduler.host_finders]
+    finders = [scheduler for scheduler in SCHEDULERS.values() if cluster.launcher in scheduler.host_finders]
     if cluster.launcher == "local" or any(scheduler.job_variable in environment for scheduler in finders):
         return cluster
     # The local launcher does not start MPI, so its ranks have to communicate by Gloo.
@@ -177,7 +177,7 @@ def _scope(cluster: Cluster, reachable: Cluster) -> CheckResult:
         return CheckResult("OK", "launcher", f"{cluster.launcher}, as in the cluster file")
     missing = "" if shutil.which(cluster.launcher) else f"; {cluster.launcher} is not on this machine"
     words = f"not inside a job, so only this machine was checked, without {cluster.launcher}{missing}"
-    commands = ", ".join(scheduler.interactive for scheduler in all_schedulers() if scheduler.interactive)
+    commands = ", ".join(scheduler.interactive for scheduler in SCHEDULERS.values() if scheduler.interactive)
     return CheckResult("WARN", "launcher", words, f"run the doctor again inside a job: {commands}")
 
 

@@ -9,12 +9,13 @@ import select
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from configs.arguments import Parser
+from configs.arguments import Parser, exit_status, parse
 from configs.errors import STOPPED_STATUS, UserError
 from configs.load import load_run
 from configs.rank_variables import rank_environment
@@ -125,8 +126,8 @@ def end(
         that was stopped and can continue; `RESTART` if the ranks are to be started again; `MOVE`.
     """
     claim = owned_by(folder, script or os.getpid())
-    if claim is None and (words := holder(folder)):
-        sys.stderr.write(f"error: {short_path(folder)}: {words} trains in it, and it is left as it is\n")
+    if claim is None and (owner := holder(folder)):
+        sys.stderr.write(f"error: {short_path(folder)}: {owner} trains in it, and it is left as it is\n")
         return REFUSED
     if claim is not None and is_lost(claim):
         sys.stderr.write(f"error: {short_path(folder)}: the folder has another owner now, and is left to it\n")
@@ -179,41 +180,48 @@ def hold(folder: Path) -> None:
             outlived.look()
 
 
+@dataclass(frozen=True)
+class _Options:
+    """The command line of ``python -m launch.submit.job``; all after ``folders`` is for ``end``."""
+
+    step: str
+    folders: list[Path]
+    status: int
+    signals: int
+    near_limit: int
+    hosts: str
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one of the commands; ``begin`` returns 1 if there is nothing to start, and 2 if the folder is not free."""
     parser = Parser(prog="python -m launch.submit.job", description=__doc__)
-    steps = parser.add_subparsers(dest="step", required=True)
-    steps.add_parser("left-out").add_argument("folders", type=Path, nargs="+")
-    for name in ("begin", "hold", "end"):
-        step = steps.add_parser(name)
-        step.add_argument("folder", type=Path)
-        if name == "end":
-            step.add_argument("--status", type=int, required=True)
-            step.add_argument("--signals", type=int, required=True)
-            step.add_argument("--near-limit", type=int, default=0)
-            step.add_argument("--hosts", default="")
-    try:
-        options = parser.parse_args(arguments)
-        if options.step == "left-out":
-            hosts = sorted({host for folder in options.folders for host in left_out(folder)})
-            sys.stdout.write("".join(f"{host}\n" for host in hosts))
-            return 0
-        if options.step == "begin":
-            return 0 if begin(options.folder, script=os.getppid(), patience_s=STALE_S + BEAT_S) else 1
-        if options.step == "hold":
-            hold(options.folder)
-            return 0
-        return end(
-            options.folder,
-            options.status,
-            was_signalled=options.signals > 0,
-            is_near_limit=options.near_limit > 0,
-            script=os.getppid(),
-            hosts=options.hosts.split(),
-        )
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+    parser.add_argument("step", choices=["begin", "hold", "end", "left-out"])
+    parser.add_argument("folders", type=Path, nargs="+")
+    for name in ("--status", "--signals", "--near-limit"):
+        parser.add_argument(name, type=int, default=0)
+    parser.add_argument("--hosts", default="")
+    return exit_status(lambda: _run(parse(parser, _Options, arguments)))
+
+
+def _run(options: _Options) -> int:
+    if options.step == "left-out":
+        hosts = sorted({host for folder in options.folders for host in left_out(folder)})
+        sys.stdout.write("".join(f"{host}\n" for host in hosts))
+        return 0
+    (folder,) = options.folders
+    if options.step == "begin":
+        return 0 if begin(folder, script=os.getppid(), patience_s=STALE_S + BEAT_S) else 1
+    if options.step == "hold":
+        hold(folder)
+        return 0
+    return end(
+        folder,
+        options.status,
+        was_signalled=options.signals > 0,
+        is_near_limit=options.near_limit > 0,
+        script=os.getppid(),
+        hosts=options.hosts.split(),
+    )
 
 
 if __name__ == "__main__":

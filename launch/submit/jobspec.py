@@ -1,16 +1,61 @@
-"""A job, one or several runs on granted machines, as data from which the module of a scheduler writes a script."""
+"""A job, one or several runs on granted machines, and a scheduler that runs jobs, as data."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.errors import UserError
 from configs.programs import Program, command_of
 from configs.schema import Cluster
 from launch.start.commands import RANK_SCRIPT
 
 IMAGE_PROGRAM = Path("/opt/resnet-records")
 """The folder of this program in an image built by the Dockerfile."""
+
+ON_HOST = ("none", "apptainer", "singularity")
+"""Container runtimes that a rank on any host can enter by itself, without help from the scheduler."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduler:
+    """A scheduler as seen from outside its jobs: its commands, and what its jobs can do.
+
+    Shell texts are used as they are, so they are quoted here.
+
+    Attributes:
+        render: Returns the text of a job's script; raises `UserError` if the scheduler cannot run the job.
+        submit: Shell command that hands over a job script; the path of the script is appended. ``bsub <`` is for a
+            command that reads the script from standard input.
+        id_in_output: Regular expression whose first group is the job's id in the output of ``submit``.
+        watch: Shell command that shows the state of job ``{job}``.
+        cancel: Shell command that ends job ``{job}``.
+        interactive: Shell command that opens a shell inside a job.
+        without: Option of ``submit`` that keeps a job off the hosts ``{hosts}``, separated by commas; empty if it has
+            none.
+        job_variable: Environment variable that is set inside a job and nowhere else.
+        script_name: File name of the job script in the run folder.
+        launchers: Values of ``cluster.launcher`` that work inside a job.
+        host_finders: Launchers that find the granted hosts by themselves.
+        runtimes: Values of ``cluster.container.runtime`` that work inside a job.
+        has_time_limit: Whether a job needs ``scheduler.wall_time_s``.
+        runs_script_in_image: Whether the job script itself runs inside the container image.
+    """
+
+    render: Callable[[JobSpec], str]
+    submit: str
+    watch: str
+    cancel: str
+    launchers: tuple[str, ...]
+    id_in_output: str = r"([^;]+)"
+    interactive: str = ""
+    without: str = ""
+    job_variable: str = ""
+    script_name: str = "job.sh"
+    host_finders: tuple[str, ...] = ()
+    runtimes: tuple[str, ...] = ON_HOST
+    has_time_limit: bool = True
+    runs_script_in_image: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +64,7 @@ class JobSpec:
 
     Attributes:
         name: The job's name in the scheduler's queue.
+        scheduler: The scheduler that runs the job.
         cluster: Nodes, ranks, launcher, scheduler and container.
         run_folders: One folder for each run, in the order in which the runs are trained. The first folder also holds
             the job script and the job's output.
@@ -29,6 +75,7 @@ class JobSpec:
     """
 
     name: str
+    scheduler: Scheduler
     cluster: Cluster
     run_folders: tuple[Path, ...]
     program: Path
@@ -42,15 +89,20 @@ class JobSpec:
         return self.run_folders[0]
 
     @property
-    def size(self) -> str:
-        """The numbers of ranks and nodes in words: ``2 ranks on 1 node``."""
-        counts = {"rank": self.cluster.world_size, "node": self.cluster.num_nodes}
-        return " on ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())
+    def script(self) -> Path:
+        """The file of the job script."""
+        return self.folder / self.scheduler.script_name
 
     @property
     def log(self) -> Path:
         """The file with the output of the job, over all its attempts."""
         return self.folder / "job.log"
+
+    @property
+    def size(self) -> str:
+        """The numbers of ranks and nodes in words: ``2 ranks on 1 node``."""
+        counts = {"rank": self.cluster.world_size, "node": self.cluster.num_nodes}
+        return " on ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())
 
     @property
     def resources(self) -> list[str]:
@@ -94,28 +146,3 @@ class JobSpec:
         gpu = ["--nv"] if self.cluster.device == "gpu" else []
         binds = [word for pair in self.mounts for word in ("--bind", pair)]
         return [self.cluster.container.runtime, "exec", *gpu, *binds, self.cluster.container.image]
-
-
-def clock_time(seconds: int) -> str:
-    """Return a duration as hours, minutes and seconds: 3600 is ``01:00:00``."""
-    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-
-
-def directive_path(path: Path, special: str = "") -> str:
-    """Return a path as a word of a scheduler's directive, in double quotes if the path has a space in it.
-
-    Args:
-        path: A file in the run folder.
-        special: Characters that the scheduler replaces or splits paths at, and offers no way to quote.
-
-    Raises:
-        UserError: The path has a character that no quotes protect.
-    """
-    text = str(path)
-    found = sorted({each for each in text if each in f"\"'\\$`{special}" or not each.isprintable()})
-    if found:
-        raise UserError(
-            f"{text!r}: the scheduler cannot be given a path with {' or '.join(map(repr, found))} in it; give another "
-            "folder with --run-dir"
-        )
-    return f'"{text}"' if any(each in " #;&|()<>*?[]{}~" for each in text) else text

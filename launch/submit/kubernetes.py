@@ -12,21 +12,7 @@ import yaml
 
 from configs.errors import UserError
 from launch.submit.jobspec import JobSpec
-from launch.submit.scheduler import JobScheduler
-from launch.submit.script import render_script
-
-SCHEDULER = JobScheduler(
-    submit="kubectl create -o name -f",
-    watch="kubectl get {job}",
-    cancel="kubectl delete {job}",
-    hosts="awk '{ print $1 }' /etc/mpi/hostfile",
-    job_id='"$(hostname)"',
-    redirection='exec > >(tee -a "$folder/job.log") 2>&1',
-    script_name="job.yaml",
-    launchers=("mpirun",),
-    runtimes=("docker",),
-    runs_script_in_image=True,
-)
+from launch.submit.script import InsideJob, job_script
 
 _GRACE_S = 30
 """Least time between SIGTERM and SIGKILL of a pod, which is also the default of Kubernetes."""
@@ -57,8 +43,8 @@ _Dumper.add_representer(
 )
 
 
-def render(spec: JobSpec) -> str:
-    """Return the MPIJob.
+def mpi_job(spec: JobSpec) -> str:
+    """Return the MPIJob that runs a job.
 
     A stopped MPIJob does not start again by itself, because Kubernetes cannot tell it from a failed one. Creating the
     same MPIJob once more continues the run.
@@ -68,7 +54,12 @@ def render(spec: JobSpec) -> str:
     """
     _require_mounts(spec)
     cluster, scheduler = spec.cluster, spec.cluster.scheduler
-    script = _container(spec) | {"command": ["bash", "-c", _LiteralText(render_script(spec, SCHEDULER, []))]}
+    inside = InsideJob(
+        hosts="awk '{ print $1 }' /etc/mpi/hostfile",
+        job_id='"$(hostname)"',
+        redirection='exec > >(tee -a "$folder/job.log") 2>&1',
+    )
+    script = _container(spec) | {"command": ["bash", "-c", _LiteralText(job_script(spec, [], inside))]}
     limits: dict[str, int | str] = {"nvidia.com/gpu": cluster.ranks_per_node} if cluster.device == "gpu" else {}
     for word in spec.resources:
         resource, _, amount = word.partition("=")

@@ -8,7 +8,9 @@ says success after a failure.
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 
 from configs.programs import Program, command_of
 from launch.start.commands import INHERITED, launcher_command, local_words, stop_signal_of
@@ -17,80 +19,194 @@ from launch.start.local import STOP_S
 from launch.start.meetings import meeting_of
 from launch.submit.job import MOVE, RESTART
 from launch.submit.jobspec import JobSpec
-from launch.submit.scheduler import JobScheduler
 
-_AS_ROOT = [
+_JOB = f'"$python" -I -m {Program.JOB.value}'
+
+BAD_HOSTS = f'{_JOB} left-out "${{runs[@]}}"'
+"""Shell command of a job script that prints the hosts that failed twice, one a line."""
+
+
+class _Script(Template):
+    """Shell text, in which ``@@name`` and ``@@{name}`` stand for what `job_script` fills in."""
+
+    delimiter = "@@"
+
+
+_SCRIPT = _Script(r"""#!/usr/bin/env bash
+@@{directives}
+# @@name: @@size of @@cluster. Submitted by:
+# @@submitted
+set -euo pipefail
+
+readonly python=@@python folder=@@folder num_hosts=@@num_hosts
+@@{runs}@@{as_root}@@{redirection}@@{setup}@@{exports}
+mapfile -t hosts < <(@@hosts)
+if [[ ${#hosts[@]} -ne $num_hosts ]]; then
+  printf 'error: the job got %s hosts (%s) and needs %s\n' "${#hosts[@]}" "${hosts[*]}" "$num_hosts" >&2
+  exit 2
+fi
+printf 'job %s of %s on %s\n' @@job_id "$folder" "${hosts[*]}"
+env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' |
+  grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH)|://[^/ ]*@' | sort
+@@{reach}
+@@{commands}
+# SIGUSR1 announces the time limit. SIGTERM, SIGINT (LSF's bkill sends it first) and SIGHUP stop the job. The
+# ranks save their state and end.
+signals=0 @@{limit_is_far}launched=
+trap '@@{limit_is_near}@@pass_on' USR1
+trap '@@pass_on' TERM INT HUP
+@@{timer}
+# Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.
+launch() {
+@@{serve}  # The kernel ends the launcher, and the launcher its ranks, if this script is killed.
+  local guard=()
+  ! command -v setpriv >/dev/null || guard=(setpriv --pdeathsig TERM)
+  "${guard[@]}" "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
+  launched=$!
+  while true; do
+    local before=$signals
+    status=0
+    wait "$launched" || status=$?
+    [[ $status -gt 128 && $signals -ne $before ]] || break
+  done
+  launched=
+@@{end_server}}
+
+@@{check}worst=0
+for run in "${runs[@]}"; do
+  result=@@restart
+  # @@restart: the ranks failed, and are started again from the last checkpoint.
+  while [[ $result -eq @@restart ]]; do
+    status=0 began=1 result=0
+    if [[ $signals -eq 0 ]]; then
+      began=0
+      @@job begin "$run" || began=$?
+    fi
+    if [[ $began -eq 0 ]]; then
+      # Gives signs of life for the claim on the run folder, until this script and the launcher are gone.
+      exec {claim}> >(exec @@job hold "$run")
+      launch "$run"
+      exec {claim}>&-
+    elif [[ $began -ne 1 ]]; then
+      result=2 # The folder is somebody else's.
+      break
+    fi
+    @@job end "$run" --status "$status" --signals "$signals"@@{near_limit}@@{choices} ||
+      result=$?
+    # 75: the run was stopped before its end, and the next attempt of this job continues it.
+    if [[ $result -eq 75 ]]; then
+@@{requeue}      exit 75
+    fi
+@@{move}  done
+  [[ $result -le $worst ]] || worst=$result
+done
+exit "$worst"
+""")
+
+_AS_ROOT = (
     "# mpirun refuses to run as root without these.",
     "[[ $EUID -ne 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-]
-_INHERITED = [
+)
+_INHERITED = (
     "# These variables choose libraries and kernels, and mpirun passes on only what it is told to.",
     "inherited=()",
     "for name in " + " ".join(f'"${{!{prefix}@}}"' for prefix in INHERITED) + "; do",
     '  inherited+=(-x "$name")',
     "done",
-]
+)
+_CHECK = (
+    "# The nodes are examined first; --set cluster.scheduler.check_first=false switches this off.",
+    f'if ! "$python" -I -m {Program.DOCTOR_VERB.value} doctor --recipe "${{runs[0]}}/config.yaml" --step; then',
+    "  printf 'error: the nodes failed a check, see above; nothing was trained\\n' >&2",
+    "  exit 1",
+    "fi",
+    "",
+)
 _COLUMNS = 75
 """Longest line of an array, as far as its words allow."""
 
 
-def render_script(spec: JobSpec, scheduler: JobScheduler, directives: Sequence[str]) -> str:
+@dataclass(frozen=True, kw_only=True)
+class InsideJob:
+    """Shell texts in which the job scripts of schedulers differ, apart from the directives.
+
+    Attributes:
+        hosts: Command that prints the granted hosts, one a line. The job script runs on the first of them.
+        job_id: Word for the job's id.
+        requeue: Command that queues the job again after its ranks saved their state. If empty, the scheduler cannot do
+            that, and ``scheduler.requeue`` has no effect on the script.
+        move: Lines that let the job go on without the hosts that `BAD_HOSTS` prints. If empty, a run is always started
+            again on the same hosts.
+        choices: Words with the hosts that a job without a scheduler chooses from; ``any`` if the scheduler does.
+        redirection: Line that sends the script's output to ``job.log``, for a scheduler that shows the output of a job
+            only after its end.
+        reach: Command that ends the job if its hosts do not reach each other, with a line for each of them; empty where
+            the scheduler vouches for them.
+        sends_notice: Whether the scheduler sends SIGUSR1 to the script before the time limit. If False, a timer in the
+            script does.
+        places_mpirun_ranks: Whether mpirun needs no host file, because the scheduler's count of slots per host is
+            always the number of ranks.
+    """
+
+    hosts: str
+    job_id: str
+    requeue: str = ""
+    move: Sequence[str] = ()
+    choices: str = "any"
+    redirection: str = ""
+    reach: str = ""
+    sends_notice: bool = False
+    places_mpirun_ranks: bool = False
+
+
+def job_script(spec: JobSpec, directives: Sequence[str], inside: InsideJob) -> str:
     """Return the whole script.
 
     Args:
         spec: The job.
-        scheduler: The scheduler that runs it.
         directives: The lines at the head of the script by which the job asks the scheduler for resources.
+        inside: What the scheduler's jobs do in their own way.
     """
-    cluster = spec.cluster
-    submitted = f"{scheduler.submit} {_quote(spec.folder / scheduler.script_name)}"
-    header = [
-        f"# {spec.name}: {spec.size} of {cluster.name}. Submitted by:",
-        f"# {submitted}",
-        "set -euo pipefail",
-    ]
-    parts = [
-        ["#!/usr/bin/env bash", *directives],
-        header,
-        _settings(spec, scheduler),
-        _hosts(scheduler),
-        _commands(spec, scheduler),
-        _signals(spec, scheduler),
-        _launch_function(spec),
-        *([_check()] if _checks_first(spec, scheduler) else []),
-        _main_loop(spec, scheduler),
-    ]
-    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+    cluster, asked = spec.cluster, spec.cluster.scheduler
+    requeues = asked.requeue and bool(inside.requeue)
+    # A host that failed twice can be left out; a scheduler has to queue the job again for that.
+    moves = bool(inside.move) and asked.max_restarts > 1 and (asked.requeue or not inside.requeue)
+    serve, end_server = _server(spec)
+    return _SCRIPT.substitute(
+        directives=_lines(*directives),
+        name=spec.name,
+        size=spec.size,
+        cluster=cluster.name,
+        submitted=f"{spec.scheduler.submit} {_quote(spec.script)}",
+        python=_quote(spec.python),
+        folder=_quote(spec.folder),
+        num_hosts=cluster.num_nodes,
+        runs=_lines("readonly runs=(", *(f"  {shlex.quote(str(run))}" for run in spec.run_folders), ")"),
+        as_root=_lines(*(_AS_ROOT if cluster.launcher == "mpirun" else ())),
+        redirection=_lines(*filter(None, [inside.redirection])),
+        setup=_lines(*asked.setup),
+        exports=_lines(*(f"export {name}={_quote(value)}" for name, value in sorted(spec.variables.items()))),
+        hosts=inside.hosts,
+        job_id=inside.job_id,
+        reach=_lines(*filter(None, [inside.reach])),
+        commands=_commands(spec, inside),
+        limit_is_far="limit_is_near=0 " if requeues else "",
+        limit_is_near="limit_is_near=1 " if requeues else "",
+        pass_on=_pass_on(cluster.launcher),
+        timer=_timer(spec, inside),
+        serve=serve,
+        end_server=end_server,
+        check=_lines(*(_CHECK if _checks_first(spec) else ())),
+        job=_JOB,
+        restart=RESTART,
+        near_limit=' --near-limit "$limit_is_near"' if requeues else "",
+        choices=f" \\\n      --hosts {_quote(inside.choices)}" if moves else "",
+        requeue=_lines(f"      [[ $limit_is_near -eq 0 ]] || {inside.requeue}") if requeues else "",
+        move=_move(inside) if moves else "",
+    )
 
 
-def _settings(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
-    variables = [f"export {name}={_quote(value)}" for name, value in sorted(spec.variables.items())]
-    return [
-        f"readonly python={_quote(spec.python)} folder={_quote(spec.folder)} num_hosts={spec.cluster.num_nodes}",
-        *_array("runs", [str(run) for run in spec.run_folders]),
-        *(_AS_ROOT if spec.cluster.launcher == "mpirun" else []),
-        *([scheduler.redirection] if scheduler.redirection else []),
-        *spec.cluster.scheduler.setup,
-        *variables,
-    ]
-
-
-def _hosts(scheduler: JobScheduler) -> list[str]:
-    """Return the lines that read the granted hosts and refuse another number of hosts than the job asks for."""
-    return [
-        f"mapfile -t hosts < <({scheduler.hosts})",
-        "if [[ ${#hosts[@]} -ne $num_hosts ]]; then",
-        '  printf \'error: the job got %s hosts (%s) and needs %s\\n\' "${#hosts[@]}" "${hosts[*]}" "$num_hosts" >&2',
-        "  exit 2",
-        "fi",
-        f'printf \'job %s of %s on %s\\n\' {scheduler.job_id} "$folder" "${{hosts[*]}}"',
-        "env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' |",
-        "  grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH)|://[^/ ]*@' | sort",
-        *([scheduler.reach] if scheduler.reach else []),
-    ]
-
-
-def _commands(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
+def _commands(spec: JobSpec, inside: InsideJob) -> str:
     """Return the arrays ``launcher`` and ``rank``: the words that start all ranks, and those that start one."""
     cluster, lines = spec.cluster, []
     if cluster.launcher == "local":
@@ -99,7 +215,7 @@ def _commands(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
         named = {name: value for name, value in spec.variables.items() if not name.startswith(INHERITED)}
         words = launcher_command(cluster, [], named, spec.python)
     quoted = [_quote(word) for word in words]
-    if cluster.launcher == "mpirun" and not scheduler.places_mpirun_ranks:
+    if cluster.launcher == "mpirun" and not inside.places_mpirun_ranks:
         lines.append(f'printf \'%s slots={cluster.ranks_per_node}\\n\' "${{hosts[@]}}" >"$folder/hosts"')
         quoted += ["-hostfile", '"$folder/hosts"']
     if cluster.launcher == "mpirun":
@@ -110,7 +226,8 @@ def _commands(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
         quoted += ["-H", '"${slots#,}"']
     if cluster.launcher == "srun":
         quoted += _srun_options(spec)
-    return [*lines, *_wrapped("launcher", quoted), *_wrapped("rank", [_quote(word) for word in spec.rank_command])]
+    rank = [_quote(word) for word in spec.rank_command]
+    return _lines(*lines, *_wrapped("launcher", quoted), *_wrapped("rank", rank))
 
 
 def _srun_options(spec: JobSpec) -> list[str]:
@@ -124,159 +241,68 @@ def _srun_options(spec: JobSpec) -> list[str]:
     return options
 
 
-def _signals(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
-    """Return the traps that pass the scheduler's signals on, as the signal that the launcher passes to its ranks."""
-    passed = stop_signal_of(spec.cluster.launcher).name.removeprefix("SIG")
-    notice_s = spec.cluster.scheduler.notice_s
-    near = "limit_is_near=1 " if _requeues(spec, scheduler) else ""
-    pass_on = f'kill -{passed} "$launched" 2>/dev/null || true'
-    if spec.cluster.launcher == "horovodrun":  # It cannot pass a signal on to other hosts: the ranks look for a file.
+def _pass_on(launcher: str) -> str:
+    """Return the command of a trap that passes a signal on, as the signal that the launcher gives its ranks."""
+    pass_on = f'kill -{stop_signal_of(launcher).name.removeprefix("SIG")} "$launched" 2>/dev/null || true'
+    if launcher == "horovodrun":  # It cannot pass a signal on to other hosts: the ranks look for a file.
         is_patient = f"-n ${{run:-}} && $((SECONDS - told)) -lt {STOP_S:.0f}"
         pass_on = (
             f'[[ $signals -gt 1 ]] || told=$SECONDS; {{ [[ {is_patient} ]] && touch "$run/{STOP_FILE}"; }} || {pass_on}'
         )
-    pass_on = f"signals=$((signals + 1)); {pass_on}"
-    lines = [
-        "# SIGUSR1 announces the time limit. SIGTERM, SIGINT (LSF's bkill sends it first) and SIGHUP stop the job. The",
-        "# ranks save their state and end.",
-        f"signals=0 {near and 'limit_is_near=0 '}launched=",
-        f"trap '{near}{pass_on}' USR1",
-        f"trap '{pass_on}' TERM INT HUP",
-    ]
-    if scheduler.has_time_limit and not scheduler.sends_notice and notice_s:
-        delay = spec.wall_time_s - notice_s
-        lines += [
-            "{",
-            "  trap 'kill $!' TERM",
-            f"  sleep {delay} &",
-            "  wait $! && kill -USR1 $$",
-            "} &",
-            "readonly timer=$!",
-            "trap 'kill \"$timer\" 2>/dev/null || true' EXIT",
-        ]
-    return lines
+    return f"signals=$((signals + 1)); {pass_on}"
 
 
-def _launch_function(spec: JobSpec) -> list[str]:
-    nodes, per_node = spec.cluster.num_nodes, spec.cluster.ranks_per_node
-    meeting = meeting_of(spec.cluster.communication.kind)
-    serves = meeting.is_served(spec.cluster)
-    start_server = (
-        [
-            "  # The server by which the ranks find each other. It ends when the pipe from this script closes.",
-            f'  coproc meeting {{ exec "$python" -I -m {meeting.PROGRAM.value} {nodes} {per_node}; }}',
-            "  local server=$! found",
-            '  read -ra found <&"${meeting[0]}" || { status=1 && return; }',
-            '  export "${found[@]}"',
-        ]
-        if meeting.PROGRAM
-        else []
+def _timer(spec: JobSpec, inside: InsideJob) -> str:
+    """Return the lines that announce the time limit where the scheduler does not."""
+    notice_s = spec.cluster.scheduler.notice_s
+    if not spec.scheduler.has_time_limit or inside.sends_notice or not notice_s:
+        return ""
+    return _lines(
+        "{",
+        "  trap 'kill $!' TERM",
+        f"  sleep {spec.wall_time_s - notice_s} &",
+        "  wait $! && kill -USR1 $$",
+        "} &",
+        "readonly timer=$!",
+        "trap 'kill \"$timer\" 2>/dev/null || true' EXIT",
     )
-    return [
-        "# Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.",
-        "launch() {",
-        *(start_server if serves else []),
-        "  # The kernel ends the launcher, and the launcher its ranks, if this script is killed.",
-        "  local guard=()",
-        "  ! command -v setpriv >/dev/null || guard=(setpriv --pdeathsig TERM)",
-        '  "${guard[@]}" "${launcher[@]}" "${rank[@]}" "$1" </dev/null &',
-        "  launched=$!",
-        "  while true; do",
-        "    local before=$signals",
-        "    status=0",
-        '    wait "$launched" || status=$?',
-        "    [[ $status -gt 128 && $signals -ne $before ]] || break",
-        "  done",
-        "  launched=",
-        *(['  kill "$server" 2>/dev/null && wait "$server" || true'] if serves else []),
-        "}",
-    ]
 
 
-def _checks_first(spec: JobSpec, scheduler: JobScheduler) -> bool:
+def _server(spec: JobSpec) -> tuple[str, str]:
+    """Return the lines that start and end the server by which the ranks find each other, empty if there is none."""
+    meeting = meeting_of(spec.cluster.communication.kind)
+    if not meeting.PROGRAM or not meeting.is_served(spec.cluster):
+        return "", ""
+    nodes, per_node = spec.cluster.num_nodes, spec.cluster.ranks_per_node
+    start = _lines(
+        "  # The server by which the ranks find each other. It ends when the pipe from this script closes.",
+        f'  coproc meeting {{ exec "$python" -I -m {meeting.PROGRAM.value} {nodes} {per_node}; }}',
+        "  local server=$! found",
+        '  read -ra found <&"${meeting[0]}" || { status=1 && return; }',
+        '  export "${found[@]}"',
+    )
+    return start, _lines('  kill "$server" 2>/dev/null && wait "$server" || true')
+
+
+def _checks_first(spec: JobSpec) -> bool:
     """Return whether the job examines its nodes first; the doctor has to be able to start ranks by itself."""
     cluster = spec.cluster
-    can_start = cluster.launcher == "local" or cluster.launcher in scheduler.host_finders
+    can_start = cluster.launcher == "local" or cluster.launcher in spec.scheduler.host_finders
     return cluster.scheduler.check_first and can_start and cluster.container.runtime == "none"
 
 
-def _check() -> list[str]:
-    return [
-        "# The nodes are examined first; --set cluster.scheduler.check_first=false switches this off.",
-        f'if ! "$python" -I -m {Program.DOCTOR_VERB.value} doctor --recipe "${{runs[0]}}/config.yaml" --step; then',
-        "  printf 'error: the nodes failed a check, see above; nothing was trained\\n' >&2",
-        "  exit 1",
-        "fi",
-    ]
-
-
-def _main_loop(spec: JobSpec, scheduler: JobScheduler) -> list[str]:
-    """Return the loop over the runs; the job's exit status is the worst one of its runs."""
-    requeues = _requeues(spec, scheduler)
-    queue = [f"      [[ $limit_is_near -eq 0 ]] || {scheduler.requeue}"] if requeues else []
-    job = f'"$python" -I -m {Program.JOB.value}'
-    near_limit = ' --near-limit "$limit_is_near"' if requeues else ""
-    moves = _moves(spec, scheduler)
-    hosts = [f"      --hosts {_quote(scheduler.choices)} ||"] if moves else []
-    return [
-        "worst=0",
-        'for run in "${runs[@]}"; do',
-        f"  result={RESTART}",
-        f"  # {RESTART}: the ranks failed, and are started again from the last checkpoint.",
-        f"  while [[ $result -eq {RESTART} ]]; do",
-        "    status=0 began=1 result=0",
-        "    if [[ $signals -eq 0 ]]; then",
-        "      began=0",
-        f'      {job} begin "$run" || began=$?',
-        "    fi",
-        "    if [[ $began -eq 0 ]]; then",
-        "      # Gives signs of life for the claim on the run folder, until this script and the launcher are gone.",
-        f'      exec {{claim}}> >(exec {job} hold "$run")',
-        '      launch "$run"',
-        "      exec {claim}>&-",
-        "    elif [[ $began -ne 1 ]]; then",
-        "      result=2 # The folder is somebody else's.",
-        "      break",
-        "    fi",
-        f'    {job} end "$run" --status "$status" --signals "$signals"{near_limit}' + (" \\" if moves else " ||"),
-        *hosts,
-        "      result=$?",
-        "    # 75: the run was stopped before its end, and the next attempt of this job continues it.",
-        "    if [[ $result -eq 75 ]]; then",
-        *queue,
-        "      exit 75",
-        "    fi",
-        *(_move(scheduler, job) if moves else []),
-        "  done",
-        "  [[ $result -le $worst ]] || worst=$result",
-        "done",
-        'exit "$worst"',
-    ]
-
-
-def _requeues(spec: JobSpec, scheduler: JobScheduler) -> bool:
-    return spec.cluster.scheduler.requeue and bool(scheduler.requeue)
-
-
-def _moves(spec: JobSpec, scheduler: JobScheduler) -> bool:
-    """Return whether a job can go on without a host that failed twice; a scheduler has to queue it again for that."""
-    asked = spec.cluster.scheduler
-    return bool(scheduler.move) and asked.max_restarts > 1 and (asked.requeue or not scheduler.requeue)
-
-
-def _move(scheduler: JobScheduler, job: str) -> list[str]:
-    return [
+def _move(inside: InsideJob) -> str:
+    return _lines(
         f"    # {MOVE}: a host failed twice, and the run goes on without it.",
         f"    if [[ $result -eq {MOVE} ]]; then",
-        *([f'      without=$({job} left-out "${{runs[@]}}" | {scheduler.leave_out})'] if scheduler.leave_out else []),
-        f"      {scheduler.move}",
+        *(f"      {line}" for line in inside.move),
         "      exit 75",
         "    fi",
-    ]
+    )
 
 
-def _array(name: str, words: Sequence[str]) -> list[str]:
-    return [f"readonly {name}=(", *(f"  {shlex.quote(word)}" for word in words), ")"]
+def _lines(*lines: str) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _wrapped(name: str, words: Sequence[str]) -> list[str]:

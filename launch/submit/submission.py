@@ -1,26 +1,33 @@
-"""From a recipe and a cluster to a submitted job: run folders, job script, and the command that submits it."""
+"""From a recipe and a cluster to a submitted job, and what becomes of the job: its status, its end, its resumption."""
 
+import json
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from configs.errors import UserError
 from configs.load import ROOT, load_run, with_resolved_paths
 from configs.rank_variables import binding_environment, rank_environment
 from configs.schema import Cluster, Recipe
+from launch.resume import UNFINISHED_MARK, require_unfinished
 from launch.run import open_run, short_path
-from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
+from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec, Scheduler
 from launch.submit.requirements import require_submittable
-from launch.submit.scheduler import JobScheduler, render, scheduler_of
-from launch.submit.submitted import record_job, script_to_resume
-from logs.attempts import left_out
-from logs.disk import write_text
-from logs.folder import CONFIG_FILE
+from launch.submit.schedulers import SCHEDULERS
+from logs.attempts import left_out, read_attempts
+from logs.checkpoints import list_checkpoints, step_of
+from logs.claims import holder
+from logs.disk import write_json, write_text
+from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
 from logs.redaction import has_secret, may_hold_secret
+from train.plan.memory import require_memory
+
+JOB_FILE = "job.json"
 
 
 def make_job(recipe: Recipe, cluster: Cluster, hosts: tuple[str, ...], run_folders: tuple[Path, ...]) -> JobSpec:
@@ -31,11 +38,23 @@ def make_job(recipe: Recipe, cluster: Cluster, hosts: tuple[str, ...], run_folde
         cluster: Where the job runs; relative paths in it become absolute.
         hosts: The machines of a cluster without a scheduler, else empty.
         run_folders: Absolute paths, which a container sees under the same names.
+
+    Raises:
+        UserError: No job script could work on this cluster, the batch cannot be divided among the ranks, or a rank
+            surely needs more memory than the cluster file says that it has.
     """
-    cluster = with_resolved_paths(cluster)
-    is_in_image = scheduler_of(cluster.scheduler.kind).runs_script_in_image
+    spec = _described(recipe, cluster, hosts, run_folders)
+    require_submittable(spec)
+    require_memory(recipe, cluster)
+    return spec
+
+
+def _described(recipe: Recipe, cluster: Cluster, hosts: tuple[str, ...], run_folders: tuple[Path, ...]) -> JobSpec:
+    scheduler, cluster = SCHEDULERS[cluster.scheduler.kind], with_resolved_paths(cluster)
+    is_in_image = scheduler.runs_script_in_image
     return JobSpec(
         name=recipe.name,
+        scheduler=scheduler,
         cluster=cluster,
         run_folders=run_folders,
         program=IMAGE_PROGRAM if is_in_image else ROOT,
@@ -51,7 +70,6 @@ def submit_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
     Raises:
         UserError: No job can be made of the run, or the scheduler refuses the job.
     """
-    require_submittable(cluster, ())
     submit_job(recipe, make_job(recipe, cluster, (), (folder.absolute(),)))
 
 
@@ -61,39 +79,66 @@ def submit_job(recipe: Recipe, spec: JobSpec) -> None:
     Raises:
         UserError: No job can be made of the run, or the scheduler refuses the job.
     """
-    scheduler = scheduler_of(spec.cluster.scheduler.kind)
-    script = render(spec)
-    program = scheduler.submit.split()[0]
+    script = spec.scheduler.render(spec)
+    program = spec.scheduler.submit.split()[0]
     if shutil.which(program) is None:
         raise UserError(f"{program} is not on this machine; submit from a machine that has it, or use --dry-run")
     _make_folders(recipe, spec, script)
-    if spec.hosts:
-        job_id = _start_on_hosts(spec)
-    else:
-        try:
-            job_id = _hand_over(scheduler, submit_command(spec))
-        except UserError:
-            for folder in spec.run_folders:
-                shutil.rmtree(folder)
-            raise
-    record_job(spec.run_folders, job_id, spec.folder / scheduler.script_name)
-    sys.stdout.write(_summary(spec, scheduler, job_id))
+    try:
+        _hand_over(spec)
+    except UserError:
+        for folder in spec.run_folders:
+            shutil.rmtree(folder)
+        raise
 
 
-def submit_command(spec: JobSpec) -> str:
-    """Return the shell command that submits the job's script."""
-    scheduler = scheduler_of(spec.cluster.scheduler.kind)
-    return f"{scheduler.submit} {shlex.quote(str(spec.folder / scheduler.script_name))}"
+def submit_command(spec: JobSpec, *options: str) -> str:
+    """Return the shell command that submits the job's script, with more options for the scheduler."""
+    return " ".join([spec.scheduler.submit, *options, shlex.quote(str(spec.script))])
 
 
 def _make_folders(recipe: Recipe, spec: JobSpec, script: str) -> None:
     """Make the run folders, each with a seed of its own and a copy of the job script."""
-    script_name = scheduler_of(spec.cluster.scheduler.kind).script_name
     for number, folder in enumerate(spec.run_folders):
         run = recipe.run.model_copy(update={"seed": recipe.run.seed + number})
         open_run(recipe.model_copy(update={"run": run}), spec.cluster, folder)
         is_private = has_secret(spec.variables) or may_hold_secret(script)
-        write_text(folder / script_name, script, is_private=is_private)
+        write_text(folder / spec.script.name, script, is_private=is_private)
+
+
+def _hand_over(spec: JobSpec, *options: str) -> None:
+    """Submit the job's script, record the job in its run folders, and print how to watch and cancel it.
+
+    Raises:
+        UserError: The scheduler refuses the job.
+    """
+    scheduler, command = spec.scheduler, submit_command(spec, *options)
+    if spec.cluster.scheduler.kind == "none":
+        with spec.log.open("ab") as log:
+            process = subprocess.Popen(
+                shlex.split(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        job_id = str(process.pid)
+    else:
+        done = _ask(command)
+        if done.returncode:
+            raise UserError(f"{scheduler.submit.split()[0]} refuses the job: {_message(done)}")
+        output = done.stdout.strip()
+        found = re.search(scheduler.id_in_output, output)
+        job_id = found[1] if found else output
+    submitted = datetime.now().astimezone().isoformat(timespec="seconds")
+    runs = [str(each) for each in spec.run_folders]
+    for folder in spec.run_folders:
+        row = {"job": job_id, "script": str(spec.script), "runs": runs, "submitted": submitted}
+        write_json(folder / JOB_FILE, row)
+    watch = f"{scheduler.watch.format(job=job_id)}; tail -f {short_path(spec.log)}"
+    lines = [
+        f"{spec.name}: job {job_id}, {spec.size}",
+        *(f"  {short_path(folder)}" for folder in spec.run_folders),
+        f"  watch   {watch}; ./run.sh watch {short_path(spec.folder)}",
+        f"  cancel  {scheduler.cancel.format(job=job_id)}",
+    ]
+    sys.stdout.write("\n".join([*lines, ""]))
 
 
 def resubmit(folder: Path) -> None:
@@ -102,64 +147,90 @@ def resubmit(folder: Path) -> None:
     Raises:
         UserError: The run was not submitted, has ended or goes on, or the scheduler refuses the job.
     """
-    script, runs = script_to_resume(folder)
-    recipe, cluster = load_run(folder / CONFIG_FILE)
-    scheduler = scheduler_of(cluster.scheduler.kind)
-    command = " ".join([scheduler.submit, *_without_bad_hosts(cluster, scheduler, runs), shlex.quote(str(script))])
-    if cluster.scheduler.kind == "none":
-        job_id = _in_background(command, script.parent / "job.log")
-    else:
-        job_id = _hand_over(scheduler, command)
-    record_job(runs, job_id, script)
-    sys.stdout.write(_summary(make_job(recipe, cluster, (), tuple(runs)), scheduler, job_id))
+    job, recipe, cluster = _submitted(folder)
+    script, runs = Path(job["script"]), tuple(Path(each) for each in job["runs"])
+    if not script.is_file():
+        raise UserError(f"{script}: the job script is missing; resume with ./run.sh train --resume {folder} in a job")
+    if owner := holder(folder):
+        raise UserError(f"{folder}: a run is going on in it: {owner}; wait for its end, or cancel it with --cancel")
+    require_unfinished(folder)
+    (folder / UNFINISHED_MARK).touch()
+    spec = _described(recipe, cluster, (), runs)
+    _hand_over(spec, *_without_bad_hosts(spec))
 
 
-def _without_bad_hosts(cluster: Cluster, scheduler: JobScheduler, runs: Sequence[Path]) -> list[str]:
+def _without_bad_hosts(spec: JobSpec) -> list[str]:
     """Return the option that keeps the job off hosts that failed twice and off those that the cluster file names."""
-    hosts = sorted({host for run in runs for host in left_out(run)})
-    if not hosts or not scheduler.without:
+    hosts = sorted({host for run in spec.run_folders for host in left_out(run)})
+    if not hosts or not spec.scheduler.without:
         return []
-    option = scheduler.without.format(hosts="")
-    named = [word.removeprefix(option) for word in cluster.scheduler.resources if word.startswith(option)]
+    option = spec.scheduler.without.format(hosts="")
+    named = [word.removeprefix(option) for word in spec.cluster.scheduler.resources if word.startswith(option)]
     sys.stderr.write(f"the job leaves out {', '.join(hosts)}, where ranks failed twice\n")
-    return [shlex.quote(scheduler.without.format(hosts=",".join([*named, *hosts])))]
+    return [shlex.quote(spec.scheduler.without.format(hosts=",".join([*named, *hosts])))]
 
 
-def _start_on_hosts(spec: JobSpec) -> str:
-    """Start the script on this machine, in the background; return its process id."""
-    return _in_background(submit_command(spec), spec.log)
-
-
-def _in_background(command: str, log_file: Path) -> str:
-    with log_file.open("ab") as log:
-        process = subprocess.Popen(
-            shlex.split(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    return str(process.pid)
-
-
-def _hand_over(scheduler: JobScheduler, command: str) -> str:
-    """Submit a script and return the job's id.
+def status(folder: Path) -> str:
+    """Return the status of a run's job: the scheduler's answer, who trains in the folder, and the newest checkpoint.
 
     Raises:
-        UserError: The scheduler refuses the job.
+        UserError: The folder is not that of a submitted run.
     """
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    if done.returncode:
-        message = " ".join((done.stderr or done.stdout).split())
-        raise UserError(f"{scheduler.submit.split()[0]} refuses the job: {message}")
-    output = done.stdout.strip()
-    found = re.search(scheduler.id_in_output, output)
-    return found[1] if found else output
-
-
-def _summary(spec: JobSpec, scheduler: JobScheduler, job_id: str) -> str:
-    log, folder = short_path(spec.log), short_path(spec.folder)
-    watch = f"{scheduler.watch.format(job=job_id)}; tail -f {log}; ./run.sh watch {folder}"
+    job, scheduler = _job_of(folder)
+    said = _ask(scheduler.watch.format(job=job["job"]))
+    answer = said.stdout.strip() or said.stderr.strip() or "nothing"
+    checkpoints, summary = list_checkpoints(folder), None
+    if (folder / SUMMARY_FILE).is_file() and not (folder / UNFINISHED_MARK).is_file():
+        summary = read_summary(folder)
     lines = [
-        f"{spec.name}: job {job_id}, {spec.size}",
-        *(f"  {short_path(folder)}" for folder in spec.run_folders),
-        f"  watch   {watch}",
-        f"  cancel  {scheduler.cancel.format(job=job_id)}",
+        f"{short_path(folder)}: job {job['job']}, submitted {job['submitted']}",
+        f"  trains now: {holder(folder) or 'nobody'}",
+        f"  newest checkpoint: {f'step {step_of(checkpoints[0])}' if checkpoints else 'none'}",
+        *(f"  an attempt {each.words}" for each in read_attempts(folder)),
+        *([f"  ended: {summary.status}{f': {summary.failure}' if summary.failure else ''}"] if summary else []),
+        f"  {scheduler.watch.split()[0]}:",
+        *(f"    {line}" for line in answer.splitlines()),
     ]
     return "\n".join([*lines, ""])
+
+
+def cancel(folder: Path) -> str:
+    """Ask the scheduler to end the job of a run, and return the command that asked.
+
+    Raises:
+        UserError: The folder is not that of a submitted run, or the scheduler refuses.
+    """
+    job, scheduler = _job_of(folder)
+    if not scheduler.has_time_limit and holder(folder) is None:
+        # Without a scheduler, the job's number is a process ID, and another process may have got that ID since.
+        raise UserError(f"{folder}: no run is going on in it, so there is nothing to cancel")
+    command = scheduler.cancel.format(job=job["job"])
+    done = _ask(command)
+    if done.returncode:
+        raise UserError(f"{command}: {_message(done)}")
+    return f"{short_path(folder)}: {command}\n"
+
+
+def _job_of(folder: Path) -> tuple[dict[str, Any], Scheduler]:
+    job, _, cluster = _submitted(folder)
+    return job, SCHEDULERS[cluster.scheduler.kind]
+
+
+def _submitted(folder: Path) -> tuple[dict[str, Any], Recipe, Cluster]:
+    """Return the record of a run's job, and the run's recipe and cluster."""
+    try:
+        job = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UserError(
+            f"{folder}: no {JOB_FILE} in it; give the folder of a run that ./run.sh submit started"
+        ) from None
+    return job, *load_run(folder / CONFIG_FILE)
+
+
+def _ask(command: str) -> subprocess.CompletedProcess[str]:
+    sys.stdout.flush()
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+
+
+def _message(done: subprocess.CompletedProcess[str]) -> str:
+    return " ".join((done.stderr or done.stdout).split())

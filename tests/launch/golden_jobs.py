@@ -7,7 +7,7 @@ from configs.rank_variables import binding_environment, rank_environment
 from configs.schema import Cluster
 from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
 from launch.submit.requirements import require_submittable
-from launch.submit.scheduler import render, scheduler_of
+from launch.submit.schedulers import SCHEDULERS
 
 GOLDEN = Path(__file__).parent / "golden"
 _SMALL = ["cluster.communication.backend=mpi", "cluster.scheduler.wall_time_s=3600", "cluster.launcher=mpirun"]
@@ -45,12 +45,12 @@ def job(cluster: Cluster, runs: int) -> JobSpec:
     """Return a job of ``runs`` runs whose paths do not depend on this machine."""
     hosts: tuple[str, ...] = ("alpha", "beta") if cluster.scheduler.kind == "none" else ()
     hosts += ("gamma",) if hosts and cluster.scheduler.max_restarts else ()
-    require_submittable(cluster, hosts)
     folders = tuple(Path(f"/shared/runs/digits-{number}") for number in range(1, runs + 1))
-    is_in_image = scheduler_of(cluster.scheduler.kind).runs_script_in_image
-    program = IMAGE_PROGRAM if is_in_image else Path("/shared/resnet-records")
-    return JobSpec(
+    scheduler = SCHEDULERS[cluster.scheduler.kind]
+    program = IMAGE_PROGRAM if scheduler.runs_script_in_image else Path("/shared/resnet-records")
+    spec = JobSpec(
         name="digits",
+        scheduler=scheduler,
         cluster=cluster,
         run_folders=folders,
         program=program,
@@ -58,12 +58,20 @@ def job(cluster: Cluster, runs: int) -> JobSpec:
         variables=rank_environment(cluster) | binding_environment(cluster),
         hosts=hosts,
     )
+    require_submittable(spec)
+    return spec
+
+
+def script_of(cluster: Cluster, runs: int = 1) -> str:
+    """Return the job script of such a job."""
+    spec = job(cluster, runs)
+    return spec.scheduler.render(spec)
 
 
 def golden_text(name: str) -> str:
     """Return the job script of one of the cases."""
     cluster, overrides, runs = CASES[name]
-    return render(job(load_cluster(cluster, [*_SHARED, *overrides]), runs))
+    return script_of(load_cluster(cluster, [*_SHARED, *overrides]), runs)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,17 @@ import pytest
 
 from configs.errors import UserError
 from configs.load import load_cluster
-from launch.submit.jobspec import directive_path
-from launch.submit.requirements import require_submittable
-from launch.submit.scheduler import render
+from launch.submit.jobspec import JobSpec
 from tests.launch.golden_jobs import CASES, job
+
+
+def _render(spec: JobSpec) -> str:
+    return spec.scheduler.render(spec)
 
 
 def _script(name: str, *overrides: str, job_name: str = "digits") -> str:
     cluster, given, runs = CASES[name]
-    return render(replace(job(load_cluster(cluster, [*given, *overrides]), runs), name=job_name))
+    return _render(replace(job(load_cluster(cluster, [*given, *overrides]), runs), name=job_name))
 
 
 @pytest.mark.parametrize(("seconds", "minutes"), [(3600, 60), (3601, 61), (60, 1), (119, 2)])
@@ -79,14 +81,6 @@ def test_lsf_takes_a_resource_as_a_requirement_unless_it_is_an_option() -> None:
     assert {"#BSUB -n 2", '#BSUB -R "span[ptile=1]"'} <= set(script.splitlines())
 
 
-@pytest.mark.parametrize("hosts", [(), ("a",), ("a", "b", "c")])
-def test_as_many_hosts_are_named_as_the_cluster_has_nodes(hosts: tuple[str, ...]) -> None:
-    cluster = load_cluster("laptop", ["cluster.num_nodes=2", "cluster.launcher=horovodrun"])
-    require_submittable(cluster, ("a", "b"))
-    with pytest.raises(UserError):
-        require_submittable(cluster, hosts)
-
-
 def test_slurm_signals_a_job_before_its_limit_only_if_there_is_a_time_for_it() -> None:
     assert "#SBATCH --signal=B:USR1@120\n" in _script("slurm-gloo.sh", "cluster.scheduler.notice_s=120")
     assert "#SBATCH --signal" not in _script("slurm-gloo.sh", "cluster.scheduler.notice_s=0")
@@ -146,23 +140,12 @@ def test_a_folder_is_refused_for_each_character_that_a_scheduler_takes_for_its_o
     spec = job(load_cluster(cluster, given), 1)
     for character in "\"'\\$`\n" + special:
         with pytest.raises(UserError) as refusal:
-            render(replace(spec, run_folders=(Path(f"/shared/a{character}b"),)))
+            _render(replace(spec, run_folders=(Path(f"/shared/a{character}b"),)))
         assert f"be given a path with {character!r} in it; give another folder with --run-dir" in str(refusal.value)
     for character in ":^%,":
         if character not in special:
-            text = render(replace(spec, run_folders=(Path(f"/shared/a{character}b"),)))
+            text = _render(replace(spec, run_folders=(Path(f"/shared/a{character}b"),)))
             assert f"/shared/a{character * (2 if character == '%' and 'slurm' in name else 1)}b/job." in text
-
-
-@pytest.mark.parametrize("character", " #;&|()<>*?[]{}~")
-def test_a_path_with_a_character_of_the_shell_is_in_double_quotes(character: str) -> None:
-    assert directive_path(Path(f"/a{character}b")) == f'"/a{character}b"'
-    assert directive_path(Path("/a-b_c.d@e")) == "/a-b_c.d@e"
-
-
-def test_every_bad_character_of_a_path_is_named_once() -> None:
-    with pytest.raises(UserError, match=r"""with "'" or ':' or '\^' in it"""):
-        directive_path(Path("/a:^'b:"), ":^")
 
 
 def test_grid_engine_asks_for_its_resources_and_keeps_them_when_hosts_are_left_out() -> None:

@@ -43,12 +43,12 @@ def test_the_command_of_the_page_prints_a_script_for_the_new_scheduler(program: 
 
 @pytest.mark.ranks
 def test_the_test_of_the_page_and_those_of_every_scheduler_pass(program: Path) -> None:
-    tests = [f"tests/launch/submit/{name}.py" for name in ("test_tide", "test_scheduler")]
+    tests = [f"tests/launch/submit/{name}.py" for name in ("test_tide", "test_schedulers")]
     done = _python(program, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     assert done.returncode == 0, done.stdout
 
 
 def test_the_example_is_written_as_the_checks_want_it(program: Path) -> None:
     for words in (["format", "--check"], ["check"]):
-        done = _python(program, "-m", "ruff", *words, "launch/submit", "configs/registry.py", "tests/launch/submit")
+        done = _python(program, "-m", "ruff", *words, "launch/submit", "configs/blocks/jobs.py", "tests/launch/submit")
         assert done.returncode == 0, done.stdout

@@ -3,18 +3,17 @@
 import json
 import os
 import subprocess
-from dataclasses import asdict
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from configs.errors import UserError
-from configs.load import dump, load_both, load_cluster
-from launch.restart import _dispensable, _on_which_hosts
+from configs.load import ROOT, dump, load_both
 from launch.submit import job
 from launch.submit.job import MOVE, RESTART, begin, end, main
-from logs.attempts import ATTEMPTS_FILE, Attempt, read_attempts
+from logs.attempts import read_attempts
 from logs.checkpoints import SavedState, resume_checkpoint, write
 from logs.claims import holder, owned_by, take
 from logs.folder import Summary, write_summary
@@ -113,18 +112,6 @@ def test_a_second_job_script_does_not_touch_the_folder_of_a_living_run(
         second.kill()
 
 
-def test_a_run_that_ended_while_a_job_waited_is_not_started_and_nobody_holds_it(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def take_late(folder: Path, **options: Any) -> Path:
-        write_summary(run, Summary("digits", "success", steps=9))
-        return take(folder, **options)
-
-    monkeypatch.setattr(job, "take", take_late)
-    assert not begin(run)
-    assert holder(run) is None
-
-
 def _with_restarts(run: Path, *overrides: str) -> None:
     (run / "config.yaml").write_text(dump(*load_both("digits", "laptop", list(overrides))), encoding="utf-8")
 
@@ -221,12 +208,6 @@ def test_a_host_that_failed_twice_is_left_out_if_there_are_others(
     assert end(run, 1, was_signalled=False, hosts=hosts) == RESTART
 
 
-@pytest.mark.parametrize(("said", "listed"), [("node2.site", "node2"), ("node2", "node2.site"), ("node2", "node2")])
-def test_a_host_may_be_listed_by_a_longer_or_shorter_name_than_its_own(said: str, listed: str) -> None:
-    assert _dispensable([said, "strange.site"], ["node1", listed, "spare"], 2) == [listed]
-    assert _dispensable([said], ["node1", listed], 2) == []
-
-
 def test_a_job_that_lost_its_folder_leaves_it_to_the_other_one(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with subprocess.Popen(["sleep", "60"]) as script:
         assert begin(run, script=script.pid)
@@ -238,41 +219,100 @@ def test_a_job_that_lost_its_folder_leaves_it_to_the_other_one(run: Path, capsys
         script.kill()
 
 
-def test_the_commands_of_a_job_script_have_the_statuses_that_it_reads(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_ended_while_a_job_waited_is_not_started_and_nobody_holds_it(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["begin", str(run)]) == 0
-    monkeypatch.setattr(job, "begin", lambda *_, **__: False)
-    assert main(["begin", str(run)]) == 1
-    monkeypatch.undo()
-    for words in (
-        ["end", str(run)],
-        ["end", str(run), "--status", "0"],
-        ["begin"],
-        ["begin", str(run), "--status", "0"],
+    def take_late(folder: Path, **options: Any) -> Path:
+        write_summary(run, Summary("digits", "success", steps=9))
+        return take(folder, **options)
+
+    monkeypatch.setattr(job, "take", take_late)
+    assert not begin(run)
+    assert holder(run) is None
+    assert capsys.readouterr().err == f"{run}: the run ended in an earlier attempt of this job\n"
+
+
+def test_a_job_is_queued_again_no_oftener_than_allowed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    notify = "cluster.notify=echo $RUN_EVENT, $RUN_MESSAGE >$RUN_FOLDER/told"
+    _with_restarts(run, "cluster.scheduler.max_requeues=1", notify)
+    for step, status, reason in (
+        (3, 75, ""),
+        (5, 1, "; it is not queued again: it was stopped or lost 2 times, and scheduler.max_requeues is 1"),
     ):
-        assert main(words) == 2
-    assert capsys.readouterr().err.count("error: ") == 4
-    for status, signals in ((75, 0), (1, 1), (143, 2)):
-        assert main(["end", str(run), "--status", str(status), "--signals", str(signals)]) == 75
-    assert main(["left-out", str(run)]) == 0
-    assert capsys.readouterr().out == ""
+        assert begin(run)
+        assert f"digits on laptop: 2 ranks, {run}\n" in capsys.readouterr().err
+        write(run, step, SavedState({}, {}), keep=1)
+        assert end(run, 75, was_signalled=True, is_near_limit=True) == status
+        assert capsys.readouterr().err == f"{run}: the run was stopped before its end{reason}\n"
+        told = (run / "told").read_text(encoding="utf-8")
+        assert told == f"stop, digits: the run was stopped before its end{reason}\n"
+
+
+def test_a_job_that_was_lost_is_continued_no_oftener_than_allowed(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    _with_restarts(run, "cluster.scheduler.max_requeues=1")
+    for step, goes_on in ((3, True), (5, True), (7, False)):
+        with subprocess.Popen(["sleep", "60"]) as script:
+            assert begin(run, script=script.pid) is goes_on
+            assert (holder(run) is not None) is goes_on, "a script that trains nothing keeps nobody out"
+            script.kill()
+        write(run, step, SavedState({}, {}), keep=1)
+    reason = "not continued: it was stopped or lost 2 times, and scheduler.max_requeues is 1"
+    assert capsys.readouterr().err.splitlines()[-1] == f"{run}: {reason}"
+
+
+def test_trouble_with_the_disk_after_the_ranks_is_a_failed_run_that_nobody_holds(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> int:
+        raise UserError("the disk is full")
+
+    assert begin(run)
+    monkeypatch.setattr(job, "finish_run", fail)
+    assert end(run, 0, was_signalled=False) == 1
+    assert capsys.readouterr().err.endswith("error: the disk is full\n")
+    assert holder(run) is None
+
+
+_SCRIPT = """
+trap 'exit 9' TERM
+job() {{ "{python}" -I -m launch.submit.job "$@"; }}
+exec {{claim}}> >(exec "{python}" -I -m launch.submit.job hold {run})
+job begin {run}; echo $?
+job begin {run}; echo $?
+kill -0 $!
+job end {run} --status 75 --signals 0; echo $?
+job begin {run}; echo $?
+job end {run} --status 1 --signals 1 --near-limit 1; echo $?
+exec {{claim}}>&-; wait $!; echo $?
+job begin {run}; echo $?
+job end {run} --status 0 --signals 0; echo $?
+job begin {run}; echo $?
+job left-out {run}
+"""
+
+
+@pytest.mark.medium
+def test_the_commands_of_a_job_script_have_the_statuses_that_it_reads_and_its_claim(run: Path) -> None:
+    script = _SCRIPT.format(python=sys.executable, run=run)
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    statuses = [line for line in done.stdout.splitlines() if line.isdigit()]
+    assert statuses == ["0", "0", "75", "0", "75", "0", "0", "1", "1"], done.stderr
+    (stop,) = [each for each in read_attempts(run) if each.outcome == "stopped"]
+    assert stop.cause == "the job's time was over"
+    assert holder(run) is None
 
 
 @pytest.mark.parametrize(
-    ("nodes", "hosts", "left", "words"),
-    [
-        (2, "ab", "", ""),
-        (2, "aa", "", ", on the same hosts, although a failed twice: there is no host to put in its place"),
-        (2, "aa", "a", ", without a, which failed twice"),
-        (1, "aa", "", ""),
-    ],
+    "words", [["begin", "{run}"], ["end", "{run}", "--status", "0"], ["begin"], ["start", "{run}"], ["end", "--near"]]
 )
-def test_a_restart_tells_what_becomes_of_hosts_that_failed_twice(
-    nodes: int, hosts: str, left: str, words: str, tmp_path: Path
+def test_trouble_is_one_line_with_the_status_of_a_refusal(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    attempts = [Attempt("now", "failed", "broke", host, 0, 1, goes_on=True, leaves_out=[*left]) for host in hosts]
-    lines = [json.dumps(asdict(attempt)) + "\n" for attempt in attempts]
-    (tmp_path / ATTEMPTS_FILE).write_text("".join(lines), encoding="utf-8")
-    cluster = load_cluster("laptop", [f"cluster.num_nodes={nodes}", "cluster.launcher=srun"])
-    assert _on_which_hosts(tmp_path, cluster) == words
+    assert main([word.format(run=tmp_path) for word in words]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert told.count("\n") == 1
+    assert len(words) < 2 or words[1] != "{run}" or words[0] == "start" or f"{tmp_path}/config.yaml" in told

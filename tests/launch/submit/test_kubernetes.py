@@ -13,7 +13,6 @@ import yaml
 from configs.errors import UserError
 from configs.load import ROOT, load_cluster, load_recipe
 from launch.submit.jobspec import IMAGE_PROGRAM
-from launch.submit.scheduler import render
 from launch.submit.submission import make_job
 from tests.launch.golden_jobs import CASES, job
 
@@ -24,14 +23,13 @@ def _manifest(*overrides: str, name: str = "digits") -> dict[str, Any]:
     cluster, settings, runs = CASES["kubernetes.yaml"]
     paths = ["cluster.paths.data=/shared/data", "cluster.paths.runs=/shared/runs"]
     spec = job(load_cluster(cluster, [*paths, *settings, *overrides]), runs)
-    manifest: dict[str, Any] = yaml.safe_load(render(replace(spec, name=name)))
+    manifest: dict[str, Any] = yaml.safe_load(spec.scheduler.render(replace(spec, name=name)))
     return manifest
 
 
 @pytest.mark.parametrize(
     ("overrides", "name"),
     [
-        ((), "digits"),
         ((), "50 Layers_by.me!"),
         ((), 9 * "imagenet-"),
         (("cluster.scheduler.queue=teams", "cluster.scheduler.resources=[cpu=96, memory=1Ti]"), "digits"),
@@ -97,7 +95,7 @@ def test_a_folder_that_no_claim_holds_is_refused() -> None:
     cluster, settings, runs = CASES["kubernetes.yaml"]
     spec = replace(job(load_cluster(cluster, settings), runs), run_folders=(Path("/elsewhere/run"),))
     with pytest.raises(UserError) as refusal:
-        render(spec)
+        spec.scheduler.render(spec)
     assert str(refusal.value) == (
         "container.mounts: the pods cannot see /elsewhere; add CLAIM:/elsewhere, and mount the claim at the same path "
         "on this machine"
@@ -119,7 +117,7 @@ def test_pods_without_gpus_ask_for_none_and_need_no_shared_memory_of_their_own()
     paths = ["cluster.paths.data=/shared/data", "cluster.paths.runs=/shared/runs"]
     given = ["cluster.communication.backend=mpi", "cluster.scheduler.resources=[cpu=96, memory=1Ti]"]
     spec = job(load_cluster("laptop", [*paths, *kept, *given]), runs)
-    pod = yaml.safe_load(render(spec))["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
+    pod = yaml.safe_load(spec.scheduler.render(spec))["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
     (worker,) = pod["containers"]
     assert worker["resources"] == {"limits": {"cpu": "96", "memory": "1Ti"}}
     assert worker["securityContext"] == {"runAsUser": 0}

@@ -4,11 +4,15 @@ import json
 import os
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from configs.errors import UserError
+from configs.load import load_both
 from launch.submit.__main__ import main
+from launch.submit.submission import submit_run
 from tests.launch.scheduled import SYNTHETIC
 
 _SLURM = ["--set", "cluster.scheduler.kind=slurm"]
@@ -43,6 +47,8 @@ _SRUN = ["--set", "cluster.launcher=srun"]
         ([*_SLURM, *_LIMIT, *_SRUN, "--repeat", "0"], "--repeat: got 0, allowed: 1 or more"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.device=gpu", "--set", "cluster.node.gpu_memory_bytes=9999999"],
          "cluster.node.gpu_memory_bytes: got 9999999, allowed: at least "),
+        ([*_SLURM, *_LIMIT, "--set", "cluster.node.memory_bytes=9999999"],
+         "cluster.node.memory_bytes: got 9999999, allowed: at least "),
         ([*_SLURM, *_LIMIT, "--rehearse"], "node.gpu: got None, allowed: an accelerator of train/sim/families.yaml"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.scheduler.notice_s=600"], "cluster.scheduler.notice_s: got 600, allowed"),
         ([*_SLURM, "--set", "cluster.scheduler.resources=['rt_F={nodes}']"], "allowed: {num_nodes}, {ranks_per_node}"),
@@ -72,19 +78,6 @@ def test_a_job_that_cannot_run_is_refused_in_one_line(
     assert captured.err.startswith(f"error: {message}") or message in captured.err
     assert captured.err.count("\n") == 1
     assert captured.out == ""
-
-
-@pytest.mark.parametrize("verb", ["--resume", "--status", "--cancel"])
-@pytest.mark.parametrize(
-    "words",
-    [["digits"], ["--cluster", "laptop"], ["--set", "run.seed=1"], ["--run-dir", "a"], ["--hosts", "a"], ["--dry-run"]],
-    ids=" ".join,
-)
-def test_what_is_asked_of_a_submitted_run_stands_alone(
-    verb: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["submit", *words, verb, str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith("error: --resume, --status and --cancel stand alone")
 
 
 def test_a_dry_run_prints_script_and_command_and_makes_nothing(
@@ -159,20 +152,77 @@ def test_a_scheduler_that_is_not_here_is_refused_before_a_folder_is_made(
     assert not (tmp_path / "run").exists()
 
 
+def _client(folder: Path, name: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a shell line be the client of a scheduler."""
+    (folder / name).write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
+    (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    monkeypatch.setattr("launch.run._pack_built_in", lambda *_: None)
+
+
 @pytest.mark.parametrize(
     "setting", ["cluster.environment={MY_TOKEN: a}", "cluster.scheduler.setup=['export WANDB_API_KEY=abc']"]
 )
 def test_a_job_script_and_a_config_with_a_secret_are_readable_by_their_owner_only(
     setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 7\n", encoding="utf-8")
-    (tmp_path / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("launch.run._pack_built_in", lambda *_: None)
+    _client(tmp_path, "sbatch", "echo 7", monkeypatch)
     words = [*_SLURM, *_LIMIT, *_SRUN, "--run-dir", str(tmp_path / "run")]
     assert main(["submit", "digits", "--cluster", "laptop", *words, "--set", setting]) == 0
     for name in ("config.yaml", "job.sh"):
         assert (tmp_path / "run" / name).stat().st_mode & 0o777 == 0o600, name
+
+
+def test_a_cell_of_a_study_is_a_job_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _client(tmp_path, "sbatch", f'echo "$*" >{tmp_path}/asked; echo "7;b"', monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    place = ["cluster.scheduler.kind=slurm", "cluster.launcher=srun", "cluster.scheduler.wall_time_s=600"]
+    with pytest.raises(UserError, match="wall_time_s"):
+        submit_run(*load_both("digits", "laptop", place[:2]), Path("run"))
+    assert not (tmp_path / "run").exists()
+    submit_run(*load_both("digits", "laptop", place), Path("run"))
+    assert (tmp_path / "asked").read_text(encoding="utf-8") == f"--parsable {tmp_path}/run/job.sh\n"
+    assert json.loads((tmp_path / "run" / "job.json").read_text(encoding="utf-8"))["job"] == "7"
+    assert capsys.readouterr().out.startswith("digits: job 7, 2 ranks on 1 node\n  run\n  watch ")
+
+
+def _job_of(folder: Path) -> str:
+    """Return the process of a job on hosts, after its end."""
+    process: str = json.loads((folder / "job.json").read_text(encoding="utf-8"))["job"]
+    with suppress(ChildProcessError):
+        os.waitpid(int(process), 0)
+    return process
+
+
+@pytest.mark.usefixtures("typed")
+def test_a_job_on_hosts_outlives_its_terminal_reads_nothing_and_adds_to_the_log_of_its_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _client(tmp_path, "bash", 'cat; ps -o sid= -p $$; echo "$*" >&2', monkeypatch)
+    runs = [tmp_path / f"a run-{number}" for number in (1, 2)]
+    words = ["--hosts", "b", "--set", "cluster.launcher=horovodrun", "--run-dir", str(tmp_path / "a run")]
+    assert main(["submit", "digits", "--cluster", "laptop", "--repeat", "2", *words]) == 0
+    first = _job_of(runs[0])
+    assert f"digits: job {first}, 2 ranks on 1 node" in capsys.readouterr().out
+    assert main(["submit", "--resume", str(runs[1])]) == 0
+    second = _job_of(runs[1])
+    assert second == _job_of(runs[0]) != first
+    told = capsys.readouterr().out
+    assert f"tail -f {runs[0]}/job.log;" in told
+    assert f"  cancel  kill {second}" in told
+    lines = (runs[0] / "job.log").read_text(encoding="utf-8").splitlines()
+    assert [line.strip() for line in lines] == [first, f"{runs[0]}/job.sh", second, f"{runs[0]}/job.sh"]
+    assert not (runs[1] / "job.log").exists()
+
+
+def test_ctrl_c_ends_a_submission_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("configs.load.load_both", interrupt)
+    assert main(["submit", "digits", "--cluster", "laptop"]) == 130
 
 
 @pytest.mark.ranks

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 from dataclasses import asdict
@@ -12,9 +11,7 @@ import pytest
 
 from configs.load import load_run
 from launch.resume import UNFINISHED_MARK
-from launch.submit import submission
 from launch.submit.__main__ import main
-from launch.submit.submitted import record_job
 from logs.attempts import Attempt
 from logs.checkpoints import SavedState, write
 from logs.claims import release, take
@@ -164,28 +161,6 @@ def test_a_run_that_is_submitted_again_keeps_off_the_nodes_that_failed_twice(
     assert "the job leaves out beta, where ranks failed twice" in capsys.readouterr().err
 
 
-def test_a_job_on_hosts_that_is_submitted_again_writes_the_log_that_is_shown_by_whichever_run_it_is_named(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = (run / "config.yaml").read_text(encoding="utf-8").replace("kind: slurm", "kind: none")
-    later = run.parent / "later"
-    shutil.copytree(run, later)
-    for folder in (run, later):
-        (folder / "config.yaml").write_text(config, encoding="utf-8")
-    record_job([run, later], "7", run / "job.sh")
-    logs: list[Path] = []
-
-    def start(_command: str, log: Path) -> str:
-        logs.append(log)
-        return "77"
-
-    monkeypatch.setattr(submission, "_in_background", start)
-    capsys.readouterr()
-    assert main(["submit", "--resume", str(later)]) == 0
-    assert logs == [run / "job.log"]
-    assert f"tail -f {run}/job.log;" in capsys.readouterr().out
-
-
 def test_the_process_of_hosts_is_ended_only_while_it_trains(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = (run / "config.yaml").read_text(encoding="utf-8")
     (run / "config.yaml").write_text(config.replace("kind: slurm", "kind: none"), encoding="utf-8")
@@ -193,7 +168,8 @@ def test_the_process_of_hosts_is_ended_only_while_it_trains(run: Path, capsys: p
     assert capsys.readouterr().err == f"error: {run}: no run is going on in it, so there is nothing to cancel\n"
     take(run)
     with subprocess.Popen(["sleep", "60"]) as process:
-        record_job([run], str(process.pid), run / "job.sh")
+        row = json.loads((run / "job.json").read_text(encoding="utf-8"))
+        (run / "job.json").write_text(json.dumps({**row, "job": str(process.pid)}), encoding="utf-8")
         assert main(["submit", "--cancel", str(run)]) == 0
         assert process.wait() == -signal.SIGTERM
     assert capsys.readouterr().out == f"{run}: kill {process.pid}\n"
@@ -223,6 +199,7 @@ def test_a_damaged_record_of_a_job_is_refused_like_none(run: Path, capsys: pytes
         (["digits"], "give RECIPE and --cluster C, or --resume, --status or --cancel with a run"),
         (["digits", "--resume", "{run}"], "--resume, --status and --cancel stand alone"),
         (["--resume", "{run}", "--hosts", "a,b"], "--resume, --status and --cancel stand alone"),
+        (["--resume", "{run}", "--run-dir", "a"], "--resume, --status and --cancel stand alone"),
         (["--status", "{run}", "--cluster", "laptop"], "--resume, --status and --cancel stand alone"),
         (["--cancel", "{run}", "--set", "run.seed=2"], "--resume, --status and --cancel stand alone"),
         (["--resume", "{run}", "--dry-run"], "--resume, --status and --cancel stand alone"),
