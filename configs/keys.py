@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from configs.arguments import Parser
+from configs.arguments import Parser, exit_status, parse
 from configs.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -46,23 +45,17 @@ The schema knows types, ranges and required keys. ./run.sh plan also checks what
 keys. Editors read numbers by YAML 1.2: 5e-5 and 1e6 are numbers, 1_000 is a text."""
 
 
+@dataclass(frozen=True)
+class _Options:
+    """The command line of ``./run.sh keys``."""
+
+    block: str | None
+    json: bool
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the keys.
-
-    Args:
-        arguments: The words after ``./run.sh``; the first one may be the verb ``keys``. If None, `sys.argv` holds them.
-
-    Returns:
-        The exit status: 0, or 2 if the arguments are wrong.
-    """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        options = _parser().parse_args(words[words[:1] == ["keys"] :])
-        sys.stdout.write(_json(options.block) if options.json else _text(options.block))
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    return 0
+    """Print the keys and return the exit status, see `configs.arguments.exit_status`."""
+    return exit_status(lambda: _print_keys(parse(_parser(), _Options, arguments)))
 
 
 def _parser() -> Parser:
@@ -72,14 +65,15 @@ def _parser() -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "block",
-        metavar="BLOCK",
-        nargs="?",
-        help="recipe, cluster, study, a block (model, cluster.communication) or a key (run.epochs); default: all keys",
-    )
+    words = "recipe, cluster, study, a block (model, cluster.communication) or a key (run.epochs); default: all keys"
+    parser.add_argument("block", metavar="BLOCK", nargs="?", help=words)
     parser.add_argument("--json", action="store_true", help="print a JSON Schema instead of the listing")
     return parser
+
+
+def _print_keys(options: _Options) -> int:
+    sys.stdout.write(_json(options.block) if options.json else _text(options.block))
+    return 0
 
 
 def _json(wanted: str | None) -> str:
@@ -162,5 +156,4 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # A pager or head that ends early ends this program quietly.
     sys.exit(main())

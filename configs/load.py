@@ -23,31 +23,14 @@ FOLDERS = {"recipe": "recipes", "cluster": "clusters", "study": "studies"}
 """Kind of file -> folder in configs that holds the shipped files."""
 
 
-class _Rules:
+class _Yaml(yaml.SafeLoader):
     """Unquoted values by YAML 1.2, and digits grouped by underscores as an integer.
 
     PyYAML's own rules (YAML 1.1) read ``5e-5`` as text, ``no`` as a boolean, ``010`` as 8 and ``12:30`` as 750.
     """
 
-    def get_single_node(self) -> yaml.Node | None:
-        """Return the root of the document.
 
-        Raises:
-            yaml.YAMLError: The document contains itself, or its aliases stand for too many values: ten lines of aliases
-                can stand for billions.
-        """
-        root: yaml.Node | None = super().get_single_node()  # type: ignore[misc]
-        if root is not None and _expanded(root, {}) > _MOST_VALUES:
-            problem = f"aliases (*name) stand for more than {_MOST_VALUES} values; write the values out"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=root.start_mark)
-        return root
-
-
-class _Yaml(_Rules, yaml.SafeLoader):
-    """The loader for any text."""
-
-
-class _FastYaml(_Rules, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class _FastYaml(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """libyaml's loader, where PyYAML has it: a recipe takes 1 ms instead of 6 (two-core machine, 2026-11)."""
 
 
@@ -59,20 +42,6 @@ _DEEP = 1_000
 
 _OPENING = re.compile(r"[\[{]|[-:?](?=\s)")
 """What may begin a level of nesting."""
-
-
-_MOST_VALUES = 1_000_000
-
-
-def _expanded(node: yaml.Node, known: dict[int, float]) -> float:
-    """Return the number of values below a node with aliases written out; infinite for a node that contains itself."""
-    if not isinstance(node, yaml.CollectionNode):
-        return 1
-    if id(node) not in known:
-        known[id(node)] = float("inf")
-        parts = (part for each in node.value for part in (each if isinstance(each, tuple) else (each,)))
-        known[id(node)] = 1 + sum(_expanded(part, known) for part in parts)
-    return known[id(node)]
 
 
 def _decimal(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
@@ -119,12 +88,12 @@ def parse_yaml(text: str, name: str) -> Any:
     """
     try:
         return yaml.load(text, Loader=_FastYaml if len(_OPENING.findall(text)) < _DEEP else _Yaml)
-    except yaml.YAMLError as error:
+    except UserError:
+        raise
+    except (yaml.YAMLError, ValueError, TypeError) as error:
         raise UserError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise UserError(f"{name}: not YAML: brackets or blocks are nested too deeply; write fewer levels") from None
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:

@@ -78,10 +78,6 @@ def require_allowed(recipe: Recipe) -> None:
         raise ConfigError(rule.key, rule.value(recipe), f"{rule.allowed} {where}", "or set mlperf.division: open")
 
 
-def _is(expected: object) -> Callable[[Any], bool]:
-    return lambda value: bool(value == expected)
-
-
 def _range(low: float, high: float) -> Callable[[Any], bool]:
     """Return a test for a pair of numbers, compared to the three decimals of the written rule."""
     return lambda pair: pair is not None and (round(pair[0], 3), round(pair[1], 3)) == (low, high)
@@ -105,43 +101,55 @@ _HYPERPARAMETERS = "MLPerf training rules, ResNet hyperparameters"
 _CHECKED = f"{_HYPERPARAMETERS}; mlperf-logging training_3.1.0/closed_resnet"
 _AUGMENTATION = "MLPerf training rules, ResNet reference preprocessing"
 _REFERENCE = "MLPerf ResNet reference model"
+_IMAGENET = "MLPerf training rules, ImageNet 2012"
+_QUALITY = "MLPerf training rules, quality"
+
+
+def _both(name: str, key: str, allowed: str, is_allowed: Callable[[Any], bool], sgd_source: str) -> tuple[Rule, Rule]:
+    """Return a rule that LARS and momentum SGD share: its names differ, and so may the place where it is written."""
+    return (
+        Rule(f"lars_opt_{name}", key, allowed, is_allowed, f"{_CHECKED}_lars.yaml", optimizer="lars"),
+        Rule(f"sgd_opt_{name}", key, allowed, is_allowed, sgd_source, optimizer="sgd"),
+    )
+
+
+def _exactly(name: str, key: str, value: object, source: str, why: str = "", optimizer: str = "") -> Rule:
+    """Return the rule that a key has one value, with the reason if the value does not speak for itself."""
+    shown = {None: "null", True: "true", False: "false"}.get(value, repr(value))  # type: ignore[call-overload]
+    return Rule(name, key, f"{shown} ({why})" if why else shown, lambda got: bool(got == value), source, optimizer)
+
 
 CLOSED_RULES = (
     Rule("opt_name", "optimizer.name", "'sgd' or 'lars'", lambda name: name in ("sgd", "lars"), f"{_CHECKED}.yaml"),
-    Rule("lars_epsilon", "optimizer.epsilon", "0", _is(0), f"{_CHECKED}_lars.yaml", optimizer="lars"),
-    Rule(
-        "lars_opt_end_learning_rate",
+    _exactly("lars_epsilon", "optimizer.epsilon", 0, f"{_CHECKED}_lars.yaml", optimizer="lars"),
+    *_both(
+        "end_learning_rate",
         "schedule.end_lr",
         "0.0001 (schedule.decay.end_lr)",
-        _is(0.0001),
-        f"{_CHECKED}_lars.yaml",
-        optimizer="lars",
+        lambda lr: bool(lr == 0.0001),  # noqa: PLR2004 (the rule's own number)
+        f"{_CHECKED}_sgd.yaml",
     ),
-    Rule(
-        "lars_opt_learning_rate_decay_poly_power",
+    *_both(
+        "learning_rate_decay_poly_power",
         "schedule.decay.power",
         "2",
-        _is(2),
-        f"{_CHECKED}_lars.yaml",
-        optimizer="lars",
+        lambda power: bool(power == 2),  # noqa: PLR2004
+        _HYPERPARAMETERS,
     ),
-    Rule(
-        "lars_opt_weight_decay",
+    *_both(
+        "weight_decay",
         "optimizer.weight_decay",
         "0.0001 times a power of two",
         _power_of_two_times_1e4,
-        f"{_CHECKED}_lars.yaml",
-        optimizer="lars",
+        f"{_CHECKED}_sgd.yaml",
     ),
-    Rule(
-        "lars_opt_trust_coefficient", "optimizer.trust_coefficient", "0.001", _is(0.001), _REFERENCE, optimizer="lars"
-    ),
-    Rule(
+    _exactly("lars_opt_trust_coefficient", "optimizer.trust_coefficient", 0.001, _REFERENCE, optimizer="lars"),
+    _exactly(
         "lars_opt_trust_weight_decay",
         "optimizer.trust_weight_decay",
-        "null (optimizer.weight_decay)",
-        _is(None),
+        None,
         _REFERENCE,
+        "optimizer.weight_decay",
         optimizer="lars",
     ),
     Rule(
@@ -152,34 +160,15 @@ CLOSED_RULES = (
         f"{_CHECKED}_sgd.yaml",
         optimizer="sgd",
     ),
-    Rule(
-        "sgd_opt_end_learning_rate",
-        "schedule.end_lr",
-        "0.0001 (schedule.decay.end_lr)",
-        _is(0.0001),
-        f"{_CHECKED}_sgd.yaml",
-        optimizer="sgd",
-    ),
-    Rule(
-        "sgd_opt_learning_rate_decay_poly_power", "schedule.decay.power", "2", _is(2), _HYPERPARAMETERS, optimizer="sgd"
-    ),
-    Rule(
-        "sgd_opt_weight_decay",
-        "optimizer.weight_decay",
-        "0.0001 times a power of two",
-        _power_of_two_times_1e4,
-        f"{_CHECKED}_sgd.yaml",
-        optimizer="sgd",
-    ),
-    Rule("weight_decay_lag", "schedule.weight_decay_lag_steps", "0", _is(0), _REFERENCE),
+    _exactly("weight_decay_lag", "schedule.weight_decay_lag_steps", 0, _REFERENCE),
     Rule(
         "eval_accuracy",
         "run.target_top1",
         "0.759 or more",
         _reaches_the_target,
-        "MLPerf training rules, quality; mlperf-logging training_3.1.0/closed_resnet.yaml",
+        f"{_QUALITY}; mlperf-logging training_3.1.0/closed_resnet.yaml",
     ),
-    Rule("eval_frequency", "run.eval_every_epochs", f"{_EVAL_EVERY_EPOCHS}", _is(_EVAL_EVERY_EPOCHS), _EVALUATION),
+    _exactly("eval_frequency", "run.eval_every_epochs", _EVAL_EVERY_EPOCHS, _EVALUATION),
     Rule(
         "eval_offset",
         "run.eval_first_epoch",
@@ -187,34 +176,20 @@ CLOSED_RULES = (
         lambda epoch: epoch <= _EVAL_EVERY_EPOCHS,
         _EVALUATION,
     ),
-    Rule("max_steps", "run.max_steps", "null (train to the target)", _is(None), "MLPerf training rules, quality"),
-    Rule(
-        "data_source",
-        "data.source",
-        "'folders' (photographs, not generated images)",
-        _is("folders"),
-        "MLPerf training rules, ImageNet 2012",
-    ),
-    Rule("train_samples", "data.train_samples", "1281167", _is(1_281_167), "MLPerf training rules, ImageNet 2012"),
-    Rule("eval_samples", "data.eval_samples", "50000", _is(50_000), "MLPerf training rules, ImageNet 2012"),
-    Rule(
-        "bad_record",
-        "data.bad_record",
-        "'stop' (every image is trained on)",
-        _is("stop"),
-        "MLPerf training rules, ImageNet 2012",
-    ),
-    Rule("crop_kind", "data.crop.kind", "'resized'", _is("resized"), _AUGMENTATION),
+    _exactly("max_steps", "run.max_steps", None, _QUALITY, "train to the target"),
+    _exactly("data_source", "data.source", "folders", _IMAGENET, "photographs, not generated images"),
+    _exactly("train_samples", "data.train_samples", 1_281_167, _IMAGENET),
+    _exactly("eval_samples", "data.eval_samples", 50_000, _IMAGENET),
+    _exactly("bad_record", "data.bad_record", "stop", _IMAGENET, "every image is trained on"),
+    _exactly("crop_kind", "data.crop.kind", "resized", _AUGMENTATION),
     Rule("crop_area", "data.crop.area", "[0.05, 1.0]", _range(0.05, 1.0), _AUGMENTATION),
     Rule("crop_aspect", "data.crop.aspect", "[0.75, 1.333]", _range(0.75, 1.333), _AUGMENTATION),
-    Rule("augmentation_throughout", "data.plain_from_epoch", "null (augment in every epoch)", _is(None), _AUGMENTATION),
-    Rule(
-        "augmentation_throughout", "data.keep_batches", "false (augment anew in every epoch)", _is(False), _AUGMENTATION
-    ),
-    Rule("model_name", "model.name", "'resnet50'", _is("resnet50"), _REFERENCE),
-    Rule("num_classes", "model.num_classes", "1000", _is(1000), _REFERENCE),
-    Rule("initial_parameters", "model.parameters", "null (weights drawn from the seed)", _is(None), _REFERENCE),
-    Rule("image_size", "model.image_size", "224", _is(224), _REFERENCE),
+    _exactly("augmentation_throughout", "data.plain_from_epoch", None, _AUGMENTATION, "augment in every epoch"),
+    _exactly("augmentation_throughout", "data.keep_batches", False, _AUGMENTATION, "augment anew in every epoch"),
+    _exactly("model_name", "model.name", "resnet50", _REFERENCE),
+    _exactly("num_classes", "model.num_classes", 1000, _REFERENCE),
+    _exactly("initial_parameters", "model.parameters", None, _REFERENCE, "weights drawn from the seed"),
+    _exactly("image_size", "model.image_size", 224, _REFERENCE),
     Rule(
         "reference_convergence_point",
         "batch.global_size",

@@ -1,7 +1,5 @@
 """Text for a terminal: colours only where they are wanted, and no control characters."""
 
-import argparse
-import importlib
 import io
 
 import pytest
@@ -39,22 +37,6 @@ def test_no_colours_where_they_are_not_wanted_or_not_there(
 
 def test_control_characters_become_a_space() -> None:
     assert printable("a\x00\x00\x1b[0m\tb  c") == "a [0m b  c"
-
-
-@pytest.mark.parametrize("module", [
-    "data", "launch", "launch.doctor", "launch.setup", "launch.study", "launch.submit", "logs", "train.plan",
-    "train.rehearse", "train.sim",
-])  # fmt: skip
-def test_every_verb_and_every_option_says_what_it_is(module: str) -> None:
-    parsers = [importlib.import_module(f"{module}.__main__")._parser()]
-    for parser in parsers:
-        assert parser.description, parser.prog
-        for action in parser._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                parsers += action.choices.values()
-                assert {each.dest for each in action._choices_actions if each.help} == {*action.choices}
-            else:
-                assert action.help, (parser.prog, action.dest)
 
 
 @pytest.mark.parametrize(

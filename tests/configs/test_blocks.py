@@ -3,17 +3,15 @@
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from configs.blocks.execution import Communication, EngineSettings
+from configs.blocks.execution import EngineSettings
 from configs.blocks.images import Crop, Data
 from configs.blocks.jobs import Container, Scheduler
 from configs.blocks.rehearsal import FAULTS, MOST_SLOW, SLOWER, Fault, Rehearsal
 from configs.blocks.training import Loss, Schedule
 from configs.decays import Polynomial, StepDecay
 from configs.errors import ConfigError
-from configs.load import load_recipe
-from configs.registry import COMMUNICATORS
 from configs.validate import validate
 
 WAITS = {"forward_s": 0.1, "gradients_s": [0.1], "update_s": 0.1, "evaluation_s": 0.1, "top1": [0.5]}
@@ -81,36 +79,8 @@ def test_a_fault_is_read_and_a_rank_has_its_own_in_the_order_of_their_steps() ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_synchronous", "carrier", "needs_local_launcher"),
-    [
-        ("horovod", True, "mpi", False),
-        ("torch_distributed", True, "mpi", False),
-        ("shared_memory", True, "shared_memory", False),
-        ("parameter_server", True, "parameter_server", True),
-        ("parameter_server_async", False, "parameter_server_async", True),
-        ("devices", True, "devices", True),
-        ("none", True, "none", False),
-    ],
-)
-def test_a_kind_of_communication_says_what_it_is(
-    kind: str, is_synchronous: bool, carrier: str, needs_local_launcher: bool
-) -> None:
-    assert kind in COMMUNICATORS
-    each = Communication(kind=kind, backend="mpi")
-    assert (each.is_synchronous, each.carrier, each.needs_local_launcher) == (
-        is_synchronous, carrier, needs_local_launcher,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
     ("engine", "precision", "sums"),
     [("mxnet", "bfloat16", "float32"), ("torch", "bfloat16", "bfloat16"), ("mxnet", "float16", "float16")],
 )
 def test_an_engine_says_in_which_type_gradients_are_summed(engine: str, precision: Any, sums: str) -> None:
     assert EngineSettings(name=engine, precision=precision).gradient_precision == sums
-
-
-def test_a_block_cannot_be_changed() -> None:
-    recipe = load_recipe("digits")
-    with pytest.raises(ValidationError, match="frozen"):
-        recipe.run.epochs = 3  # type: ignore[misc]

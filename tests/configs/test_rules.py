@@ -4,7 +4,7 @@ import pytest
 
 from configs.errors import ConfigError
 from configs.load import ROOT, load_recipe
-from configs.rules import CLOSED_RULES, _multiple_of_a_thousandth, broken_rules
+from configs.rules import CLOSED_RULES, broken_rules
 
 CLOSED = sorted(
     path.stem for pattern in ("mlperf-*.yaml", "nvidia-*.yaml") for path in (ROOT / "configs" / "recipes").glob(pattern)
@@ -55,10 +55,6 @@ def test_every_published_closed_recipe_keeps_every_rule_of_both_rulesets(name: s
     assert not broken_rules(recipe, "4.0.0")
 
 
-def test_ten_reference_points_and_eight_submissions_are_closed() -> None:
-    assert len(CLOSED) == 18
-
-
 def test_momentum_sgd_can_be_closed_too() -> None:
     assert load_recipe("mlperf-b1632", SGD).optimizer.name == "sgd"
 
@@ -79,29 +75,9 @@ def test_a_decay_by_steps_is_refused_for_its_missing_power() -> None:
         load_recipe("mlperf-b1632", ["schedule.decay={name: step, boundaries: [30], factor: 1.3513513513513513e-5}"])
 
 
-def test_a_batch_beyond_the_reference_points_was_allowed_before_there_were_any() -> None:
-    load_recipe("mlperf-b32768", [*BREAKS["reference_convergence_point"], "mlperf.ruleset=0.6.0"])
-
-
-def test_a_batch_beyond_the_reference_points_is_allowed_with_reference_runs_of_ones_own() -> None:
-    overrides = [*BREAKS["reference_convergence_point"], "mlperf.reference=own"]
-    assert load_recipe("mlperf-b32768", overrides).batch.global_size == 67968
-
-
 def test_the_record_could_not_be_closed() -> None:
     with pytest.raises(ConfigError, match="rule lars_epsilon"):
         load_recipe("abci-b86016", ["mlperf.division=closed"])
-
-
-@pytest.mark.parametrize(("value", "is_multiple"), [(0.001, True), (0.003, True), (0.0015, False)])
-def test_a_multiple_of_a_thousandth_may_be_an_odd_one(value: float, is_multiple: bool) -> None:
-    assert _multiple_of_a_thousandth(value) == is_multiple
-
-
-def test_the_ends_of_a_range_are_compared_to_the_three_decimals_of_the_rule() -> None:
-    assert load_recipe("mlperf-b32768", ["data.crop.aspect=[0.75, 1.3333333]"]).mlperf.division == "closed"
-    with pytest.raises(ConfigError, match="rule crop_aspect"):
-        load_recipe("mlperf-b32768", ["data.crop.aspect=[0.75, 1.334]"])
 
 
 @pytest.mark.parametrize(
@@ -114,6 +90,7 @@ def test_the_ends_of_a_range_are_compared_to_the_three_decimals_of_the_rule() ->
         ("data.keep_batches", ["false"], ["true"]),
         ("batch.global_size", ["67840", "32768"], ["67968"]),
         ("data.crop.area", ["[0.05, 1]", "[0.0504, 0.9996]"], ["[0.051, 1]", "[0.05, 0.999]"]),
+        ("data.crop.aspect", ["[0.75, 1.3333333]"], ["[0.75, 1.334]"]),
         ("optimizer.name", ["lars"], ["adam"]),
         ("schedule.decay.counts_from", ["0", "1"], []),
     ],
@@ -129,10 +106,12 @@ def _set(key: str, value: str) -> list[str]:
     return ["optimizer={name: adam}"] if value == "adam" else [f"{key}={value}"]
 
 
-def test_no_rate_between_two_thousandths_is_a_multiple() -> None:
-    odd = [number for number in range(1, 30_000) if _multiple_of_a_thousandth(number / 1000 + 0.0005)]
-    assert odd == []
-    assert [rate for rate in (0.001, 0.256, 7.4, 12.8, 17.0) if not _multiple_of_a_thousandth(rate)] == []
+@pytest.mark.parametrize(
+    ("lr", "is_allowed"), [(0.001, True), (0.003, True), (12.8, True), (0.0015, False), (0.2565, False)]
+)
+def test_the_rate_of_momentum_sgd_is_a_multiple_of_a_thousandth(lr: float, is_allowed: bool) -> None:
+    opened = load_recipe("mlperf-b1632", [*SGD, f"schedule.base_lr={lr}", "mlperf.division=open"])
+    assert (broken_rules(opened, "4.0.0") == []) is is_allowed
 
 
 @pytest.mark.parametrize("ruleset", ["0.6.0", "4.0.0"])
@@ -143,8 +122,3 @@ def test_a_large_batch_breaks_a_rule_of_the_newer_rules_with_official_references
     keys = [*BREAKS["reference_convergence_point"], f"mlperf.reference={reference}", "mlperf.division=open"]
     broken = broken_rules(load_recipe("mlperf-b32768", [*keys, f"mlperf.ruleset={ruleset}"]), ruleset)
     assert bool(broken) is (ruleset == "4.0.0" and reference == "official")
-
-
-def test_a_run_of_one_epoch_is_judged_too() -> None:
-    with pytest.raises(ConfigError, match="rule eval_frequency"):
-        load_recipe("mlperf-b32768", ["run.epochs=1", "run.eval_first_epoch=1", "run.eval_every_epochs=1"])

@@ -1,0 +1,63 @@
+"""Defaults on which published recipes rely, as their sources state them."""
+
+from typing import Any
+
+import pytest
+
+from configs.load import load_both
+from configs.optimizers import Adam, Lars, Sgd
+
+RECIPE, CLUSTER = load_both("digits", "laptop")
+
+
+def _default(key: str) -> Any:
+    """Return the value that counts where a file leaves a key out."""
+    block: Any = CLUSTER if key.startswith("cluster.") else RECIPE
+    *names, last = key.removeprefix("cluster.").split(".")
+    for name in names:
+        block = getattr(block, name)
+    return type(block).model_fields[last].default
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        # He et al., MXNet's Gluon and MLPerf's reference
+        ("model.bn_epsilon", 1e-5),
+        ("model.bn_momentum", 0.9),
+        ("model.classifier_std", 0.01),
+        ("model.zero_gamma", False),
+        ("model.input_channels", 3),
+        ("model.parameters", None),
+        # ImageNet's mean and standard deviation of 0..255; crops of Szegedy et al.
+        ("data.mean", (123.675, 116.28, 103.53)),
+        ("data.std", (58.395, 57.12, 57.375)),
+        ("data.crop.area", (0.08, 1.0)),
+        ("data.crop.aspect", (3 / 4, 4 / 3)),
+        ("data.flip", True),
+        ("data.eval_resize", None),
+        ("data.bad_record", "stop"),
+        ("data.plain_from_epoch", None),
+        ("data.keep_batches", False),
+        ("loss.label_smoothing", 0.0),
+        ("batch.bn_span", None),
+        ("batch.accumulation_steps", None),
+        ("schedule.weight_decay_lag_steps", 0),
+        ("run.max_steps", None),
+        ("mlperf.ruleset", "4.0.0"),
+        ("cluster.num_nodes", 1),
+        ("cluster.engine.precision", "float32"),
+        ("cluster.checkpoint.keep", 2),
+    ],
+)
+def test_a_key_that_is_left_out_means_what_its_source_says(key: str, value: object) -> None:
+    assert _default(key) == pytest.approx(value) if isinstance(value, tuple) else _default(key) == value
+
+
+def test_the_optimizers_begin_with_the_values_of_their_papers() -> None:
+    """You et al. 2017; Sutskever et al. 2013; Kingma and Ba 2015."""
+    lars, sgd, adam = Lars(name="lars", weight_decay=0.0), Sgd(name="sgd", weight_decay=0.0), Adam(name="adam")
+    assert (lars.momentum, lars.trust_coefficient, lars.epsilon, lars.trust_weight_decay) == (0.9, 0.001, 0.0, None)
+    assert sgd.momentum == 0.9
+    assert (adam.momentum, adam.beta_2, adam.epsilon, adam.weight_decay) == (0.9, 0.999, 1e-8, 0.0)
+    assert lars.skip_weight_decay == sgd.skip_weight_decay == ("gamma", "beta", "bias")
