@@ -11,10 +11,12 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from configs.arguments import Parser
+from configs.arguments import Parser, exit_status, parse
 from configs.errors import UserError
 from configs.registry import BUILT_IN_SOURCES, SOURCES
 
@@ -41,30 +43,41 @@ exit status: 0 done, 1 --verify found damage, 2 wrong input or a full disk, 130 
 """
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run ``prepare`` and return the exit status."""
+@dataclass(frozen=True)
+class _Options:
+    """The command line of ``./run.sh prepare``; settings that were not given are None."""
+
+    source: str | None
+    dest: Path | None
+    verify: Path | None
+    workers: int
+    seed: int | None
+    size: int | None
+    quality: int | None
+    train: int | None
+    eval: int | None
+    classes: int | None
+    labels: Path | None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``prepare`` and return the exit status, see `configs.arguments.exit_status`."""
+    return exit_status(lambda: _run(parse(_parser(), _Options, arguments)))
+
+
+def _run(options: _Options) -> int:
+    given = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
+    if options.verify is not None:
+        if options.source is not None or given:
+            raise UserError("--verify takes one folder and --workers, nothing else; see ./run.sh prepare --help")
+        return _verify(options.verify, options.workers)
+    if options.source is None or options.dest is None:
+        raise UserError("SOURCE and DEST are needed, as in: digits runs/data/digits; see ./run.sh prepare --help")
     try:
-        if not arguments or arguments[0] != "prepare":
-            raise UserError(f"python -m data: got {arguments[0] if arguments else ''!r}, allowed: prepare")
-        options = _parse(arguments[1:])
-        return _prepare(options) if options.verify is None else _verify(options.verify, options.workers)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _prepare(options.source, options.dest, options.workers, given)
     except KeyboardInterrupt:
         print("\ninterrupted; nothing was left behind", file=sys.stderr)
-        return 130
-
-
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = _parser()
-    options: argparse.Namespace = parser.parse_args(arguments)
-    given = [name for name in _SETTINGS if getattr(options, name) is not None]
-    if options.verify is not None and (options.source is not None or given):
-        parser.error("--verify takes one folder and --workers, nothing else")
-    if options.verify is None and options.dest is None:
-        parser.error("SOURCE and DEST are needed, as in: digits runs/data/digits")
-    return options
+        raise
 
 
 def _parser() -> Parser:
@@ -114,20 +127,19 @@ def _whole_number(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
-def _prepare(options: argparse.Namespace) -> int:
+def _prepare(name: str, destination: Path, workers: int, given: Mapping[str, Any]) -> int:
     from data.prepare import prepare
     from data.sources.catalogue import open_source
     from data.sources.image_source import Settings
 
-    given = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
     settings = Settings(**given)
     start = time.monotonic()
-    done = prepare(open_source(options.source, settings), options.dest, seed=settings.seed, workers=options.workers)
+    done = prepare(open_source(name, settings), destination, seed=settings.seed, workers=workers)
     manifest = done.manifest
     size_mb = (manifest.train.rec_bytes + manifest.eval.rec_bytes) / 1e6
     took = "up to date" if done.was_up_to_date else f"packed in {time.monotonic() - start:.1f} s"
     print(
-        f"{options.dest}: {manifest.train.records:,} training and {manifest.eval.records:,} evaluation images of "
+        f"{destination}: {manifest.train.records:,} training and {manifest.eval.records:,} evaluation images of "
         f"{len(manifest.class_names):,} classes, {size_mb:,.1f} MB, {took}"
     )
     return 0
@@ -156,4 +168,4 @@ def _verify(folder: Path, workers: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -195,13 +195,13 @@ class BlankImages(_RankImages):
 
     def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
         """See `Images`."""
-        from data.input.blank import open_blank_training  # noqa: PLC0415 (while nothing waits)
+        from data.input.synthetic import open_blank_training  # noqa: PLC0415 (while nothing waits)
 
         return open_blank_training(arrays, state)
 
     def open_evaluation(self, arrays: Arrays) -> EvaluationSource:
         """See `Images`."""
-        from data.input.blank import open_blank_evaluation  # noqa: PLC0415
+        from data.input.synthetic import open_blank_evaluation  # noqa: PLC0415
 
         shard = shard_range(self._recipe.data.eval_samples, self._identity.rank, self._identity.world_size)
         return open_blank_evaluation(arrays, shard, self._batch_size)

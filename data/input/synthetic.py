@@ -1,4 +1,6 @@
-"""Seeded images made in memory: for tests, and to measure training without any input from disk.
+"""Seeded images made in memory: for tests, and to measure training without any input from disk; and blank ones.
+
+A rehearsal takes blank images, in the number and the size of a real shard, which nobody reads, decodes or copies.
 
 Each class has a coarse pattern of its own, under noise, so that a network can learn the classes. The patterns of
 several classes add up. A pool of images is made once, and image p of the endless global sequence is image p modulo the
@@ -67,10 +69,20 @@ def open_synthetic_evaluation(
     return _SyntheticEvaluation(pool, batch_size, shard_range(recipe.data.eval_samples, rank, world_size))
 
 
+def open_blank_training(arrays: Arrays, state: bytes = b"") -> TrainingSource:
+    """Return an endless stream of one blank batch; ``state`` is that of a stream that this one continues."""
+    return _SyntheticTraining(_BlankPool(arrays), 1, int(state or 0), 1)
+
+
+def open_blank_evaluation(arrays: Arrays, shard: range, batch_size: int) -> EvaluationSource:
+    """Return blank batches for the images of a shard; the last batch may be padded."""
+    return _SyntheticEvaluation(_BlankPool(arrays), batch_size, shard)
+
+
 class _SyntheticTraining:
     """See `TrainingSource`."""
 
-    def __init__(self, pool: _Pool, batch_size: int, micro_batch: int, world_size: int) -> None:
+    def __init__(self, pool: _Pool | _BlankPool, batch_size: int, micro_batch: int, world_size: int) -> None:
         self._pool, self._batch_size = pool, batch_size
         self._micro_batch, self._world_size = micro_batch, world_size
 
@@ -92,7 +104,7 @@ class _SyntheticTraining:
 class _SyntheticEvaluation:
     """See `EvaluationSource`."""
 
-    def __init__(self, pool: _Pool, batch_size: int, shard: range) -> None:
+    def __init__(self, pool: _Pool | _BlankPool, batch_size: int, shard: range) -> None:
         self._pool, self._batch_size, self._shard = pool, batch_size, shard
 
     def batches(self) -> Iterator[EvaluationBatch]:
@@ -122,6 +134,18 @@ class _Pool:
         """Return the images at these positions of the global sequence."""
         rows = positions % self._size
         return TrainingBatch(self._arrays.take(self._images, rows), self._arrays.take(self._labels, rows))
+
+
+class _BlankPool:
+    """A pool with one blank image of no size."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        blank = arrays.from_host(np.zeros(1, np.float32))
+        self._batch = TrainingBatch(blank, blank)
+
+    def take(self, _positions: Any) -> TrainingBatch:
+        """Return the blank batch."""
+        return self._batch
 
 
 def _draw(recipe: Recipe, split: str, num_samples: int) -> tuple[Any, Any]:

@@ -1,31 +1,25 @@
 """Packing gives the right records, the same bytes with any number of workers, and a complete data set or none."""
 
 import errno
-import importlib
 import io
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from configs.errors import UserError
 from configs.load import ROOT
-from configs.registry import SOURCES
-from data.__main__ import _parser, main
+from data.__main__ import main
 from data.manifest import load_manifest
-from data.parallel import ordered_map
-from data.prepare import _class_counts, _explain, _remove_abandoned, prepare
+from data.prepare import prepare
 from data.sources.catalogue import open_source
-from data.sources.image_source import Settings, SourceSplit
+from data.sources.image_source import Settings
 from tests.data.sources.test_idx import idx_files
 
 ENDLESS = ("generated", "--train", "1000000", "--workers", "2")
@@ -149,6 +143,11 @@ def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
         (("--size", "8", "--verify", "x"), "--verify takes one folder"),
         (("--seed", "0", "--verify", "x"), "--verify takes one folder"),
         ((str(ROOT / "configs"), "out"), "nor train/<class>/*.jpg with val/<class>/*.jpg; give the folder"),
+        (("digits", "out", "--workers", "0"), "--workers: got '0', allowed: whole numbers 1 to 1024"),
+        (("digits", "out", "--seed", "2147483648"), "--seed: got '2147483648', allowed: whole numbers 0 to 2147483647"),
+        (("digits", "out", "--size", "7"), "--size: got '7', allowed: whole numbers 8 to 1024"),
+        (("digits", "out", "--quality", "101"), "--quality: got '101', allowed: whole numbers 50 to 100"),
+        (("generated", "out", "--classes", "1"), "--classes: got '1', allowed: whole numbers 2 to 1000000"),
         (("--verify", "nowhere"), "nowhere/manifest.json: No such file or directory; ./run.sh prepare did not"),
     ],
 )
@@ -165,12 +164,6 @@ def test_a_wrong_argument_is_one_line_with_the_remedy(
     assert error.startswith("error: ")
     assert message in error
     assert left_in(tmp_path) == []
-
-
-@pytest.mark.parametrize("arguments", [[], ["pack"]])
-def test_another_command_than_prepare_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    assert main(arguments) == 2
-    assert capsys.readouterr().err == f"error: python -m data: got {''.join(arguments)!r}, allowed: prepare\n"
 
 
 @pytest.mark.parametrize(
@@ -194,14 +187,6 @@ def test_a_source_that_was_moved_is_the_same_data_set(tmp_path: Path, capsys: py
     assert (status, told.endswith("up to date\n")) == (0, True)
 
 
-def test_the_last_line_has_the_counts_and_the_megabytes_of_both_splits(
-    shared_digits: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    size_mb = sum(rec.stat().st_size for rec in shared_digits.glob("*.rec")) / 1e6
-    counts = "1,198 training and 599 evaluation images of 10 classes"
-    assert run(capsys, "digits", shared_digits)[1] == f"{shared_digits}: {counts}, {size_mb:.1f} MB, up to date\n"
-
-
 def test_a_seed_of_nought_is_a_seed_and_missing_folders_are_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,23 +194,6 @@ def test_a_seed_of_nought_is_a_seed_and_missing_folders_are_made(
     status, told, _ = run(capsys, "generated", out, "--train", 2, "--eval", 1, "--seed", 0)
     assert (status, load_manifest(out).seed) == (0, 0)
     assert ", packed in " in told
-
-
-def test_both_commands_take_as_many_processes_as_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = []
-
-    def note(function: Callable[[Any], Any], tasks: Iterable[Any], *, workers: int) -> Iterator[Any]:
-        told.append(workers)
-        return ordered_map(function, tasks, workers=1)
-
-    out = str(tmp_path / "out")
-    for number, module, words in (
-        (3, "prepare", ("generated", out, "--train=2", "--eval=1")),
-        (4, "verify", ("--verify", out)),
-    ):
-        monkeypatch.setattr(f"data.{module}.ordered_map", note)
-        assert main(["prepare", *words, f"--workers={number}"]) == 0
-    assert told == [3, 3, 4, 4]
 
 
 class Terminal(io.StringIO):
@@ -331,80 +299,9 @@ def test_the_partial_folder_of_a_live_run_is_not_removed(tmp_path: Path, capsys:
     assert left_in(tmp_path) == ["out"]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda tree: tree.pop("seed"), "damaged: seed: Field required"),
-        (lambda tree: tree.update(format_version=2), "damaged: format_version: Input should be 1"),
-        (lambda tree: tree["train"].update(records=3), "class_counts add up to 2, records say 3"),
-    ],
-)
-def test_a_damaged_manifest_is_one_line(
-    tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
-) -> None:
-    prepare(open_source("generated", Settings(train=2, eval=1)), tmp_path / "out")
-    path = tmp_path / "out/manifest.json"
-    tree = json.loads(path.read_text())
-    change(tree)
-    path.write_text(json.dumps(tree))
-    with pytest.raises(UserError, match=message):
-        load_manifest(tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (errno.ENOSPC, "the disk is full; nothing was left behind; free space"),
-        (errno.EDQUOT, "the disk is full; nothing was left behind; free space"),
-        (errno.ENOTEMPTY, "another process made it in the meantime; nothing was changed; try again"),
-        (errno.EEXIST, "another process made it in the meantime; nothing was changed; try again"),
-        (errno.EACCES, "cannot be written: Permission denied; name another folder"),
-    ],
-)
-def test_an_error_of_the_disk_is_told_with_its_remedy(number: int, words: str) -> None:
-    assert _explain(OSError(number, os.strerror(number)), Path("set")).startswith(f"set: {words}")
-
-
-def test_classes_are_counted_also_where_no_image_has_one_and_where_images_have_several() -> None:
-    assert _class_counts(SourceSplit([1, 1, 0], lambda _: b""), 4) == (1, 2, 0, 0)
-    assert _class_counts(SourceSplit([(1, 0, 1), (1, 0, 0)], lambda _: b""), 3) == (2, 0, 1)
-
-
 def test_only_the_partial_folders_of_the_same_data_set_are_removed(tmp_path: Path) -> None:
     others = [".a.out.b.partial-0123", ".out.c.partial-0123", ".out.partial-0123", "out.c"]
     for name in (".out.b.partial-0123", *others):
         (tmp_path / name).mkdir()
     prepare(open_source("generated", Settings(train=2, eval=1)), tmp_path / "out.b")
     assert left_in(tmp_path) == sorted([*others, "out.b"])
-
-
-def test_the_help_explains_every_source_and_all_processors_work_unless_one_says_otherwise() -> None:
-    assert _parser().parse_args([]).workers == os.cpu_count()
-    told = _parser().format_help()
-    for module in SOURCES.values():
-        docstring = importlib.import_module(module).__doc__ or module
-        assert docstring.split("\n")[0] in told
-
-
-@pytest.mark.parametrize(
-    ("option", "low", "high"),
-    [("workers", 1, 1024), ("seed", 0, 2147483647), ("size", 8, 1024), ("quality", 50, 100), ("train", 1, 10_000_000),
-     ("eval", 1, 10_000_000), ("classes", 2, 1_000_000)],
-)  # fmt: skip
-def test_every_number_has_its_bounds(option: str, low: int, high: int) -> None:
-    for number in (low, high):
-        assert vars(_parser().parse_args([f"--{option}", str(number)]))[option] == number
-    for wrong in (low - 1, high + 1, "1e2", ""):
-        with pytest.raises(UserError) as refused:
-            _parser().parse_args([f"--{option}={wrong}"])
-        words = f"argument --{option}: got {str(wrong)!r}, allowed: whole numbers {low} to {high}; see"
-        assert str(refused.value).startswith(words)
-
-
-def test_a_partial_folder_that_cannot_be_removed_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    (tmp_path / ".out.partial-0123").mkdir()
-    monkeypatch.setattr("os.rmdir", refuse)
-    _remove_abandoned(tmp_path, ".out.partial-")

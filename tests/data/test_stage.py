@@ -1,6 +1,5 @@
 """A local copy has the bytes of the source, is made once, is completed after a kill, and is never partial."""
 
-import errno
 import os
 import shutil
 import signal
@@ -8,14 +7,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from configs.errors import UserError
 from configs.load import ROOT
 from data import stage as stage_module
-from data.lock import locked
 from data.manifest import load_manifest
 from data.prepare import prepare
 from data.sources.catalogue import open_source
@@ -120,22 +117,6 @@ def test_a_terminal_shows_progress_up_to_the_end_also_if_a_part_was_there(
     assert "staging set: 100%" in terminal.getvalue()
 
 
-def test_nobody_else_may_use_the_disk_while_a_copy_is_made(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append = stage_module._append
-
-    def watched(*arguments: Any) -> str:
-        with pytest.raises(BlockingIOError), locked(tmp_path, shared=True, wait=False):
-            pass
-        return append(*arguments)
-
-    monkeypatch.setattr(stage_module, "_append", watched)
-    assert stage(packed, tmp_path).copied_s is not None
-    with locked(tmp_path, wait=False):
-        pass
-
-
 def test_another_version_of_a_data_set_is_another_copy(packed: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(packed, tmp_path / "other" / packed.name))
     manifest = load_manifest(source)
@@ -146,19 +127,6 @@ def test_another_version_of_a_data_set_is_another_copy(packed: Path, tmp_path: P
     assert dataset_bytes(manifest) == sum(
         (packed / file).stat().st_size for file in ("train.rec", "train.idx", "eval.rec", "eval.idx")
     )
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (errno.ENOSPC, "the disk is full; free some space, or set cluster.paths.stage to another disk"),
-        (errno.EDQUOT, "the disk is full; free some space, or set cluster.paths.stage to another disk"),
-        (errno.EACCES, "Permission denied; set cluster.paths.stage to a folder on a local disk"),
-    ],
-)
-def test_an_error_of_the_disk_names_the_key_that_sets_it(number: int, words: str) -> None:
-    with pytest.raises(UserError, match=rf"^disk: {words}"), stage_module._explained(Path("disk")):
-        raise OSError(number, os.strerror(number))
 
 
 def test_records_are_on_the_disk_before_a_data_set_or_a_copy_gets_its_name(
@@ -274,12 +242,3 @@ def test_a_folder_that_cannot_be_made_is_one_line(packed: Path, tmp_path: Path) 
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"Not a directory; set cluster\.paths\.stage to a folder"):
         stage(packed, tmp_path / "file" / "stage")
-
-
-def test_the_progress_of_a_copy_counts_the_bytes_that_were_there_already(tmp_path: Path) -> None:
-    (tmp_path / "source").write_bytes(bytes(100))
-    for begun in (0, 30, 100):
-        (tmp_path / "copy").write_bytes(bytes(begun))
-        told: list[int] = []
-        stage_module._append(tmp_path / "source", tmp_path / "copy", told.append)
-        assert sum(told) == 100

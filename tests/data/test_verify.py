@@ -14,7 +14,6 @@ from PIL import Image
 from configs.errors import UserError
 from configs.schema import Data
 from data.__main__ import main
-from data.audit import SplitAudit, parse_index_line
 from data.manifest import SplitManifest, load_manifest
 from data.prepare import prepare
 from data.recordio import RecordFile, RecordWriter, pack_image
@@ -189,14 +188,6 @@ def test_at_most_twenty_findings_are_shown_and_all_are_counted(
     assert lines[-1] == f"{dataset}: 32 findings, the first 20 shown"
 
 
-def test_a_few_findings_are_all_shown(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    overwrite(dataset / "train.rec", offset_of(dataset, 3) + JPEG, b"broken")
-    assert main(["prepare", "--verify", str(dataset)]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0].split(" at ")[0] for line in lines[:-1]] == ["train.rec record 3", "train.rec"]
-    assert lines[-1] == f"{dataset}: 2 findings"
-
-
 def recipe_data(**changes: object) -> Data:
     base = {"name": "set", "source": "generated", "train_samples": 30, "eval_samples": 5}
     return Data.model_validate(base | changes)
@@ -332,34 +323,3 @@ def test_the_check_reads_an_index_of_imagenets_size_in_milliseconds(dataset: Pat
         check_files(dataset, manifest)
         seconds.append(time.process_time() - start)
     assert min(seconds) < 0.2  # 0.02 s on an idle machine
-
-
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [(b"3\t52\n", (3, 52)), (b"0\t0", (0, 0)), (b"3 52\n", None), (b"3\t52\t1\n", None), (b"3\t-1\n", None),
-     (b"a\t52\n", None), (b"3\tb\n", None), (b"\n", None)],
-)  # fmt: skip
-def test_a_line_of_an_index_is_two_numbers(line: bytes, found: tuple[int, int] | None) -> None:
-    if found is not None:
-        assert parse_index_line(line) == found
-        return
-    with pytest.raises(ValueError):
-        parse_index_line(line)
-
-
-def test_labels_are_counted_by_class_and_compared_with_the_manifest(dataset: Path) -> None:
-    manifest = load_manifest(dataset)
-    with RecordFile(dataset / "train.rec") as records:
-        for change, problems in (((0, 0), []), ((1, -1), [(0, 11), (1, 9)])):
-            counts = list(manifest.train.class_counts)
-            assert counts == [10, 10, 10]
-            wanted = tuple(count + by for count, by in zip(counts, (*change, 0), strict=True))
-            split = manifest.train.model_copy(update={"class_counts": wanted})
-            audit = SplitAudit("train", manifest.model_copy(update={"train": split}))
-            seen: list[int] = []
-            assert [number for number, _ in audit.sound_records(records, seen.append)] == list(range(30))
-            assert sum(seen) == (dataset / "train.rec").stat().st_size
-            index = (dataset / "train.idx").read_bytes()
-            assert [str(each) for each in audit.finish(index)] == [
-                f"train.rec: has 10 records of class {label}, the manifest says {told}" for label, told in problems
-            ]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.input.batches import HostArrays
-from data.input.blank import open_blank_evaluation, open_blank_training
+from data.input.synthetic import open_blank_evaluation, open_blank_training
 
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 9))
