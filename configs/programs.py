@@ -26,8 +26,6 @@ class Program(Enum):
     RANKS_LAUNCHER = "launch.start.ranks"
     HOROVODRUN = "launch.start.horovodrun"
     RENDEZVOUS = "launch.start.rendezvous"
-    STORE = "launch.start.store"
-    NAMED_MEETING = "launch.start.named_meeting"
     JOB = "launch.submit.job"
     REACH = "launch.submit.reach"
     ALLREDUCE_OURS = "train.bench.programs.allreduce_ours"

@@ -13,8 +13,8 @@ from configs.schema import Cluster
 def rank_environment(cluster: Cluster) -> dict[str, str]:
     """Return the variables that every rank of a run gets besides the launcher's own."""
     variables = {"OMP_NUM_THREADS": str(cluster.engine.threads), **_OF_ENGINE[cluster.engine.name](cluster)}
-    if of_meeting := _OF_MEETING.get(COMMUNICATORS[cluster.communication.kind].meeting):
-        variables |= of_meeting(cluster)
+    if of_rendezvous := _OF_RENDEZVOUS.get(COMMUNICATORS[cluster.communication.kind].rendezvous):
+        variables |= of_rendezvous(cluster)
     if meets_by_mpi(cluster):
         # Both would rewrite munmap, madvise and others in memory while MPI starts. A thread of the overlapped start-up
         # that is inside such a function crashes. The hooks serve caches of RDMA buffers that MPI moves itself.
@@ -52,10 +52,10 @@ def meets_over_gloo(cluster: Cluster) -> bool:
 
 def _connecting_library(cluster: Cluster) -> str | None:
     """Return the library that connects the ranks: gloo, mpi or nccl; None where servers or threads do."""
-    meeting = COMMUNICATORS[cluster.communication.kind].meeting
-    if meeting not in _OF_MEETING:
-        return None
-    return _controller(cluster) if _OF_MEETING[meeting] is _horovod_variables else cluster.communication.backend
+    rendezvous = COMMUNICATORS[cluster.communication.kind].rendezvous
+    if rendezvous == "horovod":
+        return _controller(cluster)
+    return cluster.communication.backend if rendezvous == "torch" else None
 
 
 def _mxnet_variables(cluster: Cluster) -> dict[str, str]:
@@ -99,11 +99,11 @@ _OF_ENGINE: Mapping[str, Callable[[Cluster], dict[str, str]]] = {
     "torch": _torch_variables,
     "timed": lambda _: {},
 }
-_OF_MEETING: Mapping[str, Callable[[Cluster], dict[str, str]]] = {
-    "launch.start.rendezvous": _horovod_variables,
-    "launch.start.store": _torch_distributed_variables,
+_OF_RENDEZVOUS: Mapping[str, Callable[[Cluster], dict[str, str]]] = {
+    "horovod": _horovod_variables,
+    "torch": _torch_distributed_variables,
 }
-"""Module by which a communicator's ranks meet (`configs.registry.CommunicatorEntry`) -> variables of its library."""
+"""How a communicator's ranks meet (`configs.registry.CommunicatorEntry`) -> the variables of its library."""
 
 
 def binding_environment(cluster: Cluster) -> dict[str, str]:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from configs.errors import ConfigError
 
+RendezvousName = Literal["horovod", "torch", "shared_memory", "none"]
+
 _ALL_LAUNCHERS = ("local", "horovodrun", "mpirun", "srun")
 
 
@@ -25,25 +27,22 @@ class CommunicatorEntry(NamedTuple):
     Attributes:
         module: Module with a function ``connect(communication)`` that returns a `Connect`.
         engines: The values of ``engine.name`` whose arrays it sums.
-        meeting: Module of the launcher by which the ranks learn their numbers and find each other; see
-            `launch.start.meetings.Meeting`.
+        rendezvous: How the ranks learn their numbers and find each other; see `launch.start.rendezvous`.
         launchers: The values of ``launcher`` that can start its ranks.
     """
 
     module: str
     engines: tuple[str, ...]
-    meeting: str = "launch.start.meetings"
+    rendezvous: RendezvousName = "none"
     launchers: tuple[str, ...] = _ALL_LAUNCHERS
 
 
 COMMUNICATORS: Mapping[str, CommunicatorEntry] = {
-    "horovod": CommunicatorEntry("train.comm.horovod_communicator", ("mxnet", "timed"), "launch.start.rendezvous"),
+    "horovod": CommunicatorEntry("train.comm.horovod_communicator", ("mxnet", "timed"), "horovod"),
     "torch_distributed": CommunicatorEntry(
-        "train.comm.torch_communicator", ("torch", "timed"), "launch.start.store", ("local", "mpirun", "srun")
+        "train.comm.torch_communicator", ("torch", "timed"), "torch", ("local", "mpirun", "srun")
     ),
-    "shared_memory": CommunicatorEntry(
-        "train.comm.shared_memory", ("mxnet", "torch", "timed"), "launch.start.named_meeting"
-    ),
+    "shared_memory": CommunicatorEntry("train.comm.shared_memory", ("mxnet", "torch", "timed"), "shared_memory"),
     "parameter_server": CommunicatorEntry("train.comm.parameter_servers", ("mxnet",), launchers=("local",)),
     "parameter_server_async": CommunicatorEntry("train.comm.parameter_servers", ("mxnet",), launchers=("local",)),
     "devices": CommunicatorEntry("train.comm.devices", ("mxnet",), launchers=("local",)),

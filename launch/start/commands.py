@@ -19,9 +19,8 @@ from configs.resume_check import NUMERICS_PREFIXES
 from configs.schema import Cluster
 from launch.start.launcher_signals import STOP_FILE, STOP_SIGNALS, forwarded_signals
 from launch.start.local import STOP_S, Outcome, run_ranks, run_ranks_on_link
-from launch.start.meetings import meeting_of
-from launch.start.meetings import serve as no_meeting
 from launch.start.outlived import OutlivedLauncher
+from launch.start.rendezvous import RENDEZVOUS, rendezvous_of
 
 INHERITED = ("LD_LIBRARY_PATH", *NUMERICS_PREFIXES)
 """Beginnings of the names of variables that mpirun is told to pass on where they are set. By itself it passes none to
@@ -47,8 +46,8 @@ def launcher_command(
         words = ["-np", ranks, "--mpi" if by_mpi else "--gloo"]
         return [*command_of(Program.HOROVODRUN, *words, python=python), *command]
     if cluster.launcher == "mpirun":
-        meeting = meeting_of(cluster.communication.kind)
-        names = ("PATH", *variables, *(meeting.SERVED if meeting.is_served(cluster) else ()))
+        rendezvous = rendezvous_of(cluster.communication.kind)
+        names = ("PATH", *variables, *(rendezvous.served if rendezvous.is_served(cluster) else ()))
         passed = [word for name in names for word in ("-x", name)]
         # These options are horovodrun's, except for the placement by node: sites count an allocation's slots in
         # different units. MPI's own InfiniBand transport would compete with NCCL's. Where the cluster file names the
@@ -91,9 +90,9 @@ def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, 
         return _run_local(cluster, command, variables)
     require_startable(cluster)
     variables = {**variables, **binding_environment(cluster)}
-    meeting = meeting_of(cluster.communication.kind)
-    serve = meeting.serve if meeting.is_served(cluster) else no_meeting
-    with serve(cluster.num_nodes, cluster.ranks_per_node) as addresses:
+    rendezvous = rendezvous_of(cluster.communication.kind)
+    server = rendezvous if rendezvous.is_served(cluster) else RENDEZVOUS["none"]
+    with server.serve(cluster.num_nodes, cluster.ranks_per_node) as addresses:
         full = launcher_command(cluster, [str(ROOT / RANK_SCRIPT), *command], {**inherited(os.environ), **variables})
         stop_file = Path(command[-1]) / STOP_FILE if cluster.launcher == "horovodrun" else None
         return _run(

@@ -22,7 +22,7 @@ from configs.programs import Program, command_of
 from configs.rank_variables import server_environment
 from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals
 from launch.start.link import require_link, shaped
-from launch.start.meetings import RankStart, meeting_of
+from launch.start.rendezvous import RankStart, rendezvous_of
 
 _POLL_S = 0.05
 GRACE_S = 8.0
@@ -79,7 +79,7 @@ def run_ranks(
     with (
         forwarded_signals() as last_signal,
         _parameter_servers(num_ranks, servers, base) as (helpers, addresses),
-        meeting_of(kind).local_ranks(num_ranks) as start_of,
+        rendezvous_of(kind).local_ranks(num_ranks) as start_of,
     ):
         ranks = [_started(command, {**base, **addresses}, start_of(rank)) for rank in range(num_ranks)]
         return _Supervisor(ranks, last_signal, helpers, GRACE_S).wait()

@@ -1,61 +1,233 @@
-"""Horovod's rendezvous, the HTTP key-value server by which ranks over Gloo find each other. Imports no Horovod.
+"""How ranks learn their numbers and find each other, under every launcher and for every kind of communication.
 
-``horovodrun`` serves its own to the ranks that it starts; this module serves all others, by
-`launch.start.key_value_server`.
-``python -m launch.start.rendezvous NODES RANKS_PER_NODE`` prints how to find it and serves until its standard input
-closes, so that it cannot outlive the job script at the other end of the pipe. It must run before any rank: a rank tries
-to connect for 1.5 s only.
+`configs.registry.COMMUNICATORS` names the rendezvous of each kind. On one machine the local launcher gives each rank
+what it needs. Other launchers do so themselves, or ``python -m launch.start.rendezvous --kind KIND NODES
+RANKS_PER_NODE`` does, for a job script: it prints how to find the server, and serves until its standard input closes,
+so that it cannot outlive the job script at the other end of the pipe. It must run before any rank: a rank over Gloo
+tries to connect for 1.5 s only. The servers authenticate nobody. Imports PyTorch only to serve PyTorch's store.
 """
 
+import secrets
+import shutil
+import socket
+import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from configs.programs import Program
-from configs.rank_variables import meets_over_gloo
+from configs.arguments import Parser, exit_status, parse
+from configs.rank_variables import meets_by_mpi, meets_over_gloo
+from configs.registry import COMMUNICATORS, RendezvousName
 from configs.schema import Cluster
 from launch.start.key_value_server import serve_values
-from launch.start.meetings import RankStart, serve_until_closed
-
-PROGRAM = Program.RENDEZVOUS
-SERVED = ("HOROVOD_GLOO_RENDEZVOUS_PORT",)
 
 
-@contextmanager
-def local_ranks(num_ranks: int) -> Iterator[Callable[[int], RankStart]]:
-    """Serve on the loopback; see `launch.start.meetings.Meeting.local_ranks`."""
-    with serve_values("127.0.0.1") as port:
-        common = {
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-            "HOROVOD_GLOO_IFACE": "lo",
-            "HOROVOD_HOSTNAME": "node0",
-            "HOROVOD_SIZE": str(num_ranks),
-            "HOROVOD_LOCAL_SIZE": str(num_ranks),
-            "HOROVOD_CROSS_RANK": "0",
-            "HOROVOD_CROSS_SIZE": "1",
-        }
-        yield lambda rank: RankStart({**common, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)})
+class RankStart(NamedTuple):
+    """What one rank of the local launcher is started with.
 
-
-def is_served(cluster: Cluster) -> bool:
-    """Return whether this program must serve the rendezvous: to ranks over Gloo under srun, which serves none."""
-    return cluster.launcher == "srun" and meets_over_gloo(cluster)
-
-
-@contextmanager
-def serve(_num_nodes: int, _ranks_per_node: int) -> Iterator[Mapping[str, str]]:
-    """Serve on every address, also for a single node, because ranks of srun use the address of the node that runs srun.
-
-    The server authenticates nobody. See `launch.start.meetings.Meeting.serve`.
+    Attributes:
+        variables: The rank's number, and how it finds the others.
+        descriptors: Open files that the rank inherits.
     """
-    with serve_values("") as port:
-        yield {"HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)}
+
+    variables: Mapping[str, str]
+    descriptors: tuple[int, ...] = ()
+
+
+class Rendezvous:
+    """Ranks that find each other by other means than the launcher's, or need not: they learn their numbers.
+
+    Attributes:
+        served: The names of the variables that `serve` yields.
+    """
+
+    served: tuple[str, ...] = ()
+
+    @contextmanager
+    def local_ranks(self, num_ranks: int) -> Iterator[Callable[[int], RankStart]]:
+        """Let the ranks of this machine meet, on the loopback only, while the block runs.
+
+        Yields:
+            The function from a rank's number to what the rank is started with.
+        """
+        yield lambda rank: RankStart(_numbers(rank, num_ranks))
+
+    def is_served(self, cluster: Cluster) -> bool:
+        """Return whether this program serves ranks that another launcher starts."""
+        del cluster
+        return False
+
+    @contextmanager
+    def serve(self, num_nodes: int, ranks_per_node: int) -> Iterator[Mapping[str, str]]:
+        """Serve ranks on any node while the block runs.
+
+        Yields:
+            The variables by which the ranks find the server.
+        """
+        del num_nodes, ranks_per_node
+        yield {}
+
+
+class _Horovod(Rendezvous):
+    """The HTTP key-value server by which Horovod's ranks over Gloo find each other; ``horovodrun`` serves its own."""
+
+    served = ("HOROVOD_GLOO_RENDEZVOUS_PORT",)
+
+    @contextmanager
+    def local_ranks(self, num_ranks: int) -> Iterator[Callable[[int], RankStart]]:
+        with serve_values("127.0.0.1") as port:
+            common = {
+                "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+                "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+                "HOROVOD_GLOO_IFACE": "lo",
+                "HOROVOD_HOSTNAME": "node0",
+                "HOROVOD_SIZE": str(num_ranks),
+                "HOROVOD_LOCAL_SIZE": str(num_ranks),
+                "HOROVOD_CROSS_RANK": "0",
+                "HOROVOD_CROSS_SIZE": "1",
+            }
+            yield lambda rank: RankStart({**common, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)})
+
+    def is_served(self, cluster: Cluster) -> bool:
+        return cluster.launcher == "srun" and meets_over_gloo(cluster)
+
+    @contextmanager
+    def serve(self, num_nodes: int, ranks_per_node: int) -> Iterator[Mapping[str, str]]:
+        # On every address, also for a single node, because ranks of srun use the address of the node that runs srun.
+        with serve_values("") as port:
+            yield {self.served[0]: str(port)}
+
+
+class _TorchStore(Rendezvous):
+    """PyTorch's key-value store.
+
+    On one machine rank 0 serves the store, on a socket that the local launcher has opened on the loopback: the port is
+    taken before any rank starts, and out of reach of other machines. Ranks of srun and mpirun are served by this
+    program, because only the machine on which the launcher runs is known before they start.
+    """
+
+    served = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
+
+    @contextmanager
+    def local_ranks(self, num_ranks: int) -> Iterator[Callable[[int], RankStart]]:
+        with socket.create_server(("127.0.0.1", 0), backlog=num_ranks) as listener:
+            address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
+
+            def start(rank: int) -> RankStart:
+                variables = {**_numbers(rank, num_ranks), **address}
+                if rank:
+                    return RankStart(variables)
+                return RankStart({**variables, "RANK_STORE_FD": str(listener.fileno())}, (listener.fileno(),))
+
+            yield start
+
+    def is_served(self, cluster: Cluster) -> bool:
+        return cluster.launcher in ("srun", "mpirun") and not meets_by_mpi(cluster)
+
+    @contextmanager
+    def serve(self, num_nodes: int, ranks_per_node: int) -> Iterator[Mapping[str, str]]:
+        # The socket listens at once and keeps the ranks that connect waiting; PyTorch is imported meanwhile.
+        listener = socket.create_server(("", 0), backlog=num_nodes * ranks_per_node)
+        port = listener.getsockname()[1]
+        over = threading.Event()
+        server = threading.Thread(target=_serve_store, args=(listener.detach(), port, over), daemon=True)
+        server.start()
+        try:
+            # The last one says, as under torchrun, that no rank serves the store.
+            yield dict(zip(self.served, (",".join(_addresses(num_nodes)), str(port), "True"), strict=True))
+        finally:
+            over.set()
+            server.join()
+
+
+def _serve_store(descriptor: int, port: int, over: threading.Event) -> None:
+    from torch.distributed import TCPStore  # noqa: PLC0415 (seconds, in this thread)
+
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
+    over.wait()
+    del store
+
+
+def _addresses(num_nodes: int) -> list[str]:
+    """Return the addresses at which ranks may look for this machine, in the order in which to try them.
+
+    The machine's name comes after its addresses: Debian and Ubuntu give it the address 127.0.1.1.
+    """
+    asking = ["hostname", "-I"]
+    told = subprocess.run(asking, capture_output=True, text=True, check=False) if shutil.which(asking[0]) else None
+    outer = [word for word in told.stdout.split() if ":" not in word] if told else []
+    return [*outer, socket.gethostname()] if num_nodes > 1 else [*outer, "127.0.0.1"]
+
+
+class _SharedMemory(Rendezvous):
+    """A name that only the ranks know; `train.comm.machine_ranks` listens there, so no server is needed."""
+
+    served = ("RANK_MEETING",)
+
+    @contextmanager
+    def local_ranks(self, num_ranks: int) -> Iterator[Callable[[int], RankStart]]:
+        with self.serve(1, num_ranks) as name:
+            yield lambda rank: RankStart({**_numbers(rank, num_ranks), **name})
+
+    def is_served(self, cluster: Cluster) -> bool:
+        return cluster.launcher != "local"
+
+    @contextmanager
+    def serve(self, num_nodes: int, ranks_per_node: int) -> Iterator[Mapping[str, str]]:
+        del num_nodes, ranks_per_node
+        yield {self.served[0]: f"ranks-{secrets.token_hex(16)}"}
+
+
+RENDEZVOUS: Mapping[RendezvousName, Rendezvous] = {
+    "horovod": _Horovod(),
+    "torch": _TorchStore(),
+    "shared_memory": _SharedMemory(),
+    "none": Rendezvous(),
+}
+
+
+def rendezvous_of(kind: str) -> Rendezvous:
+    """Return the rendezvous of ranks of a ``communication.kind``."""
+    return RENDEZVOUS[COMMUNICATORS[kind].rendezvous]
+
+
+def _numbers(rank: int, num_ranks: int) -> dict[str, str]:
+    """Return the variables, named as by torchrun, that tell a rank of this machine its number."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(num_ranks),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(num_ranks),
+    }
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The command line of ``python -m launch.start.rendezvous``."""
+
+    kind: str
+    num_nodes: int
+    ranks_per_node: int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until standard input closes; return 0."""
-    return serve_until_closed(serve, sys.argv[1:] if arguments is None else arguments)
+    """Print the variables by which ranks find the server in one line, serve until standard input closes, return 0."""
+    parser = Parser(prog="python -m launch.start.rendezvous", description=__doc__)
+    parser.add_argument("--kind", default="horovod", choices=COMMUNICATORS, help="communication.kind of the ranks")
+    parser.add_argument("num_nodes", metavar="NODES", type=int)
+    parser.add_argument("ranks_per_node", metavar="RANKS_PER_NODE", type=int)
+    return exit_status(lambda: _serve_until_closed(parse(parser, _Options, arguments)))
+
+
+def _serve_until_closed(options: _Options) -> int:
+    with rendezvous_of(options.kind).serve(options.num_nodes, options.ranks_per_node) as variables:
+        sys.stdout.write(" ".join(f"{name}={value}" for name, value in variables.items()) + "\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+    return 0
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from configs.programs import Program, command_of
 from launch.start.commands import INHERITED, launcher_command, local_words, stop_signal_of
 from launch.start.launcher_signals import STOP_FILE
 from launch.start.local import STOP_S
-from launch.start.meetings import meeting_of
+from launch.start.rendezvous import rendezvous_of
 from launch.submit.job import MOVE, RESTART
 from launch.submit.jobspec import JobSpec
 
@@ -270,13 +270,13 @@ def _timer(spec: JobSpec, inside: InsideJob) -> str:
 
 def _server(spec: JobSpec) -> tuple[str, str]:
     """Return the lines that start and end the server by which the ranks find each other, empty if there is none."""
-    meeting = meeting_of(spec.cluster.communication.kind)
-    if not meeting.PROGRAM or not meeting.is_served(spec.cluster):
+    cluster, kind = spec.cluster, spec.cluster.communication.kind
+    if not rendezvous_of(kind).is_served(cluster):
         return "", ""
-    nodes, per_node = spec.cluster.num_nodes, spec.cluster.ranks_per_node
+    program = f"{Program.RENDEZVOUS.value} --kind {kind} {cluster.num_nodes} {cluster.ranks_per_node}"
     start = _lines(
         "  # The server by which the ranks find each other. It ends when the pipe from this script closes.",
-        f'  coproc meeting {{ exec "$python" -I -m {meeting.PROGRAM.value} {nodes} {per_node}; }}',
+        f'  coproc meeting {{ exec "$python" -I -m {program}; }}',
         "  local server=$! found",
         '  read -ra found <&"${meeting[0]}" || { status=1 && return; }',
         '  export "${found[@]}"',

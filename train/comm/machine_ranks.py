@@ -18,7 +18,7 @@ from train.comm.shared_sum import create_memory
 from train.rank.identity import Identity
 
 _NAME = "RANK_MEETING"
-"""Variable with the name of the meeting, see `launch.start.named_meeting`."""
+"""Variable with the name of the meeting, see `launch.start.rendezvous`."""
 
 _PAUSE_S = 0.01
 """Time between two attempts to reach rank 0, which may still be importing."""

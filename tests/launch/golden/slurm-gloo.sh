@@ -62,7 +62,7 @@ trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM
 # Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.
 launch() {
   # The server by which the ranks find each other. It ends when the pipe from this script closes.
-  coproc meeting { exec "$python" -I -m launch.start.rendezvous 2 2; }
+  coproc meeting { exec "$python" -I -m launch.start.rendezvous --kind horovod 2 2; }
   local server=$! found
   read -ra found <&"${meeting[0]}" || { status=1 && return; }
   export "${found[@]}"

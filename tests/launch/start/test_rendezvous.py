@@ -1,46 +1,32 @@
-"""The servers by which ranks meet listen where the ranks are, and nowhere else."""
+"""How ranks find each other: where the servers listen, what ranks are told, and what the key-value server answers."""
 
-import asyncio
 import re
 import socket
-import time
-from collections.abc import Iterator
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from http.client import HTTPConnection
 from importlib.util import find_spec
-from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
-from threading import Event
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from configs.load import load_cluster
-from launch.start import key_value_server, meetings, rendezvous, store
+from configs.load import ROOT, load_cluster
+from launch.start import key_value_server
+from launch.start.commands import launcher_command
 from launch.start.key_value_server import serve_values
+from launch.start.rendezvous import RENDEZVOUS, main, rendezvous_of
 
 _LISTENS = "0A"
+_LOOPBACK, _EVERYWHERE = "0100007F", "00000000"
 
 
 def _addresses(port: int) -> set[str]:
     """Return the addresses, in the kernel's hexadecimal form, on which a process listens at a port."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="utf-8").splitlines()[1:]]
     return {row[1].split(":")[0] for row in rows if row[3] == _LISTENS and int(row[1].split(":")[1], 16) == port}
-
-
-@pytest.mark.parametrize(
-    ("port_of", "address"),
-    [
-        (lambda: rendezvous.local_ranks(2), "0100007F"),
-        (lambda: rendezvous.serve(1, 2), "00000000"),
-    ],
-)  # fmt: skip
-def test_the_rendezvous_of_one_machine_is_out_of_reach_of_others(port_of: Any, address: str) -> None:
-    with port_of() as found:
-        variables = found(0).variables if callable(found) else found
-        assert _addresses(int(variables["HOROVOD_GLOO_RENDEZVOUS_PORT"])) == {address}
 
 
 def _ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
@@ -53,29 +39,46 @@ def _ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[
 
 def test_a_question_is_held_until_its_value_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_values("127.0.0.1") as port, ThreadPoolExecutor() as pool:
-        asked = pool.submit(_ask, port, "GET", "/global/1")
-        late = pool.submit(_ask, port, "GET", "/global/10")
-        time.sleep(0.05)
-        assert not asked.done()
+        asked = [pool.submit(_ask, port, "GET", path) for path in ("/global/1", "/global/1", "/global/10")]
         assert _ask(port, "PUT", "/global/1", bytes(100_000)) == (200, b"")
-        assert asked.result() == (200, bytes(100_000))
+        assert [each.result() for each in asked[:2]] == [(200, bytes(100_000))] * 2
         assert _ask(port, "GET", "/global/1") == (200, bytes(100_000))
+        assert not asked[2].done(), "the value of another path is no answer"
+        assert _ask(port, "PUT", "/global/10", b"") == (200, b"")
+        assert asked[2].result() == (200, b"")
         monkeypatch.setattr(key_value_server, "_HOLD_S", 0.01)
         assert _ask(port, "DELETE", "/global/1") == (200, b"")
         assert _ask(port, "GET", "/global/1")[0] == 404, "a rank that gives up must hear so"
+        assert _ask(port, "PUT", "/global/1", b"new") == (200, b"")
+        assert _ask(port, "GET", "/global/1") == (200, b"new"), "a question that was given up changes no later one"
         assert _ask(port, "POST", "/global/1")[0] == 400
-        assert not late.done()
-        assert _ask(port, "PUT", "/global/10", b"") == (200, b"")
-        assert late.result() == (200, b"")
 
 
-def test_a_request_of_one_word_is_answered_and_the_next_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_value_server, "_HOLD_S", 0.01)
+@pytest.mark.parametrize(
+    ("request_bytes", "answer"),
+    [
+        (b"X\r\n\r\n", b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
+        (b"PUT\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
+        (b"GET /a x\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc"),
+    ],
+)
+def test_requests_of_few_words_are_answered(request_bytes: bytes, answer: bytes) -> None:
     with serve_values("127.0.0.1") as port:
-        for word, status in ((b"GET", b"404"), (b"X", b"400"), (b"PUT", b"200")):
-            with closing(socket.create_connection(("127.0.0.1", port), timeout=10)) as rank:
-                rank.sendall(word + b"\r\n\r\n")
-                assert rank.recv(12) == b"HTTP/1.1 " + status
+        assert _ask(port, "PUT", "/a", b"abc") == (200, b"")
+        with closing(socket.create_connection(("127.0.0.1", port), timeout=10)) as rank:
+            rank.sendall(request_bytes)
+            assert b"".join(iter(lambda: rank.recv(1000), b"")) == answer
+
+
+def test_a_request_in_pieces_is_obeyed_once_it_is_whole() -> None:
+    with serve_values("127.0.0.1") as port, closing(socket.create_connection(("127.0.0.1", port), timeout=10)) as rank:
+        rank.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for piece in (b"PUT /a HTTP/1.1\r\nCONTENT-length:  3\r\n", b"X: 9\r\n\r\nab"):
+            rank.sendall(piece)
+            assert _ask(port, "PUT", "/b", b"") == (200, b""), "the server has read what was sent before"
+        rank.sendall(b"c")
+        assert rank.recv(15) == b"HTTP/1.1 200 OK"
+        assert _ask(port, "GET", "/a") == (200, b"abc")
 
 
 def test_a_request_of_more_than_a_mebibyte_is_broken_off() -> None:
@@ -96,9 +99,10 @@ def test_a_rank_that_waits_for_a_value_hears_at_once_that_the_server_ends() -> N
         assert rank.recv(1) == b""
 
 
-def test_the_rendezvous_tells_a_rank_of_one_machine_all_that_horovod_asks_for() -> None:
-    with rendezvous.local_ranks(3) as start:
+def test_horovods_ranks_of_one_machine_meet_on_the_loopback_and_are_told_all_that_horovod_asks_for() -> None:
+    with RENDEZVOUS["horovod"].local_ranks(3) as start:
         found = start(2)
+        assert _addresses(int(found.variables["HOROVOD_GLOO_RENDEZVOUS_PORT"])) == {_LOOPBACK}
     assert found.descriptors == ()
     assert {**found.variables, "HOROVOD_GLOO_RENDEZVOUS_PORT": "port"} == {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
@@ -115,9 +119,9 @@ def test_the_rendezvous_tells_a_rank_of_one_machine_all_that_horovod_asks_for() 
 
 
 def test_the_store_of_one_machine_is_opened_on_the_loopback_before_any_rank_starts() -> None:
-    with store.local_ranks(3) as start:
+    with RENDEZVOUS["torch"].local_ranks(3) as start:
         server, other = start(0), start(2)
-        assert _addresses(int(server.variables["MASTER_PORT"])) == {"0100007F"}
+        assert _addresses(int(server.variables["MASTER_PORT"])) == {_LOOPBACK}
     assert server.descriptors == (int(server.variables["RANK_STORE_FD"]),)
     assert other.descriptors == ()
     assert {**other.variables, "MASTER_PORT": "port"} == {
@@ -126,121 +130,73 @@ def test_the_store_of_one_machine_is_opened_on_the_loopback_before_any_rank_star
     }  # fmt: skip
 
 
+def test_ranks_that_share_memory_get_one_name_and_every_run_another() -> None:
+    names = []
+    for _ in range(2):
+        with RENDEZVOUS["shared_memory"].local_ranks(3) as start:
+            starts = [start(rank) for rank in range(3)]
+        assert [each.variables["RANK"] for each in starts] == ["0", "1", "2"]
+        (name,) = {each.variables["RANK_MEETING"] for each in starts}
+        names.append(name)
+    assert names[0] != names[1]
+    assert all(re.fullmatch("ranks-[0-9a-f]{32}", name) for name in names)
+
+
 @pytest.mark.parametrize(
     ("sets", "served"),
     [
-        (["launcher=srun"], (True, False)),
-        (["launcher=srun", "communication.backend=mpi"], (False, False)),
-        (["launcher=horovodrun"], (False, False)),
-        (["launcher=mpirun", "communication.backend=mpi"], (False, False)),
-        (["engine.name=torch", "launcher=srun"], (False, True)),
-        (["engine.name=torch", "launcher=mpirun"], (False, True)),
-        (["engine.name=torch", "launcher=mpirun", "communication.backend=mpi"], (False, False)),
-        (["engine.name=torch"], (False, False)),
+        (["communication.kind=horovod", "launcher=srun"], "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+        (["communication.kind=horovod", "launcher=srun", "communication.backend=mpi"], None),
+        (["communication.kind=horovod", "launcher=horovodrun"], None),
+        (["communication.kind=horovod", "launcher=mpirun", "communication.backend=mpi"], None),
+        (["engine.name=torch", "launcher=srun"], "MASTER_ADDR"),
+        (["engine.name=torch", "launcher=mpirun"], "MASTER_ADDR"),
+        (["engine.name=torch", "launcher=mpirun", "communication.backend=mpi"], None),
+        (["engine.name=torch"], None),
+        (["communication.kind=shared_memory", "launcher=mpirun"], "RANK_MEETING"),
+        (["communication.kind=shared_memory", "launcher=horovodrun"], "RANK_MEETING"),
+        (["communication.kind=shared_memory"], None),
+        (["communication.kind=none", "ranks_per_node=1", "launcher=srun"], None),
     ],
 )
 def test_ranks_are_served_where_their_launcher_does_not_and_mpi_does_not_connect_them(
-    sets: list[str], served: tuple[bool, bool]
+    sets: list[str], served: str | None
 ) -> None:
     cluster = load_cluster("laptop", [f"cluster.{each}" for each in sets])
-    meeting = meetings.meeting_of(cluster.communication.kind)
-    assert [meeting.is_served(cluster) and meeting is each for each in (rendezvous, store)] == list(served)
-    assert not meetings.is_served(cluster)
-
-
-def test_a_program_that_serves_prints_the_variables_in_one_line_and_then_waits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told: list[bytes] = []
-    pipe = BytesIO()
-
-    @contextmanager
-    def serve(*numbers: int) -> Iterator[dict[str, str]]:
-        yield {"A": str(numbers), "B": "2"}
-
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(read=lambda: told.append(pipe.getvalue())))
-    monkeypatch.setattr("sys.stdout", TextIOWrapper(pipe))
-    assert meetings.serve_until_closed(serve, ["3", "4"]) == 0
-    assert told == [b"A=(3, 4) B=2\n"]
+    rendezvous = rendezvous_of(cluster.communication.kind)
+    assert rendezvous.is_served(cluster) == bool(served)
+    assert served is None or served in rendezvous.served
+    if cluster.launcher == "mpirun":
+        command = launcher_command(cluster, ["rank"], {})
+        assert all((name in command) == bool(served) for name in rendezvous.served)
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    "program",
-    [rendezvous, pytest.param(store, marks=pytest.mark.skipif(not find_spec("torch"), reason="needs PyTorch's store"))],
-)
-def test_a_program_of_a_job_script_reads_nodes_and_ranks_from_its_command_line(
-    program: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["program", "1", "2"])
-    monkeypatch.setattr("sys.stdin", StringIO())
-    assert program.main() == 0
-    assert re.search(r"\b[A-Z_]+_PORT=\d+\b", capsys.readouterr().out)
+    ("kind", "line"),
+    [
+        ("horovod", r"HOROVOD_GLOO_RENDEZVOUS_PORT=(\d+)\n"),
+        ("shared_memory", r"RANK_MEETING=ranks-[0-9a-f]{32}()\n"),
+        ("none", "()\n"),
+        pytest.param("torch_distributed", r"MASTER_ADDR=\S+ MASTER_PORT=(\d+) TORCHELASTIC_USE_AGENT_STORE=True\n",
+                     marks=pytest.mark.skipif(not find_spec("torch"), reason="needs PyTorch's store")),
+    ],
+)  # fmt: skip
+def test_the_program_of_a_job_script_prints_one_line_and_serves_until_its_input_closes(kind: str, line: str) -> None:
+    command = [sys.executable, "-I", "-m", "launch.start.rendezvous", "--kind", kind, "1", "2"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        found = re.fullmatch(line, program.stdout.readline())
+        assert found
+        assert not found[1] or _addresses(int(found[1])) == {_EVERYWHERE}
+        assert program.communicate(timeout=60)[0] == ""
+    assert program.returncode == 0
+    assert not found[1] or not _addresses(int(found[1]))
 
 
-def test_the_store_of_several_nodes_is_at_addresses_that_other_nodes_can_reach() -> None:
-    assert "127.0.0.1" in store._addresses(1)
-    assert not [address for address in store._addresses(2) if address.startswith("127.")]
-    assert store._addresses(2)[-1] == socket.gethostname(), "Debian gives the name the address 127.0.1.1"
-    assert store._addresses(2)[:-1] == store._addresses(1)[:-1]
-
-
-def test_an_answered_question_is_forgotten() -> None:
-    held, answers = key_value_server._Values(), []
-
-    class Asking:
-        def answer(self, *words: bytes) -> None:
-            answers.append(words)
-
-    held.put(b"/a", b"1")
-    held.get(b"/a", Asking())  # type: ignore[arg-type]
-    assert answers == [(b"200 OK", b"1")]
-    assert not held.waiting
-    held.put(b"/a", b"2")
-    assert len(answers) == 1
-
-
-def test_a_question_is_answered_or_given_up_once() -> None:
-    held, answers = key_value_server._Values(), []
-
-    class Asking:
-        def answer(self, *words: bytes) -> None:
-            answers.append(words)
-
-    late: Any = Asking()
-    held.waiting[b"/a"] = {late}
-    held._give_up(b"/a", late)
-    held.put(b"/a", b"1")
-    assert answers == [(b"404 Not Found",)]
-    early: Any = Asking()
-    held.waiting[b"/b"] = {early}
-    held.put(b"/b", b"2")
-    held._give_up(b"/b", early)
-    assert answers[1:] == [(b"200 OK", b"2")]
-
-
-def test_the_store_of_other_nodes_is_served_on_every_address_until_the_ranks_have_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    attended: list[int] = []
-
-    def attend(descriptor: int, port: int, over: Event) -> None:
-        with closing(socket.socket(fileno=descriptor)) as listener:
-            attended.append(listener.getsockname()[1])
-            over.wait(20)
-            attended.append(port)
-
-    monkeypatch.setattr(store, "_attend", attend)
-    with store.serve(2, 4) as variables:
-        port = int(variables["MASTER_PORT"])
-        assert _addresses(port) == {"00000000"}
-        socket.create_connection(("127.0.0.1", port), timeout=10).close()
-        addresses = ",".join(store._addresses(2))
-        assert variables == {
-            "MASTER_ADDR": addresses, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"
-        }  # fmt: skip
-    assert attended == [port, port], "the block ends after the server"
-    assert not _addresses(port)
+def test_a_wrong_command_line_of_the_program_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--kind", "gloo", "1", "2"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -248,50 +204,27 @@ def test_the_store_of_other_nodes_is_served_on_every_address_until_the_ranks_hav
     [
         ("echo 10.0.0.5 fd00::1 192.168.1.2", 2, ["10.0.0.5", "192.168.1.2", socket.gethostname()]),
         ("echo 10.0.0.5", 1, ["10.0.0.5", "127.0.0.1"]),
-        (None, 2, [socket.gethostname()]),
+        (None, 2, [socket.gethostname()]),  # Debian gives the name the address 127.0.1.1
         (None, 1, ["127.0.0.1"]),
     ],
 )
-def test_ranks_look_for_the_store_at_the_addresses_of_ipv4(
+def test_ranks_of_other_nodes_look_for_the_store_at_the_addresses_of_ipv4(
     said: str | None, nodes: int, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    attended: list[Any] = []
+
+    class Store:
+        def __init__(self, *_: Any, master_listen_fd: int, **__: Any) -> None:
+            with closing(socket.socket(fileno=master_listen_fd)) as listener:
+                attended.append(str(listener.getsockname()[1]))
+
+    monkeypatch.setitem(sys.modules, "torch", object())
+    monkeypatch.setitem(sys.modules, "torch.distributed", type("Module", (), {"TCPStore": Store}))
     if said:
         (tmp_path / "hostname").write_text(f'#!/bin/sh\n[ "$*" = -I ] && {said}\n', encoding="utf-8")
         (tmp_path / "hostname").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert store._addresses(nodes) == found
-
-
-class _Transport(asyncio.Transport):
-    """Keeps what a connection does."""
-
-    def __init__(self) -> None:
-        self.done: list[bytes | str] = []
-
-    def write(self, data: Any) -> None:
-        self.done.append(bytes(data))
-
-    def close(self) -> None:
-        self.done.append("closed")
-
-    def abort(self) -> None:
-        self.done.append("aborted")
-
-
-def test_a_request_in_pieces_is_obeyed_once_it_is_whole_and_nothing_may_follow() -> None:
-    held, transport = key_value_server._Values(), _Transport()
-    connection = key_value_server._Connection(held)
-    connection.connection_made(transport)
-    assert held.connections == {connection}
-    for piece in (b"PUT /a HTTP/1.1\r\nCONTENT-length:  3\r\n", b"X: 9\r\n\r\nab"):
-        connection.data_received(piece)
-        assert transport.done == []
-    connection.data_received(b"c")
-    assert held.values == {b"/a": b"abc"}
-    answer: list[bytes | str] = [b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", "closed"]
-    assert transport.done == answer
-    connection.data_received(b"d")
-    assert transport.done == [*answer, "aborted"]
-    assert held.values == {b"/a": b"abc"}
-    connection.connection_lost(None)
-    assert held.connections == set()
+    with RENDEZVOUS["torch"].serve(nodes, 2) as variables:
+        assert variables["MASTER_ADDR"].split(",") == found
+        assert variables["TORCHELASTIC_USE_AGENT_STORE"] == "True"
+    assert attended == [variables["MASTER_PORT"]], "the block ends after the server"

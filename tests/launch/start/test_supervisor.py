@@ -11,7 +11,7 @@ import pytest
 
 from launch.start import commands, launcher_signals, local, outlived
 from launch.start.local import Outcome
-from launch.start.meetings import RankStart
+from launch.start.rendezvous import RankStart
 
 
 class _Process:

@@ -149,9 +149,15 @@ def test_nodes_are_examined_first_where_the_doctor_can_start_ranks(sets: list[st
 @pytest.mark.parametrize(
     ("sets", "served"),
     [
-        ([*SLURM, "communication.kind=horovod", "communication.backend=gloo"], "launch.start.rendezvous 1 2"),
+        (
+            [*SLURM, "communication.kind=horovod", "communication.backend=gloo"],
+            "launch.start.rendezvous --kind horovod 1 2",
+        ),
         ([*SLURM, "communication.kind=horovod", "communication.backend=mpi"], None),
-        ([*SLURM, "engine.name=torch", "num_nodes=3", "ranks_per_node=4"], "launch.start.store 3 4"),
+        (
+            [*SLURM, "engine.name=torch", "num_nodes=3", "ranks_per_node=4"],
+            "launch.start.rendezvous --kind torch_distributed 3 4",
+        ),
     ],
 )
 def test_ranks_are_served_where_their_launcher_does_not(sets: list[str], served: str | None) -> None:

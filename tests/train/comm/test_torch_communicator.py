@@ -9,7 +9,7 @@ import pytest
 from configs.load import load_cluster
 from configs.rank_variables import rank_environment
 from launch.start.commands import run_under
-from launch.start.store import local_ranks, serve
+from launch.start.rendezvous import RENDEZVOUS
 from train.comm import torch_communicator
 from train.comm.communicator import NotMet, WorldMismatch
 from train.rank.identity import Identity
@@ -74,7 +74,7 @@ def test_gloo_takes_the_interface_of_the_ranks_own_address_unless_told_otherwise
 def test_processes_that_are_not_the_ranks_of_one_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WorldMismatch, match="Slurm started rank 0 of 2, but MASTER_ADDR and MASTER_PORT do not say"):
         _open(monkeypatch, 0, 2, {})
-    with serve(1, 2) as found:
+    with RENDEZVOUS["torch"].serve(1, 2) as found:
         variables = {"MASTER_ADDR": f"192.0.2.255,{found['MASTER_ADDR']}", **dict(list(found.items())[1:])}
         monkeypatch.setattr(torch_communicator, "_TRY_S", 0.2)
         kept = _open(monkeypatch, 0, 2, variables)
@@ -90,7 +90,7 @@ def test_rank_0_serves_the_store_on_the_launchers_socket_and_ranks_announce_the_
 ) -> None:
     own: list[str] = []
     monkeypatch.setattr(torch_communicator, "_choose_interface", own.append)
-    with local_ranks(2) as start:
+    with RENDEZVOUS["torch"].local_ranks(2) as start:
         variables = [dict(start(rank).variables) for rank in range(2)]
         # PyTorch closes the socket that it is given, and so does the launcher.
         variables[0]["RANK_STORE_FD"] = str(os.dup(int(variables[0]["RANK_STORE_FD"])))
@@ -103,7 +103,7 @@ def test_rank_0_serves_the_store_on_the_launchers_socket_and_ranks_announce_the_
 
 @pytest.mark.ranks  # waits for a second
 def test_a_store_that_nobody_serves_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    with local_ranks(2) as start:
+    with RENDEZVOUS["torch"].local_ranks(2) as start:
         variables = dict(start(1).variables)
     with pytest.raises(TimeoutError):
         torch_communicator._open_store(_identity(1), variables, 1)
