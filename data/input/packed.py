@@ -15,7 +15,7 @@ from configs.schema import EngineSettings, Recipe
 from data.input.batches import Arrays, EvaluationBatch, EvaluationSource, HostArrays, TrainingBatch, TrainingSource
 from data.input.damaged import find_damaged
 from data.input.pipeline import make_pipeline
-from data.input.stream import ReadRequest, Stream, UndecodableError, index_rows
+from data.input.stream import ReadRequest, Start, Stream, UndecodableError, index_rows
 from data.shards import shard_range, stream_seed
 
 logger = logging.getLogger(__name__)
@@ -128,11 +128,11 @@ def _open_stream(
     *,
     is_augmented: bool,
     left_out: int = 0,
-    state: bytes = b"",
+    start: Start = Start(),  # noqa: B008 (immutable)
 ) -> Stream:
-    pipeline = make_pipeline(request, reader, seed, is_augmented=is_augmented, state=state)
-    find = partial(find_damaged, request, reader)
-    return Stream(request, pipeline, request.num_samples - left_out, find_damaged=find, state=state)
+    pipeline = make_pipeline(request, reader, seed, is_augmented=is_augmented, state=start.checkpoint)
+    find = partial(find_damaged, request, reader, seed)
+    return Stream(request, pipeline, request.num_samples - left_out, find_damaged=find, start=start)
 
 
 class _PackedTraining:
@@ -204,7 +204,15 @@ class _PackedTraining:
             "initial_fill": min(data.shuffle_buffer, request.largest_shard),
         }
         seed = stream_seed(request.recipe.run.seed, f"train, {len(self._left_out)} left out", request.rank)
-        return _open_stream(request, reader, seed, is_augmented=not is_plain, left_out=len(self._left_out), state=state)
+        batches_given = (self._samples_given - opened_at) // request.batch_size if state else 0
+        return _open_stream(
+            request,
+            reader,
+            seed,
+            is_augmented=not is_plain,
+            left_out=len(self._left_out),
+            start=Start(state, batches_given),
+        )
 
     def _index(self) -> Path:
         """Return the index of the data set, or a copy of it without the records that are left out."""

@@ -72,15 +72,10 @@ def make_pipeline(
     return pipeline
 
 
-def make_reading_pipeline(request: ReadRequest, reader: dict[str, Any], state: bytes = b"") -> Any:
-    """Return a pipeline that reads the records of `make_pipeline`, and gives the source of each record alone."""
+def make_reading_pipeline(request: ReadRequest, reader: dict[str, Any], seed: int) -> Any:
+    """Return a pipeline that reads the records of `make_pipeline` in the same order, and gives only their sources."""
     pipeline = Pipeline(  # type: ignore[no-untyped-call]
-        request.batch_size,
-        request.engine.input_threads,
-        None,
-        prefetch_queue_depth=1,
-        enable_checkpointing=True,
-        checkpoint=state or None,
+        request.batch_size, request.engine.input_threads, None, seed=seed, prefetch_queue_depth=1
     )
     with pipeline:
         jpegs, _ = _read(request, reader)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -85,6 +85,18 @@ class UndecodableError(DataError):
         self.offsets = offsets
 
 
+class Start(NamedTuple):
+    """The place where a stream starts.
+
+    Attributes:
+        checkpoint: The checkpoint that its pipeline was made with; empty at the beginning of a shard.
+        batches_given: Batches that were given between that beginning and the checkpoint.
+    """
+
+    checkpoint: bytes = b""
+    batches_given: int = 0
+
+
 class Stream:
     """The batches of one DALI pipeline.
 
@@ -92,9 +104,9 @@ class Stream:
         request: The images to read.
         pipeline: A pipeline, not built yet, with three outputs: images, labels, and the source of each image.
         num_samples: Number of records that the index of the pipeline should have.
-        find_damaged: Returns the byte offsets of the records that stopped the pipeline, given a checkpoint after the
-            last batch; asked where DALI does not name them.
-        state: The checkpoint that ``pipeline`` was made with; if empty, it starts at the beginning.
+        find_damaged: Returns the byte offsets of the records that stopped the pipeline, given the number of batches
+            that it gave since its first shard began; asked where DALI does not name them.
+        start: Where ``pipeline`` starts.
     """
 
     def __init__(
@@ -103,12 +115,13 @@ class Stream:
         pipeline: Any,
         num_samples: int,
         *,
-        find_damaged: Callable[[bytes], frozenset[int]],
-        state: bytes = b"",
+        find_damaged: Callable[[int], frozenset[int]],
+        start: Start,
     ) -> None:
         self._request, self._pipeline, self._num_samples = request, pipeline, num_samples
         self._find_damaged = find_damaged
-        self._initial_state: bytes | None = state
+        self._initial_state: bytes | None = start.checkpoint
+        self._batches_given = start.batches_given
         self._is_running = False
         self._has_vectors = request.recipe.loss.kind == "sigmoid"
         pipeline.build()
@@ -138,6 +151,7 @@ class Stream:
         assert self._is_running
         images, labels, sources = self._call(self._pipeline.share_outputs)
         self._initial_state = None
+        self._batches_given += 1
         self._check_labels(labels.as_array(), sources)
         # DALI keeps labels on the host.
         is_on_host = self._request.device_id is None
@@ -188,7 +202,7 @@ class Stream:
             text = str(error)
         offsets = frozenset(int(match["offset"]) for match in re.finditer(rf"File: {_SOURCE.pattern}", text))
         if not offsets and _DECODER in text:
-            offsets = self._find_damaged(bytes(self._pipeline.checkpoint()))
+            offsets = self._find_damaged(self._batches_given)
         verify = f"({_reason(text)}); ./run.sh prepare --verify {self._request.folder} names all damaged records"
         if offsets:
             raise UndecodableError(f"{self._name_records(sorted(offsets))}: cannot be decoded {verify}", offsets)

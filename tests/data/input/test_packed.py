@@ -465,6 +465,29 @@ def test_a_record_left_out_of_the_plain_epochs_leaves_the_rank_at_its_shard(tmp_
     source.close()
 
 
+@pytest.mark.parametrize("given", [1, 5, 6])
+def test_a_damaged_record_is_found_wherever_it_stops_the_stream_also_one_that_was_resumed(
+    tmp_path: Path, given: int
+) -> None:
+    """DALI 2 does not say which record: the program reads the batches again that follow those given."""
+    write_split(tmp_path, "train", 60)
+    sound = training(tmp_path, recipe_for(60))
+    sound.begin_epoch(1)
+    order = take(sound, 9)
+    state = sound.state()
+    order += take(sound, 8)
+    record = order[4 * (9 + given) - 2]
+    offsets = write_split(tmp_path / "bad", "train", 60, bad={record: b"x" * len(jpeg(plain(record)))})
+    source = open_training(
+        recipe_for(60), EngineSettings(), tmp_path / "bad",
+        batch_size=4, rank=0, world_size=1, device_id=None, state=state,
+    )  # fmt: skip
+    source.begin_epoch(1)
+    with pytest.raises(DataError, match=rf"record {record} at byte {offsets[record]}: cannot be decoded"):
+        take(source, given + 2)
+    source.close()
+
+
 def test_an_undecodable_evaluation_image_always_stops(tmp_path: Path) -> None:
     write_split(tmp_path, "eval", 10, bad={5: BAD})
     with pytest.raises(DataError, match=r"eval\.rec: record 5 at byte \d+: cannot be decoded"):
