@@ -42,8 +42,8 @@ from logs.folder import (
     read_summary,
     write_summary,
 )
+from logs.judge.complaints import explain
 from logs.judge.compliance import Verdict, write_verdict
-from logs.judge.explain import explain
 from logs.judge.rcp import IMAGENET_SAMPLES, compare_with_reference
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log

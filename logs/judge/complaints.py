@@ -1,8 +1,12 @@
-"""The official checker's report as complaints of one line each, with the line numbers of the log file."""
+"""The official checker's report as complaints of one line each, and these in plain words with a remedy.
+
+The checker prints its rules as Python expressions on a line ``v`` and a state ``s``. They are shown with plain names;
+none is executed here.
+"""
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +16,32 @@ _NO_EVENT = "No log lines detected"
 _SEPARATOR = "\n" + "-" * 30 + "\n"
 _UNREADABLE_SHOWN = 3
 
+_OPEN = "or submit in the open division (recipe: mlperf.division: open)"
+_REMEDIES = {
+    "submission_org": "set submission.org in the cluster file",
+    "submission_platform": "set submission.platform in the cluster file",
+    "submission_division": "set mlperf.division in the recipe to open or closed; for another log, give --division",
+    "submission_status": "set submission.status in the cluster file",
+    "submission_poc_name": "set submission.poc_name in the cluster file",
+    "cache_clear": "drop the page cache before the run, and log cache_clear true before init_start",
+    "init_stop": "end the initialisation with init_stop in time, before run_start",
+    "run_stop": "let the run reach its target, because this ruleset accepts no aborted or killed run",
+    "eval_accuracy": f"train until an evaluation reaches the target, {_OPEN}",
+    "opt_name": f"use optimizer.name lars or sgd, {_OPEN}",
+    "lars_epsilon": f"set optimizer.epsilon to 0, {_OPEN}",
+    "lars_opt_learning_rate_decay_poly_power": f"set schedule.decay.power to 2, {_OPEN}",
+    "lars_opt_end_learning_rate": f"set schedule.decay.end_lr to 0.0001, {_OPEN}",
+    "sgd_opt_end_learning_rate": f"set schedule.decay.end_lr to 0.0001, {_OPEN}",
+    "lars_opt_weight_decay": f"change optimizer.weight_decay, {_OPEN}",
+    "sgd_opt_weight_decay": f"change optimizer.weight_decay, {_OPEN}",
+    "sgd_opt_base_learning_rate": f"round schedule.base_lr to a multiple of 0.001, {_OPEN}",
+    "seed": "log seed once, from rank 0, with another value in each run",
+}
+"""Key of the log -> what to do about a complaint on it; other keys need no more than to be logged right."""
 
-def shortened(report: str, log: Path, ruleset: str, *, inserted: bool) -> Iterator[str]:
-    """Yield the complaints of the checker's report, one line each.
+
+def complaints_of(report: str, log: Path, ruleset: str, *, inserted: bool) -> Iterator[str]:
+    """Yield the complaints of the checker's report, one line each, in the checker's own words.
 
     Args:
         report: What the checker wrote.
@@ -37,17 +64,11 @@ def shortened(report: str, log: Path, ruleset: str, *, inserted: bool) -> Iterat
         return
     for complaint in parse_error.sub("", report).removeprefix("WARNING -  ").split(_SEPARATOR):
         if complaint.strip():
-            yield _with_values(_shorten_complaint(complaint, event_lines), log)
+            yield _with_values(_shortened(complaint, event_lines), log)
 
 
 def _event_lines(log: Path, ruleset: str, *, inserted: bool) -> list[int]:
-    """Return the 1-based line number of each event in the log file, because the checker counts events from 0.
-
-    Args:
-        log: The log file.
-        ruleset: The ruleset by which the log is judged.
-        inserted: Whether the checker reads the copy of `_with_division`, which has an event more.
-    """
+    """Return the 1-based line number of each event in the log file, because the checker counts events from 0."""
     token = ":::MLL" if ruleset == "0.6.0" else ":::MLLOG "
     with log.open(encoding="latin-1") as file:
         lines = enumerate(file, start=1)
@@ -55,18 +76,22 @@ def _event_lines(log: Path, ruleset: str, *, inserted: bool) -> list[int]:
         return [*([0] if inserted else []), *own]
 
 
-def _shorten_complaint(complaint: str, event_lines: list[int]) -> str:
+def _shortened(complaint: str, event_lines: list[int]) -> str:
+    """Return a complaint in one line: what failed, the part of the state that the test asks for, and the log's line."""
     head = re.match(r"CHECK for '(\w+)' failed in line (\d+):\n.*\nfailed test: (.*)\n", complaint)
-    if head:
-        key, index, test = head.groups()
-        got = _value_and_metadata(complaint.partition("current line[v]=")[2])
-        number = dict(enumerate(event_lines)).get(int(index), int(index) + 1)
-        state = _state(complaint, test)
-        return f"line {number}: CHECK for '{key}' failed: {test.strip()}{state}; got {json.dumps(got)}"
     words, _, context = complaint.partition("\ncurrent context[s]=")
-    if words.startswith("failed test:") and context:
-        words += f"; with {' '.join(context.split())}"
-    return " ".join(words.split())
+    state_text, _, line_text = context.partition("\ncurrent line[v]=")
+    test = head[3].strip() if head else words
+    state = {name: value for name, value in _mapping(state_text).items() if f"s['{name}']" in test}
+    told = f"; with {json.dumps(state)}" if state else ""
+    if head is None:
+        return " ".join(words.split()) + told
+    line = _mapping(line_text or complaint.partition("\ncurrent line[v]=")[2])
+    metadata = line.get("metadata")
+    got = {"value": line.get("value"), **(metadata if isinstance(metadata, dict) else {})}
+    shown = {name: value for name, value in got.items() if name not in ("file", "lineno")}
+    number = dict(enumerate(event_lines)).get(int(head[2]), int(head[2]) + 1)
+    return f"line {number}: CHECK for '{head[1]}' failed: {test}{told}; got {json.dumps(shown)}"
 
 
 def _with_values(message: str, log: Path) -> str:
@@ -79,25 +104,86 @@ def _with_values(message: str, log: Path) -> str:
     return f"{message}; got {json.dumps({'lowest': min(numbers), 'highest': max(numbers)})}" if numbers else message
 
 
-def _state(complaint: str, test: str) -> str:
-    """Return the part of the checker's state that a test asks for, as words of a message; empty if there is none."""
-    _, _, after = complaint.partition("\ncurrent context[s]=")
+def _mapping(text: str | None) -> dict[str, Any]:
+    """Return a JSON object; an empty one for text that is none."""
     try:
-        state = json.loads(after.partition("\ncurrent line[v]=")[0])
-    except ValueError:
-        return ""
-    asked = {name: state[name] for name in re.findall(r"\bs\['(\w+)'\]", test) if name in state}
-    return f"; with {json.dumps(asked)}" if asked else ""
-
-
-def _value_and_metadata(dumped: str) -> dict[str, Any]:
-    """Return value and metadata of the log line that the checker printed; either may be missing."""
-    try:
-        line = json.loads(dumped)
-    except ValueError:
-        line = None
-    if not isinstance(line, dict):
+        tree = json.loads(text or "{}")
+    except (ValueError, RecursionError):
         return {}
-    metadata = line.get("metadata")
-    shown = {"value": line.get("value"), **(metadata if isinstance(metadata, dict) else {})}
-    return {name: value for name, value in shown.items() if name not in ("file", "lineno")}
+    return tree if isinstance(tree, dict) else {}
+
+
+def explain(message: str) -> str:
+    """Return a message of `logs.judge.compliance.Verdict` in plain words with a remedy; an unknown one unchanged."""
+    for pattern, words in _COMPLAINTS:
+        if found := re.match(pattern, message):
+            return words(found)
+    return message
+
+
+def _required(found: re.Match[str]) -> str:
+    keys = re.findall(r"'(\w+)'", found[1])
+    names, count = " or ".join(keys), found[2] or "0"
+    if count == "0":
+        return f"{names} is missing; {_remedy(keys[0])}"
+    values = f", with different values ({found[3]})" if found[3] else ""
+    return f"{names} is logged {count} times{values}, allowed: once; log {names} once, from rank 0"
+
+
+def _checked(found: re.Match[str]) -> str:
+    line, key, rule, state, got = found.groups()
+    return f"line {line}: {key} has {_listed(_mapping(got))}; {_rule(rule, state)}; {_remedy(key)}"
+
+
+def _never(found: re.Match[str]) -> str:
+    key, rule, got = found[1], found[2], _mapping(found[3])
+    values = f" (from {got['lowest']} to {got['highest']})" if got.keys() >= {"lowest", "highest"} else ""
+    return f"no {key} passes{values}; {_rule(rule)}; {_remedy(key)}"
+
+
+def _rule(rule: str, state: str | None = None) -> str:
+    """Return a rule with plain names, and the state that decides it."""
+    plain = re.sub(r"[vs](?:\['metadata'\])?\['(\w+)'\]", r"\1", " ".join(rule.split()))
+    return f"the rule is {plain}" + (f", where {_listed(_mapping(state))}" if state else "")
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    shown = [f"{name} {json.dumps(value)}" for name, value in values.items() if value is not None]
+    return ", ".join(shown).replace('"', "") or "no value"
+
+
+def _remedy(key: str) -> str:
+    return _REMEDIES.get(key, f"log {key} once, from rank 0, as the rule asks")
+
+
+_COMPLAINTS = (
+    (r"Required \w+ occurrence of (.*?)(?: but found (\d+)(?: with different values: \[(.*)\])?)?$", _required),
+    (r"line (\d+): CHECK for '(\w+)' failed: (.*?)(?:; with (\{.*?\}))?; got (\{.*\})$", _checked),
+    (r"Failed checks for (\w+) : (.*?)(?:; got (\{.*\}))?$", _never),
+    (
+        r"failed test: (.*?)(?:; with (\{.*\}))?$",
+        lambda found: f"{_rule(found[1], found[2])}; log each hyperparameter of the optimizer exactly once",
+    ),
+    (
+        "No log lines detected",
+        lambda _: (
+            "the file contains no MLPerf event, or none in the format of this ruleset; give the log of a run, or "
+            "another --ruleset"
+        ),
+    ),
+    (
+        r"cannot be read \((.*?)\): (.*)",
+        lambda found: (
+            f"a line is damaged, or in another format ({found[1]}): {found[2]}; write each of the two "
+            "formats into a file of its own"
+        ),
+    ),
+    (
+        r"(\w*(?:Error|Exception): .*)",
+        lambda found: (
+            f"the checker crashed on a value of the wrong form in this log ({found[1]}); correct the log: "
+            "each accuracy must be a number, and all metadata JSON objects"
+        ),
+    ),
+)
+"""(pattern of a complaint, function that explains the complaint)."""

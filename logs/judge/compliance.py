@@ -11,14 +11,14 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from configs.errors import UserError, nearest
 from logs.disk import read_object, write_json
-from logs.judge.complaints import shortened
+from logs.judge.complaints import complaints_of
 from logs.mlperf import RESULT_FILES
 from logs.read.files import logs_in
 from logs.read.lines import find_ruleset
@@ -86,7 +86,7 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
         return Verdict(ruleset, passed=False, messages=(_REHEARSAL_WORDS,), log_sha256=digest)
     if done.returncode == 0:
         return Verdict(ruleset, passed=True, messages=(), log_sha256=digest)
-    messages = tuple(shortened(words, log, ruleset, inserted=division is not None))
+    messages = tuple(complaints_of(words, log, ruleset, inserted=division is not None))
     crash = done.stderr.strip().splitlines()[-1:] or [
         f"the checker ended with exit status {done.returncode} and no message"
     ]
@@ -133,43 +133,36 @@ def judge_all(pairs: Iterable[tuple[Path, str]], division: str | None = None) ->
         return list(pool.map(lambda pair: judge(pair[0], pair[1], division), pairs))
 
 
-def judge_run(run_folder: Path) -> dict[str, Verdict]:
-    """Return the verdicts on the logs of a run folder, by ruleset; a missing log fails.
+def keep_verdicts(run_folder: Path, judged: Iterable[tuple[Path, Verdict]]) -> dict[str, Verdict]:
+    """Write the verdicts on a run's logs into the run folder as ``verdict.json``; a missing log fails.
+
+    Args:
+        run_folder: A run folder.
+        judged: (log, verdict) pairs; logs of other folders, other names or other rulesets are left out.
+
+    Returns:
+        The verdicts by ruleset.
+    """
+    found = {(log, verdict.ruleset): verdict for log, verdict in judged}
+    verdicts = {
+        ruleset: found.get((run_folder / name, ruleset))
+        or Verdict(ruleset, passed=False, messages=(f"no {name} was written",))
+        for ruleset, name in RESULT_FILES.items()
+    }
+    write_json(run_folder / VERDICT_FILE, {ruleset: asdict(verdict) for ruleset, verdict in verdicts.items()})
+    return verdicts
+
+
+def write_verdict(run_folder: Path) -> dict[str, Verdict]:
+    """Judge the logs of a run folder, write the verdicts as ``verdict.json``, and return them by ruleset.
 
     Raises:
         UserError: If ``run_folder`` is not a folder.
     """
     if not run_folder.is_dir():
         raise UserError(f"{run_folder}: no such run folder; give the folder that a run has written")
-    logs = {ruleset: run_folder / name for ruleset, name in RESULT_FILES.items()}
-    found = judge_all((log, ruleset) for ruleset, log in logs.items() if log.is_file())
-    return _complete({verdict.ruleset: verdict for verdict in found})
-
-
-def _complete(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
-    return {
-        ruleset: verdicts.get(ruleset) or Verdict(ruleset, passed=False, messages=(f"no {name} was written",))
-        for ruleset, name in RESULT_FILES.items()
-    }
-
-
-def keep_verdicts(run_folder: Path, judged: Iterable[tuple[Path, Verdict]]) -> None:
-    """Write the verdicts on a run's logs into the run folder as ``verdict.json``.
-
-    Args:
-        run_folder: A run folder.
-        judged: (log, verdict) pairs; logs of other folders, other names or other rulesets are left out.
-    """
-    logs = {ruleset: run_folder / name for ruleset, name in RESULT_FILES.items()}
-    verdicts = _complete({each.ruleset: each for log, each in judged if logs.get(each.ruleset) == log})
-    write_json(run_folder / VERDICT_FILE, {ruleset: asdict(verdict) for ruleset, verdict in verdicts.items()})
-
-
-def write_verdict(run_folder: Path) -> dict[str, Verdict]:
-    """Return the verdicts on a run, and write them into the run folder as ``verdict.json``."""
-    verdicts = judge_run(run_folder)
-    write_json(run_folder / VERDICT_FILE, {ruleset: asdict(verdict) for ruleset, verdict in verdicts.items()})
-    return verdicts
+    pairs = [(run_folder / name, ruleset) for ruleset, name in RESULT_FILES.items() if (run_folder / name).is_file()]
+    return keep_verdicts(run_folder, zip((log for log, _ in pairs), judge_all(pairs), strict=True))
 
 
 def find_logs(path: Path, ruleset: str | None = None) -> list[tuple[Path, str]]:

@@ -1,11 +1,10 @@
-"""Tells why nobody should believe a run folder: files that are missing, damaged, unlike each other, or impossible.
+"""Tells whether the files of a run folder can be read, are all there, and agree with the run's log.
 
 The official checker reads one log. A reviewer has the other files of the run, too.
 """
 
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,63 +13,59 @@ from configs.errors import UserError
 from configs.load import load_run
 from logs.disk import read_object
 from logs.environment import ENVIRONMENT_FILE
-from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE, read_summary
-from logs.judge.eligible import contradiction, disorder, missing_files
+from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE, Summary, read_summary
 from logs.judge.system import read_environment
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
+from logs.read.record import RunRecord
 from logs.usage import SAMPLES_FILE, USAGE_FILE, read_samples, read_usage
 
-_Row = Mapping[str, Any]
-
-LONGEST_S = 1e9
+_LONGEST_S = 1e9
 """Times from here on, 30 years, are damage."""
-_BACK_S = 0.5
-"""A clock that is set right goes back by less."""
-_ALLOWED = {
-    "step": (0, 1e12),
-    "epoch": (1, 1e6),
-    "loss": (0, 1e6),
-    "lr": (0, 1e6),
-    "images_per_s": (0, 1e12),
-    "top1": (0, 1),
-    "mean_auc": (0, 1),
-    "seconds": (0, LONGEST_S),
-    "time": (0, 1e11),
-}
-"""Key of a row of metrics -> (lowest, highest) value. A cross-entropy is not negative, and a network whose loss is a
-million has not learnt anything."""
+_TOLERANCE, _TIME_TOLERANCE_S = 1e-6, 1.0
+"""A summary measures with a clock of its own, so its seconds differ a little from those of the log's events."""
 
 
 @dataclass(frozen=True)
-class Flaw:
-    """Why nobody should believe a run folder: ``kind`` in two words, as for a badge, and ``words`` for a user."""
+class Problem:
+    """Why the files of a run do not support its result: ``kind`` in two words, and ``words`` for a user."""
 
     kind: str
     words: str
 
 
-def flaw_of(folder: Path) -> Flaw | None:
-    """Return the first flaw of a run folder; None if there is none, or if the folder is another submitter's."""
-    if damaged := damage(folder):
-        return Flaw("damaged files", "; ".join(damaged))
-    logs = [folder / name for name in RESULT_FILES.values() if (folder / name).is_file()]
-    records = [parse_log(log) for log in logs]
-    if not records:
+def problem_of(folder: Path) -> Problem | None:
+    """Return the first problem of a run folder; None if there is none, or if the folder is another submitter's."""
+    if damaged := _damaged(folder):
+        return Problem("damaged files", "; ".join(damaged))
+    log = next((folder / name for name in RESULT_FILES.values() if (folder / name).is_file()), None)
+    if log is None:
         return None
-    # Several processes may have written others' logs.
-    orders = [(log.name, disorder(log)) for log in logs] if (folder / CONFIG_FILE).is_file() else []
-    found = {
-        "missing files": missing_files(folder, records[0]),
-        "files disagree": contradiction(folder, records[0]),
-        "impossible metrics": _odd(folder, is_success=records[0].status == "success"),
-        "log out of order": "; ".join(f"{name}: {words}" for name, words in orders if words),
-    }
-    return next((Flaw(kind, words) for kind, words in found.items() if words), None)
+    record = parse_log(log)
+    if missing := _missing(folder, record):
+        return Problem("missing files", missing)
+    words = _disagreement(folder, log, record)
+    return Problem("files disagree", words) if words else None
 
 
-def damage(folder: Path) -> list[str]:
+def is_own(folder: Path) -> bool:
+    """Return whether a folder is that of a run of this program, though files of it may be missing."""
+    return any(os.path.lexists(folder / name) for name in (CONFIG_FILE, SUMMARY_FILE, METRICS_FILE))
+
+
+def impossible_times(record: RunRecord) -> str:
+    """Return what is wrong with the times of a log that has ended, in words; empty if they can be true."""
+    if record.status is None:
+        return ""
+    if record.began_s is None or record.began_s <= 0:
+        return "run_start is missing, or is before 1970"
+    if record.time_to_train_s is None:
+        return "run_stop is earlier than run_start, or has no time"
+    return "" if record.time_to_train_s != 0 else "run_stop is at the time of run_start"
+
+
+def _damaged(folder: Path) -> list[str]:
     """Return a message on each file of a run that is no file, or cannot be read as what it should be."""
     readers: dict[str, Callable[[Path], object]] = {
         CONFIG_FILE: load_run,
@@ -119,59 +114,96 @@ def _rows(path: Path, key: str, names: Set[str], times: Set[str]) -> list[dict[s
     rows = read_object(path).get(key)
     for row in rows if isinstance(rows, list) else [{}]:
         is_whole = isinstance(row, dict) and row.keys() >= names | times
-        if not is_whole or not all(_is_between(row[each], -LONGEST_S, LONGEST_S) for each in times):
+        if not is_whole or not all(
+            isinstance(row[each], int | float) and abs(row[each]) <= _LONGEST_S for each in times
+        ):
             raise UserError(f"{path}: cannot be read (a row of {key} is damaged); repeat the run, or remove the file")
     return list(rows or ())
 
 
-def _odd(folder: Path, *, is_success: bool) -> str:
-    path = folder / METRICS_FILE
-    return odd_metrics(read_metrics(path), is_success=is_success) if path.is_file() else ""
+def _missing(folder: Path, record: RunRecord) -> str:
+    """Return which files of a run of this program are gone that its log, which has ended, would have to agree with."""
+    if record.status is None or not is_own(folder):
+        return ""
+    names = [CONFIG_FILE, SUMMARY_FILE, *RESULT_FILES.values()]
+    names += [METRICS_FILE, ENVIRONMENT_FILE] if record.status == "success" else []
+    missing = [name for name in names if not (folder / name).is_file()]
+    return f"missing: {', '.join(missing)}; nobody can tell whether the rest was changed" if missing else ""
 
 
-def odd_metrics(rows: Sequence[_Row], *, is_success: bool) -> str:
-    """Return what no run of this program can have measured, in words; empty if there is nothing.
-
-    Args:
-        rows: Content of ``metrics.jsonl``. A resumed run has dropped the rows that it repeats.
-        is_success: Whether the run claims to have reached its target. Any other may have ended with a loss of NaN.
-    """
-    last: dict[Any, _Row] = {}
-    for number, row in enumerate(rows, start=1):
-        words = _odd_value(row, is_success=is_success) or _odd_order(row, last.get(row.get("kind")))
-        if words:
-            return f"{METRICS_FILE}: line {number}: {words}"
-        last[row.get("kind")] = row
-    return "" if rows or not is_success else f"{METRICS_FILE}: holds no row, but the run has succeeded"
-
-
-def _odd_value(row: _Row, *, is_success: bool) -> str:
-    if row.get("kind") not in ("interval", "evaluation"):
-        return f"kind is {row.get('kind')}, allowed: interval, evaluation"
-    needed = {"step", "epoch"} | ({"loss"} if row["kind"] == "interval" else set())
-    for key, (lowest, highest) in _ALLOWED.items():
-        value = row.get(key)
-        is_lost = key == "loss" and not is_success and isinstance(value, float) and not math.isfinite(value)
-        if (key in needed or value is not None) and not is_lost and not _is_between(value, lowest, highest):
-            return f"{key} is {value}, allowed: {lowest:g} to {highest:g}"
-    top1, correct, total = (row.get(key, "") for key in ("top1", "correct", "total"))
-    is_counted = all(_is_between(each, 0, math.inf) for each in (top1, correct, total))
-    if is_counted and not math.isclose(correct, top1 * total, abs_tol=1e-6 * total):
-        return f"top1 is {top1}, but {correct} of {total} are correct"
+def _disagreement(folder: Path, log: Path, record: RunRecord) -> str:
+    """Return the first fact that two files of a run tell differently, in words; empty if all files agree."""
+    if not (folder / SUMMARY_FILE).is_file():
+        return ""
+    summary = read_summary(folder)
+    if record.status is None:
+        return (
+            f"run_stop is missing in {log.name}, but {SUMMARY_FILE} has success" if summary.status == "success" else ""
+        )
+    known: dict[str, tuple[Any, str]] = {"status": (record.status, log.name)}
+    for source, facts in _facts(folder, summary):
+        for name, value in facts.items():
+            other, where = known.setdefault(name, (value, source))
+            if not _agree(name, value, other):
+                return f"{name} is {value} in {source}, but {other} in {where}"
+    (target, _), (reached, _) = (known.get(name, (None, "")) for name in ("target", "accuracy"))
+    if target is not None and (reached is None or reached < target):
+        return f"the last accuracy in {log.name} is {reached}, below the target of {target}"
     return ""
 
 
-def _odd_order(row: _Row, before: _Row | None) -> str:
-    """Return what goes back between a row and the row of the same kind before it, in words."""
-    if before is None:
-        return ""
-    if row["step"] <= before["step"]:
-        return f"step {row['step']} follows step {before['step']}"
-    if row["epoch"] < before["epoch"]:
-        return f"epoch {row['epoch']} follows epoch {before['epoch']}"
-    back_s = (before.get("time") or 0.0) - (row.get("time") or math.inf)
-    return f"the time is {back_s:,.1f} s earlier than in the row before it" if back_s > _BACK_S else ""
+def _facts(folder: Path, summary: Summary) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what each file tells of a run: (file, name of a fact -> value). Only a success is told in all files."""
+    yield SUMMARY_FILE, {"status": summary.status}
+    if summary.status != "success" or summary.is_rehearsal:
+        return
+    recipe, cluster = load_run(folder / CONFIG_FILE)
+    configured = {
+        "recipe": recipe.name,
+        "target": recipe.run.target_top1,
+        "seed": recipe.run.seed,
+        "global_batch_size": recipe.batch.global_size,
+        "world_size": cluster.world_size,
+    }
+    rows = read_metrics(folder / METRICS_FILE)
+    steps = [row["step"] for row in rows if row.get("kind") == "interval" and isinstance(row.get("step"), int)]
+    evaluations = [row for row in rows if row.get("kind") == "evaluation"]
+    measured = {_after(row.get("epoch")): row.get("top1", row.get("mean_auc")) for row in evaluations}
+    told = {
+        **{name: getattr(summary, name) for name in configured},
+        "accuracy": summary.top1 if summary.mean_auc is None else summary.mean_auc,
+        "last epoch": summary.epochs,
+        "run time in s": summary.run_s if summary.resumed_from_step is None else None,
+        "steps": summary.steps,
+    }
+    logs = [folder / name for name in RESULT_FILES.values() if (folder / name).is_file()]
+    sources = {log.name: _logged(parse_log(log)) for log in logs} | {CONFIG_FILE: configured, SUMMARY_FILE: told}
+    sources[METRICS_FILE] = {"steps": max(steps, default=-1) + 1, "evaluations": len(evaluations), **measured}
+    for source, facts in sources.items():
+        yield source, {name: value for name, value in facts.items() if value is not None}
 
 
-def _is_between(value: Any, lowest: float, highest: float) -> bool:
-    return isinstance(value, int | float) and lowest <= value <= highest
+def _logged(record: RunRecord) -> dict[str, Any]:
+    """Return the facts of a log: name -> value."""
+    return {
+        **record.settings,
+        "status": record.status,
+        "seed": record.seeds[0] if len(record.seeds) == 1 else record.seeds or None,
+        "global_batch_size": record.global_batch_size,
+        "training images": record.train_samples,
+        "accuracy": record.final_accuracy,
+        "last epoch": record.epochs,
+        "run time in s": record.time_to_train_s,
+        "evaluations": len(record.evaluations),
+        **{_after(each.epoch): each.accuracy for each in record.evaluations},
+    }
+
+
+def _after(epoch: object) -> str:
+    return f"accuracy after epoch {epoch}"
+
+
+def _agree(name: str, one: Any, other: Any) -> bool:
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return abs(one - other) <= (_TIME_TOLERANCE_S if name == "run time in s" else _TOLERANCE)
+    return bool(one == other)

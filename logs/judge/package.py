@@ -14,9 +14,9 @@ from configs.errors import UserError
 from configs.load import ROOT, load_run
 from configs.schema import Cluster, Recipe
 from logs.disk import explain_disk_errors, write_json
-from logs.folder import CONFIG_FILE
-from logs.judge.eligible import require_different_logs, require_result, require_same_machines
-from logs.judge.evidence import flaw_of
+from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
+from logs.judge.compliance import digest_of
+from logs.judge.evidence import problem_of
 from logs.judge.official import ToolFinding, judge_package
 from logs.judge.system import describe, read_environment
 from logs.mlperf import RESULT_FILES
@@ -78,13 +78,9 @@ def package(
     loaded = [_load(run) for run in runs]
     first = loaded[0]
     _require_one_submission(loaded)
-    _require_real_images(first)
-    require_different_logs(runs)
-    require_same_machines(runs, [run.environment for run in loaded])
     for run in loaded:
-        require_result(run.folder, run.recipe, run.record)
-        if flaw := flaw_of(run.folder):
-            raise UserError(f"{run.folder}: {flaw.words}; repeat the run, or give another one")
+        if reason := _no_result(run):
+            raise UserError(f"{run.folder}: {reason}; repeat the run, or give another one")
     division = first.recipe.mlperf.division
     description = describe(first.environment, first.cluster, fields, org=org, division=division, ruleset=_RULESET)
     system = re.sub(r"[^A-Za-z0-9._-]+", "-", description["system_name"])
@@ -121,21 +117,45 @@ def _load(folder: Path) -> _Run:
 
 
 def _require_one_submission(runs: Sequence[_Run]) -> None:
-    """Raise `UserError` if the runs differ in more than seed and paths, because they are then not one submission."""
-    first = _submitted(runs[0])
-    for run in runs[1:]:
-        other = _submitted(run)
+    """Raise `UserError` if runs differ in more than seed and paths, in their machines, or not even in their logs."""
+    first, seen = {**_submitted(runs[0]), **_machine(runs[0])}, dict[str, Path]()
+    for run in runs:
+        other = {**_submitted(run), **_machine(run)}
         if differing := ", ".join(sorted(key for key in first if first[key] != other[key])):
             remedy = "give runs of one recipe on one cluster"
             raise UserError(f"{run.folder}: differs from {runs[0].folder} in {differing}; {remedy}")
+        same = seen.setdefault(digest_of(run.folder / RESULT_FILES[_RULESET]), run.folder)
+        if same != run.folder:
+            raise UserError(f"{run.folder}: has the same log as {same}; give five different runs")
 
 
-def _require_real_images(run: _Run) -> None:
-    """Raise `UserError` if a run trained on generated images, which no official tool would notice."""
-    source = run.recipe.data.source
+def _machine(run: _Run) -> dict[str, Any]:
+    """Return the processors, GPUs and packages of a run: one submission describes one system."""
+    gpus = run.environment.get("gpus") or []
+    return {
+        "processors": (run.environment.get("cpu"), run.environment.get("cores")),
+        "GPUs": [gpu.get("name") for gpu in gpus],
+        "packages": run.environment.get("packages"),
+    }
+
+
+def _no_result(run: _Run) -> str:
+    """Return why a run is no result of a submission, in words; empty if it is one.
+
+    The rules of the open division let an aborted run pass, and no official tool notices generated images.
+    """
+    source, summary = run.recipe.data.source, read_summary(run.folder)
     if source in ("synthetic", "generated"):
-        remedy = "the images are generated, so the run is no result; give runs on real images"
-        raise UserError(f"{run.folder}: data.source is {source}: {remedy}")
+        return f"data.source is {source}, so the images are generated"
+    if summary.is_rehearsal:
+        return "is a rehearsal, whose accuracies are invented"
+    if summary.status != "success":
+        reason = f" ({summary.failure})" if summary.failure else ""
+        return f"{SUMMARY_FILE}: status is {summary.status}{reason}, allowed: success"
+    if run.recipe.run.target_top1 is None:
+        return "config.yaml has no run.target_top1, so no run can reach it"
+    problem = problem_of(run.folder)
+    return problem.words if problem else ""
 
 
 def _submitted(run: _Run) -> dict[str, Any]:

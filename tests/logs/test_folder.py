@@ -19,7 +19,7 @@ from logs.folder import (
     write_json,
     write_summary,
 )
-from logs.judge.compliance import judge_run
+from logs.judge.compliance import write_verdict
 from logs.mlperf import MlperfLog
 
 
@@ -89,7 +89,7 @@ def test_a_killed_run_is_closed_as_aborted_with_complete_logs_and_a_summary(tmp_
     for path in tmp_path.glob("result_*.txt"):
         path.write_text(path.read_text() + path.read_text()[:50])  # a last line that was cut off
     close_aborted(tmp_path, "rank 1 died by signal 9", failed_rank=1)
-    verdicts = judge_run(tmp_path)
+    verdicts = write_verdict(tmp_path)
     # 4.0.0 accepts any status if the run has reached the target once.
     assert verdicts["4.0.0"].passed
     (message,) = verdicts["0.6.0"].messages

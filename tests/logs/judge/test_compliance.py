@@ -1,7 +1,11 @@
+"""The official checker's verdict on logs and run folders, as `check` prints and keeps it."""
+
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +14,19 @@ import pytest
 
 from configs.errors import UserError
 from logs.__main__ import main
-from logs.judge.compliance import RULESETS, find_logs, judge, judge_run, write_verdict
+from logs.judge import compliance
+from logs.judge.compliance import (
+    RULESETS,
+    Verdict,
+    digest_of,
+    find_logs,
+    judge,
+    keep_verdicts,
+    read_verdicts,
+    write_verdict,
+)
 from logs.mlperf import RESULT_FILES, MlperfLog
+from tests.logs import samples
 
 Lines = list[str]
 
@@ -72,9 +87,9 @@ def test_an_open_run_with_the_records_own_hyperparameters_passes_and_a_closed_on
         "lars_opt_end_learning_rate": 0.0325,
         "lars_epsilon": 1e-9,
     }
-    verdicts = judge_run(toy_run.write(tmp_path / "open", division="open", values=record, top1=0.5))
+    verdicts = write_verdict(toy_run.write(tmp_path / "open", division="open", values=record, top1=0.5))
     assert all(verdict.passed for verdict in verdicts.values())
-    verdicts = judge_run(toy_run.write(tmp_path / "closed", values=record, top1=0.5))
+    verdicts = write_verdict(toy_run.write(tmp_path / "closed", values=record, top1=0.5))
     assert verdicts["0.6.0"].passed
     words = "\n".join(verdicts["4.0.0"].messages)
     for key in ("decay_poly_power", "end_learning_rate", "lars_epsilon", "eval_accuracy"):
@@ -120,7 +135,7 @@ def test_an_aborted_run_fails_the_old_ruleset_at_the_line_of_its_run_stop(
 
 
 def test_a_run_without_logs_fails_both_rulesets(tmp_path: Path) -> None:
-    assert [verdict.messages for verdict in judge_run(tmp_path).values()] == [
+    assert [verdict.messages for verdict in write_verdict(tmp_path).values()] == [
         ("no result_0.txt was written",),
         ("no result_0.mll.txt was written",),
     ]
@@ -128,7 +143,7 @@ def test_a_run_without_logs_fails_both_rulesets(tmp_path: Path) -> None:
 
 def test_an_empty_log_fails(tmp_path: Path) -> None:
     MlperfLog(tmp_path).close()
-    for verdict in judge_run(tmp_path).values():
+    for verdict in write_verdict(tmp_path).values():
         assert not verdict.passed
         assert "No log lines detected" in verdict.messages
 
@@ -187,7 +202,7 @@ def test_judging_a_missing_log_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such log file"):
         judge(tmp_path / "result_0.txt", "4.0.0")
     with pytest.raises(UserError, match="no such run folder"):
-        judge_run(tmp_path / "run")
+        write_verdict(tmp_path / "run")
 
 
 def test_a_log_without_an_event_is_judged_by_the_ruleset_of_its_name(tmp_path: Path) -> None:
@@ -201,3 +216,136 @@ def test_a_log_without_an_event_is_judged_by_the_ruleset_of_its_name(tmp_path: P
     (tmp_path / "result_0.mll.txt").unlink()
     with pytest.raises(UserError, match=r"no log for 0\.6\.0 in it; give a run folder or a log"):
         find_logs(tmp_path, "0.6.0")
+
+
+def test_check_takes_ruleset_and_division_from_the_log_or_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.txt"
+    old = samples.run_events(begin_s=1.622e9, best=0.5)
+    log.write_text(samples.mllog(old))
+    assert main(["check", str(log)]) == 0
+    assert capsys.readouterr().out.startswith("PASS  1.0.0")
+    assert main(["check", "--division", "closed", "--ruleset", "4.0.0", str(log)]) == 1
+    assert "no eval_accuracy passes (from 0.25 to 0.5); the rule is value >= 0.759" in capsys.readouterr().out
+    log.write_text(samples.mllog([each for each in old if each[1] != "submission_division"]))
+    assert main(["check", str(log)]) == 1
+    assert "submission_division is missing; set mlperf.division" in capsys.readouterr().out
+    assert main(["check", "--division", "open", str(log)]) == 0
+
+
+def test_a_log_of_v05_and_a_damaged_log_do_not_crash_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text(samples.mlp(samples.run_events()))
+    assert main(["check", str(log)]) == 2
+    assert "is of round v0.5, for which the official checker has no rules" in capsys.readouterr().err
+    text = samples.mllog(samples.run_events())
+    for damaged in (text[: len(text) // 2], text.replace('"time_ms": 1', '"time_ms": "x1'), text.replace("}", "")):
+        log.write_bytes(damaged.encode() + b"\xff\x00")
+        assert main(["check", str(log)]) == 1
+        assert "FAIL" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ruleset", ["4.0.0", "0.6.0"])
+def test_a_rehearsals_log_is_refused_in_this_programs_words(tmp_path: Path, ruleset: str) -> None:
+    (at, *_), *_ = events = samples.run_events()
+    log = tmp_path / "log"
+    log.write_text((samples.mllog if ruleset == "4.0.0" else samples.mll)([(at, "rehearsal", True, {}), *events]))
+    verdict = judge(log, ruleset)
+    assert verdict.messages == ("this is the log of a rehearsal: nothing was trained, and the accuracies are invented",)
+    assert (verdict.passed, verdict.log_sha256) == (False, hashlib.sha256(log.read_bytes()).hexdigest())
+
+
+def test_a_value_on_which_the_checker_crashes_fails_with_the_checkers_last_word(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(samples.mllog(samples.run_events(division="closed")).replace('"value": 0.76,', '"value": "x",'))
+    verdict = judge(log, "4.0.0")
+    assert not verdict.passed
+    assert verdict.messages
+
+
+def test_logs_are_judged_each_by_its_ruleset_and_the_verdicts_stand_in_the_order_of_the_logs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = [tmp_path / f"{number}.log" for number in range(4)]
+    for log, (write, status) in zip(logs, ((samples.mll, "aborted"), (samples.mllog, "success")) * 2, strict=True):
+        log.write_text(write(samples.run_events(status=status)))
+    assert main(["check", *map(str, logs)]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("  ")]
+    assert lines == [f"{verdict}  {log}" for verdict, log in zip(("FAIL  0.6.0", "PASS  4.0.0") * 2, logs, strict=True)]
+
+
+def test_a_verdict_on_an_earlier_log_is_not_read_and_check_keeps_the_one_on_the_present_log(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run", best=0.98)
+    log = folder / "result_0.txt"
+    assert {verdict.ruleset: verdict.passed for verdict in read_verdicts(folder)} == {"4.0.0": True, "0.6.0": True}
+    log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if "run_start" not in line))
+    assert [verdict.ruleset for verdict in read_verdicts(folder)] == ["0.6.0"]
+    assert main(["check", str(folder)]) == 1
+    found = {verdict.ruleset: verdict for verdict in read_verdicts(folder)}
+    assert not found["4.0.0"].passed
+    assert found["4.0.0"].log_sha256 == digest_of(log)
+
+
+@pytest.mark.parametrize("words", [["--division", "closed"], ["--ruleset", "4.0.0"]])
+def test_what_another_division_or_one_ruleset_says_is_told_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setattr(compliance, "judge", lambda *given: replace(samples.passed(*given), passed=False))
+    folder = samples.run_folder(tmp_path / "run", best=0.98)
+    before = read_verdicts(folder)
+    assert main(["check", str(folder), *words]) == 1
+    assert read_verdicts(folder) == before
+    assert main(["check", str(folder)]) == 1
+    assert not any(verdict.passed for verdict in read_verdicts(folder))
+
+
+def test_the_verdict_on_a_folder_that_may_only_be_read_is_told_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = samples.run_folder(tmp_path / "run", best=0.98)
+    (folder / "verdict.json").unlink()
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (folder, os.W_OK))
+    assert main(["check", str(folder)]) == 0
+    assert not (folder / "verdict.json").exists()
+    monkeypatch.undo()
+    (folder / "verdict.json").mkdir()
+    assert main(["check", str(folder)]) == 0
+
+
+@pytest.mark.parametrize("content", ["[", "[]", '{"4.0.0": 1}', '{"4.0.0": {"passed": true}}'])
+def test_a_damaged_or_old_file_has_no_verdict(tmp_path: Path, content: str) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    (folder / "verdict.json").write_text(content)
+    assert read_verdicts(folder) == []
+
+
+def test_a_kept_verdict_is_read_strictly_and_that_on_a_missing_log_while_it_is_missing(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    log, path = folder / "result_0.txt", folder / "verdict.json"
+    digest = hashlib.sha256(log.read_bytes()).hexdigest()
+
+    def read(**row: object) -> list[Verdict]:
+        path.write_text(json.dumps({"4.0.0": row}), encoding="utf-8")
+        return read_verdicts(folder)
+
+    assert read(passed=True, messages=["a", 1], log_sha256=digest) == [Verdict("4.0.0", True, ("a", "1"), digest)]
+    assert read(passed="yes", messages="no", log_sha256=digest) == [Verdict("4.0.0", False, (), digest)]
+    assert read(passed=True, messages=[], log_sha256=None) == []
+    log.unlink()
+    assert read(passed=False, messages=["a"], log_sha256=None) == [Verdict("4.0.0", False, ("a",), None)]
+    assert read(passed=True, messages=[]) == read(passed=True, messages=[], log_sha256=digest) == []
+
+
+def test_only_verdicts_on_the_runs_own_logs_by_their_own_rulesets_are_kept(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run", best=0.98)
+    log, old = folder / "result_0.txt", folder / "result_0.mll.txt"
+    right = samples.passed(log, "4.0.0")
+    wrong = [(tmp_path / "result_0.txt", replace(right, passed=False)), (log, replace(right, ruleset="3.0.0")),
+             (log, replace(samples.passed(old, "0.6.0"), passed=True))]  # fmt: skip
+    for order in ([*wrong, (log, right)], [(log, right), *wrong]):
+        found = keep_verdicts(folder, order)
+        assert found["4.0.0"] == right
+        assert found["0.6.0"].messages == ("no result_0.mll.txt was written",)
+    (folder / "result_0.mll.txt").unlink()
+    assert {each.ruleset: each for each in read_verdicts(folder)} == found

@@ -1,5 +1,9 @@
+"""Submission trees: which runs make one, what it holds, and what the official tools say of it."""
+
+import errno
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from configs.load import ROOT, load_recipe
+from configs.load import ROOT, dump, load_both, load_recipe
 from logs.__main__ import main
+from logs.judge.official import judge_repository
 from logs.judge.system import required_fields
 from tests.dry_loop import ORG, dry_run
 from tests.logs import samples
+from tests.logs.judge.test_evidence import Edit, edited, summary
 
 UNKNOWN = (
     "host_processor_core_count", "host_processor_frequency", "host_processor_caches",
@@ -19,6 +25,7 @@ UNKNOWN = (
     "host_networking_topology", "host_memory_configuration", "cooling",
 )  # fmt: skip
 FIELDS = ["--field", "host_processors_per_node=1", *(word for name in UNKNOWN for word in ("--field", f"{name}="))]
+FIVE = [f"run{seed}" for seed in range(5)]
 BEYOND = ["batch.global_size=86016", "batch.bn_span=42", "mlperf.reference=own"]
 
 in_checkout = pytest.mark.skipif(
@@ -133,24 +140,30 @@ def package(tmp_path: Path, folders: Sequence[str], *more: str) -> int:
     [
         (["run0", "--org", "T"], "package: got 1 different runs, allowed: 5"),
         (["run0"] * 5 + ["--org", "T"], "package: got 1 different runs, allowed: 5"),
-        (["run0", "run1", "run2", "run3", "run4"], "--org: got nothing"),
-        (["run0", "run1", "run2", "run3", "run4", "--org", "../T"], "--org: got '../T'"),
-        (["run0", "run1", "run2", "run3", "run4", "--org", "T"], "11 of 33 fields are not recorded by a run: host_pro"),
+        ([*FIVE], "--org: got nothing"),
+        ([*FIVE, "--org", "../T"], "--org: got '../T'"),
+        ([*FIVE, "--org", "T"], "11 of 33 fields are not recorded by a run: host_pro"),
         (
-            ["run0", "run1", "run2", "run3", "run4", "--org", "T", "--field", "colling=air"],
+            [*FIVE, "--org", "T", "--field", "colling=air"],
             "got field 'colling'.*cooling",
         ),
         (["run0", "run1", "run2", "run3", "other", "--org", "T"], "other: differs from run0 in data; give runs of one"),
         (
-            ["run0", "run1", "run2", "run3", "run4", "--org", "T", *FIELDS, "--field", "host_processors_per_node="],
+            [*FIVE, "--org", "T", *FIELDS, "--field", "host_processors_per_node="],
             "host_processors_per_node: got '', allowed: a whole number",
         ),
         (
             [*(f"made-up{seed}" for seed in range(5)), "--org", "T"],
-            "made-up0: data.source is synthetic: the images are generated",
+            "made-up0: data.source is synthetic, so the images are generated",
         ),
         (["run0", "run1", "run2", "run3", "none", "--org", "T"], "none/result_0.txt: no such log"),
         (["run0", "run1", "--make-rcp", "x"], "reference runs: got 2, allowed: 10 or more"),
+        (
+            [*FIVE, "--org", "T", *FIELDS, "--field", "system_name=.."],
+            "system_name: got '..', allowed: a name that beg",
+        ),
+        ([*FIVE, "--org", "T", *FIELDS, "--out", "file/x"], r"--out: file/x/T cannot be created \(Not a directory\)"),
+        ([*FIVE, "--org", "T", "--field", "cooling"], "--field: got 'cooling', allowed: NAME=VALUE; give, for example"),
     ],
 )
 def test_runs_that_cannot_be_packed_give_one_line_and_leave_nothing(
@@ -164,8 +177,133 @@ def test_runs_that_cannot_be_packed_give_one_line_and_leave_nothing(
             samples.run_folder(Path(name), int(name[-1]), overrides=["data.source=synthetic"])
         elif name == "other":
             samples.run_folder(Path(name), 9, overrides=["data.flip=true"])
-    assert main(["package", *arguments, "--out", "out"]) == 2
+    Path("file").write_text("kept")
+    assert main(["package", "--out", "out", *arguments]) == 2
     error = capsys.readouterr().err
     assert re.search(words, error), error
     assert error.count("\n") == 1
     assert not Path("out").exists()
+    assert Path("file").read_text() == "kept"
+
+
+def _five(tmp_path: Path, **run: Any) -> list[str]:
+    return [str(samples.run_folder(tmp_path / f"run{seed}", seed, **{"best": 0.98, **run})) for seed in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (summary(is_rehearsal=True), "run3: is a rehearsal, whose accuracies are invented"),
+        (summary(status="aborted", failure="it broke"), r"status is aborted \(it broke\), allowed: success"),
+        (edited("result_0.txt", '"value": 0.98', '"value": 0.99'), "accuracy is 0.99 in|accuracy is 0.98 in .*0.99"),
+        (edited("environment.json", "A CPU", "Another"), "run3: differs from .*run0 in processors; give runs of one"),
+        (edited("environment.json", "1.9.1", "2"), "run3: differs from .*run0 in packages; give runs of one"),
+        (lambda run: (run / "summary.json").unlink(), "summary.json: cannot be read"),
+        (lambda run: (run / "metrics.jsonl").write_text("5\n"), "metrics.jsonl: line 1"),
+        (lambda run: shutil.copyfile(run.parent / "run1/result_0.txt", run / "result_0.txt"),
+         "run3: has the same log as .*run1; give five different runs"),
+    ],
+)  # fmt: skip
+def test_a_run_that_is_no_result_of_the_submission_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], edit: Edit, words: str
+) -> None:
+    runs = _five(tmp_path)
+    edit(tmp_path / "run3")
+    assert main(["package", *runs, "--org", "T", "--out", str(tmp_path / "out"), *FIELDS]) == 2
+    error = capsys.readouterr().err
+    assert re.search(f"run3.*{words}|{words}", error), error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ({"status": "aborted", "best": 0.5}, "run0: summary.json: status is aborted, allowed: success"),
+        ({"best": 0.96}, "the last accuracy in result_0.txt is 0.96, below the target of 0.97"),
+        ({"overrides": ("run.target_top1=null",)}, "config.yaml has no run.target_top1, so no run can reach it"),
+    ],
+)
+def test_five_runs_that_missed_the_target_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], run: dict[str, Any], words: str
+) -> None:
+    assert main(["package", *_five(tmp_path, **run), "--org", "T", "--out", str(tmp_path / "out"), *FIELDS]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["run.epochs=11"], "run"), (["schedule.base_lr=2"], "schedule"), (["mlperf.ruleset=0.6.0"], "mlperf"),
+        (["cluster.watchdog_s=77"], "cluster"), (["cluster.paths.data=/x"], ""),
+    ],
+)  # fmt: skip
+def test_runs_may_differ_in_seed_and_paths_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], named: str
+) -> None:
+    runs = _five(tmp_path)
+    other = samples.run_folder(tmp_path / "other", 9, best=0.98)
+    recipe, cluster = load_both("digits", "laptop", ["run.seed=9", *overrides])
+    (other / "config.yaml").write_text(dump(recipe, cluster))
+    assert main(["package", *runs[:4], str(other), "--org", "T", "--out", str(tmp_path / "out")]) == 2
+    words = f"other: differs from {runs[0]} in {named}; give runs of one" if named else "fields are not recorded"
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.ranks
+def test_a_tree_that_cannot_be_finished_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied: list[str] = []
+
+    def copy(source: Path, destination: Path) -> None:
+        if len(copied) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        copied.append(str(destination))
+        Path(destination).write_bytes(Path(source).read_bytes())
+
+    runs = _five(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "kept").touch()
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    assert main(["package", *runs, "--org", "T", "--out", str(tmp_path / "out" / "deep"), *FIELDS]) == 2
+    assert "the disk is full" in capsys.readouterr().err
+    assert len(copied) == 3
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["kept"]
+
+
+@in_checkout
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("states", "verdict", "words"),
+    [
+        ([{"diff_sha256": "a", "diff": "+1\n"}] * 5, "PASS", "and uncommitted.diff with the changes since"),
+        ([{"diff_sha256": "a", "diff": "+1\n"}] + [{}] * 4, "FAIL", "the runs had uncommitted changes that differ, or"),
+        ([{"commit": None}] * 5, "FAIL", "the runs recorded no common commit; the tree contains HEAD"),
+        ([{"commit": "0" * 40}] * 5, "FAIL", f"git archive {'0' * 40} failed ("),
+    ],
+)  # fmt: skip
+def test_the_tree_has_the_code_of_the_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], states: list[dict[str, Any]], verdict: str, words: str
+) -> None:
+    runs = _five(tmp_path)
+    for run, state in zip(runs, states, strict=True):
+        path = Path(run) / "environment.json"
+        environment = json.loads(path.read_text())
+        environment["git"] |= state
+        path.write_text(json.dumps(environment))
+    status = main(["package", *runs, "--org", "T", "--out", str(tmp_path / "out"), *FIELDS])
+    out = capsys.readouterr().out
+    assert (status, outcomes(out)["code"]) == (int(verdict == "FAIL"), verdict)
+    assert words in out
+    diffs = [path.read_text() for path in (tmp_path / "out").rglob("uncommitted.diff")]
+    assert diffs == (["+1\n"] if verdict == "PASS" else [])
+
+
+def test_a_file_that_a_git_host_refuses_fails_the_repository_check(tmp_path: Path) -> None:
+    (tmp_path / "Testers" / "code").mkdir(parents=True)
+    assert judge_repository(tmp_path / "Testers").passed
+    (tmp_path / "Testers" / "code" / ".hidden").touch()
+    finding = judge_repository(tmp_path / "Testers")
+    assert not finding.passed
+    assert finding.words.count("Files with git-unfriendly name: code/.hidden") == 1

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.errors import UserError
-from logs.judge.rcp import Reference, _compare, compare_with_reference, custom_rcps, reference_for
+from logs.judge.rcp import compare_with_reference, custom_rcps, reference_for
 from logs.read.record import Evaluation, RunRecord
 
 
@@ -108,25 +108,19 @@ def test_interpolation_stays_between_its_neighbours(batch: int) -> None:
     assert found.mean - 4 < found.least < found.mean
 
 
-@pytest.mark.parametrize(
-    ("epochs", "outcome", "normalisation", "words"),
-    [
-        (39.99, "too fast", 1.0, "too fast: 39.99 epochs, reference 50.00 ± 2.00 at batch 64, accepted: 40.00 epochs"),
-        (40.0, "faster", 1.25, "faster: 40 epochs, reference 50.00 ± 2.00 at batch 64; the score is multiplied by 1.2"),
-        (50.0, "normal", 1.0, "normal: 50 epochs"),
-        (54.0, "normal", 1.0, "normal: 54 epochs"),
-        (54.01, "slower", 1.0, "slower than the reference, which the rules allow: 54.01 epochs"),
-    ],
-)
-def test_each_outcome_begins_at_its_bound(epochs: float, outcome: str, normalisation: float, words: str) -> None:
-    found = _compare(epochs, Reference(64, 50.0, 2.0, 40.0, "measured"))
-    assert (found.outcome, found.normalisation, found.epochs) == (outcome, normalisation, epochs)
-    assert found.words.startswith(words)
-
-
-def test_a_batch_below_all_references_has_no_bound_of_its_own() -> None:
-    found = _compare(39, Reference(64, 50.0, 2.0, 40.0, "smallest"))
-    assert found.words.startswith("too fast for a batch below the smallest reference point: 39 epochs, reference 50.00")
+def test_each_outcome_begins_at_its_bound() -> None:
+    reference = reference_for(3264)
+    assert reference is not None
+    slow = reference.mean + 2 * reference.deviation
+    bounds = ((reference.least, "faster"), (reference.mean, "normal"), (slow, "normal"))
+    for epochs, outcome in bounds:
+        assert compare_with_reference([run(epochs)]).outcome == outcome
+    beyond = ((reference.least - 0.01, "too fast"), (reference.mean - 0.01, "faster"), (slow + 0.01, "slower"))
+    for epochs, outcome in beyond:
+        found = compare_with_reference([run(epochs)])
+        assert (found.outcome, found.epochs) == (outcome, epochs)
+    assert f"accepted: {reference.least:.2f} epochs or more" in compare_with_reference([run(30)]).words
+    assert compare_with_reference([run(30, batch=256)]).words.startswith("too fast for a batch below the smallest ref")
 
 
 @pytest.mark.parametrize(("epochs", "mean"), [((30, 40), 35), ((30, 40, 80), 40), ((30, 40, 50, 80), 45)])

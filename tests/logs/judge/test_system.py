@@ -1,5 +1,6 @@
 """A system description says what the runs recorded, in the units and counts of the official form."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_cluster
 from configs.schema import Cluster
-from logs.judge.system import describe, required_fields
+from logs.judge.system import describe, read_fields, required_fields
 
 pytestmark = pytest.mark.ranks
 
@@ -95,3 +96,26 @@ def test_cores_that_nobody_counted_are_asked_for(lost: str) -> None:
         with pytest.raises(UserError, match="host_processor_core_count"):
             _describe(recorded, {})
         assert _describe(recorded, {"host_processor_core_count": "64", "host_processors_per_node": "2"})
+
+
+def test_fields_of_the_command_line_replace_those_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "fields.yaml"
+    path.write_text("cooling: water\nnics: 4\nsw_notes:\n12: x\n", encoding="utf-8")
+    assert read_fields(None, []) == {}
+    assert read_fields(path, ["cooling=air=cold", "nics=", "new=1"]) == {
+        "cooling": "air=cold", "nics": "", "sw_notes": "", "12": "x", "new": "1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"[1, 2]", "got list, allowed: a mapping of names to values"), (b"", "got NoneType, allowed: a mapping"),
+     (b"a: \xff", "cannot be read ("), (None, "cannot be read ([Errno 2] No such file or directory")],
+)  # fmt: skip
+def test_a_file_that_holds_no_fields_is_refused(tmp_path: Path, content: bytes | None, words: str) -> None:
+    path = tmp_path / "fields.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read_fields(path, [])
+    assert str(caught.value).startswith(f"{path}: {words}")
