@@ -44,7 +44,7 @@ class Series:
     @property
     def colour(self) -> str:
         """The name of the series' colour in `colours.css`."""
-        return "--soft" if self.style == "ideal" else _colour(self.number)
+        return "--soft" if self.style == "ideal" else colour_of(self.number)
 
     @property
     def dashes(self) -> tuple[float, ...]:
@@ -62,6 +62,13 @@ class Series:
         last = len(self.points) - 1
         kept = [point for index, point in enumerate(self.points) if index % stride == 0 or index == last]
         return [(x, y) if _is_drawable(y) else (x, math.nan) for x, y in kept if _is_drawable(x)]  # type: ignore[misc]
+
+    @property
+    def in_words(self) -> str:
+        """The name with the last, the lowest and the highest value, as a tooltip has them; empty without a value."""
+        ys = [y for _, y in self.drawable if not math.isnan(y)]
+        ends = f"ends at {in_short(ys[-1])}, lowest {in_short(min(ys))}, highest {in_short(max(ys))}" if ys else ""
+        return f"{self.name}: {ends}" if ys else ""
 
     @property
     def has_dots(self) -> bool:
@@ -93,7 +100,7 @@ class Stretch:
     @property
     def colour(self) -> str:
         """The name of the stretch's colour in `colours.css`."""
-        return _colour(self.number)
+        return colour_of(self.number)
 
 
 @dataclass(frozen=True)
@@ -136,8 +143,7 @@ class LineChart:
     @property
     def description(self) -> str:
         """The chart in a sentence, for readers who cannot see it."""
-        ends = {each.name: [y for _, y in each.drawable if not math.isnan(y)] for each in self.series}
-        parts = [f"{name} ends at {in_short(ys[-1])}" for name, ys in ends.items() if ys]
+        parts = [each.in_words for each in self.series if each.in_words]
         parts += [f"marked: {band.name}" for band in self.bands]
         return f"{self.title} over {self.x_name}. {'; '.join(parts)}."
 
@@ -184,7 +190,8 @@ def in_short(number: float) -> str:
     return f"{number:.4g}"
 
 
-def _colour(number: int) -> str:
+def colour_of(number: int) -> str:
+    """Return the name of a colour in `colours.css`; the colours repeat."""
     return f"--c{number % _COLOURS}"
 
 

@@ -4,12 +4,13 @@ The same numbers give the same text: an SVG has neither a date nor a random id.
 """
 
 import io
-import json
 import math
+import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
-from xml.etree.ElementTree import Element, tostring
+from xml.etree.ElementTree import Element, fromstring, register_namespace, tostring
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -19,7 +20,12 @@ from matplotlib.ticker import FixedLocator, Locator, LogLocator, MaxNLocator, Nu
 
 from configs.errors import UserError
 from logs.show.chart import Band, BarChart, Chart, LineChart, Scale, Series, in_short
-from logs.show.lean_svg import DOT_RADIUS, Tooltips, lean_svg, light_colours, standalone
+
+Tooltips = dict[str, tuple[str, list[str]]]
+"""Group of an SVG -> the tooltip of the group's line or bar, and the tooltips of the group's dots in their order."""
+
+_COLOURS = Path(__file__).parent / "colours.css"
+_SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 
 _WIDTH, _HEIGHT = 360, 220
 """Size of a page's line chart in CSS pixels: about as wide as a phone's screen, so that text is not shrunk there."""
@@ -42,13 +48,14 @@ _NARROW, _WIDE = 5.0, 1e3
 from ``_WIDE`` on they are too many, and only powers of ten are marked."""
 _STYLE = {
     "svg.fonttype": "none",  # text stays text
+    "font.sans-serif": ["DejaVu Sans"],  # each text of an SVG names all of these
     "text.parse_math": False,  # a name may contain dollar signs
     "svg.hashsalt": "chart",
     "font.size": 11.5,
     "axes.axisbelow": True,
     "axes.titlesize": 12.5,
     "lines.linewidth": 1.7,
-    "lines.markersize": 2 * DOT_RADIUS,
+    "lines.markersize": 4.8,
     "lines.scale_dashes": False,
     "legend.frameon": False,
 }
@@ -65,25 +72,7 @@ def to_svg(chart: Chart) -> str:
         left = 14 + _CHARACTER * max(len(label.get_text()) for label in axes.get_yticklabels())
         size = (_WIDTH - left - _RIGHT) / _WIDTH, (height - _TOP - _BOTTOM) / height
         axes.set_position((left / _WIDTH, _BOTTOM / height, *size))
-        svg = _to_element(figure, [chart], tooltips)
-        if isinstance(chart, LineChart):
-            svg.attrib |= _scales(axes, chart, height)
-        return tostring(svg, encoding="unicode")
-
-
-def _scales(axes: Axes, chart: LineChart, height: float) -> dict[str, str]:
-    """Return attributes by which the page's script turns places in the drawing into values."""
-    corners = list(zip(axes.get_xlim(), axes.get_ylim(), strict=True))
-    pixels = axes.transData.transform(corners) * (_POINTS_PER_INCH / axes.figure.dpi)
-    (left, low), (right, high) = pixels
-    x = (chart.x_scale, left, axes.get_xlim()[0], right, axes.get_xlim()[1])
-    y = (chart.y_scale, height - low, axes.get_ylim()[0], height - high, axes.get_ylim()[1])
-    return {"data-x": _as_json(x), "data-y": _as_json(y), "data-x-name": chart.x_name}
-
-
-def _as_json(scale: tuple[Scale, float, float, float, float]) -> str:
-    kind, *ends = scale
-    return json.dumps([kind, *(float(f"{end:.6g}") for end in ends)])
+        return _to_svg(figure, [chart], tooltips)
 
 
 def save_charts(path: Path, charts: Sequence[LineChart]) -> None:
@@ -108,19 +97,49 @@ def save_charts(path: Path, charts: Sequence[LineChart]) -> None:
                 axes.legend(loc="upper left", bbox_to_anchor=(0, -0.13), ncols=3, labelcolor=ink)
         try:
             if path.suffix == ".svg":
-                path.write_text(standalone(_to_element(figure, charts, tooltips)), encoding="utf-8")
+                svg = _to_svg(figure, charts, tooltips, style=_COLOURS.read_text(encoding="utf-8"))
+                path.write_text(f"{svg}\n", encoding="utf-8")
             else:
                 figure.savefig(path, format="png", dpi=_PNG_DPI)
         except OSError as error:
             raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --plot") from None
 
 
-def _to_element(figure: Figure, charts: Sequence[Chart], tooltips: Tooltips) -> Element:
-    figure.patch.set_visible(False)
+@cache
+def light_colours() -> dict[str, str]:
+    """Return the colours of light mode: CSS variable -> ``#rrggbb``."""
+    light, _, _ = _COLOURS.read_text(encoding="utf-8").partition("@media")
+    return dict(re.findall(r"(--[\w-]+): (#[0-9a-f]{6})", light))
+
+
+def _to_svg(figure: Figure, charts: Sequence[Chart], tooltips: Tooltips, *, style: str = "") -> str:
+    """Return matplotlib's SVG with a description, tooltips, and CSS variables in place of the colours.
+
+    Args:
+        figure: Drawn in the colours of light mode.
+        charts: What the figure shows.
+        tooltips: Those of some of the groups.
+        style: CSS of a file that stands alone; a page has its own.
+    """
+    figure.patch.set_visible(bool(style))
     text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    title = "; ".join(chart.title for chart in charts)
-    return lean_svg(text.getvalue(), title, " ".join(chart.description for chart in charts), tooltips)
+    figure.savefig(text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    svg = fromstring(text.getvalue())
+    size = {name: svg.attrib[name].removesuffix("pt") for name in ("width", "height")}
+    svg.attrib |= size | {"role": "img", "aria-label": " ".join(chart.description for chart in charts)}
+    for group in svg.iter(f"{{{_SVG}}}g"):
+        # The ids of groups would not be unique in a page. Those of markers stay: the same id is the same marker.
+        own, dots = tooltips.get(group.attrib.pop("id", ""), ("", []))
+        for element, words in [(group, own), *zip(group.iter(f"{{{_SVG}}}use"), dots, strict=False)]:
+            if words:
+                title = Element(f"{{{_SVG}}}title")
+                title.text = words
+                element.insert(0, title)
+    register_namespace("", _SVG)
+    register_namespace("xlink", _XLINK)
+    variables = {colour: f"var({name})" for name, colour in light_colours().items()}
+    written = re.sub(r"(?<=: )#[0-9a-f]{6}", lambda found: variables.get(found[0], found[0]), tostring(svg, "unicode"))
+    return written.replace(">", f"><style>{style}</style>", 1) if style else written
 
 
 def _draw(axes: Axes, chart: Chart, prefix: str = "") -> Tooltips:
@@ -142,7 +161,7 @@ def _draw_lines(axes: Axes, chart: LineChart, prefix: str) -> Tooltips:
     for band in chart.bands:
         _draw_band(axes, band, next(names) if band.axis == "x" else 0)
     groups = {f"{prefix}series-{index}": series for index, series in enumerate(chart.series)}
-    return {group: (series.name, _draw_series(axes, series, group)) for group, series in groups.items()}
+    return {group: (series.in_words, _draw_series(axes, series, group)) for group, series in groups.items()}
 
 
 def _set_axes(axes: Axes, chart: LineChart) -> None:

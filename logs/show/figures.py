@@ -2,23 +2,25 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any
 
 from logs.judge.rcp import Reference
 from logs.read.lines import to_number
-from logs.show.bars import rank_excess, rank_times, startup, startup_s, step_shares
-from logs.show.chart import Band, Captioned, LineChart, Scale, Series
+from logs.show.chart import Band, Bar, BarChart, Captioned, LineChart, Scale, Series, Stretch
 from logs.show.reported_run import ReportedRun
 from logs.usage import Sample
 
-_Point = tuple[float, float | None]
 _Sample = tuple[Any, Any, Any]
 """(epoch, seconds since run_start, value), as a log has them: anything may be missing or of a wrong type."""
 
 _WIDE = 20.0
 """Ratio between runs from which on an axis is logarithmic: on a linear one, the smallest run would be a dot."""
 _MOST_GPU_LINES = 20
+_SHARES = ("computing", "communication", "input")
+_RANKS_AT_AN_END = 8
+"""Of more than twice as many ranks, only the slowest and the fastest so many are drawn."""
 _MOST_OWN_CHARTS = 4
 """Of more runs, charts that each run has of its own are drawn for one run only."""
 
@@ -43,13 +45,15 @@ def _all(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     yield from _course(runs)
     yield Captioned("Learning rate", _by_epoch("Learning rate", runs, _metric("lr")))
     yield Captioned("Throughput, images/s", _by_epoch("Training images a second", runs, _throughput))
-    yield step_shares(runs)
+    yield Captioned("Where a step's time goes", _step_shares(runs))
     yield Captioned("Evaluation time, s", _by_epoch("Seconds of an evaluation", runs, _evaluation_s))
-    for run in _with_own_chart(runs, startup_s):
-        yield startup(run, f": {run.name}{_one_of(runs, 'longest')}" if len(runs) > 1 else "")
+    for run in _with_own_chart(runs, _startup_s):
+        whose = f": {run.name}{_one_of(runs, 'longest')}" if len(runs) > 1 else ""
+        yield Captioned(f"Start-up{whose}", _startup(run))
     yield from utilisation({run.name: run.samples for run in runs})
-    for run in _with_own_chart(runs, lambda run: rank_excess(run)[1]):
-        yield rank_times(run, f"{run.name}{_one_of(runs, 'most uneven')}; " if len(runs) > 1 else "")
+    for run in _with_own_chart(runs, lambda run: _rank_excess(run)[1]):
+        whose = f"{run.name}{_one_of(runs, 'most uneven')}; " if len(runs) > 1 else ""
+        yield Captioned(f"Time of a step by rank: {whose}{_slowest(run)}", _rank_times(run))
 
 
 def _with_own_chart(runs: Sequence[ReportedRun], size: Callable[[ReportedRun], float]) -> Sequence[ReportedRun]:
@@ -234,3 +238,74 @@ def _in_words(batches: Sequence[int]) -> str:
 def _targets(runs: Sequence[ReportedRun]) -> list[Band]:
     targets = sorted({run.target for run in runs if run.target is not None and run.record.is_of_images})
     return [Band("y", target, target, f"target {target:g}") for target in targets]
+
+
+def _step_shares(runs: Sequence[ReportedRun]) -> BarChart:
+    """Return a bar for each run: the share of a step that computes, communicates unhidden, and waits for input."""
+    bars = []
+    for run in runs:
+        last = run.intervals[-1] if run.intervals else {}
+        source = run.summary if run.summary.get("input_wait_fraction") is not None else last
+        waiting, exposed = (to_number(source.get(key)) for key in ("input_wait_fraction", "comm_exposed_fraction"))
+        if waiting is not None and exposed is not None:
+            shares = (max(1 - waiting - exposed, 0.0), exposed, waiting)
+            words = [f"{run.name}: {share:.1%} {name}" for share, name in zip(shares, _SHARES, strict=True)]
+            bars.append(_end_to_end(run.name, [100 * share for share in shares], words))
+    return BarChart("Shares of a step's time", "% of the time", bars, _SHARES)
+
+
+def _end_to_end(label: str, lengths: Sequence[float], words: Sequence[str]) -> Bar:
+    """Return a bar of stretches of these lengths, each beginning where the one before ends."""
+    ends = list(accumulate(lengths, initial=0.0))
+    return Bar(
+        label, [Stretch(*pair, n, text) for n, (pair, text) in enumerate(zip(pairwise(ends), words, strict=True))]
+    )
+
+
+def _startup_s(run: ReportedRun) -> float:
+    return max((float(phase["end_s"]) for phase in run.startup), default=0.0)
+
+
+def _startup(run: ReportedRun) -> BarChart:
+    """Return a bar for each phase of the start-up, with a colour for each thread."""
+    threads = list(dict.fromkeys(str(phase["thread"]) for phase in run.startup))
+    bars = []
+    for phase in run.startup:
+        begin, end, thread = float(phase["begin_s"]), float(phase["end_s"]), str(phase["thread"])
+        words = f"{phase['phase']} ({thread}): {end - begin:.2f} s from {begin:.2f} s"
+        bars.append(Bar(str(phase["phase"]), [Stretch(begin, end, threads.index(thread), words)]))
+    return BarChart("Start-up phases", "seconds since the process began", bars, threads)
+
+
+def _rank_times(run: ReportedRun) -> BarChart:
+    """Return a bar for each rank, the slowest rank first: where the time of a step goes."""
+    rows = sorted(run.ranks, key=lambda row: -float(row["compute_median_s"]))
+    if len(rows) > 2 * _RANKS_AT_AN_END:
+        rows = [*rows[:_RANKS_AT_AN_END], *rows[-_RANKS_AT_AN_END:]]
+    bars = []
+    for row in rows:
+        times = [1e3 * float(row[key]) for key in ("compute_median_s", "comm_wait_median_s", "input_wait_median_s")]
+        words = [f"rank {row['rank']}: {time:.1f} ms {name}" for time, name in zip(times, _SHARES, strict=True)]
+        words[0] += f", 95th percentile {1e3 * float(row['compute_p95_s']):.1f} ms"
+        bars.append(_end_to_end(f"rank {row['rank']}", times, words))
+    return BarChart("Time of a step by rank", "ms of a median step", bars if len(bars) > 1 else [], _SHARES)
+
+
+def _slowest(run: ReportedRun) -> str:
+    """Return a sentence that names the rank whose computing takes longest."""
+    slowest, excess = _rank_excess(run)
+    if not slowest:
+        return "nothing was measured"
+    ranks = len(run.ranks)
+    shown = f"; the {_RANKS_AT_AN_END} slowest and fastest of {ranks}" if ranks > 2 * _RANKS_AT_AN_END else ""
+    return f"rank {slowest} computes longest, {excess:.1%} above the median{shown}"
+
+
+def _rank_excess(run: ReportedRun) -> tuple[str, float]:
+    """Return the slowest rank and by what share it computes longer than the median; an empty name without times."""
+    times = {str(row["rank"]): float(row["compute_median_s"]) for row in run.ranks}
+    usual = median(times.values()) if times else 0.0
+    if not usual:
+        return "", 0.0
+    slowest = max(times, key=lambda rank: times[rank])
+    return slowest, times[slowest] / usual - 1

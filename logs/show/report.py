@@ -1,19 +1,21 @@
 """``./run.sh report``: the page of one or several runs, a picture of their curves, or their figures as JSON."""
 
+import csv
+import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from logs.disk import write_text
-from logs.judge.eligible import is_own
+from logs.disk import explain_disk_errors, write_text
+from logs.judge.evidence import is_own
 from logs.read.files import logs_in, regular_file
+from logs.read.lines import to_number
 from logs.show.chart import LineChart
-from logs.show.curves import write_csv, write_tensorboard
 from logs.show.drawing import save_charts
-from logs.show.figures import course
+from logs.show.figures import course, samples_of
 from logs.show.page import render
 from logs.show.reported_run import ReportedRun, gather_run, summarise
 
@@ -87,24 +89,61 @@ def write_picture(paths: Sequence[Path], file: Path) -> Path:
 
 
 def write_curves(paths: Sequence[Path], file: Path) -> Path:
-    """Write the curves of all runs as CSV; return the path of the file.
+    """Write the curves of all runs as CSV, a point a line; return the path of the file.
 
     Raises:
         UserError: If there is no such run or log, or the file cannot be written.
     """
     _require_replaceable("--csv", file, paths)
-    write_csv(_gather_all(paths), file)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("run", "curve", "epoch", "seconds", "value"))
+    for run in _gather_all(paths):
+        for curve, *point in _points(run):
+            writer.writerow([run.name, curve, *("" if value is None else value for value in point)])
+    with explain_disk_errors(file):
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_text(file, text.getvalue())
+        except OSError as error:
+            raise UserError(f"--csv: {file} cannot be written ({error.strerror}); give another file") from None
     return file
 
 
 def write_events(paths: Sequence[Path], folder: Path) -> Path:
-    """Write the curves of all runs as TensorBoard's event files; return the folder.
+    """Write the curves of all runs as TensorBoard's event files, a folder for each run; return the folder.
+
+    A point's step is its epoch in thousandths: TensorBoard wants whole numbers, and most curves have points within an
+    epoch.
 
     Raises:
         UserError: If there is no such run or log, TensorBoard's library is missing, or the folder cannot be written.
     """
-    write_tensorboard(_gather_all(paths), folder)
+    runs = _gather_all(paths)
+    try:
+        from tensorboardX import SummaryWriter  # noqa: PLC0415 (an extra that most installations lack)
+    except ImportError:
+        words = "the package tensorboardX is not installed; run ./run.sh setup --extra tensorboard"
+        raise UserError(f"--tensorboard: {words}") from None
+    for run in runs:
+        place = folder / "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in run.name)
+        try:
+            writer = SummaryWriter(logdir=str(place))
+        except OSError as error:
+            raise UserError(f"--tensorboard: {place} cannot be made ({error.strerror}); give another folder") from None
+        for curve, epoch, seconds, value in _points(run):
+            step = None if epoch is None else round(1000 * epoch)
+            writer.add_scalar(curve, value, step, walltime=(run.record.began_s or 0.0) + (seconds or 0.0))
+        writer.close()
     return folder
+
+
+def _points(run: ReportedRun) -> Iterator[tuple[str, float | None, float | None, float]]:
+    """Yield (curve, epoch, seconds since run_start, value) of each point whose value is a finite number."""
+    for curve, samples in samples_of(run).items():
+        for epoch, seconds, value in samples:
+            if (number := to_number(value)) is not None:
+                yield curve, to_number(epoch), to_number(seconds), number
 
 
 def _require_replaceable(option: str, file: Path, paths: Sequence[Path]) -> None:

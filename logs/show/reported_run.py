@@ -3,8 +3,7 @@
 If a file is missing or damaged, only the part of the page that needs this file is missing.
 """
 
-import os
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +14,9 @@ from configs.load import parse_yaml
 from configs.rules import TARGET_TOP1
 from logs.attempts import Attempt, read_attempts
 from logs.disk import read_object
-from logs.environment import ENVIRONMENT_FILE
 from logs.folder import CONFIG_FILE, REHEARSAL_FILE, STARTUP_FILE, SUMMARY_FILE
 from logs.judge.compliance import RULESETS, Verdict, judge, read_verdicts
-from logs.judge.evidence import LONGEST_S, Flaw, damage, flaw_of
+from logs.judge.evidence import Problem, problem_of, read_phases, read_ranks
 from logs.judge.rcp import ReferenceComparison, compare_with_reference
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
@@ -47,8 +45,7 @@ class ReportedRun:
         summary: Content of ``summary.json``.
         settings: Configuration, dotted key -> value; for a log without a run folder, the logged hyperparameters.
         restarts: The attempts that ended before the run did.
-        problems: Messages on files that are missing or could not be read.
-        flaw: Why nobody should believe the run folder; None if nothing speaks against it.
+        problem: Why the files of the run folder do not support its result; None if they do.
     """
 
     name: str
@@ -63,8 +60,7 @@ class ReportedRun:
     summary: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     restarts: Sequence[Attempt] = ()
-    problems: tuple[str, ...] = ()
-    flaw: Flaw | None = None
+    problem: Problem | None = None
 
     @property
     def target(self) -> float | None:
@@ -127,12 +123,11 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; give run folders or logs")
     log = _main_log(path)
-    has_config = (path / CONFIG_FILE).is_file()
-    if log is None and not has_config:
+    if log is None and not (path / CONFIG_FILE).is_file():
         raise UserError(f"{path}: contains neither result_*.txt nor {CONFIG_FILE}; give a run folder or a log")
     record = parse_log(log) if log else RunRecord(path)
     start: dict[str, Any] = _or(read_object, path / STARTUP_FILE, {})
-    ranks: dict[str, Any] = _or(read_object, path / RANKS_FILE, {})
+    ranks: list[dict[str, Any]] = _or(read_ranks, path / RANKS_FILE, [])
     rows: list[dict[str, Any]] = _or(read_metrics, path / METRICS_FILE, [])
     return ReportedRun(
         name=name or path.resolve().name,
@@ -140,15 +135,14 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         log=log,
         record=record,
         intervals=[row for row in rows if row.get("kind") == "interval"],
-        startup=_rows(start.get("phases"), {"phase", "thread"}, {"begin_s", "end_s"}),
+        startup=_or(read_phases, path / STARTUP_FILE, []),
         last_start=last if isinstance(last := start.get("last"), dict) else {},
-        ranks=_rows(ranks.get("ranks"), {"rank"}, _RANK_TIMES),
+        ranks=[row for row in ranks if all(isinstance(row.get(key), int | float) for key in _RANK_TIMES)],
         samples=_or(read_samples, path, []),
         summary=_or(read_object, path / SUMMARY_FILE, {}),
         settings=_or(_settings, path / CONFIG_FILE, {}) or _logged(record),
         restarts=_or(read_attempts, path, []),
-        problems=(*damage(path), *(_missing(path) if record.status and has_config else ())),
-        flaw=flaw_of(path),
+        problem=problem_of(path),
     )
 
 
@@ -189,15 +183,8 @@ def _main_log(folder: Path) -> Path | None:
     return next((path for path in sorted(folder.glob("result_*.txt")) if path.is_file()), None)
 
 
-def _missing(folder: Path) -> list[str]:
-    """Return a message on the files that a run of this program has when it ends, if some are missing."""
-    names = (SUMMARY_FILE, METRICS_FILE, STARTUP_FILE, ENVIRONMENT_FILE, *RESULT_FILES.values())
-    missing = [name for name in names if not os.path.lexists(folder / name)]
-    return [f"missing in the run folder: {', '.join(missing)}"] if missing else []
-
-
 def _or(read: Callable[[Path], _Content], path: Path, empty: _Content) -> _Content:
-    """Return the content of a file; ``empty`` if it is missing or damaged, which `damage` tells."""
+    """Return the content of a file; ``empty`` if it is missing or damaged, which `problem_of` tells."""
     try:
         return read(path)
     except (OSError, ValueError, UserError):
@@ -224,13 +211,3 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
         elif not f"{prefix}{key}".startswith("recipe.card."):
             rows.append((f"{prefix}{key}", value))
     return rows
-
-
-def _rows(table: Any, names: Set[str], times: Set[str]) -> list[dict[str, Any]]:
-    """Return the rows of ``table`` that contain the keys ``names``, and under the keys ``times`` numbers."""
-    return [
-        row
-        for row in (table if isinstance(table, list) else [])
-        if isinstance(row, dict) and (names | times) <= row.keys()
-        if all(isinstance(row[key], int | float) and abs(row[key]) < LONGEST_S for key in times)
-    ]

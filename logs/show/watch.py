@@ -20,7 +20,7 @@ from configs.plan import plan_run
 from configs.schema import Recipe
 from logs.attempts import Attempt, read_attempts
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
-from logs.judge.evidence import flaw_of
+from logs.judge.evidence import problem_of
 from logs.judge.rcp import IMAGENET_SAMPLES, reference_for
 from logs.metrics import METRICS_FILE
 from logs.read.lines import to_number
@@ -109,8 +109,8 @@ def _outcome(folder: Path) -> tuple[str, bool]:
     """Return how a run ended, in words, and whether it reached its target and its files bear that out."""
     summary = read_summary(folder)
     words, is_success = f"ended: {summary.status}", summary.status == "success"
-    if is_success and (flaw := flaw_of(folder)):
-        return f"{words}, but {flaw.kind}: {flaw.words}", False
+    if is_success and (problem := problem_of(folder)):
+        return f"{words}, but {problem.kind}: {problem.words}", False
     return words + (f", {summary.failure}" if summary.failure else ""), is_success
 
 

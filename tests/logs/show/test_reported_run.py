@@ -1,14 +1,15 @@
 """What a report reads of a run folder, with and without the files that the log stands in for."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from logs.show.bars import _shares
-from logs.show.lean_svg import _rounded
-from logs.show.report import _names
-from logs.show.reported_run import gather_run, summarise
+from configs.errors import UserError
+from logs.read.record import RunRecord
+from logs.show.reported_run import ReportedRun, gather_run, summarise
 from logs.show.wording import notes_of
 from tests.logs import samples
 
@@ -23,13 +24,11 @@ def test_the_settings_are_those_of_the_config_or_else_those_of_the_log(tmp_path:
     (run / "startup.json").unlink()
     damaged = gather_run(run)
     assert damaged.settings == logged
-    unreadable, missing = damaged.problems
-    assert unreadable.startswith("config.yaml: not YAML: ")
-    assert missing == "missing in the run folder: startup.json"
+    assert damaged.problem is not None
+    assert damaged.problem.words.startswith("config.yaml: not YAML: ")
     config.unlink()
     foreign = gather_run(run)
     assert foreign.settings == logged
-    assert foreign.problems == (), "another program's run has no such files"
 
 
 def test_the_figures_of_a_log_are_all_that_it_tells(tmp_path: Path) -> None:
@@ -63,35 +62,107 @@ def test_the_images_of_a_run_of_this_program_need_no_note(tmp_path: Path) -> Non
     assert noted == [False, True]
 
 
-def test_a_folder_has_the_newest_verdict_first_no_setting_of_the_card_and_lacks_files_only_at_its_end(
-    tmp_path: Path,
-) -> None:
-    folder = samples.run_folder(tmp_path / "run")
-    run = gather_run(folder)
+def test_a_folder_has_the_newest_verdict_first_and_no_setting_of_the_card(tmp_path: Path) -> None:
+    run = gather_run(samples.run_folder(tmp_path / "run"))
     assert [verdict.ruleset for verdict in run.verdicts] == ["4.0.0", "0.6.0"]
     assert "recipe.name" in run.settings
     assert not [key for key in run.settings if "card" in key]
-    (folder / "startup.json").unlink()
-    assert gather_run(folder).problems == ("missing in the run folder: startup.json",)
-    log = folder / "result_0.txt"
-    log.write_text("".join(line for line in log.read_text().splitlines(True) if "run_stop" not in line))
-    assert gather_run(folder).problems == (), "the run goes on"
 
 
-def test_folders_of_one_name_are_told_apart_by_the_folders_above_them(tmp_path: Path) -> None:
-    for name in ("one/run", "two/run"):
-        (tmp_path / name).mkdir(parents=True)
-    assert _names([tmp_path / "one/run"]) == ["run"]
-    assert _names([tmp_path / "one/run", tmp_path / "two/run"]) == ["one/run", "two/run"]
-
-
-def test_a_run_without_a_summary_has_the_shares_of_its_newest_interval(tmp_path: Path) -> None:
+def test_each_part_is_read_from_its_file(tmp_path: Path) -> None:
     folder = samples.run_folder(tmp_path / "run")
-    (folder / "summary.json").unlink()
-    rows = [{"input_wait_fraction": wait, "comm_exposed_fraction": 0.25} for wait in (0.0, 0.5)]
-    (bar,) = _shares([replace(gather_run(folder), intervals=rows, summary={})])
-    assert [(each.begin, each.end) for each in bar.stretches] == [(0, 25), (25, 50), (50, 100)]
+    started = json.loads((folder / "startup.json").read_text())
+    (folder / "startup.json").write_text(json.dumps(started | {"last": {"rank": 1}}))
+    row = {"time": 5.0, "busy_cores": 1.5, "machine_busy_cores": 2.0, "memory_bytes": 7}
+    (folder / "utilisation.jsonl").write_text(json.dumps(row) + "\n")
+    attempt = {"time": "t", "outcome": "failed", "cause": "c", "host": None, "from_step": 0, "kept_step": 0}
+    (folder / "attempts.jsonl").write_text(json.dumps(attempt | {"goes_on": True}) + "\n")
+    run = gather_run(folder, "named")
+    assert (run.name, run.path, run.log) == ("named", folder, folder / "result_0.txt")
+    assert [row["kind"] for row in run.intervals] == ["interval"] * 8, "and no evaluations"
+    assert [phase["phase"] for phase in run.startup][:2] == ["interpreter", "communicator"]
+    assert run.last_start == {"rank": 1}
+    assert [row["rank"] for row in run.ranks] == [0, 1]
+    assert [(each.time, each.busy_cores) for each in run.samples] == [(5.0, 1.5)]
+    assert run.summary["recipe"] == "digits"
+    assert [each.cause for each in run.restarts] == ["c"]
+    (folder / "startup.json").write_text(json.dumps(started | {"last": [1]}))
+    assert gather_run(folder).last_start == {}
+    log = gather_run(folder / "result_0.mll.txt")
+    assert (log.name, log.path, log.log) == ("result_0.mll", log.log, folder / "result_0.mll.txt")
+    assert gather_run(folder / "result_0.txt", "x").name == "x"
 
 
-def test_coordinates_of_a_drawing_keep_one_decimal() -> None:
-    assert _rounded("M 100.00 0.00 L 12.345\n -7.04 10.0") == "M 100 0 L 12.3 -7 10.0"
+def test_what_is_no_run_is_told_with_what_to_give(tmp_path: Path) -> None:
+    for path, words in (
+        (tmp_path / "none", "no such file or folder; give run folders or logs"),
+        (tmp_path, "contains neither result_*.txt nor config.yaml; give a run folder or a log"),
+    ):
+        with pytest.raises(UserError) as caught:
+            gather_run(path)
+        assert str(caught.value) == f"{path}: {words}"
+
+
+def test_the_log_is_that_of_the_newer_ruleset_or_else_the_first(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()
+    assert gather_run(tmp_path).log is None
+    (tmp_path / "result_0a.txt").mkdir()
+    found = []
+    for name in ("result_9.txt", "result_3.txt", "result_0.mll.txt", "result_0.txt"):
+        (tmp_path / name).touch()
+        log = gather_run(tmp_path).log
+        assert log is not None
+        found.append(log.name)
+    assert found == ["result_9.txt", "result_3.txt", "result_0.mll.txt", "result_0.txt"]
+
+
+def test_ranks_without_all_their_times_are_left_out(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    rows = json.loads((folder / "ranks.json").read_text())["ranks"]
+    (folder / "ranks.json").write_text(json.dumps({"ranks": [rows[0], {**rows[1], "comm_wait_median_s": None}]}))
+    assert [row["rank"] for row in gather_run(folder).ranks] == [0]
+
+
+def _run(path: Path, **record: Any) -> ReportedRun:
+    return ReportedRun("a", path, None, RunRecord(path, **record))
+
+
+@pytest.mark.parametrize(
+    ("record", "summary", "in_folder", "target"),
+    [
+        ({"target": 0.7}, {}, False, 0.7), ({"target": 0.7}, {"target": 1}, False, 1.0),
+        ({"target": 0.7}, {"target": "0.8"}, True, 0.7), ({}, {"target": 0.5}, True, 0.5),
+        ({"benchmark": "resnet", "division": "closed"}, {}, False, 0.759),
+        ({"benchmark": "resnet", "division": "closed"}, {}, True, None),
+        ({"benchmark": "resnet", "division": "closed", "target": 0.7}, {}, False, 0.7),
+        ({"benchmark": "resnet", "division": "open"}, {}, False, None),
+        ({"benchmark": "bert", "division": "closed"}, {}, False, None), ({}, {}, False, None),
+        ({"benchmark": "resnet"}, {}, False, None),
+    ],
+)  # fmt: skip
+def test_the_target_is_the_summary_s_or_the_log_s_or_that_of_the_rules(
+    tmp_path: Path, record: dict[str, Any], summary: dict[str, Any], in_folder: bool, target: float | None
+) -> None:
+    run = replace(_run(tmp_path if in_folder else tmp_path / "log", **record), summary=summary)
+    assert run.target == target
+
+
+def test_a_rehearsal_is_known_by_its_summary_or_its_settings(tmp_path: Path) -> None:
+    run = _run(tmp_path)
+    told = [{"is_rehearsal": True}, {"is_rehearsal": False}, {}]
+    assert [replace(run, summary=summary).is_rehearsal for summary in told] == [True, False, False]
+    assert replace(run, settings={"cluster.rehearsal.shrink": None}).is_rehearsal
+    assert run.predictions == []
+
+
+def test_a_log_s_settings_have_its_batch_and_seeds_and_a_config_that_is_no_tree_none(tmp_path: Path) -> None:
+    log = tmp_path / "a.txt"
+    log.write_text(samples.mllog([*samples.run_events(seed=3), *samples.run_events(seed=5)[8:10]]))
+    settings = gather_run(log).settings
+    assert list(settings)[:2] == ["global_batch_size", "seed"]
+    assert settings["opt_name"] == "lars"
+    log.write_text("")
+    assert gather_run(log).settings == {"global_batch_size": None, "seed": None}
+    (tmp_path / "result_0.txt").write_text(samples.mllog(samples.run_events(seed=3)))
+    (tmp_path / "config.yaml").write_text("- 1\n")
+    assert gather_run(tmp_path).settings["seed"] == "3"

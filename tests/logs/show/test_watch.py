@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -74,10 +75,10 @@ def test_a_success_whose_files_say_otherwise_is_none(tmp_path: Path) -> None:
     folder = samples.run_folder(tmp_path / "run", best=0.98)
     shown = io.StringIO()
     assert watch(folder, shown, every_s=1, once=True) == 0
-    metrics = folder / "metrics.jsonl"
-    metrics.write_text(re.sub(r'"loss": [0-9.]+', '"loss": NaN', metrics.read_text(), count=1))
+    log = folder / "result_0.txt"
+    log.write_text(log.read_text().replace('"value": 0.98', '"value": 0.99'))
     assert watch(folder, shown, every_s=1, once=True) == 1
-    assert "ended: success, but impossible metrics: metrics.jsonl: line 1: loss is nan" in shown.getvalue()
+    assert "ended: success, but files disagree: accuracy is 0.9" in shown.getvalue()
 
 
 def test_the_time_left_follows_from_the_reference_if_there_is_one() -> None:
@@ -134,18 +135,12 @@ def test_an_evaluation_at_the_target_has_reached_it(top1: float, style: str) -> 
     assert describe_progress(recipe, 9, last, None)[2][1] == style
 
 
-def test_a_long_file_is_read_in_pieces_and_lines_that_are_no_rows_are_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("logs.show.watch._MOST_BYTES", len(row(1)) + 5)
+def test_lines_that_are_no_rows_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text(row(1) + row(2) + "[1]\n5\n" + row(3) + "[" * 9 + "\n" + row(4))
-    follower, seen = MetricsFollower(path), []
-    for _ in range(6):
-        follower.update()
-        seen.append(follower.last["interval"]["step"])
-    assert seen == sorted(seen)
-    assert (seen[0], seen[-1], list(follower.last)) == (1, 4, ["interval"])
+    path.write_text(row(1) + "[1]\n5\n" + row(3) + "[" * 9 + "\n")
+    follower = MetricsFollower(path)
+    follower.update()
+    assert {kind: last["step"] for kind, last in follower.last.items()} == {"interval": 3}
 
 
 def test_a_read_that_fails_leaves_the_figures_and_the_next_update_goes_on(
@@ -176,3 +171,114 @@ def test_beyond_the_epochs_of_the_reference_the_last_epoch_bounds_the_time(epoch
     recipe = load_recipe("mlperf-b3264", ["run.epochs=38"])
     interval = json.loads(row(round(epochs * 1281167 / 3264) - 1, images_per_s=1281167 / 20))
     assert words in _text(recipe, {"interval": interval})
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\x1b\[\d+m", "", text)
+
+
+class Screen(io.StringIO):
+    """A terminal that wraps at its width, and obeys "up", "clear below", carriage returns and colours."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.columns = columns
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 1
+
+    def rows(self) -> list[str]:
+        rows, at = [""], 0
+        for up, text in re.findall(r"(?:\x1b\[(\d+)A\r\x1b\[J)?([^\x1b]*)", _plain(self.getvalue())):
+            at = max(at - int(up or 0), 0)
+            del rows[at + (0 if up else len(rows)) :]
+            parts = [
+                line[begin : begin + self.columns]
+                for line in text.split("\n")[:-1]
+                for begin in range(0, max(len(line), 1), self.columns)
+            ]
+            rows = [*rows[:at], *parts, ""] if text else rows
+            at = len(rows) - 1
+        return rows
+
+
+@pytest.mark.parametrize(("columns", "told"), [(200, 200), (40, 40), (20, 10), (80, 0)])
+def test_an_update_overwrites_the_one_before_at_any_width(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int, told: int
+) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    summary = (folder / "summary.json").read_bytes()
+    (folder / "summary.json").unlink()
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            (folder / "summary.json").write_bytes(summary)
+
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: (told, 40))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    screen = Screen(columns)
+    assert watch(folder, screen, every_s=0.5, once=False, sleep=sleep) == 0
+    words = " ".join(" ".join(screen.rows()).split())
+    assert words.count("images/s") == words.count("digits: ") == words.count("ended: success") == 1
+    assert all(len(row) < columns for row in screen.rows())
+    assert "\x1b[32mended: success\x1b[0m\n" in screen.getvalue()
+    assert "left until" not in words
+    assert " s ago" not in words
+
+
+@pytest.mark.parametrize(("told", "rows"), [(2, 1), (3, 2), (40, 4), (0, 4)])
+def test_an_update_leaves_the_last_row_of_the_screen_to_the_cursor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: int, rows: int
+) -> None:
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: (200, told))
+    screen = Screen(200)
+    watch(samples.run_folder(tmp_path / "run"), screen, every_s=1, once=True)
+    assert screen.getvalue().count("\n") == rows
+
+
+@pytest.mark.parametrize(
+    ("images_per_s", "words"),
+    [(1198 / 59.4 * 10, "0m59s"), (1198 / 59.6 * 10, "1m00s"), (1198 / 3599 * 10, "59m59s"),
+     (1198 / 7384 * 10, "2h03m")],
+)  # fmt: skip
+def test_durations_are_in_minutes_and_from_an_hour_on_in_hours(images_per_s: float, words: str) -> None:
+    recipe = load_recipe("digits", ["run.epochs=12"])
+    # The run is at the end of epoch 2, so ten epochs are left.
+    last = {"step": 2 * 1198 / 64 - 1, "images_per_s": images_per_s}
+    lines = [text for text, _ in describe_progress(recipe, 300, {"interval": last}, now=5.0)]
+    assert lines[3] == f"  at most {words} left until the last epoch ends"
+
+
+@pytest.mark.parametrize(("step", "full"), [(0, 0), (7, 1), (149, 10), (299, 20), (400, 20)])
+def test_a_step_line_counts_from_one_its_bar_has_twenty_places_and_unknown_shares_are_called_so(
+    step: int, full: int
+) -> None:
+    recipe = load_recipe("digits", ["run.epochs=12"])
+    row = {"step": step, "images_per_s": 1234.6, "loss": 0.123456, "lr": float("nan"), "time": 90.0}
+    lines = [text for text, _ in describe_progress(recipe, 300, {"interval": row}, now=95.4)]
+    bar = "#" * full + "." * (20 - full)
+    where = f"digits: [{bar}] step {step + 1} of 300, epoch {(step + 1) * 64 / 1198:.2f} of at most 12"
+    assert lines[0] == f"{where}; last metrics 5 s ago"
+    assert lines[1] == (
+        "  1235 images/s, loss 0.1235, learning rate not finite, waiting for input unknown, "
+        "exposed communication unknown"
+    )
+    assert lines[2] == "  last evaluation: none yet"
+    assert len(describe_progress(recipe, 300, {"interval": row}, now=None)) == 3
+
+
+@pytest.mark.parametrize("pause", ["0.09", "3600.1", "nan", "inf", "-2", "often"])
+def test_a_pause_lasts_from_a_tenth_of_a_second_to_an_hour(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pause: str
+) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    assert main(["watch", str(folder), f"--every={pause}"]) == 2
+    assert f"got {pause}, allowed: 0.1 to 3600 seconds" in capsys.readouterr().err
+    for allowed in ("0.1", "3600"):
+        assert main(["watch", str(folder), f"--every={allowed}"]) == 0

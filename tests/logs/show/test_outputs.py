@@ -1,0 +1,242 @@
+"""The files that a report writes: where, over which others, and the curves for other programs."""
+
+import csv
+import errno
+import os
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from logs.__main__ import main
+from tests.logs import samples
+
+
+@pytest.mark.parametrize("option", ["--out", "--plot", "--csv"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("run/result_0.txt", "which is a file that the report reads"),
+        ("run/config.yaml", "which is a file that the report reads"),
+        ("link", "which is a file that the report reads"),
+        ("protected.html", "which is write-protected"),
+        ("pipe", "which is no regular file"),
+    ],
+)
+def test_a_report_replaces_no_input_and_no_odd_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    name: str,
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    samples.run_folder(Path("run"))
+    Path("link").symlink_to("run/metrics.jsonl")
+    Path("protected.html").write_text("kept")
+    Path("protected.html").chmod(0o555)  # every bit but those that allow to write
+    os.mkfifo("pipe")
+    before = _state(name)
+    assert main(["report", "run", option, name]) == 2
+    assert f"{option}: got {name}, {words}" in capsys.readouterr().err
+    assert _state(name) == before
+
+
+def _state(name: str) -> tuple[int, ...]:
+    """Return what tells that a file was replaced or written; to follow a link changes the time of the last access."""
+    found = os.lstat(name)
+    return found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+@pytest.mark.parametrize("suffix", [".html", ".HTM", ".svg", ".png", ".csv", ".json"])
+def test_an_earlier_output_in_a_run_folder_may_be_replaced_and_no_other_file(
+    tmp_path: Path, undrawn: None, suffix: str
+) -> None:
+    run = samples.run_folder(tmp_path / "run")
+    earlier = run / f"earlier{suffix}"
+    earlier.write_text("earlier")
+    assert main(["report", str(run), "--out", str(earlier)]) == (2 if suffix == ".json" else 0)
+    assert (earlier.read_text() == "earlier") == (suffix == ".json")
+    log = tmp_path / "log.html"
+    log.write_text(samples.mllog(samples.run_events()))
+    (tmp_path / "link.html").symlink_to(log)
+    for out in (log, tmp_path / "link.html"):
+        assert main(["report", str(log), "--out", str(out)]) == 2
+    (tmp_path / "gone.html").symlink_to(tmp_path / "nothing.html")
+    assert main(["report", str(log), "--out", str(tmp_path / "gone.html")]) == 0
+
+
+def test_a_page_is_in_the_folder_of_a_single_run_and_else_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], undrawn: None
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    one, two = (str(samples.run_folder(tmp_path / name)) for name in ("one", "two"))
+    assert main(["report", one]) == 0
+    assert capsys.readouterr().out == f"{one}/report.html\n"
+    for paths in ([one, two], [f"{one}/result_0.txt"]):
+        assert main(["report", *paths]) == 0
+        assert (tmp_path / "here" / "report.html").is_file()
+        (tmp_path / "here" / "report.html").unlink()
+    assert not Path(two, "report.html").exists()
+    assert main(["report", one, "--out", "new/folders/page.html"]) == 0
+    assert Path("new/folders/page.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["none"], "none: no such file or folder; give run folders or logs"),
+        (["."], r"\.: contains neither result_\*.txt nor config.yaml; give a run folder"),
+        (
+            ["log.txt", "--out", "."],
+            r"--out: got \., which cannot be a file; give a file name, for example report.html",
+        ),
+        (
+            ["log.txt", "--out", "log.txt/x.html"],
+            r"--out: got log.txt/x.html, which cannot be a file \(File exists\); ",
+        ),
+        (["log.txt", "--out", "/proc/none/x.html"], "--out: got /proc/none/x.html, which cannot be a file"),
+        (["log.txt", "log.txt", "--plot", "x.svg"], "log.txt, log.txt: no evaluation and no loss to draw"),
+        (["log.txt", "--plot", "x.svg", "--json"], "argument --json: not allowed with argument --plot"),
+        (["log.txt", "--csv", "log.txt/x.csv"], "--csv: log.txt/x.csv cannot be written"),
+    ],
+)
+def test_report_with_a_wrong_argument_is_one_line_and_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, arguments: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.txt").touch()
+    assert main(["report", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert re.match(f"error: {words}", error), error
+
+
+def test_a_picture_has_the_evaluations_and_the_losses_by_epoch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "curves.svg"
+    assert main(["report", str(samples.run_folder(tmp_path / "run")), "--plot", str(picture)]) == 0
+    assert capsys.readouterr().out == f"{picture}\n"
+    text = picture.read_text(encoding="utf-8")
+    assert "Accuracy by epoch" in text
+    assert "Training loss by epoch" in text
+    assert "seconds" not in text
+    logs = [tmp_path / "short.txt", tmp_path / "long.txt"]
+    for log, epochs in zip(logs, (4, 120), strict=True):
+        log.write_text(samples.mllog(samples.run_events(epochs=epochs)))
+    assert main(["report", *map(str, logs), "--plot", str(picture)]) == 0
+    text = picture.read_text(encoding="utf-8")
+    assert "loss" not in text
+    assert "epochs, logarithmic" in text
+
+
+def test_csv_has_the_points_of_each_curve_with_epoch_and_seconds(tmp_path: Path) -> None:
+    run, out = samples.run_folder(tmp_path / "run"), tmp_path / "new" / "curves.csv"
+    assert main(["report", str(run), "--csv", str(out)]) == 0
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    accuracies = [(row["epoch"], row["seconds"], row["value"]) for row in rows if row["curve"] == "accuracy"]
+    assert accuracies == [("4.0", "41.0", "0.485"), ("8.0", "82.0", "0.97")]
+    losses = [row for row in rows if row["curve"] == "loss"]
+    assert [float(row["value"]) for row in losses] == pytest.approx([2.3 / epoch for epoch in range(1, 9)])
+    assert {row["run"] for row in rows} == {"run"}
+
+
+def test_csv_leaves_out_values_that_are_no_finite_number_and_tells_nothing_from_zero(tmp_path: Path) -> None:
+    run, out = samples.run_folder(tmp_path / "run"), tmp_path / "curves.csv"
+    metrics = run / "metrics.jsonl"
+    text = metrics.read_text().replace('"loss": 2.3,', '"loss": NaN,').replace('"loss": 1.15,', '"loss": "no",')
+    metrics.write_text(re.sub(r'"loss": 0.7666\d*(.*)"time": [^,]*', r'"loss": 0.0\1"time": null', text))
+    assert main(["report", str(run), "--csv", str(out)]) == 0
+    with out.open() as file:
+        losses = [row for row in csv.DictReader(file) if row["curve"] == "loss"]
+    assert [float(row["value"]) for row in losses] == pytest.approx([0, *(2.3 / epoch for epoch in range(4, 9))])
+    assert [row["seconds"] for row in losses][:2] == ["", "40.0"]
+
+
+def test_tensorboard_without_its_library_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    run = str(samples.run_folder(tmp_path / "run"))
+    assert main(["report", run, "--tensorboard", str(tmp_path / "events")]) == 2
+    assert "tensorboardX is not installed; run ./run.sh setup --extra tensorboard" in capsys.readouterr().err
+    assert not (tmp_path / "events").exists()
+
+
+def test_event_files_hold_the_curves_of_each_run(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    from tensorboardX.proto.event_pb2 import Event
+
+    run = samples.run_folder(tmp_path / "run")
+    assert main(["report", str(run), "--tensorboard", str(tmp_path / "events")]) == 0
+    (file,) = (tmp_path / "events" / "run").iterdir()
+    content, accuracies = file.read_bytes(), []
+    while content:  # A record is its length (8 bytes), a checksum (4), an event, and a checksum (4).
+        size = int.from_bytes(content[:8], "little")
+        event = Event.FromString(content[12 : 12 + size])
+        accuracies += [(event.step, each.simple_value) for each in event.summary.value if each.tag == "accuracy"]
+        content = content[16 + size :]
+    assert accuracies == [(4000, pytest.approx(0.485)), (8000, pytest.approx(0.97))]
+
+
+class _Writer:
+    """Stands in the place of the library's writer, which most installations lack."""
+
+    made: ClassVar[list[Any]] = []
+
+    def __init__(self, logdir: str) -> None:
+        if logdir.endswith("refused"):
+            raise OSError(errno.EACCES, "Permission denied")
+        self.logdir, self.is_closed, self.points = logdir, False, list[tuple[Any, ...]]()
+        self.made.append(self)
+
+    def add_scalar(self, curve: str, value: float, step: int | None, *, walltime: float) -> None:
+        self.points.append((curve, value, step, walltime))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_each_run_has_a_folder_of_events_with_epochs_in_thousandths_and_unix_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=_Writer))
+    monkeypatch.setattr(_Writer, "made", [])
+    runs = [str(samples.run_folder(tmp_path / name)) for name in ("a b_1.0-x", "late")]
+    assert main(["report", *runs, "--tensorboard", str(tmp_path / "events")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'events'}\n"
+    assert [each.logdir for each in _Writer.made] == [f"{tmp_path}/events/a-b_1.0-x", f"{tmp_path}/events/late"]
+    for writer in _Writer.made:
+        assert writer.is_closed
+        assert {point[0] for point in writer.points} == {
+            "accuracy", "loss", "learning_rate", "images_per_s", "evaluation_s",
+        }  # fmt: skip
+        assert [point[1:] for point in writer.points if point[0] == "accuracy"] == [
+            (0.38 / 0.76 * 0.97, 4000, samples.BEGIN_S + 61), (0.97, 8000, samples.BEGIN_S + 102),
+        ]  # fmt: skip
+    refused = str(samples.run_folder(tmp_path / "refused"))
+    assert main(["report", refused, "--tensorboard", str(tmp_path)]) == 2
+    assert "refused cannot be made (Permission denied); give another folder" in capsys.readouterr().err
+
+
+def test_runs_and_logs_have_as_many_folders_in_their_names_as_tell_them_apart_and_else_numbers(tmp_path: Path) -> None:
+    def names(*files: str) -> list[str]:
+        for file in files:
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).write_text(samples.mllog(samples.run_events()))
+        out = tmp_path / "curves.csv"
+        assert main(["report", *(str(tmp_path / file) for file in files), "--csv", str(out)]) == 0
+        return list(dict.fromkeys(line.split(",")[0] for line in out.read_text().splitlines()[1:]))
+
+    assert names("a/result_0.txt") == ["a/result_0"], "MLPerf gives all logs the same names"
+    assert names("a/result_0.txt", "a/result_1.txt") == ["a/result_0", "a/result_1"]
+    assert names("a/result_0.txt", "a/other.log") == ["result_0", "other"]
+    assert names("a/x/v1.log", "b/x/v1.log") == ["a/x/v1", "b/x/v1"]
+    assert names("c/d/e/f/g.log", "b/d/e/f/g.log") == ["c/d/e/f/g", "b/d/e/f/g"]
+    assert names("c/g.log", "c/g.log") == [f"{'/'.join(tmp_path.parts[-3:])}/c/g ({number})" for number in (1, 2)]

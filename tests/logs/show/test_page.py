@@ -1,0 +1,248 @@
+"""The parts of the page: rows, notes, settings, legends and links, from runs whose content is known."""
+
+import re
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logs.judge.compliance import Verdict
+from logs.judge.evidence import Problem
+from logs.read.record import Evaluation, RunRecord
+from logs.show.chart import Bar, BarChart, Captioned, Chart, LineChart, Series, Stretch
+from logs.show.page import badge, charts, document, render, scrolled, section
+from logs.show.reported_run import ReportedRun
+from tests.logs import samples
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+
+def _made(name: str = "a", *, settings: dict[str, Any] | None = None, **record: Any) -> ReportedRun:
+    return ReportedRun(name, Path(name), None, RunRecord(Path(name), **record), settings=settings or {})
+
+
+def _page(*runs: ReportedRun) -> str:
+    return render(runs, Path("page.html"))
+
+
+def _text(html: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
+
+
+def _section(page: str, title: str) -> str:
+    return str(re.findall(f">{title}</h2>(.*?)</section>", page, re.DOTALL)[0])
+
+
+def _row(run: ReportedRun) -> dict[str, str]:
+    """Return the cells of a page's only run: heading -> words."""
+    cells = re.findall(r'data-head="([^"]*)"><div>(.*?)</div>', _page(run), re.DOTALL)
+    return {head: _text(cell) for head, cell in cells}
+
+
+def test_a_page_has_its_title_its_style_and_no_script() -> None:
+    page = document("a <b>", "<p>body</p>")
+    assert page.startswith("<!doctype html>\n")
+    assert "<title>a &lt;b&gt;</title>" in page
+    assert "<p>body</p>" in page
+    assert "--c0: #1f6fb2" in page and ".charts {" in page, "the colours and the layout"
+    assert "<script" not in page
+    for count, title in ((1, "r0"), (3, "r0, r1, r2"), (4, "r0, r1, r2 …")):
+        assert f"<title>{title}</title>" in _page(*(_made(f"r{number}") for number in range(count)))
+
+
+def test_parts_are_named_for_those_who_hear_them_and_their_words_are_escaped() -> None:
+    assert 'aria-labelledby="time-of-ranks"><h2 id="time-of-ranks">Time of ranks</h2>' in section("Time of ranks", "x")
+    assert 'role="region" aria-label="a&lt;b" tabindex="0"><i>t</i></div>' in scrolled("a<b", "<i>t</i>")
+    kinds = [re.findall(r'class="badge (\w+)">a&lt;b<', badge("a<b", good)) for good in (True, False, None)]
+    assert kinds == [["good"], ["bad"], ["plain"]]
+
+
+def _legend(chart: Chart) -> str:
+    return charts([Captioned("c", chart)]).partition("</svg>")[2].partition("<figcaption>")[0]
+
+
+@pytest.mark.parametrize(("count", "kind"), [(1, ""), (2, "p"), (8, "p"), (9, "details")])
+def test_a_legend_names_several_lines_and_is_folded_if_they_are_many(count: int, kind: str) -> None:
+    legend = _legend(LineChart("t", "x", [Series(f"line {number}", number, [(1, 1)]) for number in range(count)]))
+    assert re.findall(r'<(\w+) class="key">', legend) == ([kind] if kind else [])
+    assert re.findall("</svg>(.*?)</span>", legend) == ([f"line {n}" for n in range(count)] if kind else [])
+
+
+def test_a_sample_of_a_legend_has_colour_dashes_and_the_hollow_dot_of_a_prediction() -> None:
+    lines = [Series("plain", 0, [(1, 1)]), Series("dashed", 7, [(1, 1)]), Series("told", 1, [(1, 1)], "predicted")]
+    legend = _legend(LineChart("t", "x", lines))
+    assert re.findall(r"stroke:var\((.*?)\)", legend) == ["--c0", "--c1", "--c1"]
+    assert re.findall(r'stroke-dasharray:(.*?)"', legend) == ["none", "3 1.5", "1.0 4.0"]
+    assert ["<circle" in span for span in legend.split("<span>")[1:]] == [False, False, True]
+    bars = BarChart("t", "s", [Bar("row", [Stretch(0, 1, 0, "")])], names=["one", "two"])
+    assert re.findall(r"var\(--c(\d)\)", _legend(bars)) == ["0", "1"]
+
+
+def test_a_row_has_each_number_under_its_heading() -> None:
+    run = _made(
+        "a", status="success", division="open", target=0.7, began_s=1.0, init_s=2.5, attempts=3, time_to_train_s=80.0,
+        train_samples=1000, global_batch_size=12345, evaluations=(Evaluation(8, 70.0, 0.76543, None),),
+    )  # fmt: skip
+    run.summary["images_per_s"] = 123.4
+    assert _row(run) == {
+        "Outcome": "success resumed, 3 attempts", "Time to train": "80.00 s", "Initialisation": "2.50 s", "Epochs": "8",
+        "Accuracy": "0.7654 target 0.7", "Batch": "12 345", "Images/s": "100 123 without evaluations",
+        "Log check": "\u2013",
+    }  # fmt: skip
+
+
+def test_a_row_has_verdicts_in_their_order_its_problem_and_dashes_for_what_the_log_lacks() -> None:
+    run = replace(
+        _made("a<b", settings={"recipe.name": "r&d", "cluster.name": "c"}), problem=Problem("damaged files", "w")
+    )
+    run.__dict__["verdicts"] = [Verdict("4.0.0", passed=True, messages=()), Verdict("<5>", passed=False, messages=())]
+    page = _page(run)
+    assert "&lt;b" in page and "<b" not in page.partition("<main>")[2].replace("<br", "")
+    row = _row(run)
+    assert row.pop("Log check") == "passes 4.0.0 fails <5>"
+    assert row.pop("Outcome") == "damaged files"
+    assert set(row.values()) == {"\u2013"}
+
+
+def test_a_run_without_success_has_no_time_to_train_and_another_benchmark_no_epochs() -> None:
+    once = _row(_made("b", status="aborted", elapsed_s=5.0, benchmark="bert", began_s=1.0, time_to_train_s=5.0,
+                      evaluations=(Evaluation(8, 70.0, 2.68, None),), target=2.69))  # fmt: skip
+    assert once["Outcome"] == "aborted benchmark bert"
+    assert once["Time to train"] == "\u2013 ran 5.00 s"
+    assert (once["Epochs"], once["Accuracy"]) == ("\u2013", "2.6800 quality of bert target 2.69")
+
+
+@pytest.mark.parametrize(
+    ("batch", "epochs", "division", "words"),
+    [(3264, 36, "closed", "36 reference: normal"), (3264, 32, "closed", "32 reference: too fast"),
+     (86016, 88, "closed", "88"), (3264, 36, "open", "36")],
+)  # fmt: skip
+def test_a_row_has_the_outcome_of_a_comparison_that_has_a_reference(
+    tmp_path: Path, batch: int, epochs: int, division: str, words: str
+) -> None:
+    run = _made(status="success", global_batch_size=batch, train_samples=1281167, division=division,
+                evaluations=(Evaluation(epochs, 70.0, 0.76, None),))  # fmt: skip
+    assert _row(run)["Epochs"] == words
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0.123456, "0.1235"), (99.94, "99.94"), (100, "100"), (1e6, "1 M"), (999999.4, "999 999"),
+     (2.345e7, "23.4 M")],
+)  # fmt: skip
+def test_numbers_of_a_page_have_few_digits(number: float, words: str) -> None:
+    assert _row(_made(global_batch_size=number))["Batch"] == words
+
+
+def _configuration(*runs: ReportedRun) -> str:
+    return _section(_page(*runs), "Configuration")
+
+
+def _heads(table: str, scope: str) -> list[str]:
+    return re.findall(f'<th scope="{scope}">(.*?)</th>', table)
+
+
+def test_settings_that_differ_come_first_with_the_unusual_value_marked() -> None:
+    runs = [_made(name, settings={"lr": lr, "same": 1}) for name, lr in (("a", 1), ("b", 2), ("c", 1))]
+    runs.append(_made("d", settings={"lr": 1, "same": 1, "own": "<u>"}))
+    html = _configuration(*runs)
+    assert html.strip().startswith("<p>1 setting differs.</p>")
+    assert re.findall("<mark>(.*?)</mark>", html)[0] == "2"
+    assert _heads(html, "row") == ["lr", "own", "same"]
+    assert "<u>" not in html
+    assert re.findall("<summary>(.*?)</summary>", html) == [
+        "1 setting that only some of the runs have", "1 setting that all runs share",
+    ]  # fmt: skip
+    assert "<summary>2 settings </summary>" in _configuration(runs[0])
+    assert "No setting differs" in _configuration(runs[0], runs[2])
+    assert "No setting differs" not in _configuration(runs[0])
+    assert _text(_configuration(_made("e"))) == "The logs contain no settings."
+    both = [_made("a", settings={"x": 1, "y": 1}), _made("b", settings={"x": 2, "y": 2})]
+    assert "<p>2 settings differ.</p>" in _configuration(*both)
+
+
+@pytest.mark.parametrize(("runs", "settings", "is_turned"), [(6, 2, False), (7, 6, True), (7, 7, False), (8, 7, True)])
+def test_a_table_has_a_row_a_run_if_the_runs_are_more_than_six_and_than_the_settings(
+    runs: int, settings: int, is_turned: bool
+) -> None:
+    values = [[100 * min(run, 1) + key for key in range(settings)] for run in range(runs)]
+    made = [_made(f"r{n}", settings={f"s{key}": each for key, each in enumerate(row)}) for n, row in enumerate(values)]
+    table = _configuration(*made)
+    names, keys = [run.name for run in made], [f"s{key}" for key in range(settings)]
+    expected = (["Run", *keys], names) if is_turned else (["Setting", *names], keys)
+    assert (_heads(table, "col"), _heads(table, "row")) == expected
+    found = [[int(_text(cell)) for cell in re.findall("<td>(.*?)</td>", row)] for row in table.split("<tr>")[2:]]
+    assert found == (values if is_turned else [list(column) for column in zip(*values, strict=True)])
+    assert {int(value) for value in re.findall(r"<mark>(\d+)</mark>", table)} == set(values[0])
+
+
+def _noted(*runs: ReportedRun) -> list[tuple[str, str, list[str]]]:
+    blocks = re.findall(r"<details(.*?)><summary>(.*?): notes</summary>\s*<ul>(.*?)</ul>", _page(*runs), re.DOTALL)
+    return [(opened, name, [unescape(each) for each in re.findall("<li>(.*?)</li>", items)])
+            for opened, name, items in blocks]  # fmt: skip
+
+
+@pytest.mark.parametrize(("count", "of_a_success"), [(6, ""), (7, ' class="more"')])
+def test_notes_of_all_runs_stand_first_and_those_of_many_successes_are_not_printed(
+    count: int, of_a_success: str
+) -> None:
+    runs = [
+        _made(f"r{number}", status="success" if number else "aborted", began_s=1.0, init_s=1.0, time_to_train_s=9.0,
+              init_starts=(2, 0.5), unreadable=number, division="open", benchmark="bert")
+        for number in range(count)
+    ]  # fmt: skip
+    first, *others = _noted(*runs)
+    assert first[:2] == (" open", "all runs")
+    assert [note[:24] for note in first[2]] == [
+        "This log is of MLPerf's ", "The log is of the open d", "2 ranks logged init_star",
+    ]  # fmt: skip
+    assert others == [
+        (of_a_success, f"r{number}", [f"{number} records of the log could not be read."]) for number in range(1, count)
+    ]
+    assert _noted(runs[0])[0][1] == "r0"
+    failed = [replace(_made(f"r{n}", began_s=1.0), summary={"failure": f"broke {n}"}) for n in range(7)]
+    assert [opened for opened, name, _ in _noted(*failed) if name != "all runs"] == [" open"] * 7
+
+
+def test_a_note_cannot_control_the_terminal_or_the_page() -> None:
+    page = _page(replace(_made("<r>"), summary={"failure": "<b>\x1b[2J"}))
+    assert "<summary>&lt;r&gt;: notes</summary>" in page
+    assert "&lt;b&gt;" in page
+    assert "\x1b" not in page
+
+
+def test_files_are_linked_up_to_forty_without_folders_and_a_log_keeps_its_suffix(tmp_path: Path) -> None:
+    folder = tmp_path / "run #1"
+    (folder / "a folder").mkdir(parents=True)
+    (folder / "a <b>&.txt").touch()
+    for number in range(41):
+        (folder / f"file-{number:02d}").touch()
+    run = replace(_made("run"), path=folder)
+    links = re.findall('<a href="([^"]*)">([^<]*)</a>', render([run], folder / "file-00"))
+    assert len(links) == 40
+    assert links[:2] == [("a%20%3Cb%3E%26.txt", "run/a &lt;b&gt;&amp;.txt"), ("file-01", "run/file-01")]
+    log = tmp_path / "made.log"
+    log.touch()
+    page = render([replace(_made("short"), path=log)], tmp_path / "pages" / "page.html")
+    assert '<a href="../made.log">short.log</a>' in page
+
+
+def test_a_page_without_anything_to_draw_says_so() -> None:
+    assert "The logs contain nothing to draw." in _page(_made())
+
+
+def test_only_runs_that_reached_the_target_count_for_the_time_to_train(tmp_path: Path) -> None:
+    from logs.show.report import write_report
+
+    # 8 epochs and two evaluations of 1 s.
+    runs = [samples.run_folder(tmp_path / f"run{n}", n, epoch_s=seconds, best=0.98)
+            for n, seconds in enumerate((10.0, 20.0, 100.0))]  # fmt: skip
+    runs.append(samples.run_folder(tmp_path / "quick", 9, epoch_s=1.0, status="aborted", best=0.5))
+    page = write_report(runs, tmp_path / "page.html").read_text(encoding="utf-8")
+    text = _text(page)
+    assert "162.00 s to train: median of 3 runs that reached the target, out of 4;" in text
+    assert "fastest 82.00 s, slowest 13.37 min" in text
+    assert "olympic" not in text, "a submission has five runs"
+    assert re.findall(r'<span class="badge (\w+)">(?:success|aborted)</span>', page) == ["good"] * 3 + ["bad"]
