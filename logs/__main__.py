@@ -3,59 +3,93 @@
 Exit status: 0, 1 if a log, a submission or the watched run fails, 2 for a wrong command line.
 """
 
-from __future__ import annotations
-
 import json
-import math
 import os
-import signal
 import sys
-from argparse import ArgumentTypeError, Namespace, _SubParsersAction
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from configs.arguments import Parser, Style, painted, printable
+from configs.arguments import Parser, Style, exit_status, painted, parse, printable
 from configs.errors import UserError
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3600.0
 
 
+@dataclass(frozen=True)
+class _CheckOptions:
+    """The command line of ``./run.sh check``."""
+
+    paths: list[Path]
+    ruleset: str | None
+    division: str | None
+    raw: bool
+
+
+@dataclass(frozen=True)
+class _ReportOptions:
+    """The command line of ``./run.sh report``."""
+
+    paths: list[Path]
+    out: Path | None
+    json: bool
+    plot: Path | None
+    csv: Path | None
+    tensorboard: Path | None
+
+
+@dataclass(frozen=True)
+class _PackageOptions:
+    """The command line of ``./run.sh package``."""
+
+    runs: list[Path]
+    org: str | None
+    out: Path | None
+    system_file: Path | None
+    field: list[str]
+    custom_rcp: Path | None
+    make_rcp: Path | None
+
+
+@dataclass(frozen=True)
+class _WatchOptions:
+    """The command line of ``./run.sh watch``."""
+
+    run_folder: Path
+    every: float
+    once: bool
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb.
+    """Run one verb and return the exit status, see `configs.arguments.exit_status`.
 
     Args:
-        arguments: The words of the command line, from the verb on. If None, the process's own.
-
-    Returns:
-        The exit status: 0, 1 if a log, a submission or the watched run fails, 2 for a wrong command line, 130 after
-        Ctrl-C.
+        arguments: The command line, from the verb on. If None, that of this process.
     """
-    try:
-        options = _parser().parse_args(arguments)
-        run: Callable[[Namespace], int] = options.run
-        return run(options)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # The program that reads the output, as `head` or a pager, has ended. Closing stderr keeps Python from
-        # reporting the broken pipe once more at exit.
-        sys.stderr.close()
-        return 1
+    return exit_status(lambda: _run_verb(list(sys.argv[1:] if arguments is None else arguments)))
 
 
-def _check(options: Namespace) -> int:
+def _run_verb(arguments: Sequence[str]) -> int:
+    if not arguments or arguments[0] not in _VERBS:
+        raise UserError(f"got {' '.join(arguments[:1]) or 'no verb'}, allowed: {', '.join(_VERBS)}")
+    parser, options_type, work = _VERBS[arguments[0]]
+    return work(parse(parser(), options_type, arguments))
+
+
+def _check(options: _CheckOptions) -> int:
     """Print a line for each log and ruleset, below it each complaint in words; keep the verdicts in run folders.
 
-    A run folder whose log contradicts its summary or its metrics fails too: the official checker reads the log alone.
+    A run folder whose log contradicts its other files fails too: the official checker reads the log alone.
     """
     # Imported here, as in the other verbs, so that --help works before anything is installed.
     from logs.folder import CONFIG_FILE
+    from logs.judge.complaints import explain
     from logs.judge.compliance import VERDICT_FILE, find_logs, judge_all, keep_verdicts
-    from logs.judge.explain import explain
+    from logs.judge.evidence import impossible_times, problem_of
     from logs.read.files import regular_file
+    from logs.read.parse import parse_log
 
     paths = [regular_file(path) for path in options.paths]
     pairs = [pair for path in paths for pair in find_logs(path, options.ruleset)]
@@ -72,30 +106,12 @@ def _check(options: Namespace) -> int:
             # Other people's run folders may be read-only; the verdict is then only printed.
             if (path / CONFIG_FILE).is_file() and os.access(path, os.W_OK) and not (path / VERDICT_FILE).is_dir():
                 keep_verdicts(path, judged)
-    agree = [_files_agree(path) for path in paths]
-    possible = [_times_are_possible(log) for log in dict.fromkeys(log for log, _ in pairs)]
-    return 0 if all(verdict.passed for verdict in verdicts) and all(agree + possible) else 1
-
-
-def _times_are_possible(log: Path) -> bool:
-    """Return whether the times of a log can be true, which the official checker does not ask; print why not."""
-    from logs.judge.eligible import impossible_times
-    from logs.read.parse import parse_log
-
-    words = impossible_times(parse_log(log))
-    if words:
-        print(f"{_coloured(False)}  times  {printable(str(log))}\n      {words}")
-    return not words
-
-
-def _files_agree(path: Path) -> bool:
-    """Return whether the files of a run folder agree; print how they do not, or which one is missing or damaged."""
-    from logs.judge.evidence import flaw_of
-
-    flaw = flaw_of(path)
-    if flaw:
-        print(f"{_coloured(False)}  files  {printable(str(path))}\n      {printable(flaw.words)}")
-    return not flaw
+    found = [("files", path, problem.words) for path in paths if (problem := problem_of(path))]
+    logs = dict.fromkeys(log for log, _ in pairs)
+    found += [("times", log, words) for log in logs if (words := impossible_times(parse_log(log)))]
+    for what, path, words in found:
+        print(f"{_coloured(False)}  {what}  {printable(str(path))}\n      {printable(words)}")
+    return 0 if all(verdict.passed for verdict in verdicts) and not found else 1
 
 
 def _coloured(passed: bool | None) -> str:
@@ -108,7 +124,7 @@ def _coloured(passed: bool | None) -> str:
     return painted(*words[passed], sys.stdout)
 
 
-def _report(options: Namespace) -> int:
+def _report(options: _ReportOptions) -> int:
     """Write the page, the picture or the curves and print the path, or print the figures as JSON."""
     from logs.show.report import figures_of, write_curves, write_events, write_picture, write_report
 
@@ -125,14 +141,19 @@ def _report(options: Namespace) -> int:
     return 0
 
 
-def _package(options: Namespace) -> int:
+def _package(options: _PackageOptions) -> int:
     """Write a submission tree and print the verdict of each official tool, or write a set of reference points."""
     from configs.load import ROOT
+    from logs.judge.compliance import find_logs
     from logs.judge.package import package
+    from logs.judge.rcp import custom_rcps
     from logs.judge.system import read_fields
+    from logs.read.parse import parse_log
 
     if options.make_rcp:
-        return _make_reference_points(options.runs, options.make_rcp)
+        custom_rcps([parse_log(find_logs(run, "4.0.0")[0][0]) for run in options.runs], options.make_rcp)
+        print(options.make_rcp)
+        return 0
     if options.org is None:
         raise UserError("--org: got nothing, allowed: the submitter's name; give --org NAME")
     fields = read_fields(options.system_file, options.field)
@@ -147,68 +168,40 @@ def _package(options: Namespace) -> int:
     return 0 if packaged.passed else 1
 
 
-def _make_reference_points(runs: Sequence[Path], destination: Path) -> int:
-    from logs.judge.compliance import find_logs
-    from logs.judge.rcp import custom_rcps
-    from logs.read.parse import parse_log
-
-    custom_rcps([parse_log(find_logs(run, "4.0.0")[0][0]) for run in runs], destination)
-    print(destination)
-    return 0
-
-
-def _watch(options: Namespace) -> int:
+def _watch(options: _WatchOptions) -> int:
     """Show a running job's figures until the run ends."""
     from logs.show.watch import watch
 
     return watch(options.run_folder, sys.stdout, every_s=options.every, once=options.once)
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="./run.sh", description="Judge and show the files that runs have written.")
-    verbs = parser.add_subparsers(required=True, metavar="VERB")
-    _add_check(verbs)
-    _add_report(verbs)
-    _add_package(verbs)
-    verb = verbs.add_parser(
-        "watch",
-        description="Show a running job's progress in the terminal until the run ends.",
-        help="a running job's progress, live in the terminal",
+def _check_parser() -> Parser:
+    words = "Judge MLPerf logs with the official compliance checker, and explain each complaint."
+    parser = Parser(prog="./run.sh check", description=words)
+    parser.add_argument("paths", nargs="+", type=Path, metavar="RUN|LOG", help="run folders, and logs of any submitter")
+    parser.add_argument(
+        "--ruleset", metavar="R", help="0.6.0 to 4.0.0 (default: the ruleset that each log was written for)"
     )
-    verb.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder, also one on a network file system")
-    verb.add_argument("--every", type=_pause_s, default=2.0, metavar="S", help="seconds between updates (default: 2)")
-    verb.add_argument("--once", action="store_true", help="print the progress once and exit")
-    verb.set_defaults(run=_watch)
+    parser.add_argument(
+        "--division", choices=("open", "closed"), help="judge by this division's rules (default: the log's division)"
+    )
+    parser.add_argument("--raw", action="store_true", help="print the checker's own words too")
     return parser
 
 
-def _add_check(verbs: _SubParsersAction[Parser]) -> None:
-    words = "Judge MLPerf logs with the official compliance checker, and explain each complaint."
-    verb = verbs.add_parser("check", help="the official MLPerf compliance checker's verdict", description=words)
-    verb.add_argument("paths", nargs="+", type=Path, metavar="RUN|LOG", help="run folders, and logs of any submitter")
-    verb.add_argument(
-        "--ruleset", metavar="R", help="0.6.0 to 4.0.0 (default: the ruleset that each log was written for)"
-    )
-    verb.add_argument(
-        "--division", choices=("open", "closed"), help="judge by this division's rules (default: the log's division)"
-    )
-    verb.add_argument("--raw", action="store_true", help="print the checker's own words too")
-    verb.set_defaults(run=_check)
-
-
-def _add_report(verbs: _SubParsersAction[Parser]) -> None:
+def _report_parser() -> Parser:
     words = "Write one HTML page that shows one or several runs side by side, with charts. The page needs no network."
-    verb = verbs.add_parser("report", help="one HTML page of one or several runs", description=words)
-    verb.add_argument(
+    parser = Parser(prog="./run.sh report", description=words)
+    parser.add_argument(
         "paths", nargs="+", type=Path, metavar="RUN|LOG", help="run folders, and any submitter's logs, v0.5 to v4.0"
     )
-    verb.add_argument(
+    parser.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
         help="the page (default: report.html, in the run folder if there is only one, otherwise in this folder)",
     )
-    instead = verb.add_mutually_exclusive_group()
+    instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--json", action="store_true", help="print each log's figures instead of writing a page")
     instead.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw accuracy and loss by epoch, as SVG or PNG, instead of a page"
@@ -220,47 +213,64 @@ def _add_report(verbs: _SubParsersAction[Parser]) -> None:
         metavar="DIR",
         help="write the curves for TensorBoard (needs ./run.sh setup --extra tensorboard)",
     )
-    verb.set_defaults(run=_report)
+    return parser
 
 
-def _add_package(verbs: _SubParsersAction[Parser]) -> None:
+def _package_parser() -> Parser:
     words = "Write an MLPerf submission tree from five runs of one recipe, and judge it with the official tools."
-    verb = verbs.add_parser("package", help="a submission tree from five runs", description=words)
-    verb.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="five run folders of one recipe")
-    verb.add_argument("--org", metavar="NAME", help="the submitter, who names the tree")
-    verb.add_argument("--out", type=Path, metavar="DIR", help="where to write the tree (default: runs/packages)")
-    verb.add_argument(
+    parser = Parser(prog="./run.sh package", description=words)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="five run folders of one recipe")
+    parser.add_argument("--org", metavar="NAME", help="the submitter, who names the tree")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write the tree (default: runs/packages)")
+    parser.add_argument(
         "--system-file", type=Path, metavar="FILE", help="YAML or JSON file with fields of the system description"
     )
-    verb.add_argument(
+    parser.add_argument(
         "--field",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="one field of the system description, which replaces the file's; repeatable",
     )
-    verb.add_argument(
+    parser.add_argument(
         "--custom-rcp", type=Path, metavar="FILE", help="reference points from --make-rcp, in place of MLPerf's"
     )
-    verb.add_argument(
+    parser.add_argument(
         "--make-rcp",
         type=Path,
         metavar="FILE",
         help="write reference points (RCP) from ten or more runs into FILE, and no tree",
     )
-    verb.set_defaults(run=_package)
+    return parser
+
+
+def _watch_parser() -> Parser:
+    words = "Show a running job's progress in the terminal until the run ends."
+    parser = Parser(prog="./run.sh watch", description=words)
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder, also one on a network file system")
+    parser.add_argument("--every", type=_pause_s, default=2.0, metavar="S", help="seconds between updates (default: 2)")
+    parser.add_argument("--once", action="store_true", help="print the progress once and exit")
+    return parser
 
 
 def _pause_s(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
-        seconds = math.nan
+        seconds = 0.0
     if not _SHORTEST_PAUSE_S <= seconds <= _LONGEST_PAUSE_S:
         raise ArgumentTypeError(f"got {text}, allowed: {_SHORTEST_PAUSE_S:g} to {_LONGEST_PAUSE_S:g} seconds")
     return seconds
 
 
+_VERBS: dict[str, tuple[Callable[[], Parser], type, Callable[[Any], int]]] = {
+    "check": (_check_parser, _CheckOptions, _check),
+    "report": (_report_parser, _ReportOptions, _report),
+    "package": (_package_parser, _PackageOptions, _package),
+    "watch": (_watch_parser, _WatchOptions, _watch),
+}
+"""Verb -> its parser, the type of its options, and the function that does the work."""
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `./run.sh report --json RUN | head` ends silently
     sys.exit(main())
