@@ -153,7 +153,11 @@ def test_a_day_is_that_of_utc(monkeypatch: pytest.MonkeyPatch) -> None:
 )  # fmt: skip
 def test_what_is_unusual_of_a_run_is_a_note_and_a_usual_run_has_none(run: ReportedRun, note: str) -> None:
     assert [each for each in notes_of(run) if each.startswith(note)], notes_of(run)
-    spans: dict[str, Any] = {"evaluations": (Evaluation(8, 80.0, 0.76, None),), "train_samples": 1281167, "benchmark": "resnet"}
+    spans: dict[str, Any] = {
+        "evaluations": (Evaluation(8, 80.0, 0.76, None),),
+        "train_samples": 1281167,
+        "benchmark": "resnet",
+    }
     usual = replace(_ended(**spans, division="closed"), summary={"checkpoint_s": 0.009})
     assert notes_of(usual) == []
 
