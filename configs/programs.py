@@ -20,7 +20,7 @@ class Program(Enum):
     PLAN_VERB = "train.plan"
     SIMULATE_VERB = "train.sim"
     DOCTOR_VERB = "launch.doctor"
-    PROBE = "train.doctor.probe"
+    PROBE = "launch.doctor.probe"
     PARAMETER_SERVER = "train.comm.server"
     LOCAL_LAUNCHER = "launch.start.local"
     RANKS_LAUNCHER = "launch.start.ranks"

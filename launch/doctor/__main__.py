@@ -6,44 +6,45 @@ Exit status: 0, 1 if a check FAILs, 2 for a wrong command line.
 
 import json
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
-from configs.arguments import Parser
+from configs.arguments import Parser, add_place, exit_status, parse
 from configs.errors import UserError
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The command line of ``./run.sh doctor``."""
+
+    recipe: str | None
+    cluster: str | None
+    overrides: list[str]
+    step: bool
+    json: bool
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check the cluster and print the results.
 
-    Args:
-        arguments: The words of the command line, with or without the verb. If None, the process's own.
-
     Returns:
-        The exit status: 0, 1 if a check FAILs, 2 for a wrong command line, 128 + n if signal n stopped the ranks.
+        The exit status: 0, 1 if a check FAILs, 128 + n if signal n stopped the ranks, or see
+        `configs.arguments.exit_status`.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        return _examine(_parser().parse_args(words[words[:1] == ["doctor"] :]))
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+    return exit_status(lambda: _examine(parse(_parser(), _Options, arguments)))
 
 
 def _parser() -> Parser:
     parser = Parser(prog="./run.sh doctor", description=__doc__)
-    parser.add_argument("--cluster", metavar="C", help="a name in configs/clusters or a YAML file (default: laptop)")
+    add_place(parser)
     parser.add_argument("--recipe", metavar="R", help="also check its data set, and the memory and disk of its plan")
     step = "also take the recipe's real step on every rank: time and memory of each part (under two minutes)"
     parser.add_argument("--step", action="store_true", help=step)
-    overrides = "change a value of the recipe or, as cluster.KEY, of the cluster; repeatable"
-    parser.add_argument("--set", metavar="KEY=VALUE", dest="overrides", action="append", default=[], help=overrides)
-    parser.add_argument("--json", action="store_true", help="the results, and all that the ranks reported, for tools")
+    parser.add_argument("--json", action="store_true", help="print the results and all reports of the ranks as JSON")
     return parser
 
 
-def _examine(options: Namespace) -> int:
+def _examine(options: _Options) -> int:
     # Imported here, so that --help works before anything is installed.
     from launch.doctor.examination import examine
 
@@ -58,7 +59,7 @@ def _examine(options: Namespace) -> int:
             "recipe": options.recipe,
             "ok": not found.has_failed,
             "findings": [asdict(result) for result in found.results],
-            "ranks": found.ranks,
+            "ranks": [asdict(rank) for rank in found.ranks],
         }
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:

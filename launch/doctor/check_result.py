@@ -1,14 +1,13 @@
-"""The input and the output of the doctor's checks: what the probing ranks reported, and the result of one check."""
+"""The input of the doctor's checks, and the result of one check."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from configs.schema import Cluster
+from launch.doctor.facts import MachineFacts, RankFacts
 
 Level = Literal["OK", "WARN", "FAIL"]
-Facts = Mapping[str, Any]
-"""Facts that a rank reported as JSON, see `train.doctor.probe`."""
 
 _SHOWN_HOSTS = 3
 
@@ -39,27 +38,55 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
+class PlannedRun:
+    """What the checks need of the recipe's plan, see `train.plan.document`.
+
+    Attributes:
+        total_bytes: Memory of a rank.
+        certain_bytes: The part of it that follows from the recipe.
+        available_bytes: Memory that a rank may use; None if the cluster file does not say.
+        pinned_bytes_per_node: Page-locked memory of a host, for the JPEG decoders of its GPUs.
+        parameters: Number of the network's parameters.
+    """
+
+    total_bytes: int
+    certain_bytes: int
+    available_bytes: int | None
+    pinned_bytes_per_node: int
+    parameters: int
+
+
+@dataclass(frozen=True)
+class ExpectedRate:
+    """The simulator's forecast of the images a second, with the ends of its interval, or why there is none."""
+
+    images_per_s: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class ProbeReport:
     """Everything that the checks look at.
 
     Attributes:
         cluster: The part of the cluster that was probed.
-        ranks: The facts of each rank that reported, see `train.doctor.probe`.
-        plan: The recipe's plan, see `train.plan.document`. If None, the user named no recipe.
+        ranks: The facts of each rank that reported.
+        plan: The recipe's plan. If None, the user named no recipe.
         is_packed_on_demand: Whether the program itself packs the recipe's data set if it is missing.
-        forecast: The simulator's forecast of the step for the ranks that were started, or ``problem``. If None, no step
-            was asked for.
+        forecast: For the ranks that were started. If None, no step was asked for.
         base: The interpreter that has the site's own MXNet, see `launch.setup.layout.Kind`.
     """
 
     cluster: Cluster
-    ranks: Sequence[Facts]
-    plan: Facts | None
+    ranks: Sequence[RankFacts]
+    plan: PlannedRun | None
     is_packed_on_demand: bool
-    forecast: Facts | None = None
+    forecast: ExpectedRate | None = None
     base: str = ""
 
     @property
-    def machines(self) -> list[Facts]:
-        """The facts of the first rank of each machine, which also looked at the machine."""
-        return [rank for rank in self.ranks if "machine" in rank]
+    def machines(self) -> list[tuple[str, MachineFacts, RankFacts]]:
+        """Host, machine, and report of the first rank of each machine, which also looked at the machine."""
+        return [(rank.host, rank.machine, rank) for rank in self.ranks if rank.machine is not None]

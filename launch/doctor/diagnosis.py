@@ -1,11 +1,13 @@
 """The checks of ``./run.sh doctor`` over all ranks, and the order of all checks. Pure."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from configs.schema import Cluster
-from launch.doctor.check_result import CheckResult, Facts, Level, ProbeReport
+from launch.doctor.check_result import CheckResult, Level, ProbeReport
+from launch.doctor.facts import MachineFacts, RankFacts
 from launch.doctor.machine_checks import HARDWARE_CHECKS, SOFTWARE_CHECKS
 from launch.doctor.step_checks import check_step
 
@@ -34,16 +36,16 @@ def judge(report: ProbeReport) -> list[CheckResult]:
 
 
 def _on_each_machine(
-    report: ProbeReport, checks: Iterable[Callable[[ProbeReport, Facts], CheckResult | None]]
+    report: ProbeReport, checks: Iterable[Callable[[ProbeReport, MachineFacts, RankFacts], CheckResult | None]]
 ) -> list[CheckResult]:
     """Return one result for a check that is OK on all machines, else one for each problem, with its hosts."""
     results = []
     for check in checks:
         hosts: dict[CheckResult, list[str]] = defaultdict(list)
-        for machine in report.machines:
-            result = check(report, machine)
+        for host, machine, rank in report.machines:
+            result = check(report, machine, rank)
             if result is not None:
-                hosts[result].append(machine["host"])
+                hosts[result].append(host)
         fine = [result for result in hosts if result.level == "OK"]
         if fine and len(fine) == len(hosts):
             results.append(fine[0] if len(fine) == 1 else replace(fine[0], words=f"{fine[0].words}; others similar"))
@@ -53,8 +55,8 @@ def _on_each_machine(
 
 def _presence(report: ProbeReport) -> CheckResult:
     """Check that all ranks reported, from as many hosts as the cluster file has nodes."""
-    size, reported = report.cluster.world_size, {rank["rank"] for rank in report.ranks}
-    hosts = {machine["host"] for machine in report.machines}
+    size, reported = report.cluster.world_size, {rank.rank for rank in report.ranks}
+    hosts = {host for host, _, _ in report.machines}
     missing = [str(rank) for rank in range(size) if rank not in reported]
     if missing:
         first = ", ".join(missing[:_SHOWN_RANKS]) + (" ..." if len(missing) > _SHOWN_RANKS else "")
@@ -68,7 +70,7 @@ def _presence(report: ProbeReport) -> CheckResult:
 
 def _versions(report: ProbeReport) -> list[CheckResult]:
     """Compare the versions on every host with the most frequent ones."""
-    rows = {machine["host"]: _versions_of(machine["machine"]["environment"]) for machine in report.machines}
+    rows = {host: _versions_of(machine.environment) for host, machine, _ in report.machines}
     if len(rows) == 1:
         (row,) = rows.values()
         named = ", ".join(f"{name} {row[name]}" for name in _DECISIVE[:-1] if name in row)
@@ -85,7 +87,7 @@ def _versions(report: ProbeReport) -> list[CheckResult]:
     return results or [CheckResult("OK", "versions", f"the same on all {len(rows)} hosts")]
 
 
-def _versions_of(environment: Facts) -> dict[str, str]:
+def _versions_of(environment: Mapping[str, Any]) -> dict[str, str]:
     gpus, git = environment["gpus"] or [{}], environment["git"] or {}
     own = {
         "python": environment["python"].split()[0],
@@ -98,13 +100,13 @@ def _versions_of(environment: Facts) -> dict[str, str]:
 
 def _clocks(report: ProbeReport) -> CheckResult:
     """Check how far the clocks of the hosts are apart."""
-    offsets = [rank["clock_offsets_s"] for rank in report.ranks if "clock_offsets_s" in rank]
+    offsets = [rank.clock_offsets_s for rank in report.ranks if rank.clock_offsets_s is not None]
     if not offsets:
         words = "not compared, because the ranks did not connect to each other"
         return CheckResult("WARN", "clocks", words, "solve the problem of the allreduce first")
     if len(report.machines) == 1:
         return CheckResult("OK", "clocks", "one host, nothing to compare with")
-    hosts = {rank["rank"]: rank["host"] for rank in report.ranks}
+    hosts = {rank.rank: rank.host for rank in report.ranks}
     rank, offset = max(enumerate(offsets[0]), key=lambda row: abs(row[1]))
     words = f"{hosts.get(rank)} is {abs(offset):.3f} s {'ahead of' if offset > 0 else 'behind'} {hosts.get(0)}"
     if abs(offset) < _CLOCK_WARN_S:
@@ -116,26 +118,27 @@ def _clocks(report: ProbeReport) -> CheckResult:
 def _allreduce(report: ProbeReport) -> CheckResult:
     """Check that an allreduce over all ranks ends, has the right sums, and is not much too slow."""
     cluster = report.cluster
-    failed = [rank for rank in report.ranks if "failure" in rank]
+    failed = [rank for rank in report.ranks if rank.failure is not None]
     if failed:
         # A rank whose failure is not a consequence of another rank's failure comes first.
-        first = min(failed, key=lambda rank: bool(rank["is_second_hand"]))
-        words = f"rank {first['rank']} on {first['host']}: {first['failure']}"
+        first = min(failed, key=lambda rank: rank.is_second_hand)
+        words = f"rank {first.rank} on {first.host}: {first.failure}"
         remedy = "solve the problems above first; with NCCL_DEBUG=INFO, NCCL logs what it does"
         return CheckResult("FAIL", "allreduce", words, remedy)
-    rows = [rank["allreduce"] for rank in report.ranks if "allreduce" in rank]
+    rows = [rank.allreduce for rank in report.ranks if rank.clock_offsets_s is not None]
     if len(rows) < cluster.world_size:
         words = f"{len(rows)} of {cluster.world_size} ranks came to its end"
         remedy = (
             "look for a firewall between the hosts, and check node.interface, HOROVOD_GLOO_IFACE and NCCL_SOCKET_IFNAME"
         )
         return CheckResult("FAIL", "allreduce", words, remedy)
-    if rows[0] is None:
+    sums = [row for row in rows if row is not None]
+    if not sums:
         return CheckResult("OK", "allreduce", "one rank, nothing to reduce")
-    if not all(row["is_right"] for row in rows):
+    if not all(row.is_right for row in sums):
         remedy = "do not train on this cluster; find the faulty host by halving the nodes"
         return CheckResult("FAIL", "allreduce", "the sums are wrong", remedy)
-    return _bandwidth(cluster, rows[0]["bytes"], min(row["bus_bytes_per_s"] for row in rows))
+    return _bandwidth(cluster, sums[0].bytes, min(row.bus_bytes_per_s for row in sums))
 
 
 def _bandwidth(cluster: Cluster, size_bytes: int, slowest_bytes_per_s: float) -> CheckResult:

@@ -1,23 +1,22 @@
 """Where the doctor's facts come from: real ranks that probe their machines, the recipe's plan, and this machine."""
 
-import json
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from configs.errors import UserError
 from configs.load import ROOT, dump, load_both, resolve_path
+from configs.plan import RunPlan, plan_run
 from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
 from configs.registry import BUILT_IN_SOURCES
 from configs.schema import Cluster, Recipe
-from launch.doctor.check_result import CheckResult, ProbeReport
+from launch.doctor.check_result import CheckResult, ExpectedRate, PlannedRun, ProbeReport
 from launch.doctor.diagnosis import judge
+from launch.doctor.facts import RankFacts, read_facts
 from launch.run import short_path
 from launch.setup.gpu import NEEDS
 from launch.setup.stages import make_stages
@@ -25,6 +24,8 @@ from launch.setup.state import State
 from launch.start.commands import run_under
 from launch.submit.schedulers import SCHEDULERS
 from logs.folder import CONFIG_FILE
+from train.plan.document import plan_document
+from train.sim.conditions import predict
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Examination:
 
     cluster_name: str
     results: Sequence[CheckResult]
-    ranks: Sequence[dict[str, Any]]
+    ranks: Sequence[RankFacts]
     stopped_by: int | None
 
     @property
@@ -64,35 +65,30 @@ def examine(
         UserError: Recipe, cluster or plan are wrong, or the ranks cannot be started.
     """
     recipe, cluster = load_both(recipe_name or "digits", cluster_name, overrides)
-    plan = _plan(recipe_name, cluster_name, overrides) if recipe_name else None
+    plan = _planned(recipe, cluster) if recipe_name else None
     reachable = reachable_part(cluster, os.environ)
+    probed = _for_ranks(recipe, plan_run(recipe, cluster.world_size), reachable.world_size) if plan else recipe
     folder = _make_folder(reachable)
     wanted = [*(["--data"] if plan else []), *(["--step"] if with_step else [])]
     try:
-        probed = recipe if plan is None else _for_ranks(recipe, plan, reachable.world_size)
         (folder / CONFIG_FILE).write_text(dump(probed, reachable), encoding="utf-8")
-        ranks, stopped_by = _probe(reachable, folder, wanted)
-        forecast = _forecast(folder) if with_step and stopped_by is None else None
+        outcome = run_under(reachable, command_of(Program.PROBE, str(folder), *wanted), rank_environment(reachable))
+        ranks = read_facts(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if stopped_by is not None:
+    if stopped_by := outcome.interrupted_by or outcome.stopped_by:
         return Examination(cluster.name, [], ranks, stopped_by)
+    forecast = _expected_rate(probed, reachable) if with_step else None
     base = kind.base if (kind := State().kind) else ""
     report = ProbeReport(reachable, ranks, plan, recipe.data.source in BUILT_IN_SOURCES, forecast, base)
     own = [_set_up(cluster), _scope(cluster, reachable), *_image(cluster)]
     return Examination(cluster.name, [*own, *judge(report)], ranks, None)
 
 
-def _plan(recipe_name: str, cluster_name: str | None, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the recipe's plan. The planner runs as a command, since `launch` must not import `train`."""
-    sets = [word for override in overrides for word in ("--set", override)]
-    place = ["--cluster", cluster_name] if cluster_name else []
-    command = command_of(Program.PLAN_VERB, "plan", recipe_name, *place, *sets, "--json")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise UserError(done.stderr.strip().removeprefix("error: "))
-    plan: dict[str, Any] = json.loads(done.stdout)
-    return plan
+def _planned(recipe: Recipe, cluster: Cluster) -> PlannedRun:
+    plan = plan_document(recipe, cluster)
+    named = {field.name for field in fields(PlannedRun)}
+    return PlannedRun(**{name: value for name, value in {**plan, **plan["memory"]}.items() if name in named})
 
 
 def reachable_part(cluster: Cluster, environment: Mapping[str, str]) -> Cluster:
@@ -125,30 +121,19 @@ def _make_folder(cluster: Cluster) -> Path:
         raise UserError(f"{runs}: {error.strerror}; {remedy}") from None
 
 
-def _for_ranks(recipe: Recipe, plan: Mapping[str, Any], world_size: int) -> Recipe:
+def _for_ranks(recipe: Recipe, plan: RunPlan, world_size: int) -> Recipe:
     """Return the recipe with the global batch that gives each of ``world_size`` ranks the micro-batches of the plan."""
-    accumulation = plan["accumulation_steps"]
-    size = world_size * plan["per_rank_batch_size"] * accumulation
-    batch = recipe.batch.model_copy(update={"global_size": size, "accumulation_steps": accumulation, "bn_span": None})
-    return recipe.model_copy(update={"batch": batch})
+    size = world_size * plan.per_rank_batch_size * plan.accumulation_steps
+    update = {"global_size": size, "accumulation_steps": plan.accumulation_steps, "bn_span": None}
+    return recipe.model_copy(update={"batch": recipe.batch.model_copy(update=update)})
 
 
-def _probe(cluster: Cluster, folder: Path, wanted: Sequence[str]) -> tuple[list[dict[str, Any]], int | None]:
-    """Start the ranks; return the report of each rank, and the signal that stopped the ranks, or None."""
-    command = command_of(Program.PROBE, str(folder), *wanted)
-    outcome = run_under(cluster, command, rank_environment(cluster))
-    reports = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("rank_*.json")]
-    return sorted(reports, key=lambda report: report["rank"]), outcome.interrupted_by or outcome.stopped_by
-
-
-def _forecast(folder: Path) -> dict[str, Any]:
-    """Return the simulator's forecast for the config in ``folder``, or why there is none."""
-    command = command_of(Program.SIMULATE_VERB, "simulate", str(folder / CONFIG_FILE), "--json")
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return {"problem": (done.stderr.strip().splitlines() or ["the simulator failed"])[-1].removeprefix("error: ")}
-    forecast: dict[str, Any] = json.loads(done.stdout)
-    return forecast
+def _expected_rate(recipe: Recipe, cluster: Cluster) -> ExpectedRate:
+    try:
+        forecast = predict(recipe, cluster)
+    except UserError as error:
+        return ExpectedRate(problem=str(error))
+    return ExpectedRate(forecast.images_per_s, *forecast.rate_bounds)
 
 
 def _set_up(cluster: Cluster) -> CheckResult:

@@ -1,9 +1,10 @@
 """The checks of ``./run.sh doctor`` on one machine, by the facts that the machine's first rank reported. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from configs.registry import CAST_FLAGS, ENGINES, possible_precisions
-from launch.doctor.check_result import CheckResult, Facts, Level, ProbeReport
+from launch.doctor.check_result import CheckResult, Level, ProbeReport
+from launch.doctor.facts import MachineFacts, RankFacts
 from launch.setup.gpu import NEEDS, Gpu, GpuNeeds, capability_of, driver_number
 
 _PROCESS_BYTES = 300_000_000
@@ -17,10 +18,10 @@ _RUN_BYTES = 1_000_000_000
 """Disk space for the logs, metrics and traces of a run."""
 
 
-def _drivers(report: ProbeReport, machine: Facts) -> CheckResult | None:
+def _drivers(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult | None:
     if report.cluster.device == "cpu":
         return None
-    gpus = machine["machine"]["environment"]["gpus"]
+    gpus = machine.environment["gpus"]
     if not gpus:
         remedy = "install NVIDIA's driver, or ask for nodes with GPUs"
         return CheckResult("FAIL", "driver", "nvidia-smi finds no GPU", remedy)
@@ -41,7 +42,7 @@ def _drivers(report: ProbeReport, machine: Facts) -> CheckResult | None:
     return found
 
 
-def _first_gpu(gpus: Sequence[Facts], needs: GpuNeeds) -> CheckResult:
+def _first_gpu(gpus: Sequence[Mapping[str, str]], needs: GpuNeeds) -> CheckResult:
     """Check the driver and the model of the first GPU; the other GPUs of a machine are alike."""
     name, version = gpus[0]["name"], gpus[0]["driver_version"]
     words, number, capability = f"{version}, {len(gpus)} {name}", driver_number(version), capability_of(name)
@@ -57,16 +58,17 @@ def _first_gpu(gpus: Sequence[Facts], needs: GpuNeeds) -> CheckResult:
     return CheckResult("OK", "driver", words)
 
 
-def _libraries(report: ProbeReport, machine: Facts) -> CheckResult:
-    libraries, cluster = machine.get("libraries"), report.cluster
+def _libraries(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
+    libraries, cluster = rank.libraries, report.cluster
     if libraries is None:
         remedy = "./run.sh setup; see the output above"
         return CheckResult("FAIL", "libraries", "a rank ended or hung while it loaded the libraries", remedy)
-    broken = [f"{name}: {row['problem']}" for name, row in libraries.items() if "problem" in row]
+    broken = [f"{name}: {library.problem}" for name, library in libraries.items() if library.problem is not None]
     if broken:
         return CheckResult("FAIL", "libraries", "; ".join(broken), "./run.sh setup")
     title = ENGINES[cluster.engine.name].title
-    framework: Facts = libraries[title]["has"]
+    features = {name: library.has or {} for name, library in libraries.items()}
+    framework = features[title]
     if cluster.device == "gpu" and not framework.get("CUDA"):
         remedy = f"{NEEDS[cluster.engine.name].command} --gpu"
         return CheckResult("FAIL", "libraries", f"this {title} was built without CUDA", remedy)
@@ -75,17 +77,17 @@ def _libraries(report: ProbeReport, machine: Facts) -> CheckResult:
         return CheckResult("FAIL", "libraries", words, "check CUDA_VISIBLE_DEVICES")
     backend, found = cluster.communication.backend, dict(framework)
     for name in libraries.keys() - {title, "DALI"}:
-        found |= libraries[name]["has"]
-        if not libraries[name]["has"][backend]:
+        found |= features[name]
+        if not features[name][backend]:
             remedy = "./run.sh setup on a machine that has mpicxx, or with --gpu for NCCL"
             return CheckResult("FAIL", "libraries", f"{name} was built without {backend}", remedy)
-    features = ", ".join(key for key, value in found.items() if value and key != "gpus")
-    return CheckResult("OK", "libraries", f"{', '.join(libraries)} load; with {features}")
+    built_with = ", ".join(key for key, value in found.items() if value and key != "gpus")
+    return CheckResult("OK", "libraries", f"{', '.join(libraries)} load; with {built_with}")
 
 
-def _instruction_sets(report: ProbeReport, machine: Facts) -> CheckResult | None:
+def _instruction_sets(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult | None:
     """Check that the CPU has what the engine needs for the precision; None if there is nothing to tell."""
-    engine, flags = report.cluster.engine, machine["machine"]["environment"].get("cpu_flags")
+    engine, flags = report.cluster.engine, machine.environment.get("cpu_flags")
     if report.cluster.device == "gpu" or not flags or engine.precision in possible_precisions(engine.name, flags):
         return None
     lacking = ", ".join(sorted(CAST_FLAGS - {*flags}))
@@ -93,9 +95,9 @@ def _instruction_sets(report: ProbeReport, machine: Facts) -> CheckResult | None
     return CheckResult("FAIL", "precision", words, "take nodes with AVX-512, or set cluster.engine.precision=float32")
 
 
-def _cores(report: ProbeReport, machine: Facts) -> CheckResult:
+def _cores(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
     cluster = report.cluster
-    ours = [set(rank["cores"]) for rank in report.ranks if rank["host"] == machine["host"]]
+    ours = [set(each.cores) for each in report.ranks if each.host == rank.host]
     granted, threads = len(set().union(*ours)), cluster.ranks_per_node * cluster.engine.threads
     remedy = "ask the scheduler for whole nodes, or set cluster.node.cores and engine.threads to what is granted"
     if cluster.node.cores and granted < cluster.node.cores:
@@ -105,21 +107,20 @@ def _cores(report: ProbeReport, machine: Facts) -> CheckResult:
     return CheckResult(level, "cores", words, remedy if level == "WARN" else "")
 
 
-def _memory(report: ProbeReport, machine: Facts) -> CheckResult:
-    cluster, free = report.cluster, machine["machine"]["memory_available_bytes"]
+def _memory(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
+    cluster, free = report.cluster, machine.memory_available_bytes
     if report.plan is None:
         words = f"{_gb(free)} free, not compared with a plan"
         return CheckResult("WARN", "memory", words, "name a recipe with --recipe")
-    memory = report.plan["memory"]
-    planned = memory["total_bytes"]
+    planned = report.plan.total_bytes
     on_gpu = cluster.device == "gpu"
-    gpus = machine["machine"]["environment"]["gpus"] or []
+    gpus = machine.environment["gpus"] or []
     smallest = min((int(gpu["memory.total"].split()[0]) << 20 for gpu in gpus), default=None) if on_gpu else None
     if smallest is not None and planned > smallest:
-        level: Level = "FAIL" if memory["certain_bytes"] > smallest else "WARN"
+        level: Level = "FAIL" if report.plan.certain_bytes > smallest else "WARN"
         words = f"the plan needs {_gb(planned)} and a GPU has {_gb(smallest)}"
         return CheckResult(level, "memory", words, "lower batch.global_size or raise batch.accumulation_steps")
-    on_host = memory["pinned_bytes_per_node"] if on_gpu else cluster.ranks_per_node * planned
+    on_host = report.plan.pinned_bytes_per_node if on_gpu else cluster.ranks_per_node * planned
     needed = cluster.ranks_per_node * _PROCESS_BYTES + on_host
     if free is not None and needed > free:
         words = f"{_gb(free)} free, {_gb(needed)} needed for {cluster.ranks_per_node} ranks"
@@ -127,42 +128,43 @@ def _memory(report: ProbeReport, machine: Facts) -> CheckResult:
     return CheckResult("OK", "memory", f"{_gb(free)} free, about {_gb(needed)} needed")
 
 
-def _disk(report: ProbeReport, machine: Facts) -> CheckResult:
-    runs = machine["machine"]["runs"]
+def _disk(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
+    runs = machine.runs
     # A checkpoint has 12 bytes a parameter (weights, master weights, momentum). There is room for ten of them.
-    needed = _RUN_BYTES + 10 * 12 * (report.plan["parameters"] if report.plan else 0)
-    if not runs["is_writable"]:
-        words = f"{runs['folder']} is not writable"
+    needed = _RUN_BYTES + 10 * 12 * (report.plan.parameters if report.plan else 0)
+    if not runs.is_writable:
+        words = f"{runs.folder} is not writable"
         return CheckResult("FAIL", "disk", words, "set cluster.paths.runs to a folder that you may write to")
-    words = f"{_gb(runs['free_bytes'])} free at {runs['folder']}, {_gb(needed)} needed for a run"
-    if runs["free_bytes"] < needed:
-        level: Level = "FAIL" if runs["free_bytes"] < needed / 10 else "WARN"
+    words = f"{_gb(runs.free_bytes)} free at {runs.folder}, {_gb(needed)} needed for a run"
+    if runs.free_bytes is None or runs.free_bytes < needed:
+        level: Level = "FAIL" if runs.free_bytes is not None and runs.free_bytes < needed / 10 else "WARN"
         return CheckResult(level, "disk", words, "free some space, or set cluster.paths.runs to another disk")
     return CheckResult("OK", "disk", words)
 
 
-def _shared_memory(report: ProbeReport, machine: Facts) -> CheckResult:
-    free, needed = machine["machine"]["shm_free_bytes"], report.cluster.ranks_per_node * _SHM_BYTES
+def _shared_memory(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
+    free, needed = machine.shm_free_bytes, report.cluster.ranks_per_node * _SHM_BYTES
     if free is None or free < needed:
         words = f"{_gb(free)} free at /dev/shm, {_gb(needed)} needed"
         return CheckResult("WARN", "shared memory", words, "give the container more: --shm-size, --ipc=host")
     return CheckResult("OK", "shared memory", f"{_gb(free)} free at /dev/shm")
 
 
-def _links(report: ProbeReport, machine: Facts) -> CheckResult:
+def _links(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
     """Check the network interfaces and the InfiniBand adapters."""
-    cluster, facts = report.cluster, machine["machine"]
-    up = sorted(name for name, state in facts["interfaces"].items() if state == "up")
-    down = [name for name in cluster.node.hcas if "ACTIVE" not in str(facts["adapters"].get(name))]
+    cluster = report.cluster
+    up = sorted(name for name, state in machine.interfaces.items() if state == "up")
+    down = [name for name in cluster.node.hcas if "ACTIVE" not in str(machine.adapters.get(name))]
     gloo_interface = cluster.environment.get("HOROVOD_GLOO_IFACE")
     if gloo_interface and gloo_interface not in {*up, "lo"}:
         down.append(gloo_interface)
     if down:
-        states = ", ".join(f"{name} {'down' if _exists(name, facts) else 'missing'}" for name in down)
+        known = {*machine.adapters, *machine.interfaces}
+        states = ", ".join(f"{name} {'down' if name in known else 'missing'}" for name in down)
         remedy = "see ibstat and ip link; correct node.hcas, or have the node taken out of service"
         return CheckResult("FAIL", "links", states, remedy)
-    if cluster.node.hcas and facts["locked_memory_bytes"] is not None:
-        words = f"adapters are up, but locked memory is limited to {_gb(facts['locked_memory_bytes'])}"
+    if cluster.node.hcas and machine.locked_memory_bytes is not None:
+        words = f"adapters are up, but locked memory is limited to {_gb(machine.locked_memory_bytes)}"
         remedy = "InfiniBand needs ulimit -l unlimited: in limits.conf, or in the scheduler's configuration"
         return CheckResult("WARN", "links", words, remedy)
     if cluster.num_nodes > 1 and not up and not cluster.node.hcas:
@@ -173,42 +175,38 @@ def _links(report: ProbeReport, machine: Facts) -> CheckResult:
     return CheckResult("OK", "links", words)
 
 
-def _exists(name: str, facts: Facts) -> bool:
-    """Return whether the machine has an adapter or an interface of that name."""
-    return name in facts["adapters"] or name in facts["interfaces"]
-
-
-def _data(report: ProbeReport, machine: Facts) -> CheckResult:
-    data = machine["data"]
+def _data(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
+    data = rank.data
     if data is None:
         return CheckResult("WARN", "data", "not checked", "name a recipe with --recipe")
-    if data["folder"] is None:
+    if data.folder is None:
         return CheckResult("OK", "data", "generated in memory, nothing to read")
-    if data["problem"] and report.is_packed_on_demand and not data["exists"]:
-        return CheckResult("OK", "data", f"{data['folder']} does not exist yet; the first run packs it")
-    if data["problem"]:
-        return CheckResult("FAIL", "data", data["problem"])
-    words = f"{data['folder']}: {data['records']:,} records; sizes and index as in the manifest, both ends readable"
-    if not data["is_cache_told"] and report.cluster.paths.stage is None:
+    if data.problem and report.is_packed_on_demand and not data.exists:
+        return CheckResult("OK", "data", f"{data.folder} does not exist yet; the first run packs it")
+    if data.problem:
+        return CheckResult("FAIL", "data", data.problem)
+    words = f"{data.folder}: {data.records:,} records; sizes and index as in the manifest, both ends readable"
+    if not data.is_cache_told and report.cluster.paths.stage is None:
         words += "; the kernel tells only the owner of the files what it caches of them, so the log gets no cache_clear"
         return CheckResult("WARN", "data", words, "set cluster.paths.stage to a local disk, or own the files")
     return CheckResult("OK", "data", words)
 
 
-def _stage(report: ProbeReport, machine: Facts) -> CheckResult | None:
+def _stage(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult | None:
     """Check the local disk that the data set is copied to, if the cluster file names one."""
-    stage, data = machine["machine"]["stage"], machine["data"]
+    stage, data = machine.stage, rank.data
     if stage is None:
         return None
-    if "problem" in stage:
-        return CheckResult("FAIL", "stage", stage["problem"])
-    if not stage["is_writable"]:
-        words = f"{stage['folder']} is not writable"
+    if stage.problem:
+        return CheckResult("FAIL", "stage", stage.problem)
+    if not stage.is_writable:
+        words = f"{stage.folder} is not writable"
         return CheckResult("FAIL", "stage", words, "set cluster.paths.stage to a folder that you may write to")
-    needed = (data or {}).get("bytes", 0)
-    words = f"{_gb(stage['free_bytes'])} free at {stage['folder']}, the data set needs {_gb(needed)}"
-    if stage["free_bytes"] < needed:
-        return CheckResult("FAIL", "stage", words, "free some space, or set cluster.paths.stage: null")
+    needed = data.bytes if data else 0
+    words = f"{_gb(stage.free_bytes)} free at {stage.folder}, the data set needs {_gb(needed)}"
+    if stage.free_bytes is None or stage.free_bytes < needed:
+        level: Level = "WARN" if stage.free_bytes is None else "FAIL"
+        return CheckResult(level, "stage", words, "free some space, or set cluster.paths.stage: null")
     return CheckResult("OK", "stage", words)
 
 

@@ -4,7 +4,8 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from launch.doctor.check_result import CheckResult, Facts, Level, ProbeReport
+from launch.doctor.check_result import CheckResult, ExpectedRate, Level, PlannedRun, ProbeReport
+from launch.doctor.facts import PartFailure, RankFacts, StepFacts
 
 _SLOW = 1.2
 """A rank is slow if its compute takes so many times the ranks' median; noise on two shared cores reaches 1.1."""
@@ -48,18 +49,20 @@ _REMEDIES = (
 )
 """Pattern of an error -> what to do."""
 
+_Rows = Sequence[tuple[RankFacts, StepFacts]]
+
 
 def check_step(report: ProbeReport) -> list[CheckResult]:
     """Return the results on the step; none if the ranks did not come so far or were not to take one."""
-    rows = [rank for rank in report.ranks if "step" in rank]
+    rows = [(rank, rank.step) for rank in report.ranks if rank.step is not None]
     if not rows:
         return []
-    failed = [rank for rank in rows if rank["step"]["failure"]]
+    failed = [(rank, step.failure, step) for rank, step in rows if step.failure]
     if failed:
-        return [_failure(report, failed)]
-    hung = [rank for rank in rows if "memory_bytes" not in rank["step"]]
+        return [_failure(report.plan, *failed[0], others=len(failed) - 1)]
+    hung = [(rank, step) for rank, step in rows if not step.has_ended]
     if hung or len(rows) < report.cluster.world_size:
-        names = ", ".join(f"rank {rank['rank']} on {rank['host']} ({rank['step']['part']})" for rank in hung[:8])
+        names = ", ".join(f"rank {rank.rank} on {rank.host} ({step.part})" for rank, step in hung[:8])
         words = f"{names or 'a rank'} did not come to the end of its part"
         return [
             CheckResult("FAIL", "step", words, "see the output above; a rank that waits for others is not the cause")
@@ -68,38 +71,33 @@ def check_step(report: ProbeReport) -> list[CheckResult]:
     return [*results, *([_forecast(report, report.forecast, rows)] if report.forecast is not None else [])]
 
 
-def _failure(report: ProbeReport, failed: Sequence[Facts]) -> CheckResult:
+def _failure(
+    plan: PlannedRun | None, rank: RankFacts, failure: PartFailure, step: StepFacts, *, others: int
+) -> CheckResult:
     """Name the first rank that failed, its part and the remedy."""
-    rank = failed[0]
-    part, words = rank["step"]["failure"]["part"], rank["step"]["failure"]["words"]
-    remedy = next((text for pattern, text in _REMEDIES if re.search(pattern, words)), "")
-    missing = _missing_bytes(report, rank)
+    remedy = next((text for pattern, text in _REMEDIES if re.search(pattern, failure.words)), "")
+    missing = 0
+    if plan and plan.available_bytes:
+        missing = plan.total_bytes - (plan.available_bytes - (step.memory_before_bytes or 0))
     more = f"; {missing / 1e9:.1f} GB too much by the plan" if missing > 0 and remedy == _SMALLER else ""
-    others = f", and {len(failed) - 1} more ranks" if len(failed) > 1 else ""
-    where = f"rank {rank['rank']} on {rank['host']}{others}"
-    return CheckResult("FAIL", "step", f"{where}, {part}: {words}{more}", remedy)
+    where = f"rank {rank.rank} on {rank.host}" + (f", and {others} more ranks" if others else "")
+    return CheckResult("FAIL", "step", f"{where}, {failure.part}: {failure.words}{more}", remedy)
 
 
-def _missing_bytes(report: ProbeReport, rank: Facts) -> float:
-    memory = (report.plan or {}).get("memory", {})
-    room = (memory.get("available_bytes") or 0) - (rank["step"]["memory_before_bytes"] or 0)
-    return float(memory.get("total_bytes", 0) - room) if memory.get("available_bytes") else 0.0
-
-
-def _times(rows: Sequence[Facts]) -> CheckResult:
+def _times(rows: _Rows) -> CheckResult:
     """Report the parts' times of the slowest rank, and the rate of all."""
-    rank = max(rows, key=lambda row: float(row["step"]["seconds"]["step"]))
-    facts, seconds = rank["step"], rank["step"]["seconds"]
+    facts = max((step for _, step in rows), key=lambda step: step.seconds["step"])
+    seconds = facts.seconds
     parts = {
         "forward": _ms(seconds["forward"]),
         "backward": _ms(max(0.0, seconds["forward and backward"] - seconds["forward"])),
         "update": _ms(seconds["update"]),
-        "each bucket alone": _buckets(facts["buckets_s"]),
+        "each bucket alone": _buckets(facts.buckets_s),
         "evaluation batch": _ms(seconds["evaluation"]),
         "first batch": _ms(seconds["first batch"]) if "first batch" in seconds else "random, as no data set is there",
         "warm-up": _ms(seconds["warm-up"]),
     }
-    rate = f"{facts['images'] / seconds['step']:,.1f} images/s on {len(rows)} ranks"
+    rate = f"{facts.images / seconds['step']:,.1f} images/s on {len(rows)} ranks"
     words = "; ".join([f"{_ms(seconds['step'])}, {rate}", *(f"{name} {value}" for name, value in parts.items())])
     return CheckResult("OK", "step", words)
 
@@ -111,11 +109,11 @@ def _buckets(times_s: Sequence[float]) -> str:
     return f"{_ms(min(times_s))} to {_ms(max(times_s))}, all {len(times_s)} together {_ms(sum(times_s))}"
 
 
-def _balance(rows: Sequence[Facts]) -> CheckResult:
+def _balance(rows: _Rows) -> CheckResult:
     """Name the rank whose own compute takes longest; a synchronous step waits for that rank."""
-    times = {rank["rank"]: rank["step"]["seconds"]["forward and backward"] for rank in rows}
+    times = {rank.rank: step.seconds["forward and backward"] for rank, step in rows}
     middle, slowest = statistics.median(times.values()), max(times, key=lambda rank: times[rank])
-    host = next(rank["host"] for rank in rows if rank["rank"] == slowest)
+    host = next(rank.host for rank, _ in rows if rank.rank == slowest)
     words = f"rank {slowest} on {host} is the slowest: {_ms(times[slowest])} of compute, median {_ms(middle)}"
     if times[slowest] > _SLOW * middle:
         remedy = "look for other programs, a throttled GPU or wrong cores on that host, or take it out of service"
@@ -123,28 +121,27 @@ def _balance(rows: Sequence[Facts]) -> CheckResult:
     return CheckResult("OK", "slowest rank", words)
 
 
-def _memory(report: ProbeReport, rows: Sequence[Facts]) -> CheckResult:
+def _memory(report: ProbeReport, rows: _Rows) -> CheckResult:
     """Compare the rank that uses most memory with the plan."""
-    rank = max(rows, key=lambda row: float(row["step"]["memory_bytes"] or 0))
-    used, planned = rank["step"]["memory_bytes"], (report.plan or {}).get("memory", {}).get("total_bytes")
-    if used is None or planned is None:
+    rank, step = max(rows, key=lambda row: row[1].memory_bytes or 0)
+    if step.memory_bytes is None or report.plan is None:
         return CheckResult("WARN", "step memory", "not measured: nvidia-smi does not tell it", "")
-    expected = planned + (0 if report.cluster.device == "gpu" else _PROCESS_BYTES)
-    words = f"{used / 1e9:.2f} GB in use by rank {rank['rank']} on {rank['host']}, planned {expected / 1e9:.2f} GB"
+    used, expected = step.memory_bytes, report.plan.total_bytes
+    expected += 0 if report.cluster.device == "gpu" else _PROCESS_BYTES
+    words = f"{used / 1e9:.2f} GB in use by rank {rank.rank} on {rank.host}, planned {expected / 1e9:.2f} GB"
     if used > _OVER_PLAN * expected:
         return CheckResult("WARN", "step memory", words, "leave that much room: the plan's figures are estimates")
     return CheckResult("OK", "step memory", words)
 
 
-def _forecast(report: ProbeReport, forecast: Facts, rows: Sequence[Facts]) -> CheckResult:
+def _forecast(report: ProbeReport, forecast: ExpectedRate, rows: _Rows) -> CheckResult:
     """Compare the rate with the simulator's."""
-    if "problem" in forecast:
-        return CheckResult("WARN", "forecast", f"not compared: {forecast['problem']}", "")
-    facts = rows[0]["step"]
-    rate = facts["images"] / max(rank["step"]["seconds"]["step"] for rank in rows)
-    low, high = forecast["low"], forecast["high"]
+    if forecast.problem:
+        return CheckResult("WARN", "forecast", f"not compared: {forecast.problem}", "")
+    rate = rows[0][1].images / max(step.seconds["step"] for _, step in rows)
+    low, high = forecast.low, forecast.high
     level: Level = "OK" if rate >= low else "WARN"
-    words = f"{rate:,.1f} images/s, the simulator expects {forecast['images_per_s']:,.1f} ({low:,.1f} to {high:,.1f})"
+    words = f"{rate:,.1f} images/s, the simulator expects {forecast.images_per_s:,.1f} ({low:,.1f} to {high:,.1f})"
     if rate > high and report.cluster.device == "cpu":
         words += "; what it knows of this machine is too slow: ./run.sh simulate --calibrate-here measures it anew"
     remedy = "compare the parts above with ./run.sh simulate RECIPE --cluster C --json" if level == "WARN" else ""

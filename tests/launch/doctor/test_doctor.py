@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from configs.load import ROOT, load_cluster
+from configs.load import ROOT
 from launch.doctor.__main__ import main
-from launch.doctor.examination import reachable_part
 from launch.setup.gpu import find_gpus
 
 _SMALL = ["--set", "model.image_size=16"]
@@ -112,7 +111,7 @@ def test_a_damaged_data_set_and_a_missing_gpu_fail_with_their_remedies(tmp_path:
         (["--recipe", "digit"], "did you mean 'digits'?"),
         (["--step"], "name the recipe whose step is to be taken with --recipe"),
         (["--recipe", "digits", "--set", "batch.global_size=7"], "batch.global_size"),
-        (["--set", "cluster.paths.runs=/proc/none"], "/proc/none"),
+        (["--set", "cluster.paths.runs=/proc/none"], "/proc/none: No such file or directory; set cluster.paths.runs"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_status_2(
@@ -123,13 +122,3 @@ def test_wrong_arguments_are_one_line_and_status_2(
     assert message in told
     assert told.startswith("error: ")
     assert told.count("\n") == 1
-
-
-def test_outside_a_job_only_this_node_is_checked_by_the_local_launcher() -> None:
-    cluster = load_cluster("abci-v100")
-    here = reachable_part(cluster, {})
-    assert (here.num_nodes, here.launcher, here.world_size) == (1, "local", 4)
-    assert reachable_part(cluster, {"PE_HOSTFILE": "/hosts"}) is cluster
-    assert reachable_part(load_cluster("dgx-a100"), {"PBS_NODEFILE": "/hosts"}).launcher == "local"
-    laptop = load_cluster("laptop")
-    assert reachable_part(laptop, {}) is laptop

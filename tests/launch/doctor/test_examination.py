@@ -1,40 +1,79 @@
-"""What an examination asks of ranks, plan and simulator, what it tells, and how it ends when its ranks are stopped."""
+"""What an examination asks of its ranks, what it tells, and how it ends when its ranks are stopped.
+
+A stand-in for the launcher writes the reports of the ranks; `test_doctor` starts real ones.
+"""
 
 import json
 import shutil
 import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from configs.errors import UserError
-from configs.load import ROOT, load_both, load_cluster, load_run
-from configs.programs import Program
-from configs.schema import Cluster
+from configs.load import load_both, load_cluster, load_run
+from configs.schema import Cluster, Recipe
 from launch.doctor import examination
 from launch.doctor.__main__ import main
-from launch.doctor.check_result import CheckResult, ProbeReport
+from launch.doctor.examination import reachable_part
+from launch.doctor.facts import FolderFacts, RankFacts, StepFacts, write_facts
+from launch.doctor.machine import inspect_machine
 from launch.setup.layout import Kind
 from launch.start.local import Outcome
 
+_SECONDS = dict.fromkeys(["forward", "forward and backward", "update", "evaluation", "warm-up", "step"], 0.01)
+
+
+@dataclass
+class _Ranks:
+    """Plays the ranks: keeps what they were started with, and writes their reports."""
+
+    outcome: Outcome = field(default_factory=lambda: Outcome(0))
+    has_problem: bool = False
+    started: list[tuple[Recipe, Cluster, list[str]]] = field(default_factory=list)
+
+    def __call__(self, cluster: Cluster, command: Sequence[str], _variables: Mapping[str, str]) -> Outcome:
+        at = next(number for number, word in enumerate(command) if "/.doctor-" in word)
+        folder, words = Path(command[at]), [*command[at + 1 :]]
+        self.started.append((*load_run(folder / "config.yaml"), words))
+        machine = inspect_machine(cluster)
+        runs = FolderFacts("/full", free_bytes=0, is_writable=True) if self.has_problem else machine.runs
+        for rank in reversed(range(cluster.world_size)):
+            facts = RankFacts(rank, rank, cluster.world_size, "here", [0, 1])
+            step = StepFacts("step", _SECONDS, images=64, memory_bytes=7, has_ended=True) if "--step" in words else None
+            write_facts(folder, replace(facts, machine=None if rank else replace(machine, runs=runs), step=step))
+        return self.outcome
+
+
+@pytest.fixture
+def doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Return the function that examines a cluster with these ranks and returns the status and what was printed."""
+
+    def run(ranks: _Ranks, *words: str) -> tuple[int, str]:
+        monkeypatch.setattr(examination, "run_under", ranks)
+        status = main(["doctor", *words, "--set", f"cluster.paths.runs={tmp_path}/new/runs"])
+        assert list((tmp_path / "new" / "runs").iterdir()) == [], "the reports of the ranks are left"
+        return status, capsys.readouterr().out
+
+    return run
+
+
+Doctor = Callable[..., tuple[int, str]]
+
+
+def _topic(document: Mapping[str, Any], topic: str) -> list[str]:
+    rows = [row for row in document["findings"] if row["topic"] == topic]
+    return [f"{row['level']} {row['words']}; {row['remedy']}" for row in rows]
+
 
 @pytest.mark.parametrize("outcome", [Outcome(143, interrupted_by=15), Outcome(75, stopped_by=15)])
-def test_ranks_that_a_signal_stops_are_not_judged(
-    outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(examination, "run_under", lambda *_: outcome)
-    assert main(["doctor", "--set", f"cluster.paths.runs={tmp_path}"]) == 128 + signal.SIGTERM
-    assert "OK" not in capsys.readouterr().out
-    assert list(tmp_path.iterdir()) == [], "the reports of the ranks are left"
-
-
-def test_reports_are_in_the_order_of_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for rank in (10, 9, 0, 1):
-        (tmp_path / f"rank_{rank}.json").write_text(f'{{"rank": {rank}}}', encoding="utf-8")
-    monkeypatch.setattr(examination, "run_under", lambda *_: Outcome(0))
-    reports, stopped_by = examination._probe(load_cluster("laptop"), tmp_path, [])
-    assert ([report["rank"] for report in reports], stopped_by) == ([0, 1, 9, 10], None)
+def test_ranks_that_a_signal_stops_are_not_judged(outcome: Outcome, doctor: Doctor) -> None:
+    assert doctor(_Ranks(outcome)) == (128 + signal.SIGTERM, "")
 
 
 def test_reports_that_cannot_be_removed_do_not_hide_how_the_ranks_ended(
@@ -48,205 +87,134 @@ def test_reports_that_cannot_be_removed_do_not_hide_how_the_ranks_ended(
     assert main(["doctor", "--set", f"cluster.paths.runs={tmp_path}"]) == 128 + signal.SIGTERM
 
 
+def test_ctrl_c_ends_an_examination_with_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupt(*_: object) -> Outcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(examination, "run_under", interrupt)
+    assert main(["doctor", "--set", f"cluster.paths.runs={tmp_path}"]) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
-    ("kind", "cluster", "level", "words"),
+    ("kind", "is_done", "place", "told"),
     [
-        (None, "laptop", "WARN", "was not made by set-up; ./run.sh setup"),
-        (None, "dgx-a100", "WARN", "was not made by set-up; ./run.sh setup"),
-        (Kind(("mxnet",), "cpu"), "dgx-a100", "FAIL", "the environment is for a CPU; ./run.sh setup --gpu"),
-        (
-            Kind(("torch",), "cpu"),
-            "laptop",
-            "FAIL",
-            "the environment is for PyTorch cpu, engine.name: mxnet; ./run.sh setup --engine mxnet",
-        ),
-        (
-            Kind(("mxnet",), "cpu"),
-            "laptop",
-            "WARN",
-            "not done, or changed since: venv, tools, mxnet, wheels, horovod; ./run.sh setup",
-        ),
+        (None, False, "laptop", "WARN .venv was not made by set-up; ./run.sh setup"),
+        (Kind(("mxnet",), "cpu"), False, "dgx-a100", "FAIL the environment is for a CPU; ./run.sh setup --gpu"),
+        (Kind(("torch",), "cpu"), True, "laptop",
+         "FAIL the environment is for PyTorch cpu, engine.name: mxnet; ./run.sh setup --engine mxnet"),
+        (Kind(("mxnet",), "cpu"), False, "laptop",
+         "WARN not done, or changed since: venv, tools, mxnet, wheels, horovod; ./run.sh setup"),
+        (Kind(("mxnet",), "cpu"), True, "laptop", "OK complete, for MXNet cpu; "),
     ],
-)
+)  # fmt: skip
 def test_an_environment_that_does_not_fit_is_told_with_its_remedy(
-    kind: Kind | None, cluster: str, level: str, words: str, monkeypatch: pytest.MonkeyPatch
+    kind: Kind | None, is_done: bool, place: str, told: str, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = SimpleNamespace(kind=kind, has_mpi=False, is_done=lambda *_: False)
+    state = SimpleNamespace(kind=kind, has_mpi=False, is_done=lambda *_: is_done)
     monkeypatch.setattr(examination, "State", lambda: state)
-    result = examination._set_up(load_cluster(cluster, ["cluster.engine.name=mxnet"]))
-    assert (result.level, result.topic) == (level, "set-up")
-    assert str(result).endswith(words)
+    _, printed = doctor(_Ranks(), "--json", "--cluster", place, "--set", "cluster.engine.name=mxnet")
+    (found,) = _topic(json.loads(printed), "set-up")
+    assert found.replace(f"{Path.cwd()}/", "") == told
 
 
-def test_an_environment_that_is_complete_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = SimpleNamespace(kind=Kind(("mxnet",), "cpu"), has_mpi=False, is_done=lambda *_: True)
-    monkeypatch.setattr(examination, "State", lambda: state)
-    result = examination._set_up(load_cluster("laptop", ["cluster.engine.name=mxnet"]))
-    assert str(result) == "OK    set-up: complete, for MXNet cpu"
-
-
-def test_the_reports_are_in_a_folder_of_their_own_below_that_of_the_runs(tmp_path: Path) -> None:
-    cluster = load_cluster("laptop", [f"cluster.paths.runs={tmp_path}/new/runs"])
-    one, other = (examination._make_folder(cluster) for _ in range(2))
-    assert one.parent == other.parent == tmp_path / "new" / "runs"
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=f"^{tmp_path}/file/runs: Not a directory; set cluster.paths.runs to a folder"):
-        examination._make_folder(load_cluster("laptop", [f"cluster.paths.runs={tmp_path}/file/runs"]))
-
-
-def test_what_was_not_examined_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_examined_is_told(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    image = ["cluster.container.runtime=docker", "cluster.container.image=registry.example/image"]
-    cluster = load_cluster("dgx-a100", ["cluster.launcher=srun", *image])
-    here = examination.reachable_part(cluster, {})
-    assert [str(each) for each in (examination._scope(cluster, here), *examination._image(cluster))] == [
-        "WARN  launcher: not inside a job, so only this machine was checked, without srun; srun is not on this "
-        "machine; run the doctor again inside a job: salloc, qrsh, qsub -I, bsub -I",
-        "WARN  container: the ranks checked the host, not the image registry.example/image; run ./run.sh doctor "
-        "inside the image to check its libraries",
+    image = ["container.runtime=apptainer", "container.image=image.sif", "launcher=srun"]
+    sets = [word for each in image for word in ("--set", f"cluster.{each}")]
+    document = json.loads(doctor(_Ranks(), "--json", "--cluster", "dgx-a100", *sets)[1])
+    assert _topic(document, "launcher") == [
+        "WARN not inside a job, so only this machine was checked, without srun; srun is not on this machine; run the "
+        "doctor again inside a job: salloc, qrsh, qsub -I, bsub -I"
     ]
+    assert _topic(document, "container") == [
+        "WARN the ranks checked the host, not the image image.sif; run ./run.sh doctor inside the image to check its "
+        "libraries"
+    ]
+    document = json.loads(doctor(_Ranks(), "--json")[1])
+    assert _topic(document, "launcher") == ["OK local, as in the cluster file; "]
+    assert _topic(document, "container") == []
+
+
+def test_outside_a_job_only_this_node_is_checked_by_the_local_launcher_without_mpi() -> None:
+    cluster = load_cluster("abci-v100")
+    here = reachable_part(cluster, {})
+    assert (here.num_nodes, here.launcher, here.world_size) == (1, "local", 4)
+    assert reachable_part(cluster, {"PE_HOSTFILE": "/hosts"}) is cluster
+    assert reachable_part(load_cluster("dgx-a100"), {"PBS_NODEFILE": "/hosts"}).launcher == "local"
     laptop = load_cluster("laptop")
-    assert str(examination._scope(laptop, laptop)) == "OK    launcher: local, as in the cluster file"
-    assert examination._image(laptop) == []
-
-
-def test_ranks_outside_a_job_do_not_need_mpi() -> None:
+    assert reachable_part(laptop, {}) is laptop
     sets = ["cluster.num_nodes=2", "cluster.launcher=mpirun"]
     for backend, allreduce, there in (("mpi", "hierarchical", "gloo"), ("nccl", "torus", "nccl")):
         choice = [f"cluster.communication.backend={backend}", f"cluster.communication.allreduce={allreduce}"]
-        cluster = load_cluster("dgx-a100", [*sets, *choice])
-        communication = examination.reachable_part(cluster, {}).communication
+        communication = reachable_part(load_cluster("dgx-a100", [*sets, *choice]), {}).communication
         assert (communication.backend, communication.allreduce) == (there, "flat")
 
 
-def test_the_ranks_of_a_part_get_the_micro_batches_of_the_plan() -> None:
-    recipe, _ = load_both("digits", "laptop", [])
-    recipe = recipe.model_copy(update={"batch": recipe.batch.model_copy(update={"bn_span": 32})})
-    plan = {"accumulation_steps": 3, "per_rank_batch_size": 5}
-    batch = examination._for_ranks(recipe, plan, 2).batch
-    assert (batch.global_size, batch.accumulation_steps, batch.bn_span) == (30, 3, None)
-
-
 @pytest.mark.parametrize(
-    ("levels", "has_failed"), [([], False), (["OK", "WARN"], False), (["FAIL"], True), (["OK", "FAIL", "OK"], True)]
-)
-def test_one_check_that_failed_is_enough(levels: list[str], has_failed: bool) -> None:
-    results = [CheckResult(level, "topic", "words") for level in levels]  # type: ignore[arg-type]
-    assert examination.Examination("laptop", results, [], None).has_failed is has_failed
-
-
-def _say(monkeypatch: pytest.MonkeyPatch, script: str) -> list[tuple[object, ...]]:
-    """Let a shell speak in place of the commands of an examination; return the list that gets their words."""
-    asked: list[tuple[object, ...]] = []
-
-    def command(*words: object) -> list[str]:
-        asked.append(words)
-        return ["sh", "-c", script]
-
-    monkeypatch.setattr(examination, "command_of", command)
-    return asked
-
-
-def test_the_plan_is_that_of_the_recipe_on_this_cluster_with_these_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = _say(monkeypatch, "echo '{\"accumulation_steps\": 3}'")
-    assert examination._plan("digits", "laptop", ["run.seed=2", "run.epochs=3"]) == {"accumulation_steps": 3}
-    assert examination._plan("digits", None, []) == {"accumulation_steps": 3}
-    sets = ["--set", "run.seed=2", "--set", "run.epochs=3"]
-    assert asked == [
-        (Program.PLAN_VERB, "plan", "digits", "--cluster", "laptop", *sets, "--json"),
-        (Program.PLAN_VERB, "plan", "digits", "--json"),
-    ]
-    _say(monkeypatch, "echo error: too large >&2; exit 2")
-    with pytest.raises(UserError, match=r"^too large$"):
-        examination._plan("digits", None, [])
-
-
-@pytest.mark.parametrize(
-    ("script", "forecast"),
+    ("words", "wanted", "batch"),
     [
-        ('echo "{\\"place\\": \\"$PWD\\"}"', {"place": str(ROOT)}),
-        ("echo warning >&2; echo error: no such GPU >&2; exit 2", {"problem": "no such GPU"}),
-        ("exit 3", {"problem": "the simulator failed"}),
+        ([], [], (64, 1)),
+        (["--recipe", "digits"], ["--data"], (64, 1)),
+        (["--recipe", "digits", "--set", "batch.accumulation_steps=4"], ["--data"], (64, 4)),
+        (["--recipe", "digits", "--step", "--set", "cluster.num_nodes=4", "--set", "cluster.launcher=srun"],
+         ["--data", "--step"], (16, 1)),
     ],
-)
-def test_a_forecast_that_there_is_not_has_its_reason(
-    script: str, forecast: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+)  # fmt: skip
+def test_the_ranks_that_can_be_started_get_the_micro_batches_of_the_plan(
+    words: list[str], wanted: list[str], batch: tuple[int, int], doctor: Doctor
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    asked = _say(monkeypatch, script)
-    assert examination._forecast(tmp_path) == forecast
-    assert asked == [(Program.SIMULATE_VERB, "simulate", f"{tmp_path}/config.yaml", "--json")]
+    ranks = _Ranks()
+    doctor(ranks, *words)
+    ((recipe, cluster, asked),) = ranks.started
+    assert asked == wanted
+    assert (recipe.batch.global_size, recipe.batch.accumulation_steps or 1) == batch
+    assert (cluster.num_nodes, cluster.launcher, cluster.world_size) == (1, "local", 2)
 
 
-PLAN = {"accumulation_steps": 1, "per_rank_batch_size": 5}
+@pytest.mark.parametrize("has_problem", [False, True])
+def test_findings_are_lines_or_a_document_and_a_failed_one_is_the_status(has_problem: bool, doctor: Doctor) -> None:
+    words = ["--recipe", "digits", "--step"]
+    status, printed = doctor(_Ranks(has_problem=has_problem), *words)
+    lines = printed.splitlines()
+    assert [line for line in lines if line.startswith("FAIL  disk")] == (
+        ["FAIL  disk (here): 0.0 GB free at /full, 1.0 GB needed for a run; free some space, or set cluster.paths.runs "
+         "to another disk"] if has_problem else []
+    )  # fmt: skip
+    assert status == 1, "the ranks of this test did not reduce"
+    _, printed = doctor(_Ranks(has_problem=has_problem), *words, "--json")
+    document = json.loads(printed)
+    assert (document["cluster"], document["recipe"], document["ok"]) == ("laptop", "digits", False)
+    assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
+    assert document["ranks"][1]["step"]["seconds"]["step"] == 0.01
+    assert len(document["findings"]) == len(lines)
+    assert {"level", "topic", "words", "remedy", "hosts"} == set(document["findings"][0])
 
 
-@pytest.mark.parametrize(
-    ("recipe", "wanted", "size", "sets"),
-    [
-        (None, [], 64, []),
-        ("digits", ["--data"], 10, []),
-        ("digits", ["--data", "--step"], 10, []),
-        ("digits", ["--data", "--step"], 10, ["data.source=idx"]),
-    ],
-)
-def test_the_ranks_probe_what_is_asked_for_and_all_that_is_known_is_judged(
-    recipe: str | None, wanted: list[str], size: int, sets: list[str], tmp_path: Path
+def test_the_step_is_compared_with_the_forecast_or_told_why_not(doctor: Doctor) -> None:
+    words = ["--recipe", "digits", "--step", "--json"]
+    for sets, told in (
+        (["--set", "cluster.engine.name=mxnet", "--set", "cluster.engine.precision=bfloat16"], "WARN not compared: "),
+        (["--cluster", "dgx-a100", "--set", "batch.global_size=64"], "images/s, the simulator expects "),
+    ):
+        (found,) = _topic(json.loads(doctor(_Ranks(), *words, *sets)[1]), "forecast")
+        assert told in found
+
+
+def test_a_site_s_own_mxnet_and_a_data_set_of_the_user_are_known_to_the_checks(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judged: list[ProbeReport] = []
-
-    def probe(cluster: Cluster, folder: Path, words: list[str]) -> tuple[list[dict[str, int]], None]:
-        assert words == wanted
-        ran, place = load_run(folder / "config.yaml")
-        assert (ran.batch.global_size, place) == (size, cluster)
-        return [{"rank": 0}], None
-
-    def judge(report: ProbeReport) -> list[CheckResult]:
-        judged.append(report)
-        return [CheckResult("FAIL", "disk", "full", "free some")]
-
-    state = SimpleNamespace(kind=Kind(("mxnet",), "cpu", "/opt/python"), has_mpi=False, is_done=lambda *_: True)
-    place, with_step = f"cluster.paths.runs={tmp_path}", "--step" in wanted
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(examination, "_plan", lambda *_: PLAN)
-        patch.setattr(examination, "_probe", probe)
-        patch.setattr(examination, "_forecast", lambda _folder: {"step_s": 1})
-        patch.setattr(examination, "judge", judge)
-        patch.setattr(examination, "State", lambda: state)
-        found = examination.examine(recipe, None, [place, *sets], with_step=with_step)
-    assert [each.topic for each in found.results] == ["set-up", "launcher", "disk"]
-    assert (found.cluster_name, found.ranks, found.stopped_by) == ("laptop", [{"rank": 0}], None)
-    plan, forecast = PLAN if recipe else None, {"step_s": 1} if with_step else None
-    cluster = load_cluster("laptop", [place])
-    assert judged == [ProbeReport(cluster, [{"rank": 0}], plan, not sets, forecast, "/opt/python")]
-    assert not list(tmp_path.iterdir())
-
-
-def test_findings_are_lines_or_a_document_and_a_failed_one_is_the_status(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[tuple[object, ...]] = []
-    results = [CheckResult("OK", "memory", "enough"), CheckResult("FAIL", "disk", "full", "free some")]
-
-    def examine(*words: object, with_step: bool) -> examination.Examination:
-        asked.append((*words, with_step))
-        return examination.Examination("laptop", results[: len(asked)], [{"rank": 0}], None)
-
-    monkeypatch.setattr(examination, "examine", examine)
-    assert main(["doctor"]) == 0
-    assert capsys.readouterr().out == "OK    memory: enough\n"
-    words = ["--recipe", "digits", "--cluster", "laptop", "--set", "run.seed=2", "--step"]
-    assert main(["doctor", *words]) == 1
-    assert capsys.readouterr().out == "OK    memory: enough\nFAIL  disk: full; free some\n"
-    assert main(["doctor", *words, "--json"]) == 1
-    assert json.loads(capsys.readouterr().out) == {
-        "cluster": "laptop",
-        "recipe": "digits",
-        "ok": False,
-        "findings": [
-            {"level": "OK", "topic": "memory", "words": "enough", "remedy": "", "hosts": []},
-            {"level": "FAIL", "topic": "disk", "words": "full", "remedy": "free some", "hosts": []},
-        ],
-        "ranks": [{"rank": 0}],
-    }
-    assert asked == [(None, None, [], False), *[("digits", "laptop", ["run.seed=2"], True)] * 2]
+    state = SimpleNamespace(kind=Kind(("mxnet",), "gpu", "/opt/python"), has_mpi=False, is_done=lambda *_: True)
+    monkeypatch.setattr(examination, "State", lambda: state)
+    judged: list[Any] = []
+    monkeypatch.setattr(examination, "judge", lambda report: judged.__iadd__([report])[:0])
+    doctor(_Ranks(), "--recipe", "digits")
+    doctor(_Ranks(), "--recipe", "digits", "--set", "data.source=idx")
+    assert [(report.base, report.is_packed_on_demand) for report in judged] == [
+        ("/opt/python", True), ("/opt/python", False)
+    ]  # fmt: skip
+    recipe, cluster = load_both("digits", None)
+    assert judged[0].plan.parameters > 0
+    assert judged[0].plan.total_bytes >= judged[0].plan.certain_bytes > 4 * judged[0].plan.parameters
+    assert (judged[0].cluster.name, judged[0].cluster.world_size) == (cluster.name, 2)
+    assert recipe.data.source == "digits"

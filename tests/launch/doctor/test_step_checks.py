@@ -1,17 +1,21 @@
 """What the doctor says of a step: the slowest rank, what failed with its remedy, memory and rate beside the figures."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from configs.load import load_cluster
-from launch.doctor.check_result import CheckResult, ProbeReport
-from launch.doctor.step_checks import _ms, check_step
+from launch.doctor.check_result import CheckResult, ExpectedRate, PlannedRun, ProbeReport
+from launch.doctor.step_checks import check_step
+from tests.launch.doctor.test_diagnosis import reports
 
 CLUSTER = load_cluster("abci-v100", ["cluster.num_nodes=2", "cluster.ranks_per_node=2"])
-PLAN = {"memory": {"total_bytes": 7e9, "available_bytes": 16e9}}
-FORECAST = {"images_per_s": 3000.0, "low": 2400.0, "high": 3600.0}
+PLAN = PlannedRun(
+    total_bytes=7 * 10**9, certain_bytes=0, available_bytes=16 * 10**9, pinned_bytes_per_node=0, parameters=0
+)
+FORECAST = ExpectedRate(images_per_s=3000.0, low=2400.0, high=3600.0)
 SECONDS = {
     "network": 2.0, "first batch": 0.4, "warm-up": 3.0, "forward": 0.012, "forward and backward": 0.037,
     "update": 0.001, "evaluation": 0.006, "step": 0.05,
@@ -21,13 +25,17 @@ SECONDS = {
 def _rows() -> list[dict[str, Any]]:
     step = {
         "seconds": SECONDS, "buckets_s": [0.001, 0.002], "failure": None, "images": 168, "part": "step",
-        "memory_bytes": 6.9e9, "memory_before_bytes": 0.5e9,
+        "memory_bytes": 6.9e9, "memory_before_bytes": 0.5e9, "has_ended": True,
     }  # fmt: skip
-    return [{"rank": rank, "host": f"node{rank // 2}", "step": copy.deepcopy(step)} for rank in range(4)]
+    own = {"local_rank": 0, "world_size": 4, "cores": []}
+    return [{"rank": rank, "host": f"node{rank // 2}", "step": copy.deepcopy(step), **own} for rank in range(4)]
 
 
-def _check(rows: list[dict[str, Any]]) -> dict[str, CheckResult]:
-    report = ProbeReport(CLUSTER, rows, PLAN, is_packed_on_demand=False, forecast=FORECAST)
+def _check(
+    rows: list[dict[str, Any]], device: str = "gpu", plan: PlannedRun | None = PLAN, forecast: ExpectedRate = FORECAST
+) -> dict[str, CheckResult]:
+    cluster = CLUSTER.model_copy(update={"device": device})
+    report = ProbeReport(cluster, reports(rows), plan, is_packed_on_demand=False, forecast=forecast)
     return {result.topic: result for result in check_step(report)}
 
 
@@ -52,12 +60,10 @@ def test_of_many_buckets_the_ends_and_the_sum_are_told(many: int, words: str) ->
 
 @pytest.mark.parametrize(("high", "is_too_slow"), [(3360.0, False), (3359.0, True)])
 def test_a_cpu_faster_than_its_forecast_is_to_be_measured_anew(high: float, is_too_slow: bool) -> None:
-    forecast = {**FORECAST, "high": high}
     for device in ("cpu", "gpu"):
-        cluster = CLUSTER.model_copy(update={"device": device})
-        found = check_step(ProbeReport(cluster, _rows(), PLAN, is_packed_on_demand=False, forecast=forecast))
-        assert found[-1].level == "OK"
-        assert ("simulate --calibrate-here" in found[-1].words) == (is_too_slow and device == "cpu")
+        found = _check(_rows(), device, forecast=replace(FORECAST, high=high))["forecast"]
+        assert found.level == "OK"
+        assert ("simulate --calibrate-here" in found.words) == (is_too_slow and device == "cpu")
 
 
 def test_the_slowest_rank_is_named() -> None:
@@ -81,21 +87,20 @@ def test_noise_makes_no_rank_a_slow_one(factor: float, level: str) -> None:
 def test_a_tenth_more_memory_than_planned_is_no_finding(device: str, used: float, level: str) -> None:
     rows = _rows()
     rows[1]["step"]["memory_bytes"] = used
-    cluster = CLUSTER.model_copy(update={"device": device})
-    found = check_step(ProbeReport(cluster, rows, PLAN, is_packed_on_demand=False))
-    assert [result.level for result in found if result.topic == "step memory"] == [level]
+    assert _check(rows, device)["step memory"].level == level
 
 
 def test_what_cannot_be_compared_is_told() -> None:
     rows = _rows()
     for row in rows:
         row["step"]["memory_bytes"] = None
-    report = ProbeReport(CLUSTER, rows, PLAN, is_packed_on_demand=False, forecast={"problem": "no such GPU"})
-    assert [str(result) for result in check_step(report)[2:]] == [
+    assert [str(each) for each in _check(rows, forecast=ExpectedRate(problem="no such GPU")).values()][2:] == [
         "WARN  step memory: not measured: nvidia-smi does not tell it",
         "WARN  forecast: not compared: no such GPU",
     ]
-    assert check_step(ProbeReport(CLUSTER, [{"rank": 0, "host": "node0"}], PLAN, is_packed_on_demand=False)) == []
+    for row in rows:
+        row["step"] = None
+    assert _check(rows) == {}
 
 
 def test_of_several_ranks_that_failed_the_first_is_named() -> None:
@@ -160,29 +165,35 @@ def test_a_failure_names_rank_part_and_remedy(words: str, remedy: str) -> None:
     assert remedy == results["step"].remedy
 
 
-def test_out_of_memory_is_told_with_what_the_plan_lacks() -> None:
+@pytest.mark.parametrize(
+    ("words", "before", "plan", "ending"),
+    [
+        ("out of memory", 10e9, PLAN, "out of memory; 1.0 GB too much by the plan"),
+        ("out of memory", 9e9, PLAN, "out of memory"),
+        ("out of memory", None, PLAN, "out of memory"),
+        ("cuDNN: no algorithm", 10e9, PLAN, "cuDNN: no algorithm"),
+        ("out of memory", 10e9, None, "out of memory"),
+        ("out of memory", 10e9, replace(PLAN, available_bytes=None), "out of memory"),
+    ],
+)
+def test_what_the_plan_lacks_is_told_of_memory_alone(
+    words: str, before: float | None, plan: PlannedRun | None, ending: str
+) -> None:
     rows = _rows()
-    rows[0]["step"] |= {"failure": {"part": "warm-up", "words": "out of memory"}, "memory_before_bytes": 10e9}
-    assert _check(rows)["step"].words.endswith("out of memory; 1.0 GB too much by the plan")
-
-
-@pytest.mark.parametrize("plan", [None, {}, {"memory": {"total_bytes": 7e9, "available_bytes": None}}, PLAN])
-def test_what_the_plan_does_not_know_is_not_missing(plan: dict[str, Any] | None) -> None:
-    rows = _rows()
-    rows[0]["step"]["failure"] = {"part": "warm-up", "words": "out of memory"}
-    (result,) = check_step(ProbeReport(CLUSTER, rows, plan, is_packed_on_demand=False))
-    assert result.words.endswith("out of memory")
+    for row in rows[:3]:
+        row["step"] |= {"failure": {"part": "warm-up", "words": words}, "memory_before_bytes": before}
+    found = _check(rows, plan=plan)["step"]
+    assert found.words == f"rank 0 on node0, and 2 more ranks, warm-up: {ending}"
 
 
 def test_a_step_without_the_report_of_a_rank_has_no_end() -> None:
-    (result,) = check_step(ProbeReport(CLUSTER, _rows()[:3], PLAN, is_packed_on_demand=False))
+    result = _check(_rows()[:3])["step"]
     assert (result.level, result.words) == ("FAIL", "a rank did not come to the end of its part")
 
 
 def test_a_rank_that_hangs_is_named_with_its_part() -> None:
     rows = _rows()
-    del rows[1]["step"]["memory_bytes"]
-    rows[1]["step"]["part"] = "reduction of bucket 1"
+    rows[1]["step"] |= {"part": "reduction of bucket 1", "has_ended": False}
     result = _check(rows)["step"]
     assert (result.level, result.words) == (
         "FAIL", "rank 1 on node0 (reduction of bucket 1) did not come to the end of its part"
@@ -193,4 +204,24 @@ def test_a_rank_that_hangs_is_named_with_its_part() -> None:
     ("seconds", "words"), [(0.012, "12 ms"), (0.9994, "999 ms"), (0.9996, "1 s"), (1, "1 s"), (1.56, "1.56 s")]
 )
 def test_a_time_of_a_second_and_more_is_told_in_seconds(seconds: float, words: str) -> None:
-    assert _ms(seconds) == words
+    rows = _rows()
+    for row in rows:
+        row["step"]["seconds"] |= {"warm-up": seconds}
+    assert _check(rows)["step"].words.endswith(f"; warm-up {words}")
+
+
+@pytest.mark.parametrize(("low", "level"), [(3360.0, "OK"), (3360.1, "WARN")])
+def test_the_least_rate_that_the_simulator_expects_is_as_expected(low: float, level: str) -> None:
+    assert _check(_rows(), forecast=replace(FORECAST, low=low))["forecast"].level == level
+
+
+def test_a_step_without_a_data_set_or_a_plan_is_told_without_their_figures() -> None:
+    rows = _rows()
+    for row in rows:
+        row["step"]["seconds"] = {name: value for name, value in SECONDS.items() if name != "first batch"}
+        row["step"]["seconds"] |= {"forward and backward": 0.011}
+    found = _check(rows, plan=None)
+    assert "; first batch random, as no data set is there; " in found["step"].words
+    assert "; backward 0 ms; " in found["step"].words, "noise makes no time negative"
+    memory = found["step memory"]
+    assert (memory.level, memory.words) == ("WARN", "not measured: nvidia-smi does not tell it")

@@ -6,6 +6,7 @@ writes the page.
 """
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ import pytest
 from configs.errors import UserError
 from configs.load import ROOT, load_cluster
 from launch.doctor.check_result import ProbeReport
-from launch.doctor.machine_checks import SOFTWARE_CHECKS
+from launch.doctor.diagnosis import judge
+from launch.doctor.facts import RankFacts
+from launch.doctor.machine import inspect_machine
 from launch.setup import __main__ as set_up
 from launch.setup.checks import check_gpus, describe_gpus
 from launch.setup.gpu import Gpu, GpuSearch, _parse, capability_of, driver_number, search_gpus
@@ -99,8 +102,10 @@ def _doctor_says() -> str:
     cluster = load_cluster("a100-node")
     # By hand, because an environment without MXNet refuses the name.
     cluster = cluster.model_copy(update={"engine": cluster.engine.model_copy(update={"name": "mxnet"})})
-    machine = {"machine": {"environment": environment.environment()}, "host": "node0"}
-    return str(SOFTWARE_CHECKS[0](ProbeReport(cluster, [machine], None, is_packed_on_demand=False), machine))
+    rank = RankFacts(0, 0, 1, "node0", [], machine=inspect_machine(cluster))
+    results = judge(ProbeReport(cluster, [rank], None, is_packed_on_demand=False))
+    (found,) = [replace(result, hosts=()) for result in results if result.topic == "driver"]
+    return str(found)
 
 
 @pytest.mark.ranks

@@ -9,7 +9,6 @@ import resource
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from configs.errors import UserError
 from configs.load import resolve_path
@@ -17,6 +16,7 @@ from configs.schema import Cluster, Recipe
 from data.cache import resident_bytes
 from data.stage import dataset_bytes
 from data.verify import check_dataset
+from launch.doctor.facts import DatasetFacts, FolderFacts, MachineFacts
 from logs.environment import environment
 from train.dataset import local_folder
 
@@ -24,46 +24,36 @@ _SAMPLE_BYTES = 1 << 20
 """Bytes that are read at each end of a file of records."""
 
 
-def inspect_machine(cluster: Cluster) -> dict[str, Any]:
-    """Return facts about this machine, in values that JSON can hold; a fact that cannot be found out is None."""
-    return {
-        "environment": environment(),
-        "memory_available_bytes": _available_memory(),
-        "locked_memory_bytes": _limit(resource.RLIMIT_MEMLOCK),
-        "shm_free_bytes": _free(Path("/dev/shm")),
-        "runs": _folder_facts(resolve_path(cluster.paths.runs)),
-        "stage": None if cluster.paths.stage is None else _stage_facts(cluster.paths.stage),
-        "interfaces": {path.name: _read_line(path / "operstate") for path in Path("/sys/class/net").glob("*")},
-        "adapters": {path.name: _ports(path) for path in Path("/sys/class/infiniband").glob("*")},
-    }
+def inspect_machine(cluster: Cluster) -> MachineFacts:
+    """Return facts about this machine."""
+    return MachineFacts(
+        environment=environment(),
+        memory_available_bytes=_available_memory(),
+        locked_memory_bytes=_limit(resource.RLIMIT_MEMLOCK),
+        shm_free_bytes=_free(Path("/dev/shm")),
+        runs=_folder_facts(resolve_path(cluster.paths.runs)),
+        stage=None if cluster.paths.stage is None else _stage_facts(cluster.paths.stage),
+        interfaces={path.name: _read_line(path / "operstate") for path in Path("/sys/class/net").glob("*")},
+        adapters={path.name: _ports(path) for path in Path("/sys/class/infiniband").glob("*")},
+    )
 
 
-def inspect_dataset(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
-    """Check the recipe's data set as this machine sees it, and read both ends of each file of records.
-
-    Returns:
-        ``problem`` is None or one line that says what is wrong; ``is_cache_told`` is whether the kernel tells this user
-        how much of the data set the page cache holds.
-    """
+def inspect_dataset(recipe: Recipe, cluster: Cluster) -> DatasetFacts:
+    """Check the recipe's data set as this machine sees it, and read both ends of each file of records."""
     folder = resolve_path(cluster.paths.data) / recipe.data.name
     if recipe.data.source == "synthetic":
-        return {"folder": None}
+        return DatasetFacts(folder=None)
     try:
         manifest = check_dataset(folder, recipe.data, recipe.model.num_classes)
         for path in folder.glob("*.rec"):
             _read_ends(path)
         is_cache_told = resident_bytes([folder / "eval.rec"]) is not None
     except UserError as error:
-        return {"folder": str(folder), "problem": str(error), "exists": folder.exists()}
+        return DatasetFacts(str(folder), problem=str(error), exists=folder.exists())
     except OSError as error:
-        return {"folder": str(folder), "problem": f"{error.filename}: {error.strerror}", "exists": True}
-    return {
-        "folder": str(folder),
-        "problem": None,
-        "records": manifest.train.records + manifest.eval.records,
-        "bytes": dataset_bytes(manifest),
-        "is_cache_told": is_cache_told,
-    }
+        return DatasetFacts(str(folder), problem=f"{error.filename}: {error.strerror}")
+    records = manifest.train.records + manifest.eval.records
+    return DatasetFacts(str(folder), records=records, bytes=dataset_bytes(manifest), is_cache_told=is_cache_told)
 
 
 def _read_ends(path: Path) -> None:
@@ -83,18 +73,17 @@ def _limit(which: int) -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _folder_facts(folder: Path) -> dict[str, Any]:
-    """Return a folder's free bytes and whether it is writable; if it is missing, those of its nearest parent."""
+def _folder_facts(folder: Path) -> FolderFacts:
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     is_writable = os.access(existing, os.W_OK | os.X_OK)
-    return {"folder": str(folder), "free_bytes": _free(existing), "is_writable": is_writable}
+    return FolderFacts(str(folder), free_bytes=_free(existing), is_writable=is_writable)
 
 
-def _stage_facts(path: str) -> dict[str, Any]:
+def _stage_facts(path: str) -> FolderFacts:
     try:
         return _folder_facts(local_folder(path))
     except UserError as error:
-        return {"problem": str(error)}
+        return FolderFacts(path, problem=str(error))
 
 
 def _free(folder: Path) -> int | None:
@@ -103,7 +92,7 @@ def _free(folder: Path) -> int | None:
     return None
 
 
-def _ports(adapter: Path) -> dict[str, str | None]:
+def _ports(adapter: Path) -> dict[str, str]:
     """Return the state and rate of each port of an InfiniBand adapter: ``4: ACTIVE, 100 Gb/sec (4X EDR)``."""
     ports = sorted(adapter.glob("ports/*"))
     return {port.name: f"{_read_line(port / 'state')}, {_read_line(port / 'rate')}" for port in ports}

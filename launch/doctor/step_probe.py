@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from configs.load import resolve_path
 from configs.optimizers import HyperParameters
 from configs.schema import Cluster, Recipe
 from data.input.batches import TrainingBatch
+from launch.doctor.facts import PartFailure, StepFacts
 from train.comm.communicator import Communicator
 from train.compose import Composition, compose
 from train.dataset import images_of
@@ -65,13 +66,16 @@ class _Parts:
     Attributes:
         communicator: Connects the ranks.
         on_part: Called before each part, so that the report of a rank that hangs says where.
-        facts: ``seconds`` by part, the ``part`` under way, and ``failure``, which is None or the part that failed on
-            this rank with the error.
+        facts: What is known so far.
     """
 
     communicator: Communicator
-    on_part: Callable[[dict[str, Any]], object]
-    facts: dict[str, Any] = field(default_factory=lambda: {"seconds": {}, "buckets_s": [], "failure": None})
+    on_part: Callable[[StepFacts], object]
+    facts: StepFacts = field(default_factory=StepFacts)
+
+    def note(self, **facts: Any) -> None:
+        """Add to the facts."""
+        self.facts = replace(self.facts, **facts)
 
     def run(self, name: str, action: Callable[[], Any], *, rounds: int = 1) -> Any:
         """Run a part, keep the median of its seconds, and return what its last round returned.
@@ -79,7 +83,7 @@ class _Parts:
         Raises:
             _PartFailed: The part failed on some rank.
         """
-        self.facts["part"] = name
+        self.note(part=name)
         self.on_part(self.facts)
         times: list[float] = []
         result = None
@@ -88,11 +92,10 @@ class _Parts:
                 begin = time.perf_counter()
                 result = action()
                 times.append(time.perf_counter() - begin)
-            self.facts["seconds"][name] = statistics.median(times)
+            self.note(seconds={**self.facts.seconds, name: statistics.median(times)})
         except _FAILURES as error:
-            words = (str(error).strip().splitlines() or [repr(error)])[-1]
-            self.facts["failure"] = {"part": name, "words": words}
-        if any(self.communicator.gather(f"doctor: {name}", int(self.facts["failure"] is not None))):
+            self.note(failure=PartFailure(name, (str(error).strip().splitlines() or [repr(error)])[-1]))
+        if any(self.communicator.gather(f"doctor: {name}", int(self.facts.failure is not None))):
             raise _PartFailed
         return result
 
@@ -102,8 +105,8 @@ def probe_step(
     cluster: Cluster,
     identity: Identity,
     communicator: Communicator,
-    on_part: Callable[[dict[str, Any]], object],
-) -> dict[str, Any]:
+    on_part: Callable[[StepFacts], object],
+) -> StepFacts:
     """Take the recipe's step at its real shapes, with the parts that a run is made of.
 
     Args:
@@ -112,25 +115,20 @@ def probe_step(
         identity: This rank.
         communicator: Connects the ranks.
         on_part: Called with the facts so far before each part.
-
-    Returns:
-        ``seconds`` by part, ``buckets_s`` for the reduction of each bucket alone, ``memory_bytes`` in use at the end,
-        ``memory_before_bytes`` at the beginning, and the facts of `_Parts`.
     """
-    parts = _Parts(communicator, on_part)
-    parts.facts["memory_before_bytes"] = _used_bytes(cluster, identity)
+    parts = _Parts(communicator, on_part, StepFacts(memory_before_bytes=_used_bytes(cluster, identity)))
     with suppress(_PartFailed):
         rank: Composition = parts.run(
             "network", lambda: compose(recipe, cluster, identity, Ledger(), connect=lambda *_: communicator)
         )
         _take(rank, parts, _real_batch(rank, parts) or _random_batch(rank))
-    return {**parts.facts, "memory_bytes": _used_bytes(cluster, identity)}
+    return replace(parts.facts, memory_bytes=_used_bytes(cluster, identity), has_ended=True)
 
 
 def _take(rank: Composition, parts: _Parts, batch: TrainingBatch) -> None:
     """Time the parts of a step and whole steps on one batch; the warm-up is that of a run."""
     engine, model, network = rank.engine, rank.model, rank.model.network
-    parts.facts["images"] = rank.plan.global_batch_size
+    parts.note(images=rank.plan.global_batch_size)
 
     def part(name: str, *queue: Callable[[], object]) -> None:
         def finished() -> None:
@@ -149,7 +147,8 @@ def _take(rank: Composition, parts: _Parts, batch: TrainingBatch) -> None:
     for number in range(len(model.buckets.order)):
         name = f"reduction of bucket {number}"
         part(name, partial(_reduce, rank, name, number))
-        parts.facts["buckets_s"].append(parts.facts["seconds"].pop(name))
+        seconds = {**parts.facts.seconds}
+        parts.note(buckets_s=[*parts.facts.buckets_s, seconds.pop(name)], seconds=seconds)
     part("update", lambda: model.optimizer.update(_HARMLESS))
     part("evaluation", lambda: network.inference()(batch.images))
     step = rank.make_step(NoClock(engine, rank.cluster.engine.run_ahead_steps), lambda _: None)
@@ -169,8 +168,8 @@ def _real_batch(rank: Composition, parts: _Parts) -> TrainingBatch | None:
     is_missing = recipe.data.source != "synthetic" and not _is_packed(
         resolve_path(cluster.paths.data) / recipe.data.name
     )
-    parts.facts["has_real_images"] = not any(parts.communicator.gather("doctor: data set", int(is_missing)))
-    if not parts.facts["has_real_images"]:
+    parts.note(has_real_images=not any(parts.communicator.gather("doctor: data set", int(is_missing))))
+    if not parts.facts.has_real_images:
         return None
     images = images_of(recipe, cluster, rank.plan, rank.identity)
 

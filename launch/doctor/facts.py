@@ -1,0 +1,180 @@
+"""What the ranks of the doctor report, one JSON file a rank, and how the files are written and read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from logs.folder import write_json
+
+
+@dataclass(frozen=True)
+class FolderFacts:
+    """A folder of a machine.
+
+    Attributes:
+        folder: Its path.
+        free_bytes: Free space; if the folder is missing, that of its nearest parent. None if nobody can tell.
+        is_writable: Whether this user may write to it, or to its nearest parent.
+        problem: Why there is no such folder. If None, there may be one.
+    """
+
+    folder: str
+    free_bytes: int | None = None
+    is_writable: bool = False
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """A machine; a fact that cannot be found out is None.
+
+    Attributes:
+        environment: See `logs.environment.environment`.
+        memory_available_bytes: Memory that programs can still get.
+        locked_memory_bytes: The limit of locked memory; None without a limit.
+        shm_free_bytes: Free shared memory.
+        runs: The cluster file's folder of runs.
+        stage: Its folder for copies of the data set; None if it names none.
+        interfaces: Network interface -> state, as ``up``.
+        adapters: InfiniBand adapter -> port -> state and rate, as ``4: ACTIVE, 100 Gb/sec (4X EDR)``.
+    """
+
+    environment: Mapping[str, Any]
+    memory_available_bytes: int | None
+    locked_memory_bytes: int | None
+    shm_free_bytes: int | None
+    runs: FolderFacts
+    stage: FolderFacts | None
+    interfaces: Mapping[str, str | None]
+    adapters: Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """The recipe's data set as a machine sees it.
+
+    Attributes:
+        folder: Its folder. If None, the images are generated in memory.
+        problem: One line that says what is wrong, or None.
+        exists: Whether the folder is there.
+        records: Images for training and evaluation.
+        bytes: Their size.
+        is_cache_told: Whether the kernel tells this user how much of the data set the page cache holds.
+    """
+
+    folder: str | None
+    problem: str | None = None
+    exists: bool = True
+    records: int = 0
+    bytes: int = 0
+    is_cache_told: bool = True
+
+
+@dataclass(frozen=True)
+class LibraryFacts:
+    """A library: what it ``has``, by feature, if it can be loaded, or else the ``problem`` in one line."""
+
+    has: Mapping[str, Any] | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class AllreduceFacts:
+    """The allreduce of one large array over all ranks.
+
+    Attributes:
+        bytes: Size of the array.
+        median_s: Median time.
+        bus_bytes_per_s: The rate at which each rank sends, and at the same time receives, in a ring of n ranks:
+            2 (n - 1) / n of the array in the median time.
+        is_right: Whether every element of every sum was the number of ranks.
+    """
+
+    bytes: int
+    median_s: float
+    bus_bytes_per_s: float
+    is_right: bool
+
+
+@dataclass(frozen=True)
+class PartFailure:
+    """The ``part`` of the step that failed on a rank, and the last line of the error in ``words``."""
+
+    part: str
+    words: str
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """The recipe's step on one rank.
+
+    Attributes:
+        part: The part under way, or the last one.
+        seconds: Part -> median seconds.
+        buckets_s: Seconds of the reduction of each bucket alone.
+        failure: The part that failed on this rank.
+        images: The global batch.
+        has_real_images: Whether the batch came from the data set; None before the batch.
+        memory_before_bytes: Memory in use before the step.
+        memory_bytes: Memory in use at the end, or the peak on a CPU; None if nobody can tell.
+        has_ended: Whether the rank came to the end.
+    """
+
+    part: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    buckets_s: Sequence[float] = ()
+    failure: PartFailure | None = None
+    images: int = 0
+    has_real_images: bool | None = None
+    memory_before_bytes: int | None = None
+    memory_bytes: int | None = None
+    has_ended: bool = False
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """Everything that one rank reports. What it did not come to, or was not asked for, is None.
+
+    Attributes:
+        rank: Its number.
+        local_rank: Its number on its host.
+        world_size: Number of ranks.
+        host: Its host.
+        cores: The cores that it may use.
+        machine: From the first rank of a host only.
+        data: From the first rank of a host only.
+        libraries: Name -> library, in the order in which they were loaded.
+        allreduce: None also for a single rank.
+        clock_offsets_s: Each rank's clock minus rank 0's, by rank; after the allreduce.
+        step: The recipe's step.
+        failure: Why the ranks could not connect, or the allreduce failed.
+        is_second_hand: Whether ``failure`` is the consequence of another rank's failure.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    host: str
+    cores: Sequence[int]
+    machine: MachineFacts | None = None
+    data: DatasetFacts | None = None
+    libraries: Mapping[str, LibraryFacts] | None = None
+    allreduce: AllreduceFacts | None = None
+    clock_offsets_s: Sequence[float] | None = None
+    step: StepFacts | None = None
+    failure: str | None = None
+    is_second_hand: bool = False
+
+
+def write_facts(folder: Path, facts: RankFacts) -> None:
+    """Write a rank's report, so that a reader finds the old one or the new one."""
+    write_json(folder / f"rank_{facts.rank}.json", asdict(facts))
+
+
+def read_facts(folder: Path) -> list[RankFacts]:
+    """Return the reports in a folder, in the order of the ranks."""
+    reports = [TypeAdapter(RankFacts).validate_json(path.read_bytes()) for path in folder.glob("rank_*.json")]
+    return sorted(reports, key=lambda report: report.rank)

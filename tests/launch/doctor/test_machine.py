@@ -1,0 +1,148 @@
+"""The facts about a machine and its data set that a rank of the doctor collects."""
+
+import mmap
+import os
+import resource
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import load_both
+from data.cache import _resident_pages, drop_pages, resident_bytes
+from launch.doctor import machine
+from launch.doctor.facts import DatasetFacts
+from launch.doctor.machine import inspect_dataset, inspect_machine
+
+
+def test_a_folder_that_is_not_there_has_the_free_bytes_of_its_nearest_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "not" / "there"
+    _, cluster = load_both("digits", None, [f"cluster.paths.runs={runs}", "cluster.paths.stage=null"])
+    facts = inspect_machine(cluster)
+    assert facts.runs.folder == str(runs)
+    assert facts.runs.free_bytes == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.2)
+    assert facts.runs.is_writable
+    assert facts.stage is None
+    assert not runs.exists(), "the doctor changes nothing"
+    monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
+    assert inspect_machine(cluster).runs.is_writable is False
+
+
+@pytest.mark.parametrize(("limits", "told"), [((5, 9), 5), ((resource.RLIM_INFINITY, 9), None)])
+def test_what_the_kernel_says_of_the_machine_is_told_in_bytes(
+    limits: tuple[int, int], told: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, cluster = load_both("digits", None, [f"cluster.paths.runs={tmp_path}", "cluster.paths.stage=$NO_SUCH_FOLDER"])
+    monkeypatch.delenv("NO_SUCH_FOLDER", raising=False)
+    monkeypatch.setattr("resource.getrlimit", lambda _: limits)
+    facts = inspect_machine(cluster)
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert facts.memory_available_bytes is not None
+    assert free / 2 < facts.memory_available_bytes <= whole
+    assert facts.shm_free_bytes == pytest.approx(shutil.disk_usage("/dev/shm").free, rel=0.2)
+    assert facts.stage is not None
+    assert "NO_SUCH_FOLDER" in str(facts.stage.problem)
+    assert facts.locked_memory_bytes == told
+    assert facts.interfaces["lo"] == Path("/sys/class/net/lo/operstate").read_text(encoding="ascii").strip()
+
+
+def test_adapters_and_memory_are_those_that_the_kernel_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "proc/meminfo": "MemTotal:       9 kB\nMemAvailable:      5 kB\n",
+        "sys/class/net/ib0/operstate": "up\n",
+        "sys/class/infiniband/mlx5_0/ports/2/state": "1: DOWN\n",
+        "sys/class/infiniband/mlx5_0/ports/2/rate": "40 Gb/sec (4X QDR)\n",
+        "sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n",
+        "sys/class/infiniband/mlx5_0/ports/1/rate": "100 Gb/sec\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="ascii")
+    (tmp_path / "sys/class/net/eth0").mkdir()
+    monkeypatch.setattr(machine, "Path", lambda path: tmp_path / str(path).lstrip("/"))
+    cluster = load_both("digits", None, ["cluster.paths.stage=null"])[1]
+    facts = inspect_machine(cluster)
+    assert facts.memory_available_bytes == 5 * 1024
+    assert facts.interfaces == {"ib0": "up", "eth0": None}
+    assert facts.adapters == {"mlx5_0": {"1": "4: ACTIVE, 100 Gb/sec", "2": "1: DOWN, 40 Gb/sec (4X QDR)"}}
+    assert facts.shm_free_bytes is None, "there is none"
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\n", encoding="ascii")
+    assert inspect_machine(cluster).memory_available_bytes is None
+
+
+def test_a_missing_data_set_is_a_problem_and_a_synthetic_one_has_no_folder(tmp_path: Path) -> None:
+    recipe, cluster = load_both("digits", None, [f"cluster.paths.data={tmp_path}"])
+    facts = inspect_dataset(recipe, cluster)
+    assert (facts.exists, facts.folder) == (False, str(tmp_path / "digits"))
+    assert "digits" in str(facts.problem)
+    synthetic, _ = load_both("digits", None, ["data.source=synthetic"])
+    assert inspect_dataset(synthetic, cluster) == DatasetFacts(folder=None)
+
+
+def test_a_sound_data_set_is_told_in_records_and_bytes_and_a_broken_one_by_its_file(
+    tmp_path: Path, shared_digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(shared_digits, tmp_path / "digits")
+    recipe, cluster = load_both("digits", None, [f"cluster.paths.data={tmp_path}"])
+    asked: list[list[Path]] = []
+    for resident in (None, 0):
+
+        def resident_in(paths: list[Path], told: int | None = resident) -> int | None:
+            asked.append(paths)
+            return told
+
+        monkeypatch.setattr(machine, "resident_bytes", resident_in)
+        facts = inspect_dataset(recipe, cluster)
+        assert (facts.folder, facts.problem) == (str(tmp_path / "digits"), None)
+        assert facts.records == recipe.data.train_samples + recipe.data.eval_samples
+        assert facts.bytes >= sum(path.stat().st_size for path in (tmp_path / "digits").glob("*.rec"))
+        assert facts.is_cache_told is (resident is not None)
+    assert asked == [[tmp_path / "digits" / "eval.rec"]] * 2
+    (tmp_path / "digits" / "more.rec").mkdir()
+    facts = inspect_dataset(recipe, cluster)
+    assert (facts.problem, facts.exists) == (f"{tmp_path / 'digits' / 'more.rec'}: Is a directory", True)
+    (tmp_path / "digits" / "manifest.json").write_text("{", encoding="utf-8")
+    facts = inspect_dataset(recipe, cluster)
+    assert facts.problem
+    assert facts.exists
+
+
+def test_both_ends_of_each_file_of_records_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, pages = tmp_path / "digits" / "train.rec", 2000  # the kernel reads far fewer ahead
+    path.parent.mkdir()
+    path.write_bytes(b"x" * (pages * mmap.PAGESIZE))
+    drop_pages([path])
+    if resident_bytes([path]):
+        pytest.skip("this folder keeps its pages: set TMPDIR to a folder on a disk")
+    split = SimpleNamespace(records=3)
+    monkeypatch.setattr(machine, "check_dataset", lambda *_: SimpleNamespace(train=split, eval=split))
+    monkeypatch.setattr(machine, "dataset_bytes", lambda _: 7)
+    monkeypatch.setattr(machine, "_SAMPLE_BYTES", 4096)
+    (path.parent / "eval.rec").write_bytes(b"short")
+    facts = inspect_dataset(*load_both("digits", None, [f"cluster.paths.data={tmp_path}"]))
+    assert (facts.problem, facts.records, facts.bytes) == (None, 6, 7)
+    with path.open("rb") as file:
+        cached = [
+            _resident_pages(file.fileno(), page * mmap.PAGESIZE, mmap.PAGESIZE) for page in (0, pages // 2, pages - 1)
+        ]
+    assert cached == [1, 0, 1]
+
+
+def test_a_disk_that_does_not_answer_is_a_problem_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, cluster = load_both("digits", None, [f"cluster.paths.data={tmp_path}"])
+    for error, problem, exists in (
+        (UserError("no manifest"), "no manifest", False),
+        (OSError(5, "Input/output error", "/d/x.rec"), "/d/x.rec: Input/output error", True),
+    ):
+
+        def fail(*_: object, raised: Exception = error) -> None:
+            raise raised
+
+        monkeypatch.setattr(machine, "check_dataset", fail)
+        facts = inspect_dataset(recipe, cluster)
+        assert (facts.problem, facts.exists) == (problem, exists)

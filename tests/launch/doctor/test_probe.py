@@ -1,0 +1,273 @@
+"""What a rank of the doctor writes, and when: the file of a rank that hangs must show how far the rank came."""
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count, cycle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from configs.load import dump, load_both, load_cluster
+from launch.doctor import probe, step_probe
+from launch.doctor.facts import StepFacts
+from launch.doctor.step_probe import probe_step
+from tests.engines import ALONE
+from train.comm.communicator import SingleProcess
+from train.networks.arch import network_of
+from train.rank.identity import Identity
+
+RANK = replace(ALONE, rank=3, local_rank=1, host="node7")
+SETS = ["cluster.engine.name=mxnet", "cluster.communication.kind=none", "cluster.ranks_per_node=1",
+        "data.source=synthetic", "batch.global_size=4"]  # fmt: skip
+BYTES = 4096
+
+Probed = tuple[int, dict[str, Any]]
+Run = Callable[..., Probed]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return the function that runs a rank whose ranks connect by ``connect``; it returns status and report."""
+    monkeypatch.setattr(probe, "_ALLREDUCE_BYTES", BYTES)
+    monkeypatch.setattr(probe, "die_with_parent", lambda: None)
+
+    def run_rank(connect: Callable[[], Any], *words: str, identity: Identity = RANK) -> Probed:
+        recipe, cluster = load_both("digits", None, [*SETS, "cluster.communication.timeout_s=33"])
+        (tmp_path / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
+        limits: list[Any] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                probe, "faulthandler", SimpleNamespace(dump_traceback_later=lambda *a, **b: limits.append((a, b)))
+            )
+            patch.setattr(probe, "read_identity", lambda _: identity)
+            patch.setattr(
+                probe, "run_ranks_here",
+                lambda _cluster, who, ledger, examine: examine(who, ledger, lambda *_: connect()),
+            )  # fmt: skip
+            status = probe.main([str(tmp_path), *words])
+        assert limits == [((33 + (170 if "--step" in words else 60),), {"exit": True})]
+        return status, _written(tmp_path, identity.rank)
+
+    return run_rank
+
+
+def _written(folder: Path, rank: int = 3) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads((folder / f"rank_{rank}.json").read_text(encoding="utf-8"))
+    return facts
+
+
+class _Two(SingleProcess):
+    """The communicator of the first of two ranks; the clock of the second one is five seconds fast, give or take."""
+
+    def __init__(self, wrong_round: int | None = None) -> None:
+        self._rounds, self._wrong_round = count(), wrong_round
+        self._fast_s = iter([60, 5, 4, 5, 61])
+        self.gathered: list[str] = []
+
+    def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
+        for array in arrays:
+            array[:] = 2
+            array[5] = 3 if next(self._rounds) == self._wrong_round else 2
+
+    def gather(self, name: str, value: int) -> list[int]:
+        self.gathered.append(name)
+        return [value, value + next(self._fast_s) * 10**9 if name == "clock" else value]
+
+
+def test_each_part_is_written_before_the_next_one_begins(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def connect() -> SingleProcess:
+        seen.append(_written(tmp_path))
+        return SingleProcess()
+
+    def take(_recipe: Any, _cluster: Any, identity: Any, _communicator: Any, note: Callable[[StepFacts], None]) -> Any:
+        assert identity == RANK
+        note(StepFacts(part="forward"))
+        seen.append(_written(tmp_path))
+        return StepFacts(part="step", has_ended=True)
+
+    monkeypatch.setattr(step_probe, "probe_step", take)
+    status, facts = run(connect, "--step")
+    assert status == 0
+    first = {"rank": 3, "local_rank": 1, "world_size": 1, "host": "node7", "cores": sorted(os.sched_getaffinity(0))}
+    for each in (*seen, facts):
+        assert each | first == each
+        assert list(each["libraries"])[:2] == ["MXNet", "DALI"], "DALI is loaded before Horovod"
+        assert each["libraries"]["DALI"] == {"has": None, "problem": None}
+        assert each["machine"] is each["data"] is each["failure"] is None, "the first rank of a host tells"
+    assert [(each["clock_offsets_s"], (each["step"] or {}).get("part")) for each in (*seen, facts)] == [
+        (None, None), ([0.0], "forward"), ([0.0], "step")
+    ]  # fmt: skip
+    assert facts["allreduce"] is None, "there is nothing to reduce"
+
+
+@pytest.mark.parametrize("words", [[], ["--data"]])
+def test_the_first_rank_of_a_host_tells_of_the_machine_and_of_the_data_set_if_asked(words: list[str], run: Run) -> None:
+    status, facts = run(SingleProcess, *words, identity=ALONE)
+    assert status == 0
+    assert facts["machine"]["runs"]["is_writable"]
+    assert (facts["data"] or {"folder": "none"})["folder"] == (None if words else "none")
+    assert facts["step"] is None
+
+
+@pytest.mark.parametrize("wrong_round", [None, 0, 5])
+def test_the_first_allreduce_does_not_count_and_one_wrong_element_of_one_sum_is_told(
+    wrong_round: int | None, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter([0.0, 9.0, 10, 11, 20, 22, 30, 33, 40, 44, 50, 55])
+    monkeypatch.setattr(probe, "time", SimpleNamespace(perf_counter=lambda: next(moments), time_ns=lambda: 7))
+    two = _Two(wrong_round)
+    status, facts = run(lambda: two, identity=replace(RANK, world_size=2))
+    assert status == 0
+    assert facts["allreduce"] == {
+        "bytes": BYTES, "median_s": 3.0, "bus_bytes_per_s": BYTES / 3, "is_right": wrong_round is None
+    }  # fmt: skip
+    assert facts["clock_offsets_s"] == [0, 5]
+    assert two.gathered[-10:] == ["meet", "clock"] * 5, "ranks read their clocks after they met"
+
+
+@pytest.mark.parametrize(
+    ("error", "failure", "is_second_hand"),
+    [
+        (RuntimeError(), "RuntimeError()", False),
+        (OSError("a\nb \n"), "b", False),
+        (RuntimeError("Traceback\n  of many lines\nConnection reset by peer\n"), "Connection reset by peer", True),
+    ],
+)
+def test_a_rank_that_cannot_connect_tells_the_last_line_of_why(
+    error: Exception, failure: str, is_second_hand: bool, run: Run
+) -> None:
+    def connect() -> None:
+        raise error
+
+    status, facts = run(connect)
+    assert (status, facts["failure"], facts["is_second_hand"]) == (1, failure, is_second_hand)
+    assert facts["libraries"]["MXNet"]["has"]["CUDA"] is False
+
+
+def test_a_library_that_is_missing_is_told_in_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load() -> None:
+        raise OSError("libmpi.so.40:\n  cannot open shared object file\n")
+
+    monkeypatch.setattr(probe, "_load_dali", load)
+    _, facts = run(SingleProcess)
+    assert facts["libraries"]["DALI"]["problem"] == "libmpi.so.40: cannot open shared object file"
+
+
+class _Noting(SingleProcess):
+    """Notes the arrays of each reduction; ``others`` is what the other rank says of each part."""
+
+    def __init__(self, **others: int) -> None:
+        self.reduced: dict[str, list[list[Any]]] = {}
+        self._others = {f"doctor: {name.replace('_', ' ')}": value for name, value in others.items()}
+
+    def gather(self, name: str, value: int) -> list[int]:
+        return [value, self._others.get(name, 0)]
+
+    def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
+        self.reduced.setdefault(name, []).append(list(arrays))
+
+
+def _step(communicator: SingleProcess, *sets: str, place: str | None = None) -> tuple[StepFacts, list[str]]:
+    """Take the step of the digits; return its facts, and the parts in their order."""
+    recipe, cluster = load_both("digits", None, [*SETS, "cluster.communication.bucket_bytes=100000", *sets])
+    told: list[str] = []
+    where = load_cluster(place) if place else cluster
+    return probe_step(recipe, where, RANK, communicator, lambda facts: told.append(facts.part)), told
+
+
+def _clock(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> None:
+    """Let every three rounds of the parts take so long."""
+    durations, now, calls = cycle(seconds), [0.0], count()
+
+    def read() -> float:
+        now[0] += next(durations) if next(calls) % 2 else 0.0
+        return now[0]
+
+    monkeypatch.setattr(step_probe, "time", SimpleNamespace(perf_counter=read))
+
+
+def test_a_real_step_is_timed_part_by_part_and_each_bucket_alone() -> None:
+    communicator = _Noting()
+    facts, told = _step(communicator)
+    assert (facts.failure, facts.has_ended, facts.images, facts.has_real_images) == (None, True, 4, True)
+    assert [*facts.seconds] == [part for part in told if not part.startswith("reduction")]
+    assert [*facts.seconds][-4:] == ["forward and backward", "update", "evaluation", "step"]
+    assert min(facts.seconds.values()) > 0
+    alone = {name: rounds for name, rounds in communicator.reduced.items() if name.startswith("reduction")}
+    assert len(alone) == len(facts.buckets_s) > 1
+    assert {len(rounds) for rounds in alone.values()} == {3}, "each is timed three times"
+    sizes = [array.size for rounds in alone.values() for array in rounds[0]]
+    assert sum(sizes) == network_of(load_both("digits", None)[0].model).num_parameters
+    peak = facts.memory_bytes
+    assert peak is not None
+    assert psutil.Process().memory_info().rss / 1.01 <= peak < 1 << 38
+    assert facts.memory_before_bytes is not None
+    assert facts.memory_before_bytes <= peak
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rounds", "median"), [((0.9, 0.1, 0.3), 3, 0.3), ((3.0, 3.5, 3.5), 2, None), ((4.0,), 1, 4.0)]
+)
+def test_a_part_is_timed_three_times_or_until_it_has_taken_four_seconds(
+    seconds: tuple[float, ...], rounds: int, median: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    communicator = _Noting()
+    _clock(monkeypatch, *seconds)
+    facts, _ = _step(communicator)
+    counts = {len(each) for name, each in communicator.reduced.items() if name.startswith("reduction")}
+    assert counts == {rounds}
+    if median is not None:
+        assert statistics.median([*facts.buckets_s]) == pytest.approx(median)
+
+
+def test_images_are_random_where_a_rank_does_not_see_the_data_set(tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    for files, others in (((), {}), (("train.rec",), {}), (("train.rec", "train.idx"), {"data_set": 1})):
+        for name in files:
+            (tmp_path / "digits" / name).touch()
+        facts, told = _step(_Noting(forward=1, **others), "data.source=digits", f"cluster.paths.data={tmp_path}")
+        assert facts.has_real_images is False
+        assert told == ["network", "warm-up", "forward"], "the other rank failed there"
+        assert (facts.failure, facts.has_ended) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpu", "line", "used"),
+    [
+        ("4,7", "7", "echo 123", 123 << 20),
+        ("", "1", "echo 123", 123 << 20),
+        ("4", "1", "echo '[N/A]'", None),
+        ("4,7", "7", "exit 9", None),
+    ],
+)
+def test_a_part_that_fails_is_named_and_the_memory_of_a_gpu_is_that_of_the_ranks_own(
+    visible: str, gpu: str, line: str, used: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "nvidia-smi").write_text(f'#!/bin/sh\necho "$1 $2" >{tmp_path}/asked\n{line}\n', encoding="utf-8")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    for error, words in ((RuntimeError("Traceback\n  many lines\nno memory\n"), "no memory"), (MemoryError(), None)):
+
+        def fail(*_: object, raised: BaseException = error, **_others: object) -> None:
+            raise raised
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(step_probe, "compose", fail)
+            patch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+            patch.setenv("CUDA_VISIBLE_DEVICES", visible)
+            facts, told = _step(_Noting(), place="a100-node")
+        assert told == ["network"]
+        assert facts.failure is not None
+        assert (facts.failure.part, facts.failure.words) == ("network", words or "MemoryError()")
+        assert facts.seconds == {}
+        assert facts.memory_bytes == facts.memory_before_bytes == used
+        assert (tmp_path / "asked").read_text(encoding="utf-8") == f"-i {gpu}\n"

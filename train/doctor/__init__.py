@@ -1,1 +1,0 @@
-"""The ranks that ``./run.sh doctor`` starts to examine a machine."""
