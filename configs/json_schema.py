@@ -15,9 +15,8 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
 from configs.cluster import Cluster
-from configs.scaling_study import ScalingStudy
 from configs.schema import Recipe
-from configs.study import Study
+from configs.study import ScalingStudy, Study
 
 KINDS: dict[str, Any] = {"recipe": Recipe, "cluster": Cluster, "study": Study | ScalingStudy}
 """Kind of file -> the class that checks it; a study has one of two."""

@@ -1,26 +1,66 @@
-"""An accuracy study: one recipe at many points, each with a small grid of a tuned key and several seeds.
+"""The two kinds of study: curves of accuracy, and a grid of cells whose speed is measured.
 
-`load_study` also loads the other kind of study, `configs.scaling_study`.
+An accuracy study trains one recipe at many points, each with a small grid of a tuned key and several seeds. A scaling
+study times every cell of ranks x batch x framework x network x communication x data several times.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import astuple, dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from configs.errors import ConfigError
-from configs.load import load_both, read_tree
+from configs.load import load_both, load_cluster, read_tree
 from configs.plan import plan_run
-from configs.scaling_study import ScalingStudy
 from configs.schema import Cluster, Recipe
 from configs.section import Section
 from configs.validate import validate
 
+
+def _each_once(value: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+    if len(set(value)) < len(value):
+        raise ConfigError(str(info.field_name), list(value), "every number once")
+    return value
+
+
 Values = Annotated[tuple[float, ...], Field(strict=False, min_length=1)]
+Positives = tuple[Annotated[int, Field(ge=1)], ...]
+Counts = Annotated[Positives, Field(strict=False, min_length=1), AfterValidator(_each_once)]
+Variants = Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+"""The values of one axis of the grid: name -> the keys that it sets."""
+
+Names = Annotated[tuple[str, ...], Field(strict=False)]
+Numbers = Annotated[tuple[int, ...], Field(strict=False)]
+Arguments = Annotated[tuple[str | int, ...], Field(strict=False, min_length=1)]
+
+
+class _AnyStudy(Section):
+    """The keys that both kinds of study have."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="Name of the study: letters, digits, dots, dashes and underscores. Its folder in runs bears it.",
+    )
+    title: str = Field(description="Heading of the study's page.")
+    purpose: str = Field(description="What the study asks, as the page's first paragraph.")
+    notes: str = Field(
+        "", description="What was found, in words, at the end of the page. An empty line separates paragraphs."
+    )
+    recipe: str = Field(description="Recipe that every run starts from: a name in configs/recipes or a YAML file.")
+    cluster: str = Field(
+        "laptop",
+        description="Cluster that every run uses: a name in configs/clusters or a YAML file. Cells of a scaling study "
+        "that need more cores or GPUs than it has are predicted, not run.",
+    )
+    set: dict[str, Any] = Field(
+        default_factory=dict, description="Keys set in every run, with dots between blocks, as --set takes them."
+    )
 
 
 class Curve(Section):
@@ -34,42 +74,21 @@ class Curve(Section):
     )
 
 
-class Study(Section):
+class Study(_AnyStudy):
     """Curves of accuracy over a swept key: each point is the best of a grid, then repeated with the other seeds.
 
     A run sets, each over the one before: ``set``, the curve's own ``set``, the swept key, the tuned key, run.seed.
     """
 
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="Name of the study: letters, digits, dots, dashes and underscores. Its folder in runs bears it.",
-    )
-    title: str = Field(description="Heading of the study's page.")
-    purpose: str = Field(description="What the study asks, as the page's first paragraph.")
-    notes: str = Field("", description="What was found, in words, below the table.")
-    recipe: str = Field(description="Recipe that every run starts from: a name in configs/recipes or a YAML file.")
-    cluster: str = Field(
-        "laptop", description="Cluster that every run uses: a name in configs/clusters or a YAML file."
-    )
-    set: dict[str, Any] = Field(
-        default_factory=dict, description="Keys set in every run, with dots between blocks, as --set takes them."
-    )
     swept: str = Field(description="Key of the horizontal axis, for example batch.global_size.")
     tuned: str = Field(
         description="Key that each point tunes: it tries the values of the grid with the first seed and keeps the best."
     )
-    seeds: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] = Field(
+    seeds: Annotated[Numbers, Field(min_length=1), AfterValidator(_each_once)] = Field(
         description="Values of run.seed, each once. The first one chooses the best value of the tuned key; the others "
         "repeat the run with that value."
     )
     curves: dict[str, Curve] = Field(min_length=1, description="The curves to draw: a free name for each.")
-
-    @field_validator("seeds")
-    @classmethod
-    def _seeds_differ(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(value)) < len(value):
-            raise ConfigError("seeds", list(value), "every number once")
-        return value
 
     def grid_cells(self) -> Iterator[Cell]:
         """Yield a cell for every value of every grid, with the first seed."""
@@ -85,7 +104,7 @@ class Study(Section):
         """
         values = {**self.set, **self.curves[cell.curve].set}
         values |= {self.swept: cell.swept, self.tuned: cell.tuned, "run.seed": cell.seed}
-        return load_both(self.recipe, self.cluster, [f"{key}={json.dumps(value)}" for key, value in values.items()])
+        return load_both(self.recipe, self.cluster, _overrides(values))
 
 
 @dataclass(frozen=True)
@@ -108,6 +127,238 @@ class Cell:
     def folder(self) -> str:
         """The name of the run's folder."""
         return f"{self.curve}-{self.swept}-{self.tuned:g}-seed{self.seed}".replace(" ", "-")
+
+
+class LeftOut(Section):
+    """Cells to leave out of the grid: those that have one of the listed values on every listed axis."""
+
+    framework: Names = Field((), description="Names in study.framework. If empty, any framework.")
+    network: Names = Field((), description="Names in study.network. If empty, any network.")
+    communication: Names = Field((), description="Names in study.communication. If empty, any communication.")
+    data: Names = Field((), description="Names in study.data. If empty, any data.")
+    batch: Numbers = Field(
+        (), description="Values of study.batch. If empty, any batch.", json_schema_extra={"unit": "images"}
+    )
+    ranks: Numbers = Field(
+        (), description="Values of study.ranks. If empty, any number of ranks.", json_schema_extra={"unit": "ranks"}
+    )
+
+    def matches(self, cell: ScalingCell) -> bool:
+        """Return whether ``cell`` has a listed value on every listed axis."""
+        return all(getattr(cell, axis) in values for axis, values in self if values)
+
+
+class Expectation(Section):
+    """A comparison that the study is made for: a network's images/s at one value of an axis over those at another.
+
+    It is judged by the numbers found, wherever both values were run, and the study's page says whether it holds.
+    """
+
+    axis: Literal["framework", "communication", "data", "batch"] = Field(
+        description="Axis whose two values are compared."
+    )
+    base: str | int = Field(description="Value of the axis that speeds are relative to.")
+    other: str | int = Field(description="Value of the axis that is compared with base.")
+    effect: Literal["loses", "gains"] = Field(
+        description="Whether the network's images/s are expected to be lower (loses) or higher (gains) at other."
+    )
+    network: str = Field(description="Name, in study.network, of the network that is expected to lose or gain.")
+    than: Names = Field(
+        (),
+        description="Names of networks that are expected to lose, or gain, less. If empty, the network is compared "
+        "with itself alone.",
+    )
+
+    @property
+    def sentence(self) -> str:
+        """The expectation as a sentence."""
+        compared = f" more than {' and '.join(self.than)}" if self.than else ""
+        unit = "batch " if self.axis == "batch" else ""
+        return f"{self.network} {self.effect}{compared} with {unit}{self.other} in place of {unit}{self.base}"
+
+
+class ScalingStudy(_AnyStudy):
+    """A grid: every combination of frameworks, networks, communications, data, batches and ranks, ``repeats`` times.
+
+    A cell sets, each over the one before: ``set``; the keys of its framework, network, communication and data;
+    ``times_ranks``; and batch.global_size and the cluster's nodes and ranks, which follow from its batch and ranks.
+    """
+
+    repeats: int = Field(
+        3,
+        ge=1,
+        le=100,
+        description="Runs of each cell; repeat r adds r to the recipe's seed. More repeats show the spread and take "
+        "longer.",
+        json_schema_extra={"unit": "runs"},
+    )
+    warmup_steps: int = Field(10, ge=0, description="Steps at the beginning of a run that no images/s count.")
+    ranks: Counts = Field(description="Numbers of ranks to run on, each once.", json_schema_extra={"unit": "ranks"})
+    batch: Counts = Field(
+        description="Images of a rank in one step, each number once.", json_schema_extra={"unit": "images"}
+    )
+    global_batch: Annotated[Positives, Field(strict=False), AfterValidator(_each_once)] = Field(
+        (),
+        description="Images of all ranks together in one step, for strong scaling: each number is also split evenly "
+        "over each number of ranks that divides it.",
+        json_schema_extra={"unit": "images"},
+    )
+    framework: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="Frameworks to compare: a free name for each, with the keys that choose it, as "
+        "cluster.engine.name: torch. If empty, the cluster's. A framework that this environment lacks is left out, and "
+        "the study says so. No cell is predicted: the simulator does not tell frameworks apart.",
+    )
+    network: Variants = Field(
+        description="Networks to compare: a free name for each, with the keys that choose it, or {} for the recipe's."
+    )
+    communication: Variants = Field(
+        description="Ways to communicate to compare: a free name for each, with the keys that choose it, or {}."
+    )
+    data: Variants = Field(
+        description="Data sets to compare: a free name for each, with the keys that choose it, or {} for the recipe's."
+    )
+    leave_out: Annotated[tuple[LeftOut, ...], Field(strict=False)] = Field(
+        (), description="Combinations that are not run. A cell that an entry describes is left out."
+    )
+    prepare: dict[str, Arguments] = Field(
+        default_factory=dict,
+        description="Data sets to pack where they are missing: name of the data set -> arguments of ./run.sh prepare.",
+    )
+    expects: Annotated[tuple[Expectation, ...], Field(strict=False)] = Field(
+        (), description="Comparisons that the study is made for; its page says which of them hold."
+    )
+    times_ranks: dict[str, float] = Field(
+        default_factory=dict,
+        description="Keys whose value is the number given times the ranks of the cell, as schedule.base_lr: 1e-4.",
+    )
+
+    @model_validator(mode="after")
+    def _names_are_of_this_grid(self) -> ScalingStudy:
+        for each in self.leave_out:
+            if not any(values for _, values in each):
+                raise ConfigError("leave_out", "{}", "at least one axis with values to leave out")
+            for axis, values in each:
+                known = {batch for batch, _ in self._sizes} if axis == "batch" else getattr(self, axis)
+                _require_known(f"leave_out.{axis}", values, known)
+        for one in self.expects:
+            _require_known(f"expects.{one.axis}", (one.base, one.other), getattr(self, one.axis))
+            _require_known("expects.network", (one.network, *one.than), self.network)
+        return self
+
+    def cells(self) -> Iterator[ScalingCell]:
+        """Yield the cells of the grid, then the cells of strong scaling that the grid does not have.
+
+        Left out are the cells that ``leave_out`` describes, and the cells that cannot exist: several ranks with
+        communication ``none``, and ``devices`` on several machines.
+
+        Raises:
+            ConfigError: The study sets a value that a recipe or a cluster refuses.
+        """
+        base = self.base_cluster
+        axes = (self.framework or {"": {}}, self.network, self.communication, self.data, self._sizes)
+        for framework, network, communication, data, (batch, ranks) in itertools.product(*axes):
+            placement = _placement(ranks, base)
+            values = {**self.set, **self.communication[communication]}
+            kind = values.get("cluster.communication.kind", base.communication.kind)
+            if (kind == "none" and ranks > 1) or (kind == "devices" and placement["cluster.num_nodes"] > 1):
+                continue
+            cell = ScalingCell(framework, network, communication, data, batch, ranks)
+            if not any(each.matches(cell) for each in self.leave_out):
+                yield cell
+
+    def load(self, cell: ScalingCell, repeat: int = 0) -> tuple[Recipe, Cluster]:
+        """Return the recipe and the cluster of one run.
+
+        Args:
+            cell: The cell.
+            repeat: Number of the run among the cell's repeats, counted from 0. It is added to the recipe's seed.
+
+        Raises:
+            ConfigError: The study sets a value that a recipe or a cluster refuses.
+        """
+        values = {
+            **self.set,
+            **self.framework.get(cell.framework, {}),
+            **self.network[cell.network],
+            **self.communication[cell.communication],
+            **self.data[cell.data],
+            **{key: value * cell.ranks for key, value in self.times_ranks.items()},
+            "batch.global_size": cell.batch * cell.ranks,
+            **_placement(cell.ranks, self.base_cluster),
+        }
+        recipe, cluster = load_both(self.recipe, self.cluster, _overrides(values))
+        run = recipe.run.model_copy(update={"seed": recipe.run.seed + repeat})
+        return recipe.model_copy(update={"run": run}), cluster
+
+    @cached_property
+    def base_cluster(self) -> Cluster:
+        """The study's cluster, with the keys that the study sets in every run: the machines that exist."""
+        return load_cluster(self.cluster, _overrides(self.set))
+
+    @cached_property
+    def _sizes(self) -> list[tuple[int, int]]:
+        """The pairs of batch and ranks: the grid, then those of strong scaling that the grid does not have."""
+        split = [(size // ranks, ranks) for size in self.global_batch for ranks in self.ranks if size % ranks == 0]
+        return list(dict.fromkeys([*itertools.product(self.batch, self.ranks), *split]))
+
+
+def _require_known(key: str, values: tuple[str | int, ...], known: Any) -> None:
+    for value in values:
+        if value not in known:
+            raise ConfigError(key, value, ", ".join(map(str, known)))
+
+
+def _overrides(values: dict[str, Any]) -> list[str]:
+    return [f"{key}={json.dumps(value)}" for key, value in values.items()]
+
+
+def _placement(ranks: int, cluster: Cluster) -> dict[str, Any]:
+    """Return the cluster's keys that place ``ranks`` on as few machines as possible.
+
+    One machine whose CPU runs the ranks takes any number of them.
+
+    Raises:
+        ConfigError: The ranks need several machines and do not fill the last one.
+    """
+    per_node = cluster.ranks_per_node
+    if ranks <= per_node or (cluster.device == "cpu" and cluster.launcher == "local"):
+        cores = {"cluster.node.rank_cores": cluster.node.rank_cores[:ranks]} if cluster.node.rank_cores else {}
+        return {"cluster.num_nodes": 1, "cluster.ranks_per_node": ranks, **cores}
+    if ranks % per_node:
+        allowed = f"up to {per_node}, or a multiple of {per_node}"
+        raise ConfigError("study.ranks", ranks, allowed, "change it, or the cluster's ranks_per_node")
+    # The local launcher starts ranks on one machine only. A cell on several machines is predicted and never started,
+    # so any other launcher will do.
+    launcher = {"cluster.launcher": "horovodrun"} if cluster.launcher == "local" else {}
+    return {"cluster.num_nodes": ranks // per_node, "cluster.ranks_per_node": per_node, **launcher}
+
+
+@dataclass(frozen=True)
+class ScalingCell:
+    """One combination of the grid, with its values on all axes in the order of the table's columns.
+
+    Attributes:
+        framework: Name in the study's ``framework``; empty if the study compares none.
+        network: Name in the study's ``network``.
+        communication: Name in the study's ``communication``.
+        data: Name in the study's ``data``.
+        batch: Images of a rank in one step.
+        ranks: Number of ranks.
+    """
+
+    framework: str
+    network: str
+    communication: str
+    data: str
+    batch: int
+    ranks: int
+
+    @property
+    def name(self) -> str:
+        """The name of the cell's run folders, without the number of the repeat."""
+        *names, batch, ranks = astuple(self)
+        return "-".join([*filter(None, names), f"b{batch}", f"r{ranks}"]).replace(" ", "-").replace("/", "-")
 
 
 def load_study(name: str) -> Study | ScalingStudy:

@@ -1,1 +1,1 @@
-"""``./run.sh sweep``: the runs of a study."""
+"""``./run.sh sweep``: studies, from the runs of their cells to tables, plots and pages."""

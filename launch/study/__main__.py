@@ -4,30 +4,31 @@ Every cell is an ordinary run in a folder of its own, so a sweep that was stoppe
 """
 
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from configs.arguments import Parser
-from configs.errors import UserError
+from configs.arguments import Parser, exit_status, parse
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The command line of ``./run.sh sweep``."""
+
+    study: str
+    dry_run: bool
+    runs: Path | None
+    output: Path | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a study, or list its runs with ``--dry-run``.
 
-    Args:
-        arguments: The words of the command line, with or without the verb. If None, the process's own.
-
     Returns:
-        The exit status: 0, 1 for a cell that failed, 2 for a wrong command line, study or folder, 128 + n if signal n
+        The exit status, see `configs.arguments.exit_status`; also 1 for a cell that failed, and 128 + n if signal n
         stopped a run.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        return _sweep(_parser().parse_args(words[words[:1] == ["sweep"] :]))
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+    return exit_status(lambda: _sweep(parse(_parser(), _Options, arguments)))
 
 
 def _parser() -> Parser:
@@ -39,25 +40,23 @@ def _parser() -> Parser:
     return parser
 
 
-def _sweep(options: Namespace) -> int:
+def _sweep(options: _Options) -> int:
     # Imported here, so that --help works before anything is installed.
     from configs.load import resolve_path
-    from configs.scaling_study import ScalingStudy
-    from configs.study import load_study
+    from configs.study import Study, load_study
     from launch.run import launch_run
-    from launch.study.accuracy_runs import run_accuracy
-    from launch.study.scaling_runs import run_scaling
+    from launch.study.accuracy import run_accuracy
+    from launch.study.scaling import run_scaling
     from launch.submit.submission import submit_run
 
     study = load_study(options.study)
-    if isinstance(study, ScalingStudy):
-        place = study.base_cluster()
-        runs = options.runs or resolve_path(place.paths.runs) / study.name
-        starter = launch_run if place.scheduler.kind == "none" else submit_run
-        return run_scaling(study, runs, options.output or runs, is_dry_run=options.dry_run, starter=starter)
-    _, cluster = study.load(next(study.grid_cells()))
-    runs = options.runs or resolve_path(cluster.paths.runs) / study.name
-    return run_accuracy(study, runs, options.output or runs, is_dry_run=options.dry_run, starter=launch_run)
+    place = study.load(next(study.grid_cells()))[1] if isinstance(study, Study) else study.base_cluster
+    runs = options.runs or resolve_path(place.paths.runs) / study.name
+    output = options.output or runs
+    if isinstance(study, Study):
+        return run_accuracy(study, runs, output, is_dry_run=options.dry_run, starter=launch_run)
+    starter = launch_run if place.scheduler.kind == "none" else submit_run
+    return run_scaling(study, runs, output, is_dry_run=options.dry_run, starter=starter)
 
 
 if __name__ == "__main__":

@@ -62,8 +62,8 @@ class CellRun:
         if self.ticket.exists():
             # A job that ended without success is submitted again only on request: after the ticket was removed.
             return 1 if self.has_summary else None
-        if words := holder(self.folder):
-            raise UserError(f"{self.folder}: a run is going on in it: {words}; wait for its end")
+        if owner := holder(self.folder):
+            raise UserError(f"{self.folder}: a run is going on in it: {owner}; wait for its end")
         if self.folder.exists():
             shutil.rmtree(self.folder)  # The rest of an earlier attempt at the same run, which did not come to its end.
         status = self.starter(self.recipe, self.cluster, self.folder)
@@ -81,9 +81,8 @@ class CellRun:
         """Return in a few words what is to be done about a run without a result."""
         if not self.ticket.exists():
             return "to run"
-        return (
-            f"failed; remove {self.ticket.name} to try again" if self.has_summary else "waits in the scheduler's queue"
-        )
+        failed = f"failed; remove {self.ticket.name} to try again"
+        return failed if self.has_summary else "waits in the scheduler's queue"
 
 
 def require_same_settings(folder: Path, recipe: Recipe, cluster: Cluster) -> bool:

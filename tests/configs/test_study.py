@@ -1,5 +1,7 @@
-"""The runs of an accuracy study: a cell for each value of each grid, and what a cell sets."""
+"""What a cell of a study of either kind runs, and which files are no study."""
 
+import itertools
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +9,10 @@ import pytest
 import yaml
 
 from configs.errors import ConfigError
-from configs.scaling_study import ScalingStudy
-from configs.study import Cell, Study, load_study
+from configs.load import ROOT, dump, load_cluster, load_recipe
+from configs.study import Cell, ScalingCell, ScalingStudy, Study, load_study
 from configs.validate import validate
+from tests.configs.studies import EXPECTS, GRID, SMALL, scaling_study
 
 STUDY = {
     "name": "batches",
@@ -27,13 +30,19 @@ STUDY = {
 }
 
 
-def test_a_study_has_a_cell_for_each_value_with_the_first_seed() -> None:
+def _load(folder: Path, tree: dict[str, Any]) -> Study | ScalingStudy:
+    (folder / "study.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
+    return load_study(str(folder / "study.yaml"))
+
+
+def test_an_accuracy_study_has_a_cell_for_each_value_with_the_first_seed() -> None:
     study = validate(Study, STUDY, "study.")
     cells = [Cell("LARS", 64, 0.5, 3), Cell("LARS", 64, 1, 3), Cell("LARS", 128, 2, 3), Cell("plain SGD", 32, 0.25, 3)]
     assert list(study.grid_cells()) == cells
     assert [cell.folder for cell in cells] == [
         "LARS-64-0.5-seed3", "LARS-64-1-seed3", "LARS-128-2-seed3", "plain-SGD-32-0.25-seed3",
     ]  # fmt: skip
+    assert Cell("c", 64, 0.1 + 0.2, 12).folder == "c-64-0.3-seed12"
     told = []
     for cell in (cells[2], Cell("plain SGD", 32, 0.25, 1)):
         recipe, cluster = study.load(cell)
@@ -42,86 +51,240 @@ def test_a_study_has_a_cell_for_each_value_with_the_first_seed() -> None:
     assert told == [(128, 2.0, 3, 0.8), (32, 0.25, 1, 0.7)], "the curve's own keys come last"
 
 
+def test_a_cell_comes_over_its_curve_and_a_study_sets_nothing_truth_and_lists_as_a_file_does() -> None:
+    sets: dict[str, Any] = {"batch.global_size": 2, "schedule.base_lr": 9, "data.flip": False, "data.eval_resize": None}
+    sets |= {"data.mean": [1, 2.5, 3], "card.purpose": "null"}
+    curves = {"LARS": {"set": {"batch.global_size": 4, "run.seed": 8}, "grid": {64: [0.5]}}}
+    study = validate(Study, STUDY | {"set": sets, "curves": curves, "cluster": "a100-node"}, "study.")
+    recipe, cluster = study.load(Cell("LARS", 64, 0.5, 3))
+    assert (recipe.batch.global_size, recipe.schedule.base_lr, recipe.run.seed) == (64, 0.5, 3)
+    assert (recipe.data.flip, recipe.data.eval_resize, recipe.data.mean) == (False, None, (1, 2.5, 3))
+    assert (recipe.card.purpose, cluster.name) == ("null", "a100-node")
+
+
 @pytest.mark.parametrize(("keys", "asked_for"), [((), "ranks"), (("seeds",), "swept"), (("ranks",), "batch")])
 def test_a_file_that_lacks_keys_is_the_kind_of_study_of_which_it_has_more(
     tmp_path: Path, keys: tuple[str, ...], asked_for: str
 ) -> None:
     tree = {key: STUDY[key] for key in ("name", "title", "purpose", "recipe")}
-    tree |= {"cluster": "laptop"} | {key: [1] for key in keys}
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
     with pytest.raises(ConfigError, match=rf"study\.{asked_for}: got None, allowed: this key is required"):
-        load_study(str(tmp_path / "study.yaml"))
+        _load(tmp_path, tree | {"cluster": "laptop"} | {key: [1] for key in keys})
 
 
 @pytest.mark.parametrize(
-    ("sets", "curve", "told"),
+    ("changes", "message"),
     [
-        ({"card.purpose": "study"}, {}, "study"),
-        ({"card.purpose": "study"}, {"card.purpose": "curve"}, "curve"),
-        ({"batch.global_size": 2, "schedule.base_lr": 9, "run.seed": 9}, {"batch.global_size": 4, "run.seed": 8}, None),
+        ({"seeds": [1, 2, 1]}, r"study\.seeds: got \[1, 2, 1\], allowed: every number once"),
+        ({"seeds": []}, r"study\.seeds: got "),
+        ({"curves": {"a": {"grid": {64: [0.5, 0]}}}}, r"schedule\.base_lr: got 0"),
+        ({"curves": {"a": {"grid": {64: [0.5], 0: [0.5]}}}}, r"batch\.global_size: got 0"),
+        (
+            {"curves": {"a": {"grid": {64: [0.5]}}, "b": {"set": {"run.epochs": 0}, "grid": {64: [0.5]}}}},
+            r"run\.epochs: got 0",
+        ),
+        ({"set": {"model.name": "resnet9"}}, r"model\.name: got "),
     ],
 )
-def test_a_cell_comes_over_its_curve_and_the_curve_over_the_study(
-    sets: dict[str, Any], curve: dict[str, Any], told: str | None
+def test_an_accuracy_study_is_refused_for_any_cell_that_cannot_run(
+    tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    curves = {"LARS": {"set": curve, "grid": {64: [0.5]}}}
-    study = validate(Study, STUDY | {"set": sets, "curves": curves, "cluster": "a100-node"}, "study.")
-    recipe, cluster = study.load(Cell("LARS", 64, 0.5, 3))
-    assert (recipe.batch.global_size, recipe.schedule.base_lr, recipe.run.seed) == (64, 0.5, 3)
-    assert told in (None, recipe.card.purpose)
-    assert cluster.name == "a100-node"
-
-
-def test_a_study_sets_nothing_truth_and_lists_as_a_file_does() -> None:
-    sets = {"data.flip": False, "data.eval_resize": None, "data.mean": [1, 2.5, 3], "card.purpose": "null"}
-    study = validate(Study, STUDY | {"set": sets}, "study.")
-    recipe, _ = study.load(Cell("LARS", 64, 0.5, 3))
-    assert (recipe.data.flip, recipe.data.eval_resize, recipe.data.mean) == (False, None, (1, 2.5, 3))
-    assert recipe.card.purpose == "null"
-
-
-def test_the_folder_of_a_cell_has_a_short_number() -> None:
-    assert Cell("my curve", 64, 0.1 + 0.2, 12).folder == "my-curve-64-0.3-seed12"
-    assert Cell("c", 64, 2.0, 1).folder == "c-64-2-seed1"
-    assert Cell("c", 64, 1e-5, 1).folder == "c-64-1e-05-seed1"
-
-
-@pytest.mark.parametrize("seeds", [[1, 1], [1, 2, 1]])
-def test_a_seed_stands_once(seeds: list[int]) -> None:
-    with pytest.raises(ConfigError, match=r"^study\.seeds: got .*, allowed: every number once"):
-        validate(Study, STUDY | {"seeds": seeds}, "study.")
+    assert isinstance(_load(tmp_path, STUDY), Study)
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        _load(tmp_path, STUDY | changes)
 
 
 @pytest.mark.parametrize(
-    ("curves", "key"),
+    ("changes", "message"),
     [
-        ({"a": {"grid": {64: [0.5, 0]}}}, "schedule.base_lr"),
-        ({"a": {"grid": {64: [0.5], 0: [0.5]}}}, "batch.global_size"),
-        ({"a": {"grid": {64: [0.5]}}, "b": {"set": {"run.epochs": 0}, "grid": {64: [0.5]}}}, "run.epochs"),
+        ({"ranks": [4, 12]}, "study.ranks: got 12, allowed: up to 8, or a multiple of 8; change"),
+        ({"ranks": [4, 8, 4]}, "study.ranks: got [4, 8, 4], allowed: every number once"),
+        ({"ranks": []}, "study.ranks: got "),
+        ({"batch": [32, 32]}, "study.batch: got [32, 32], allowed: every number once"),
+        ({"global_batch": [64, 64]}, "study.global_batch: got [64, 64], allowed: every number once"),
+        ({"leave_out": [{"batch": [64]}]}, "study.leave_out.batch: got 64, allowed: 32, 96"),
+        ({"leave_out": [{"framework": ["torch"]}]}, "study.leave_out.framework: got 'torch', allowed: "),
+        ({"leave_out": [{}]}, "study.leave_out: got '{}', allowed: at least one axis"),
+        ({"expects": [EXPECTS | {"other": 64}]}, "study.expects.batch: got 64, allowed: 32, 96"),
+        ({"expects": [EXPECTS | {"base": 64}]}, "study.expects.batch: got 64, allowed: 32, 96"),
+        ({"expects": [EXPECTS | {"axis": "framework", "base": "a"}]}, "study.expects.framework: got 'a'"),
+        ({"expects": [EXPECTS | {"network": "no"}]}, "study.expects.network: got 'no', allowed: deep, plain"),
+        ({"expects": [EXPECTS | {"than": ["no"]}]}, "study.expects.network: got 'no'"),
+        ({"set": {"batch.bn_span": 5}}, "batch.global_size: got 128, allowed: a multiple of"),
+        ({"network": {"none": {"model.name": "resnet9"}}}, "model.name: got "),
     ],
 )
-def test_a_study_is_refused_for_any_cell_that_cannot_run(tmp_path: Path, curves: dict[str, Any], key: str) -> None:
-    path = tmp_path / "study.yaml"
-    path.write_text(yaml.safe_dump(STUDY), encoding="utf-8")
-    assert isinstance(load_study(str(path)), Study)
-    path.write_text(yaml.safe_dump(STUDY | {"curves": curves}), encoding="utf-8")
-    with pytest.raises(ConfigError, match=rf"^{key}: got "):
-        load_study(str(path))
+def test_a_grid_that_contradicts_itself_or_cannot_run_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    assert isinstance(_load(tmp_path, GRID), ScalingStudy)
+    with pytest.raises(ConfigError) as caught:
+        _load(tmp_path, GRID | changes)
+    assert str(caught.value).startswith(message)
 
 
-def test_a_grid_is_refused_for_a_cell_whose_batch_does_not_divide(tmp_path: Path) -> None:
-    grid: dict[str, Any] = {
-        "name": "grid",
-        "title": "Grid",
-        "purpose": "Tests",
-        "recipe": "digits",
-        "ranks": [1, 2],
-        "batch": [32],
-    }
-    grid |= {axis: {"only": {}} for axis in ("network", "communication", "data")}
-    path = tmp_path / "study.yaml"
-    path.write_text(yaml.safe_dump(grid), encoding="utf-8")
-    assert isinstance(load_study(str(path)), ScalingStudy)
-    path.write_text(yaml.safe_dump(grid | {"set": {"batch.bn_span": 5}}), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"^batch\.global_size: got 32, allowed: a multiple of 1 ranks x 5 images"):
-        load_study(str(path))
+@pytest.mark.parametrize(
+    ("left_out", "kept"),
+    [
+        ([], {("deep", 32, 4), ("deep", 32, 16), ("deep", 96, 4), ("deep", 96, 16), ("plain", 32, 4),
+              ("plain", 32, 16), ("plain", 96, 4), ("plain", 96, 16)}),
+        ([{"network": ["plain"], "ranks": [4, 16]}, {"batch": [96]}], {("deep", 32, 4), ("deep", 32, 16)}),
+        ([{"network": ["plain"], "ranks": [16]}, {"batch": [96], "data": ["real", "short"]}],
+         {("deep", 32, 4), ("deep", 32, 16), ("plain", 32, 4)}),
+    ],
+)  # fmt: skip
+def test_cells_are_the_grid_without_what_is_left_out(left_out: list[Any], kept: set[Any]) -> None:
+    cells = list(scaling_study(leave_out=left_out).cells())
+    assert {(cell.network, cell.batch, cell.ranks) for cell in cells} == kept
+    assert {cell.data for cell in cells} == {"real", "short"}
+
+
+@pytest.mark.parametrize("said_by", ["axis", "set", "file"])
+@pytest.mark.parametrize(
+    ("kind", "ranks", "cluster", "cells"),
+    [
+        ("none", [1, 2], "laptop", [1]),
+        ("none", [1, 8, 16], "dgx-a100", [1]),
+        ("devices", [1, 2, 8], "laptop", [1, 2, 8]),
+        ("devices", [1, 8, 16], "dgx-a100", [1, 8]),
+        ("horovod", [1, 8, 16], "dgx-a100", [1, 8, 16]),
+    ],
+)
+def test_cells_that_cannot_exist_are_left_out_wherever_the_kind_is_set(
+    said_by: str, kind: str, ranks: list[int], cluster: str, cells: list[int], tmp_path: Path
+) -> None:
+    keys = {"cluster.communication.kind": kind, "cluster.engine.name": "mxnet", "cluster.num_nodes": 1}
+    if said_by != "axis" and kind == "none":
+        keys["cluster.ranks_per_node"] = 1  # A cluster of this kind has a single rank.
+        ranks = [1]
+    path = tmp_path / "config.yaml"
+    place = load_cluster(cluster, [f"{key}={value}" for key, value in keys.items()] if said_by == "file" else [])
+    path.write_text(dump(load_recipe("imagenet-b256"), place), encoding="utf-8")
+    ways: dict[str, dict[str, Any]] = {"axis": {"communication": {"c": keys}}, "set": {"set": keys}, "file": {}}
+    changes = {**SMALL, "ranks": ranks, "set": {}, "times_ranks": {}, "cluster": str(path), **ways[said_by]}
+    study = scaling_study(**changes)
+    assert [cell.ranks for cell in study.cells()] == cells
+    assert {study.load(cell)[1].communication.kind for cell in study.cells()} == {kind}
+
+
+def test_a_cell_sets_batch_rate_machines_and_the_keys_of_its_axes() -> None:
+    study = scaling_study()
+    (cell,) = [cell for cell in study.cells() if astuple(cell) == ("", "deep", "torus", "short", 96, 16)]
+    recipe, cluster = study.load(cell)
+    assert recipe.batch.global_size == 96 * 16
+    assert recipe.schedule.base_lr == pytest.approx(0.0125 * 16)
+    assert (recipe.model.name, cluster.communication.allreduce, recipe.run.epochs) == ("resnet101", "torus", 40)
+    assert (cluster.num_nodes, cluster.ranks_per_node, cluster.world_size) == (2, 8, 16)
+    (few,) = [cell for cell in study.cells() if astuple(cell) == ("", "plain", "devices", "real", 32, 4)]
+    recipe, cluster = study.load(few)
+    assert (cluster.num_nodes, cluster.ranks_per_node, recipe.run.epochs) == (1, 4, 50)
+    assert cluster.node.rank_cores == study.base_cluster.node.rank_cores[:4], "the first ranks keep their cores"
+    assert [study.load(few, repeat)[0].run.seed for repeat in range(3)] == [7, 8, 9]
+
+
+LAYERS = ("set", "framework", "network", "communication", "data", "times_ranks")
+
+
+@pytest.mark.parametrize(("lower", "upper"), itertools.pairwise(LAYERS))
+def test_the_keys_of_a_later_axis_come_over_those_of_an_earlier_one(lower: str, upper: str) -> None:
+    changes: dict[str, Any] = {**SMALL, "set": {}, "times_ranks": {}}
+    for layer, rate in ((lower, 2.0), (upper, 3.0)):
+        keys = {"schedule.base_lr": rate}
+        changes[layer] = keys if layer in ("set", "times_ranks") else {layer[0]: keys}
+    study = scaling_study(**changes)
+    (cell,) = study.cells()
+    assert study.load(cell)[0].schedule.base_lr == (12.0 if upper == "times_ranks" else 3.0)
+
+
+def test_no_axis_changes_the_batch_and_the_machines_of_a_cell() -> None:
+    keys = {"batch.global_size": 7, "cluster.num_nodes": 3, "cluster.ranks_per_node": 3}
+    study = scaling_study(**{**SMALL, "ranks": [16], "data": {"d": keys}})
+    (cell,) = study.cells()
+    recipe, cluster = study.load(cell)
+    assert (recipe.batch.global_size, cluster.num_nodes, cluster.ranks_per_node) == (512, 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "sets", "ranks", "placed"),
+    [
+        ("a100-node", {}, 8, (1, 8, "local")),
+        ("a100-node", {}, 3, (1, 3, "local")),
+        ("a100-node", {}, 16, (2, 8, "horovodrun")),
+        ("a100-node", {"launcher": "srun"}, 16, (2, 8, "srun")),
+        ("laptop", {}, 64, (1, 64, "local")),
+        ("laptop", {"launcher": "mpirun", "communication.backend": "mpi"}, 6, (3, 2, "mpirun")),
+        ("laptop", {"launcher": "mpirun", "communication.backend": "mpi"}, 2, (1, 2, "mpirun")),
+        ("laptop", {"ranks_per_node": 4}, 8, (1, 8, "local")),
+        ("dgx-a100", {"ranks_per_node": 4, "node.rank_cores": []}, 8, (2, 4, "srun")),
+        ("dgx-a100", {}, 24, (3, 8, "srun")),
+    ],
+)
+def test_a_cell_gets_as_few_machines_as_possible_and_one_cpu_takes_any_number(
+    cluster: str, sets: dict[str, Any], ranks: int, placed: tuple[int, int, str]
+) -> None:
+    keys = {"engine.name": "mxnet", "communication.kind": "horovod", "num_nodes": 1, **sets}
+    changes = {"set": {f"cluster.{key}": value for key, value in keys.items()}, "times_ranks": {}, "batch": [48]}
+    study = scaling_study(**{**SMALL, **changes, "cluster": cluster, "ranks": [ranks]})
+    (cell,) = study.cells()
+    _, place = study.load(cell)
+    assert (place.num_nodes, place.ranks_per_node, place.launcher) == placed
+
+
+def test_a_global_batch_is_split_over_the_ranks_that_divide_it_beside_the_grid_and_may_be_left_out() -> None:
+    changes = {**SMALL, "ranks": [4, 16], "global_batch": [128, 24]}
+    assert [(cell.batch, cell.ranks) for cell in scaling_study(**changes).cells()] == [
+        (32, 4), (32, 16), (8, 16), (6, 4),
+    ]  # fmt: skip
+    study = scaling_study(**changes, leave_out=[{"batch": [8, 6]}])
+    assert [cell.batch for cell in study.cells()] == [32, 32]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({}, "deep gains with batch 96 in place of batch 32"),
+        ({"than": ["plain", "deep"]}, "deep gains more than plain and deep with batch 96 in place of batch 32"),
+        (
+            {"axis": "data", "base": "real", "other": "short", "effect": "loses"},
+            "deep loses with short in place of real",
+        ),
+    ],
+)
+def test_an_expectation_is_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+    assert scaling_study(expects=[EXPECTS | changes]).expects[0].sentence == sentence
+
+
+def test_a_framework_is_an_axis_whose_keys_the_cells_have() -> None:
+    frameworks = {"MXNet": {"cluster.engine.name": "mxnet"}, "PyTorch": {"cluster.engine.name": "torch"}}
+    left_out = [{"framework": ["PyTorch"], "communication": ["torus", "devices"]}]
+    study = scaling_study(framework=frameworks, leave_out=left_out, ranks=[1], batch=[32], data={"real": {}})
+    names = [cell.name for cell in study.cells() if cell.network == "deep"]
+    assert names == [
+        f"{name}-deep-{way}-real-b32-r1"
+        for name, way in (("MXNet", "torus"), ("MXNet", "alone"), ("MXNet", "devices"), ("PyTorch", "alone"))
+    ]
+    found = {(cell.framework, study.load(cell)[1].engine.name) for cell in study.cells()}
+    assert found == {("MXNet", "mxnet"), ("PyTorch", "torch")}
+
+
+def test_the_name_of_a_cell_is_the_name_of_a_folder() -> None:
+    assert ScalingCell("", "ResNet 50", "in/box", "x y/z", 32, 4).name == "ResNet-50-in-box-x-y-z-b32-r4"
+    assert ScalingCell("My Torch", "a", "b", "c", 32, 4).name == "My-Torch-a-b-c-b32-r4"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "studies").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_study_that_we_ship_can_be_run(path: Path) -> None:
+    study = load_study(path.stem)
+    assert study.name == path.stem
+    if isinstance(study, Study):
+        # The study of large batches compares optimizers after equal epochs.
+        recipes = [study.load(cell)[0] for cell in study.grid_cells()]
+        assert {recipe.optimizer.name for recipe in recipes} == {"lars", "sgd"}
+        assert len({(each.run.epochs, each.data.model_dump_json(), each.batch.bn_span) for each in recipes}) == 1
+    elif path.stem.endswith("-laptop"):
+        cells = list(study.cells())
+        loaded = [study.load(cell) for cell in cells]
+        assert {cluster.device for _, cluster in loaded} == {"cpu"}
+        # The studies have real images, and cells that two cores cannot run, which the simulator predicts.
+        assert {recipe.data.source for recipe, _ in loaded} & {"idx", "table"}
+        assert max(cell.ranks for cell in cells) > 2

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from logs.study.cells import ScalingRow
+from launch.study.rows import ScalingRow
 
 _USUAL = ScalingRow("", "n", "fast", "d", 8, 2, 0, "measured")
 

@@ -1,33 +1,30 @@
-"""One cell of a scaling study, measured or predicted, as a row of the study's table."""
+"""The table of a scaling study: a row for every cell and repeat, measured or predicted."""
 
+import csv
+import io
 import json
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from configs.scaling_study import ScalingCell
+from configs.study import ScalingCell
+from logs.disk import explain_disk_errors, write_text
 from logs.folder import read_summary
 from logs.metrics import METRICS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
-from logs.usage import Sample, read_samples, read_usage
+from logs.usage import read_samples, read_usage
 
 PREDICTION_FILE = "prediction.json"
 
 
 @dataclass(frozen=True)
-class ScalingRow:
-    """A row of a scaling study's CSV. A value that was not measured is None.
+class ScalingRow(ScalingCell):
+    """A row of a scaling study's CSV, which begins with the values of its cell. A value that was not measured is None.
 
     Attributes:
-        framework: The cell's place on the first axis of the grid; empty if the study compares no frameworks.
-        network: The cell's place on the next axis. The next four fields are its places on the others.
-        communication: Name of the kind of communication.
-        data: Name of the kind of data.
-        batch: Images per rank and step.
-        ranks: Number of ranks.
         repeat: Number of the repeat, from 0.
         basis: Whether the row was measured or predicted. A prediction has only a rate, an efficiency and the time of a
             later epoch.
@@ -58,12 +55,6 @@ class ScalingRow:
         note: Why the cell was skipped.
     """
 
-    framework: str
-    network: str
-    communication: str
-    data: str
-    batch: int
-    ranks: int
     repeat: int
     basis: Literal["measured", "predicted"]
     status: Literal["success", "failed", "skipped"] = "success"
@@ -93,14 +84,6 @@ class ScalingRow:
         """The accuracy that the run is judged by, 0 to 1: top-1, or the mean AUC if there is no top-1."""
         return self.mean_auc if self.top1 is None else self.top1
 
-    def values(self) -> list[Any]:
-        """Return the values of the row as the CSV has them."""
-        return [_csv_value(getattr(self, field.name)) for field in fields(self)]
-
-
-def _csv_value(value: Any) -> Any:
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else value
-
 
 def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) -> ScalingRow:
     """Return the row of a run that has ended.
@@ -116,7 +99,7 @@ def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) ->
     """
     summary = read_summary(folder)
     if summary.status != "success":
-        return ScalingRow(*cell.axes, repeat, "measured", "failed", folder=folder.name)
+        return ScalingRow(**vars(cell), repeat=repeat, basis="measured", status="failed", folder=folder.name)
     metrics = read_metrics(folder / METRICS_FILE)
     record = parse_log(folder / RESULT_FILES["0.6.0"])
     # run.max_steps may cut the last epoch, whose time is then that of a few steps.
@@ -127,9 +110,9 @@ def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) ->
     epochs_s = [(span.end_s - span.begin_s) / span.epochs for span in spans]
     losses = [row["loss"] for row in metrics if row["kind"] == "interval"]
     return ScalingRow(
-        *cell.axes,
-        repeat,
-        "measured",
+        **vars(cell),
+        repeat=repeat,
+        basis="measured",
         images_per_s=steady_rate(metrics, warmup_steps) or summary.images_per_s,
         first_epoch_s=epochs_s[0] if epochs_s else None,
         later_epoch_s=statistics.median(epochs_s[1:]) if epochs_s[1:] else None,
@@ -148,51 +131,22 @@ def _usage(folder: Path) -> dict[str, Any]:
     """Return the columns about CPU, memory and GPU use."""
     usage, samples = read_usage(folder), read_samples(folder)
     cpu_s = [own + children for own, children in zip(usage["cpu_s"], usage["children_cpu_s"], strict=True)]
-    servers = [sample.server_busy_cores for sample in samples if sample.server_busy_cores is not None]
-    gpu_shares = [sample.gpu_share for sample in samples if sample.gpu_share is not None]
+    others = _mean(sample.machine_busy_cores - sample.busy_cores for sample in samples)
     return {
         "wall_s": max(usage["wall_s"]),
         "cpu_s": sum(cpu_s),
         "slowest_cpu_s": max(cpu_s),
-        "busy_cores": statistics.fmean(sample.busy_cores for sample in samples) if samples else None,
-        "server_busy_cores": statistics.fmean(servers) if servers else None,
-        "other_busy_cores": _other_busy_cores(samples),
+        "busy_cores": _mean(sample.busy_cores for sample in samples),
+        "server_busy_cores": _mean(sample.server_busy_cores for sample in samples),
+        "other_busy_cores": None if others is None else max(0.0, others),
         "peak_memory_bytes": int(sum(usage["peak_memory_bytes"])),
-        "busy_gpus": statistics.fmean(gpu_shares) if gpu_shares else None,
+        "busy_gpus": _mean(sample.gpu_share for sample in samples),
     }
 
 
-def _other_busy_cores(samples: Sequence[Sample]) -> float | None:
-    if not samples:
-        return None
-    return max(0.0, statistics.fmean(sample.machine_busy_cores - sample.busy_cores for sample in samples))
-
-
-def predicted(cells: Iterable[ScalingCell], folder: Path, train_samples: int) -> list[ScalingRow]:
-    """Return the rows that the simulator predicted.
-
-    Args:
-        cells: Cells that differ only in their number of ranks.
-        folder: The prediction's folder.
-        train_samples: Images of an epoch.
-    """
-    predictions = json.loads((folder / PREDICTION_FILE).read_text(encoding="utf-8"))
-    by_ranks = {int(prediction["ranks"]): prediction for prediction in predictions}
-    rows = []
-    for cell in cells:
-        rate, efficiency = (by_ranks[cell.ranks][key] for key in ("images_per_s", "efficiency"))
-        rows.append(
-            ScalingRow(
-                *cell.axes,
-                0,
-                "predicted",
-                images_per_s=rate,
-                efficiency=efficiency,
-                later_epoch_s=train_samples / rate,
-                folder=folder.name,
-            )
-        )
-    return rows
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
 def steady_rate(metrics: Iterable[dict[str, Any]], warmup_steps: int) -> float | None:
@@ -206,3 +160,84 @@ def steady_rate(metrics: Iterable[dict[str, Any]], warmup_steps: int) -> float |
     ]
     # Intervals have steps in common, not seconds, so their rates combine as a harmonic mean weighted by the steps.
     return sum(steps for steps, _ in kept) / sum(steps / rate for steps, rate in kept) if kept else None
+
+
+def predicted(cells: Iterable[ScalingCell], folder: Path, train_samples: int) -> list[ScalingRow]:
+    """Return the rows that the simulator predicted.
+
+    Args:
+        cells: Cells that differ only in their number of ranks.
+        folder: The prediction's folder.
+        train_samples: Images of an epoch.
+    """
+    predictions = json.loads((folder / PREDICTION_FILE).read_text(encoding="utf-8"))
+    by_ranks = {int(each["ranks"]): (each["images_per_s"], each["efficiency"]) for each in predictions}
+    return [
+        ScalingRow(
+            **vars(cell),
+            repeat=0,
+            basis="predicted",
+            images_per_s=by_ranks[cell.ranks][0],
+            efficiency=by_ranks[cell.ranks][1],
+            later_epoch_s=train_samples / by_ranks[cell.ranks][0],
+            folder=folder.name,
+        )
+        for cell in cells
+    ]
+
+
+def grouped(rows: Iterable[ScalingRow], *names: str) -> dict[tuple[Any, ...], list[ScalingRow]]:
+    """Return groups of rows that agree in the named columns, in the order of the rows."""
+    groups: dict[tuple[Any, ...], list[ScalingRow]] = {}
+    for row in rows:
+        groups.setdefault(tuple(getattr(row, name) for name in names), []).append(row)
+    return groups
+
+
+def median_rate(rows: Iterable[ScalingRow]) -> float:
+    """Return the median images/s of rows; a row without a rate counts as 0."""
+    return statistics.median(row.images_per_s or 0.0 for row in rows)
+
+
+def best_rate(rows: Iterable[ScalingRow]) -> float:
+    """Return the median images/s of the fastest kind of communication at the fewest ranks of the rows."""
+    _, fewest = min(grouped(rows, "ranks").items())
+    return max(map(median_rate, grouped(fewest, "communication").values()))
+
+
+def with_efficiency(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
+    """Return the rows with the efficiency of the measured rows filled in.
+
+    Efficiency is the rate per rank over a base rate. The base is the best rate per rank over all kinds of
+    communication, at the fewest ranks at which the same framework, network, data and batch were measured. The rate of
+    one kind of communication is the median of its repeats. A batch that was measured only on more ranks than the
+    network's other batches were, as for strong scaling, has no base and no efficiency.
+    """
+    found = {id(row): row for row in rows}
+    measured = [row for row in rows if row.basis == "measured" and row.images_per_s is not None]
+    for network in grouped(measured, "framework", "network", "data").values():
+        fewest = min(row.ranks for row in network)
+        for batch in grouped(network, "batch").values():
+            if min(row.ranks for row in batch) == fewest and (base := best_rate(batch) / fewest):
+                for row in batch:
+                    found[id(row)] = replace(row, efficiency=(row.images_per_s or 0.0) / row.ranks / base)
+    return list(found.values())
+
+
+def write_table(rows: Sequence[ScalingRow], file: Path) -> None:
+    """Write the rows, with their efficiency, as CSV.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    with explain_disk_errors(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([field.name for field in fields(ScalingRow)])
+    writer.writerows(map(_csv_value, astuple(row)) for row in with_efficiency(rows))
+    write_text(file, text.getvalue())
+
+
+def _csv_value(value: Any) -> Any:
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else value

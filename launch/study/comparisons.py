@@ -1,17 +1,18 @@
 """Whether a scaling study's expectations hold, by its rows and their spread; predicted rows are judged apart."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
-from configs.scaling_study import Expectation
-from logs.study.cells import ScalingRow
-from logs.study.findings import AXES, is_disturbed, where
-from logs.study.scaling_figures import grouped
+from configs.study import Expectation
+from launch.study.rows import ScalingRow, grouped, median_rate
 
 Outcome = Literal["holds", "does not hold", "within the noise"]
+
+AXES = ("framework", "communication", "data", "batch", "ranks")
+"""Columns by which the rows of one network differ."""
 
 MARGIN = 0.03
 """A relative difference below this counts for nothing, however small the spread is."""
@@ -23,9 +24,9 @@ ONE_DISTURBED_RUN = 2.0
 """The same where other programs used the machine: runs of one cell then lie threefold apart, the median over the cells
 of docs/studies/chainermn-laptop.csv (two cores, 2026-11)."""
 
-_NOT_BY_REPEATS = "the repeats lie too far apart for the difference; only a quieter machine would tell"
+_NOISE_CORES = 0.1
+"""Cores that the services of an idle machine keep busy at most."""
 
-_BASES: tuple[Literal["measured", "predicted"], ...] = ("measured", "predicted")
 _MOST_REPEATS = 99
 
 
@@ -57,57 +58,36 @@ class Comparison:
     outcome: Outcome
     repeats: int | None = None
 
-    @property
-    def in_words(self) -> str:
-        """The outcome, and what would settle an open one."""
-        if self.outcome != "within the noise":
-            return {"holds": "yes", "does not hold": "no"}[self.outcome]
-        settle = f"about {self.repeats} repeats would tell" if self.repeats else _NOT_BY_REPEATS
-        return f"within the noise; {settle}"
-
 
 def compare(expectation: Expectation, rows: Sequence[ScalingRow]) -> list[Comparison]:
     """Judge an expectation wherever all networks in it have both cells.
 
     Of the predicted rows, only those at the most ranks are judged.
     """
-    known = [row for row in rows if row.images_per_s is not None]
-    measured, predicted = ([row for row in known if row.basis == basis] for basis in _BASES)
+    known = grouped([row for row in rows if row.images_per_s], "basis")
+    measured, predicted = known.get(("measured",), []), known.get(("predicted",), [])
     most = max((row.ranks for row in predicted), default=0)
     beyond = [row for row in predicted if row.ranks == most]
-    spread = _usual_spread(measured)
-    return [*_places(expectation, measured, "measured", spread), *_places(expectation, beyond, "predicted", 0.0)]
+    return [*_places(expectation, measured, _usual_spread(measured)), *_places(expectation, beyond, 0.0)]
 
 
-def _usual_spread(rows: Sequence[ScalingRow]) -> float:
-    """Return the median over the cells of how far, relative to the lowest, the rates of a cell's runs lie apart."""
-    cells = grouped(rows, "network", *AXES).values()
-    rates = [[row.images_per_s or 0.0 for row in cell] for cell in cells if len(cell) > 1]
-    if rates:
-        return median([max(each) / min(each) - 1 for each in rates])
-    return ONE_DISTURBED_RUN if is_disturbed(rows) else ONE_RUN
-
-
-def _places(
-    expectation: Expectation, rows: Sequence[ScalingRow], basis: Literal["measured", "predicted"], spread: float
-) -> Iterator[Comparison]:
-    networks = (expectation.network, *expectation.than)
-    others = [axis for axis in AXES if axis != expectation.axis]
+def _places(expectation: Expectation, rows: Sequence[ScalingRow], spread: float) -> Iterator[Comparison]:
+    """Judge an expectation in each place that rows of one basis have; a cell that ran once has the spread given."""
+    networks, axis = {expectation.network, *expectation.than}, expectation.axis
+    others = [each for each in AXES if each != axis]
     for key, group in grouped([row for row in rows if row.network in networks], *others).items():
-        speeds = {}
-        for (network,), own in grouped(group, "network").items():
-            cells = grouped(own, expectation.axis)
-            if (expectation.base,) in cells and (expectation.other,) in cells and expectation.base != expectation.other:
-                speeds[network] = _ratio(cells[expectation.base,], cells[expectation.other,], spread)
-        if len(speeds) == len(networks):
+        cells = grouped(group, "network", axis)
+        pairs = {name: [cells.get((name, end)) for end in (expectation.base, expectation.other)] for name in networks}
+        known = {name: (base, other) for name, (base, other) in pairs.items() if base and other and base is not other}
+        if len(known) == len(networks):
+            speeds = {name: _ratio(*pair, spread) for name, pair in known.items()}
             order = dict(sorted(speeds.items(), key=lambda each: each[1].median))
-            runs = min(len(cell) for cell in grouped(group, "network", expectation.axis).values())
-            outcome, repeats = _judge(expectation, speeds, runs)
-            yield Comparison(basis, where(expectation.axis, key), order, outcome, repeats)
+            outcome, repeats = _judge(expectation, speeds, min(map(len, cells.values())))
+            shared = in_words(_value(name, value) for name, value in zip(others, key, strict=True))
+            yield Comparison(group[0].basis, shared, order, outcome, repeats)
 
 
 def _ratio(base: Sequence[ScalingRow], other: Sequence[ScalingRow], spread: float) -> Range:
-    """Return the rates of ``other`` over those of ``base``; a cell that ran once has the spread given."""
     (base_rate, least, most), (rate, low, high) = (_rates(cell, spread) for cell in (base, other))
     return Range(rate / base_rate, low / most, high / least)
 
@@ -121,6 +101,34 @@ def _rates(cell: Sequence[ScalingRow], spread: float) -> tuple[float, float, flo
     return rates[0], rates[0] / half, rates[0] * half
 
 
+def _usual_spread(rows: Sequence[ScalingRow]) -> float:
+    """Return the median over the cells of how far, relative to the lowest, the rates of a cell's runs lie apart."""
+    cells = grouped(rows, "network", *AXES).values()
+    rates = [[row.images_per_s or 0.0 for row in cell] for cell in cells if len(cell) > 1]
+    return median([max(each) / min(each) - 1 for each in rates]) if rates else spread_of_one_run(rows)
+
+
+def spread_of_one_run(rows: Sequence[ScalingRow]) -> float:
+    """Return the relative spread that is assumed of a cell that ran once, in a study in which no cell ran twice."""
+    return ONE_DISTURBED_RUN if disturbing_cores(rows) else ONE_RUN
+
+
+def disturbing_cores(rows: Sequence[ScalingRow]) -> list[float]:
+    """Return the cores that other programs kept busy during each run; empty if the machine was as good as idle."""
+    shares = [row.other_busy_cores for row in rows if row.other_busy_cores is not None]
+    return shares if shares and median(shares) > _NOISE_CORES else []
+
+
+def simulator_errors(rows: Sequence[ScalingRow]) -> list[float]:
+    """Return the predicted over the measured images/s of each cell that has both."""
+    errors = []
+    for cell in grouped([row for row in rows if row.images_per_s], "network", *AXES).values():
+        rates = {basis: median_rate(same) for (basis,), same in grouped(cell, "basis").items()}
+        if len(rates) > 1:
+            errors.append(rates["predicted"] / rates["measured"])
+    return errors
+
+
 def _judge(expectation: Expectation, speeds: Mapping[str, Range], runs: int) -> tuple[Outcome, int | None]:
     """Return the outcome, and for one within the noise the number of repeats that would tell."""
     own, others = speeds[expectation.network], [speeds[name] for name in expectation.than]
@@ -129,11 +137,10 @@ def _judge(expectation: Expectation, speeds: Mapping[str, Range], runs: int) -> 
     factor = 1.0 - MARGIN if expectation.effect == "loses" else 1 / (1 + MARGIN)
     if own.high < factor * min([1.0, *(each.low for each in others)]):
         return "holds", None
-    limit = factor * min([1.0, *(each.median for each in others)])
     if own.low >= factor * min([1.0, *(each.high for each in others)]):
         return "does not hold", None
     # The median of n runs scatters about as much as a single run divided by the square root of n.
-    apart = abs(own.median / limit - 1)
+    apart = abs(own.median / (factor * min([1.0, *(each.median for each in others)])) - 1)
     scatter = max(each.high / each.low for each in (own, *others)) - 1
     repeats = math.ceil(runs * (scatter / apart) ** 2) if apart else _MOST_REPEATS + 1
     return "within the noise", max(repeats, runs + 1) if repeats <= _MOST_REPEATS else None
@@ -151,3 +158,19 @@ def verdict(
     if "does not hold" in found:
         return "holds in part" if "holds" in found else "does not hold"
     return "within the noise of this machine"
+
+
+def in_words(values: Iterable[str]) -> str:
+    """Return names as a list; a study that compares no frameworks has an empty one for them."""
+    return ", ".join(filter(None, values))
+
+
+def ranks_in_words(count: int) -> str:
+    """Return ``1 rank``, ``2 ranks`` and so on."""
+    return "1 rank" if count == 1 else f"{count} ranks"
+
+
+def _value(name: str, value: Any) -> str:
+    if name == "ranks":
+        return ranks_in_words(value)
+    return f"batch {value} a rank" if name == "batch" else str(value)

@@ -1,16 +1,18 @@
 """The bars and lines of a scaling study's page, with their names, units and colours."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launch.study.figures import cell_figures, course_figures
+from launch.study.rows import with_efficiency
 from logs.show.chart import BarChart, Captioned, LineChart
-from logs.study.scaling_figures import cell_figures, course_figures, in_words, ranks_in_words
 from logs.usage import SAMPLES_FILE
+from tests.launch.study.rows import scaling_row
 from tests.logs import samples
-from tests.logs.study.rows import scaling_row
 
 
 def _bars(figure: Captioned) -> dict[str, tuple[float, float, int, str]]:
@@ -80,6 +82,9 @@ def test_the_speed_up_of_a_batch_is_over_the_smallest_of_the_same_network_and_ba
     assert (figure.chart.title, figure.chart.x_name) == ("Speed-up", "images a rank")
     assert (figure.chart.x_scale, figure.chart.y_scale) == ("linear", "linear"), "batches are no ranks"
     assert list(dict(cell_figures(rows[:3]))) == ["Strong scaling", "Epoch time", "Frameworks", "Kinds of data"]
+    named = [replace(row, framework=name) for name in "AB" for row in rows[:1]]
+    (figure,) = dict(cell_figures(named))["Frameworks"]
+    assert figure.caption == "Images/s by framework: n, fast, d"
 
 
 def test_sections_stand_in_their_order_and_a_cell_on_one_number_of_ranks_has_no_throughput() -> None:
@@ -122,11 +127,14 @@ def test_courses_of_a_cell_s_ways_are_lines_of_one_chart_named_by_way_and_ranks(
         sample = {"time": 1e9, "busy_cores": load, "machine_busy_cores": 3.0, "memory_bytes": 10**9}
         (run / SAMPLES_FILE).write_text(json.dumps(sample) + "\n", encoding="utf-8")
     rows = [scaling_row(1.0, ranks=1, folder="one"), scaling_row(1.0, communication="slow", folder="two")]
-    rows += [scaling_row(1.0, basis="predicted", folder="gone")]
+    # Followed are first repeats that succeeded.
+    rows += [scaling_row(1.0, basis="predicted", folder="gone"), scaling_row(2.0, repeat=1, folder="gone")]
+    rows += [scaling_row(None, status="failed", folder="gone")]
     sections = dict(course_figures(rows, tmp_path))
     assert list(sections) == ["Loss and accuracy", "Utilisation"]
     for figures in sections.values():
         assert [list(_lines(figure)) for figure in figures] == [["fast, 1 rank", "slow, 2 ranks"]] * len(figures)
+        assert all(figure.caption.endswith(": n, d, batch 8 a rank") for figure in figures)
     assert [figure.caption.split(":")[0] for figure in sections["Loss and accuracy"]] == [
         "Accuracy by epoch", "Accuracy by time", "Training loss by epoch", "Training loss by time",
     ]  # fmt: skip
@@ -134,6 +142,33 @@ def test_courses_of_a_cell_s_ways_are_lines_of_one_chart_named_by_way_and_ranks(
     assert [points for _, _, points in cores.values()] == [[(0.0, 1.5)], [(0.0, 2.5)]]
 
 
-def test_names_are_listed_without_the_empty_ones() -> None:
-    assert in_words(("", "n", "d")) == "n, d"
-    assert [ranks_in_words(count) for count in (1, 2)] == ["1 rank", "2 ranks"]
+def test_predictions_have_lines_of_their_own_beside_the_ideal_of_the_measured_rates() -> None:
+    told = [scaling_row(1000.0 * count, ranks=count, basis="predicted", efficiency=0.9) for count in (1, 2, 64)]
+    rows = with_efficiency([*told, scaling_row(150, ranks=2), scaling_row(100, ranks=1)])
+    sections = dict(cell_figures(rows))
+    (rates,), (shares,) = sections["Throughput"], sections["Efficiency"]
+    assert _lines(rates) == {
+        "fast, predicted": (0, "predicted", [(1, 1000), (2, 2000), (64, 64000)]),
+        "fast": (0, "measured", [(1, 100), (2, 150)]),
+        "ideal": (5, "ideal", [(1, 100), (64, 6400)]),
+    }
+    assert _lines(shares)["n"][2] == [(1, 1), (2, 0.75)]
+    assert list(_lines(dict(cell_figures(told))["Throughput"][0])) == ["fast, predicted"], "no ideal of a prediction"
+
+
+def test_a_batch_that_is_split_is_compared_with_the_best_way_at_the_fewest_ranks_of_the_same_basis() -> None:
+    rows = [
+        scaling_row(100, ranks=2, batch=16), scaling_row(80, ranks=2, batch=16, communication="slow"),
+        scaling_row(150, ranks=4), scaling_row(99, ranks=4, communication="slow", framework="B"),
+        scaling_row(40, ranks=8, batch=4, basis="predicted"), scaling_row(10, ranks=2, batch=16, basis="predicted"),
+    ]  # fmt: skip
+    (figure,) = dict(cell_figures(rows, [32, 64]))["Strong scaling"]
+    assert figure.caption == "Images/s relative to the fewest ranks: n, d, batch 32 in all"
+    assert _lines(figure) == {
+        "fast": (0, "measured", [(2, 1), (4, 1.5)]),
+        "slow": (1, "measured", [(2, 0.8)]),
+        "fast, predicted": (0, "predicted", [(2, 1), (8, 4)]),
+        "ideal": (5, "ideal", [(2, 1), (8, 4)]),
+    }
+    assert dict(cell_figures([rows[0], rows[4]], [32]))["Strong scaling"] == [], "no base of the same basis"
+    assert dict(cell_figures(rows))["Strong scaling"] == []

@@ -1,0 +1,185 @@
+"""An accuracy study: the grids at the first seed, then the other seeds at the best value of each point.
+
+Every run is a row of a CSV, the points are a page in Markdown, and the curves are an SVG.
+"""
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+from configs.registry import require_engine
+from configs.study import Cell, Study
+from launch.study.cell_run import CellRun, RunStarter
+from launch.study.runner import Task, run_study
+from logs.disk import explain_disk_errors
+from logs.folder import Summary
+from logs.show.plot import plot_study
+
+DIVERGED = "loss not finite"
+"""Words in the failure of a run that diverged, which is a result too: the learning rate is too high."""
+
+Results = Mapping[Cell, Summary]
+Point = tuple[str, int]
+"""A curve's name and a swept value."""
+
+
+def run_accuracy(study: Study, runs: Path, output: Path, *, is_dry_run: bool, starter: RunStarter) -> int:
+    """Run an accuracy study, or list its runs.
+
+    Args:
+        study: The curves with their grids.
+        runs: Folder of the runs' folders.
+        output: Folder of the table, the page and the plot.
+        is_dry_run: Whether to list the runs only.
+        starter: What runs a cell.
+
+    Returns:
+        The exit status; a run that fails without diverging ends the study with the status of the run.
+
+    Raises:
+        ConfigError: A run needs a framework that this environment lacks.
+        UserError: A folder holds a run with other settings, or a run was refused.
+    """
+    grid, results = list(study.grid_cells()), dict[Cell, Summary]()
+    if not is_dry_run:
+        for name in {study.load(cell)[1].engine.name for cell in grid}:
+            require_engine(name)
+
+    def tasks(cells: Iterable[Cell]) -> list[Task[tuple[Cell, Summary]]]:
+        return [_task(cell, CellRun(*study.load(cell), runs / cell.folder, starter)) for cell in cells]
+
+    def stages() -> Iterator[Sequence[Task[tuple[Cell, Summary]]]]:
+        yield tasks(grid)
+        if len(results) < len(grid):  # Only a dry run gets here without all results.
+            sys.stdout.write(f"then {len(study.seeds) - 1} more seeds at the best of each point\n")
+        else:
+            best = best_cells(study, results).values()
+            yield tasks(replace(cell, seed=seed) for cell in best for seed in study.seeds[1:])
+
+    def record(found: tuple[Cell, Summary]) -> None:
+        results[found[0]] = found[1]
+
+    return run_study(stages(), record, lambda: write_study(study, results, output), is_dry_run=is_dry_run)
+
+
+def _task(cell: Cell, run: CellRun) -> Task[tuple[Cell, Summary]]:
+    """Return the task of one run, whose result is a summary that says success or that the run diverged."""
+
+    def read() -> tuple[Cell, Summary] | None:
+        summary = run.summary()
+        if summary is None or (summary.status != "success" and DIVERGED not in (summary.failure or "")):
+            return None
+        return cell, summary
+
+    def describe(result: tuple[Cell, Summary] | None) -> str:
+        return run.state() if result is None else accuracy_text(result[1])
+
+    return Task(run.folder, read, run.start, describe)
+
+
+def accuracy_text(summary: Summary) -> str:
+    """Return the accuracy of a run as text: top-1, the mean AUC for images with several labels, or ``diverged``."""
+    accuracy = _accuracy(summary)
+    return "diverged" if accuracy is None else f"{accuracy:.4f}"
+
+
+def _accuracy(summary: Summary) -> float | None:
+    """Return top-1, the mean ROC-AUC for images with several labels, or None for a run that diverged."""
+    return summary.mean_auc if summary.top1 is None else summary.top1
+
+
+def best_cells(study: Study, results: Results) -> dict[Point, Cell]:
+    """Return the best cell of each point: the most accurate at the first seed.
+
+    If two values of the tuned key are equally accurate, the smaller one is best.
+    """
+    best: dict[Point, Cell] = {}
+    for cell in sorted(study.grid_cells(), key=lambda each: each.tuned):
+        other = best.get((cell.curve, cell.swept))
+        if other is None or (_accuracy(results[cell]) or 0.0) > (_accuracy(results[other]) or 0.0):
+            best[cell.curve, cell.swept] = cell
+    return best
+
+
+def write_study(study: Study, results: Results, folder: Path) -> None:
+    """Write NAME.csv, NAME.md and NAME.svg into ``folder``.
+
+    Args:
+        study: The study.
+        results: The summary of every run: the grids at the first seed, and every seed at each point's best cell.
+        folder: Made if it is missing.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
+    best = best_cells(study, results)
+    metric = "top-1" if all(summary.mean_auc is None for summary in results.values()) else "AUC"
+    points = {}  # mean, lowest and highest accuracy of the seeds
+    for point, cell in best.items():
+        values = [_accuracy(summary) or 0.0 for each, summary in results.items() if _differs_in_seed_only(each, cell)]
+        points[point] = fmean(values), min(values), max(values)
+    with explain_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_csv(folder / f"{study.name}.csv", metric, results, best)
+        page = "\n".join([*_head(study, metric), *_table(study, best, points), *_grids(study, metric, results), ""])
+        (folder / f"{study.name}.md").write_text(page, encoding="utf-8")
+    curves = {
+        name: [(swept, *points[name, swept]) for swept in sorted(curve.grid)] for name, curve in study.curves.items()
+    }
+    plot_study(folder / f"{study.name}.svg", curves, study.swept, metric)
+
+
+def _differs_in_seed_only(cell: Cell, other: Cell) -> bool:
+    return replace(cell, seed=other.seed) == other
+
+
+def _write_csv(path: Path, metric: str, results: Results, best: Mapping[Point, Cell]) -> None:
+    column = metric.replace("-", "").lower()
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["curve", "swept", "tuned", "seed", column, "steps", "run_s", "images_per_s", "is_best"])
+        for cell, summary in results.items():
+            measured = (_accuracy(summary), summary.steps, summary.run_s, summary.images_per_s)
+            rounded = ["" if value is None else round(value, 4) for value in measured]
+            is_best = int(_differs_in_seed_only(cell, best[cell.curve, cell.swept]))
+            writer.writerow([cell.curve, cell.swept, f"{cell.tuned:g}", cell.seed, *rounded, is_best])
+
+
+def _head(study: Study, metric: str) -> Iterator[str]:
+    settings = ", ".join(f"`{key}={json.dumps(value)}`" for key, value in study.set.items())
+    yield from (f"# {study.title}", "", study.purpose.strip(), "")
+    yield f"Recipe `{study.recipe}` on `{study.cluster}` with {settings}; made by `./run.sh sweep {study.name}`."
+    yield f"Each point is the mean {metric} of {len(study.seeds)} seeds (lowest to highest), at the value of"
+    yield from (f"`{study.tuned}` that is best for seed {study.seeds[0]}.", "")
+
+
+def _table(
+    study: Study, best: Mapping[Point, Cell], points: Mapping[Point, tuple[float, float, float]]
+) -> Iterator[str]:
+    yield f"| {study.swept} | " + " | ".join(study.curves) + " |"
+    yield "| --- |" + " --- |" * len(study.curves)
+    for swept in sorted({swept for _, swept in best}):
+        row = [f"{swept:,}"]
+        for point in ((name, swept) for name in study.curves):
+            mean, low, high = points.get(point, (0.0, 0.0, 0.0))
+            row.append(f"{mean:.4f} ({low:.4f} to {high:.4f}) at {best[point].tuned:g}" if point in best else "")
+        yield f"| {' | '.join(row)} |"
+    yield ""
+
+
+def _grids(study: Study, metric: str, results: Results) -> Iterator[str]:
+    """Return the plot, the accuracy of every grid value, and the study's notes."""
+    seed = study.seeds[0]
+    yield from (f"![{study.title}]({study.name}.svg)", "")
+    yield from (f"The {metric} of all values that were tried, at seed {seed}:", "")
+    for name, curve in study.curves.items():
+        for swept, values in sorted(curve.grid.items()):
+            cells = [Cell(name, swept, value, seed) for value in values]
+            tried = ", ".join(f"{accuracy_text(results[cell])} at {cell.tuned:g}" for cell in cells)
+            yield f"- {name}, {swept:,}: {tried}"
+    if study.notes:
+        yield from ("", study.notes.strip())

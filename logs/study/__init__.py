@@ -1,1 +1,0 @@
-"""The results of studies: rows, tables, findings, figures and pages."""

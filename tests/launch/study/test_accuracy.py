@@ -1,0 +1,208 @@
+"""An accuracy study: which runs it starts, the best value of each point, and its page, table and curves."""
+
+import csv
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from configs import registry
+from configs.errors import ConfigError
+from configs.load import ROOT, dump
+from configs.schema import Recipe
+from configs.study import Cell, Study, load_study
+from configs.validate import validate
+from launch.study.accuracy import DIVERGED, best_cells, run_accuracy, write_study
+from logs.folder import Summary
+from tests.launch.study.starter import Starter
+from train.measure.progress import LossNotFinite
+
+STUDY: dict[str, Any] = {
+    "name": "tiny", "title": "Tiny", "purpose": "Tests.", "notes": "Noted.", "recipe": "digits",
+    "swept": "batch.global_size", "tuned": "schedule.base_lr", "seeds": [4, 5], "set": {"run.epochs": 5},
+    "curves": {"B": {"grid": {64: [2, 0.5], 32: [1]}}, "A": {"grid": {1024: [0.25]}}},
+}  # fmt: skip
+GRID = ["B-64-2-seed4", "B-64-0.5-seed4", "B-32-1-seed4", "A-1024-0.25-seed4"]
+TOP1 = {
+    Cell("B", 64, 2, 4): 0.5, Cell("B", 64, 0.5, 4): 0.5, Cell("B", 32, 1, 4): 0.6, Cell("A", 1024, 0.25, 4): None,
+    Cell("B", 64, 0.5, 5): 0.8, Cell("B", 32, 1, 5): 0.7, Cell("A", 1024, 0.25, 5): 0.25,
+}  # fmt: skip
+PAGE = """\
+# Tiny
+
+Tests.
+
+Recipe `digits` on `laptop` with `run.epochs=2`, `model.name="a"`; made by `./run.sh sweep tiny`.
+Each point is the mean top-1 of 2 seeds (lowest to highest), at the value of
+`schedule.base_lr` that is best for seed 4.
+
+| batch.global_size | B | A |
+| --- | --- | --- |
+| 32 | 0.6500 (0.6000 to 0.7000) at 1 |  |
+| 64 | 0.6500 (0.5000 to 0.8000) at 0.5 |  |
+| 1,024 |  | 0.1250 (0.0000 to 0.2500) at 0.25 |
+
+![Tiny](tiny.svg)
+
+The top-1 of all values that were tried, at seed 4:
+
+- B, 32: 0.6000 at 1
+- B, 64: 0.5000 at 2, 0.5000 at 0.5
+- A, 1,024: diverged at 0.25
+"""
+TABLE = """\
+curve,swept,tuned,seed,top1,steps,run_s,images_per_s,is_best
+B,64,2,4,0.5,10,1.5,123.4568,0
+B,64,0.5,4,0.5,10,1.5,123.4568,1
+B,32,1,4,0.6,10,1.5,123.4568,1
+A,1024,0.25,4,,10,1.5,123.4568,1
+B,64,0.5,5,0.8,10,1.5,123.4568,1
+B,32,1,5,0.7,10,1.5,123.4568,1
+A,1024,0.25,5,0.25,10,1.5,123.4568,1
+"""
+
+
+def _study(**changes: Any) -> Study:
+    return validate(Study, STUDY | changes, "study.")
+
+
+def _results(metric: str = "top1", **changes: float | None) -> dict[Cell, Summary]:
+    """Return the summaries of all runs; ``changes`` gives that of B at 64 and 2 another accuracy."""
+    usual = Summary("digits", "success", steps=10, run_s=1.5, images_per_s=123.45678)
+    found = {cell: replace(usual, **{metric: top1}) for cell, top1 in TOP1.items()}  # type: ignore[arg-type]
+    first = next(iter(found))
+    return found | {first: replace(found[first], **changes)} if changes else found  # type: ignore[arg-type]
+
+
+def _sweep(folder: Path, starter: Starter, *, is_dry_run: bool = False, **changes: Any) -> int:
+    return run_accuracy(_study(**changes), folder / "runs", folder / "out", is_dry_run=is_dry_run, starter=starter)
+
+
+def test_the_grid_runs_at_the_first_seed_and_the_best_of_each_point_at_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _sweep(tmp_path, Starter(), is_dry_run=True) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == f"   1/4  {GRID[0]:48}  to run"
+    assert told[4:] == ["then 1 more seeds at the best of each point"]
+    assert not list(tmp_path.iterdir())
+    starter = Starter()
+    assert _sweep(tmp_path, starter) == 0
+    best = ["B-64-2-seed5", "B-32-1-seed5", "A-1024-0.25-seed5"]
+    assert starter.started[:4] == GRID
+    assert sorted(starter.started[4:]) == sorted(best)
+    assert starter.seeds == [4] * 4 + [5] * 3
+    assert capsys.readouterr().out.splitlines()[0] == f"   1/4  {GRID[0]:48}  to run"
+    (tmp_path / "out" / "tiny.md").unlink()
+    assert _sweep(tmp_path, again := Starter()) == 0
+    assert again.started == []
+    assert capsys.readouterr().out.splitlines()[0].split() == ["1/4", GRID[0], "0.2000"]
+    assert (tmp_path / "out" / "tiny.md").is_file()
+
+
+def test_a_run_that_diverged_is_a_result_and_one_that_failed_ends_the_study(tmp_path: Path) -> None:
+    def diverge(recipe: Recipe) -> Summary:
+        if recipe.schedule.base_lr == 2:
+            return Summary(recipe.name, "aborted", failure=f"RunFailed: {LossNotFinite(3, ranks=[0])}")
+        return Summary(recipe.name, "success", top1=recipe.schedule.base_lr / 10)
+
+    starter = Starter(diverge)
+    assert DIVERGED in str(LossNotFinite(7, ranks=[0]))
+    assert _sweep(tmp_path, starter) == 0
+    assert "B-64-0.5-seed5" in starter.started
+    failing = Starter(lambda recipe: Summary(recipe.name, "aborted", failure="rank 1 was killed"), status=1)
+    assert _sweep(tmp_path / "failing", failing) == 1
+    assert failing.started == GRID[:1]
+
+
+def test_a_framework_that_is_not_here_is_refused_before_the_first_run_and_needed_by_no_dry_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "find_spec", lambda package: None if package == "torch" else package)
+    curves = {**STUDY["curves"], "PyTorch": {"set": {"cluster.engine.name": "torch"}, "grid": {32: [1]}}}
+    with pytest.raises(ConfigError, match="setup --engine torch adds PyTorch"):
+        _sweep(tmp_path, starter := Starter(), curves=curves)
+    assert starter.started == []
+    assert _sweep(tmp_path, starter, curves=curves, is_dry_run=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "tuned"),
+    [
+        ({}, 0.5),  # of equals, the smaller value
+        ({"top1": 0.51}, 2),
+        ({"top1": None}, 0.5),
+        ({"top1": 0.0, "mean_auc": 0.9}, 0.5),  # no image right is an accuracy
+        ({"top1": None, "mean_auc": 0.9}, 2),
+    ],
+)
+def test_the_most_accurate_at_the_first_seed_is_best(changes: dict[str, Any], tuned: float) -> None:
+    assert best_cells(_study(), _results(**changes))["B", 64].tuned == tuned
+
+
+def test_of_runs_that_learned_nothing_the_smallest_value_is_best() -> None:
+    for top1, tuned in ((None, 0.5), (0.0, 0.5), (0.001, 2)):
+        results = {cell: Summary("digits", "success") for cell in TOP1}
+        results[Cell("B", 64, 2, 4)] = Summary("digits", "success", top1=top1)
+        assert best_cells(_study(), results)["B", 64].tuned == tuned
+
+
+def test_page_table_and_curves_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plotted: list[Any] = []
+    monkeypatch.setattr("launch.study.accuracy.plot_study", lambda *told: plotted.append(told))
+    for notes, end in (("", ""), ("Noted.\n", "\nNoted.\n")):  # The second time, the folder and the files are there.
+        study = _study(notes=notes, set={"run.epochs": 2, "model.name": "a"})
+        write_study(study, _results(), tmp_path / "a" / "out")
+        assert (tmp_path / "a" / "out" / "tiny.md").read_text(encoding="utf-8") == PAGE + end
+    assert (tmp_path / "a" / "out" / "tiny.csv").read_bytes() == TABLE.encode()
+    path, curves, swept, metric = plotted[0]
+    assert (path, swept, metric) == (tmp_path / "a" / "out" / "tiny.svg", "batch.global_size", "top-1")
+    assert curves == {
+        "B": [(32, pytest.approx(0.65), 0.6, 0.7), (64, pytest.approx(0.65), 0.5, 0.8)],
+        "A": [(1024, 0.125, 0.0, 0.25)],
+    }
+
+
+def test_images_with_several_labels_are_judged_by_their_mean_auc(tmp_path: Path) -> None:
+    write_study(_study(), _results("mean_auc"), tmp_path)
+    page = (tmp_path / "tiny.md").read_text(encoding="utf-8")
+    assert "the mean AUC of 2 seeds" in page
+    assert "0.6500 (0.5000 to 0.8000) at 0.5" in page
+    assert (tmp_path / "tiny.csv").read_text(encoding="utf-8") == TABLE.replace("top1", "auc")
+    assert (tmp_path / "tiny.svg").read_text(encoding="utf-8").startswith("<svg ")
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_a_sweep_runs_what_is_missing_and_reports_the_best_of_each_point(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.yaml"
+    small = {
+        "data": {"name": "none", "source": "synthetic", "train_samples": 64, "eval_samples": 64,
+                 "crop": {"kind": "none"}},
+        "model": {"name": "resnet8", "num_classes": 10, "image_size": 8}, "run": {"epochs": 1, "target_top1": None},
+        "schedule": {"base_lr": 1, "warmup_steps": 0, "decay": {"name": "polynomial"}}, "cluster.ranks_per_node": 1,
+    }  # fmt: skip
+    path.write_text(yaml.safe_dump({**STUDY, "set": small, "curves": {"SGD": {"grid": {32: [0.1, 1000]}}}}))
+    study = load_study(str(path))
+    assert isinstance(study, Study)
+    stopped, _ = study.grid_cells()
+    folder = tmp_path / "runs" / stopped.folder
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(dump(*study.load(stopped)), encoding="utf-8")
+    aborted = {"recipe": "digits", "status": "aborted", "failure": "stopped by a signal"}
+    (folder / "summary.json").write_text(json.dumps(aborted), encoding="utf-8")
+    command = [sys.executable, "-m", "launch.study", "sweep", str(path), "--runs", str(tmp_path / "runs")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "runs" / "tiny.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["tuned"], row["seed"]) for row in rows[:2]] == [("0.1", "4"), ("1000", "4")]
+    best = max(rows[:2], key=lambda row: float(row["top1"] or 0))["tuned"]
+    assert (rows[2]["tuned"], rows[2]["seed"], len(rows)) == (best, "5", 3)
+    assert {row["tuned"] for row in rows if row["is_best"] == "1"} == {best}
+    assert (tmp_path / "runs" / "tiny.svg").read_text(encoding="utf-8").startswith("<svg ")
