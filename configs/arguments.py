@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Literal, NoReturn, TextIO, TypeVar
 
 from configs.errors import UserError, nearest
@@ -37,6 +38,11 @@ def printable(text: str) -> str:
     """Return a text with a space for each run of control characters: a file of others must not steer the terminal."""
     parts = groupby(text, str.isprintable)
     return "".join("".join(letters) if is_printable else " " for is_printable, letters in parts)
+
+
+def short_path(path: Path) -> str:
+    """Return a path relative to the current folder if it lies below it, else as it is."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 class Parser(argparse.ArgumentParser):

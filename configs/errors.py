@@ -1,10 +1,13 @@
-"""The errors that a user can cause, and the exit status of a stopped run. Imports nothing of ours."""
+"""The errors that a user can cause, and exit statuses of ranks that stopped or refused. Imports nothing of ours."""
 
 import difflib
 from collections.abc import Iterable
 
 STOPPED_STATUS = 75
 """Exit status of a run that was told to stop and can be resumed (sysexits: EX_TEMPFAIL). Schedulers requeue on it."""
+
+REFUSED_STATUS = 2
+"""Exit status of ranks that refused to begin, because the config, the data set or the number of ranks is wrong."""
 
 
 class UserError(ValueError):

@@ -5,15 +5,13 @@ import json
 import signal
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from configs.errors import STOPPED_STATUS, UserError
-from configs.load import load_run, resolve_path
-from configs.schema import Cluster
+from configs.errors import STOPPED_STATUS
+from configs.load import resolve_path
 from launch.start.local import Outcome
 from logs.environment import ENVIRONMENT_FILE
-from logs.folder import CONFIG_FILE, STARTUP_FILE
+from logs.folder import STARTUP_FILE, RunFolder
 from logs.metrics import METRICS_FILE
 
 _LOST_DAEMON = 205
@@ -23,14 +21,12 @@ _SIGNAL_STATUSES = range(129, 193)
 """Exit statuses of processes that signals 1 to 64 killed: a shell reports signal n as 128 + n."""
 
 
-def read_failures(folder: Path) -> list[dict[str, Any]]:
+def read_failures(folder: RunFolder) -> list[dict[str, Any]]:
     """Read the failure reports of a run: one from each rank that failed and could still write."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("failure_*.json"))]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.path.glob("failure_*.json"))]
 
 
-def find_cause(
-    folder: Path, cluster: Cluster, outcome: Outcome, reports: Sequence[Mapping[str, Any]]
-) -> Mapping[str, Any]:
+def find_cause(folder: RunFolder, outcome: Outcome, reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the first failure of a run.
 
     In this order: a rank that reported an error of its own; a rank that was killed, or ended without a report; a rank
@@ -38,7 +34,6 @@ def find_cause(
 
     Args:
         folder: The run folder.
-        cluster: The cluster of the run.
         outcome: How the launcher ended.
         reports: The failure reports, from `read_failures`.
 
@@ -48,7 +43,7 @@ def find_cause(
     if outcome.interrupted_by or outcome.lost_server is not None:
         lost = f"a parameter server ended with status {outcome.lost_server} before the ranks did"
         return {"message": "stopped by a signal" if outcome.interrupted_by else lost}
-    if was_stopped(outcome, reports, cluster.world_size):
+    if was_stopped(outcome, reports, folder.cluster.world_size):
         by = f"stopped by {signal.Signals(outcome.stopped_by).name}" if outcome.stopped_by else ""
         return {"step": reports[0]["step"], "message": reports[0]["message"]} if reports else {"message": by}
     steps = {report["rank"]: report["step"] for report in reports}
@@ -57,11 +52,11 @@ def find_cause(
         return _reported_failure(first, step, when, folder)
     silent = [(rank, _ending(status)) for rank, status in outcome.failed if rank not in steps]
     if not silent and reports:
-        suspects = _without_progress(cluster.world_size, reports)
+        suspects = _without_progress(folder.cluster.world_size, reports)
         silent = [(rank, "made no progress and reported nothing") for rank in suspects]
     if silent:
         rank, ending = silent[0]
-        host, why = _host_of(folder, cluster, rank), _why(folder, ending)
+        host, why = _host_of(folder, rank), _why(folder, ending)
         return {"rank": rank, "host": host, "step": step, "message": f"rank {rank} on {host} {ending}{when}{why}"}
     if reports:
         first = min(reports, key=lambda report: report["time"])
@@ -93,7 +88,7 @@ def _first_of_its_own(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]
     return min(own, key=lambda report: report["time"], default=None)
 
 
-def _reported_failure(report: Mapping[str, Any], step: int | None, when: str, folder: Path) -> Mapping[str, Any]:
+def _reported_failure(report: Mapping[str, Any], step: int | None, when: str, folder: RunFolder) -> Mapping[str, Any]:
     """Return the failure of one report; the step of the other ranks is used where the report has none."""
     rank = f"rank {report['rank']} on {report['host']}"
     if "killed_by" in report:
@@ -115,7 +110,7 @@ def _without_progress(world_size: int, reports: Sequence[Mapping[str, Any]]) -> 
     return missing or sorted(reporting - waiting if waiting else [])
 
 
-def _last_known_step(folder: Path, reported: Iterable[int | None]) -> tuple[int | None, str]:
+def _last_known_step(folder: RunFolder, reported: Iterable[int | None]) -> tuple[int | None, str]:
     """Return about the step at which a rank ended, with words for it.
 
     The step is the smallest one that other ranks reported, or else the last one in the run's metrics.
@@ -141,7 +136,7 @@ def _ending(status: int) -> str:
     return f"was killed by signal {status - 128}" if status in _SIGNAL_STATUSES else f"ended with status {status}"
 
 
-def _why(folder: Path, ending: str) -> str:
+def _why(folder: RunFolder, ending: str) -> str:
     """Return what a signal tells of the data.
 
     SIGBUS: a file was cut short after it was mapped. SIGSEGV: DALI 2.4 crashed in one of four processes that met an
@@ -152,7 +147,7 @@ def _why(folder: Path, ending: str) -> str:
     if not ending.endswith(f"killed by signal {signal.SIGBUS:d}"):
         return ""
     try:
-        recipe, cluster = load_run(folder / CONFIG_FILE)
+        recipe, cluster = folder.settings
         place = resolve_path(cluster.paths.data) / recipe.data.name
         manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
         for split in ("train", "eval"):
@@ -161,16 +156,16 @@ def _why(folder: Path, ending: str) -> str:
             if has != needs:
                 remedy = "the file was changed while the run read it; pack it again with ./run.sh prepare"
                 return f": {path} has {has:,} bytes, its manifest says {needs:,}: {remedy}"
-    except (UserError, OSError, ValueError, LookupError):
+    except (OSError, ValueError, LookupError):
         pass
     return (
         ": it read beyond the end of a file, for example a copy of the data set that was cut short, or /dev/shm is full"
     )
 
 
-def _damaged_image(folder: Path) -> str:
-    with contextlib.suppress(UserError, OSError, ValueError, LookupError):
-        recipe, cluster = load_run(folder / CONFIG_FILE)
+def _damaged_image(folder: RunFolder) -> str:
+    with contextlib.suppress(OSError, ValueError, LookupError):
+        recipe, cluster = folder.settings
         packages = json.loads((folder / ENVIRONMENT_FILE).read_text(encoding="utf-8"))["packages"]
         has_dali_2 = any(name.startswith("nvidia-dali-") and packages[name].startswith("2.") for name in packages)
         if has_dali_2 and recipe.data.source != "synthetic":
@@ -182,9 +177,9 @@ def _damaged_image(folder: Path) -> str:
     return ""
 
 
-def _host_of(folder: Path, cluster: Cluster, rank: int) -> str:
+def _host_of(folder: RunFolder, rank: int) -> str:
     """Return the host of a rank: from the ranks' start-up ledger or, before it exists, from ``supervise_rank.sh``."""
-    if cluster.launcher == "local":
+    if folder.cluster.launcher == "local":
         return socket.gethostname()
     try:
         return str(json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))["hosts"][rank])

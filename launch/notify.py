@@ -3,30 +3,29 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Literal
 
-from configs.schema import Cluster
+from logs.folder import RunFolder
 from logs.redaction import redact_lines
 
 _PATIENCE_S = 30
 
 
-def notify(cluster: Cluster, folder: Path, event: Literal["end", "failure", "restart", "stop"], message: str) -> None:
+def notify(folder: RunFolder, event: Literal["end", "failure", "restart", "stop"], message: str) -> None:
     """Run ``cluster.notify`` with the facts in variables; a command that fails or hangs is reported, and no more.
 
     Args:
-        cluster: The cluster of the run; without ``notify``, nothing happens.
-        folder: The run folder, RUN_FOLDER of the command.
+        folder: The run folder, RUN_FOLDER of the command; without ``cluster.notify``, nothing happens.
         event: RUN_EVENT of the command.
         message: What happened, in one line; RUN_MESSAGE of the command.
     """
-    if not cluster.notify:
+    command = folder.cluster.notify
+    if not command:
         return
-    variables = {"RUN_FOLDER": str(folder.absolute()), "RUN_EVENT": event, "RUN_MESSAGE": message}
+    variables = {"RUN_FOLDER": str(folder.path.absolute()), "RUN_EVENT": event, "RUN_MESSAGE": message}
     try:
         status = subprocess.run(
-            ["bash", "-c", cluster.notify],
+            ["bash", "-c", command],
             env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
             timeout=_PATIENCE_S,
@@ -38,4 +37,4 @@ def notify(cluster: Cluster, folder: Path, event: Literal["end", "failure", "res
     except OSError as error:
         trouble = f"cannot be run: {error.strerror}"
     if trouble:
-        sys.stderr.write(f"warning: cluster.notify: {redact_lines(repr(cluster.notify))} {trouble}\n")
+        sys.stderr.write(f"warning: cluster.notify: {redact_lines(repr(command))} {trouble}\n")

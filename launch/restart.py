@@ -2,20 +2,18 @@
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from configs.schema import Cluster
 from launch.failure_cause import find_cause, read_failures, was_stopped
 from launch.notify import notify
 from launch.start.local import Outcome
-from logs.attempts import add_attempt, bad_hosts, left_out, read_attempts
-from logs.folder import SUMMARY_FILE
+from logs.attempts import bad_hosts
+from logs.folder import SUMMARY_FILE, RunFolder
 
 ANY_HOST = "any"
 """In place of the names of hosts: a scheduler can replace any host."""
 
 
-def may_restart(folder: Path, cluster: Cluster, outcome: Outcome, hosts: Sequence[str] = ()) -> bool:
+def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) -> bool:
     """Record how the ranks failed, and return whether they are to be started again.
 
     They are not if the run has come to an end of its own, for example without reaching its target, if it was told to
@@ -23,7 +21,6 @@ def may_restart(folder: Path, cluster: Cluster, outcome: Outcome, hosts: Sequenc
 
     Args:
         folder: The run folder.
-        cluster: The cluster of the run.
         outcome: How the launcher ended.
         hosts: The machines among which the run can choose; `ANY_HOST` if a scheduler chooses; empty if nobody can. A
             host that failed twice is left out, as long as there are enough others.
@@ -31,27 +28,26 @@ def may_restart(folder: Path, cluster: Cluster, outcome: Outcome, hosts: Sequenc
     Raises:
         UserError: If the disk is full, or the disk or the file server is in trouble.
     """
-    reports = read_failures(folder)
+    cluster, reports = folder.cluster, read_failures(folder)
     is_over = (folder / SUMMARY_FILE).exists() or not outcome.exit_status or outcome.interrupted_by
     limit = cluster.scheduler.max_restarts
     if is_over or not limit or was_stopped(outcome, reports, cluster.world_size):
         return False
-    cause = find_cause(folder, cluster, outcome, reports)
-    reason = add_attempt(
-        folder,
+    cause = find_cause(folder, outcome, reports)
+    reason = folder.attempts.add(
         "failed",
         cause["message"],
         host=cause.get("host"),
         limit=limit,
-        may_leave_out=lambda bad: _dispensable(bad, hosts, cluster.num_nodes, left_out(folder)),
+        may_leave_out=lambda bad: _dispensable(bad, hosts, cluster.num_nodes, folder.attempts.left_out()),
     )
     if reason is not None:
         sys.stderr.write(f"failed: {cause['message']}; no restart: {reason}\n")
         return False
-    number = sum(each.outcome == "failed" for each in read_attempts(folder))
-    words = f"{cause['message']}; restart {number} of at most {limit}{_on_which_hosts(folder, cluster, hosts)}"
-    sys.stderr.write(f"failed: {words}\n")
-    notify(cluster, folder, "restart", words)
+    number = sum(each.outcome == "failed" for each in folder.attempts.read())
+    message = f"{cause['message']}; restart {number} of at most {limit}{_on_which_hosts(folder, hosts)}"
+    sys.stderr.write(f"failed: {message}\n")
+    notify(folder, "restart", message)
     return True
 
 
@@ -80,12 +76,12 @@ def _as_listed(host: str, hosts: Sequence[str]) -> str | None:
     return known.get(host) or known.get(host.partition(".")[0])
 
 
-def _on_which_hosts(folder: Path, cluster: Cluster, hosts: Sequence[str] = ()) -> str:
+def _on_which_hosts(folder: RunFolder, hosts: Sequence[str] = ()) -> str:
     """Return what is said of hosts that failed twice: they are left out, or there is nothing to put in their place."""
-    attempts, without = read_attempts(folder), left_out(folder)
+    attempts, without = folder.attempts.read(), folder.attempts.left_out()
     if attempts[-1].leaves_out:
         return f", without {', '.join(attempts[-1].leaves_out)}, which failed twice"
     bad = [host for host in bad_hosts(attempts) if (_as_listed(host, hosts) or host) not in without]
-    if not bad or cluster.num_nodes == 1:
+    if not bad or folder.cluster.num_nodes == 1:
         return ""
     return f", on the same hosts, although {', '.join(bad)} failed twice: there is no host to put in its place"

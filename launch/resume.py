@@ -6,18 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from configs.errors import UserError
-from configs.load import load_run
 from configs.resume_check import fixed_settings, require_unchanged
 from configs.schema import Cluster, Recipe
 from launch.start.launcher_signals import STOP_FILE
 from logs.attempts import ATTEMPTS_FILE
-from logs.checkpoints import newest_valid, set_resume_checkpoint
-from logs.claims import CLAIMS_FOLDER, is_lost, kept, release, take
-from logs.folder import CONFIG_FILE, SUMMARY_FILE, close_aborted, create_run_folder, read_summary
-from logs.judge.compliance import VERDICT_FILE
-
-UNFINISHED_MARK = "unfinished"
-"""A file in the folder of a job's run that was stopped and that the same job is to resume."""
+from logs.claims import CLAIMS_FOLDER, Claim
+from logs.folder import CONFIG_FILE, SUMMARY_FILE, UNFINISHED_MARK, VERDICT_FILE, RunFolder
 
 _KEPT = (CONFIG_FILE, UNFINISHED_MARK, CLAIMS_FOLDER, ATTEMPTS_FILE, "hosts")
 """Files that an attempt leaves to the next one, besides the job's own files."""
@@ -26,7 +20,7 @@ _KEPT_PREFIXES = ("job.", "attempt-")
 
 
 @contextmanager
-def prepared_folder(folder: Path, recipe: Recipe, cluster: Cluster, *, must_resume: bool) -> Iterator[Path | None]:
+def prepared(folder: RunFolder, recipe: Recipe, cluster: Cluster, *, must_resume: bool) -> Iterator[Claim]:
     """Make a new run folder, or prepare one that holds an unfinished attempt at the same run.
 
     While the block runs, the folder is claimed: no other launcher can use it, on this node or another.
@@ -38,28 +32,29 @@ def prepared_folder(folder: Path, recipe: Recipe, cluster: Cluster, *, must_resu
         must_resume: Whether to refuse a folder without a checkpoint from which the run can be resumed.
 
     Yields:
-        The checkpoint from which the ranks resume; None for a run that begins at step 0.
+        The claim.
 
     Raises:
         UserError: The folder holds something else, a run that has ended, a run of another recipe, or a run that goes on
             now; or ``must_resume`` and there is nothing to resume.
     """
-    is_begun = (folder / CONFIG_FILE).is_file()
+    is_begun = folder.is_begun
     if must_resume and not is_begun:
         raise UserError(f"{folder}: no {CONFIG_FILE} in it; --resume needs the folder of a run")
     if not is_begun:
-        create_run_folder(folder)
-    with _claimed(folder):
+        folder.make()
+    with _claimed(folder) as claim:
         if is_begun:
-            recorded = fixed_settings(*load_run(folder / CONFIG_FILE))
+            recorded = fixed_settings(*folder.settings)
             changes = require_unchanged(recorded, fixed_settings(recipe, cluster), str(folder))
             require_unfinished(folder, is_longer=recipe.run.epochs > recorded["run"]["epochs"])
             for change in changes:
                 sys.stderr.write(f"warning: {folder}: the run goes on with {change}\n")
-        yield prepare_attempt(folder, must_resume=must_resume) if is_begun else None
+            prepare_attempt(folder, must_resume=must_resume)
+        yield claim
 
 
-def prepare_attempt(folder: Path, *, must_resume: bool = False) -> Path | None:
+def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
     """Prepare a run folder that has a config for the next attempt.
 
     A damaged checkpoint is reported, and the one before it is used. If an attempt left no whole checkpoint, its files
@@ -69,32 +64,28 @@ def prepare_attempt(folder: Path, *, must_resume: bool = False) -> Path | None:
         folder: The run folder.
         must_resume: Whether a whole checkpoint is required.
 
-    Returns:
-        The checkpoint from which the ranks resume; None for a run that begins at step 0.
-
     Raises:
         UserError: ``must_resume``, and there is no whole checkpoint.
     """
     (folder / STOP_FILE).unlink(missing_ok=True)
-    checkpoint, damaged = newest_valid(folder)
+    checkpoint, damaged = folder.checkpoints.newest_valid()
     for error in damaged:
         sys.stderr.write(f"warning: {error}; the checkpoint before it is used\n")
     if checkpoint is None and must_resume:
         raise UserError(f"{folder}: no whole checkpoint in it; begin the run anew with --run-dir {folder}")
-    if any(not _is_kept(path) for path in folder.iterdir()):
+    if any(not _is_kept(path) for path in folder.path.iterdir()):
         # An attempt that was killed has not closed its log.
-        close_aborted(folder, "the attempt ended without closing its log")
+        folder.close_aborted("the attempt ended without closing its log")
     if checkpoint is None:
         _set_aside(folder)
     else:
         sys.stderr.write(f"resumes from {checkpoint}\n")
-        for path in [folder / SUMMARY_FILE, folder / VERDICT_FILE, *folder.glob("failure_*.json")]:
+        for path in [folder / SUMMARY_FILE, folder / VERDICT_FILE, *folder.path.glob("failure_*.json")]:
             path.unlink(missing_ok=True)
-    set_resume_checkpoint(folder, checkpoint)
-    return checkpoint
+    folder.checkpoints.resume_from(checkpoint)
 
 
-def require_unfinished(folder: Path, *, is_longer: bool = False) -> None:
+def require_unfinished(folder: RunFolder, *, is_longer: bool = False) -> None:
     """Raise if the run in the folder has ended. The summary of an attempt that was stopped has no number of steps.
 
     Args:
@@ -104,9 +95,9 @@ def require_unfinished(folder: Path, *, is_longer: bool = False) -> None:
     Raises:
         UserError: The run has ended.
     """
-    if not (folder / SUMMARY_FILE).is_file():
+    if not folder.has_summary:
         return
-    summary = read_summary(folder)
+    summary = folder.summary()
     if summary.steps is not None and not (is_longer and summary.status == "aborted"):
         raise UserError(
             f"{folder}: the run in it has ended, {summary.status} after step {summary.steps}; give another folder with "
@@ -114,11 +105,11 @@ def require_unfinished(folder: Path, *, is_longer: bool = False) -> None:
         )
 
 
-def _set_aside(folder: Path) -> None:
+def _set_aside(folder: RunFolder) -> None:
     """Move the files of an attempt into a folder of their own, out of the way of the next attempt."""
-    left = [path for path in folder.iterdir() if not _is_kept(path)]
+    left = [path for path in folder.path.iterdir() if not _is_kept(path)]
     if left:
-        past = folder / f"attempt-{1 + len(list(folder.glob('attempt-*')))}"
+        past = folder / f"attempt-{1 + len(list(folder.path.glob('attempt-*')))}"
         past.mkdir()
         for path in left:
             path.rename(past / path.name)
@@ -129,17 +120,17 @@ def _is_kept(path: Path) -> bool:
 
 
 @contextmanager
-def _claimed(folder: Path) -> Iterator[None]:
+def _claimed(folder: RunFolder) -> Iterator[Claim]:
     """Keep every other launcher, also on other nodes, out of a run folder while the block runs.
 
     Raises:
         UserError: Somebody trains in the folder.
     """
-    claim = take(folder)
+    claim = folder.claims.take()
     try:
         # Rank 0 notices the loss of the folder too, and ends the run.
-        with kept(folder, lambda words: sys.stderr.write(f"error: {words}\n")):
-            yield
+        with folder.claims.held(lambda message: sys.stderr.write(f"error: {message}\n")):
+            yield claim
     finally:
-        if not is_lost(claim):
-            release(claim)
+        if not claim.is_lost():
+            claim.release()

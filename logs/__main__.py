@@ -84,9 +84,9 @@ def _check(options: _CheckOptions) -> int:
     A run folder whose log contradicts its other files fails too: the official checker reads the log alone.
     """
     # Imported here, as in the other verbs, so that --help works before anything is installed.
-    from logs.folder import CONFIG_FILE
+    from logs.folder import CONFIG_FILE, VERDICT_FILE
     from logs.judge.complaints import explain
-    from logs.judge.compliance import VERDICT_FILE, find_logs, judge_all, keep_verdicts
+    from logs.judge.compliance import find_logs, judge_all, keep_verdicts
     from logs.judge.evidence import impossible_times, problem_of
     from logs.read.files import regular_file
     from logs.read.parse import parse_log

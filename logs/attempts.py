@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from logs.checkpoints import list_checkpoints, resume_checkpoint, step_of
+from logs.checkpoints import CheckpointFolder, step_of
 from logs.disk import explain_disk_errors
 
 ATTEMPTS_FILE = "attempts.jsonl"
@@ -48,61 +48,72 @@ class Attempt:
         return f"{self.outcome}: {self.cause}; from step {self.from_step}, {kept}, {then}{without}"
 
 
-def read_attempts(folder: Path) -> list[Attempt]:
-    """Return the attempts in the order in which they ended; a line that was cut off is left out."""
-    path, known = folder / ATTEMPTS_FILE, {field.name for field in fields(Attempt)}
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            rows.append(Attempt(**{key: value for key, value in json.loads(line).items() if key in known}))
-        except (ValueError, TypeError, AttributeError):  # noqa: PERF203 (a file of a few lines)
-            continue
-    return rows
+@dataclass(frozen=True)
+class Attempts:
+    """The attempts at the run in ``run_folder`` that have ended: the file ``attempts.jsonl``."""
+
+    run_folder: Path
+
+    def read(self) -> list[Attempt]:
+        """Return the attempts in the order in which they ended; a line that was cut off is left out."""
+        path, known = self.run_folder / ATTEMPTS_FILE, {field.name for field in fields(Attempt)}
+        rows = []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+            try:
+                rows.append(Attempt(**{key: value for key, value in json.loads(line).items() if key in known}))
+            except (ValueError, TypeError, AttributeError):  # noqa: PERF203 (a file of a few lines)
+                continue
+        return rows
+
+    def left_out(self) -> list[str]:
+        """Return the hosts that the run leaves out, because they failed twice."""
+        return sorted({host for each in self.read() for host in each.leaves_out})
+
+    def add(
+        self,
+        outcome: Literal["failed", "stopped", "lost"],
+        cause: str,
+        *,
+        host: str | None = None,
+        limit: int,
+        may_leave_out: Callable[[Sequence[str]], Sequence[str]] = lambda _: (),
+    ) -> str | None:
+        """Record that an attempt ended, and return why the run may not go on by itself, or None if it may.
+
+        Args:
+            outcome: See `Attempt`.
+            cause: See `Attempt`.
+            host: See `Attempt`.
+            limit: How often a run may go on by itself after this outcome.
+            may_leave_out: Returns those of the given hosts, which failed twice, that the run can do without.
+
+        Raises:
+            UserError: If the disk is full, or the disk or the file server is in trouble.
+        """
+        checkpoints = CheckpointFolder(self.run_folder)
+        resumed, newest = checkpoints.resume_point(), checkpoints.files()[:1]
+        attempt = Attempt(
+            time=datetime.now().astimezone().isoformat(timespec="seconds"),
+            outcome=outcome,
+            cause=cause,
+            host=host,
+            from_step=step_of(resumed) if resumed else 0,
+            kept_step=step_of(newest[0]) if newest else 0,
+            goes_on=True,
+        )
+        attempts = [*self.read(), attempt]
+        reason = _why_not_again(attempts, limit)
+        row = {**asdict(attempt), "goes_on": reason is None}
+        if reason is None:
+            without = self.left_out()
+            row["leaves_out"] = list(may_leave_out([each for each in bad_hosts(attempts) if each not in without]))
+        path = self.run_folder / ATTEMPTS_FILE
+        with explain_disk_errors(path), path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        return reason
 
 
-def add_attempt(
-    folder: Path,
-    outcome: Literal["failed", "stopped", "lost"],
-    cause: str,
-    *,
-    host: str | None = None,
-    limit: int,
-    may_leave_out: Callable[[Sequence[str]], Sequence[str]] = lambda _: (),
-) -> str | None:
-    """Record that an attempt ended, and return why the run may not go on by itself, or None if it may.
-
-    Args:
-        folder: The run folder.
-        outcome: See `Attempt`.
-        cause: See `Attempt`.
-        host: See `Attempt`.
-        limit: How often a run may go on by itself after this outcome.
-        may_leave_out: Returns those of the given hosts, which failed twice, that the run can do without.
-
-    Raises:
-        UserError: If the disk is full, or the disk or the file server is in trouble.
-    """
-    resumed, kept = resume_checkpoint(folder), list_checkpoints(folder)
-    attempt = Attempt(
-        time=datetime.now().astimezone().isoformat(timespec="seconds"),
-        outcome=outcome,
-        cause=cause,
-        host=host,
-        from_step=step_of(resumed) if resumed else 0,
-        kept_step=step_of(kept[0]) if kept else 0,
-        goes_on=True,
-    )
-    attempts = [*read_attempts(folder), attempt]
-    reason = why_not_again(attempts, limit)
-    row = {**asdict(attempt), "goes_on": reason is None}
-    if reason is None:
-        row["leaves_out"] = list(may_leave_out([host for host in bad_hosts(attempts) if host not in left_out(folder)]))
-    with explain_disk_errors(folder / ATTEMPTS_FILE), (folder / ATTEMPTS_FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
-    return reason
-
-
-def why_not_again(attempts: Sequence[Attempt], limit: int) -> str | None:
+def _why_not_again(attempts: Sequence[Attempt], limit: int) -> str | None:
     """Return why a run may not go on by itself after the last of its attempts, or None if it may.
 
     Args:
@@ -131,8 +142,3 @@ def bad_hosts(attempts: Sequence[Attempt]) -> list[str]:
     """Return the hosts on which a rank failed first in two attempts or more."""
     hosts = [each.host for each in attempts if each.outcome == "failed" and each.host]
     return sorted({host for host in hosts if hosts.count(host) > 1})
-
-
-def left_out(folder: Path) -> list[str]:
-    """Return the hosts that the run in the folder leaves out, because they failed twice."""
-    return sorted({host for each in read_attempts(folder) for host in each.leaves_out})

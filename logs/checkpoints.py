@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +24,9 @@ if TYPE_CHECKING:
 
 
 CHECKPOINT_FOLDER = "checkpoints"
-RESUME_FILE = "goes-on-from"
-"""A file of the run folder with the name of the checkpoint from which all ranks resume.
 
-Whoever starts the ranks chooses the checkpoint once, so that all ranks take the same one.
-"""
+_RESUME_FILES = ("resume-from", "goes-on-from")
+"""A file of the run folder with the name of the checkpoint from which all ranks resume, now and in version 1."""
 
 _META = "meta"
 _NAME = re.compile(r"step-(\d+)\.ckpt")
@@ -46,73 +45,79 @@ class SavedState:
     arrays: Mapping[str, np.ndarray]
 
 
-def write(run_folder: Path, step: int, state: SavedState, *, keep: int) -> Path:
-    """Write a checkpoint, and remove all checkpoints but the newest ``keep``.
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """The checkpoints of the run in ``run_folder``, an existing folder."""
 
-    The file is an ``.npz`` followed by its BLAKE2b digest of 32 bytes. A crash leaves no incomplete file under the
-    checkpoint's name.
+    run_folder: Path
 
-    Args:
-        run_folder: An existing run folder.
-        step: Number of steps after which the state was taken.
-        state: The content.
-        keep: Number of checkpoints that stay, with the new one.
+    def write(self, step: int, state: SavedState, *, keep: int) -> Path:
+        """Write a checkpoint, and remove all checkpoints but the newest ``keep``.
 
-    Returns:
-        The checkpoint file.
+        The file is an ``.npz`` followed by its BLAKE2b digest of 32 bytes. A crash leaves no incomplete file under the
+        checkpoint's name.
 
-    Raises:
-        UserError: If the disk is full, or the disk or the file server is in trouble.
-    """
-    folder = run_folder / CHECKPOINT_FOLDER
-    path = folder / f"step-{step:08d}.ckpt"
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with explain_disk_errors(path):
-        folder.mkdir(exist_ok=True)
-        try:
-            _write_with_digest(partial, state)
-            partial.replace(path)
-            _sync_folder(folder)
-        finally:
-            partial.unlink(missing_ok=True)
-        for old in list_checkpoints(run_folder)[keep:]:
-            old.unlink(missing_ok=True)
-    return path
+        Args:
+            step: Number of steps after which the state was taken.
+            state: The content.
+            keep: Number of checkpoints that stay, with the new one.
 
+        Returns:
+            The checkpoint file.
 
-def _write_with_digest(path: Path, state: SavedState) -> None:
-    import numpy as np  # noqa: PLC0415 (a launcher lists checkpoints, and should not wait for this import)
+        Raises:
+            UserError: If the disk is full, or the disk or the file server is in trouble.
+        """
+        folder = self.run_folder / CHECKPOINT_FOLDER
+        path = folder / f"step-{step:08d}.ckpt"
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        with explain_disk_errors(path):
+            folder.mkdir(exist_ok=True)
+            try:
+                _write_with_digest(partial, state)
+                partial.replace(path)
+                _sync_folder(folder)
+            finally:
+                partial.unlink(missing_ok=True)
+            for old in self.files()[keep:]:
+                old.unlink(missing_ok=True)
+        return path
 
-    with path.open("w+b") as file:
-        # savez has a parameter "file", so no array may have this name; ours contain slashes.
-        np.savez(file, **{_META: np.array(json.dumps(state.meta)), **state.arrays})
-        file.seek(0)
-        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-        while block := file.read(1 << 20):
-            digest.update(block)
-        file.write(digest.digest())
-        file.flush()
-        os.fsync(file.fileno())
+    def files(self) -> list[Path]:
+        """Return the checkpoint files, damaged ones too, the newest first."""
+        found = (self.run_folder / CHECKPOINT_FOLDER).glob("step-*.ckpt")
+        return sorted((path for path in found if _NAME.fullmatch(path.name)), key=step_of, reverse=True)
 
+    def newest_valid(self) -> tuple[Path | None, list[DamagedCheckpoint]]:
+        """Return the newest checkpoint that is not damaged, or None, and an error for each newer, damaged one."""
+        damaged = []
+        for path in self.files():
+            try:
+                _verified(path)
+            except DamagedCheckpoint as error:  # noqa: PERF203 (reading the file takes far longer than the try)
+                damaged.append(error)
+            else:
+                return path, damaged
+        return None, damaged
 
-def read(path: Path) -> SavedState:
-    """Return the content of a checkpoint file after checking the digest.
+    def resume_from(self, checkpoint: Path | None) -> None:
+        """Record the checkpoint from which the ranks resume, so that all ranks take the same one.
 
-    Raises:
-        DamagedCheckpoint: If the file cannot be read, or differs from the file that was written.
-    """
-    import numpy as np  # noqa: PLC0415 (as in _write_with_digest)
+        Args:
+            checkpoint: One of `files`. If None, the ranks start at the first step.
+        """
+        for name in _RESUME_FILES:
+            (self.run_folder / name).unlink(missing_ok=True)
+        if checkpoint is not None:
+            write_text(self.run_folder / _RESUME_FILES[0], f"{checkpoint.name}\n")
 
-    content = _verified(path)
-    with np.load(io.BytesIO(content), allow_pickle=False) as members:
-        arrays = {name: members[name] for name in members.files}
-    return SavedState(json.loads(str(arrays.pop(_META))), arrays)
-
-
-def list_checkpoints(run_folder: Path) -> list[Path]:
-    """Return the checkpoint files of a run, damaged ones too, the newest first."""
-    found = (run_folder / CHECKPOINT_FOLDER).glob("step-*.ckpt")
-    return sorted((path for path in found if _NAME.fullmatch(path.name)), key=step_of, reverse=True)
+    def resume_point(self) -> Path | None:
+        """Return the checkpoint that `resume_from` recorded, or None."""
+        for name in _RESUME_FILES:
+            path = self.run_folder / name
+            if path.is_file():
+                return self.run_folder / CHECKPOINT_FOLDER / path.read_text(encoding="utf-8").strip()
+        return None
 
 
 def step_of(path: Path) -> int:
@@ -122,31 +127,36 @@ def step_of(path: Path) -> int:
     return int(match[1])
 
 
-def newest_valid(run_folder: Path) -> tuple[Path | None, list[DamagedCheckpoint]]:
-    """Return the newest checkpoint that is not damaged, or None, and an error for each newer, damaged checkpoint."""
-    damaged = []
-    for path in list_checkpoints(run_folder):
-        try:
-            _verified(path)
-        except DamagedCheckpoint as error:  # noqa: PERF203 (reading the file takes far longer than the try)
-            damaged.append(error)
-        else:
-            return path, damaged
-    return None, damaged
+def read(path: Path) -> SavedState:
+    """Return the content of a checkpoint file after checking the digest.
+
+    Raises:
+        DamagedCheckpoint: If the file cannot be read, or differs from the file that was written.
+    """
+    import numpy as np  # noqa: PLC0415 (a launcher lists checkpoints, and should not wait for this import)
+
+    content = _verified(path)
+    with np.load(io.BytesIO(content), allow_pickle=False) as members:
+        arrays = {name: members[name] for name in members.files}
+    return SavedState(json.loads(str(arrays.pop(_META))), arrays)
 
 
-def set_resume_checkpoint(run_folder: Path, checkpoint: Path | None) -> None:
-    """Record the checkpoint from which the ranks resume. If None, they start at the first step."""
-    path = run_folder / RESUME_FILE
-    path.unlink(missing_ok=True)
-    if checkpoint is not None:
-        write_text(path, f"{checkpoint.name}\n")
+def _write_with_digest(path: Path, state: SavedState) -> None:
+    import numpy as np  # noqa: PLC0415 (as in `read`)
 
-
-def resume_checkpoint(run_folder: Path) -> Path | None:
-    """Return the checkpoint that `set_resume_checkpoint` recorded, or None."""
-    path = run_folder / RESUME_FILE
-    return run_folder / CHECKPOINT_FOLDER / path.read_text(encoding="utf-8").strip() if path.is_file() else None
+    with path.open("w+b") as file:
+        # np.savez leaves its archive open when the disk is full, and Python then reports the error once more at exit.
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, array in {_META: np.array(json.dumps(state.meta)), **state.arrays}.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)  # type: ignore[no-untyped-call]
+        file.seek(0)
+        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        while block := file.read(1 << 20):
+            digest.update(block)
+        file.write(digest.digest())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _verified(path: Path) -> bytes:

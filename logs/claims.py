@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -40,174 +41,183 @@ It is longer than the seconds for which the server of a network file system may 
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 
 
-def take(folder: Path, *, pid: int | None = None, patience_s: float = 0) -> Path:
-    """Claim a run folder for a process of this machine.
+@dataclass(frozen=True)
+class Claim:
+    """A claim on a run folder: the file ``path``, ``claims/N.json`` of the folder."""
 
-    Args:
-        folder: An existing folder.
-        pid: The process that owns the claim. If None, this process.
-        patience_s: How long to wait for the end of an owner that may be gone: a job that is queued again after the loss
-            of its node starts before the lost owner's claim is stale.
+    path: Path
 
-    Returns:
-        The file of the claim.
+    @property
+    def number(self) -> int:
+        """The claim's place in the order of all claims on the folder."""
+        return int(self.path.stem)
 
-    Raises:
-        UserError: A living process has claimed the folder, or the folder cannot be written.
-    """
-    deadline, first_beat = time.monotonic() + patience_s, None
-    # The new claim takes the number after the claim that is judged here. If there is another new claim by then, that
-    # number is taken, and making the file fails.
-    while words := _holder_of(previous := _newest(folder)):
-        assert previous is not None
-        beat = previous.stat().st_mtime
-        # An owner that gives signs of life is there, unless these are the last ranks of this very job.
-        is_there = first_beat is not None and beat > first_beat and not was_lost_by_this_job(folder)
-        if is_there or time.monotonic() > deadline:
-            raise UserError(f"{folder}: a run is going on in it: {words}; wait for its end, or give another folder")
-        if first_beat is None:
-            sys.stderr.write(f"{folder}: claimed by {words}; waits for up to {patience_s:.0f} s for its end\n")
-            first_beat = beat
-        time.sleep(min(BEAT_S, patience_s / 10))
-    if previous is not None and "ended" not in (record := _read(previous)):
-        sys.stderr.write(f"{folder}: takes over from {_words(record)}, which is gone\n")
-    path = folder / CLAIMS_FOLDER / f"{1 + (_number(previous) if previous else 0)}.json"
-    with explain_disk_errors(path):
-        path.parent.mkdir(exist_ok=True)
+    @property
+    def others(self) -> "Claims":
+        """All claims on the folder."""
+        return Claims(self.path.parent.parent)
+
+    def release(self) -> None:
+        """Write into the claim that it has ended; a claim whose folder is gone needs no end."""
+        if self.path.exists():
+            # Where that cannot be written, on a full disk, the next launcher finds that the owner is gone.
+            with suppress(UserError):
+                write_json(self.path, {**self.record(), "ended": _now()})
+
+    def is_lost(self) -> bool:
+        """Return whether another process has taken the folder over, because this owner gave no sign of life."""
+        newest = self.others.newest()
+        return newest is not None and newest.number > self.number
+
+    def holder(self) -> str | None:
+        """Return in words who holds the claim now, or None if nobody does."""
+        record = self.record()
+        if "ended" in record:
+            return None
+        is_here = {key: record.get(key) for key in ("boot", "pid_space")} == _place()
+        if is_here and _identity(int(record["pid"]))["process_start"] == record["process_start"]:
+            return _words(record)
+        if _is_locked(self.path):
+            return f"{_words(record)}{', whose ranks are still ending' if is_here else ''}"
+        age_s = _age_s(self.path)
+        return None if is_here or age_s > STALE_S else f"{_words(record)}, last sign of life {max(0, age_s):.0f} s ago"
+
+    def record(self) -> Mapping[str, Any]:
+        """Return the content of the file, or an empty mapping while its owner is still writing the file."""
         try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(json.dumps(_owner(os.getpid() if pid is None else pid), indent=2) + "\n")
-        except FileExistsError:
-            raise UserError(
-                f"{folder}: a run is going on in it: another launcher has claimed it just now; wait for its end, or "
-                "give another folder"
-            ) from None
-    return path
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
 
 
-def release(claim: Path) -> None:
-    """Write into a claim that it has ended; a claim whose folder is gone needs no end."""
-    if claim.exists():
-        # Where that cannot be written, on a full disk, the next launcher finds that the owner is gone.
-        with suppress(UserError):
-            write_json(claim, {**_read(claim), "ended": _now()})
+@dataclass(frozen=True)
+class Claims:
+    """The claims on ``run_folder``, an existing folder."""
 
+    run_folder: Path
 
-def is_lost(claim: Path) -> bool:
-    """Return whether another process has taken the folder over, because the owner of ``claim`` gave no sign of life."""
-    newest = _newest(claim.parent.parent)
-    return newest is not None and _number(newest) > _number(claim)
+    def take(self, *, pid: int | None = None, patience_s: float = 0) -> Claim:
+        """Claim the run folder for a process of this machine.
 
+        Args:
+            pid: The process that owns the claim. If None, this process.
+            patience_s: How long to wait for the end of an owner that may be gone: a job that is queued again after the
+                loss of its node starts before the lost owner's claim is stale.
 
-def has_lost(folder: Path, pid: int) -> bool:
-    """Return whether another process has taken the folder over from process ``pid`` of this machine."""
-    claim = owned_by(folder, pid)
-    return claim is not None and is_lost(claim)
+        Raises:
+            UserError: A living process has claimed the folder, or the folder cannot be written.
+        """
+        previous = self._wait_for_end(patience_s)
+        if previous is not None and "ended" not in (record := previous.record()):
+            sys.stderr.write(f"{self.run_folder}: takes over from {_words(record)}, which is gone\n")
+        path = self.run_folder / CLAIMS_FOLDER / f"{1 + (previous.number if previous else 0)}.json"
+        with explain_disk_errors(path):
+            path.parent.mkdir(exist_ok=True)
+            try:
+                with path.open("x", encoding="utf-8") as file:
+                    file.write(json.dumps(_owner(os.getpid() if pid is None else pid), indent=2) + "\n")
+            except FileExistsError:
+                raise UserError(
+                    f"{self.run_folder}: a run is going on in it: another launcher has claimed it just now; wait for "
+                    "its end, or give another folder"
+                ) from None
+        return Claim(path)
 
+    def _wait_for_end(self, patience_s: float) -> Claim | None:
+        """Wait until nobody holds the newest claim, and return that claim, or None if there is no claim.
 
-def was_lost_by_this_job(folder: Path) -> bool:
-    """Return whether this job of the scheduler made the last claim on the folder, and nobody ended that claim."""
-    record = _last_of_this_job(folder)
-    return bool(record) and "ended" not in record
+        A new claim takes the number after the returned one. If there is another new claim by then, that number is
+        taken, and making the file fails.
+        """
+        deadline, first_beat = time.monotonic() + patience_s, None
+        while (newest := self.newest()) and (words := newest.holder()):
+            beat = newest.path.stat().st_mtime
+            # An owner that gives signs of life is there, unless these are the last ranks of this very job.
+            is_there = first_beat is not None and beat > first_beat and not self.were_lost_by_this_job()
+            if is_there or time.monotonic() > deadline:
+                raise UserError(
+                    f"{self.run_folder}: a run is going on in it: {words}; wait for its end, or give another folder"
+                )
+            if first_beat is None:
+                waits = f"waits for up to {patience_s:.0f} s for its end"
+                sys.stderr.write(f"{self.run_folder}: claimed by {words}; {waits}\n")
+                first_beat = beat
+            time.sleep(min(BEAT_S, patience_s / 10))
+        return newest
 
+    def were_lost_by_this_job(self) -> bool:
+        """Return whether this job of the scheduler made the last claim on the folder, and nobody ended that claim."""
+        record = self._last_of_this_job()
+        return bool(record) and "ended" not in record
 
-def ended_by_this_job(folder: Path) -> datetime | None:
-    """Return when the last claim on the folder began, if this job of the scheduler made the claim and ended it."""
-    record = _last_of_this_job(folder)
-    return datetime.fromisoformat(record["since"]) if "ended" in record else None
+    def ended_by_this_job(self) -> datetime | None:
+        """Return when the last claim on the folder began, if this job of the scheduler made and ended that claim."""
+        record = self._last_of_this_job()
+        return datetime.fromisoformat(record["since"]) if "ended" in record else None
 
+    def _last_of_this_job(self) -> Mapping[str, Any]:
+        """Return the last claim on the folder if this job of the scheduler made it, otherwise an empty mapping."""
+        newest = self.newest()
+        record = newest.record() if newest else {}
+        return record if record.get("job") is not None and record["job"] == _job() else {}
 
-def _last_of_this_job(folder: Path) -> Mapping[str, Any]:
-    """Return the last claim on the folder if this job of the scheduler made it, otherwise an empty mapping."""
-    path = _newest(folder)
-    record = {} if path is None else _read(path)
-    return record if record.get("job") is not None and record["job"] == _job() else {}
-
-
-def owned_by(folder: Path, pid: int) -> Path | None:
-    """Return the newest claim that process ``pid`` of this machine has taken and not ended, or None."""
-    wanted = _identity(pid)
-    for path in reversed(_claims(folder)):
-        record = _read(path)
-        if "ended" not in record and {key: record.get(key) for key in wanted} == wanted:
-            return path
-    return None
-
-
-def holder(folder: Path) -> str | None:
-    """Return in words who trains in the folder now, or None if nobody does."""
-    return _holder_of(_newest(folder))
-
-
-def _holder_of(path: Path | None) -> str | None:
-    """Return in words who holds a claim now, or None if nobody does."""
-    record = {} if path is None else _read(path)
-    if path is None or "ended" in record:
+    def owned_by(self, pid: int) -> Claim | None:
+        """Return the newest claim that process ``pid`` of this machine has taken and not ended, or None."""
+        wanted = _identity(pid)
+        for claim in reversed(self._all()):
+            record = claim.record()
+            if "ended" not in record and {key: record.get(key) for key in wanted} == wanted:
+                return claim
         return None
-    is_here = {key: record.get(key) for key in ("boot", "pid_space")} == _place()
-    if is_here and _identity(int(record["pid"]))["process_start"] == record["process_start"]:
-        return _words(record)
-    if _is_locked(path):
-        return f"{_words(record)}{', whose ranks are still ending' if is_here else ''}"
-    age_s = _age_s(path)
-    return None if is_here or age_s > STALE_S else f"{_words(record)}, last sign of life {max(0, age_s):.0f} s ago"
 
+    def holder(self) -> str | None:
+        """Return in words who trains in the folder now, or None if nobody does."""
+        newest = self.newest()
+        return newest.holder() if newest else None
 
-@contextmanager
-def kept(folder: Path, on_loss: Callable[[str], object]) -> Iterator[None]:
-    """Lock the newest claim on a folder and give signs of life while the block runs. Without a claim, do nothing.
+    @contextmanager
+    def held(self, on_loss: Callable[[str], object]) -> Iterator[None]:
+        """Lock the newest claim and give signs of life while the block runs. Without a claim, do nothing.
 
-    Args:
-        folder: The run folder.
-        on_loss: Called once, in a thread, with the words for the user, if another process takes the folder over.
-    """
-    path = _newest(folder)
-    if path is None:
-        yield
-        return
-    done = threading.Event()
-    with path.open("rb") as file:
-        with suppress(OSError):  # A file system without locks; the signs of life remain.
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        beats = threading.Thread(target=_beat, args=(path, done, on_loss), name="claim", daemon=True)
-        beats.start()
-        try:
+        Args:
+            on_loss: Called once, in a thread, with the words for the user, if another process takes the folder over.
+        """
+        claim = self.newest()
+        if claim is None:
             yield
-        finally:
-            done.set()
-            beats.join()
+            return
+        done = threading.Event()
+        with claim.path.open("rb") as file:
+            with suppress(OSError):  # A file system without locks; the signs of life remain.
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            beats = threading.Thread(target=_beat, args=(claim, done, on_loss), name="claim", daemon=True)
+            beats.start()
+            try:
+                yield
+            finally:
+                done.set()
+                beats.join()
+
+    def newest(self) -> Claim | None:
+        """Return the claim of the highest number, or None if there is no claim."""
+        return next(reversed(self._all()), None)
+
+    def _all(self) -> list[Claim]:
+        files = (self.run_folder / CLAIMS_FOLDER).glob("*.json")
+        return sorted((Claim(path) for path in files if path.stem.isdecimal()), key=lambda claim: claim.number)
 
 
-def _beat(path: Path, done: threading.Event, on_loss: Callable[[str], object]) -> None:
+def _beat(claim: Claim, done: threading.Event, on_loss: Callable[[str], object]) -> None:
     while not done.wait(BEAT_S):
         # A file server may fail for a moment; a folder that was deleted is reported by whoever writes into it.
         with suppress(OSError):
-            os.utime(path)
-            if is_lost(path):
-                folder = path.parent.parent
-                on_loss(f"{folder}: taken over by {holder(folder) or 'another run'}, because there was no sign of life")
+            os.utime(claim.path)
+            if claim.is_lost():
+                claims = claim.others
+                new_owner = claims.holder() or "another run"
+                on_loss(f"{claims.run_folder}: taken over by {new_owner}, because there was no sign of life")
                 return
-
-
-def _claims(folder: Path) -> list[Path]:
-    return sorted((path for path in (folder / CLAIMS_FOLDER).glob("*.json") if path.stem.isdecimal()), key=_number)
-
-
-def _newest(folder: Path) -> Path | None:
-    return next(reversed(_claims(folder)), None)
-
-
-def _number(path: Path) -> int:
-    return int(path.stem)
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """Return the content of a claim, or an empty mapping while its owner is still writing the file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _owner(pid: int) -> dict[str, Any]:

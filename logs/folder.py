@@ -1,6 +1,9 @@
-"""A run's folder: its name, the summary in it, and closing it after the ranks were killed."""
+"""A run's folder as one object: its files, settings, summary, checkpoints, claims and attempts."""
 
 import json
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cache
@@ -9,32 +12,27 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from configs.arguments import short_path
 from configs.errors import UserError
-from configs.load import load_run
-from logs.disk import explain_disk_errors, read_object, write_json
-from logs.environment import environment
+from configs.load import dump, load_run, resolve_path
+from configs.schema import Cluster, Recipe
+from logs.attempts import Attempts
+from logs.checkpoints import CheckpointFolder
+from logs.claims import Claims
+from logs.disk import explain_disk_errors, read_object, write_json, write_text
+from logs.environment import ENVIRONMENT_FILE, write_environment
 from logs.mlperf import RESULT_FILES, close_log
-
-__all__ = [
-    "CONFIG_FILE",
-    "REHEARSAL_FILE",
-    "STARTUP_FILE",
-    "SUMMARY_FILE",
-    "Summary",
-    "close_aborted",
-    "create_run_folder",
-    "default_run_name",
-    "environment",
-    "read_summary",
-    "write_json",
-    "write_summary",
-]
+from logs.redaction import has_secret, may_hold_secret
 
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
 STARTUP_FILE = "startup.json"
+VERDICT_FILE = "verdict.json"
 REHEARSAL_FILE = "rehearsal.txt"
 """A rehearsal beside its predictions, a sentence a line."""
+
+UNFINISHED_MARK = "unfinished"
+"""A file in the folder of a job's run that was stopped and that the same job is to resume."""
 
 
 @dataclass(frozen=True)
@@ -90,99 +88,172 @@ class Summary:
     is_rehearsal: bool = False
 
 
-def create_run_folder(path: Path) -> Path:
-    """Create a run folder and its parent folders; return ``path``.
+class RunFolder:
+    """The folder of a run.
 
-    Raises:
-        UserError: If ``path`` exists and is not an empty folder, or cannot be created.
+    Args:
+        path: The folder, which need not exist.
+
+    Attributes:
+        attempts: The attempts at the run that have ended.
+        checkpoints: The checkpoints.
+        claims: Who trains in the folder.
     """
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise UserError(
-            f"{path}: exists already, and a run needs a new or empty folder; give another folder, or remove this one"
-        )
-    with explain_disk_errors(path):
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.attempts, self.checkpoints, self.claims = Attempts(path), CheckpointFolder(path), Claims(path)
+        self._settings: tuple[Recipe, Cluster] | None = None
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    @property
+    def shown(self) -> str:
+        """The path for a message, see `configs.arguments.short_path`."""
+        return short_path(self.path)
+
+    @classmethod
+    def new(cls, recipe: Recipe, cluster: Cluster) -> "RunFolder":
+        """Return the folder for a run that begins now, below the cluster's folder of runs; nothing is made."""
+        runs, now = resolve_path(cluster.paths.runs), datetime.now().astimezone()
+        name = f"{recipe.name}-{now:%Y%m%d-%H%M%S}"
+        taken, number = name, 1
+        while (runs / taken).exists():
+            number += 1
+            taken = f"{name}-{number}"
+        return cls(runs / taken)
+
+    def make(self) -> None:
+        """Create the folder and its parent folders.
+
+        Raises:
+            UserError: If the path exists and is not an empty folder, or cannot be created.
+        """
+        if self.path.exists() and not (self.path.is_dir() and not any(self.path.iterdir())):
             raise UserError(
-                f"{path}: cannot be created, because one of its parent folders is a file; give another folder"
-            ) from None
-    return path
+                f"{self}: exists already, and a run needs a new or empty folder; give another folder, or remove this "
+                "one"
+            )
+        with explain_disk_errors(self.path):
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError):
+                raise UserError(
+                    f"{self}: cannot be created, because one of its parent folders is a file; give another folder"
+                ) from None
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether a run has been begun in the folder, so that the folder has the run's settings."""
+        return (self / CONFIG_FILE).is_file()
 
-def default_run_name(recipe_name: str, now: datetime, runs: Path) -> str:
-    """Return a name not yet used in ``runs``: recipe and start, ``digits-20261121-044500``, then ``-2`` and so on."""
-    name = f"{recipe_name}-{now:%Y%m%d-%H%M%S}"
-    taken, number = name, 1
-    while (runs / taken).exists():
-        number += 1
-        taken = f"{name}-{number}"
-    return taken
+    @property
+    def settings(self) -> tuple[Recipe, Cluster]:
+        """The recipe and the cluster in ``config.yaml``.
 
+        Raises:
+            UserError: The file is missing, or cannot be used.
+        """
+        if self._settings is None:
+            self._settings = load_run(self / CONFIG_FILE)
+        return self._settings
 
-def write_summary(run_folder: Path, summary: Summary) -> None:
-    """Write ``summary.json`` atomically."""
-    write_json(run_folder / SUMMARY_FILE, {field.name: getattr(summary, field.name) for field in fields(summary)})
+    @property
+    def recipe(self) -> Recipe:
+        """What the run trains, see `settings`."""
+        return self.settings[0]
 
+    @property
+    def cluster(self) -> Cluster:
+        """Where the run trains, see `settings`."""
+        return self.settings[1]
 
-def read_summary(run_folder: Path) -> Summary:
-    """Return the summary in ``summary.json``; keys that this version does not know are ignored.
+    def write_settings(self, recipe: Recipe, cluster: Cluster) -> None:
+        """Write ``config.yaml``; if the settings may hold a secret, only the owner can read the file."""
+        text = dump(recipe, cluster)
+        is_private = has_secret(cluster.environment) or may_hold_secret(text)
+        write_text(self / CONFIG_FILE, text, is_private=is_private)
+        self._settings = recipe, cluster
 
-    Raises:
-        UserError: If the file is missing, or is not a summary.
-    """
-    path = run_folder / SUMMARY_FILE
-    tree = read_object(path)
-    try:
-        return _adapter().validate_json(json.dumps(tree), strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        words = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise UserError(f"{path}: is not a run's summary ({words}); repeat the run to get a summary") from None
+    def record_environment(self, variables: Mapping[str, str]) -> None:
+        """Write into ``environment.json`` what this machine is and which variables the ranks get.
+
+        A resumed run may continue on another kind of CPU or with another number of threads. That changes the last bits
+        of the results, so it is reported in one line and recorded.
+        """
+        if changes := write_environment(self.path, variables):
+            sys.stderr.write(
+                f"warning: {self.shown}: the run is resumed with {'; '.join(changes)}: the results will differ in "
+                f"their last bits from those of a run without a change; {ENVIRONMENT_FILE} keeps both\n"
+            )
+
+    @property
+    def has_summary(self) -> bool:
+        """Whether an attempt at the run has ended, in whatever way."""
+        return (self / SUMMARY_FILE).is_file()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended: there is a summary, and no job is to resume the run."""
+        return self.has_summary and not (self / UNFINISHED_MARK).is_file()
+
+    def summary(self) -> Summary:
+        """Return the summary in ``summary.json``; keys that this version does not know are ignored.
+
+        Raises:
+            UserError: If the file is missing, or is not a summary.
+        """
+        path = self / SUMMARY_FILE
+        tree = read_object(path)
+        try:
+            return _adapter().validate_json(json.dumps(tree), strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise UserError(f"{path}: is not a run's summary ({problem}); repeat the run to get a summary") from None
+
+    def write_summary(self, summary: Summary) -> None:
+        """Write ``summary.json`` atomically."""
+        write_json(self / SUMMARY_FILE, {field.name: getattr(summary, field.name) for field in fields(summary)})
+
+    def close_aborted(self, reason: str, *, failed_rank: int | None = None, failed_step: int | None = None) -> None:
+        """Complete the folder of a run that was killed: log ``run_stop`` with status aborted, and write a summary.
+
+        The ranks must have ended. A ``run_stop`` or a summary that rank 0 has written is kept; a missing log stays
+        missing.
+
+        Args:
+            reason: Why the run ended, in one line.
+            failed_rank: The rank that died first. If None, the rank is unknown.
+            failed_step: The 0-based step at which that rank died. If None, the step is unknown.
+
+        Raises:
+            UserError: If the disk is full.
+        """
+        for ruleset, name in RESULT_FILES.items():
+            close_log(self / name, ruleset)
+        if (self / SUMMARY_FILE).exists():
+            return
+        known: dict[str, Any] = {"recipe": "unknown"}
+        with suppress(UserError):
+            recipe, cluster = self.settings
+            known = {
+                "recipe": recipe.name,
+                "target": recipe.run.target_top1,
+                "world_size": cluster.world_size,
+                "global_batch_size": recipe.batch.global_size,
+                "seed": recipe.run.seed,
+                "is_rehearsal": cluster.rehearsal is not None,
+            }
+        self.write_summary(
+            Summary(status="aborted", failure=reason, failed_rank=failed_rank, failed_step=failed_step, **known)
+        )
 
 
 @cache  # making it takes 3 ms, and studies and reports read hundreds of summaries
 def _adapter() -> TypeAdapter[Summary]:
     return TypeAdapter(Summary)
-
-
-def close_aborted(
-    run_folder: Path, reason: str, *, failed_rank: int | None = None, failed_step: int | None = None
-) -> None:
-    """Complete the folder of a run that was killed: log ``run_stop`` with status aborted, and write a summary.
-
-    The ranks must have ended. A ``run_stop`` or a summary that rank 0 has written is kept; a missing log stays missing.
-
-    Args:
-        run_folder: An existing run folder, complete or not.
-        reason: Why the run ended, in one line.
-        failed_rank: The rank that died first. If None, the rank is unknown.
-        failed_step: The 0-based step at which that rank died. If None, the step is unknown.
-
-    Raises:
-        UserError: If the disk is full.
-    """
-    for ruleset, name in RESULT_FILES.items():
-        close_log(run_folder / name, ruleset)
-    if not (run_folder / SUMMARY_FILE).exists():
-        summary = _aborted(run_folder, reason, failed_rank, failed_step)
-        write_summary(run_folder, summary)
-
-
-def _aborted(run_folder: Path, failure: str, failed_rank: int | None, failed_step: int | None) -> Summary:
-    try:
-        recipe, cluster = load_run(run_folder / CONFIG_FILE)
-    except UserError:
-        return Summary("unknown", "aborted", failure=failure, failed_rank=failed_rank, failed_step=failed_step)
-    return Summary(
-        recipe=recipe.name,
-        status="aborted",
-        target=recipe.run.target_top1,
-        world_size=cluster.world_size,
-        global_batch_size=recipe.batch.global_size,
-        seed=recipe.run.seed,
-        failure=failure,
-        failed_rank=failed_rank,
-        failed_step=failed_step,
-        is_rehearsal=cluster.rehearsal is not None,
-    )

@@ -15,9 +15,10 @@ from configs.load import dump, load_cluster
 from configs.plan import RunPlan, plan_run
 from configs.schema import Recipe
 from data.input.batches import TrainingBatch
+from logs.disk import write_json
 from logs.environment import environment
 from logs.events import EventLog
-from logs.folder import CONFIG_FILE, Summary, write_json, write_summary
+from logs.folder import CONFIG_FILE, RunFolder, Summary
 from logs.metrics import METRICS_FILE, Metrics, MetricsWriter
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
@@ -158,5 +159,5 @@ def dry_run(folder: Path, recipe: Recipe, tops: Sequence[float], cluster_overrid
         global_batch_size=recipe.batch.global_size, init_s=0.0, run_s=result.run_s, images_per_s=0.0,
         input_wait_fraction=0.0, comm_exposed_fraction=0.0, seed=recipe.run.seed, failure=result.failure,
     )  # fmt: skip
-    write_summary(folder, summary)
+    RunFolder(folder).write_summary(summary)
     return folder

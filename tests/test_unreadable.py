@@ -10,8 +10,8 @@ from configs.errors import UserError
 from data.manifest import load_manifest
 from data.sources.image_source import read_image
 from data.sources.tables import read_table
-from logs.checkpoints import DamagedCheckpoint, _verified
-from logs.folder import read_summary
+from logs.checkpoints import DamagedCheckpoint, read
+from logs.folder import RunFolder
 from logs.judge.system import read_fields
 from logs.metrics import read_metrics
 from logs.read.lines import find_ruleset
@@ -24,9 +24,12 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "log": find_ruleset,
     "fields": lambda path: read_fields(path, []),
     "points": read_points,
-    "checkpoint": _verified,
+    "checkpoint": read,
 }
-OF_FOLDERS: dict[str, Callable[[Path], Any]] = {"manifest.json": load_manifest, "summary.json": read_summary}
+OF_FOLDERS: dict[str, Callable[[Path], Any]] = {
+    "manifest.json": load_manifest,
+    "summary.json": lambda folder: RunFolder(folder).summary(),
+}
 
 
 def _is_folder(path: Path) -> None:

@@ -20,7 +20,7 @@ from configs.errors import UserError
 from configs.plan import BEGINNING, Position, RunPlan
 from configs.resume_check import require_unchanged
 from data.input.batches import TrainingSource
-from logs.checkpoints import SavedState, read, write
+from logs.checkpoints import CheckpointFolder, SavedState, read
 from train.comm.communicator import Communicator
 from train.engine.protocol import Engine, Optimizer, Trainee
 
@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 Collect = Callable[[], SavedState]
 
 
-class Keeper(Protocol):
-    """Keeps the state of a run; every rank calls each verb at the same point of the run."""
+class Checkpointer(Protocol):
+    """Saves the state of a run; every rank calls each verb at the same point of the run."""
 
     def evaluated(self, source: TrainingSource, at: Position) -> None:
         """Keep the state after an evaluation, if a checkpoint is due."""
@@ -73,12 +73,12 @@ class CheckpointWriter:
     """Writes checkpoints in a thread of its own, one after the other.
 
     Args:
-        run_folder: The run folder; checkpoints go to its folder ``checkpoints``.
+        folder: The checkpoints of the run.
         keep: Number of newest checkpoints to keep.
     """
 
-    def __init__(self, run_folder: Path, keep: int) -> None:
-        self._run_folder, self._keep = run_folder, keep
+    def __init__(self, folder: CheckpointFolder, keep: int) -> None:
+        self._folder, self._keep = folder, keep
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[Path] | None = None
         self._step = 0
@@ -93,7 +93,7 @@ class CheckpointWriter:
         except UserError as error:
             logger.warning("no checkpoint after step %d: %s", self._step, error)
         self._step = step
-        self._pending = self._thread.submit(write, self._run_folder, step, collect(), keep=self._keep)
+        self._pending = self._thread.submit(self._folder.write, step, collect(), keep=self._keep)
 
     def wait(self) -> None:
         """See `Writer`."""
@@ -181,7 +181,7 @@ class Checkpoints:
             for name, start, end in zip(statistics, ends, ends[1:], strict=False):
                 arrays[f"statistics/{name}"] = rows[:, start:end]
             arrays |= {f"data/{rank}": np.frombuffer(state, np.uint8) for rank, state in enumerate(data)}
-            meta = {"whose": self.fixed_settings, "changes": self.changes, "epoch": at.epoch, "step": at.step}
+            meta = {"settings": self.fixed_settings, "changes": self.changes, "epoch": at.epoch, "step": at.step}
             return SavedState(meta, arrays)
 
         self.saved = at
@@ -206,8 +206,8 @@ def _below(prefix: str, checkpoint: SavedState) -> dict[str, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Where a run begins: at its first step, or at a checkpoint."""
+class InitialState:
+    """The state in which a run begins: that of its first step, or that of a checkpoint."""
 
     position: Position = BEGINNING
     checkpoint: SavedState | None = None
@@ -217,7 +217,7 @@ class Origin:
     """Whether each rank finds its own statistics and its own place among the images: not after a change of ranks."""
 
     @classmethod
-    def of(cls, path: Path | None, fixed_settings: Mapping[str, Any], plan: RunPlan) -> Origin:
+    def read(cls, path: Path | None, fixed_settings: Mapping[str, Any], plan: RunPlan) -> InitialState:
         """Read the checkpoint at ``path``, if there is one, and check that it belongs to this run.
 
         Args:
@@ -232,7 +232,9 @@ class Origin:
         if path is None:
             return cls()
         checkpoint = read(path)
-        changes = require_unchanged(checkpoint.meta["whose"], fixed_settings, str(path))
+        meta = checkpoint.meta
+        begun_with = meta["settings"] if "settings" in meta else meta["whose"]  # the key of version 1
+        changes = require_unchanged(begun_with, fixed_settings, str(path))
         position = Position(checkpoint.meta["epoch"], checkpoint.meta["step"])
         if position.epoch > plan.last_epoch:
             raise UserError(f"{path}: the run has reached its last epoch, {plan.last_epoch}; start a new run")

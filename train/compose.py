@@ -107,10 +107,11 @@ def compose(  # noqa: PLR0913 (each is another part of a run)
     identity: Identity,
     ledger: Ledger,
     *,
+    plan: RunPlan | None = None,
     images: Images | None = None,
     source_state: bytes = b"",
     connect: Connect | None = None,
-    kept: Mapping[str, np.ndarray] | None = None,
+    weights: Mapping[str, np.ndarray] | None = None,
 ) -> Composition:
     """Import the libraries and make every part of a rank; returns when the communicator is up.
 
@@ -119,16 +120,17 @@ def compose(  # noqa: PLR0913 (each is another part of a run)
         cluster: The place of the run.
         identity: This rank, as the launcher numbered it.
         ledger: Records the phases.
+        plan: The plan of the run. If None, that of ``recipe`` on the world of ``identity``.
         images: Opens the pipelines. If None, no library that reads images is imported.
         source_state: State of the training stream in a checkpoint; empty for a new run.
         connect: Makes the communicator. If None, as the cluster file says.
-        kept: Weights and running statistics of a checkpoint. If None, the recipe's.
+        weights: Weights and running statistics of a checkpoint. If None, the recipe's.
 
     Raises:
         UserError: The recipe does not fit the world size, or its parameters cannot be read.
         WorldMismatch: The communication library sees another world than the launcher.
     """
-    plan = plan_run(recipe, identity.world_size)
+    plan = plan or plan_run(recipe, identity.world_size)
     with ledger.phase(f"import of {ENGINES[cluster.engine.name].title}"):
         engine = open_engine(cluster, identity)
     if images is not None:
@@ -143,7 +145,7 @@ def compose(  # noqa: PLR0913 (each is another part of a run)
         with ledger.phase("training pipeline"):
             training = images.open_training(engine, source_state)
     with ledger.phase("network and weights"):
-        model = build_model(engine, recipe, cluster, plan, kept)
+        model = build_model(engine, recipe, cluster, plan, weights)
     with ledger.phase(WAITING):
         communicator = pending.wait()
     return Composition(recipe, cluster, plan, identity, engine, communicator, model, training, evaluation)

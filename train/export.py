@@ -51,17 +51,17 @@ def _parser() -> Parser:
 
 
 def _export(run: Path, destination: Path) -> int:
-    from configs.load import load_run  # noqa: PLC0415 (--help needs the standard library only)
     from configs.plan import plan_run  # noqa: PLC0415
-    from logs.checkpoints import newest_valid  # noqa: PLC0415
-    from logs.folder import CONFIG_FILE, write_json  # noqa: PLC0415
+    from logs.disk import write_json  # noqa: PLC0415
+    from logs.folder import CONFIG_FILE, RunFolder  # noqa: PLC0415
     from train.dataset import images_of  # noqa: PLC0415
 
-    if not (run / CONFIG_FILE).is_file():
+    folder = RunFolder(run)
+    if not folder.is_begun:
         raise UserError(f"{run}: no {CONFIG_FILE} in it; give the folder of a run")
-    recipe, cluster = load_run(run / CONFIG_FILE)
+    recipe, cluster = folder.settings
     cluster = on_cpu(cluster)
-    checkpoint, _ = newest_valid(run)
+    checkpoint, _ = folder.checkpoints.newest_valid()
     if checkpoint is None:
         raise UserError(f"{run}: no whole checkpoint in it; a run writes one when it ends")
     images_of(recipe, cluster, plan_run(recipe, cluster.world_size), _identity()).prepare()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from configs.plan import BEGINNING, Position, RunPlan
 from data.input.batches import TrainingSource
 from logs.mlperf import EventLog
-from train.checkpoint import Keeper, NoCheckpoints
+from train.checkpoint import Checkpointer, NoCheckpoints
 from train.comm.communicator import Communicator
 from train.evaluate import Score
 from train.measure.chance import Judge, never_stuck
@@ -70,7 +70,7 @@ class TrainingRun:
     log_every_steps: int
     run_ahead_steps: int
     judge: Judge = never_stuck
-    checkpoints: Keeper = field(default_factory=NoCheckpoints)
+    checkpoints: Checkpointer = field(default_factory=NoCheckpoints)
     start: Position = BEGINNING
 
 

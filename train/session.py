@@ -12,16 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.load import load_run
 from configs.plan import Position, RunPlan, plan_run
 from configs.resume_check import fixed_settings
 from configs.schema import Cluster, Recipe
-from logs.checkpoints import resume_checkpoint
-from logs.claims import kept
-from logs.folder import CONFIG_FILE, STARTUP_FILE, Summary, write_json, write_summary
+from logs.disk import write_json
+from logs.folder import STARTUP_FILE, RunFolder, Summary
 from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog, NullLog
-from train.checkpoint import Checkpoints, CheckpointWriter, NullWriter, Origin
+from train.checkpoint import Checkpoints, CheckpointWriter, InitialState, NullWriter
 from train.comm.communicator import Connect
 from train.comm.devices import run_ranks_here
 from train.compose import Composition, compose
@@ -56,41 +54,32 @@ def run(folder: Path, identity: Identity, ledger: Ledger, signals: StopSignals) 
         RunStopped: A rank was told to stop, and a checkpoint of the state is on disk.
         RuntimeError: During the run; the message says what happened.
     """
-    recipe, cluster = load_run(folder / CONFIG_FILE)
+    run_folder = RunFolder(folder)
     # The launcher has claimed the folder. Rank 0 holds the claim too, so that it outlasts a launcher that is killed.
-    with kept(folder, _leave_at_once) if identity.rank == 0 else nullcontext():
-        return run_ranks_here(cluster, identity, ledger, partial(_run_rank, _Job(folder, recipe, cluster, signals)))
+    with run_folder.claims.held(_leave_at_once) if identity.rank == 0 else nullcontext():
+        return run_ranks_here(run_folder.cluster, identity, ledger, partial(_run_rank, run_folder, signals))
 
 
-def _leave_at_once(words: str) -> None:
+def _leave_at_once(message: str) -> None:
     """End the process without writing into the run folder, which belongs to another run now."""
-    sys.stderr.write(f"error: {words}\n")
+    sys.stderr.write(f"error: {message}\n")
     sys.stderr.flush()
     os._exit(1)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """What the ranks of this process share."""
-
-    folder: Path
-    recipe: Recipe
-    cluster: Cluster
-    signals: StopSignals
-
-
-def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -> int:
+def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, ledger: Ledger, connect: Connect) -> int:
     """Train one rank's share and return the exit status."""
-    folder, recipe, cluster = job.folder, job.recipe, job.cluster
+    folder, (recipe, cluster) = run_folder.path, run_folder.settings
     require_memory(recipe, cluster)
-    images = images_of(recipe, cluster, plan_run(recipe, identity.world_size), identity)
+    plan = plan_run(recipe, identity.world_size)
+    images = images_of(recipe, cluster, plan, identity)
     with ledger.phase("data set"):
         checksums, is_cold = images.prepare()
     # The watchdog starts only now, because copying has no time limit.
     watchdog = Watchdog(cluster.communication.timeout_s, partial(record_failure, folder, identity))
     facts = {**fixed_settings(recipe, cluster), "data set": checksums}
-    origin = Origin.of(resume_checkpoint(folder), facts, plan_run(recipe, identity.world_size))
-    resumed_from = origin.resumed_from_step
+    initial = InitialState.read(run_folder.checkpoints.resume_point(), facts, plan)
+    resumed_from = initial.resumed_from_step
     with closing(images), opened_log(folder, recipe, cluster, identity, resumed_from, is_cold=is_cold) as log:
         begin = time.monotonic()
         rank = compose(
@@ -98,16 +87,17 @@ def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -
             cluster,
             identity,
             ledger,
+            plan=plan,
             images=images,
-            source_state=origin.source_state(identity.rank),
+            source_state=initial.source_state(identity.rank),
             connect=connect,
-            kept=origin.weights(identity.rank),
+            weights=initial.weights(identity.rank),
         )
         require_cold(rank.communicator, is_cold=is_cold)
         with ledger.phase("warm-up"):
             warm_up(rank.engine, rank.model, rank.communicator, rank.plan.per_rank_batch_size, images.image_type)
             rank.model.weights.clear()  # 0.1 GB for ResNet-50; the network has them
-            origin.restore_momenta(rank.engine, rank.model.network, rank.model.optimizer)
+            initial.restore_momenta(rank.engine, rank.model.network, rank.model.optimizer)
         with ledger.phase("compare weights"):
             _common_checksum(rank, "before the run")
             starts = gather_starts(rank.communicator.gather_bytes, identity.host, ledger)
@@ -118,17 +108,17 @@ def _run_rank(job: _Job, identity: Identity, ledger: Ledger, connect: Connect) -
         if identity.rank == 0:
             write_json(folder / STARTUP_FILE, {**ledger.to_json(), **starts})
         training = _Training(
-            folder=folder,
+            folder=run_folder,
             rank=rank,
-            origin=origin,
-            checkpoints=_checkpoints(folder, rank, facts, origin, watchdog),
+            initial=initial,
+            checkpoints=_checkpoints(run_folder, rank, facts, initial, watchdog),
             tracer=tracer_of(rank.engine, folder, identity.rank, cluster.trace_steps, rank.plan.total_steps),
         )
         usage = Usage()
         if cluster.communication.is_synchronous:
-            job.signals.wait_for_step()
+            signals.wait_for_step()
         watchdog.expect(cluster.watchdog_s)
-        result, clock = training.run(log, watchdog, job.signals)
+        result, clock = training.run(log, watchdog, signals)
     usage.write(folder, rank.communicator, is_writer=identity.rank == 0)
     training.conclude(result, clock, init_s)
     watchdog.rest()
@@ -184,7 +174,7 @@ def _common_checksum(rank: Composition, when: str) -> int:
 
 
 def _checkpoints(
-    folder: Path, rank: Composition, facts: dict[str, object], origin: Origin, watchdog: Watchdog
+    folder: RunFolder, rank: Composition, facts: dict[str, object], initial: InitialState, watchdog: Watchdog
 ) -> Checkpoints:
     policy, is_synchronous = rank.cluster.checkpoint, rank.cluster.communication.is_synchronous
     return Checkpoints(
@@ -192,13 +182,13 @@ def _checkpoints(
         network=rank.model.network,
         optimizer=rank.model.optimizer,
         communicator=rank.communicator,
-        writer=CheckpointWriter(folder, policy.keep) if rank.identity.rank == 0 else NullWriter(),
+        writer=CheckpointWriter(folder.checkpoints, policy.keep) if rank.identity.rank == 0 else NullWriter(),
         fixed_settings=facts,
         # Asynchronous ranks share no state before the end of the run.
         every_epochs=policy.every_epochs if is_synchronous else None,
-        saved=origin.position,
+        saved=initial.position,
         on_save=watchdog,
-        changes=origin.changes,
+        changes=initial.changes,
     )
 
 
@@ -206,9 +196,9 @@ def _checkpoints(
 class _Training:
     """The training of a rank after start-up: the loop, then the comparison of weights and the summary."""
 
-    folder: Path
+    folder: RunFolder
     rank: Composition
-    origin: Origin
+    initial: InitialState
     checkpoints: Checkpoints
     tracer: Tracer
 
@@ -226,8 +216,8 @@ class _Training:
             watchdog(step)
             self.tracer.step_queued()
 
-        start = self.origin.position
-        resumed_at = None if self.origin.checkpoint is None else start
+        start = self.initial.position
+        resumed_at = None if self.initial.checkpoint is None else start
         progress = Progress(
             MetricsWriter(self.folder / METRICS_FILE, resumed_at) if is_reporter else NullMetrics(),
             clock,
@@ -269,8 +259,8 @@ class _Training:
         summary = _summary(self.rank.recipe, self.rank.plan, result, clock, init_s, final_checksum)
         summary = replace(summary, slowest_rank=slowest, rank_excess=excess, checkpoint_s=self.checkpoints.stall_s)
         summary = replace(summary, is_rehearsal=self.rank.cluster.rehearsal is not None)
-        resumed, changes = self.origin.resumed_from_step, list(self.origin.changes) or None
-        write_summary(self.folder, replace(summary, resumed_from_step=resumed, changes=changes))
+        resumed, changes = self.initial.resumed_from_step, list(self.initial.changes) or None
+        self.folder.write_summary(replace(summary, resumed_from_step=resumed, changes=changes))
 
 
 def _summary(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from configs.arguments import short_path
 from configs.errors import UserError
 from configs.load import ROOT, dump, load_both, resolve_path
 from configs.plan import RunPlan, plan_run
@@ -17,7 +18,6 @@ from configs.schema import Cluster, Recipe
 from launch.doctor.check_result import CheckResult, ExpectedRate, PlannedRun, ProbeReport
 from launch.doctor.diagnosis import judge
 from launch.doctor.facts import RankFacts, read_facts
-from launch.run import short_path
 from launch.setup.gpu import NEEDS
 from launch.setup.stages import make_stages
 from launch.setup.state import State

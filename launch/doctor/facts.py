@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from logs.folder import write_json
+from logs.disk import write_json
 
 
 @dataclass(frozen=True)

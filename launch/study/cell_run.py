@@ -5,13 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.errors import UserError
-from configs.load import load_run, with_resolved_paths
+from configs.errors import REFUSED_STATUS, UserError
+from configs.load import with_resolved_paths
 from configs.schema import Cluster, Recipe
-from launch.run import REFUSED
-from logs.claims import holder
 from logs.disk import explain_disk_errors
-from logs.folder import CONFIG_FILE, SUMMARY_FILE, Summary, read_summary
+from logs.folder import RunFolder, Summary
 
 RunStarter = Callable[[Recipe, Cluster, Path], int | None]
 """Runs a recipe on a cluster in a folder. Returns the exit status, 128 + n if signal n stopped the run, or None if the
@@ -42,7 +40,7 @@ class CellRun:
     @property
     def has_summary(self) -> bool:
         """Whether a run in the folder has ended, in whatever way."""
-        return (self.folder / SUMMARY_FILE).is_file()
+        return RunFolder(self.folder).has_summary
 
     def summary(self) -> Summary | None:
         """Return the summary of the run in the folder, or None if no run has ended there.
@@ -51,7 +49,7 @@ class CellRun:
             UserError: The folder holds a run with other settings.
         """
         holds_this_run = require_same_settings(self.folder, self.recipe, self.cluster)
-        return read_summary(self.folder) if holds_this_run and self.has_summary else None
+        return RunFolder(self.folder).summary() if holds_this_run and self.has_summary else None
 
     def start(self) -> int | None:
         """Run the recipe; return the exit status, or None if the run waits in a scheduler's queue.
@@ -62,7 +60,7 @@ class CellRun:
         if self.ticket.exists():
             # A job that ended without success is submitted again only on request: after the ticket was removed.
             return 1 if self.has_summary else None
-        if owner := holder(self.folder):
+        if owner := RunFolder(self.folder).claims.holder():
             raise UserError(f"{self.folder}: a run is going on in it: {owner}; wait for its end")
         if self.folder.exists():
             shutil.rmtree(self.folder)  # The rest of an earlier attempt at the same run, which did not come to its end.
@@ -71,7 +69,7 @@ class CellRun:
             with explain_disk_errors(self.ticket):
                 self.ticket.parent.mkdir(parents=True, exist_ok=True)
                 self.ticket.touch()
-        if status == REFUSED:
+        if status == REFUSED_STATUS:
             raise UserError(
                 f"{self.folder.name}: the run was refused (see above); correct the study, finished runs are kept"
             )
@@ -91,10 +89,10 @@ def require_same_settings(folder: Path, recipe: Recipe, cluster: Cluster) -> boo
     Raises:
         UserError: The folder holds a run of another recipe, or on another cluster.
     """
-    config = folder / CONFIG_FILE
-    if not config.is_file():
+    run = RunFolder(folder)
+    if not run.is_begun:
         return False
-    ran, place = load_run(config)
+    ran, place = run.settings
     # A job's config has absolute paths where the study has relative ones.
     if (ran, with_resolved_paths(place)) != (recipe, with_resolved_paths(cluster)):
         raise UserError(

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from configs.study import ScalingCell
 from logs.disk import explain_disk_errors, write_text
-from logs.folder import read_summary
+from logs.folder import RunFolder
 from logs.metrics import METRICS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
@@ -97,7 +97,7 @@ def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) ->
     Raises:
         UserError: The folder is damaged.
     """
-    summary = read_summary(folder)
+    summary = RunFolder(folder).summary()
     if summary.status != "success":
         return ScalingRow(**vars(cell), repeat=repeat, basis="measured", status="failed", folder=folder.name)
     metrics = read_metrics(folder / METRICS_FILE)

@@ -14,7 +14,7 @@ from configs.programs import Program, command_of
 from configs.registry import ENGINES, has_engine
 from configs.schema import Cluster, Recipe
 from configs.study import ScalingCell, ScalingStudy
-from launch.run import pack
+from launch.run import pack_data_set
 from launch.start.link import CANNOT_SHAPE, can_shape
 from launch.study.cell_run import CellRun, RunStarter, require_same_settings
 from launch.study.comparisons import compare, verdict
@@ -91,7 +91,7 @@ def _pack_missing_data(study: ScalingStudy) -> None:
                 f"study.prepare.{name}: {source} is missing; it comes with Debian's package {package}: "
                 f"apt-get install {package}, or name another folder of IDX files in the study"
             )
-        pack([str(first), str(destination), *map(str, others)])
+        pack_data_set([str(first), str(destination), *map(str, others)])
 
 
 def _skipped(study: ScalingStudy) -> Iterator[ScalingRow]:

@@ -67,15 +67,15 @@ def _submit(options: _Options) -> int:
     if options.recipe is None or options.cluster is None:
         raise UserError("give RECIPE and --cluster C, or --resume, --status or --cancel with a run; see --help")
     from configs.load import load_both
-    from launch.run import new_folder
     from launch.submit.submission import make_job, submit_command, submit_job
+    from logs.folder import RunFolder
     from train.rehearse.rehearsed_run import Course, rehearsed_job
 
     recipe, cluster = load_both(options.recipe, options.cluster, options.overrides)
     if options.rehearse:
         recipe, cluster = rehearsed_job(recipe, cluster, Course(shrink=1))
     hosts = tuple(options.hosts.split(",")) if options.hosts else ()
-    folders = _run_folders(options.run_dir or new_folder(recipe, cluster), options.repeat)
+    folders = _run_folders(options.run_dir or RunFolder.new(recipe, cluster).path, options.repeat)
     spec = make_job(recipe, cluster, hosts, folders)
     if options.dry_run:
         sys.stdout.write(f"{spec.scheduler.render(spec)}\n# {submit_command(spec)}\n")
@@ -86,13 +86,15 @@ def _submit(options: _Options) -> int:
 
 def _act_on_submitted(options: _Options, folder: Path) -> int:
     from launch.submit.submission import cancel, resubmit, status
+    from logs.folder import RunFolder
 
     if options.recipe or options.cluster or options.overrides or options.run_dir or options.hosts or options.dry_run:
         raise UserError("--resume, --status and --cancel stand alone: the run's folder says the rest")
+    run = RunFolder(folder)
     if options.resume:
-        resubmit(folder)
+        resubmit(run)
     else:
-        sys.stdout.write(status(folder) if options.status else cancel(folder))
+        sys.stdout.write(status(run) if options.status else cancel(run))
     return 0
 
 

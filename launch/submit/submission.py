@@ -10,20 +10,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from configs.arguments import short_path
 from configs.errors import UserError
-from configs.load import ROOT, load_run, with_resolved_paths
+from configs.load import ROOT, with_resolved_paths
 from configs.rank_variables import binding_environment, rank_environment
 from configs.schema import Cluster, Recipe
-from launch.resume import UNFINISHED_MARK, require_unfinished
-from launch.run import open_run, short_path
-from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec, Scheduler
+from launch.resume import require_unfinished
+from launch.run import open_run
+from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
 from launch.submit.requirements import require_submittable
 from launch.submit.schedulers import SCHEDULERS
-from logs.attempts import left_out, read_attempts
-from logs.checkpoints import list_checkpoints, step_of
-from logs.claims import holder
+from logs.checkpoints import step_of
 from logs.disk import write_json, write_text
-from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
+from logs.folder import UNFINISHED_MARK, RunFolder
 from logs.redaction import has_secret, may_hold_secret
 from train.plan.memory import require_memory
 
@@ -141,17 +140,17 @@ def _hand_over(spec: JobSpec, *options: str) -> None:
     sys.stdout.write("\n".join([*lines, ""]))
 
 
-def resubmit(folder: Path) -> None:
+def resubmit(folder: RunFolder) -> None:
     """Submit the job script of an unfinished run once more, and print how to watch and cancel the job.
 
     Raises:
         UserError: The run was not submitted, has ended or goes on, or the scheduler refuses the job.
     """
-    job, recipe, cluster = _submitted(folder)
+    job, (recipe, cluster) = _job_of(folder), folder.settings
     script, runs = Path(job["script"]), tuple(Path(each) for each in job["runs"])
     if not script.is_file():
         raise UserError(f"{script}: the job script is missing; resume with ./run.sh train --resume {folder} in a job")
-    if owner := holder(folder):
+    if owner := folder.claims.holder():
         raise UserError(f"{folder}: a run is going on in it: {owner}; wait for its end, or cancel it with --cancel")
     require_unfinished(folder)
     (folder / UNFINISHED_MARK).touch()
@@ -161,7 +160,7 @@ def resubmit(folder: Path) -> None:
 
 def _without_bad_hosts(spec: JobSpec) -> list[str]:
     """Return the option that keeps the job off hosts that failed twice and off those that the cluster file names."""
-    hosts = sorted({host for run in spec.run_folders for host in left_out(run)})
+    hosts = sorted({host for run in spec.run_folders for host in RunFolder(run).attempts.left_out()})
     if not hosts or not spec.scheduler.without:
         return []
     option = spec.scheduler.without.format(hosts="")
@@ -170,23 +169,22 @@ def _without_bad_hosts(spec: JobSpec) -> list[str]:
     return [shlex.quote(spec.scheduler.without.format(hosts=",".join([*named, *hosts])))]
 
 
-def status(folder: Path) -> str:
+def status(folder: RunFolder) -> str:
     """Return the status of a run's job: the scheduler's answer, who trains in the folder, and the newest checkpoint.
 
     Raises:
         UserError: The folder is not that of a submitted run.
     """
-    job, scheduler = _job_of(folder)
+    job, scheduler = _job_of(folder), SCHEDULERS[folder.cluster.scheduler.kind]
     said = _ask(scheduler.watch.format(job=job["job"]))
     answer = said.stdout.strip() or said.stderr.strip() or "nothing"
-    checkpoints, summary = list_checkpoints(folder), None
-    if (folder / SUMMARY_FILE).is_file() and not (folder / UNFINISHED_MARK).is_file():
-        summary = read_summary(folder)
+    checkpoints = folder.checkpoints.files()
+    summary = folder.summary() if folder.has_ended else None
     lines = [
-        f"{short_path(folder)}: job {job['job']}, submitted {job['submitted']}",
-        f"  trains now: {holder(folder) or 'nobody'}",
+        f"{folder.shown}: job {job['job']}, submitted {job['submitted']}",
+        f"  trains now: {folder.claims.holder() or 'nobody'}",
         f"  newest checkpoint: {f'step {step_of(checkpoints[0])}' if checkpoints else 'none'}",
-        *(f"  an attempt {each.words}" for each in read_attempts(folder)),
+        *(f"  an attempt {each.words}" for each in folder.attempts.read()),
         *([f"  ended: {summary.status}{f': {summary.failure}' if summary.failure else ''}"] if summary else []),
         f"  {scheduler.watch.split()[0]}:",
         *(f"    {line}" for line in answer.splitlines()),
@@ -194,37 +192,32 @@ def status(folder: Path) -> str:
     return "\n".join([*lines, ""])
 
 
-def cancel(folder: Path) -> str:
+def cancel(folder: RunFolder) -> str:
     """Ask the scheduler to end the job of a run, and return the command that asked.
 
     Raises:
         UserError: The folder is not that of a submitted run, or the scheduler refuses.
     """
-    job, scheduler = _job_of(folder)
-    if not scheduler.has_time_limit and holder(folder) is None:
+    job, scheduler = _job_of(folder), SCHEDULERS[folder.cluster.scheduler.kind]
+    if not scheduler.has_time_limit and folder.claims.holder() is None:
         # Without a scheduler, the job's number is a process ID, and another process may have got that ID since.
         raise UserError(f"{folder}: no run is going on in it, so there is nothing to cancel")
     command = scheduler.cancel.format(job=job["job"])
     done = _ask(command)
     if done.returncode:
         raise UserError(f"{command}: {_message(done)}")
-    return f"{short_path(folder)}: {command}\n"
+    return f"{folder.shown}: {command}\n"
 
 
-def _job_of(folder: Path) -> tuple[dict[str, Any], Scheduler]:
-    job, _, cluster = _submitted(folder)
-    return job, SCHEDULERS[cluster.scheduler.kind]
-
-
-def _submitted(folder: Path) -> tuple[dict[str, Any], Recipe, Cluster]:
-    """Return the record of a run's job, and the run's recipe and cluster."""
+def _job_of(folder: RunFolder) -> dict[str, Any]:
+    """Return the record of a run's job."""
     try:
-        job = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
+        job: dict[str, Any] = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise UserError(
             f"{folder}: no {JOB_FILE} in it; give the folder of a run that ./run.sh submit started"
         ) from None
-    return job, *load_run(folder / CONFIG_FILE)
+    return job
 
 
 def _ask(command: str) -> subprocess.CompletedProcess[str]:

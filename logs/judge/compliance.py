@@ -18,6 +18,7 @@ from pathlib import Path
 
 from configs.errors import UserError, nearest
 from logs.disk import read_object, write_json
+from logs.folder import VERDICT_FILE
 from logs.judge.complaints import complaints_of
 from logs.mlperf import RESULT_FILES
 from logs.read.files import logs_in
@@ -25,8 +26,6 @@ from logs.read.lines import find_ruleset
 
 RULESETS = ("0.6.0", "0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0")
 """The rulesets with rules for ResNet. The checker's default is a later ruleset, which ends in a traceback on ResNet."""
-
-VERDICT_FILE = "verdict.json"
 
 _OLD, _NEW = "0.6.0", "4.0.0"
 

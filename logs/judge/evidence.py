@@ -13,7 +13,7 @@ from configs.errors import UserError
 from configs.load import load_run
 from logs.disk import read_object
 from logs.environment import ENVIRONMENT_FILE
-from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE, Summary, read_summary
+from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE, RunFolder, Summary
 from logs.judge.system import read_environment
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
@@ -69,7 +69,7 @@ def _damaged(folder: Path) -> list[str]:
     """Return a message on each file of a run that is no file, or cannot be read as what it should be."""
     readers: dict[str, Callable[[Path], object]] = {
         CONFIG_FILE: load_run,
-        SUMMARY_FILE: lambda path: read_summary(path.parent),
+        SUMMARY_FILE: lambda path: RunFolder(path.parent).summary(),
         METRICS_FILE: read_metrics,
         ENVIRONMENT_FILE: lambda path: read_environment(path.parent),
         STARTUP_FILE: read_phases,
@@ -135,7 +135,7 @@ def _disagreement(folder: Path, log: Path, record: RunRecord) -> str:
     """Return the first fact that two files of a run tell differently, in words; empty if all files agree."""
     if not (folder / SUMMARY_FILE).is_file():
         return ""
-    summary = read_summary(folder)
+    summary = RunFolder(folder).summary()
     if record.status is None:
         return (
             f"run_stop is missing in {log.name}, but {SUMMARY_FILE} has success" if summary.status == "success" else ""

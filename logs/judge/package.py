@@ -14,7 +14,7 @@ from configs.errors import UserError
 from configs.load import ROOT, load_run
 from configs.schema import Cluster, Recipe
 from logs.disk import explain_disk_errors, write_json
-from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
+from logs.folder import CONFIG_FILE, SUMMARY_FILE, RunFolder
 from logs.judge.compliance import digest_of
 from logs.judge.evidence import problem_of
 from logs.judge.official import ToolFinding, judge_package
@@ -144,7 +144,7 @@ def _no_result(run: _Run) -> str:
 
     The rules of the open division let an aborted run pass, and no official tool notices generated images.
     """
-    source, summary = run.recipe.data.source, read_summary(run.folder)
+    source, summary = run.recipe.data.source, RunFolder(run.folder).summary()
     if source in ("synthetic", "generated"):
         return f"data.source is {source}, so the images are generated"
     if summary.is_rehearsal:

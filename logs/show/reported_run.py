@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from configs.errors import UserError
 from configs.load import parse_yaml
 from configs.rules import TARGET_TOP1
-from logs.attempts import Attempt, read_attempts
+from logs.attempts import Attempt, Attempts
 from logs.disk import read_object
 from logs.folder import CONFIG_FILE, REHEARSAL_FILE, STARTUP_FILE, SUMMARY_FILE
 from logs.judge.compliance import RULESETS, Verdict, judge, read_verdicts
@@ -141,7 +141,7 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         samples=_or(read_samples, path, []),
         summary=_or(read_object, path / SUMMARY_FILE, {}),
         settings=_or(_settings, path / CONFIG_FILE, {}) or _logged(record),
-        restarts=_or(read_attempts, path, []),
+        restarts=_or(lambda folder: Attempts(folder).read(), path, []),
         problem=problem_of(path),
     )
 

@@ -18,8 +18,8 @@ from configs.errors import UserError
 from configs.load import load_run
 from configs.plan import plan_run
 from configs.schema import Recipe
-from logs.attempts import Attempt, read_attempts
-from logs.folder import CONFIG_FILE, SUMMARY_FILE, read_summary
+from logs.attempts import Attempt
+from logs.folder import CONFIG_FILE, SUMMARY_FILE, RunFolder
 from logs.judge.evidence import problem_of
 from logs.judge.rcp import IMAGENET_SAMPLES, reference_for
 from logs.metrics import METRICS_FILE
@@ -107,7 +107,7 @@ def watch(
 
 def _outcome(folder: Path) -> tuple[str, bool]:
     """Return how a run ended, in words, and whether it reached its target and its files bear that out."""
-    summary = read_summary(folder)
+    summary = RunFolder(folder).summary()
     words, is_success = f"ended: {summary.status}", summary.status == "success"
     if is_success and (problem := problem_of(folder)):
         return f"{words}, but {problem.kind}: {problem.words}", False
@@ -116,7 +116,7 @@ def _outcome(folder: Path) -> tuple[str, bool]:
 
 def _attempts(folder: Path) -> Sequence[Attempt]:
     try:
-        return read_attempts(folder)
+        return RunFolder(folder).attempts.read()
     except (OSError, ValueError):  # of a network file system
         return ()
 

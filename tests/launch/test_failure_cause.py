@@ -2,18 +2,27 @@
 
 import json
 import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from configs.load import dump, load_both, load_cluster
+from configs.load import dump, load_both
 from launch.failure_cause import find_cause, was_stopped
 from launch.start.local import Outcome
+from logs.folder import RunFolder
 
-LOCAL = load_cluster("laptop")
-MPI = load_cluster("laptop", ["cluster.launcher=mpirun", "cluster.communication.backend=mpi"])
+LOCAL: list[str] = []
+MPI = ["cluster.launcher=mpirun", "cluster.communication.backend=mpi"]
 HERE = socket.gethostname()
+
+
+def _cause(path: Path, place: list[str], outcome: Outcome, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the cause of the failure of a run whose folder has no settings yet."""
+    folder = RunFolder(path)
+    folder.write_settings(*load_both("digits", "laptop", place))
+    return find_cause(folder, outcome, rows)
 
 
 def _report(rank: int, message: str, *, second_hand: bool, status: int = 1) -> dict[str, Any]:
@@ -117,7 +126,7 @@ ECHO = _report(0, "Horovod has been shut down", second_hand=True)
 def test_the_first_to_fail_is_named(
     tmp_path: Path, rows: list[dict[str, Any]], outcome: Outcome, message: str, rank: int | None
 ) -> None:
-    cause = find_cause(tmp_path, LOCAL, outcome, rows)
+    cause = _cause(tmp_path, LOCAL, outcome, rows)
     assert (cause["message"], cause.get("rank")) == (message, rank)
     assert rank is None or f"rank {rank} on {cause.get('host')}" in message or "every rank waited" in message
 
@@ -133,7 +142,7 @@ def test_the_first_to_fail_is_named(
 def test_a_failure_has_its_own_step_where_the_rank_could_tell_it(
     tmp_path: Path, row: dict[str, Any], step: int
 ) -> None:
-    cause = find_cause(tmp_path, LOCAL, Outcome(1), [ECHO, row])
+    cause = _cause(tmp_path, LOCAL, Outcome(1), [ECHO, row])
     assert (cause["rank"], cause["host"], cause["step"]) == (1, "node1", step)
 
 
@@ -156,15 +165,15 @@ def test_a_failure_has_its_own_step_where_the_rank_could_tell_it(
 def test_a_cause_names_rank_host_and_step_only_where_a_rank_failed(
     outcome: Outcome, rows: list[dict[str, Any]], cause: dict[str, Any], tmp_path: Path
 ) -> None:
-    assert find_cause(tmp_path, LOCAL, outcome, rows) == cause
+    assert _cause(tmp_path, LOCAL, outcome, rows) == cause
 
 
 def test_the_host_of_a_rank_without_a_report_comes_from_the_ledger_or_the_rank_script(tmp_path: Path) -> None:
-    assert "rank 1 on an unknown host" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
+    assert "rank 1 on an unknown host" in _cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
     (tmp_path / "ranks.txt").write_text("1 here\n0 there\n", encoding="utf-8")
-    assert "rank 1 on here" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
+    assert "rank 1 on here" in _cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
     (tmp_path / "startup.json").write_text(json.dumps({"hosts": ["a", "b"]}), encoding="utf-8")
-    assert "rank 1 on b" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
+    assert "rank 1 on b" in _cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
 
 
 @pytest.mark.parametrize("ledger", [None, "{", "{}", "[]", '{"hosts": null}', '{"hosts": []}', '{"hosts": ["a"]}'])
@@ -176,15 +185,15 @@ def test_damaged_files_do_not_hide_the_failure(ledger: str | None, told: str | N
     for name, text in (("startup.json", ledger), ("ranks.txt", told)):
         if text is not None:
             (tmp_path / name).write_text(text, encoding="utf-8")
-    assert f"rank 1 on {host}" in find_cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
+    assert f"rank 1 on {host}" in _cause(tmp_path, MPI, Outcome(1, ((0, 1),)), [ECHO])["message"]
 
 
 def test_the_step_comes_from_the_metrics_if_no_rank_reported_one(tmp_path: Path) -> None:
     (tmp_path / "startup.json").touch()
-    cause = find_cause(tmp_path, MPI, Outcome(137), [KILLED])
+    cause = _cause(tmp_path, MPI, Outcome(137), [KILLED])
     assert (cause["step"], cause["message"]) == (0, "rank 1 on node1 was killed by signal 9 at or after step 0")
     (tmp_path / "metrics.jsonl").write_text('{"step": 5}\n{"step": 9}\n', encoding="utf-8")
-    cause = find_cause(tmp_path, MPI, Outcome(137), [KILLED])
+    cause = _cause(tmp_path, MPI, Outcome(137), [KILLED])
     assert (cause["step"], cause["message"]) == (9, "rank 1 on node1 was killed by signal 9 at or after step 9")
 
 
@@ -215,7 +224,7 @@ def test_a_data_set_that_was_cut_short_under_the_ranks_is_named(tmp_path: Path) 
     manifest = {split: {"rec_bytes": 7} for split in ("train", "eval")}
     (place / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     killed = Outcome(135, ((1, 135),))
-    assert find_cause(tmp_path, cluster, killed, [])["message"] == (
+    assert find_cause(RunFolder(tmp_path), killed, [])["message"] == (
         f"rank 1 on {HERE} was killed by signal 7: {place}/train.rec has 5 bytes, its manifest says 7: the file was "
         "changed while the run read it; pack it again with ./run.sh prepare"
     )
@@ -223,14 +232,17 @@ def test_a_data_set_that_was_cut_short_under_the_ranks_is_named(tmp_path: Path) 
     beyond = (
         "it read beyond the end of a file, for example a copy of the data set that was cut short, or /dev/shm is full"
     )
-    assert find_cause(tmp_path, cluster, killed, [])["message"] == f"rank 1 on {HERE} was killed by signal 7: {beyond}"
+    assert (
+        find_cause(RunFolder(tmp_path), killed, [])["message"] == f"rank 1 on {HERE} was killed by signal 7: {beyond}"
+    )
     (place / "eval.rec").write_bytes(bytes(9))
-    assert f"{place}/eval.rec has 9 bytes, its manifest says 7" in find_cause(tmp_path, cluster, killed, [])["message"]
-    for damaged in (place / "manifest.json", tmp_path / "config.yaml"):
-        damaged.write_text("{", encoding="utf-8")
-        assert find_cause(tmp_path, cluster, killed, [])["message"].endswith(f": {beyond}")
-    segmentation = find_cause(tmp_path, cluster, Outcome(139, ((1, 139),)), [])["message"]
-    assert segmentation == f"rank 1 on {HERE} was killed by signal 11", "the config cannot be read"
+    assert (
+        f"{place}/eval.rec has 9 bytes, its manifest says 7" in find_cause(RunFolder(tmp_path), killed, [])["message"]
+    )
+    (place / "manifest.json").write_text("{", encoding="utf-8")
+    assert find_cause(RunFolder(tmp_path), killed, [])["message"].endswith(f": {beyond}")
+    segmentation = find_cause(RunFolder(tmp_path), Outcome(139, ((1, 139),)), [])["message"]
+    assert segmentation == f"rank 1 on {HERE} was killed by signal 11", "nobody knows which DALI it was"
 
 
 @pytest.mark.parametrize(
@@ -245,6 +257,6 @@ def test_a_crash_of_dali_2_names_the_command_that_finds_damaged_images(
     (tmp_path / "config.yaml").write_text(dump(*pair), encoding="utf-8")
     packages = {"pip": "2.0", "nvidia-dali-cuda130": dali}
     (tmp_path / "environment.json").write_text(json.dumps({"packages": packages}), encoding="utf-8")
-    message = str(find_cause(tmp_path, LOCAL, Outcome(139), [report])["message"])
+    message = str(find_cause(RunFolder(tmp_path), Outcome(139), [report])["message"])
     assert (f"./run.sh prepare --verify {tmp_path}/digits names" in message) == is_told
     assert message.startswith("rank 1 on node1 was killed by signal 11")

@@ -1,285 +1,449 @@
-"""What the launcher does around the ranks, with outcomes in place of ranks; `test_run` and `test_resume` have them."""
+"""A whole run without its ranks: outcomes and files stand for them. `test_run` and `test_resume` start real ranks."""
 
+import contextlib
+import io
 import json
 import os
 import queue
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from configs.errors import UserError
-from configs.load import dump, load_both
-from configs.schema import Cluster, Recipe
-from launch import resume, run
+from configs.errors import REFUSED_STATUS, UserError
+from configs.load import load_both, load_run
+from configs.rank_variables import rank_environment
+from configs.schema import Cluster
+from launch import run
 from launch.__main__ import main
+from launch.run import launch_run, open_run, pack_data_set
 from launch.start.local import Outcome
-from logs.checkpoints import SavedState, resume_checkpoint, write
-from logs.claims import holder, owned_by, take
-from logs.folder import Summary, read_summary, write_summary
-from logs.judge.compliance import Verdict
+from logs.checkpoints import SavedState
+from logs.claims import Claims
+from logs.folder import RunFolder, Summary
 
-STOPPED = {"rank": 0, "host": "here", "step": 7, "message": "told to stop", "second_hand": False, "status": 75,
-           "time": 1.0}  # fmt: skip
-SUCCESS = Summary("digits", "success", steps=9)
-ABORTED = Summary("digits", "aborted", failure="loss not finite", steps=9)
+BROKEN = {"rank": 0, "host": "here", "step": 7, "message": "broke", "second_hand": False, "status": 1, "time": 1.0}
+RESTARTS = "cluster.scheduler.max_restarts=2"
 
 
-@pytest.mark.parametrize(
-    ("summary", "outcome", "passed", "status", "told"),
-    [
-        (SUCCESS, Outcome(0), True, 0, ("end", "digits: success")),
-        (SUCCESS, Outcome(0), False, 1, ("end", "digits: success")),
-        (Summary("digits", "success", resumed_from_step=3), Outcome(0), False, 0, ("end", "digits: success")),
-        (Summary("digits", "success", is_rehearsal=True), Outcome(0), False, 0, ("end", "digits: success")),
-        (ABORTED, Outcome(0), True, 1, ("failure", "digits: aborted: loss not finite")),
-        (ABORTED, Outcome(9), True, 1, ("failure", "digits: aborted: loss not finite")),
-        (ABORTED, Outcome(130, interrupted_by=2), True, 130, ("failure", "digits: aborted: loss not finite")),
-        (ABORTED, Outcome(75, stopped_by=15), True, 75, ("stop", "digits: aborted: loss not finite")),
-        (None, Outcome(9), True, 1, ("failure", "digits: aborted: the launcher ended with status 9")),
-        (None, Outcome(1), True, 75, ("stop", "digits: aborted: told to stop")),
-        (None, Outcome(1, lost_server=3), True, 1,
-         ("failure", "digits: aborted: a parameter server ended with status 3 before the ranks did")),
-        (None, Outcome(205), True, 1, ("failure", "digits: aborted: the launcher ended with status 205; mpirun "
-                                                "has lost a host, or the network to it")),
-    ],
-)  # fmt: skip
-def test_the_end_of_a_run_makes_the_exit_status_and_is_told(
-    summary: Summary | None, outcome: Outcome, passed: bool, status: int, told: tuple[str, str], tmp_path: Path
+class Ranks:
+    """Stands for the ranks of runs: plays the given endings, one for each start.
+
+    Attributes:
+        endings: What each start does in the run folder, and how the launcher ends.
+        started: The run folder, the cluster and the variables of each start.
+    """
+
+    def __init__(self) -> None:
+        self.endings: list[Callable[[RunFolder], Outcome]] = []
+        self.started: list[tuple[Path, Cluster, dict[str, str]]] = []
+
+    def run_under(self, cluster: Cluster, command: list[str], variables: dict[str, str]) -> Outcome:
+        folder = Path(command[-1])
+        self.started.append((folder, cluster, variables))
+        assert load_run(folder / "config.yaml")[1] == cluster
+        return self.endings[len(self.started) - 1](RunFolder(folder))
+
+
+def ends(status: int) -> Callable[[RunFolder], Outcome]:
+    """Return an ending without a word in the folder."""
+    return lambda _: Outcome(status)
+
+
+def succeeds(folder: RunFolder) -> Outcome:
+    folder.write_summary(Summary("digits", "success", steps=9, is_rehearsal=True))  # which needs no log
+    return Outcome(0)
+
+
+def breaks_after(step: int) -> Callable[[RunFolder], Outcome]:
+    """Return an ending of ranks that write a checkpoint and fail afterwards."""
+
+    def end(folder: RunFolder) -> Outcome:
+        assert not (folder / "failure_0.json").exists(), "the report of an earlier attempt"
+        (folder / "failure_0.json").write_text(json.dumps(BROKEN), encoding="utf-8")
+        folder.checkpoints.write(step, SavedState({}, {}), keep=2)
+        return Outcome(1)
+
+    return end
+
+
+def loses_folder(status: int) -> Callable[[RunFolder], Outcome]:
+    """Return an ending after which the folder belongs to another run."""
+
+    def end(folder: RunFolder) -> Outcome:
+        (folder / "claims" / "2.json").write_text("{}", encoding="utf-8")
+        return Outcome(status)
+
+    return end
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
+    """Replace the start of ranks, which takes seconds."""
+    found = Ranks()
+    monkeypatch.setattr(run, "run_under", found.run_under)
+    return found
+
+
+@pytest.fixture
+def sets(packed_digits: Path) -> list[str]:
+    """Settings with which no data set has to be packed."""
+    return [f"cluster.paths.data={packed_digits}"]
+
+
+def test_ranks_get_the_recorded_variables_and_the_whole_path_of_a_folder_below_this_one(
+    tmp_path: Path, sets: list[str], ranks: Ranks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe, cluster = load_both("digits", "laptop", ["cluster.notify=echo $RUN_EVENT, $RUN_MESSAGE >$RUN_FOLDER/told"])
-    recipe = recipe.model_copy(update={"mlperf": recipe.mlperf.model_copy(update={"ruleset": "4.0.0"})})
-    (tmp_path / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
-    if told[0] == "stop":
-        (tmp_path / "failure_0.json").write_text(json.dumps(STOPPED), encoding="utf-8")
-    (tmp_path / "result_0.txt").touch()
-    if summary:
-        write_summary(tmp_path, summary)
-    verdicts = {name: Verdict(name, passed == (name == "4.0.0"), ("bad",)) for name in ("4.0.0", "0.6.0")}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "write_verdict", lambda _: verdicts)
-        assert run.finish_run(tmp_path, recipe, cluster, outcome) == status
-    if summary is None:
-        made = read_summary(tmp_path)
-        assert (made.failed_rank, made.failed_step) == (None, 7 if told[0] == "stop" else None)
-    assert (tmp_path / "told").read_text(encoding="utf-8") == f"{told[0]}, {told[1]}\n"
-
-
-def _launch(folder: Path, monkeypatch: pytest.MonkeyPatch, *outcomes: Outcome, **options: Any) -> tuple[int, int]:
-    """Return the exit status of a run whose ranks end so, and how often they were started."""
-    left = list(outcomes)
-    monkeypatch.setattr(run, "_check_and_pack", lambda *_: None)
-    monkeypatch.setattr(run, "_run_ranks", lambda *_: left.pop(0))
-    monkeypatch.setattr(run, "finish_run", lambda *_: 42)
-    overrides = options.pop("overrides", [])
-    return run.launch_run(*load_both("digits", "laptop", overrides), folder, **options), len(outcomes) - len(left)
-
-
-def test_ranks_that_refuse_leave_no_folder_and_failed_ones_are_started_as_often_as_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "run"
-    assert _launch(folder, monkeypatch, Outcome(2)) == (2, 1)
-    assert not folder.exists()
-    assert _launch(folder, monkeypatch, Outcome(1)) == (42, 1)
-    restarts = ["cluster.scheduler.max_restarts=1"]
-    assert _launch(folder.with_name("wrong"), monkeypatch, Outcome(2), overrides=restarts) == (2, 1)
-    assert not folder.with_name("wrong").exists()
-    assert _launch(tmp_path / "again", monkeypatch, Outcome(1), Outcome(0), overrides=restarts) == (42, 2)
-    assert _launch(tmp_path / "twice", monkeypatch, Outcome(1), Outcome(1), overrides=restarts) == (42, 2)
-
-
-@pytest.mark.parametrize("secret", [True, False])
-def test_a_config_with_a_secret_is_its_owners(secret: bool, tmp_path: Path) -> None:
-    overrides = ["cluster.environment={MY_TOKEN: a}"] if secret else []
-    before = os.umask(0o022)
-    try:
-        run._write_config(tmp_path, *load_both("digits", "laptop", overrides))
-    finally:
-        os.umask(before)
-    assert (tmp_path / "config.yaml").stat().st_mode & 0o777 == (0o600 if secret else 0o644)
-
-
-def test_a_data_set_that_cannot_be_packed_is_told_and_a_packed_one_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe, _ = load_both("digits", "laptop")
-    monkeypatch.setattr(run, "command_of", lambda *_: ["false"])
-    with pytest.raises(UserError) as refusal:
-        run._pack_built_in(recipe, tmp_path)
-    assert str(refusal.value) == f"{tmp_path}: the data set could not be packed, for the reason given above"
-    (tmp_path / "manifest.json").touch()
-    run._pack_built_in(recipe, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "words"),
-    [
-        ([], {"must_resume": True}, "{folder}: no config.yaml in it; --resume needs the folder of a run"),
-        (["config.yaml"], {"must_resume": True},
-         "{folder}: no whole checkpoint in it; begin the run anew with --run-dir {folder}"),
-        (["config.yaml", "summary.json"], {},
-         "{folder}: the run in it has ended, success after step 9; give another folder with --run-dir, or leave the "
-         "option out"),
-    ],
-)  # fmt: skip
-def test_a_folder_without_a_run_to_go_on_with_is_refused(
-    content: list[str], options: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if "config.yaml" in content:
-        (tmp_path / "config.yaml").write_text(dump(*load_both("digits", "laptop")), encoding="utf-8")
-    if "summary.json" in content:
-        write_summary(tmp_path, SUCCESS)
-    with pytest.raises(UserError) as refusal:
-        _launch(tmp_path, monkeypatch, **options)
-    assert str(refusal.value) == words.format(folder=tmp_path)
-
-
-def test_a_run_goes_on_from_its_checkpoint_without_the_files_of_its_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for step in (3, 5):
-        write(tmp_path, step, SavedState({}, {}), keep=2)
-    (tmp_path / "checkpoints" / "step-00000005.ckpt").write_bytes(b"damaged")
-    gone = {"stop", "summary.json", "verdict.json", "failure_1.json"}
-    for name in (*gone, "result_0.txt", "metrics.jsonl", "hosts"):
-        (tmp_path / name).touch()
-    checkpoint = tmp_path / "checkpoints" / "step-00000003.ckpt"
-    assert resume.prepare_attempt(tmp_path) == checkpoint
+    monkeypatch.chdir(tmp_path)
+    recipe, cluster = load_both("digits", "laptop", [*sets, "cluster.ranks_per_node=1"])
+    ranks.endings = [succeeds]
+    assert launch_run(recipe, cluster, Path("runs/one")) == 0
+    assert ranks.started == [(tmp_path / "runs" / "one", cluster, rank_environment(cluster))]
+    recorded = json.loads((tmp_path / "runs" / "one" / "environment.json").read_text(encoding="utf-8"))
+    assert recorded["variables"].items() >= {"OMP_NUM_THREADS": ranks.started[0][2]["OMP_NUM_THREADS"]}.items()
     told = capsys.readouterr()
-    assert told.out == ""
-    first, last = told.err.splitlines()
-    assert first.startswith("warning: ")
-    assert first.endswith("; the checkpoint before it is used")
-    assert last == f"resumes from {checkpoint}"
-    left = {path.name for path in tmp_path.iterdir()}
-    assert not left & gone
-    assert {"result_0.txt", "metrics.jsonl", "hosts"} <= left
+    assert told.err == "digits on laptop: 1 ranks, runs/one\n"
+    assert told.out.splitlines()[-1] == "  runs/one"
 
 
-def test_attempts_without_a_checkpoint_are_numbered(tmp_path: Path) -> None:
-    for number in (1, 2):
-        (tmp_path / "metrics.jsonl").touch()
-        assert resume.prepare_attempt(tmp_path) is None
-        assert (tmp_path / f"attempt-{number}" / "metrics.jsonl").is_file()
-        assert not (tmp_path / "metrics.jsonl").exists()
-    assert {path.name for path in tmp_path.iterdir()} == {"attempt-1", "attempt-2"}
+def test_ranks_that_refuse_leave_no_folder(tmp_path: Path, sets: list[str], ranks: Ranks) -> None:
+    ranks.endings = [ends(REFUSED_STATUS)]
+    folder = tmp_path / "run"
+    assert launch_run(*load_both("digits", "laptop", [*sets, RESTARTS]), folder) == 2
+    assert not folder.exists()
+    assert len(ranks.started) == 1
 
 
-def test_an_attempt_without_a_checkpoint_is_closed_and_leaves_the_job_s_files_and_the_hosts(tmp_path: Path) -> None:
-    kept = {"config.yaml", "unfinished", "hosts", "job.sh", "job.json", "attempts.jsonl"}
-    for name in kept:
-        (tmp_path / name).touch()
-    (tmp_path / "claims").mkdir()
-    assert resume.prepare_attempt(tmp_path) is None
-    assert not (tmp_path / "summary.json").exists(), "there was no attempt"
-    (tmp_path / "goes-on-from").write_text("step-00000003.ckpt\n", encoding="utf-8")  # its checkpoint is damaged now
-    assert resume.prepare_attempt(tmp_path) is None
-    assert {path.name for path in tmp_path.iterdir()} == {*kept, "claims", "attempt-1"}
-    closed = read_summary(tmp_path / "attempt-1")
-    assert (closed.status, closed.failure) == ("aborted", "the attempt ended without closing its log")
-    assert resume_checkpoint(tmp_path) is None
+@pytest.mark.parametrize("left", ["checkpoint", "attempt", "files of an attempt"])
+def test_ranks_that_refuse_to_resume_leave_the_folder(left: str, tmp_path: Path, sets: list[str], ranks: Ranks) -> None:
+    both, folder = load_both("digits", "laptop", sets), RunFolder(tmp_path)
+    folder.write_settings(*both)
+    if left == "checkpoint":
+        folder.checkpoints.write(3, SavedState({}, {}), keep=1)
+    elif left == "attempt":
+        assert folder.attempts.add("failed", "broke", limit=1) is None
+    else:
+        (folder / "metrics.jsonl").touch()
+    before = {path.name for path in tmp_path.iterdir()} - {"metrics.jsonl"}
+    ranks.endings = [ends(REFUSED_STATUS)]
+    assert launch_run(*both, tmp_path) == 2
+    if left == "files of an attempt":
+        assert {path.name for path in tmp_path.iterdir()} == {"attempt-1"}
+        return
+    assert {path.name for path in tmp_path.iterdir()} >= before
+    assert len(folder.checkpoints.files()) == (left == "checkpoint")
+    assert (folder.summary().status, folder.summary().failure) == ("aborted", "the ranks refused to resume")
 
 
-def test_a_run_is_prepared_and_trained_under_a_claim_that_ends_with_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_ranks_that_fail_are_started_again_from_the_newest_checkpoint_as_often_as_allowed(
+    tmp_path: Path, sets: list[str], ranks: Ranks
 ) -> None:
-    folder, both = tmp_path / "run", load_both("digits", "laptop")
-    with resume.prepared_folder(folder, *both, must_resume=False) as checkpoint:
-        assert checkpoint is None
-        assert owned_by(folder, os.getpid())
-        (folder / "config.yaml").write_text(dump(*both), encoding="utf-8")
-        write(folder, 3, SavedState({}, {}), keep=1)
-    assert holder(folder) is None
-    longer = load_both("digits", "laptop", ["run.epochs=99"])
-    with pytest.raises(OSError), resume.prepared_folder(folder, *longer, must_resume=True) as checkpoint:
-        assert checkpoint == folder / "checkpoints" / "step-00000003.ckpt"
-        raise OSError
-    assert holder(folder) is None
-    assert f"warning: {folder}: the run goes on with 99 epochs instead of " in capsys.readouterr().err
-    write_summary(folder, ABORTED)
-    with pytest.raises(UserError, match="has ended, aborted after step 9"):
-        _enter(folder, *both)
-    with resume.prepared_folder(folder, *longer, must_resume=True):
-        pass
-    with pytest.raises(UserError, match=r"run\.seed: got 2"):
-        _enter(folder, *load_both("digits", "laptop", ["run.seed=2"]))
-    assert holder(folder) is None
+    ranks.endings = [breaks_after(step) for step in (3, 6, 9)]
+    assert launch_run(*load_both("digits", "laptop", [*sets, RESTARTS]), tmp_path / "run") == 1
+    assert len(ranks.started) == 3
+    attempts = RunFolder(tmp_path / "run").attempts.read()
+    assert [(each.from_step, each.kept_step, each.goes_on) for each in attempts] == [
+        (0, 3, True), (3, 6, True), (6, 9, False)
+    ]  # fmt: skip
+    ranks.endings += [breaks_after(3), succeeds]
+    assert launch_run(*load_both("digits", "laptop", [*sets, RESTARTS]), tmp_path / "other") == 0
+    assert len(ranks.started) == 5
 
 
-def _enter(folder: Path, recipe: Recipe, cluster: Cluster) -> None:
-    with resume.prepared_folder(folder, recipe, cluster, must_resume=False):
-        pass
+@pytest.mark.parametrize("status", [0, 1, REFUSED_STATUS])
+def test_a_launcher_that_lost_its_folder_leaves_it_to_the_other_one(
+    status: int, tmp_path: Path, sets: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks.endings = [loses_folder(status)]
+    assert launch_run(*load_both("digits", "laptop", [*sets, RESTARTS]), tmp_path / "run") == 1
+    words = f"error: {tmp_path / 'run'}: was taken over by another run; this run stops\n"
+    assert capsys.readouterr().err.endswith(words)
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert left == {"config.yaml", "environment.json", "claims", "utilisation.jsonl"}
 
 
-def test_a_folder_in_which_somebody_trains_is_not_prepared(tmp_path: Path) -> None:
-    both = load_both("digits", "laptop")
-    (tmp_path / "config.yaml").write_text(dump(*both), encoding="utf-8")
+def test_the_loss_of_a_folder_is_told_at_once(
+    tmp_path: Path, sets: list[str], ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def wait_for_the_loss(folder: RunFolder) -> Outcome:
+        while not told.empty():
+            told.get()
+        loses_folder(1)(folder)
+        assert told.get(timeout=20).startswith(f"error: {folder}: taken over by ")
+        return Outcome(1)
+
+    monkeypatch.setattr("logs.claims.BEAT_S", 0.001)
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=told.put))
+    ranks.endings = [wait_for_the_loss]
+    assert launch_run(*load_both("digits", "laptop", sets), tmp_path / "run") == 1
+    assert "ended" not in json.loads((tmp_path / "run" / "claims" / "1.json").read_text(encoding="utf-8"))
+
+
+def test_trouble_with_the_disk_after_the_ranks_is_a_failed_run_and_no_refusal(
+    tmp_path: Path, sets: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def leave_a_full_disk(folder: RunFolder) -> Outcome:
+        (folder / f".summary.json.{os.getpid()}").symlink_to("/dev/full")
+        return Outcome(1)
+
+    ranks.endings = [leave_a_full_disk]
+    assert launch_run(*load_both("digits", "laptop", sets), tmp_path / "run") == 1
+    assert "summary.json: cannot be written: the disk is full; " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_folder_is_claimed_while_the_ranks_run(tmp_path: Path, sets: list[str], ranks: Ranks) -> None:
+    def look(folder: RunFolder) -> Outcome:
+        with pytest.raises(UserError, match="a run is going on in it"):
+            launch_run(*load_both("digits", "laptop", sets), folder.path)
+        return succeeds(folder)
+
+    ranks.endings = [look]
+    assert launch_run(*load_both("digits", "laptop", sets), tmp_path / "run") == 0
+    assert RunFolder(tmp_path / "run").claims.holder() is None
+
+
+def test_a_folder_in_which_somebody_trains_stays_as_it_is(tmp_path: Path, sets: list[str]) -> None:
+    both = load_both("digits", "laptop", sets)
+    RunFolder(tmp_path).write_settings(*both)
     for name in ("stop", "metrics.jsonl"):
         (tmp_path / name).touch()
-    take(tmp_path)
+    Claims(tmp_path).take()
     with pytest.raises(UserError, match="a run is going on in it"):
-        _enter(tmp_path, *both)
+        launch_run(*both, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "stop", "metrics.jsonl", "claims"}
 
 
-def test_a_claim_that_was_lost_is_told_at_once_and_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: queue.SimpleQueue[str] = queue.SimpleQueue()
-    monkeypatch.setattr("logs.claims.BEAT_S", 0.001)
-    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=told.put))
-    with resume.prepared_folder(tmp_path / "run", *load_both("digits", "laptop"), must_resume=False):
-        claims = tmp_path / "run" / "claims"
-        (claims / "2.json").write_text("{}", encoding="utf-8")
-        words = told.get(timeout=20)
-    assert words.startswith(f"error: {tmp_path / 'run'}: taken over by ")
-    assert words.count("\n") == 1
-    assert told.empty()
-    assert "ended" not in json.loads((claims / "1.json").read_text(encoding="utf-8"))
+ENDED = "the run in it has ended, {} after step 9; give another folder with --run-dir, or leave the option out"
+
+
+def _begun(path: Path, sets: list[str], summary: Summary) -> RunFolder:
+    """Return the folder of a run that has a checkpoint and a summary."""
+    folder = RunFolder(path)
+    folder.write_settings(*load_both("digits", "laptop", sets))
+    folder.checkpoints.write(3, SavedState({}, {}), keep=1)
+    folder.write_summary(summary)
+    return folder
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("summary", "more", "refusal"),
     [
-        (["digits"], ("digits", "laptop", 0, 0, None, False)),
-        (["digits", "--trace", "--run-dir", "a"], ("digits", "laptop", 0, 3, Path("a"), False)),
-        (["digits", "--max-restarts", "4", "--cluster", "a100-node"], ("digits", "a100-node", 4, 0, None, False)),
-        (["--resume", "{run}"], ("digits-once", "a-lab", 0, 0, Path("{run}"), True)),
-        (["digits", "--resume", "{run}"], ("digits", "a-lab", 0, 0, Path("{run}"), True)),
-        (["--resume", "{run}", "--cluster", "laptop"], ("digits-once", "laptop", 0, 0, Path("{run}"), True)),
+        (Summary("digits", "success", steps=9), [], ENDED.format("success")),
+        (Summary("digits", "success", steps=9), ["run.epochs=99"], ENDED.format("success")),
+        (Summary("digits", "aborted", steps=9), [], ENDED.format("aborted")),
+        (Summary("digits", "aborted"), ["run.seed=2"], "run.seed: got 2, the run was begun with 1"),
     ],
 )
-def test_the_words_of_train_say_what_is_run_where(
-    words: list[str], told: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_has_ended_or_another_one_is_not_resumed(
+    summary: Summary, more: list[str], refusal: str, tmp_path: Path, sets: list[str]
 ) -> None:
-    recipe, cluster = load_both("digits", "laptop")
-    recorded = recipe.model_copy(update={"name": "digits-once"}), cluster.model_copy(update={"name": "a-lab"})
-    (tmp_path / "config.yaml").write_text(dump(*recorded), encoding="utf-8")
+    folder = _begun(tmp_path, sets, summary)
+    with pytest.raises(UserError) as refused:
+        launch_run(*load_both("digits", "laptop", [*sets, *more]), tmp_path)
+    assert refusal in str(refused.value)
+    assert str(refused.value).startswith(f"{tmp_path}: ")
+    assert folder.claims.holder() is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "more", "told"),
+    [(None, [], ""), (9, ["run.epochs=99"], "warning: {}: the run goes on with 99 epochs instead of ")],
+)
+def test_a_run_is_resumed_that_was_stopped_or_gets_more_epochs_after_it_missed_its_target(
+    steps: int | None, more: list[str], told: str, tmp_path: Path, sets: list[str], ranks: Ranks
+) -> None:
+    _begun(tmp_path, sets, Summary("digits", "aborted", steps=steps))
+    ranks.endings = [succeeds]
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
+        assert launch_run(*load_both("digits", "laptop", [*sets, *more]), tmp_path, must_resume=True) == 0
+    first, second = errors.getvalue().splitlines()[:2] if more else ("", errors.getvalue().splitlines()[0])
+    assert first.startswith(told.format(tmp_path))
+    assert second == f"resumes from {tmp_path}/checkpoints/step-00000003.ckpt"
+
+
+def test_a_run_is_resumed_without_the_files_of_its_end_from_its_newest_whole_checkpoint(
+    tmp_path: Path, sets: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write_settings(*load_both("digits", "laptop", sets))
+    whole, damaged = (folder.checkpoints.write(step, SavedState({}, {}), keep=2) for step in (3, 5))
+    damaged.write_bytes(b"damaged")
+    gone, stays = {"stop", "verdict.json", "failure_1.json"}, {"metrics.jsonl", "hosts", "result_0.txt"}
+    for name in (*gone, *stays):
+        (tmp_path / name).touch()
+    folder.write_summary(Summary("digits", "aborted"))
+
+    def look(folder: RunFolder) -> Outcome:
+        left = {path.name for path in folder.path.iterdir()}
+        assert not left & {*gone, "summary.json"}
+        assert stays <= left
+        assert folder.checkpoints.resume_point() == whole
+        return succeeds(folder)
+
+    ranks.endings = [look]
+    assert launch_run(*folder.settings, tmp_path) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith(f"warning: {damaged}: damaged: ")
+    assert told[0].endswith("; the checkpoint before it is used")
+    assert told[1] == f"resumes from {whole}"
+
+
+def test_attempts_without_a_checkpoint_are_closed_numbered_and_set_aside(
+    tmp_path: Path, sets: list[str], ranks: Ranks
+) -> None:
+    folder, job = RunFolder(tmp_path), {"hosts", "job.sh", "job.json", "unfinished"}
+    folder.write_settings(*load_both("digits", "laptop", sets))
+    for name in job:
+        (tmp_path / name).touch()
+    (tmp_path / "goes-on-from").write_text("step-00000003.ckpt\n", encoding="utf-8")  # its checkpoint is damaged now
+
+    def leave_metrics(folder: RunFolder) -> Outcome:
+        assert folder.checkpoints.resume_point() is None
+        (folder / "metrics.jsonl").touch()
+        return Outcome(1, stopped_by=15)
+
+    ranks.endings = [leave_metrics, leave_metrics]
+    for attempts in (1, 2):
+        assert launch_run(*folder.settings, tmp_path) == 75
+        assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
+            "claims", *(f"attempt-{number}" for number in range(1, attempts + 1))
+        }  # fmt: skip
+        assert {path.name for path in tmp_path.iterdir()} >= job
+    closed = RunFolder(tmp_path / "attempt-1").summary()
+    assert (closed.status, closed.failure) == ("aborted", "the attempt ended without closing its log")
+    assert (tmp_path / "attempt-2" / "metrics.jsonl").is_file()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ([], "{folder}: no config.yaml in it; --resume needs the folder of a run"),
+        (["config.yaml"], "{folder}: no whole checkpoint in it; begin the run anew with --run-dir {folder}"),
+    ],
+)
+def test_resume_refuses_a_folder_without_a_run_to_resume(
+    content: list[str], words: str, tmp_path: Path, sets: list[str]
+) -> None:
+    both = load_both("digits", "laptop", sets)
+    if content:
+        RunFolder(tmp_path).write_settings(*both)
+    with pytest.raises(UserError) as refusal:
+        launch_run(*both, tmp_path, must_resume=True)
+    assert str(refusal.value) == words.format(folder=tmp_path)
+
+
+@pytest.mark.parametrize("change", ["cluster.launcher=mpirun", "cluster.ranks_per_node=3"])
+def test_what_cannot_start_is_refused_before_data_are_packed_or_a_folder_is_made(change: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        launch_run(*load_both("digits", "laptop", [f"cluster.paths.data={tmp_path}/data", change]), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.medium
+def test_a_run_without_a_folder_gets_one_of_its_name_and_its_data_are_packed_first(
+    tmp_path: Path, ranks: Ranks
+) -> None:
+    places = [f"cluster.paths.data={tmp_path}/data", f"cluster.paths.runs={tmp_path}/runs"]
+
+    def look(folder: RunFolder) -> Outcome:
+        assert (tmp_path / "data" / "digits" / "manifest.json").is_file()
+        assert folder.path.parent == tmp_path / "runs"
+        assert folder.path.name.startswith("digits-")
+        return succeeds(folder)
+
+    ranks.endings = [look]
+    assert launch_run(*load_both("digits", "laptop", places), None) == 0
+
+
+def test_the_folder_of_a_job_is_made_after_its_data_were_packed_and_holds_its_config(
+    tmp_path: Path, sets: list[str]
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(UserError, match="a multiple of 3"):
+        open_run(*load_both("digits", "laptop", [*sets, "cluster.ranks_per_node=3"]), folder)
+    with pytest.raises(UserError, match="/file/digits: the data set could not be packed, for the reason given above"):
+        (tmp_path / "file").touch()
+        open_run(*load_both("digits", "laptop", [f"cluster.paths.data={tmp_path}/file"]), folder)
+    assert not folder.exists()
+    own = load_both("digits", "laptop", [f"cluster.paths.data={tmp_path}/none", "data.source=idx"])
+    open_run(*own, folder)  # Nobody but the user has these images.
+    assert load_run(folder / "config.yaml") == own
+    with pytest.raises(UserError, match="exists already"):
+        open_run(*own, folder)
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_a_data_set_is_packed_in_the_programs_own_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^there: the data set could not be packed"):
+        pack_data_set(["folders", "there", "--quality", "x"])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["digits", "--run-dir", "{run}/new"], ("digits", "laptop", 0, 0, "new")),
+        (["digits", "--trace", "--run-dir", "{run}/new"], ("digits", "laptop", 0, 3, "new")),
+        (["digits", "--max-restarts", "4", "--run-dir", "{run}/new"], ("digits", "laptop", 4, 0, "new")),
+        (["--resume", "{run}/old"], ("digits-once", "a-lab", 0, 0, "old")),
+        (["--resume", "{run}/old", "--cluster", "laptop"], ("digits-once", "laptop", 0, 0, "old")),
+    ],
+)
+def test_the_arguments_of_train_say_what_is_run_where(
+    arguments: list[str], told: tuple[Any, ...], tmp_path: Path, sets: list[str], ranks: Ranks
+) -> None:
+    recipe, cluster = load_both("digits", "laptop", sets)
+    (tmp_path / "old").mkdir()
+    old = RunFolder(tmp_path / "old")
+    old.checkpoints.write(3, SavedState({}, {}), keep=1)
+    old.write_settings(recipe.model_copy(update={"name": "digits-once"}), cluster.model_copy(update={"name": "a-lab"}))
     found: list[tuple[Any, ...]] = []
 
-    def note(recipe: Any, cluster: Any, folder: Path | None, *, must_resume: bool) -> int:
-        place = folder if folder != tmp_path else Path("{run}")
-        found.append(
-            (recipe.name, cluster.name, cluster.scheduler.max_restarts, cluster.trace_steps, place, must_resume)
-        )
-        return 7
+    def note(folder: RunFolder) -> Outcome:
+        recipe, cluster = load_run(folder / "config.yaml")
+        found.append((recipe.name, cluster.name, cluster.scheduler.max_restarts, cluster.trace_steps, folder.path.name))
+        return succeeds(folder)
 
-    monkeypatch.setattr(run, "launch_run", note)
-    assert main(["train", *(word.format(run=tmp_path) for word in words)]) == 7
+    ranks.endings = [note]
+    place = [word for each in sets for word in ("--set", each)]
+    assert main(["train", *(argument.format(run=tmp_path) for argument in arguments), *place]) == 0
     assert found == [told]
 
 
-def test_train_without_a_recipe_is_told_what_to_give_and_ctrl_c_has_its_status(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_train_without_a_recipe_is_refused_and_ctrl_c_has_its_own_status(
+    tmp_path: Path, sets: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train"]) == 2
     assert capsys.readouterr().err == (
         "error: RECIPE is missing: give a name in configs/recipes, for example digits; see ./run.sh train --help\n"
     )
 
-    def stop(*_: object, **__: object) -> int:
+    def interrupt(_: RunFolder) -> Outcome:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "launch_run", stop)
-    assert main(["train", "digits"]) == 130
+    ranks.endings = [interrupt]
+    assert main(["train", "digits", "--set", sets[0], "--run-dir", str(tmp_path / "run")]) == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_second_signal_does_not_keep_the_log_from_being_closed(
+    number: signal.Signals, tmp_path: Path, sets: list[str], ranks: Ranks
+) -> None:
+    """The user's own command sends the signal, while the launcher closes the run."""
+    ranks.endings = [lambda _: Outcome(130, interrupted_by=signal.SIGINT)]
+    notify = f"cluster.notify=kill -{number:d} $PPID; touch $RUN_FOLDER/told"
+    assert launch_run(*load_both("digits", "laptop", [*sets, notify]), tmp_path / "run") == 130
+    assert (tmp_path / "run" / "told").exists()
+    assert RunFolder(tmp_path / "run").claims.holder() is None

@@ -4,47 +4,51 @@ from pathlib import Path
 
 import pytest
 
-from configs.load import load_cluster
+from configs.load import load_both
 from launch import notify as module
 from launch.notify import notify
+from logs.folder import RunFolder
 
 
-def test_the_command_gets_the_facts(tmp_path: Path) -> None:
-    command = f'printf "%s|%s|%s" "$RUN_EVENT" "$RUN_MESSAGE" "$RUN_FOLDER" >{tmp_path}/told'
-    cluster = load_cluster("laptop").model_copy(update={"notify": command})
-    notify(cluster, tmp_path, "restart", "rank 1 was killed; $(touch harm)")
-    told = (tmp_path / "told").read_text(encoding="utf-8")
-    assert told == f"restart|rank 1 was killed; $(touch harm)|{tmp_path}"
+def _folder(path: Path, command: str) -> RunFolder:
+    """Return the folder of a run whose cluster file has the command."""
+    recipe, cluster = load_both("digits", "laptop")
+    path.mkdir(parents=True, exist_ok=True)
+    folder = RunFolder(path)
+    folder.write_settings(recipe, cluster.model_copy(update={"notify": command}))
+    return folder
 
 
-def test_the_command_gets_the_whole_path_of_a_folder_below_this_one(
+def test_the_command_gets_the_facts_and_the_whole_path_of_a_folder_below_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    notify(load_cluster("laptop", ["cluster.notify=echo $RUN_FOLDER >told"]), Path("runs/one"), "end", "success")
-    assert (tmp_path / "told").read_text(encoding="utf-8") == f"{tmp_path}/runs/one\n"
+    folder = _folder(Path("runs/one"), 'printf "%s|%s|%s" "$RUN_EVENT" "$RUN_MESSAGE" "$RUN_FOLDER" >told')
+    notify(folder, "restart", "rank 1 was killed; $(touch harm)")
+    told = (tmp_path / "told").read_text(encoding="utf-8")
+    assert told == f"restart|rank 1 was killed; $(touch harm)|{tmp_path}/runs/one"
 
 
 @pytest.mark.usefixtures("typed")
 def test_the_command_reads_nothing_of_what_is_typed(tmp_path: Path) -> None:
-    notify(load_cluster("laptop", [f"cluster.notify=cat >{tmp_path}/told"]), tmp_path, "end", "")
+    notify(_folder(tmp_path, f"cat >{tmp_path}/told"), "end", "")
     assert (tmp_path / "told").read_text(encoding="utf-8") == ""
 
 
-def test_without_a_bash_the_run_ends_with_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    notify(load_cluster("laptop", ["cluster.notify=echo"]), tmp_path, "end", "success")
-    assert capsys.readouterr().err == ("warning: cluster.notify: 'echo' cannot be run: No such file or directory\n")
-
-
 @pytest.mark.parametrize(
-    ("command", "trouble"), [("exit 3", "ended with status 3"), ("sleep 5", "did not end within 0.1 s")]
+    ("command", "path", "trouble"),
+    [
+        ("exit 3", None, "ended with status 3"),
+        ("sleep 5", None, "did not end within 0.1 s"),
+        ("echo", "/nowhere", "cannot be run: No such file or directory"),
+    ],
 )
 def test_a_command_that_fails_or_hangs_is_a_warning(
-    command: str, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    command: str, path: str | None, trouble: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     monkeypatch.setattr(module, "_PATIENCE_S", 0.1)
-    notify(load_cluster("laptop", [f"cluster.notify={command}"]), tmp_path, "end", "success")
+    if path:
+        monkeypatch.setenv("PATH", path)
+    notify(_folder(tmp_path, command), "end", "success")
     assert capsys.readouterr().err == f"warning: cluster.notify: {command!r} {trouble}\n"

@@ -6,24 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from configs.load import dump, load_both
+from configs.load import load_both
 from launch.restart import ANY_HOST, _dispensable, may_restart
 from launch.start.local import Outcome
-from logs.attempts import left_out, read_attempts
-from logs.checkpoints import SavedState, write
-from logs.folder import Summary, write_summary
+from logs.checkpoints import SavedState
+from logs.folder import RunFolder, Summary
 
 TWO = ["cluster.num_nodes=2", "cluster.launcher=srun", "cluster.scheduler.max_restarts=9"]
 
 
 def _fail(folder: Path, host: str, hosts: Sequence[str], sets: Sequence[str] = TWO, status: int = 1) -> bool:
     """Let a rank on a host fail after a further step; return whether the ranks are started again."""
-    recipe, cluster = load_both("digits", "laptop", [*sets, "cluster.notify=echo $RUN_EVENT, $RUN_MESSAGE >>told"])
-    (folder / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
-    write(folder, len(read_attempts(folder)) + 1, SavedState({}, {}), keep=1)
+    run = RunFolder(folder)
+    run.write_settings(*load_both("digits", "laptop", [*sets, "cluster.notify=echo $RUN_EVENT, $RUN_MESSAGE >>told"]))
+    run.checkpoints.write(len(run.attempts.read()) + 1, SavedState({}, {}), keep=1)
     row = {"rank": 1, "host": host, "step": 3, "message": "broke", "second_hand": False, "status": status, "time": 1.0}
     (folder / "failure_1.json").write_text(json.dumps(row), encoding="utf-8")
-    return may_restart(folder, cluster, Outcome(1), hosts)
+    return may_restart(run, Outcome(1), hosts)
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def test_each_spare_host_takes_the_place_of_one_host(
     for host in ("a", "a", "b", "b", "spare1", "spare1"):
         assert _fail(run, host, hosts)
     left = [[], [f"a{domain}"], [], [f"b{domain}"], [], []]
-    assert [each.leaves_out for each in read_attempts(run)] == left
+    assert [each.leaves_out for each in RunFolder(run).attempts.read()] == left
     nothing = ", on the same hosts, although spare1 failed twice: there is no host to put in its place"
     told = ["", f", without a{domain}, which failed twice", "", f", without b{domain}, which failed twice", "", nothing]
     lines = capsys.readouterr().err.splitlines()
@@ -52,7 +51,7 @@ def test_each_spare_host_takes_the_place_of_one_host(
 def test_a_scheduler_replaces_every_host_that_failed_twice(run: Path) -> None:
     for host in ("a", "a", "b", "b", "c", "c"):
         assert _fail(run, host, [ANY_HOST])
-    assert left_out(run) == ["a", "b", "c"]
+    assert RunFolder(run).attempts.left_out() == ["a", "b", "c"]
 
 
 def test_a_restart_is_told_with_its_number_and_its_end_with_the_reason(
@@ -93,10 +92,11 @@ def test_nothing_is_started_again_and_no_attempt_is_counted_where_nothing_broke(
     row = {"rank": 0, "host": "b", "step": 3, "message": "m", "second_hand": False, "status": status, "time": 1.0}
     (run / "failure_0.json").write_text(json.dumps(row), encoding="utf-8")
     if has_ended:
-        write_summary(run, Summary("digits", "aborted", steps=9))
-    _, cluster = load_both("digits", "laptop", [f"cluster.scheduler.max_restarts={limit}"])
-    assert not may_restart(run, cluster, outcome)
-    assert not read_attempts(run)
+        RunFolder(run).write_summary(Summary("digits", "aborted", steps=9))
+    folder = RunFolder(run)
+    folder.write_settings(*load_both("digits", "laptop", [f"cluster.scheduler.max_restarts={limit}"]))
+    assert not may_restart(folder, outcome)
+    assert not folder.attempts.read()
 
 
 @pytest.mark.parametrize(

@@ -9,22 +9,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
-from configs.errors import UserError
-from configs.load import ROOT, load_run
+from configs.load import ROOT
 from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
-from launch.resume import prepared_folder, require_unfinished
 from launch.setup.layout import USED_LOCK
-from logs.attempts import read_attempts
-from logs.checkpoints import list_checkpoints, read, step_of
-from logs.folder import Summary, write_summary
+from logs.checkpoints import read, step_of
+from logs.folder import RunFolder
 from logs.metrics import read_metrics
 from logs.read.parse import parse_log
 from tests.launch.scheduled import ranks
@@ -75,7 +72,7 @@ def _course(folder: Path) -> list[dict[str, Any]]:
 
 def _same_state(one: Path, other: Path) -> bool:
     """Compare weights, momentum and statistics at the end."""
-    states = [read(list_checkpoints(folder)[0]).arrays for folder in (one, other)]
+    states = [read(RunFolder(folder).checkpoints.files()[0]).arrays for folder in (one, other)]
     return all(np.array_equal(states[0][name], states[1][name]) for name in {**states[0], **states[1]})
 
 
@@ -103,7 +100,7 @@ def test_a_run_that_is_stopped_resumed_and_restarted_twice_ends_with_the_bits_of
     summary = read_summary(folder)
     assert (summary["status"], summary["failed_rank"]) == ("aborted", None)
     assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
-    (kept,) = list_checkpoints(folder)
+    (kept,) = RunFolder(folder).checkpoints.files()
     assert 0 < step_of(kept) < 19
     damaged = kept.with_name("step-00000018.ckpt")
     damaged.write_bytes(kept.read_bytes()[:-1])
@@ -112,7 +109,7 @@ def test_a_run_that_is_stopped_resumed_and_restarted_twice_ends_with_the_bits_of
     assert f"{damaged.name}: damaged" in done.errors
     assert f"resumes from {kept}" in done.errors
     assert "restart 2 of at most 2" in done.errors
-    assert [each.outcome for each in read_attempts(folder)] == ["failed", "failed"]
+    assert [each.outcome for each in RunFolder(folder).attempts.read()] == ["failed", "failed"]
     assert "an attempt failed: rank" in done.output
     assert "not for submission" in done.output
     assert "is resumed with" not in done.errors
@@ -134,9 +131,9 @@ def _train_and_kill_twice(folder: Path, overrides: list[str]) -> FinishedRun:
             found: list[int] = []
             while launcher.poll() is None and not found:
                 time.sleep(0.01)
-                found = ranks(folder) if len(read_attempts(folder)) == failures else []
+                found = ranks(folder) if len(RunFolder(folder).attempts.read()) == failures else []
             # Its ranks are known by now: to look for them takes longer, on a busy machine, than the last 19 steps.
-            while launcher.poll() is None and step_of(list_checkpoints(folder)[0]) != 19:
+            while launcher.poll() is None and step_of(RunFolder(folder).checkpoints.files()[0]) != 19:
                 time.sleep(0.001)
             assert launcher.poll() is None, launcher.communicate()
             os.kill(found[-1], signal.SIGKILL)
@@ -160,7 +157,7 @@ def test_resumption_keeps_the_bits_under_another_optimizer_and_another_communica
     assert done.status == 0, done.errors
     shutil.copytree(one, other)
     _unfinish(other)
-    list_checkpoints(other)[0].unlink()
+    RunFolder(other).checkpoints.files()[0].unlink()
     done = train(other, *tiny, *changed, "cluster.communication.kind=parameter_server")
     assert done.status == 0, done.errors
     assert 0 < read_summary(other)["resumed_from_step"] < read_summary(one)["steps"]
@@ -200,7 +197,7 @@ def test_a_run_goes_on_with_other_ranks_more_epochs_and_another_cpu_and_says_wha
     assert done.status == 2
     assert "the run in it has ended, success after step 38" in done.errors
     _unfinish(folder)
-    list_checkpoints(folder)[0].unlink()
+    RunFolder(folder).checkpoints.files()[0].unlink()
     done = _resume(folder, "--set", "run.epochs=3", "--set", "cluster.ranks_per_node=1")
     assert done.status == 0, done.errors
     summary = read_summary(folder)
@@ -209,7 +206,7 @@ def test_a_run_goes_on_with_other_ranks_more_epochs_and_another_cpu_and_says_wha
     assert any(change.startswith(ranks_changed) for change in summary["changes"])
     assert any(change.startswith("3 epochs instead of 2: ") for change in summary["changes"])
     assert f"resumed with {ranks_changed}" in done.output
-    assert read(list_checkpoints(folder)[0]).meta["changes"] == summary["changes"]
+    assert read(RunFolder(folder).checkpoints.files()[0]).meta["changes"] == summary["changes"]
     recorded = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     (earlier,) = recorded["earlier_attempts"]
     assert (earlier["cpu"], earlier["cpu_flags"]) == (begun["cpu"], begun["cpu_flags"])
@@ -236,54 +233,16 @@ def test_other_images_under_the_same_name_are_refused(tmp_path: Path, whole: Pat
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     _unfinish(folder)
-    list_checkpoints(folder)[0].unlink()
+    RunFolder(folder).checkpoints.files()[0].unlink()
     data = tmp_path / "data" / "digits"
     prepare(open_source("digits", Settings()), data, seed=9)
     done = train(folder, *TWO_EPOCHS, f"cluster.paths.data={data.parent}")
     assert done.status == 2, done.errors
     assert "data set.train.rec: got" in done.errors
-    assert list_checkpoints(folder), "refused, not removed"
-
-
-@pytest.mark.parametrize(
-    ("status", "steps", "is_longer", "may_go_on"),
-    [
-        ("success", 38, False, False),
-        ("success", 38, True, False),
-        ("aborted", 38, False, False),
-        ("aborted", 38, True, True),
-        ("aborted", None, False, True),
-    ],
-)
-def test_more_epochs_let_a_run_go_on_that_ended_short_of_its_target(
-    status: Literal["success", "aborted"], steps: int | None, is_longer: bool, may_go_on: bool, tmp_path: Path
-) -> None:
-    require_unfinished(tmp_path)
-    write_summary(tmp_path, Summary("digits", status, steps=steps))
-    with (
-        contextlib.nullcontext() if may_go_on else pytest.raises(UserError, match=f"has ended, {status} after step 38")
-    ):
-        require_unfinished(tmp_path, is_longer=is_longer)
+    assert RunFolder(folder).checkpoints.files(), "refused, not removed"
 
 
 def test_a_run_that_has_ended_is_not_resumed(whole: Path, tiny: list[str]) -> None:
     done = train(whole, *tiny)
     assert done.status == 2
     assert "the run in it has ended, success after step 38" in done.errors
-
-
-def test_the_files_of_an_attempt_without_a_checkpoint_are_set_aside(tmp_path: Path, whole: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(whole, folder, ignore=shutil.ignore_patterns("checkpoints", "summary.json"))
-    for number in (1, 2):
-        with prepared_folder(folder, *load_run(whole / "config.yaml"), must_resume=False) as checkpoint:
-            assert checkpoint is None
-            attempts = {f"attempt-{each}" for each in range(1, number + 1)}
-            assert {path.name for path in folder.iterdir()} == {"config.yaml", "claims", *attempts}
-        (folder / "metrics.jsonl").touch()
-    with (
-        pytest.raises(UserError, match="no whole checkpoint"),
-        prepared_folder(folder, *load_run(whole / "config.yaml"), must_resume=True),
-    ):
-        pass
-    assert (folder / "attempt-1" / "result_0.txt").is_file()

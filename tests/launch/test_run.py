@@ -12,13 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.load import ROOT, load_both, load_cluster, load_recipe
-from launch import run
-from launch.run import finish_run
-from launch.start.local import Outcome
+from configs.load import ROOT
 from logs.metrics import read_metrics
 from logs.read.parse import parse_log
-from tests.dry_loop import dry_run
 from tests.launch.scheduled import SYNTHETIC
 from tests.runs import SHORT, FinishedRun, read_summary, train, train_command
 
@@ -77,21 +73,6 @@ def test_a_run_leaves_a_complete_folder_that_both_rulesets_accept(short_run: Fin
     assert ledger["overlap_saved_s"] > 0
     # The ledger is written before run_start: the pipelines are built by then, and read nothing (test_packed).
     assert {"evaluation pipeline", "training pipeline"} <= {row["phase"] for row in ledger["phases"]}
-
-
-def test_a_full_size_run_is_told_how_its_epochs_compare_with_the_reference(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recipe = load_recipe("mlperf-b32768")
-    folder = dry_run(tmp_path / "run", recipe, [0.7] * 13 + [0.76])
-    assert finish_run(folder, recipe, load_cluster("laptop"), Outcome(0)) == 0
-    found = "too fast: 54 epochs, reference 56.00 ± 0.45 at batch 32768, accepted: 55.44 epochs or more"
-    assert f"reference convergence: {found}" in capsys.readouterr().out
-    assert (read_summary(folder)["rcp"]["outcome"], read_summary(folder)["rcp"]["normalisation"]) == ("too fast", 1.0)
-    missed = dry_run(tmp_path / "missed", recipe, [0.7] * 19)
-    assert finish_run(missed, recipe, load_cluster("laptop"), Outcome(1)) == 1
-    assert read_summary(missed)["rcp"] is None
-    assert "reference" not in capsys.readouterr().out
 
 
 def test_two_ranks_and_one_that_accumulates_two_draw_the_same_loss_curve(tmp_path: Path) -> None:
@@ -255,17 +236,3 @@ def test_a_rank_without_its_communicator_is_refused_not_trained_alone(short_run:
     )  # fmt: skip
     assert done.returncode != 0
     assert "started rank 1 of 2, but Horovod sees rank 0 of 1: this would train separate models" in done.stderr
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_a_second_signal_does_not_keep_the_log_from_being_closed(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def finish(*_: object) -> int:
-        os.kill(os.getpid(), number)
-        return 130
-
-    monkeypatch.setattr(run, "_check_and_pack", lambda *_: None)
-    monkeypatch.setattr(run, "_run_ranks", lambda *_: Outcome(130, interrupted_by=signal.SIGINT))
-    monkeypatch.setattr(run, "finish_run", finish)
-    assert run.launch_run(*load_both("digits", "laptop"), tmp_path / "run") == 130

@@ -1,12 +1,16 @@
 """Claims on run folders: one owner, whatever the node; a dead owner's claim is taken over with a word."""
 
+import fcntl
+import getpass
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,93 +20,156 @@ import pytest
 from configs.errors import UserError
 from configs.load import ROOT
 from logs import claims
-from logs.claims import has_lost, holder, is_lost, kept, release, take
+from logs.claims import Claim, Claims
 
 
-def _as_of_another_node(claim: Path, *, age_s: float) -> None:
+def _as_of_another_node(claim: Claim, *, age_s: float) -> None:
     """Change a claim into one of another node, which gave its last sign of life some time ago."""
-    record = json.loads(claim.read_text(encoding="utf-8"))
-    claim.write_text(json.dumps({**record, "host": "beta", "boot": "another"}), encoding="utf-8")
-    os.utime(claim, (time.time() - age_s,) * 2)
+    claim.path.write_text(json.dumps({**claim.record(), "host": "beta", "boot": "another"}), encoding="utf-8")
+    os.utime(claim.path, (time.time() - age_s,) * 2)
 
 
-def test_a_living_owner_is_named_and_a_claim_that_was_released_is_free(tmp_path: Path) -> None:
-    claim = take(tmp_path)
+def _of_a_dead_process(folder: Path) -> Claim:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as owner:
+        claim = Claims(folder).take(pid=owner.pid)
+        assert Claims(folder).holder()
+        owner.kill()
+    return claim
+
+
+def _holder(folder: Path) -> str:
+    return Claims(folder).holder() or ""
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, then: Callable[[float], None] = lambda _: None) -> None:
+        self.now_s, self.waits, self.then = 0.0, list[float](), then
+        clocks = SimpleNamespace(monotonic=lambda: self.now_s, sleep=self.sleep, time=time.time)
+        monkeypatch.setattr(claims, "time", clocks)
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.waits.append(seconds)
+        self.then(self.now_s)
+
+
+def test_a_living_owner_is_named_and_a_released_claim_keeps_its_owner_and_frees_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim = Claims(tmp_path).take()
     with pytest.raises(UserError, match=rf"a run is going on in it: .* on .*, process {os.getpid()}, since .*; wait"):
-        take(tmp_path)
-    release(claim)
-    assert holder(tmp_path) is None
-    assert take(tmp_path).name == "2.json"
+        Claims(tmp_path).take()
+    assert Claims(tmp_path).owned_by(os.getpid()) == claim
+    owner = claim.record()
+    claim.release()
+    assert claim.record() == {**owner, "ended": claim.record()["ended"]}
+    assert (Claims(tmp_path).holder(), Claims(tmp_path).owned_by(os.getpid())) == (None, None)
+    assert Claims(tmp_path).take().path.name == "2.json"
+    assert capsys.readouterr().err == "", "nothing is taken over from an owner that has ended"
 
 
 def test_a_dead_owner_on_this_node_is_succeeded_at_once_with_a_word(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with subprocess.Popen(["sleep", "60"]) as owner:
-        take(tmp_path, pid=owner.pid)
-        assert holder(tmp_path)
+    claim = _of_a_dead_process(tmp_path)
+    Claims(tmp_path).take()
+    assert f"process {claim.record()['pid']}, since" in capsys.readouterr().err
+
+
+def test_an_owner_that_has_ended_and_that_nobody_has_waited_for_is_gone(tmp_path: Path) -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as owner:
+        Claims(tmp_path).take(pid=owner.pid)
+        assert Claims(tmp_path).holder() is not None
         owner.kill()
-    take(tmp_path)
-    assert f"process {owner.pid}, since" in capsys.readouterr().err
+        os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+        assert Claims(tmp_path).holder() is None
 
 
 def test_the_claim_of_another_node_lasts_as_long_as_its_signs_of_life(tmp_path: Path) -> None:
-    claim = take(tmp_path)
-    _as_of_another_node(claim, age_s=claims.STALE_S - 10)
-    assert "on beta, process" in (holder(tmp_path) or "")
-    assert "last sign of life 5" in (holder(tmp_path) or "")
+    claim = Claims(tmp_path).take()
+    for age_s, words in ((-100, "last sign of life 0 s ago"), (claims.STALE_S - 10, "last sign of life 5")):
+        _as_of_another_node(claim, age_s=age_s)
+        assert "on beta, process" in _holder(tmp_path)
+        assert words in _holder(tmp_path)
     _as_of_another_node(claim, age_s=claims.STALE_S + 10)
-    assert holder(tmp_path) is None
-    assert has_lost(tmp_path, os.getpid()) is False
-    take(tmp_path)
-    assert is_lost(claim)
+    assert Claims(tmp_path).holder() is None
+    assert not claim.is_lost()
+    Claims(tmp_path).take()
+    assert claim.is_lost()
+
+
+def test_where_no_file_can_be_made_an_age_is_that_by_the_own_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _as_of_another_node(Claims(tmp_path).take(), age_s=claims.STALE_S - 5)
+
+    def refuse(*_: object) -> None:
+        raise OSError("read-only")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    assert re.search(r", last sign of life 5\d s ago$", _holder(tmp_path))
 
 
 def test_ranks_that_outlive_their_launcher_keep_the_folder(tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "60"]) as owner:
-        claim = take(tmp_path, pid=owner.pid)
-        owner.kill()
+    claim = _of_a_dead_process(tmp_path)
     code = (
-        f"import sys, pathlib; from logs.claims import kept\n"
-        f"with kept(pathlib.Path({str(tmp_path)!r}), print): print(1, flush=True), sys.stdin.read()"
+        f"import sys, pathlib; from logs.claims import Claims\n"
+        f"with Claims(pathlib.Path({str(tmp_path)!r})).held(print): print(1, flush=True), sys.stdin.read()"
     )
     rank = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert rank.stdout is not None
     assert rank.stdout.readline() == b"1\n"
-    assert "whose ranks are still ending" in (holder(tmp_path) or "")
+    assert _holder(tmp_path).endswith(", whose ranks are still ending")
     _as_of_another_node(claim, age_s=claims.STALE_S + 10)
-    assert holder(tmp_path), "the lock is seen from other nodes too"
+    assert "on beta, " in _holder(tmp_path), "the lock is seen from other nodes too"
+    assert "whose ranks" not in _holder(tmp_path)
     rank.communicate(b"")
-    assert holder(tmp_path) is None
+    assert Claims(tmp_path).holder() is None
 
 
-def test_the_owner_gives_signs_of_life_and_learns_that_it_was_succeeded(
+def test_launcher_and_rank_hold_a_claim_together_and_the_last_of_them_frees_it(tmp_path: Path) -> None:
+    _of_a_dead_process(tmp_path)
+    with ExitStack() as launcher, ExitStack() as rank:
+        for each in (launcher, rank):
+            each.enter_context(Claims(tmp_path).held(print))
+        launcher.close()
+        assert _holder(tmp_path).endswith(", whose ranks are still ending")
+    assert Claims(tmp_path).holder() is None
+
+
+def test_the_owner_gives_signs_of_life_and_learns_once_that_it_was_succeeded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "BEAT_S", 0.01)
-    claim, lost = take(tmp_path), queue.Queue[str]()
+    claim, lost = Claims(tmp_path).take(), queue.Queue[str]()
     _as_of_another_node(claim, age_s=1000)
-    with kept(tmp_path, lost.put):
-        while claim.stat().st_mtime < time.time() - 100:
+    with Claims(tmp_path).held(lost.put):
+        while claim.path.stat().st_mtime < time.time() - 100:
             time.sleep(0.01)
-        (tmp_path / "claims" / "2.json").write_text("{}", encoding="utf-8")
-        assert "taken over by an owner that has not written its name yet" in lost.get(timeout=5)
+        claim.path.with_name("2.json").write_text('{"ended": "now"}', encoding="utf-8")
+        words = f"{tmp_path}: taken over by another run, because there was no sign of life"
+        assert lost.get(timeout=20) == words
+        for thread in threading.enumerate():
+            if thread.name == "claim":
+                thread.join(20)
+                assert not thread.is_alive()
+    assert lost.empty()
 
 
 def test_of_many_takers_that_find_a_folder_free_one_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken, refused = [], []
-    judge, together = claims._holder_of, threading.Barrier(8)
+    taken, refused, together, make_folder = [], [], threading.Barrier(8), Path.mkdir
 
-    def judge_together(path: Path | None) -> str | None:
-        words = judge(path)
-        together.wait(10)
-        return words
+    def make_together(path: Path, **options: bool) -> None:
+        together.wait(20)  # all have found the folder free by now
+        make_folder(path, **options)
 
-    monkeypatch.setattr(claims, "_holder_of", judge_together)
+    monkeypatch.setattr(Path, "mkdir", make_together)
 
     def one() -> None:
         try:
-            taken.append(take(tmp_path))
+            taken.append(Claims(tmp_path).take())
         except UserError as error:
             refused.append(error)
 
@@ -116,130 +183,51 @@ def test_of_many_takers_that_find_a_folder_free_one_gets_it(tmp_path: Path, monk
     assert {str(each) for each in refused} == {f"{words}give another folder"}
 
 
-def test_a_taker_with_patience_waits_for_the_end_of_the_owner(tmp_path: Path) -> None:
-    claim = take(tmp_path)
-    timer = threading.Timer(0.3, release, [claim])
-    timer.start()
-    assert take(tmp_path, patience_s=5).name == "2.json"
-    timer.join()
+def test_a_taker_with_patience_waits_for_the_end_of_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = Claims(tmp_path).take()
+    clock = Clock(monkeypatch, lambda _: claim.release())
+    assert Claims(tmp_path).take(patience_s=5).path.name == "2.json"
+    assert clock.waits == [0.5]
+
+
+def test_a_taker_waits_for_a_lost_node_until_its_claim_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim = Claims(tmp_path).take()
+    _as_of_another_node(claim, age_s=claims.STALE_S - 11)
+
+    def look_11_s_later(now_s: float) -> None:
+        if now_s > 11:
+            os.utime(claim.path, (time.time() - claims.STALE_S - 1,) * 2)
+
+    clock = Clock(monkeypatch, look_11_s_later)
+    assert Claims(tmp_path).take(patience_s=80).path.name == "2.json"
+    assert clock.waits == [claims.BEAT_S] * 3
+    told = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(rf"{tmp_path}: claimed by .* on beta.*; waits for up to 80 s for its end", told[0])
+    assert re.fullmatch(rf"{tmp_path}: takes over from .* on beta, .*, which is gone", told[1])
+
+
+def test_patience_ends_where_the_owner_neither_ends_nor_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Claims(tmp_path).take()
+    clock = Clock(monkeypatch)
+    with pytest.raises(UserError) as caught:
+        Claims(tmp_path).take(patience_s=32)
+    words = f"{tmp_path}: a run is going on in it: {_holder(tmp_path)}; wait for its end, or give another folder"
+    assert str(caught.value) == words
+    assert 32 < sum(clock.waits) < 32 + 2 * 3.2
 
 
 def test_a_taker_with_patience_refuses_when_the_owner_gives_a_sign_of_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "BEAT_S", 0.02)
-    take(tmp_path)
-    begin = time.monotonic()
-    with kept(tmp_path, print), pytest.raises(UserError, match="a run is going on in it"):
-        take(tmp_path, patience_s=60)
-    assert time.monotonic() - begin < 20
-
-
-def test_after_the_block_that_keeps_a_claim_comes_no_sign_of_life(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = threading.Event()
-
-    def look_slowly(_: Path) -> None:
-        begun.set()
-        time.sleep(0.2)
-
-    monkeypatch.setattr(claims, "BEAT_S", 0.001)
-    monkeypatch.setattr(claims, "is_lost", look_slowly)
-    take(tmp_path)
-    with kept(tmp_path, print):
-        assert begun.wait(20)
-    assert not any(thread.name == "claim" for thread in threading.enumerate())
-
-
-def test_an_owner_that_has_ended_and_that_nobody_has_waited_for_is_gone(tmp_path: Path) -> None:
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as owner:
-        take(tmp_path, pid=owner.pid)
-        assert holder(tmp_path) is not None
-        owner.kill()
-        os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
-        assert holder(tmp_path) is None
-
-
-@pytest.mark.parametrize("variable", ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"])
-def test_a_claim_names_its_job_by_the_variable_of_each_scheduler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
-    for name in claims._JOB_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    take(tmp_path)
-    assert ", job" not in (holder(tmp_path) or ", job")
-    release(tmp_path / "claims" / "1.json")
-    monkeypatch.setenv(variable, "71")
-    claim = take(tmp_path)
-    assert ", job 71, process" in (holder(tmp_path) or "")
-    assert claims.was_lost_by_this_job(tmp_path)
-    monkeypatch.setenv(variable, "72")
-    assert not claims.was_lost_by_this_job(tmp_path)
-    monkeypatch.setenv(variable, "71")
-    release(claim)
-    assert not claims.was_lost_by_this_job(tmp_path)
-
-
-def test_the_newest_claim_is_that_of_the_highest_number_and_other_files_are_none(tmp_path: Path) -> None:
-    first = take(tmp_path)
-    release(first)
-    (first.parent / "10.json").write_text('{"ended": "then"}', encoding="utf-8")
-    (first.parent / "note.json").write_text("{}", encoding="utf-8")
-    assert take(tmp_path).name == "11.json"
-    owned = first.with_name("11.json")
-    assert claims.owned_by(tmp_path, os.getpid()) == owned
-    owned.with_name("12.json").write_bytes(owned.read_bytes())
-    assert claims.owned_by(tmp_path, os.getpid()) == owned.with_name("12.json")
-    assert claims.owned_by(tmp_path, 1) is None
-
-
-def test_an_ended_claim_keeps_its_owner_and_is_nobodys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    claim = take(tmp_path)
-    assert claims.owned_by(tmp_path, os.getpid()) == claim
-    owner = json.loads(claim.read_text(encoding="utf-8"))
-    release(claim)
-    ended = json.loads(claim.read_text(encoding="utf-8"))
-    assert ended == {**owner, "ended": ended["ended"]}
-    assert claims.owned_by(tmp_path, os.getpid()) is None
-    take(tmp_path)
-    assert capsys.readouterr().err == "", "nothing is taken over from an owner that has ended"
-
-
-def test_a_claim_whose_folder_is_gone_needs_no_end(tmp_path: Path) -> None:
-    claim = take(tmp_path)
-    claim.unlink()
-    release(claim)
-    assert not claim.exists()
-
-
-def test_claims_are_ordered_as_numbers(tmp_path: Path) -> None:
-    for _ in range(10):
-        release(claim := take(tmp_path))
-    assert claim.name == "10.json"
-    assert take(tmp_path).name == "11.json"
-
-
-def test_a_sign_of_life_in_the_future_was_just_now(tmp_path: Path) -> None:
-    _as_of_another_node(take(tmp_path), age_s=-100)
-    assert "last sign of life 0 s ago" in (holder(tmp_path) or "")
-
-
-def test_a_job_knows_the_claim_that_it_made_and_whether_it_ended_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "")  # An empty variable names no job.
-    monkeypatch.setenv("PBS_JOBID", "7")
-    claim = take(tmp_path)
-    assert claims.was_lost_by_this_job(tmp_path)
-    assert claims.ended_by_this_job(tmp_path) is None
-    release(claim)
-    assert not claims.was_lost_by_this_job(tmp_path)
-    ended = claims.ended_by_this_job(tmp_path)
-    assert ended is not None
-    assert ended.isoformat() == json.loads(claim.read_text(encoding="utf-8"))["since"]
-    monkeypatch.setenv("PBS_JOBID", "8")
-    assert claims.ended_by_this_job(tmp_path) is None
+    claim = Claims(tmp_path).take()
+    clock = Clock(monkeypatch, lambda now_s: os.utime(claim.path, (2e9 + now_s,) * 2))
+    with pytest.raises(UserError, match="a run is going on in it"):
+        Claims(tmp_path).take(patience_s=60)
+    assert len(clock.waits) == 1
 
 
 @pytest.mark.parametrize(("job", "is_taken"), [("7", True), ("8", False)])
@@ -247,25 +235,148 @@ def test_the_last_ranks_of_the_own_job_are_waited_for_though_they_give_signs_of_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: str, is_taken: bool
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as launcher:
-        claim = take(tmp_path, pid=launcher.pid)
-        launcher.kill()
-    ranks, waits = ExitStack(), list[float]()
-    ranks.enter_context(kept(tmp_path, print))
+    claim, ranks = _of_a_dead_process(tmp_path), ExitStack()
+    ranks.enter_context(Claims(tmp_path).held(print))
 
-    def wait(seconds: float) -> None:
-        waits.append(seconds)
-        os.utime(claim, (2e9 + len(waits),) * 2)
-        if len(waits) == 3:
+    def live_for_6_s(now_s: float) -> None:
+        os.utime(claim.path, (2e9 + now_s,) * 2)
+        if now_s >= 6:
             ranks.close()
 
     monkeypatch.setenv("SLURM_JOB_ID", job)
-    monkeypatch.setattr(claims, "time", SimpleNamespace(monotonic=time.monotonic, sleep=wait, time=time.time))
+    clock = Clock(monkeypatch, live_for_6_s)
     with ranks:
         if is_taken:
-            assert take(tmp_path, patience_s=20).name == "2.json"
+            assert Claims(tmp_path).take(patience_s=20).path.name == "2.json"
         else:
             with pytest.raises(UserError, match=r"going on in it: .* whose ranks are still ending; wait for"):
-                take(tmp_path, patience_s=20)
-    assert waits == [2.0] * (3 if is_taken else 1)
+                Claims(tmp_path).take(patience_s=20)
+    assert clock.waits == [2.0] * (3 if is_taken else 1)
     assert capsys.readouterr().err.count("whose ranks are still ending; waits for up to 20 s for its end\n") == 1
+
+
+def test_after_the_block_that_holds_a_claim_comes_no_sign_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, touch = threading.Event(), os.utime
+
+    def touch_slowly(path: Path) -> None:
+        begun.set()
+        time.sleep(0.2)
+        touch(path)
+
+    monkeypatch.setattr(claims, "BEAT_S", 0.001)
+    monkeypatch.setattr(os, "utime", touch_slowly)
+    Claims(tmp_path).take()
+    with Claims(tmp_path).held(print):
+        assert begun.wait(20)
+    assert not any(thread.name == "claim" for thread in threading.enumerate())
+
+
+def test_without_locks_and_in_spite_of_a_server_that_fails_once_the_signs_of_life_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError("no locks available")
+
+    failed, touched, touch = threading.Event(), threading.Event(), os.utime
+
+    def touch_the_second_time(path: Path) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise OSError("the server does not answer")
+        touch(path)
+        touched.set()
+
+    Claims(tmp_path).take()
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    monkeypatch.setattr(claims, "BEAT_S", 0.001)
+    monkeypatch.setattr(os, "utime", touch_the_second_time)
+    with Claims(tmp_path).held(print):
+        assert touched.wait(20)
+
+
+@pytest.mark.parametrize("variable", ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"])
+def test_a_claim_names_its_job_and_a_job_knows_whether_it_ended_its_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"):
+        monkeypatch.setenv(name, "")  # An empty variable names no job.
+    folder = Claims(tmp_path)
+    assert (folder.were_lost_by_this_job(), folder.ended_by_this_job()) == (False, None)
+    claim = folder.take()
+    assert ", job" not in _holder(tmp_path)
+    claim.release()
+    monkeypatch.setenv(variable, "71")
+    claim = folder.take()
+    assert ", job 71, process" in _holder(tmp_path)
+    assert (folder.were_lost_by_this_job(), folder.ended_by_this_job()) == (True, None)
+    monkeypatch.setenv(variable, "72")
+    assert not folder.were_lost_by_this_job()
+    monkeypatch.setenv(variable, "71")
+    claim.release()
+    assert not folder.were_lost_by_this_job()
+    ended = folder.ended_by_this_job()
+    assert ended is not None
+    assert ended.isoformat() == claim.record()["since"]
+    monkeypatch.setenv(variable, "72")
+    assert folder.ended_by_this_job() is None
+
+
+def test_the_newest_claim_is_that_of_the_highest_number_and_other_files_are_none(tmp_path: Path) -> None:
+    first = Claims(tmp_path).take()
+    first.release()
+    (tmp_path / "claims" / "10.json").write_text('{"ended": "then"}', encoding="utf-8")
+    (tmp_path / "claims" / "note.json").write_text("{}", encoding="utf-8")
+    owned = Claims(tmp_path).take()
+    assert owned.path.name == "11.json"
+    assert Claims(tmp_path).owned_by(os.getpid()) == owned
+    again = Claim(owned.path.with_name("12.json"))
+    again.path.write_bytes(owned.path.read_bytes())
+    assert Claims(tmp_path).owned_by(os.getpid()) == again
+    assert Claims(tmp_path).owned_by(1) is None
+    assert (first.is_lost(), owned.is_lost(), again.is_lost()) == (True, True, False)
+
+
+def test_a_claim_whose_folder_is_gone_is_not_lost_and_needs_no_end(tmp_path: Path) -> None:
+    claim = Claims(tmp_path).take()
+    claim.path.unlink()
+    assert not claim.is_lost()
+    claim.release()
+    assert not claim.path.exists()
+    with pytest.raises(UserError, match=r"gone/claims/1\.json: cannot be written: the folder is missing"):
+        Claims(tmp_path / "gone").take()
+
+
+def test_a_full_disk_hinders_no_release(tmp_path: Path) -> None:
+    claim = Claims(tmp_path).take()
+    claim.path.with_name(f".1.json.{os.getpid()}").symlink_to("/dev/full")
+    claim.release()
+    assert Claims(tmp_path).owned_by(os.getpid()) == claim
+
+
+def test_a_folder_without_a_claim_is_nobodys_and_is_held_by_nothing(tmp_path: Path) -> None:
+    assert (Claims(tmp_path).holder(), Claims(tmp_path).owned_by(os.getpid())) == (None, None)
+    with Claims(tmp_path).held(print):
+        assert not any(thread.name == "claim" for thread in threading.enumerate())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"pid": ', "{}"])
+def test_an_owner_that_is_still_writing_holds_the_folder(tmp_path: Path, content: str) -> None:
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "1.json").write_text(content, encoding="utf-8")
+    assert _holder(tmp_path) == "an owner that has not written its name yet, last sign of life 0 s ago"
+    assert [path.name for path in (tmp_path / "claims").iterdir()] == ["1.json"]
+
+
+@pytest.mark.parametrize("error", [KeyError, OSError])
+def test_a_user_without_a_name_is_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def nobody() -> str:
+        raise error
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+    Claims(tmp_path).take()
+    assert _holder(tmp_path).startswith(f"{os.getuid()} on ")

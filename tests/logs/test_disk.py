@@ -1,4 +1,4 @@
-"""Write errors end in one line that names the file, the reason and the remedy; a checkpoint is skipped."""
+"""Write errors end in one line that names the file, the reason and the remedy."""
 
 import errno
 import os
@@ -8,33 +8,9 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from logs import checkpoints
+from logs.checkpoints import CheckpointFolder, SavedState
 from logs.disk import explain_disk_errors, read_object, strict_json, write_json, write_text
 from tests.disk_order import DiskOrder
-
-PASSING = ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "ESTALE", "EROFS", "ETIMEDOUT")
-
-
-@pytest.mark.parametrize("name", PASSING)
-def test_a_checkpoint_that_the_file_system_refuses_is_the_error_that_a_run_survives(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`train.checkpoint.Checkpoints.evaluated` skips a checkpoint after a UserError only."""
-
-    def refuse(*_: object) -> None:
-        number = getattr(errno, name)
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(checkpoints, "_write_with_digest", refuse)
-    with pytest.raises(UserError, match=r"step-00000003\.ckpt: cannot be written: .*; .*") as caught:
-        checkpoints.write(tmp_path, 3, checkpoints.SavedState({}, {}), keep=1)
-    assert "\n" not in str(caught.value)
-    assert not list((tmp_path / "checkpoints").iterdir())
-
-
-def test_a_run_folder_that_was_deleted_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the folder is missing, or was deleted during the run"):
-        checkpoints.write(tmp_path / "gone", 3, checkpoints.SavedState({}, {}), keep=1)
 
 
 def test_an_error_that_nobody_expects_stays_as_it_is(tmp_path: Path) -> None:
@@ -48,7 +24,7 @@ def test_a_file_gets_its_name_when_all_its_bytes_are_on_the_disk(
     order = DiskOrder(monkeypatch)
     write_text(tmp_path / "a.txt", "a" * 10)
     write_json(tmp_path / "b.json", {"b": [1] * 100})
-    checkpoint = checkpoints.write(tmp_path, 3, checkpoints.SavedState({}, {}), keep=1)
+    checkpoint = CheckpointFolder(tmp_path).write(3, SavedState({}, {}), keep=1)
     assert len(order.named) == 3
     assert order.unsafe() == []
     assert order.is_named_on_disk[checkpoint]  # or a power failure may leave the run without this and the one before

@@ -1,3 +1,5 @@
+"""A run folder is made, named, closed and read back as one object."""
+
 import json
 import os
 import re
@@ -9,118 +11,120 @@ from typing import Any
 import pytest
 
 from configs.errors import UserError
-from configs.load import dump, load_cluster, load_recipe
-from logs.folder import (
-    Summary,
-    close_aborted,
-    create_run_folder,
-    default_run_name,
-    read_summary,
-    write_json,
-    write_summary,
-)
+from configs.load import load_both, load_cluster, load_recipe
+from logs import folder as module
+from logs.folder import RunFolder, Summary
 from logs.judge.compliance import write_verdict
 from logs.mlperf import MlperfLog
 
 
 def test_a_new_or_empty_folder_becomes_a_run(tmp_path: Path) -> None:
-    assert create_run_folder(tmp_path / "runs" / "one").is_dir()
-    assert create_run_folder(tmp_path / "runs" / "one").is_dir()
+    folder = RunFolder(tmp_path / "runs" / "one")
+    for _ in range(2):
+        folder.make()
+        assert folder.path.is_dir()
 
 
 def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "kept").write_text("a record")
-    with pytest.raises(UserError, match=r"exists already, .*; give another folder, or remove this one"):
-        create_run_folder(tmp_path)
-    for path in (tmp_path / "kept", tmp_path / "kept" / "run"):
-        with pytest.raises(UserError, match="give another"):
-            create_run_folder(path)
-    assert (tmp_path / "kept").read_text() == "a record"
+    file = tmp_path / "kept"
+    file.write_text("a record")
+    new = "exists already, and a run needs a new or empty folder; give another folder, or remove this one"
+    below = "cannot be created, because one of its parent folders is a file; give another folder"
+    for path, words in ((tmp_path, new), (file, new), (file / "run", below), (file / "deep" / "run", below)):
+        with pytest.raises(UserError) as caught:
+            RunFolder(path).make()
+        assert str(caught.value) == f"{path}: {words}"
+    assert file.read_text() == "a record"
 
 
-def test_a_name_has_recipe_and_start_time_and_is_not_in_use(tmp_path: Path) -> None:
-    now = datetime(2026, 11, 21, 4, 45)
-    names = ["digits-20261121-044500", "digits-20261121-044500-2", "digits-20261121-044500-3"]
-    for name in names:
-        assert default_run_name("digits", now, tmp_path) == name
-        (tmp_path / name).mkdir()
+def test_a_name_has_recipe_and_start_time_and_is_not_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> "Clock":
+            return cls(2026, 11, 21, 4, 45, tzinfo=tz)
+
+    monkeypatch.setattr(module, "datetime", Clock)
+    both = load_both("digits", "laptop", [f"cluster.paths.runs={tmp_path}"])
+    for name in ("digits-20261121-044500", "digits-20261121-044500-2", "digits-20261121-044500-3"):
+        folder = RunFolder.new(*both)
+        assert folder.path == tmp_path / name
+        assert not folder.path.exists()
+        folder.make()
 
 
-def test_json_is_replaced_atomically_and_is_strict(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    write_json(path, {"a": 1})
-    write_json(path, {"a": [float("nan"), float("inf"), 1.5], "b": tmp_path})
-    assert json.loads(path.read_text()) == {"a": [None, None, 1.5], "b": str(tmp_path)}
-    with pytest.raises(TypeError):
-        write_json(path, object())
-    assert [entry.name for entry in tmp_path.iterdir()] == ["x.json"]
+@pytest.mark.parametrize(
+    ("setting", "mode"),
+    [
+        ("run.seed=2", 0o644),
+        ("cluster.environment.MY_TOKEN=abc", 0o600),
+        ("cluster.notify=curl https://u:p@host", 0o600),
+    ],
+)
+def test_settings_come_back_and_only_the_owner_reads_those_that_may_hold_a_secret(
+    tmp_path: Path, setting: str, mode: int
+) -> None:
+    both, before = load_both("digits", "laptop", [setting]), os.umask(0o022)
+    try:
+        RunFolder(tmp_path).write_settings(*both)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "config.yaml").stat().st_mode & 0o777 == mode
+    assert RunFolder(tmp_path).settings == both
 
 
-def test_on_a_full_disk_the_old_file_stays_and_the_error_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "summary.json"
-    write_json(path, {"a": 1})
-    (tmp_path / f".summary.json.{os.getpid()}").symlink_to("/dev/full")
-    with pytest.raises(UserError, match=r"summary.json: cannot be written: the disk is full; free some space"):
-        write_json(path, {"a": 2})
-    assert json.loads(path.read_text()) == {"a": 1}
-    assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
+def test_a_folder_knows_whether_its_run_has_begun_and_ended(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert (folder.is_begun, folder.has_summary, folder.has_ended) == (False, False, False)
+    folder.write_settings(*load_both("digits", "laptop"))
+    folder.write_summary(Summary("digits", "aborted"))
+    assert (folder.is_begun, folder.has_summary, folder.has_ended) == (True, True, True)
+    (tmp_path / "unfinished").touch()  # A job of this run is to continue it.
+    assert (folder.is_begun, folder.has_summary, folder.has_ended) == (True, True, False)
 
 
-def test_a_summary_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_summary_comes_back_as_it_was_and_what_it_was_not_told_is_unknown(tmp_path: Path) -> None:
     summary = Summary(recipe="digits", status="success", top1=0.97, steps=225, weights_checksum="00ff")
-    write_summary(tmp_path, summary)
-    assert read_summary(tmp_path) == summary
+    RunFolder(tmp_path).write_summary(summary)
+    assert RunFolder(tmp_path).summary() == summary
+    told = {"recipe": "digits", "status": "aborted", "is_rehearsal": False}
+    assert {key: each for key, each in asdict(Summary("digits", "aborted")).items() if each is not None} == told
 
 
-@pytest.mark.parametrize("text", [None, "{", "[]", '{"status": "success"}'])
+@pytest.mark.parametrize(
+    "text", [None, "{", "[]", '{"status": "success"}', '{"recipe": "a", "status": "success", "epochs": "8"}']
+)
 def test_a_missing_or_broken_summary_is_named(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "summary.json").write_text(text)
     with pytest.raises(UserError, match=r"summary.json: (cannot be read|is not a run's summary)"):
-        read_summary(tmp_path)
+        RunFolder(tmp_path).summary()
 
 
 def test_a_killed_run_is_closed_as_aborted_with_complete_logs_and_a_summary(tmp_path: Path, toy_run: Any) -> None:
-    recipe, cluster = load_recipe("digits"), load_cluster("laptop")
-    (tmp_path / "config.yaml").write_text(dump(recipe, cluster))
+    folder = RunFolder(tmp_path)
+    folder.write_settings(*load_both("digits", "laptop"))
     log = MlperfLog(tmp_path)
     toy_run.log_events(log)
     log.close()
     for path in tmp_path.glob("result_*.txt"):
         path.write_text(path.read_text() + path.read_text()[:50])  # a last line that was cut off
-    close_aborted(tmp_path, "rank 1 died by signal 9", failed_rank=1)
+    folder.close_aborted("rank 1 died by signal 9", failed_rank=1)
     verdicts = write_verdict(tmp_path)
     # 4.0.0 accepts any status if the run has reached the target once.
     assert verdicts["4.0.0"].passed
     (message,) = verdicts["0.6.0"].messages
     assert re.search("'run_stop' failed.*aborted", message)
-    summary = read_summary(tmp_path)
-    assert (summary.recipe, summary.status, summary.failed_rank) == ("digits", "aborted", 1)
-    assert summary.failure == "rank 1 died by signal 9"
-    assert (summary.target, summary.world_size) == (recipe.run.target_top1, cluster.world_size)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    close_aborted(tmp_path, "again")
+    folder.close_aborted("again")
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_run_killed_before_it_wrote_anything_gets_only_a_summary(tmp_path: Path) -> None:
-    close_aborted(tmp_path, "no rank came up")
+    folder = RunFolder(tmp_path)
+    folder.close_aborted("no rank came up", failed_rank=1, failed_step=0)
     assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
-    assert read_summary(tmp_path) == Summary("unknown", "aborted", failure="no rank came up")
-
-
-def test_what_rank_0_wrote_itself_is_kept(tmp_path: Path, toy_run: Any) -> None:
-    toy_run.write(tmp_path)
-    write_summary(tmp_path, Summary("digits", "success"))
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    close_aborted(tmp_path, "killed while tidying up")
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_what_a_summary_was_not_told_is_unknown() -> None:
-    told = {"recipe": "digits", "status": "aborted", "is_rehearsal": False}
-    found = asdict(Summary("digits", "aborted"))
-    assert {key: value for key, value in found.items() if value is not None} == told
+    expected = Summary("unknown", "aborted", failure="no rank came up", failed_rank=1, failed_step=0)
+    assert folder.summary() == expected
 
 
 def test_an_aborted_run_has_the_numbers_of_its_configuration(tmp_path: Path) -> None:
@@ -129,35 +133,29 @@ def test_an_aborted_run_has_the_numbers_of_its_configuration(tmp_path: Path) -> 
     rehearsed = load_cluster("laptop", [*three, "cluster.engine.name=timed", f"cluster.rehearsal={{waits: {waits}}}"])
     recipe = load_recipe("digits", ["run.seed=17", "run.target_top1=0.625", "batch.global_size=48"])
     for cluster, is_rehearsal in ((rehearsed, True), (load_cluster("laptop", three), False)):
-        (tmp_path / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
-        close_aborted(tmp_path, "killed", failed_rank=2, failed_step=41)
-        assert read_summary(tmp_path) == Summary(
-            "digits", "aborted", target=0.625, world_size=3, global_batch_size=48, seed=17, failure="killed",
-            failed_rank=2, failed_step=41, is_rehearsal=is_rehearsal,
+        folder = RunFolder(tmp_path)
+        folder.write_settings(recipe, cluster)
+        folder.close_aborted("killed", failed_rank=2, failed_step=41)
+        assert json.loads((tmp_path / "summary.json").read_text(encoding="utf-8")) == asdict(
+            Summary(
+                "digits", "aborted", target=0.625, world_size=3, global_batch_size=48, seed=17, failure="killed",
+                failed_rank=2, failed_step=41, is_rehearsal=is_rehearsal,
+            )
         )  # fmt: skip
         (tmp_path / "summary.json").unlink()
 
 
-def test_an_aborted_run_names_the_rank_and_the_step_that_failed_and_numbers_as_text_are_no_summary(
-    tmp_path: Path,
+def test_a_resumed_run_warns_that_its_last_bits_will_differ_on_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for recipe in ("unknown", "digits"):  # A folder without and one with a configuration.
-        close_aborted(tmp_path, "killed", failed_rank=1, failed_step=0)
-        summary = read_summary(tmp_path)
-        assert (summary.recipe, summary.failed_rank, summary.failed_step) == (recipe, 1, 0)
-        (tmp_path / "summary.json").unlink()
-        (tmp_path / "config.yaml").write_text(dump(load_recipe("digits"), load_cluster("laptop")), encoding="utf-8")
-    write_json(tmp_path / "summary.json", {**asdict(summary), "epochs": "8"})
-    with pytest.raises(UserError, match="is not a run's summary"):
-        read_summary(tmp_path)
-
-
-def test_a_folder_that_cannot_be_made_is_told_by_its_own_name(tmp_path: Path) -> None:
-    file = tmp_path / "kept"
-    file.write_text("a record")
-    new = "exists already, and a run needs a new or empty folder; give another folder, or remove this one"
-    below = "cannot be created, because one of its parent folders is a file; give another folder"
-    for path, words in ((file, new), (file / "run", below), (file / "deep" / "run", below)):
-        with pytest.raises(UserError) as caught:
-            create_run_folder(path)
-        assert str(caught.value) == f"{path}: {words}"
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder(tmp_path / "run")
+    folder.make()
+    folder.record_environment({"OMP_NUM_THREADS": "1"})
+    assert capsys.readouterr().err == ""
+    folder.record_environment({"OMP_NUM_THREADS": "2"})
+    assert re.fullmatch(
+        r"warning: run: the run is resumed with .*threads 2 instead of 1.*: the results will differ in their last bits "
+        r"from those of a run without a change; environment\.json keeps both\n",
+        capsys.readouterr().err,
+    )

@@ -13,8 +13,9 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_recipe
 from configs.plan import Position, plan_run
-from logs.checkpoints import SavedState, list_checkpoints
-from train.checkpoint import Checkpoints, CheckpointWriter, NullWriter, Origin
+from logs.checkpoints import CheckpointFolder, SavedState
+from logs.folder import RunFolder
+from train.checkpoint import Checkpoints, CheckpointWriter, InitialState, NullWriter
 from train.comm.communicator import SingleProcess
 from train.engine.protocol import Engine
 
@@ -88,13 +89,14 @@ def _checkpoints(
     parts, communicator = cast(Any, Parts()), TwoRanks()
     folder.mkdir(exist_ok=True)
     return Checkpoints(
-        cast(Engine, parts), parts, parts, communicator, writer or CheckpointWriter(folder, keep), SETTINGS, every,
+        cast(Engine, parts), parts, parts, communicator,
+        writer or CheckpointWriter(CheckpointFolder(folder), keep), SETTINGS, every,
         saved=Position(1, 0), on_save=on_save,
     ), communicator  # fmt: skip
 
 
 def _steps(folder: Path) -> list[int]:
-    return sorted(int(path.stem.partition("-")[2]) for path in list_checkpoints(folder))
+    return sorted(int(path.stem.partition("-")[2]) for path in RunFolder(folder).checkpoints.files())
 
 
 def _evaluate(checkpoints: Checkpoints, epochs: Sequence[int]) -> None:
@@ -128,8 +130,8 @@ def test_only_the_newest_stay(tmp_path: Path) -> None:
     assert _steps(tmp_path) == [57, 76]
 
 
-def _origin(folder: Path, settings: Mapping[str, Any] = SETTINGS) -> Origin:
-    return Origin.of(list_checkpoints(folder)[0], settings, PLAN)
+def _origin(folder: Path, settings: Mapping[str, Any] = SETTINGS) -> InitialState:
+    return InitialState.read(RunFolder(folder).checkpoints.files()[0], settings, PLAN)
 
 
 def test_a_rank_that_was_stopped_gets_its_own_statistics_and_place_and_everybodys_weights(tmp_path: Path) -> None:
@@ -168,7 +170,7 @@ def test_after_an_evaluation_the_statistics_of_one_rank_are_everybodys(tmp_path:
 def test_another_number_of_ranks_takes_the_mean_of_the_statistics_and_begins_the_images_anew(tmp_path: Path) -> None:
     checkpoints, _ = _checkpoints(tmp_path)
     checkpoints.stopped(cast(Any, Parts()), Position(3, 45))
-    origin = Origin.of(list_checkpoints(tmp_path)[0], SETTINGS, plan_run(load_recipe("digits"), 4))
+    origin = InitialState.read(RunFolder(tmp_path).checkpoints.files()[0], SETTINGS, plan_run(load_recipe("digits"), 4))
     for rank in range(4):
         given = origin.weights(rank)
         assert given is not None
@@ -185,7 +187,7 @@ def test_a_run_that_changed_twice_tells_of_both_changes(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_checkpoint_begins_at_its_first_step() -> None:
-    origin = Origin.of(None, SETTINGS, PLAN)
+    origin = InitialState.read(None, SETTINGS, PLAN)
     assert (origin.position, origin.resumed_from_step) == (Position(1, 0), None)
     assert (origin.weights(0), origin.source_state(0)) == (None, b"")
 
@@ -206,7 +208,7 @@ def test_a_disk_in_trouble_costs_one_checkpoint_and_ends_a_stop(
 ) -> None:
     caplog.set_level(logging.WARNING)
     folder = tmp_path / "run"
-    writer = CheckpointWriter(folder, 2)
+    writer = CheckpointWriter(CheckpointFolder(folder), 2)
     checkpoints, _ = _checkpoints(folder, every=1, writer=writer)
     folder.rmdir()
     checkpoints.evaluated(cast(Any, Parts()), Position(2, 19))
@@ -253,7 +255,7 @@ def test_the_state_is_taken_before_training_goes_on_and_by_rank_0_alone(tmp_path
     NullWriter().write(7, collect)
     NullWriter().wait()
     assert taken == []
-    writer = CheckpointWriter(tmp_path, 2)
+    writer = CheckpointWriter(CheckpointFolder(tmp_path), 2)
     writer.write(7, collect)
     assert taken == [own], "another thread would find the weights of later steps"
     writer.wait()

@@ -81,7 +81,7 @@ def test_without_images_no_library_reads_any_and_the_cluster_file_names_the_comm
 def test_the_weights_of_a_checkpoint_take_the_place_of_the_drawn_ones() -> None:
     drawn = _composed().model.weights
     kept = {name: array + 1 for name, array in drawn.items()}
-    held = _composed(kept=kept).model.network.read_weights()
+    held = _composed(weights=kept).model.network.read_weights()
     assert all(np.array_equal(held[name], kept[name]) for name in held)
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from configs.load import ROOT, dump, load_both, load_cluster
 from configs.plan import plan_run
-from logs.checkpoints import SavedState, write
+from logs.checkpoints import SavedState
+from logs.folder import RunFolder
 from tests.runs import FinishedRun
 from train.dataset import images_of
 from train.engine.protocol import open_engine
@@ -114,7 +115,7 @@ def test_a_format_that_judges_more_images_otherwise_than_rounding_may_is_a_failu
     given.append(f"model.input_channels={channels}")
     pair = load_both("digits", "laptop", given)
     (tmp_path / "config.yaml").write_text(dump(*pair), encoding="utf-8")
-    write(tmp_path, 3, SavedState({}, {}), keep=1)
+    RunFolder(tmp_path).checkpoints.write(3, SavedState({}, {}), keep=1)
     values = {"trained": 0.9, "MXNet": 0.9, "ONNX": 0.9}
     values[name] += off
     (tmp_path / "export").mkdir()

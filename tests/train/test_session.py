@@ -20,13 +20,12 @@ import pytest
 
 from configs.load import dump, load_both, load_cluster
 from configs.plan import plan_run
-from logs.checkpoints import list_checkpoints, read, set_resume_checkpoint
-from logs.claims import holder, take
-from logs.folder import read_summary
+from logs.checkpoints import read
+from logs.folder import RunFolder
 from logs.metrics import METRICS_FILE, read_metrics
 from tests.engines import ALONE
 from train import session
-from train.checkpoint import Origin
+from train.checkpoint import InitialState
 from train.comm.communicator import SingleProcess
 from train.dataset import SyntheticImages
 from train.evaluate import Score, top1_score
@@ -143,7 +142,7 @@ def _train(folder: Path, *overrides: str, last: int | None = None, begun: Path |
         folder.mkdir()
     else:
         shutil.copytree(begun, folder)
-        set_resume_checkpoint(folder, list_checkpoints(folder)[0])
+        RunFolder(folder).checkpoints.resume_from(RunFolder(folder).checkpoints.files()[0])
     (folder / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
     signals = _Signals(last)
     status = run(folder, ALONE, Ledger(), cast(Any, signals))
@@ -154,7 +153,9 @@ def _train(folder: Path, *overrides: str, last: int | None = None, begun: Path |
 def _result(folder: Path) -> tuple[list[tuple[int, float]], dict[str, bytes]]:
     """Return the loss of each step, and the bits of the weights, the momenta and the statistics."""
     losses = [(row["step"], row["loss"]) for row in read_metrics(folder / METRICS_FILE) if row["kind"] == "interval"]
-    return losses, {name: array.tobytes() for name, array in read(list_checkpoints(folder)[0]).arrays.items()}
+    return losses, {
+        name: array.tobytes() for name, array in read(RunFolder(folder).checkpoints.files()[0]).arrays.items()
+    }
 
 
 @pytest.mark.medium
@@ -165,10 +166,10 @@ def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_bits_and_the_m
     assert _train(tmp_path / "whole") == 0
     cluster = load_cluster("laptop", [])
     assert watchdogs[0].told == [cluster.communication.timeout_s, cluster.watchdog_s, "rest"]
-    whole, summary = _result(tmp_path / "whole"), read_summary(tmp_path / "whole")
+    whole, summary = _result(tmp_path / "whole"), RunFolder(tmp_path / "whole").summary()
     assert [step for step, _ in whole[0]] == [*range(16)]
     assert (summary.resumed_from_step, summary.changes, summary.is_rehearsal) == (None, None, False)
-    newest = read(list_checkpoints(tmp_path / "whole")[0]).meta
+    newest = read(RunFolder(tmp_path / "whole").checkpoints.files()[0]).meta
     assert (newest["epoch"], newest["step"], newest["changes"]) == (5, 16, [])
 
     with pytest.raises(RunStopped) as stopped:
@@ -176,7 +177,7 @@ def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_bits_and_the_m
     again = tmp_path / "again"
     assert _train(again, begun=tmp_path / "begun") == 0
     assert _result(again) == whole
-    summary_again = read_summary(again)
+    summary_again = RunFolder(again).summary()
     assert (summary_again.weights_checksum, summary_again.resumed_from_step) == (
         summary.weights_checksum, stopped.value.step,
     )  # fmt: skip
@@ -187,16 +188,16 @@ def test_what_changed_when_a_run_was_resumed_is_in_its_summary_and_in_its_checkp
     with pytest.raises(RunStopped):
         _train(tmp_path / "begun", last=6)
     assert _train(tmp_path / "again", "run.epochs=5", begun=tmp_path / "begun") == 0
-    (change,) = read_summary(tmp_path / "again").changes or []
+    (change,) = RunFolder(tmp_path / "again").summary().changes or []
     assert change.startswith("5 epochs instead of 4")
-    assert read(list_checkpoints(tmp_path / "again")[0]).meta["changes"] == [change]
+    assert read(RunFolder(tmp_path / "again").checkpoints.files()[0]).meta["changes"] == [change]
 
 
 @pytest.mark.medium
 def test_a_run_that_learns_nothing_ends_early_and_is_no_success(tmp_path: Path) -> None:
     sets = ["run.target_top1=0.99", "schedule.base_lr=0.0001"]
     assert _train(tmp_path / "run", *sets) == 1
-    summary = read_summary(tmp_path / "run")
+    summary = RunFolder(tmp_path / "run").summary()
     assert (summary.status, summary.epochs) == ("aborted", 3)
     assert (summary.failure or "").startswith("stuck at chance at step ")
 
@@ -206,7 +207,7 @@ def test_ranks_that_share_no_state_keep_none_before_the_end(tmp_path: Path, kind
     cluster = load_cluster("laptop", [f"cluster.communication.kind={kind}", "cluster.checkpoint.every_epochs=3"])
     parts = SimpleNamespace(network=None, optimizer=None)
     rank: Any = SimpleNamespace(cluster=cluster, identity=ALONE, engine=None, model=parts, communicator=None)
-    made = _checkpoints(tmp_path, rank, {}, Origin(), cast(Any, None))
+    made = _checkpoints(RunFolder(tmp_path), rank, {}, InitialState(), cast(Any, None))
     assert made.every_epochs == every
 
 
@@ -216,7 +217,7 @@ def test_rank_0_alone_keeps_the_folder_of_a_launcher_that_is_gone_and_leaves_it_
 ) -> None:
     monkeypatch.setattr("logs.claims.BEAT_S", 0.01)
     with subprocess.Popen(["sleep", "60"]) as launcher:
-        take(tmp_path, pid=launcher.pid)
+        RunFolder(tmp_path).claims.take(pid=launcher.pid)
         launcher.kill()
     recipe, cluster = load_both("digits", "laptop", SMALL)
     (tmp_path / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
@@ -224,7 +225,7 @@ def test_rank_0_alone_keeps_the_folder_of_a_launcher_that_is_gone_and_leaves_it_
     monkeypatch.setattr(os, "_exit", left.put)
 
     def train_nothing(*_: object) -> int:
-        assert (holder(tmp_path) is not None) == (rank == 0)
+        assert (RunFolder(tmp_path).claims.holder() is not None) == (rank == 0)
         if rank == 0:
             (tmp_path / "claims" / "2.json").write_text("{}", encoding="utf-8")
             assert left.get(timeout=5) == 1
@@ -250,7 +251,7 @@ def test_a_rank_whose_servers_do_not_wait_ends_at_once_because_it_could_keep_no_
     signals = _Signals(None)
     assert run(tmp_path, ALONE, Ledger(), cast(Any, signals)) == 0
     assert not signals.waits, "a notice that waited for the end of a step would be noted and never heeded"
-    assert [read(path).meta["step"] for path in list_checkpoints(tmp_path)] == [8], "the trained network"
+    assert [read(path).meta["step"] for path in RunFolder(tmp_path).checkpoints.files()] == [8], "the trained network"
     assert [each for each in watchdogs[0].steps if each is not None] == [*range(8)]
     assert watchdogs[0].steps.count(None) == 3, "a batch of each evaluation, and the trained network"
 
@@ -285,7 +286,7 @@ def test_a_run_checks_before_it_begins_leaves_its_files_and_releases_its_images(
     ]  # fmt: skip
     assert [row["rank"] for row in files["ranks"]["ranks"]] == [0, 1]
     assert len(files["usage"]["wall_s"]) == 2
-    summary = read_summary(tmp_path / "run")
+    summary = RunFolder(tmp_path / "run").summary()
     assert summary.slowest_rank in (0, 1)
     assert summary.rank_excess is not None
     assert (summary.checkpoint_s or 0) > 0

@@ -15,7 +15,7 @@ from typing import Any
 from configs.load import dump, load_both
 from configs.programs import Program, command_of
 from configs.schema import Cluster, Recipe
-from logs.folder import read_summary
+from logs.folder import RunFolder
 from train.bench.launching import pack_dataset, run
 from train.bench.measure import Report, interleave, make_report, summarize
 from train.bench.readers import BATCH_SIZE, read_by_dali, read_by_mxnet, read_by_pillow
@@ -90,7 +90,7 @@ def _train(recipe: Recipe, cluster: Cluster, image_size: int) -> Mapping[str, fl
         config, folder = Path(name) / "config.yaml", Path(name) / "run"
         config.write_text(dump(recipe.model_copy(update={"model": shape}), cluster), encoding="utf-8")
         run(command_of(Program.TRAIN_VERB, "train", str(config), "--run-dir", str(folder)))
-        summary = read_summary(folder)
+        summary = RunFolder(folder).summary()
     assert summary.images_per_s is not None
     assert summary.input_wait_fraction is not None
     return {"images_per_s": summary.images_per_s, "input_wait_fraction": summary.input_wait_fraction}

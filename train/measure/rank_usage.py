@@ -5,7 +5,7 @@ import threading
 import time
 from pathlib import Path
 
-from logs.folder import write_json
+from logs.disk import write_json
 from logs.usage import USAGE_FILE
 from train.comm.communicator import Communicator
 

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from logs.folder import write_json
+from logs.disk import write_json
 from train.rank.identity import Identity
 from train.rank.signals import Stopped
 from train.rank.watchdog import StoodStill

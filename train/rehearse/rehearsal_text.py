@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 
 from configs.schema import Cluster, Recipe
-from logs.folder import STARTUP_FILE, read_summary
+from logs.folder import STARTUP_FILE, RunFolder
 from logs.usage import read_samples, read_usage
 from train.sim.constants import load_calibration
 from train.sim.forecast import make_scenario, time_step
@@ -55,7 +55,7 @@ class RehearsedSteps:
 
 def rehearsed_steps(folder: Path, cluster: Cluster) -> RehearsedSteps:
     """Return what the steps of a rehearsal that has ended took, from its run folder and its cluster."""
-    rehearsal, summary = cluster.rehearsal, read_summary(folder)
+    rehearsal, summary = cluster.rehearsal, RunFolder(folder).summary()
     assert rehearsal is not None
     assert summary.images_per_s is not None
     assert summary.global_batch_size is not None
@@ -82,7 +82,7 @@ def comparison_text(folder: Path, steps: RehearsedSteps, recipe: Recipe, cluster
         recipe: The described recipe.
         cluster: The described machine.
     """
-    summary, calibration = read_summary(folder), load_calibration()
+    summary, calibration = RunFolder(folder).summary(), load_calibration()
     described = time_step(make_scenario(recipe, cluster, calibration), calibration)
     exposed = "not measured"
     if summary.comm_exposed_fraction is not None:
@@ -104,7 +104,7 @@ def comparison_text(folder: Path, steps: RehearsedSteps, recipe: Recipe, cluster
 
 def course_text(folder: Path) -> str:
     """Return what a rehearsal took around its steps, which every run's page shows: checkpoints and start-up."""
-    stall_s = read_summary(folder).checkpoint_s or 0
+    stall_s = RunFolder(folder).summary().checkpoint_s or 0
     return f"checkpoints: training waited {stall_s:.2f} s for them\nstart-up of rank 0: {_startup(folder)}\n"
 
 

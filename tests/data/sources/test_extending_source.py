@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logs.folder import read_summary
+from logs.folder import RunFolder
 from tests.extending import add_example, code_blocks, copy_program, make_environment
 
 SECTION = "A data source"
@@ -43,7 +43,7 @@ def test_the_commands_of_the_page_pack_the_images_and_train_on_them(program: Pat
         assert done.returncode == 0, done.stdout + done.stderr
     # Read as text: the registry of this process has no such source.
     assert '"kind": "npz"' in (program / "runs/data/mine/manifest.json").read_text(encoding="utf-8")
-    assert read_summary(program / "runs/two-steps").steps == 2
+    assert RunFolder(program / "runs/two-steps").summary().steps == 2
 
 
 @pytest.mark.ranks

@@ -22,7 +22,8 @@ from configs.registry import ENGINES
 from data.recordio import MIN_RECORD_BYTES, RecordFile
 from launch.run import open_run
 from launch.submit.submission import make_job, submit_command
-from logs.checkpoints import CHECKPOINT_FOLDER, newest_valid
+from logs.checkpoints import CHECKPOINT_FOLDER
+from logs.folder import RunFolder
 from tests.launch.scheduled import ranks
 from train.rank.identity import read_identity
 
@@ -141,7 +142,7 @@ def disturb(way: Way, folder: Path, data: Path, fault: str, phase: str) -> Ended
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     if never_ends and (folder / CHECKPOINT_FOLDER).exists():
-        assert newest_valid(folder)[1] == [], "a damaged checkpoint is left"
+        assert RunFolder(folder).checkpoints.newest_valid()[1] == [], "a damaged checkpoint is left"
     log, summary = folder / "result_0.txt", folder / "summary.json"
     events = log.read_text(encoding="utf-8").splitlines() if log.exists() else [""]
     told = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from logs.checkpoints import list_checkpoints
+from logs.folder import RunFolder
 from tests.launch.faults.disturbed import WAYS
 from tests.launch.faults.scene import (
     GIVE_UP_S,
@@ -124,7 +124,7 @@ def _clock_jumps(scene: Scene) -> Iterator[Told]:
     trigger = preload(scene, "jumping_clock")
     launcher = scene.begin()
     trigger.touch()
-    scene.wait_until(lambda: any(path.stat().st_mtime for path in list_checkpoints(scene.folder)[1:]))
+    scene.wait_until(lambda: any(path.stat().st_mtime for path in RunFolder(scene.folder).checkpoints.files()[1:]))
     trigger.unlink()
     status, _ = scene.end(launcher)
     assert status == 0, scene.output.read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from configs.load import ROOT
-from logs.checkpoints import list_checkpoints
+from logs.folder import RunFolder
 from tests.launch.faults.disturbed import Way
 from tests.launch.machines import Machine, two_machines
 from tests.launch.scheduled import ranks
@@ -106,7 +106,7 @@ class Scene:
     def begin(self, *words: str, in_terminal: bool = False) -> subprocess.Popen[bytes]:
         """Start the run and wait for its first checkpoint."""
         launcher = self.start(*words, in_terminal=in_terminal)
-        self.wait_until(lambda: bool(list_checkpoints(self.folder)))
+        self.wait_until(lambda: bool(RunFolder(self.folder).checkpoints.files()))
         return launcher
 
     def wait_until(self, is_so: Callable[[], bool]) -> None:
@@ -166,7 +166,7 @@ def on_two_machines(scene: Scene, harm: Callable[[Mapping[str, Machine], str], N
     scene.data = Path(shutil.copytree(scene.data, scene.folder.parent / "data"))  # which the machines share
     with two_machines(scene.folder.parent) as machines:
         job = scene.submit(machines["alpha"], "--hosts", ",".join(machines))
-        while not list_checkpoints(scene.folder):
+        while not RunFolder(scene.folder).checkpoints.files():
             assert machines["alpha"].runs(job), scene.job_log
             time.sleep(0.05)
         begin = time.monotonic()

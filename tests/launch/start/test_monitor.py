@@ -18,6 +18,7 @@ from configs.load import load_both
 from launch import run
 from launch.start import monitor
 from launch.start.local import Outcome
+from logs.folder import RunFolder
 from logs.usage import Sample, read_samples
 
 MIB = 1 << 20
@@ -213,8 +214,9 @@ def test_a_cluster_file_can_do_without_the_calls_of_nvidia_smi(
 
     monkeypatch.setattr(run, "monitored", note)
     monkeypatch.setattr(run, "run_under", lambda *_: Outcome(0))
-    monkeypatch.setattr(run, "record_environment", lambda *_: None)
-    run._run_ranks(tmp_path, *load_both("digits", place, [change]))
+    folder = RunFolder(tmp_path)
+    folder.write_settings(*load_both("digits", place, [change]))
+    run._run_ranks(folder)
     assert told == [asked]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from configs.load import dump
 from configs.schema import Cluster, Recipe
-from logs.folder import Summary, write_summary
+from logs.folder import RunFolder, Summary
 
 
 class Starter:
@@ -24,5 +24,5 @@ class Starter:
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
         if summary := self.end(recipe):
-            write_summary(folder, summary)
+            RunFolder(folder).write_summary(summary)
         return self.status

@@ -9,8 +9,7 @@ import pytest
 from configs.errors import UserError
 from configs.load import dump, load_both, with_resolved_paths
 from launch.study.cell_run import CellRun
-from logs.claims import take
-from logs.folder import Summary, write_summary
+from logs.folder import RunFolder, Summary
 from tests.launch.study.starter import Starter
 
 
@@ -43,7 +42,7 @@ def test_a_run_that_was_a_job_has_absolute_paths_and_the_settings_of_its_cell(tm
 def test_a_folder_of_other_settings_is_refused_and_a_summary_without_settings_is_no_result(tmp_path: Path) -> None:
     run = _cell(tmp_path, Starter())
     run.folder.mkdir()
-    write_summary(run.folder, Summary("digits", "success", top1=0.9))
+    RunFolder(run.folder).write_summary(Summary("digits", "success", top1=0.9))
     assert run.summary() is None
     other = dump(*load_both("digits", "laptop", ["run.seed=9"]))
     (run.folder / "config.yaml").write_text(other, encoding="utf-8")
@@ -61,7 +60,7 @@ def test_a_job_in_a_queue_is_handed_over_once_and_again_only_on_request(tmp_path
     assert run.ticket == tmp_path / "deep" / "cell.submitted"
     assert run.ticket.is_file()
     assert run.state() == "waits in the scheduler's queue"
-    write_summary(run.folder, Summary("digits", "aborted", failure="out of time"))
+    RunFolder(run.folder).write_summary(Summary("digits", "aborted", failure="out of time"))
     assert (run.start(), len(starter.started)) == (1, 1)
     assert run.state() == "failed; remove cell.submitted to try again"
     run.ticket.unlink()
@@ -87,7 +86,7 @@ def test_a_run_that_was_refused_names_its_folder_and_leaves_no_mark(tmp_path: Pa
 def test_a_cell_in_which_another_process_trains_is_left_alone(tmp_path: Path) -> None:
     run = _cell(tmp_path, starter := Starter())
     run.folder.mkdir()
-    take(run.folder)
+    RunFolder(run.folder).claims.take()
     owner = f"[^:]*process {os.getpid()}.*"
     with pytest.raises(UserError, match=f"^{run.folder}: a run is going on in it: {owner}; wait for its end$"):
         run.start()

@@ -13,10 +13,9 @@ from configs.errors import UserError
 from configs.load import ROOT, dump, load_both
 from launch.submit import job
 from launch.submit.job import MOVE, RESTART, begin, end, main
-from logs.attempts import read_attempts
-from logs.checkpoints import SavedState, resume_checkpoint, write
-from logs.claims import holder, owned_by, take
-from logs.folder import Summary, write_summary
+from logs.checkpoints import SavedState
+from logs.claims import Claim, Claims
+from logs.folder import RunFolder, Summary
 
 
 @pytest.fixture
@@ -50,21 +49,21 @@ def test_the_files_of_a_killed_job_are_closed_and_set_aside(run: Path) -> None:
 
 
 def test_with_checkpoints_the_next_attempt_finds_everything_but_the_end(run: Path) -> None:
-    write(run, 3, SavedState({}, {}), keep=1)
+    RunFolder(run).checkpoints.write(3, SavedState({}, {}), keep=1)
     for name in ("result_0.txt", "metrics.jsonl", "failure_0.json", "verdict.json"):
         (run / name).touch()
     assert end(run, 75, was_signalled=False) == 75
     assert begin(run)
-    kept = {"config.yaml", "job.sh", "environment.json", "checkpoints", "goes-on-from", "result_0.txt", "metrics.jsonl"}
+    kept = {"config.yaml", "job.sh", "environment.json", "checkpoints", "resume-from", "result_0.txt", "metrics.jsonl"}
     kept |= {"claims"}
     assert _names(run) == kept
-    assert resume_checkpoint(run) == run / "checkpoints" / "step-00000003.ckpt"
+    assert RunFolder(run).checkpoints.resume_point() == run / "checkpoints" / "step-00000003.ckpt"
 
 
 def test_a_run_that_has_ended_is_not_started_again_whatever_its_result(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_summary(run, Summary("digits", "aborted", failure="loss not finite"))
+    RunFolder(run).write_summary(Summary("digits", "aborted", failure="loss not finite"))
     assert not begin(run)
     assert capsys.readouterr().err.endswith(": the run ended in an earlier attempt of this job\n")
     assert end(run, 0, was_signalled=False) == 1
@@ -74,7 +73,7 @@ def test_a_run_that_has_ended_is_not_started_again_whatever_its_result(
 def test_a_success_stays_a_success_if_a_late_signal_killed_the_launcher(
     run: Path, was_signalled: bool, status: int
 ) -> None:
-    write_summary(run, Summary("digits", "success", resumed_from_step=3))
+    RunFolder(run).write_summary(Summary("digits", "success", resumed_from_step=3))
     (run / "result_0.txt").touch()
     assert end(run, 143, was_signalled=was_signalled) == status
 
@@ -90,7 +89,7 @@ def test_ranks_that_refused_keep_their_folder(run: Path) -> None:
 
 
 def test_ranks_that_ended_with_the_status_of_a_refusal_after_their_run_had_begun_have_failed(run: Path) -> None:
-    write_summary(run, Summary("digits", "aborted", failure="rank 1 failed"))
+    RunFolder(run).write_summary(Summary("digits", "aborted", failure="rank 1 failed"))
     assert end(run, 2, was_signalled=False) == 1
 
 
@@ -120,15 +119,17 @@ def test_a_failed_run_is_started_again_while_it_keeps_steps_and_no_oftener_than_
     _with_restarts(run, "cluster.scheduler.max_restarts=2")
     for step in (3, 5):
         assert begin(run)
-        write(run, step, SavedState({}, {}), keep=2)
+        RunFolder(run).checkpoints.write(step, SavedState({}, {}), keep=2)
         assert end(run, 137, was_signalled=False) == RESTART
         assert "summary.json" not in _names(run)
-        assert owned_by(run, os.getpid()), "no other job may take the folder before the ranks start again"
+        assert RunFolder(run).claims.owned_by(os.getpid()), (
+            "no other job may take the folder before the ranks start again"
+        )
     assert begin(run)
-    write(run, 9, SavedState({}, {}), keep=1)
+    RunFolder(run).checkpoints.write(9, SavedState({}, {}), keep=1)
     assert end(run, 137, was_signalled=False) == 1
-    assert holder(run) is None
-    assert [(each.from_step, each.kept_step, each.goes_on) for each in read_attempts(run)] == [
+    assert RunFolder(run).claims.holder() is None
+    assert [(each.from_step, each.kept_step, each.goes_on) for each in RunFolder(run).attempts.read()] == [
         (0, 3, True), (3, 5, True), (5, 9, False),
     ]  # fmt: skip
     assert not begin(run)
@@ -165,17 +166,17 @@ def test_a_stop_that_the_scheduler_continues_is_one_attempt(
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert begin(run)
-    write(run, 3, SavedState({}, {}), keep=1)
+    RunFolder(run).checkpoints.write(3, SavedState({}, {}), keep=1)
     assert end(run, 143, was_signalled=True, is_near_limit=is_near_limit) == 75
     assert begin(run)
-    (attempt,) = read_attempts(run)
+    (attempt,) = RunFolder(run).attempts.read()
     assert (attempt.outcome, attempt.kept_step, attempt.goes_on) == ("stopped", 3, True)
     assert again in attempt.cause
     # Another job is another start by hand.
     assert end(run, 143, was_signalled=True) == 75
     monkeypatch.setenv("SLURM_JOB_ID", "8")
     assert begin(run)
-    assert len(read_attempts(run)) == 1
+    assert len(RunFolder(run).attempts.read()) == 1
 
 
 @pytest.mark.parametrize(
@@ -195,15 +196,15 @@ def test_a_host_that_failed_twice_is_left_out_if_there_are_others(
     row = {"rank": 1, "host": "node2", "step": 3, "message": "broke", "second_hand": False, "status": 1, "time": 1.0}
     for step, expected in ((3, RESTART), (5, status)):
         assert begin(run)
-        write(run, step, SavedState({}, {}), keep=1)
+        RunFolder(run).checkpoints.write(step, SavedState({}, {}), keep=1)
         (run / "failure_1.json").write_text(json.dumps(row), encoding="utf-8")
         assert end(run, 1, was_signalled=False, hosts=hosts) == expected
-        assert (holder(run) is None) is (expected == MOVE)
+        assert (RunFolder(run).claims.holder() is None) is (expected == MOVE)
     assert words in capsys.readouterr().err
     assert main(["left-out", str(run)]) == 0
     assert capsys.readouterr().out.split() == left.split()
     # A host that is left out already, and whose old failures still count, is not left out once more.
-    write(run, 9, SavedState({}, {}), keep=1)
+    RunFolder(run).checkpoints.write(9, SavedState({}, {}), keep=1)
     (run / "failure_1.json").write_text(json.dumps({**row, "host": "node1"}), encoding="utf-8")
     assert end(run, 1, was_signalled=False, hosts=hosts) == RESTART
 
@@ -214,7 +215,7 @@ def test_a_job_that_lost_its_folder_leaves_it_to_the_other_one(run: Path, capsys
         (run / "claims" / "2.json").write_text("{}", encoding="utf-8")
         before = _names(run)
         assert end(run, 0, was_signalled=False, script=script.pid) == 1
-        assert capsys.readouterr().err.endswith(": the folder has another owner now, and is left to it\n")
+        assert capsys.readouterr().err.endswith(": was taken over by another run; this run stops\n")
         assert _names(run) == before
         script.kill()
 
@@ -222,13 +223,15 @@ def test_a_job_that_lost_its_folder_leaves_it_to_the_other_one(run: Path, capsys
 def test_a_run_that_ended_while_a_job_waited_is_not_started_and_nobody_holds_it(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def take_late(folder: Path, **options: Any) -> Path:
-        write_summary(run, Summary("digits", "success", steps=9))
-        return take(folder, **options)
+    take = Claims.take
 
-    monkeypatch.setattr(job, "take", take_late)
+    def take_late(claims: Claims, **options: Any) -> Claim:
+        RunFolder(run).write_summary(Summary("digits", "success", steps=9))
+        return take(claims, **options)
+
+    monkeypatch.setattr(Claims, "take", take_late)
     assert not begin(run)
-    assert holder(run) is None
+    assert RunFolder(run).claims.holder() is None
     assert capsys.readouterr().err == f"{run}: the run ended in an earlier attempt of this job\n"
 
 
@@ -241,7 +244,7 @@ def test_a_job_is_queued_again_no_oftener_than_allowed(run: Path, capsys: pytest
     ):
         assert begin(run)
         assert f"digits on laptop: 2 ranks, {run}\n" in capsys.readouterr().err
-        write(run, step, SavedState({}, {}), keep=1)
+        RunFolder(run).checkpoints.write(step, SavedState({}, {}), keep=1)
         assert end(run, 75, was_signalled=True, is_near_limit=True) == status
         assert capsys.readouterr().err == f"{run}: the run was stopped before its end{reason}\n"
         told = (run / "told").read_text(encoding="utf-8")
@@ -256,9 +259,11 @@ def test_a_job_that_was_lost_is_continued_no_oftener_than_allowed(
     for step, goes_on in ((3, True), (5, True), (7, False)):
         with subprocess.Popen(["sleep", "60"]) as script:
             assert begin(run, script=script.pid) is goes_on
-            assert (holder(run) is not None) is goes_on, "a script that trains nothing keeps nobody out"
+            assert (RunFolder(run).claims.holder() is not None) is goes_on, (
+                "a script that trains nothing keeps nobody out"
+            )
             script.kill()
-        write(run, step, SavedState({}, {}), keep=1)
+        RunFolder(run).checkpoints.write(step, SavedState({}, {}), keep=1)
     reason = "not continued: it was stopped or lost 2 times, and scheduler.max_requeues is 1"
     assert capsys.readouterr().err.splitlines()[-1] == f"{run}: {reason}"
 
@@ -273,7 +278,7 @@ def test_trouble_with_the_disk_after_the_ranks_is_a_failed_run_that_nobody_holds
     monkeypatch.setattr(job, "finish_run", fail)
     assert end(run, 0, was_signalled=False) == 1
     assert capsys.readouterr().err.endswith("error: the disk is full\n")
-    assert holder(run) is None
+    assert RunFolder(run).claims.holder() is None
 
 
 _SCRIPT = """
@@ -300,9 +305,9 @@ def test_the_commands_of_a_job_script_have_the_statuses_that_it_reads_and_its_cl
     done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     statuses = [line for line in done.stdout.splitlines() if line.isdigit()]
     assert statuses == ["0", "0", "75", "0", "75", "0", "0", "1", "1"], done.stderr
-    (stop,) = [each for each in read_attempts(run) if each.outcome == "stopped"]
+    (stop,) = [each for each in RunFolder(run).attempts.read() if each.outcome == "stopped"]
     assert stop.cause == "the job's time was over"
-    assert holder(run) is None
+    assert RunFolder(run).claims.holder() is None
 
 
 @pytest.mark.parametrize(

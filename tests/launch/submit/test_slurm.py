@@ -16,8 +16,8 @@ import pytest
 from configs.load import ROOT
 from launch.study.__main__ import main as sweep
 from launch.submit.__main__ import main
-from logs.attempts import read_attempts
-from logs.checkpoints import list_checkpoints, resume_checkpoint, step_of
+from logs.checkpoints import step_of
+from logs.folder import RunFolder
 from tests.launch.scheduled import ask, has_begun, ranks, slurm, submit, wait_until
 from tests.limits import processes_with
 from tests.runs import read_summary
@@ -190,7 +190,7 @@ def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_no_folder(
 
 def _has_kept_more(folder: Path) -> bool:
     """Return whether the attempt that goes on has kept a step."""
-    resumed, kept = resume_checkpoint(folder), list_checkpoints(folder)
+    resumed, kept = RunFolder(folder).checkpoints.resume_point(), RunFolder(folder).checkpoints.files()
     return bool(kept) and (resumed is None or step_of(kept[0]) > step_of(resumed))
 
 
@@ -203,14 +203,14 @@ def test_a_job_leaves_a_node_out_whose_ranks_were_killed_twice_and_ends_well_wit
         wait_until(lambda: len(ranks(folder)) == 2 and _has_kept_more(folder), folder / "job.log")
         os.kill(ranks(folder)[0], signal.SIGKILL)
         begin = time.monotonic()
-        while len(read_attempts(folder)) < number:
+        while len(RunFolder(folder).attempts.read()) < number:
             assert time.monotonic() < begin + _NOTICED_S
             time.sleep(0.1)
     wait_until(lambda: _has_continued(job), folder / "job.log", _ASK_EVERY_S)
     log = (folder / "job.log").read_text(encoding="utf-8")
     assert "restart 2 of at most 5, without node1, which failed twice" in log
     assert re.findall(rf"^job {job} of {folder} on (.*)$", log, re.MULTILINE) == ["node1", "node2"]
-    assert [list(each.leaves_out) for each in read_attempts(folder)] == [[], ["node1"]]
+    assert [list(each.leaves_out) for each in RunFolder(folder).attempts.read()] == [[], ["node1"]]
     assert read_summary(folder)["status"] == "success"
 
 

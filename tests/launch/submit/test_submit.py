@@ -157,7 +157,7 @@ def _client(folder: Path, name: str, line: str, monkeypatch: pytest.MonkeyPatch)
     (folder / name).write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
     (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-    monkeypatch.setattr("launch.run._pack_built_in", lambda *_: None)
+    monkeypatch.setattr("launch.run.pack_data_set", lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from configs.load import load_run
-from launch.resume import UNFINISHED_MARK
 from launch.submit.__main__ import main
 from logs.attempts import Attempt
-from logs.checkpoints import SavedState, write
-from logs.claims import release, take
-from logs.folder import Summary, write_summary
+from logs.checkpoints import SavedState
+from logs.folder import UNFINISHED_MARK, RunFolder, Summary
 
 _CLIENTS = {
     "sbatch": "echo $* >asked; echo $(($(cat job) + 1)) | tee job.new; mv job.new job",
@@ -32,7 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).chmod(0o755)
     (tmp_path / "job").write_text("7", encoding="utf-8")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("launch.run._pack_built_in", lambda *_: None)
+    monkeypatch.setattr("launch.run.pack_data_set", lambda *_: None)
     settings = ["cluster.scheduler.kind=slurm", "cluster.scheduler.wall_time_s=600", "cluster.launcher=srun"]
     sets = [word for each in settings for word in ("--set", each)]
     folder = tmp_path / "run"
@@ -41,9 +39,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    claim = take(run)
+    claim = RunFolder(run).claims.take()
     for step in (2, 3):
-        write(run, step, SavedState({}, {}), keep=2)
+        RunFolder(run).checkpoints.write(step, SavedState({}, {}), keep=2)
     capsys.readouterr()
     assert main(["submit", "--status", str(run)]) == 0
     told = capsys.readouterr().out
@@ -52,11 +50,11 @@ def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: py
     assert lines[1].startswith("  trains now: ")
     assert f"process {os.getpid()}, since" in lines[1]
     assert lines[2:] == ["  newest checkpoint: step 3", "  squeue:", "    --jobs=8 pending"]
-    release(claim)
+    claim.release()
     row = Attempt("now", "failed", "rank 1 was killed", "beta", 0, 3, goes_on=True)
     (run / "attempts.jsonl").write_text(json.dumps(asdict(row)) + "\n", encoding="utf-8")
     (run.parent / "squeue").write_text("#!/bin/sh\necho invalid job >&2\n", encoding="utf-8")
-    write_summary(run, Summary("digits", "aborted", failure="rank 1 was killed"))
+    RunFolder(run).write_summary(Summary("digits", "aborted", failure="rank 1 was killed"))
     assert main(["submit", "--status", str(run)]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
         "  trains now: nobody",
@@ -135,15 +133,15 @@ def test_a_job_is_cancelled_by_its_folder_and_a_refusal_is_one_line(
 def test_a_run_that_failed_is_submitted_again_and_one_that_goes_on_or_ended_is_not(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    claim = take(run)
+    claim = RunFolder(run).claims.take()
     assert main(["submit", "--resume", str(run)]) == 2
     assert "a run is going on in it" in capsys.readouterr().err
-    release(claim)
-    write_summary(run, Summary("digits", "aborted", failure="rank 1 was killed"))
+    claim.release()
+    RunFolder(run).write_summary(Summary("digits", "aborted", failure="rank 1 was killed"))
     assert main(["submit", "--resume", str(run)]) == 0
     assert "digits: job 9, 2 ranks on 1 node" in capsys.readouterr().out
     assert (run / "unfinished").exists()
-    write_summary(run, Summary("digits", "success", steps=38))
+    RunFolder(run).write_summary(Summary("digits", "success", steps=38))
     assert main(["submit", "--resume", str(run)]) == 2
     assert "the run in it has ended, success after step 38" in capsys.readouterr().err
 
@@ -166,7 +164,7 @@ def test_the_process_of_hosts_is_ended_only_while_it_trains(run: Path, capsys: p
     (run / "config.yaml").write_text(config.replace("kind: slurm", "kind: none"), encoding="utf-8")
     assert main(["submit", "--cancel", str(run)]) == 2
     assert capsys.readouterr().err == f"error: {run}: no run is going on in it, so there is nothing to cancel\n"
-    take(run)
+    RunFolder(run).claims.take()
     with subprocess.Popen(["sleep", "60"]) as process:
         row = json.loads((run / "job.json").read_text(encoding="utf-8"))
         (run / "job.json").write_text(json.dumps({**row, "job": str(process.pid)}), encoding="utf-8")

@@ -17,7 +17,7 @@ from data.prepare import prepare
 from data.recordio import RecordWriter, pack_image
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
-from logs.folder import Summary, write_summary
+from logs.folder import RunFolder, Summary
 from train.bench import bench_input
 from train.bench.readers import BATCH_SIZE, read_by_dali, read_by_mxnet, read_by_pillow
 
@@ -116,7 +116,7 @@ def test_a_run_trains_at_its_own_size_of_image(monkeypatch: pytest.MonkeyPatch) 
         *_, config, _, folder = command
         sides.append(load_run(Path(config))[0].model.image_size)
         Path(folder).mkdir()
-        write_summary(Path(folder), Summary("a", "success", images_per_s=8.0, input_wait_fraction=0.25))
+        RunFolder(Path(folder)).write_summary(Summary("a", "success", images_per_s=8.0, input_wait_fraction=0.25))
 
     monkeypatch.setattr(bench_input, "run", run)
     described = load_both("imagenet-smoke", "laptop", ["data.eval_resize=null"])

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from logs.folder import Summary, read_summary
+from logs.folder import RunFolder, Summary
 from logs.metrics import METRICS_FILE, read_metrics
 from tests.runs import SHORT, FinishedRun, train
 from train.measure import timing
@@ -17,7 +17,7 @@ def _read(run: FinishedRun) -> tuple[list[float], Summary]:
     """Return the losses of a run, of which the clock sampled every other step, and its summary."""
     assert run.status == 0, run.errors
     rows = read_metrics(run.folder / METRICS_FILE)
-    return [row["loss"] for row in rows if row["kind"] == "interval"], read_summary(run.folder)
+    return [row["loss"] for row in rows if row["kind"] == "interval"], RunFolder(run.folder).summary()
 
 
 @pytest.mark.ranks

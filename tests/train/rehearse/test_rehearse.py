@@ -15,7 +15,7 @@ from configs.blocks.rehearsal import FAULTS, Rehearsal, Waits
 from configs.load import ROOT, load_both, load_run
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
-from logs.folder import Summary, read_summary, write_summary
+from logs.folder import RunFolder, Summary
 from logs.judge.compliance import judge
 from logs.show.reported_run import gather_run
 from logs.show.wording import notes_of
@@ -39,7 +39,7 @@ def test_a_rehearsal_reaches_its_invented_target_and_is_refused_as_a_result(tmp_
     folder = tmp_path / "run"
     done = _rehearse(folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    summary, recipe = read_summary(folder), load_both("digits", "laptop")[0]
+    summary, recipe = RunFolder(folder).summary(), load_both("digits", "laptop")[0]
     plan = plan_run(recipe, 2)
     assert (summary.status, summary.steps, summary.is_rehearsal) == ("success", plan.total_steps, True)
     assert summary.top1 is not None
@@ -67,7 +67,7 @@ def test_a_broken_link_ends_the_run(tmp_path: Path) -> None:
     done = _rehearse(tmp_path / "run", "--fail", "link@20:1")
     assert done.returncode == 1
     assert "rank" in done.stdout + done.stderr
-    summary = read_summary(tmp_path / "run")
+    summary = RunFolder(tmp_path / "run").summary()
     assert (summary.status, summary.is_rehearsal) == ("aborted", True)
     assert "log check" not in done.stdout, "no verdict on what is no result"
 
@@ -84,7 +84,7 @@ def test_every_fault_is_in_the_help_and_on_the_page(capsys: pytest.CaptureFixtur
 def _finish_run(folder: Path, summary: Summary) -> None:
     """Write what a rehearsal that has ended leaves in its folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_summary(folder, summary)
+    RunFolder(folder).write_summary(summary)
     ranks = summary.world_size or 1
     totals = {"wall_s": [1.0] * ranks, "children_cpu_s": [0.0] * ranks, "peak_memory_bytes": [1] * ranks}
     totals["cpu_s"] = [0.5] * (ranks - 1) + [0.9]
@@ -238,7 +238,7 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
     assert "exposed communication not measured" in text
     assert "slowest" not in text
     assert course_text(tmp_path).startswith("checkpoints: training waited 0.00 s")
-    write_summary(tmp_path, replace(summary, world_size=2, slowest_rank=0, rank_excess=0.5))
+    RunFolder(tmp_path).write_summary(replace(summary, world_size=2, slowest_rank=0, rank_excess=0.5))
     assert rehearsed_steps(tmp_path, cluster).negotiation_s == 0.002
     assert "slowest rank: 0, 50 % longer" in comparison_text(tmp_path, alone, *described)
 

@@ -10,9 +10,10 @@ import pytest
 from configs.load import load_both
 from configs.optimizers import HyperParameters
 from configs.plan import Position, plan_run
-from logs.checkpoints import newest_valid
+from logs.checkpoints import CheckpointFolder
+from logs.folder import RunFolder
 from tests.engines import ALONE
-from train.checkpoint import Checkpoints, CheckpointWriter, Origin
+from train.checkpoint import Checkpoints, CheckpointWriter, InitialState
 from train.comm.communicator import SingleProcess
 from train.engine.build import build_model
 from train.engine.parameters import load_parameters
@@ -40,7 +41,7 @@ class Rank:
 
     def take(self, checkpoint: Path | None) -> None:
         """Begin anew, or at a checkpoint."""
-        origin = Origin.of(checkpoint, {}, self.plan)
+        origin = InitialState.read(checkpoint, {}, self.plan)
         model = self.build(origin.weights(0))
         self.network: Trainee = model.network
         self.optimizer: Optimizer = model.optimizer
@@ -53,12 +54,12 @@ class Rank:
 
     def write(self, folder: Path) -> Path:
         source: Any = type("Source", (), {"state": lambda _: b""})()
-        writer = CheckpointWriter(folder, 1)
+        writer = CheckpointWriter(CheckpointFolder(folder), 1)
         Checkpoints(
             self.engine, self.network, self.optimizer, SingleProcess(), writer, {}, None,
             saved=Position(1, 0), on_save=lambda: None,
         ).stopped(source, Position(1, 1))  # fmt: skip
-        found, _ = newest_valid(folder)
+        found, _ = RunFolder(folder).checkpoints.newest_valid()
         assert found is not None
         return found
 

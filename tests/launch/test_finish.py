@@ -1,0 +1,160 @@
+"""The end of a run: its exit status, what is told of it, and the lines that it ends with."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.load import load_both, load_recipe
+from launch.finish import finish_run
+from launch.start.local import Outcome
+from logs.attempts import ATTEMPTS_FILE
+from logs.folder import RunFolder, Summary
+from tests.dry_loop import dry_run
+from tests.logs.conftest import ToyRun
+
+STOPPED = {"rank": 0, "host": "here", "step": 7, "message": "told to stop", "second_hand": False, "status": 75,
+           "time": 1.0}  # fmt: skip
+SUCCESS = Summary("digits", "success", steps=9)
+ABORTED = Summary("digits", "aborted", failure="loss not finite", steps=9)
+
+
+def _folder(path: Path, *sets: str, passes: bool = True) -> RunFolder:
+    """Return the folder of a run that wrote a log, which passes the check of its own ruleset or does not."""
+    recipe, cluster = load_both("digits", "laptop", ["mlperf.ruleset=4.0.0", *sets])
+    folder = RunFolder(path)
+    folder.write_settings(recipe, cluster)
+    if passes:
+        ToyRun().write(path)
+        (path / "result_0.mll.txt").write_text("", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("summary", "outcome", "passes", "status", "told"),
+    [
+        (SUCCESS, Outcome(0), True, 0, "end, digits: success"),
+        (SUCCESS, Outcome(0), False, 1, "end, digits: success"),
+        (replace(SUCCESS, resumed_from_step=3), Outcome(0), False, 0, "end, digits: success"),
+        (replace(SUCCESS, is_rehearsal=True), Outcome(0), False, 0, "end, digits: success"),
+        (ABORTED, Outcome(0), True, 1, "failure, digits: aborted: loss not finite"),
+        (ABORTED, Outcome(9), False, 1, "failure, digits: aborted: loss not finite"),
+        (ABORTED, Outcome(130, interrupted_by=2), False, 130, "failure, digits: aborted: loss not finite"),
+        (ABORTED, Outcome(75, stopped_by=15), False, 75, "stop, digits: aborted: loss not finite"),
+        (None, Outcome(9), False, 1, "failure, digits: aborted: the launcher ended with status 9"),
+        (None, Outcome(1), False, 75, "stop, digits: aborted: told to stop"),
+    ],
+)
+def test_the_end_of_a_run_makes_the_exit_status_and_is_told(
+    summary: Summary | None, outcome: Outcome, passes: bool, status: int, told: str, tmp_path: Path
+) -> None:
+    notify = "cluster.notify=echo $RUN_EVENT, $RUN_MESSAGE >$RUN_FOLDER/told"
+    folder = _folder(tmp_path, notify, passes=passes)
+    if told.startswith("stop"):
+        (tmp_path / "failure_0.json").write_text(json.dumps(STOPPED), encoding="utf-8")
+    if summary:
+        folder.write_summary(summary)
+    assert finish_run(folder, outcome) == status
+    assert (tmp_path / "told").read_text(encoding="utf-8") == f"{told}\n"
+    if summary is None:
+        made = folder.summary()
+        assert (made.failed_rank, made.failed_step) == (None, 7 if told.startswith("stop") else None)
+
+
+def test_the_summary_of_a_run_that_failed_names_rank_and_step_of_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = _folder(tmp_path, passes=False)
+    report = {**STOPPED, "rank": 1, "message": "broke", "status": 1}
+    (tmp_path / "failure_1.json").write_text(json.dumps(report), encoding="utf-8")
+    assert finish_run(folder, Outcome(1, ((1, 1),))) == 1
+    made = folder.summary()
+    assert (made.status, made.failed_rank, made.failed_step) == ("aborted", 1, 7)
+    assert made.failure == "rank 1 on here failed at step 7: broke"
+    assert capsys.readouterr().out.splitlines()[0] == f"digits: aborted: {made.failure}"
+
+
+def test_a_run_ends_with_its_figures_and_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = _folder(_made(tmp_path / "runs" / "one"))
+    attempt = {"time": "t", "outcome": "lost", "cause": "gone", "host": None, "from_step": 0, "kept_step": 19}
+    (folder / ATTEMPTS_FILE).write_text(json.dumps(attempt | {"goes_on": True}) + "\n", encoding="utf-8")
+    folder.write_summary(
+        Summary(
+            "digits", "success", top1=0.98333, target=0.97, epochs=8, steps=150, world_size=2, init_s=3.25,
+            run_s=12.34, images_per_s=1234.56, input_wait_fraction=0.0123, comm_exposed_fraction=0.21,
+            resumed_from_step=19, changes=["4 ranks instead of 2"], rcp={"words": "normal: 36 epochs"},
+        )
+    )  # fmt: skip
+    assert finish_run(RunFolder(Path("runs/one")), Outcome(0)) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "digits: success",
+        "  top-1 0.9833 (target 0.97) after epoch 8, step 150",
+        "  resumed from step 19: not for submission; times and rates are of the last part",
+        "  resumed with 4 ranks instead of 2",
+        "  an attempt lost: gone; from step 0, kept step 19, went on by itself",
+        "  12.3 s of training, 3.2 s of start-up, 1,234.6 images/s on 2 ranks",
+        "  waiting for input 1.2% of a step, communication exposed 21.0%",
+        "  reference convergence: normal: 36 epochs",
+        "  MLPerf training 4.0.0 log check: passes",
+        "  MLPerf training 0.6.0 log check: fails: the file contains no MLPerf event, or none in the format of this "
+        "ruleset; give the log of a run, or another --ruleset",
+        "  runs/one",
+    ]
+
+
+def _made(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("figures", "lines"),
+    [
+        ({"top1": 0.5, "epochs": 1, "steps": 2, "input_wait_fraction": 0.1}, ["  top-1 0.5000 after epoch 1, step 2"]),
+        ({"comm_exposed_fraction": 0.1}, []),
+        ({"mean_auc": 0.75, "epochs": 3, "steps": 9}, ["  mean ROC-AUC 0.7500 after epoch 3, step 9"]),
+    ],
+)
+def test_a_rehearsal_has_no_verdict_and_only_figures_that_belong_together_are_told(
+    figures: dict[str, Any], lines: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = _folder(tmp_path, passes=False)
+    folder.write_summary(Summary("digits", "aborted", failure="rank 1 was killed", is_rehearsal=True, **figures))
+    finish_run(folder, Outcome(1))
+    first = "digits: aborted (rehearsal: nothing was trained, accuracies are invented): rank 1 was killed"
+    assert capsys.readouterr().out.splitlines() == [first, *lines, f"  {tmp_path}"]
+
+
+def test_a_run_on_all_of_imagenet_that_reached_its_target_is_compared_with_the_reference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = load_recipe("mlperf-b32768")
+    folder = RunFolder(dry_run(tmp_path / "run", recipe, [0.7] * 13 + [0.76]))
+    cluster, summary = folder.cluster, folder.summary()
+
+    def finished(data: dict[str, Any], **changes: Any) -> Summary:
+        changed = recipe.model_copy(update={"data": recipe.data.model_copy(update=data)})
+        folder.write_settings(changed, cluster)
+        folder.write_summary(replace(summary, **changes))
+        finish_run(folder, Outcome(0))
+        return folder.summary()
+
+    found = "too fast: 54 epochs, reference 56.00 ± 0.45 at batch 32768, accepted: 55.44 epochs or more"
+    rcp = finished({}).rcp
+    assert rcp is not None
+    assert (rcp["outcome"], rcp["normalisation"], rcp["words"]) == ("too fast", 1.0, found)
+    assert f"  reference convergence: {found}" in capsys.readouterr().out.splitlines()
+    others: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({}, {"status": "aborted"}),
+        ({}, {"is_rehearsal": True}),
+        ({"train_samples": 1_281_166}, {}),
+        ({"source": "generated"}, {}),
+    ]
+    for data, changes in others:
+        assert finished(data, **changes).rcp is None
+    assert "reference" not in capsys.readouterr().out
