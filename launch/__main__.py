@@ -1,48 +1,47 @@
 """The verb ``train``: run a recipe here, under the launcher of its cluster file."""
 
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from configs.arguments import Parser
+from configs.arguments import Parser, add_place, add_recipe, exit_status, parse
 from configs.errors import UserError
 
 _TRACE_STEPS = 3
 
 
+@dataclass(frozen=True)
+class _Options:
+    """The command line of ``./run.sh train``."""
+
+    recipe: str | None
+    cluster: str | None
+    overrides: list[str]
+    max_restarts: str | None
+    run_dir: Path | None
+    resume: Path | None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the verb.
+    """Train, and return the exit status.
 
     Args:
-        arguments: The words of the command line, from the verb on. If None, the process's own.
+        arguments: The words of the command line, with or without the verb. If None, the process's own.
 
     Returns:
-        The exit status: 0 success, 1 a failed run or log check, 2 a wrong command line, 75 a run that was stopped and
-        can be resumed, 130 Ctrl-C.
+        0 success, 1 a failed run or log check, 2 a wrong command line, 75 a run that was stopped and can be resumed,
+        130 Ctrl-C.
     """
-    try:
-        return _train(_parser().parse_args(arguments))
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return exit_status(lambda: _train(parse(_parser(), _Options, arguments)))
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="./run.sh", description=__doc__)
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     about = "Train RECIPE to its target, check the log with the official checker, and print a summary."
-    train = verbs.add_parser("train", help="run a recipe here", description=about)
-    recipe = (
-        "a name in configs/recipes, a YAML file, or a run's config.yaml (default with --resume: the config.yaml of RUN)"
-    )
-    train.add_argument("recipe", metavar="RECIPE", nargs="?", help=recipe)
-    train.add_argument("--cluster", metavar="C", help="a name in configs/clusters or a YAML file (default: laptop)")
-    overrides = "change a value of the recipe (run.epochs=3) or of the cluster (cluster.ranks_per_node=1); repeatable"
-    train.add_argument("--set", metavar="KEY=VALUE", dest="overrides", action="append", default=[], help=overrides)
-    train.add_argument(
+    parser = Parser(prog="./run.sh train", description=about)
+    add_recipe(parser, is_optional=True)
+    add_place(parser)
+    parser.add_argument(
         "--trace",
         dest="overrides",
         action="append_const",
@@ -50,33 +49,32 @@ def _parser() -> Parser:
         help=f"write {_TRACE_STEPS} steps to trace.json in the run folder, for Chrome's viewer or ui.perfetto.dev",
     )
     restarts = "start the ranks again after a crash, from the last checkpoint, up to N times (default: 0)"
-    train.add_argument("--max-restarts", metavar="N", help=restarts)
-    folder = train.add_mutually_exclusive_group()
+    parser.add_argument("--max-restarts", metavar="N", help=restarts)
+    folder = parser.add_mutually_exclusive_group()
     place = "the run folder (default: runs/RECIPE-DATE-TIME); an unfinished run of the same recipe there is resumed"
     folder.add_argument("--run-dir", metavar="DIR", type=Path, help=place)
-    folder.add_argument("--resume", metavar="RUN", type=Path, help="resume the unfinished run in this folder")
+    resume = "resume the unfinished run in this folder; RECIPE and --cluster default to those of the run"
+    folder.add_argument("--resume", metavar="RUN", type=Path, help=resume)
     return parser
 
 
-def _train(options: Namespace) -> int:
+def _train(options: _Options) -> int:
     # Imported here, so that --help works before anything is installed.
     from configs.load import load_both
     from launch.run import launch_run
     from launch.setup.state import in_use
     from logs.folder import CONFIG_FILE
 
-    resumed: Path | None = options.resume
-    recorded = None if resumed is None else str(resumed / CONFIG_FILE)
+    recorded = None if options.resume is None else str(options.resume / CONFIG_FILE)
     name = options.recipe or recorded
     if name is None:
         raise UserError(
             "RECIPE is missing: give a name in configs/recipes, for example digits; see ./run.sh train --help"
         )
-    if options.max_restarts is not None:
-        options.overrides.append(f"cluster.scheduler.max_restarts={options.max_restarts}")
-    recipe, cluster = load_both(name, options.cluster or recorded, options.overrides)
+    restarts = [] if options.max_restarts is None else [f"cluster.scheduler.max_restarts={options.max_restarts}"]
+    recipe, cluster = load_both(name, options.cluster or recorded, [*options.overrides, *restarts])
     with in_use():
-        return launch_run(recipe, cluster, resumed or options.run_dir, must_resume=resumed is not None)
+        return launch_run(recipe, cluster, options.resume or options.run_dir, must_resume=options.resume is not None)
 
 
 if __name__ == "__main__":
