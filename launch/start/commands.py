@@ -95,7 +95,7 @@ def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, 
     with server.serve(cluster.num_nodes, cluster.ranks_per_node) as addresses:
         full = launcher_command(cluster, [str(ROOT / RANK_SCRIPT), *command], {**inherited(os.environ), **variables})
         stop_file = Path(command[-1]) / STOP_FILE if cluster.launcher == "horovodrun" else None
-        return _run(
+        return run_launcher(
             full, {**variables, **addresses, "PATH": _search_path()}, stop_signal_of(cluster.launcher), stop_file
         )
 
@@ -176,12 +176,16 @@ def _search_path() -> str:
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
-def _run(
+def run_launcher(
     command: Sequence[str], variables: Mapping[str, str], stop_signal: signal.Signals, stop_file: Path | None
 ) -> Outcome:
     """Run a launcher. A signal that stops this process is passed on as the signal that the launcher gives its ranks.
 
-    With a ``stop_file``, the ranks are told by the file first, and the launcher gets the signal after `STOP_S`.
+    Args:
+        command: The launcher's command line; its last word is the run folder.
+        variables: Variables on top of this process's own.
+        stop_signal: What makes the launcher's ranks save their state.
+        stop_file: A file that tells the ranks to do so; the launcher then gets the signal only after `STOP_S`.
     """
     # mpirun refuses to run as root without these variables; other launchers do not read them.
     # The kernel ends the launcher, and the launcher its ranks, if this process is killed.

@@ -5,21 +5,23 @@ seconds to start and eleven to stop. Here the ranks share this terminal. A job s
 ``python -m launch.start.local [--kind KIND] [--servers N] RANKS COMMAND ...``, where KIND is a ``communication.kind``.
 """
 
-import argparse
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from argparse import REMAINDER
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from configs.arguments import Parser, exit_status, parse
 from configs.errors import STOPPED_STATUS
 from configs.programs import Program, command_of
 from configs.rank_variables import server_environment
+from configs.registry import COMMUNICATORS
 from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals
 from launch.start.link import require_link, shaped
 from launch.start.rendezvous import RankStart, rendezvous_of
@@ -239,14 +241,27 @@ def _send(processes: Sequence[subprocess.Popen[bytes]], number: int) -> None:
             os.killpg(process.pid, number)
 
 
+@dataclass(frozen=True)
+class _Options:
+    """The command line of ``python -m launch.start.local``."""
+
+    kind: str
+    servers: int
+    ranks: int
+    command: list[str]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the ranks of a job and return their exit status."""
-    parser = argparse.ArgumentParser(prog="python -m launch.start.local", description=run_ranks.__doc__)
-    parser.add_argument("--kind", default="horovod")
-    parser.add_argument("--servers", type=int, default=0)
-    parser.add_argument("ranks", type=int)
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    options = parser.parse_args(arguments)
+    parser = Parser(prog="python -m launch.start.local", description=__doc__)
+    parser.add_argument("--kind", default="horovod", choices=COMMUNICATORS, help="communication.kind of the ranks")
+    parser.add_argument("--servers", type=int, default=0, help="number of parameter servers")
+    parser.add_argument("ranks", type=int, help="number of ranks")
+    parser.add_argument("command", nargs=REMAINDER, help="the command of a rank")
+    return exit_status(lambda: _run(parse(parser, _Options, arguments)))
+
+
+def _run(options: _Options) -> int:
     return run_ranks(options.command, options.ranks, {}, kind=options.kind, servers=options.servers).exit_status
 
 

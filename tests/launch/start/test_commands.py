@@ -11,17 +11,16 @@ import pytest
 from configs.errors import ConfigError, UserError
 from configs.load import ROOT, load_cluster
 from configs.rank_variables import binding_environment, rank_environment
-from launch.start import commands, link
 from launch.start.commands import (
-    _run,
     inherited,
     launcher_command,
     local_words,
     require_launchable,
     require_startable,
-    stop_signal_of,
+    run_launcher,
+    run_under,
 )
-from launch.start.link import shaped
+from launch.start.link import can_shape, shaped
 from launch.start.local import Outcome
 
 PLACES = ["cluster.num_nodes=3", "cluster.ranks_per_node=4", "cluster.communication.backend=mpi"]
@@ -63,14 +62,6 @@ def test_variables_that_choose_libraries_and_kernels_go_to_every_host() -> None:
         "MKL_CBWR": "AVX2",
     }
     assert inherited({"HOME": "/home/a", "NOT_MKL_": "1", **passed, "SSH_AUTH_SOCK": "/tmp/s"}) == passed
-
-
-@pytest.mark.parametrize(
-    ("launcher", "number"),
-    [("srun", signal.SIGUSR1), ("mpirun", signal.SIGUSR1), ("horovodrun", signal.SIGTERM), ("local", signal.SIGTERM)],
-)
-def test_launchers_that_end_their_ranks_at_a_sigterm_get_another_signal(launcher: str, number: signal.Signals) -> None:
-    assert stop_signal_of(launcher) == number
 
 
 def test_a_shaped_loopback_has_the_rate_of_all_that_send_at_a_time_in_bits() -> None:
@@ -178,20 +169,12 @@ def test_a_job_of_lsf_tells_horovodrun_the_other_nodes(monkeypatch: pytest.Monke
     require_startable(load_cluster("laptop", ["cluster.launcher=horovodrun", "cluster.num_nodes=3"]))
 
 
-def test_a_link_that_cannot_be_shaped_is_refused_with_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "can_shape", lambda: False)
-    with pytest.raises(UserError, match=r"communication\.link_bytes_per_s: .*; leave the key out to use the plain"):
-        link.require_link()
-    monkeypatch.setattr(link, "can_shape", lambda: True)
-    link.require_link()
-
-
 @pytest.mark.parametrize(
     ("end", "status"), [("exit 0", 0), ("exit 3", 3), ("kill -HUP $$", 129), ("kill -KILL $$", 137)]
 )
 def test_a_launcher_ends_with_its_status_or_128_and_its_signal(end: str, status: int, tmp_path: Path) -> None:
     command = ["bash", "-c", f'test "$A" = 1 || exit 9; {end}', str(tmp_path)]
-    assert _run(command, {"A": "1"}, signal.SIGTERM, None) == Outcome(status)
+    assert run_launcher(command, {"A": "1"}, signal.SIGTERM, None) == Outcome(status)
 
 
 _TIDY = "trap 'exit 75' USR1; trap 'exit 3' TERM; kill -{signal} $PPID; while true; do sleep 0.01; done"
@@ -214,46 +197,8 @@ def test_a_launcher_is_told_to_stop_by_the_file_if_it_has_one_and_else_or_later_
 ) -> None:
     monkeypatch.setattr("launch.start.commands.STOP_S", 60 if program == _TOLD else 0.1)
     command = ["bash", "-c", program.format(folder=tmp_path), str(tmp_path)]
-    assert _run(command, {}, signal.SIGUSR1, tmp_path / "stop" if has_file else None) == outcome
+    assert run_launcher(command, {}, signal.SIGUSR1, tmp_path / "stop" if has_file else None) == outcome
     assert (tmp_path / "stop").exists() == (has_file and outcome.interrupted_by is None)
-
-
-@pytest.mark.parametrize(
-    ("launcher", "sets", "stop_signal", "stop_file", "served"),
-    [
-        ("srun", [], signal.SIGUSR1, None, ["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
-        ("horovodrun", [], signal.SIGTERM, "stop", []),
-        ("mpirun", ["communication.backend=mpi"], signal.SIGUSR1, None, []),
-        ("srun", ["communication.kind=shared_memory"], signal.SIGUSR1, None, ["RANK_MEETING"]),
-    ],
-)
-def test_a_foreign_launcher_gets_the_ranks_variables_their_meeting_and_its_way_to_stop(
-    launcher: str, sets: list[str], stop_signal: int, stop_file: str | None, served: list[str], tmp_path: Path
-) -> None:
-    told: list[tuple[list[str], dict[str, str], int, Path | None]] = []
-
-    def note(command: list[str], variables: dict[str, str], number: int, file: Path | None) -> Outcome:
-        told.append((command, variables, number, file))
-        return Outcome(7)
-
-    changes = ["communication.kind=horovod", f"launcher={launcher}", "node.hcas=[mlx5_0]", *sets]
-    cluster = load_cluster("laptop", [f"cluster.{each}" for each in changes])
-    rank = ["rank", str(tmp_path)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commands, "require_startable", lambda _cluster: None)
-        patch.setattr(commands, "_run", note)
-        patch.setenv("MKL_CBWR", "AVX2")
-        assert commands.run_under(cluster, rank, {"OWN": "1"}) == Outcome(7)
-    ((command, variables, number, file),) = told
-    binding = binding_environment(cluster)
-    assert command == launcher_command(
-        cluster,
-        [f"{ROOT}/launch/rank.sh", *rank],
-        {**inherited(os.environ | {"MKL_CBWR": "AVX2"}), "OWN": "1", **binding},
-    )
-    assert variables["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
-    assert sorted(variables) == sorted(["OWN", *binding, *served, "PATH"])
-    assert (number, file) == (stop_signal, None if stop_file is None else tmp_path / stop_file)
 
 
 @pytest.mark.usefixtures("typed")
@@ -264,22 +209,11 @@ def test_a_launcher_reads_nothing_runs_in_a_session_of_its_own_and_as_root_only_
     monkeypatch.setattr("os.geteuid", lambda: 0 if is_root else 1000)
     asks = "ps -o sid= -p $$; echo $$; env | grep -c ^OMPI_ALLOW_RUN_AS_ROOT"
     script = f"cat >{tmp_path}/read; ({asks}) | tr -d ' ' >{tmp_path}/told"
-    assert _run(["bash", "-c", script, str(tmp_path)], {}, signal.SIGTERM, None) == Outcome(0)
+    assert run_launcher(["bash", "-c", script, str(tmp_path)], {}, signal.SIGTERM, None) == Outcome(0)
     assert (tmp_path / "read").read_text(encoding="utf-8") == ""
     session, process, variables = (tmp_path / "told").read_text(encoding="utf-8").split()
     assert session == process
     assert variables == ("2" if is_root else "0")
-
-
-def test_a_machine_without_the_commands_cannot_shape_a_loopback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    link.can_shape.cache_clear()
-    try:
-        assert not link.can_shape()
-    finally:
-        link.can_shape.cache_clear()
 
 
 _CLOSED = """
@@ -304,3 +238,49 @@ def test_a_closed_terminal_gets_no_more_output_and_a_file_still_does(tmp_path: P
     assert done.returncode == 0, (tmp_path / "errors").read_text(encoding="utf-8")
     told = (tmp_path / "told").read_text(encoding="utf-8")
     assert told == f"{signal.SIGTERM:d} {['/dev/null', str(tmp_path / 'errors')]}"
+
+
+_SRUN_TELLS = """#!/bin/sh
+for each; do run=$each; done
+env >"$run/variables"
+printf '%s\\n' "$@" >"$run/words"
+[ -z "$STOP_ME" ] || { trap 'exit 75' USR1; kill -TERM $PPID; while true; do sleep 0.01; done; }
+exit 7
+"""
+
+
+@pytest.mark.parametrize(
+    ("sets", "served", "stopped"),
+    [
+        (["communication.kind=horovod"], {"HOROVOD_GLOO_RENDEZVOUS_PORT"}, False),
+        (["communication.kind=shared_memory"], {"RANK_MEETING"}, True),
+        (["communication.kind=horovod", "communication.backend=mpi"], set(), False),
+    ],
+)
+def test_srun_gets_the_ranks_variables_their_rendezvous_and_its_own_signal_to_stop(
+    sets: list[str], served: set[str], stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "srun").write_text(_SRUN_TELLS, encoding="utf-8")
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("STOP_ME", "yes" if stopped else "")
+    cluster = load_cluster("laptop", ["cluster.launcher=srun", *(f"cluster.{each}" for each in sets)])
+    outcome = run_under(cluster, ["rank", str(tmp_path)], {"OWN": "1"})
+    assert outcome == (Outcome(75, stopped_by=signal.SIGTERM) if stopped else Outcome(7))
+    words = (tmp_path / "words").read_text(encoding="utf-8").splitlines()
+    assert words[-3:] == [f"{ROOT}/launch/rank.sh", "rank", str(tmp_path)]
+    lines = (tmp_path / "variables").read_text(encoding="utf-8").splitlines()
+    variables = dict(line.split("=", 1) for line in lines if "=" in line)
+    assert variables.items() >= {"OWN": "1", **binding_environment(cluster)}.items()
+    assert variables["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent), "horovodrun's place"
+    assert {name for name in ("HOROVOD_GLOO_RENDEZVOUS_PORT", "RANK_MEETING") if variables.get(name)} == served
+
+
+def test_a_link_that_cannot_be_shaped_is_refused_with_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    can_shape.cache_clear()
+    try:
+        with pytest.raises(UserError, match=r"communication\.link_bytes_per_s: .*; leave the key out to use the plain"):
+            run_under(load_cluster("laptop", ["cluster.communication.link_bytes_per_s=1e6"]), ["true"], {})
+    finally:
+        can_shape.cache_clear()

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from configs.errors import UserError
-from configs.load import load_cluster
+from configs.load import ROOT, load_cluster
 from configs.rank_variables import rank_environment
 from launch.__main__ import main as train_verb
-from launch.start import commands, local
-from launch.start.commands import launcher_command, run_under
+from launch.start import local
+from launch.start.commands import run_under
 from launch.start.launcher_signals import forwarded_signals
 from launch.start.link import can_shape
 from launch.start.local import run_ranks, run_ranks_on_link
@@ -169,29 +169,6 @@ def _running(folder: Path) -> list[str]:
     return running
 
 
-def test_mpirun_and_srun_get_ranks_and_variables() -> None:
-    cluster = load_cluster("laptop", ["cluster.launcher=mpirun", "cluster.communication.backend=mpi"])
-    command = launcher_command(cluster, ["python", "x.py"], rank_environment(cluster))
-    assert command[:3] == ["mpirun", "-np", "2"]
-    assert "HOROVOD_CYCLE_TIME" in command
-    cluster = load_cluster(
-        "laptop", ["cluster.launcher=srun", "cluster.num_nodes=2", "cluster.communication.backend=mpi"]
-    )
-    command = launcher_command(cluster, ["python", "x.py"], rank_environment(cluster))
-    assert command == [
-        "srun",
-        "-K1",
-        "--nodes=2",
-        "--ntasks=4",
-        "--ntasks-per-node=2",
-        "--distribution=block",
-        "--cpu-bind=none",
-        "--mpi=pmix",
-        "python",
-        "x.py",
-    ]
-
-
 def test_the_local_launcher_binds_gpu_ranks_to_their_cores_and_leaves_cpu_ranks_alone(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,14 +204,6 @@ def test_a_signal_reaches_a_gpu_rank_of_the_local_launcher_once(tmp_path: Path) 
         outcome = run_under(gpu, [sys.executable, "-c", code, str(tmp_path)], rank_environment(gpu))
     assert outcome.interrupted_by == signal.SIGINT
     assert [(tmp_path / f"{rank}.got").read_text() for rank in (0, 1)] == ["x", "x"]
-
-
-def test_mpi_may_use_the_adapters_that_the_cluster_file_names() -> None:
-    named = load_cluster("abci-v100", [])
-    bare = load_cluster("abci-v100", ["cluster.node.hcas=[]"])
-    words = [" ".join(launcher_command(each, ["x"], rank_environment(each))) for each in (named, bare)]
-    assert ["-mca pml ob1" in each for each in words] == [False, True]
-    assert all("-mca btl ^openib" in each for each in words)
 
 
 def test_other_launchers_refuse_what_they_cannot_start() -> None:
@@ -317,57 +286,6 @@ def test_a_signal_reaches_the_ranks_on_a_slow_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "patience_s"), [(signal.SIGTERM, local.STOP_S), (signal.SIGUSR1, local.STOP_S), (signal.SIGINT, 3.0)]
-)
-def test_ranks_get_a_minute_to_save_their_state_but_not_after_ctrl_c(number: int, patience_s: float) -> None:
-    supervisor = local._Supervisor([], lambda: number, (), 3.0)
-    before_s = time.monotonic()
-    supervisor._pass_signal_on()
-    assert supervisor.deadline_s is not None
-    assert before_s + patience_s <= supervisor.deadline_s <= time.monotonic() + patience_s
-
-
-@pytest.mark.parametrize(
-    ("received", "is_ending", "blamed"),
-    [(None, False, {1: 3}), (signal.SIGTERM, False, {}), (signal.SIGINT, False, {}), (None, True, {})],
-)
-def test_a_rank_that_ends_after_a_signal_is_not_blamed(
-    received: int | None, is_ending: bool, blamed: dict[int, int]
-) -> None:
-    with subprocess.Popen(["true"]) as well, subprocess.Popen(["bash", "-c", "exit 3"]) as badly:
-        assert (well.wait(), badly.wait()) == (0, 3)
-        supervisor = local._Supervisor([well, badly], lambda: received, (), 3.0, is_ending=is_ending)
-        supervisor._look_for_failures()
-    assert supervisor.failed == blamed
-    assert (supervisor.deadline_s is not None) is bool(blamed)
-
-
-def test_a_parameter_server_that_ignores_sigterm_does_not_outlive_the_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["sh", "-c", f"trap '' TERM; touch {tmp_path}/$DMLC_ROLE; exec sleep 20"]
-    monkeypatch.setattr(local, "command_of", lambda _program: words)
-    with local._parameter_servers(2, 1, os.environ) as (servers, addresses):
-        while len(list(tmp_path.iterdir())) < 2:
-            time.sleep(0.01)
-    assert [server.returncode for server in servers] == [-signal.SIGKILL] * 2
-    assert (addresses["DMLC_ROLE"], addresses["DMLC_NUM_WORKER"], addresses["DMLC_NUM_SERVER"]) == ("worker", "2", "1")
-    assert {path.name for path in tmp_path.iterdir()} == {"scheduler", "server"}
-
-
-def test_a_job_script_starts_ranks_over_horovod_without_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
-
-    def note(*words: object, **named: object) -> local.Outcome:
-        told.extend((words, named))
-        return local.Outcome(7)
-
-    monkeypatch.setattr(local, "run_ranks", note)
-    assert local.main(["4", "rank", "--kind", "x"]) == 7
-    assert told == [(["rank", "--kind", "x"], 4, {}), {"kind": "horovod", "servers": 0}]
-
-
-@pytest.mark.parametrize(
     ("sent", "told"),
     [
         ([signal.SIGHUP], signal.SIGTERM),
@@ -402,10 +320,35 @@ def test_under_nohup_a_closed_terminal_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_servers_behind_a_slow_link_are_as_many_as_the_cluster_file_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[dict[str, object]] = []
-    monkeypatch.setattr(commands, "run_ranks_on_link", lambda *_, **options: told.append(options))
-    words = ("kind=parameter_server", "servers=3", "link_bytes_per_s=1000000")
-    cluster = load_cluster("laptop", [f"cluster.communication.{word}" for word in words])
-    run_under(cluster, ["rank"], {})
-    assert told == [{"bytes_per_s": 1e6, "kind": "parameter_server", "servers": 3}]
+@pytest.mark.parametrize(
+    ("rank", "server", "outcome"),
+    [
+        ("exec sleep 60", "exit 3", local.Outcome(3, lost_server=3)),
+        ("exec sleep 60", "kill -9 $$", local.Outcome(137, lost_server=137)),
+        ("exit 5", "exec sleep 60", local.Outcome(5, ((0, 5),))),
+        ("exit 0", "exit 0", local.Outcome(0)),
+        ("exit 0", "trap '' TERM; exec sleep 60", local.Outcome(0)),
+    ],
+)
+def test_a_server_that_fails_ends_the_ranks_and_none_outlives_them(
+    rank: str, server: str, outcome: local.Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = f"echo $$ >{tmp_path}/$DMLC_ROLE.pid; echo $DMLC_NUM_WORKER $DMLC_NUM_SERVER >{tmp_path}/$DMLC_ROLE"
+    all_there = " && ".join(f"[ -s {tmp_path}/{role} ]" for role in ("scheduler", "server", "worker"))
+    begin = f"{there}; until {all_there}; do sleep 0.01; done"
+    role = f"if [ $DMLC_ROLE = scheduler ]; then exec sleep 60; fi; {server}"
+    monkeypatch.setattr(local, "command_of", lambda _program: ["sh", "-c", f"{begin}; {role}"])
+    assert run_ranks(["sh", "-c", f"{begin}; {rank}"], 1, {}, servers=1) == outcome
+    assert not _running(tmp_path)
+    told = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.glob("[!.]*") if "." not in path.name}
+    assert told == dict.fromkeys(("scheduler", "server", "worker"), "1 1\n")
+
+
+@pytest.mark.medium
+def test_a_job_script_starts_the_ranks_of_a_kind_and_gets_their_status(tmp_path: Path) -> None:
+    command = [sys.executable, "-I", "-m", "launch.start.local", "--kind", "shared_memory", "3"]
+    rank = ["sh", "-c", f'echo "$*" >{tmp_path}/$RANK$RANK_MEETING; exit $RANK', "name", "--kind", "x"]
+    assert subprocess.run([*command, *rank], cwd=ROOT, check=False).returncode == 2
+    found = sorted(path.name for path in tmp_path.iterdir())
+    assert [name[:7] for name in found] == ["0ranks-", "1ranks-", "2ranks-"]
+    assert {path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {"--kind x\n"}

@@ -2,16 +2,11 @@
 
 import os
 import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from configs.errors import UserError
 from configs.load import ROOT, load_cluster
 from configs.rank_variables import binding_environment
 from launch.start import commands
@@ -82,11 +77,6 @@ def test_mpirun_takes_adapters_for_gpus_shared_memory_on_one_machine_and_else_tc
     assert words[words.index("btl") + 1] == transports
 
 
-def test_horovodrun_is_that_of_this_python() -> None:
-    words = launcher_command(load_cluster("laptop", ["cluster.launcher=horovodrun"]), ["x"], {})
-    assert words[0] == sys.executable
-
-
 @pytest.mark.parametrize("kind", ["devices", "parameter_server", "shared_memory", "horovod"])
 def test_the_local_launcher_starts_every_kind(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "require_engine", lambda _name: None)
@@ -94,14 +84,6 @@ def test_the_local_launcher_starts_every_kind(kind: str, monkeypatch: pytest.Mon
     cluster = load_cluster("laptop", [f"cluster.communication.kind={kind}"])
     require_launchable(cluster)
     require_startable(cluster)
-
-
-def test_the_launcher_beside_this_python_comes_before_those_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.executable", "/env/bin/python")
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    assert commands._search_path() == "/env/bin:/usr/bin:/bin"
-    monkeypatch.delenv("PATH")
-    assert commands._search_path() == f"/env/bin:{os.defpath}"
 
 
 @pytest.mark.parametrize(
@@ -125,30 +107,6 @@ def test_a_launcher_that_can_start_the_ranks_of_one_node_is_not_refused(
     assert asked == [cluster.engine.name]
 
 
-def test_horovodrun_does_not_know_a_second_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "require_engine", lambda _name: None)
-    monkeypatch.delenv("LSB_JOBID", raising=False)
-    with pytest.raises(UserError, match="would start all 4 ranks on this machine"):
-        require_startable(load_cluster("laptop", ["cluster.launcher=horovodrun", "cluster.num_nodes=2"]))
-
-
-def test_the_server_of_a_meeting_is_told_the_nodes_and_the_ranks_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    served: list[tuple[int, int]] = []
-
-    @contextmanager
-    def serve(num_nodes: int, ranks_per_node: int) -> Iterator[dict[str, str]]:
-        served.append((num_nodes, ranks_per_node))
-        yield {"PORT": "7"}
-
-    meeting = SimpleNamespace(is_served=lambda _cluster: True, serve=serve)
-    monkeypatch.setattr(commands, "meeting_of", lambda _kind: meeting)
-    monkeypatch.setattr(commands, "require_startable", lambda _cluster: None)
-    monkeypatch.setattr(commands, "_run", lambda _command, variables, *_: Outcome(int(variables["PORT"])))
-    cluster = load_cluster("laptop", ["cluster.launcher=srun", "cluster.num_nodes=3", "cluster.ranks_per_node=4"])
-    assert run_under(cluster, RANK, {}) == Outcome(7)
-    assert served == [(3, 4)]
-
-
 @pytest.mark.parametrize("has_guard", [True, False])
 def test_the_kernel_ends_a_launcher_with_this_process_where_there_is_a_command_for_it(
     has_guard: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,7 +118,7 @@ def test_the_kernel_ends_a_launcher_with_this_process_where_there_is_a_command_f
     monkeypatch.setenv("LEFT", "here")
     monkeypatch.setattr("shutil.which", lambda name: f"{tmp_path}/{name}" if has_guard else None)
     script = f'echo "$LEFT $OWN" >"{tmp_path}/told"'
-    assert commands._run(["sh", "-c", script, str(tmp_path)], {"OWN": "1"}, signal.SIGTERM, None) == Outcome(0)
+    assert commands.run_launcher(["sh", "-c", script, str(tmp_path)], {"OWN": "1"}, signal.SIGTERM, None) == Outcome(0)
     assert (tmp_path / "told").read_text(encoding="utf-8") == "here 1\n"
     assert (tmp_path / "guarded").exists() == has_guard
     assert not has_guard or (tmp_path / "guarded").read_text(encoding="utf-8") == "--pdeathsig TERM\n"
@@ -169,5 +127,5 @@ def test_the_kernel_ends_a_launcher_with_this_process_where_there_is_a_command_f
 def test_ranks_whose_run_folder_is_gone_are_told_to_stop_by_the_signal(tmp_path: Path) -> None:
     script = "trap 'exit 75' USR1; kill -TERM $PPID; while true; do sleep 0.01; done"
     command = ["bash", "-c", script, str(tmp_path)]
-    outcome = commands._run(command, {}, signal.SIGUSR1, tmp_path / "gone" / "stop")
+    outcome = commands.run_launcher(command, {}, signal.SIGUSR1, tmp_path / "gone" / "stop")
     assert outcome == Outcome(75, stopped_by=signal.SIGTERM)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +15,6 @@ import pytest
 
 from launch.start import commands, outlived
 from launch.start.outlived import OutlivedLauncher, kill_launcher_of
-from launch.submit import job
 
 REPORT = {"rank": 1, "status": 137}
 NO_END = {
@@ -116,9 +114,10 @@ def test_what_a_script_has_started_for_a_run_is_killed_and_nothing_else(
             assert time.monotonic() < end
             time.sleep(0.01)
         assert not kill_launcher_of(shell.pid, tmp_path / "other")
-        found = outlived._children(shell.pid, tmp_path)
+        numbers = Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split()
+        (found,) = [int(each) for each in numbers if str(tmp_path) in Path(f"/proc/{each}/cmdline").read_text()]
         with monkeypatch.context() as as_the_launcher:
-            as_the_launcher.setattr("os.getpid", lambda: found[0])
+            as_the_launcher.setattr("os.getpid", lambda: found)
             assert not kill_launcher_of(shell.pid, tmp_path), "who asks is another child of the script"
         while not kill_launcher_of(shell.pid, tmp_path):
             assert time.monotonic() < end
@@ -127,39 +126,58 @@ def test_what_a_script_has_started_for_a_run_is_killed_and_nothing_else(
     assert not kill_launcher_of(shell.pid, tmp_path), "a script that is gone has no launcher"
 
 
-@pytest.mark.parametrize(("job_number", "steps"), [("77", "77.batch 77.extern 77.0 77.1"), ("77", ""), (None, "")])
+@pytest.mark.parametrize(
+    ("job_number", "squeue", "killed"),
+    [
+        ("77", "echo 77.batch 77.extern 77.0 77.1", "77.0 77.1\n"),
+        ("77", "echo 77.batch", ""),
+        ("77", "echo error >&2; exit 1", ""),
+        (None, "echo 77.0", ""),
+    ],
+)
 def test_the_steps_of_a_slurm_job_are_killed_with_srun_and_the_job_is_not(
-    job_number: str | None, steps: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job_number: str | None, squeue: str, killed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def answer(*command: str) -> str:
-        asked.append(command)
-        return steps
-
-    monkeypatch.setattr(outlived, "_children", lambda _script, _folder: [2**22 + 1])  # above every process id
-    monkeypatch.setattr(outlived, "_asked", answer)
+    for name, line in (("squeue", squeue), ("scancel", f'echo "$*" >>{tmp_path}/killed')):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/asked\n{line}\n', encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     if job_number:
         monkeypatch.setenv("SLURM_JOB_ID", job_number)
-    assert kill_launcher_of(1, tmp_path)
-    assert [each[0] for each in asked] == ["squeue"] * bool(job_number) + ["scancel"] * bool(steps)
-    assert not steps or asked[1][1:] == ("77.0", "77.1")
-    assert asked[:1] == ([("squeue", "--noheader", "--steps", "--jobs=77", "--format=%i")] if job_number else [])
+    launcher = [sys.executable, "-c", "import time; time.sleep(600)", str(tmp_path)]
+    with subprocess.Popen(["bash", "-c", '"$@" & wait $!', "script", *launcher]) as shell:
+        end = time.monotonic() + 20
+        while not kill_launcher_of(shell.pid, tmp_path):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        shell.wait(20)
+    asked = (tmp_path / "asked").read_text(encoding="utf-8") if job_number else ""
+    assert asked.startswith("squeue --noheader --steps --jobs=77 --format=%i\n" if job_number else "")
+    assert ((tmp_path / "killed").read_text(encoding="utf-8") if killed else "") == killed
+    assert (tmp_path / "killed").exists() == bool(killed), "without a step's number, scancel ends the job itself"
 
 
-@pytest.mark.parametrize("error", [subprocess.TimeoutExpired("squeue", 10), FileNotFoundError("squeue")], ids=repr)
-def test_a_slurm_that_does_not_answer_keeps_no_launcher_alive(
-    error: Exception, launcher: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: str) -> str:
-        raise error
-
+def test_a_slurm_that_does_not_answer_keeps_no_launcher_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setattr(outlived, "_children", lambda _script, _folder: [2**22 + 1, launcher.pid])
-    monkeypatch.setattr(outlived, "_asked", fail)
-    assert kill_launcher_of(1, tmp_path)
-    assert launcher.wait(20) == -signal.SIGKILL
+    monkeypatch.setattr(outlived, "_PATIENCE_S", 0.05)
+    launcher = [sys.executable, "-c", "import time; time.sleep(600)", str(tmp_path)]
+    with subprocess.Popen(["bash", "-c", '"$@" & wait $!; exit 5', "script", *launcher]) as shell:
+        end = time.monotonic() + 20
+        while not kill_launcher_of(shell.pid, tmp_path):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert shell.wait(20) == 5
+
+
+def test_a_launcher_that_this_program_started_is_killed_too(tmp_path: Path) -> None:
+    report(tmp_path)
+    command = ["sh", "-c", "sleep 600", str(tmp_path)]
+    outcome = commands.run_launcher(command, {}, signal.SIGTERM, None)
+    assert outcome.exit_status == 128 + signal.SIGKILL
 
 
 def test_a_run_folder_on_a_file_server_is_looked_at_once_in_a_while(
@@ -181,35 +199,3 @@ def test_a_run_folder_on_a_file_server_is_looked_at_once_in_a_while(
         clock_s[0] = now_s
         watch.look()
     assert looks == [100.0, 101.0, 103.0]
-
-
-@pytest.mark.medium
-def test_the_launcher_of_a_job_script_is_killed_while_the_claim_is_held(
-    launcher: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job, "kill_launcher_of", lambda _script, _folder: _kill(launcher))
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests keep their handlers
-    reading, writing = os.pipe()
-    report(tmp_path)
-
-    def script() -> None:
-        launcher.wait()
-        os.close(writing)
-
-    threading.Thread(target=script, daemon=True).start()
-    with os.fdopen(reading) as stdin:
-        monkeypatch.setattr(sys, "stdin", stdin)
-        job.hold(tmp_path)
-    assert launcher.returncode == -signal.SIGKILL
-
-
-def test_run_kills_a_launcher_too(tmp_path: Path) -> None:
-    report(tmp_path)
-    command = ["sh", "-c", "sleep 600", str(tmp_path)]
-    outcome = commands._run(command, {}, signal.SIGTERM, None)
-    assert outcome.exit_status == 128 + signal.SIGKILL
-
-
-def test_a_client_of_slurm_that_fails_has_told_nothing() -> None:
-    assert outlived._asked("echo", "7.0") == "7.0\n"
-    assert outlived._asked("bash", "-c", "echo error >&2; exit 1") == ""

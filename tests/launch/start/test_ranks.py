@@ -1,7 +1,5 @@
 """Any command can be run once for each rank of a cluster."""
 
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -82,41 +80,3 @@ def test_a_launcher_behind_a_link_is_told_what_to_start_and_with_which_variables
         assert asked == [words, (1e6, senders)]
         asked.clear()
     assert (tmp_path / "told").read_text(encoding="utf-8") == "1\n"
-
-
-def test_a_job_script_names_kind_and_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[dict[str, object]] = []
-
-    def note(*_: object, **options: object) -> local.Outcome:
-        told.append(options)
-        return local.Outcome(0)
-
-    monkeypatch.setattr(local, "run_ranks", note)
-    assert local.main(["--kind", "parameter_server", "--servers", "3", "4", "rank"]) == 0
-    assert told == [{"kind": "parameter_server", "servers": 3}]
-
-
-@pytest.mark.parametrize(
-    ("rank", "server", "outcome"),
-    [
-        ("exec sleep 60", "exit 3", local.Outcome(3, lost_server=3)),
-        ("exec sleep 60", "kill -9 $$", local.Outcome(137, lost_server=137)),
-        ("exit 5", "exit 3", local.Outcome(5, ((0, 5),))),
-        ("exit 0", "exit 0", local.Outcome(0)),
-    ],
-)
-def test_a_server_that_fails_ends_the_ranks_unless_a_rank_has_failed_before(
-    rank: str, server: str, outcome: local.Outcome
-) -> None:
-    with (
-        subprocess.Popen(["sh", "-c", server], start_new_session=True) as lost,
-        subprocess.Popen(["sh", "-c", rank], start_new_session=True) as process,
-    ):
-        lost.wait()
-        if rank.startswith("exit"):
-            process.wait()
-        begin_s = time.monotonic()
-        supervisor = local._Supervisor([process], lambda: None, [lost], 20.0)
-        supervisor._look_for_failures()
-        assert supervisor.wait() == outcome
-        assert time.monotonic() - begin_s < 10, "a rank that gets SIGTERM ends"

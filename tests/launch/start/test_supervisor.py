@@ -2,14 +2,13 @@
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from launch.start import commands, launcher_signals, local, outlived
+from launch.start import launcher_signals, local, outlived
 from launch.start.local import Outcome
 from launch.start.rendezvous import RankStart
 
@@ -92,25 +91,6 @@ def test_what_ranks_have_started_is_killed_with_them_whatever_ends_the_wait(sent
     assert sent == [(0.0, signal.SIGKILL)] * 2
 
 
-def test_a_launcher_behind_a_link_has_twice_the_time_of_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[float] = []
-
-    class Supervisor:
-        def __init__(self, _ranks: object, _last_signal: object, _servers: object, grace_s: float) -> None:
-            told.append(grace_s)
-
-        def wait(self) -> Outcome:
-            return Outcome(3, ((0, 3),))
-
-    monkeypatch.setattr(local, "_Supervisor", Supervisor)
-    monkeypatch.setattr(local, "require_link", lambda: None)
-    monkeypatch.setattr(local, "shaped", lambda *_: ["true"])
-    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: None)
-    assert local.run_ranks_on_link(["rank"], 2, {}, bytes_per_s=1e6) == Outcome(3)
-    assert local.run_ranks(["true"], 2, {}) == Outcome(3, ((0, 3),))
-    assert told == [2 * local.GRACE_S, local.GRACE_S]
-
-
 @pytest.mark.parametrize(
     ("statuses", "status"),
     [((3, -9), 137), ((-9, 3), 137), ((75, 1), 1), ((75, 75), 75), ((0, 75), 75), ((255, -15), 255)],
@@ -172,12 +152,6 @@ def test_only_a_closed_terminal_takes_the_output_away(monkeypatch: pytest.Monkey
         assert left == []
         os.kill(os.getpid(), signal.SIGHUP)
     assert left == [None]
-
-
-def test_the_launcher_of_a_process_is_killed_for_good() -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
-        assert commands._kill(process) is True
-        assert process.wait() == -signal.SIGKILL
 
 
 def test_a_rank_has_the_variables_and_open_files_of_its_start_and_a_session_of_its_own(tmp_path: Path) -> None:
