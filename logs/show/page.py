@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 from urllib.parse import quote
 
@@ -14,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from configs.arguments import printable
-from logs.show.chart import Captioned, Chart, Series, colour_of
+from logs.show.chart import Chart, Series, colour_of
 from logs.show.figures import figures
 from logs.show.reported_run import ReportedRun
 from logs.show.wording import NOTHING, heading, in_seconds, is_compared, lead, notes_of, place_of, state_of
@@ -103,29 +104,14 @@ def _files(runs: Sequence[ReportedRun], destination: Path) -> Iterator[tuple[str
             yield href, f"{run.name}{path.suffix}" if run.path == path else f"{run.name}/{path.name}"
 
 
-def document(title: str, body: str) -> str:
-    """Return a page with ``body`` (HTML), which opens from disk and loads no other file."""
-    return f"{_PARTS.document(title, _css(), caller=lambda: Markup(body))}\n"
+def render_template(file: Path, **values: Any) -> str:
+    """Return a page from a template of another package, which may import ``parts.html``.
 
-
-def charts(figures: Sequence[Captioned]) -> str:
-    """Return the charts as HTML, each with caption and legend; an empty text without charts."""
-    return str(_PARTS.charts(figures))
-
-
-def section(title: str, body: str) -> str:
-    """Return a section of a page with the heading ``title`` and ``body`` (HTML)."""
-    return str(_PARTS.section(title, caller=lambda: Markup(body)))
-
-
-def scrolled(name: str, table: str) -> str:
-    """Return a table (HTML) that scrolls by itself; ``name`` is for screen readers."""
-    return str(_PARTS.scrolled(name, caller=lambda: Markup(table)))
-
-
-def badge(words: str, good: bool | None) -> str:
-    """Return a word or two in a frame: green if ``good``, red if not, grey if None."""
-    return str(_PARTS.badge(words, good))
+    Args:
+        file: The template.
+        values: What the template names, besides ``css``.
+    """
+    return f"{_ENVIRONMENT.from_string(file.read_text(encoding='utf-8')).render(css=_css(), **values)}\n"
 
 
 def _svg(chart: Chart) -> Markup:
@@ -148,6 +134,8 @@ _ENVIRONMENT = Environment(
 _ENVIRONMENT.filters |= {
     "accuracy": lambda value: NOTHING if value is None else f"{value:.4f}",
     "colour": colour_of,
+    "median": median,
+    "fixed": lambda value, digits: f"{value:,.{digits}f}",
     "count": lambda settings: "1 setting" if settings == 1 else f"{settings} settings",
     "is_compared": is_compared,
     "number": _number,
@@ -156,4 +144,3 @@ _ENVIRONMENT.filters |= {
     "state": state_of,
     "svg": _svg,
 }
-_PARTS: Any = _ENVIRONMENT.get_template("parts.html").module

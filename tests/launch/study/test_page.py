@@ -27,7 +27,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
 
     def write(rows: Sequence[ScalingRow], **study: Any) -> str:
         write_page(scaling_study(**study), rows, tmp_path, tmp_path)
-        return (tmp_path / "grid.html").read_text(encoding="utf-8").partition("</style>")[2]
+        return " ".join((tmp_path / "grid.html").read_text(encoding="utf-8").partition("</style>")[2].split())
 
     return write
 
@@ -35,11 +35,11 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
 def _tables(page: str, tag: str = "td") -> list[list[str]]:
     """Return the cells of each line that has any; a cell's second line stands in brackets."""
     lines = [re.findall(f"<{tag}(?: [^>]*)?>(.*?)</{tag}>", line) for line in page.split("</tr>")]
-    return [[re.sub("<[^>]*>", "", cell.replace("<small>", " [")) for cell in line] for line in lines if line]
+    return [[re.sub("<[^>]*>", "", cell.replace("<small>", " [")).strip() for cell in line] for line in lines if line]
 
 
 def _lead(page: str) -> str:
-    return re.sub("<[^>]*>", "", re.findall('<p class="lead">(.*?)</p>', page, re.DOTALL)[1])
+    return re.sub("<[^>]*>", "", re.findall('<p class="lead">(.*?)</p>', page)[1]).strip()
 
 
 def test_the_lead_counts_what_ran_failed_and_was_not_run(page: Page) -> None:

@@ -12,7 +12,7 @@ from logs.judge.compliance import Verdict
 from logs.judge.evidence import Problem
 from logs.read.record import Evaluation, RunRecord
 from logs.show.chart import Bar, BarChart, Captioned, Chart, LineChart, Series, Stretch
-from logs.show.page import badge, charts, document, render, scrolled, section
+from logs.show.page import render, render_template
 from logs.show.reported_run import ReportedRun
 from tests.logs import samples
 
@@ -41,8 +41,15 @@ def _row(run: ReportedRun) -> dict[str, str]:
     return {head: _text(cell) for head, cell in cells}
 
 
-def test_a_page_has_its_title_its_style_and_no_script() -> None:
-    page = document("a <b>", "<p>body</p>")
+def _rendered(folder: Path, text: str, **values: Any) -> str:
+    """Return what a template makes of the parts that it imports."""
+    parts = '{% from "parts.html" import badge, charts, document, scrolled, section with context %}'
+    (folder / "template.html").write_text(parts + text, encoding="utf-8")
+    return render_template(folder / "template.html", **values)
+
+
+def test_a_page_has_its_title_its_style_and_no_script(tmp_path: Path) -> None:
+    page = _rendered(tmp_path, "{% call document('a <b>', css) %}<p>body</p>{% endcall %}")
     assert page.startswith("<!doctype html>\n")
     assert "<title>a &lt;b&gt;</title>" in page
     assert "<p>body</p>" in page
@@ -52,32 +59,37 @@ def test_a_page_has_its_title_its_style_and_no_script() -> None:
         assert f"<title>{title}</title>" in _page(*(_made(f"r{number}") for number in range(count)))
 
 
-def test_parts_are_named_for_those_who_hear_them_and_their_words_are_escaped() -> None:
-    assert 'aria-labelledby="time-of-ranks"><h2 id="time-of-ranks">Time of ranks</h2>' in section("Time of ranks", "x")
-    assert 'role="region" aria-label="a&lt;b" tabindex="0"><i>t</i></div>' in scrolled("a<b", "<i>t</i>")
-    kinds = [re.findall(r'class="badge (\w+)">a&lt;b<', badge("a<b", good)) for good in (True, False, None)]
-    assert kinds == [["good"], ["bad"], ["plain"]]
+def test_parts_are_named_for_those_who_hear_them_and_their_words_are_escaped(tmp_path: Path) -> None:
+    section = _rendered(tmp_path, "{% call section('Time of ranks') %}x{% endcall %}")
+    assert 'aria-labelledby="time-of-ranks"><h2 id="time-of-ranks">Time of ranks</h2>' in section
+    table = _rendered(tmp_path, "{% call scrolled('a<b') %}<i>t</i>{% endcall %}")
+    assert 'role="region" aria-label="a&lt;b" tabindex="0"><i>t</i></div>' in table
+    badges = _rendered(tmp_path, "{% for good in (true, false, none) %}{{ badge('a<b', good) }}{% endfor %}")
+    assert re.findall(r'class="badge (\w+)">a&lt;b<', badges) == ["good", "bad", "plain"]
 
 
-def _legend(chart: Chart) -> str:
-    return charts([Captioned("c", chart)]).partition("</svg>")[2].partition("<figcaption>")[0]
+def _legend(folder: Path, chart: Chart) -> str:
+    text = _rendered(folder, "{{ charts(figures) }}", figures=[Captioned("c", chart)])
+    return text.partition("</svg>")[2].partition("<figcaption>")[0]
 
 
 @pytest.mark.parametrize(("count", "kind"), [(1, ""), (2, "p"), (8, "p"), (9, "details")])
-def test_a_legend_names_several_lines_and_is_folded_if_they_are_many(count: int, kind: str) -> None:
-    legend = _legend(LineChart("t", "x", [Series(f"line {number}", number, [(1, 1)]) for number in range(count)]))
+def test_a_legend_names_several_lines_and_is_folded_if_they_are_many(tmp_path: Path, count: int, kind: str) -> None:
+    legend = _legend(
+        tmp_path, LineChart("t", "x", [Series(f"line {number}", number, [(1, 1)]) for number in range(count)])
+    )
     assert re.findall(r'<(\w+) class="key">', legend) == ([kind] if kind else [])
     assert re.findall("</svg>(.*?)</span>", legend) == ([f"line {n}" for n in range(count)] if kind else [])
 
 
-def test_a_sample_of_a_legend_has_colour_dashes_and_the_hollow_dot_of_a_prediction() -> None:
+def test_a_sample_of_a_legend_has_colour_dashes_and_the_hollow_dot_of_a_prediction(tmp_path: Path) -> None:
     lines = [Series("plain", 0, [(1, 1)]), Series("dashed", 7, [(1, 1)]), Series("told", 1, [(1, 1)], "predicted")]
-    legend = _legend(LineChart("t", "x", lines))
+    legend = _legend(tmp_path, LineChart("t", "x", lines))
     assert re.findall(r"stroke:var\((.*?)\)", legend) == ["--c0", "--c1", "--c1"]
     assert re.findall(r'stroke-dasharray:(.*?)"', legend) == ["none", "3 1.5", "1.0 4.0"]
     assert ["<circle" in span for span in legend.split("<span>")[1:]] == [False, False, True]
     bars = BarChart("t", "s", [Bar("row", [Stretch(0, 1, 0, "")])], names=["one", "two"])
-    assert re.findall(r"var\(--c(\d)\)", _legend(bars)) == ["0", "1"]
+    assert re.findall(r"var\(--c(\d)\)", _legend(tmp_path, bars)) == ["0", "1"]
 
 
 def test_a_row_has_each_number_under_its_heading() -> None:
