@@ -1,22 +1,30 @@
 """Reads an MLPerf log of rounds v0.5 to v4.0, from any submitter, into a `RunRecord`. The only parser of logs.
 
-Memory does not grow with the log: the parser keeps epochs, evaluations and hyperparameters, at most `CAP` of each.
+The parser keeps epochs, evaluations and hyperparameters, so that memory does not grow with the other lines of a log.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from logs.read.evaluations import CAP, Evaluations
 from logs.read.lines import Event, read_events, ruleset_at, to_number
-from logs.read.record import Evaluation, RunRecord, elapsed
-from logs.read.spans import Spans
+from logs.read.record import EpochSpan, Evaluation, RunRecord, as_integer, elapsed
 
 _Status = Literal["success", "aborted"] | None
 
 _SETTINGS = ("opt_", "lars_", "sgd_", "model_bn_span", "gradient_accumulation", "label_smoothing", "eval_target")
+_POINTS = ("submission_", "global_batch_size", "input_batch_size", "eval_offset")
+_TRAIN_SAMPLES = ("train_samples", "preproc_num_train_examples", "num_train_examples")
+_EVAL_SAMPLES = ("eval_samples", "preproc_num_eval_examples", "num_eval_examples")
+_KEPT = (*_POINTS, *_TRAIN_SAMPLES, *_EVAL_SAMPLES)
 _LEAST_GLOBAL_BATCH = 512
 """In v0.5, input_batch_size is the global batch in some logs, and the batch of one worker (26 to 208) in others."""
+_LEAST_COVER = 0.7
+"""Marks that cover a smaller share of the training time, or of the epochs, do not tell how long an epoch took.
+
+Published logs have marks that the host wrote ahead of its GPUs (0.1 to 0.5 of the time), marks that were all written at
+the end, and blocks of one epoch that repeat their number.
+"""
 
 
 def parse_log(path: Path) -> RunRecord:
@@ -36,6 +44,177 @@ def parse_events(events: Iterable[Event | None], source: Path) -> RunRecord:
     return parser.record(source)
 
 
+class _Evaluations:
+    """Evaluations by epoch, from their start, stop and accuracy events, which may come in any order.
+
+    Several ranks may log the same evaluation. In v0.5 only the accuracy event names the epoch.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[float, dict[str, Any]] = {}
+        self._without_epoch: dict[str, Any] = {}
+        self._earlier: set[float] = set()
+
+    def resume(self) -> None:
+        """Let the epochs so far be evaluated anew: the run continues from a checkpoint that may be older."""
+        self._earlier = set(self._rows)
+
+    def add(self, event: Event) -> None:
+        """Add an event; of several for one epoch, the first of the last attempt counts."""
+        what = {"eval_start": "begin", "eval_stop": "end", "eval_accuracy": "time"}[event.key]
+        if event.epoch is None and what == "begin":
+            self._without_epoch = {"begin": event.time_s}
+        elif event.epoch is None and what == "end":
+            last = next(reversed(self._rows.values()), {})
+            (self._without_epoch or last).setdefault("end", event.time_s)
+        else:
+            row = self._row(event.epoch)
+            if what == "time" and "time" not in row:
+                value = event.value
+                if isinstance(value, dict):
+                    value = value.get("value", value.get("accuracy"))
+                row["accuracy"] = to_number(value)
+                row.update({**self._without_epoch, **row})
+                self._without_epoch = {}
+            row.setdefault(what, event.time_s)
+
+    def first_epoch(self) -> float | None:
+        """Return the lowest epoch that was evaluated, as the log numbers epochs."""
+        return min((row["epoch"] for row in self._rows.values() if row["epoch"] is not None), default=None)
+
+    def begins(self) -> list[float]:
+        """Return the Unix times at which evaluations began."""
+        return [row["begin"] for row in self._rows.values() if row.get("begin") is not None]
+
+    def since(self, start: float | None, shift: int) -> tuple[Evaluation, ...]:
+        """Return the evaluations of the run in order of time.
+
+        Evaluations before run_start are left out, because they belong to the warm-up, and evaluations without an
+        accuracy, because they did not finish.
+
+        Args:
+            start: Unix time of run_start. If None, no evaluation is left out as a warm-up.
+            shift: Added to the epochs, so that they count from 1.
+        """
+        rows = [row for row in self._rows.values() if "time" in row]
+        if start is not None:
+            rows = [row for row in rows if row["time"] is None or row["time"] >= start]
+        rows.sort(key=lambda row: (row["time"] or 0.0, row["epoch"] or 0.0))
+        return tuple(
+            Evaluation(
+                epoch=None if row["epoch"] is None else as_integer(row["epoch"] + shift),
+                at_s=elapsed(start, row["time"]),
+                accuracy=row["accuracy"],
+                seconds=elapsed(row.get("begin"), row.get("end")),
+            )
+            for row in rows
+        )
+
+    def _row(self, epoch: float | None) -> dict[str, Any]:
+        key = epoch if epoch is not None else -1.0 - len(self._rows)
+        if key in self._earlier:
+            self._earlier.remove(key)
+            del self._rows[key]
+        return self._rows.setdefault(key, {"epoch": epoch})
+
+
+class _Spans:
+    """The marks of epochs and blocks: Unix times, by the number of the first epoch as the log has it."""
+
+    def __init__(self) -> None:
+        self._marks: dict[str, dict[float, list[float]]] = {"epoch": {}, "block": {}}
+        self._counts: dict[float, float] = {}
+        self._open_epoch: float | None = None
+
+    def add(self, event: Event) -> None:
+        """Add an event that begins or ends an epoch or a block: the first begin of an epoch counts, and the last end.
+
+        v0.5 logs no end of an epoch: the next epoch or an evaluation ends it.
+        """
+        kind, is_old = event.key.partition("_")[0], event.key == "train_epoch"
+        epoch = event.epoch if kind == "epoch" else to_number(event.metadata.get("first_epoch_num"))
+        if is_old:
+            self.close(event.time_s)
+            kind, epoch = "epoch", to_number(event.value)
+        if epoch is None or event.time_s is None:
+            return
+        if is_old or event.key.endswith("_start"):
+            self._open_epoch = epoch if is_old else None
+            if kind == "block":
+                self._counts[epoch] = to_number(event.metadata.get("epoch_count")) or 1.0
+            self._marks[kind].setdefault(epoch, [event.time_s])
+        elif span := self._marks[kind].get(epoch):
+            span[1:] = [max([event.time_s, *span[1:]])]
+
+    def close(self, time_s: float | None) -> None:
+        """End the open epoch of v0.5."""
+        span = self._marks["epoch"].get(self._open_epoch) if self._open_epoch is not None else None
+        if span and len(span) == 1 and time_s is not None:
+            span.append(time_s)
+        self._open_epoch = None
+
+    def first_epoch(self) -> float | None:
+        """Return the lowest number of an epoch mark; None without epoch marks."""
+        return min(self._marks["epoch"], default=None)
+
+    def last_epoch(self, shift: int) -> int | float | None:
+        """Return the number of the last epoch that has ended, by the marks alone."""
+        rows = self._rows(shift, ())
+        return max((as_integer(epoch + count - 1) for epoch, span, count in rows if len(span) > 1), default=None)
+
+    def since(
+        self, start: float | None, shift: int, begins: Sequence[float], evaluations: Sequence[Evaluation], end_s: float
+    ) -> tuple[EpochSpan, ...]:
+        """Return the epochs; if the marks do not cover the run, the stretches of training between evaluations.
+
+        Args:
+            start: Unix time of run_start. If None, nothing is returned.
+            shift: Added to the epochs, so that they count from 1.
+            begins: Unix times at which evaluations began; a block counts up to its evaluation.
+            evaluations: The evaluations of the run.
+            end_s: Seconds from run_start to the last event.
+        """
+        if start is None:
+            return ()
+        found = tuple(
+            EpochSpan(as_integer(epoch), round(span[0] - start, 6), round(span[1] - start, 6), count)
+            for epoch, span, count in sorted(self._rows(shift, begins))
+            if len(span) > 1 and span[1] >= span[0] >= start
+        )
+        return found if _cover(found, evaluations, end_s) else _between(evaluations)
+
+    def _rows(self, shift: int, begins: Sequence[float]) -> list[tuple[float, list[float], float]]:
+        """Return (first epoch, begin and end, number of epochs): epochs, or blocks if no epoch has an end."""
+        if any(len(span) > 1 for span in self._marks["epoch"].values()):
+            return [(epoch + shift, span, 1.0) for epoch, span in self._marks["epoch"].items()]
+        rows = []
+        for epoch, span in self._marks["block"].items():
+            inside = [at for at in begins if span[1:] and span[0] < at < span[1]]
+            rows.append((epoch, [span[0], min(inside)] if inside else span, self._counts[epoch]))
+        return rows
+
+
+def _cover(spans: Sequence[EpochSpan], evaluations: Sequence[Evaluation], elapsed_s: float) -> bool:
+    """Return whether spans cover most of the training time and most of the epochs that were evaluated."""
+    covered_s = sum(span.end_s - span.begin_s for span in spans)
+    training_s = elapsed_s - sum(each.seconds or 0 for each in evaluations)
+    evaluated = max((each.epoch for each in evaluations if each.epoch is not None), default=0)
+    return covered_s >= _LEAST_COVER * training_s and sum(span.epochs for span in spans) >= _LEAST_COVER * evaluated
+
+
+def _between(evaluations: Sequence[Evaluation]) -> tuple[EpochSpan, ...]:
+    """Return the stretches from run_start to the first evaluation, and from each evaluation to the next."""
+    spans: list[EpochSpan] = []
+    epoch, begin_s = 0.0, 0.0
+    for each in evaluations:
+        if each.epoch is None or each.at_s is None or each.epoch <= epoch:
+            continue
+        end_s = max(each.at_s - (each.seconds or 0.0), begin_s)
+        spans.append(EpochSpan(as_integer(epoch + 1), round(begin_s, 6), round(end_s, 6), each.epoch - epoch))
+        epoch, begin_s = float(each.epoch), each.at_s
+    return tuple(spans)
+
+
 class _Parser:
     """Collects events. Times are Unix seconds until `record` turns them into seconds since run_start."""
 
@@ -48,21 +227,11 @@ class _Parser:
         self.settings: dict[str, Any] = {}
         self._handlers: dict[str, Callable[[Event], None]] = {
             "init_start": self._init_start,
-            "init_stop": self._once,
-            "run_start": self._once,
-            "run_stop": self._once,
-            "run_final": self._once,
-            "epoch_start": self._span,
-            "epoch_stop": self._span,
-            "block_start": self._span,
-            "block_stop": self._span,
-            "train_epoch": self._span,
-            "eval_start": self._eval_start,
-            "eval_stop": self._eval_stop,
-            "eval_accuracy": self._eval_accuracy,
+            **dict.fromkeys(("init_stop", "run_start", "run_stop", "run_final"), self._once),
+            **dict.fromkeys(("epoch_start", "epoch_stop", "block_start", "block_stop", "train_epoch"), self._span),
+            **dict.fromkeys(("eval_start", "eval_stop", "eval_accuracy"), self._evaluation),
             "tracked_stats": self._tracked,
-            "seed": self._seed,
-            "run_set_random_seed": self._seed,
+            **dict.fromkeys(("seed", "run_set_random_seed"), self._seed),
         }
         self._restart()
 
@@ -73,10 +242,9 @@ class _Parser:
         self.init_starts, self.init_spread_s = 0, 0.0
         self._first_init_s: float | None = None
         self.last_s: float | None = None
-        self.spans = Spans()
-        self.evaluations = Evaluations()
+        self.spans = _Spans()
+        self.evaluations = _Evaluations()
         self.throughputs: dict[float, float] = {}
-        self._is_resumed = False
 
     def add(self, event: Event | None) -> None:
         """Add the next event of the file."""
@@ -91,26 +259,22 @@ class _Parser:
         if event.key == "resumed_from_step":
             # A key of this program: the earlier attempt was stopped, and the same run continues here.
             self.at.pop("run_stop", None)
-            self._is_resumed = True
             self.evaluations.resume()
             self.attempts += 1
             self.init_starts, self.init_spread_s, self._first_init_s = 0, 0.0, None
         elif event.key in self._handlers:
-            if not self._is_after_the_end(event):
+            # After run_stop, a slow rank or a second run in the same file may still log.
+            if not self._came_later(event, "run_stop"):
                 self._handlers[event.key](event)
                 self.last_s = max(self.last_s or 0.0, event.time_s or 0.0) or None
-        elif len(self.settings) < CAP and event.key.startswith(_SETTINGS) and event.is_short:
+        elif event.key.startswith(_SETTINGS) and event.is_short:
             self.settings[event.key] = event.value
-        elif event.key in _POINTS and event.is_short:
+        elif event.key.startswith(_KEPT) and event.is_short:
             self.points[event.key] = event.value
 
-    def _is_after_the_end(self, event: Event) -> bool:
-        """Return whether an event comes after run_stop: a slow rank or a second run in the same file may still log."""
-        return "run_stop" in self.at and self._came_later(event, "run_stop")
-
     def _init_start(self, event: Event) -> None:
-        is_restarted = "run_start" in self.at and "run_stop" not in self.at and not self._is_resumed
-        if is_restarted and self._came_later(event, "run_start"):
+        is_running = "run_stop" not in self.at and self.attempts == 1
+        if is_running and self._came_later(event, "run_start"):
             self._restart()
         self._once(event)
         self.init_starts += 1
@@ -118,7 +282,7 @@ class _Parser:
         self.init_spread_s = max(self.init_spread_s, elapsed(self._first_init_s, event.time_s) or 0.0)
 
     def _came_later(self, event: Event, key: str) -> bool:
-        then = self.at[key].time_s
+        then = self._time(key)
         return event.time_s is not None and then is not None and event.time_s > then
 
     def _once(self, event: Event) -> None:
@@ -128,25 +292,20 @@ class _Parser:
         self.at.setdefault(event.key, event)
 
     def _seed(self, event: Event) -> None:
-        if isinstance(event.value, int | str) and event.value not in self.seeds and len(self.seeds) < CAP:
+        if isinstance(event.value, int | str) and event.value not in self.seeds:
             self.seeds.append(event.value)
 
     def _span(self, event: Event) -> None:
         self.spans.add(event)
 
-    def _eval_start(self, event: Event) -> None:
-        self.spans.close(event.time_s)
-        self.evaluations.start(event)
-
-    def _eval_stop(self, event: Event) -> None:
-        self.evaluations.stop(event)
-
-    def _eval_accuracy(self, event: Event) -> None:
-        self.evaluations.accuracy(event)
+    def _evaluation(self, event: Event) -> None:
+        if event.key == "eval_start":
+            self.spans.close(event.time_s)
+        self.evaluations.add(event)
 
     def _tracked(self, event: Event) -> None:
         rate = to_number(event.value.get("throughput")) if isinstance(event.value, dict) else None
-        if rate is not None and len(self.throughputs) < CAP:
+        if rate is not None:
             self.throughputs[len(self.throughputs) + 1.0 if event.epoch is None else event.epoch] = rate
 
     def record(self, source: Path) -> RunRecord:
@@ -170,8 +329,8 @@ class _Parser:
             platform=_text(points.get("submission_platform")),
             status=self._status(evaluations, target),
             global_batch_size=_integer(points, "global_batch_size") or self._old_batch(),
-            train_samples=_integer(points, "train_samples", "preproc_num_train_examples", "num_train_examples"),
-            eval_samples=_integer(points, "eval_samples", "preproc_num_eval_examples", "num_eval_examples"),
+            train_samples=_integer(points, *_TRAIN_SAMPLES),
+            eval_samples=_integer(points, *_EVAL_SAMPLES),
             target=target,
             seeds=tuple(self.seeds),
             began_s=start,
@@ -181,7 +340,7 @@ class _Parser:
             time_to_train_s=elapsed(start, stop),
             elapsed_s=elapsed_s,
             evaluations=evaluations,
-            epoch_spans=self.spans.since(start, shift, self.evaluations, evaluations, elapsed_s or 0.0),
+            epoch_spans=self.spans.since(start, shift, self.evaluations.begins(), evaluations, elapsed_s or 0.0),
             last_epoch=self.spans.last_epoch(shift),
             throughputs=tuple(sorted(self.throughputs.items())),
             settings=dict(sorted(self.settings.items())),
@@ -215,25 +374,6 @@ class _Parser:
             reached = max((each.accuracy for each in evaluations if each.accuracy is not None), default=None)
             return None if reached is None or target is None else "success" if reached >= target else "aborted"
         return "success" if str(status).lower() in ("success", "true") else "aborted"
-
-
-_POINTS = frozenset(
-    {
-        "submission_org",
-        "submission_benchmark",
-        "submission_division",
-        "submission_platform",
-        "global_batch_size",
-        "train_samples",
-        "eval_samples",
-        "preproc_num_train_examples",
-        "preproc_num_eval_examples",
-        "num_train_examples",
-        "num_eval_examples",
-        "input_batch_size",
-        "eval_offset",
-    }
-)
 
 
 def _text(value: Any) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from logs.read.lines import find_ruleset, parse_text, ruleset_at
+from logs.read.lines import parse_text, ruleset_at
 from logs.read.parse import parse_events
 from logs.read.record import RunRecord
 
@@ -18,24 +18,6 @@ PUBLISHED = {
 }  # fmt: skip
 BEGIN_S = 1.7e9
 Told = tuple[float, str, Any, dict[str, Any]]
-
-
-@pytest.mark.parametrize(
-    ("lines", "ruleset"),
-    [
-        ([":::MLL x init_start: {}", ':::MLLOG {"key": "seed", "time_ms": 1600000000000}'], "0.6.0"),
-        ([":::MLPv0.5.0 resnet x (a.py:1) run_start"], "0.5.0"),
-        ([":::MLLOG {", ':::MLLOG {"key": "seed", "time_ms": 1600000000000}'], "1.0.0"),
-        ([':::MLLOG {"key": "seed"}', ':::MLLOG {"key": "seed", "time_ms": 1600000000000}'], "1.0.0"),
-        ([':::MLLOG {"key": "seed"}'], "4.0.0"),
-        (["no event"], None),
-    ],
-)
-def test_the_ruleset_is_the_dialects_or_that_of_the_first_time(
-    tmp_path: Path, lines: list[str], ruleset: str | None
-) -> None:
-    (tmp_path / "log").write_text("\n".join(lines), encoding="utf-8")
-    assert find_ruleset(tmp_path / "log") == ruleset
 
 
 def _record(*events: Told) -> RunRecord:
@@ -249,18 +231,6 @@ def test_a_mark_without_a_time_or_an_epoch_changes_nothing(key: str) -> None:
         assert _run(*marks, odd, (60, late, None, lost)) == _run(*marks)
 
 
-def test_v05_may_begin_an_epoch_without_its_number() -> None:
-    record = _record_v05("run_start", *(f"train_epoch: {epoch}" for epoch in (0, 1, 2, 3, 4, "x", 5)), "run_stop")
-    assert [(span.first_epoch, span.begin_s) for span in record.epoch_spans] == [
-        (1, 1),
-        (2, 2),
-        (3, 3),
-        (4, 4),
-        (5, 5),
-        (6, 7),
-    ]
-
-
 @pytest.mark.parametrize("key", ["run_stop", "eval_accuracy", "epoch_stop", "init_start", "run_start"])
 def test_an_event_without_a_time_behind_the_end_changes_no_time(key: str) -> None:
     late: Told = (-BEGIN_S, key, 0.5, {"epoch_num": 8, "status": "success"})
@@ -291,11 +261,6 @@ def test_a_record_that_is_nested_too_deeply_is_unreadable() -> None:
     assert list(parse_text(":::MLLOG " + '{"key":' * 100_000)) == [None]
 
 
-def test_a_long_value_is_no_setting() -> None:
-    record = _record(*((0, f"opt_{count}", "x" * count, {}) for count in (200, 201)))
-    assert list(record.settings) == ["opt_200"]
-
-
 def test_each_resumption_is_an_attempt_and_ranks_are_counted_in_the_last_one() -> None:
     starts: list[Told] = [(0, "init_start", None, {}), (5, "init_start", None, {})]
     resumed: list[Told] = [(100 + at, key, value, more) for at, key, value, more in starts]
@@ -322,15 +287,6 @@ def test_a_run_stop_without_a_time_is_not_replaced_by_run_final() -> None:
         for key, at in (("run_start", 1000 * BEGIN_S), ("run_stop", 0), ("run_final", 1000 * BEGIN_S + 9000))
     )
     assert parse_events(parse_text(text), Path("made.txt")).time_to_train_s is None
-
-
-def test_settings_are_sorted_by_name_and_rates_by_epoch() -> None:
-    record = _record(
-        (0, "sgd_b", 1, {}), (0, "opt_a", 2, {}), (0, "tracked_stats", {"throughput": 5}, {"epoch_num": 2}),
-        (0, "tracked_stats", {"throughput": 4}, {"epoch_num": 1}),
-    )  # fmt: skip
-    assert list(record.settings) == ["opt_a", "sgd_b"]
-    assert record.throughputs == ((1, 4), (2, 5))
 
 
 def test_of_several_begins_of_an_epoch_the_first_counts_and_no_epoch_begins_before_the_run() -> None:
@@ -370,3 +326,78 @@ def test_a_block_without_a_count_has_one_epoch_and_an_epoch_that_goes_back_is_no
     assert [(each.first_epoch, each.begin_s, each.end_s, each.epochs) for each in spans] == [
         (1, 0.0, 10.0, 4), (5, 10.0, 30.0, 4),
     ]  # fmt: skip
+
+
+def _evaluated(*told: tuple[str, float, Any, float | None]) -> list[tuple[Any, ...]]:
+    """Return (epoch, seconds, accuracy, duration) of the evaluations of events (kind, seconds, value, epoch)."""
+    events: list[Told] = [
+        (at, f"eval_{kind}", value, {} if epoch is None else {"epoch_num": epoch}) for kind, at, value, epoch in told
+    ]
+    record = _record((0, "run_start", None, {}), *events)
+    return [(each.epoch, each.at_s, each.accuracy, each.seconds) for each in record.evaluations]
+
+
+def _old(top1: float, epoch: int) -> dict[str, float]:
+    return {"value": top1, "epoch": epoch}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [("start", 10, None, 4), ("accuracy", 12, 0.5, 4), ("stop", 13, None, 4)],
+        [("start", 10, None, 4), ("stop", 13, None, 4), ("accuracy", 12, 0.5, 4)],
+        [("accuracy", 12, 0.5, 4), ("stop", 13, None, 4), ("start", 10, None, 4)],
+        [("start", 10, None, 4), ("start", 11, None, 4), ("accuracy", 12, 0.5, 4), ("accuracy", 12.5, 0.9, 4),
+         ("stop", 13, None, 4), ("stop", 14, None, 4)],
+        [("start", 10, None, None), ("accuracy", 12, _old(0.5, 4), None), ("stop", 13, None, None)],
+        [("start", 10, None, None), ("stop", 13, None, None), ("accuracy", 12, _old(0.5, 4), None)],
+        [("start", 10, None, 4), ("accuracy", 12, 0.5, 4), ("stop", 13, None, None), ("stop", 14, None, None)],
+    ],
+)  # fmt: skip
+def test_an_evaluation_is_the_same_whatever_the_order_of_its_events(told: list[Any]) -> None:
+    assert _evaluated(*told) == [(4, 12, 0.5, 3)]
+
+
+def test_each_evaluation_of_the_first_round_has_times_of_its_own() -> None:
+    first = [("start", 10, None, None), ("stop", 11, None, None), ("start", 20, None, None)]
+    second = [("accuracy", 22, _old(0.5, 4), None), ("accuracy", 30, _old(0.6, 8), None), ("stop", 31, None, None)]
+    third = [("start", 40, None, None), ("stop", 45, None, None), ("accuracy", 46, _old(0.7, 12), None)]
+    assert _evaluated(*first, *second, *third) == [(4, 22, 0.5, None), (8, 30, 0.6, None), (12, 46, 0.7, 5)]
+
+
+def test_what_did_not_finish_or_was_a_warm_up_is_left_out_and_the_others_come_in_order_of_time() -> None:
+    assert _evaluated(
+        ("stop", 1, None, None), ("accuracy", 30, 0.7, 8), ("accuracy", 20, {"accuracy": "0.6"}, 4),
+        ("start", 40, None, 12), ("accuracy", -1, 0.1, 1), ("accuracy", 0, "none", 2), ("accuracy", 35, 0.8, None),
+        ("accuracy", 35, 0.9, 9),
+    ) == [
+        (2, 0, None, None), (4, 20, 0.6, None), (8, 30, 0.7, None), (None, 35, 0.8, None), (9, 35, 0.9, None),
+    ]  # fmt: skip
+    text = ':::MLLOG {"key": "eval_accuracy", "value": 0.4}'
+    assert [each.accuracy for each in parse_events(parse_text(text), Path("log")).evaluations] == [0.4]
+
+
+def test_an_epoch_of_the_first_round_ends_once_with_what_comes_first() -> None:
+    told = [*range(7), 0, 7, "x", 8]  # 0 is said again by another rank, and x is no number
+    record = _record_v05("run_start", *(f"train_epoch: {each}" for each in told), "eval_start")
+    seconds = [(span.first_epoch, span.begin_s, span.end_s) for span in record.epoch_spans]
+    assert seconds == [(n, n, n + 1) for n in range(1, 8)] + [(8, 9, 10), (9, 11, 12)]
+    assert record.last_epoch == 9
+
+
+@pytest.mark.parametrize(("elapsed_s", "epoch", "are_believed"), [(100, 10, True), (100.2, 10, False), (99, 11, False)])
+def test_marks_that_cover_seven_tenths_of_time_and_epochs_are_believed(
+    elapsed_s: float, epoch: int, are_believed: bool
+) -> None:
+    marks: list[Told] = [
+        (10.0 * (n + shift), f"epoch_{what}", None, {"epoch_num": n + 1})
+        for n in range(7) for shift, what in enumerate(("start", "stop"))
+    ]  # fmt: skip
+    record = _record((0, "run_start", None, {}), *marks, (elapsed_s, "eval_accuracy", 0.5, {"epoch_num": epoch}))
+    assert len(record.epoch_spans) == (7 if are_believed else 1)
+
+
+def test_without_a_begin_of_the_run_nothing_is_known_of_epochs() -> None:
+    marks: list[Told] = [(10, "epoch_start", None, {"epoch_num": 1}), (20, "epoch_stop", None, {"epoch_num": 1})]
+    assert _record(*marks).epoch_spans == ()
+    assert _record(*marks).last_epoch == 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from configs.errors import UserError
 from logs.read.lines import parse_text, read_events
-from logs.read.parse import _text, parse_events, parse_log
+from logs.read.parse import parse_events, parse_log
 from logs.read.record import RunRecord
 from logs.show.reported_run import ReportedRun, summarise
 from tests.logs import samples
@@ -262,11 +262,6 @@ def test_the_status_is_in_the_metadata_or_else_in_the_value_or_else_in_the_accur
 ) -> None:
     *events, (at, key, _, _) = samples.run_events(best=0.5)
     assert parse(samples.mllog([*events, (at, "eval_target", 0.759, {}), (at, key, value, metadata)])).status == status
-
-
-@pytest.mark.parametrize(("value", "text"), [("one V100", "one V100"), ("", None), (3, None), (None, None)])
-def test_a_name_in_a_log_is_a_text_that_is_not_empty(value: object, text: str | None) -> None:
-    assert _text(value) == text
 
 
 def test_a_benchmark_is_that_of_submission_benchmark_or_else_of_the_first_line_that_names_one() -> None:

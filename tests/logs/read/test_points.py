@@ -1,4 +1,4 @@
-"""The single values of a log: who ran what, on how many images, from which seed, with which settings."""
+"""The single values of a log, who ran what on how many images, and what a record computes from them."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from logs.read.lines import parse_text
 from logs.read.parse import parse_events
-from logs.read.record import RunRecord
+from logs.read.record import EpochSpan, Evaluation, RunRecord
 
 
 def _record(*points: tuple[str, Any], time_ms: float = 1.7e12) -> RunRecord:
@@ -79,13 +79,62 @@ def test_the_round_is_that_of_the_first_time_and_the_dialect_that_of_the_first_r
     assert parse_events([None, None], Path("log")) == RunRecord(Path("log"), unreadable=2)
 
 
-def test_of_a_log_with_endless_settings_and_seeds_the_first_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logs.read.parse.CAP", 2)
-    record = _record(*((f"opt_{n}", n) for n in range(4)), *(("seed", n) for n in range(4)))
-    assert (record.settings, record.seeds) == ({"opt_0": 0, "opt_1": 1}, (0, 1))
-
-
 def test_events_at_the_time_of_an_end_or_a_begin_belong_to_the_run() -> None:
     at_once = _record(("run_start", None), ("init_start", None), ("run_stop", None), ("eval_accuracy", 0.5))
     assert (at_once.began_s, at_once.time_to_train_s, at_once.init_starts) == (1.7e9, 0.0, (1, 0.0))
     assert [each.accuracy for each in at_once.evaluations] == [0.5]
+
+
+EVALUATIONS = (Evaluation(4, 30.0, 0.5, 1.0), Evaluation(8, 60.0, None, 1.0))
+FULL: dict[str, Any] = {"train_samples": 100, "evaluations": EVALUATIONS, "time_to_train_s": 80.0, "elapsed_s": 90.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "rate"),
+    [
+        ({}, 8 * 100 / 80),
+        ({"time_to_train_s": None}, 8 * 100 / 60),
+        ({"time_to_train_s": None, "evaluations": (), "last_epoch": 6}, 6 * 100 / 90),
+        ({"train_samples": None, "benchmark": "resnet"}, 8 * 1_281_167 / 80),
+    ],
+)
+def test_a_rate_is_images_of_all_epochs_by_the_time_of_the_run(changes: dict[str, Any], rate: float) -> None:
+    record = RunRecord(Path("log"), **FULL | changes)
+    assert record.images_per_s == pytest.approx(rate)
+    assert record.no_rate_because == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train_samples": None}, "the log does not have train_samples"),
+        ({"evaluations": ()}, "the log does not have an epoch that has ended"),
+        ({"time_to_train_s": 0.0}, "the log does not have the times of run_start and of an end"),
+        ({"train_samples": None, "evaluations": ()}, "the log does not have train_samples and an epoch that has ended"),
+        ({"benchmark": "bert"}, "the log is of the benchmark bert, which trains on no images"),
+    ],
+)
+def test_without_a_rate_the_words_say_why(changes: dict[str, Any], words: str) -> None:
+    record = RunRecord(Path("log"), **FULL | changes)
+    assert (record.images_per_s, record.no_rate_because) == (None, words)
+
+
+def test_the_last_accuracy_that_is_a_number_counts_and_the_most_epochs() -> None:
+    record = RunRecord(Path("log"), evaluations=(*EVALUATIONS, Evaluation(2, 70.0, None, None)), last_epoch=99)
+    assert (record.final_accuracy, record.epochs) == (0.5, 8)
+    assert RunRecord(Path("log"), last_epoch=7).epochs == 7
+    spans = (EpochSpan(1, 0.0, 10.0, 2), EpochSpan(3, 20.0, 21.0), EpochSpan(4, 30.0, 39.0))
+    assert RunRecord(Path("log"), epoch_spans=spans).median_epoch_s == 5.0
+    assert RunRecord(Path("log")).median_epoch_s is None
+    assert (RunRecord(Path("log"), benchmark="bert").images_per_epoch, RunRecord(Path("log")).images_per_epoch) == (
+        None,
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("samples", "is_imagenet"), [(None, True), (1281167, True), (1281024, True), (1260000, False), (60_000, False)]
+)
+def test_imagenet_is_told_by_the_number_of_its_images(samples: int | None, is_imagenet: bool) -> None:
+    assert RunRecord(Path("log"), benchmark="resnet", train_samples=samples).is_of_imagenet is is_imagenet
+    assert not RunRecord(Path("log"), benchmark="bert", train_samples=samples).is_of_imagenet
