@@ -92,9 +92,7 @@ def _rcp(folder: Path, results: Path, ruleset: str, custom: Path | None) -> Tool
     words = _run(folder, "rcp_checker", arguments)
     verdict = re.search(r"^\w+ - (.*), RCP test (PASSED|FAILED)", words, re.MULTILINE)
     faster = re.search(r"Score should be normalized by factor of .* = ([\d.]+)", words)
-    lines = (
-        [verdict[1]] if verdict else [words.strip().splitlines()[-1] if words.strip() else "the tool printed nothing"]
-    )
+    lines = [verdict[1] if verdict else (words.strip().splitlines() or ["the tool printed nothing"])[-1]]
     lines += [f"faster than the reference: the score is multiplied by {float(faster[1]):.4f}"] if faster else []
     return ToolFinding("RCP", bool(verdict and verdict[2] == "PASSED"), tuple(lines))
 

@@ -182,9 +182,8 @@ def _snapshot(destination: Path, runs: Sequence[_Run]) -> ToolFinding:
     done = subprocess.run(["git", "-C", str(ROOT), "archive", commit], capture_output=True, check=False)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip()
-        return ToolFinding(
-            "code", passed=False, words=(f"git archive {commit} failed ({reason}); the tree contains no code",)
-        )
+        words = f"git archive {commit} failed ({reason}); the tree contains no code"
+        return ToolFinding("code", passed=False, words=(words,))
     destination.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         members = archive.getmembers()
@@ -200,9 +199,8 @@ def _snapshot(destination: Path, runs: Sequence[_Run]) -> ToolFinding:
         words = f"commit {commit[:12]}, but the runs had uncommitted changes that differ, or were too large to record"
         return ToolFinding("code", passed=False, words=(words,))
     (destination / "uncommitted.diff").write_text(str(states[0]["diff"]), encoding="utf-8")
-    return ToolFinding(
-        "code", passed=True, words=(f"commit {commit[:12]}{kept}, and uncommitted.diff with the changes since",)
-    )
+    words = f"commit {commit[:12]}{kept}, and uncommitted.diff with the changes since"
+    return ToolFinding("code", passed=True, words=(words,))
 
 
 def _is_unfriendly(name: str) -> bool:

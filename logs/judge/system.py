@@ -98,6 +98,8 @@ def describe(
         if name not in required:
             raise UserError(f"system description: got field {name!r}, which does not exist; {nearest(name, required)}")
     known = _recorded(environment, cluster) | {"submitter": org, "division": division} | dict(given)
+    if cluster.device != "gpu":
+        known = {name: "none" for name in required if name.startswith("accelerator_")} | known
     if unknown := [name for name in required if name not in known]:
         names = ", ".join(unknown)
         raise UserError(
@@ -141,17 +143,7 @@ def _recorded(environment: Mapping[str, Any], cluster: Cluster) -> dict[str, str
             found["accelerator_model_name"] = gpus[0].get("name")
             found["accelerator_memory_capacity"] = gpus[0].get("memory.total")
     else:
-        kinds = (
-            "model_name",
-            "host_interconnect",
-            "frequency",
-            "on-chip_memories",
-            "memory_configuration",
-            "memory_capacity",
-            "interconnect",
-            "interconnect_topology",
-        )
-        found |= {"accelerators_per_node": 0} | {f"accelerator_{kind}": "none" for kind in kinds}
+        found["accelerators_per_node"] = 0
     return {name: str(value) for name, value in found.items() if value is not None}
 
 

@@ -6,7 +6,6 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any
 
-from logs.judge.rcp import Reference
 from logs.read.lines import to_number
 from logs.show.chart import Band, Bar, BarChart, Captioned, LineChart, Scale, Series, Stretch
 from logs.show.reported_run import ReportedRun
@@ -27,33 +26,43 @@ _MOST_OWN_CHARTS = 4
 
 def figures(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     """Yield every chart that the runs have data for; logs of other benchmarks than image classification have none."""
-    return (_named(figure) for figure in _all(runs) if figure.chart.has_data)
+    yield from course(runs)
+    by_epoch = [
+        Captioned("Learning rate", _chart("Learning rate", "epochs", runs, _metric("lr"))),
+        Captioned("Throughput, images/s", _chart("Training images a second", "epochs", runs, _throughput)),
+        Captioned("Where a step's time goes", _step_shares(runs)),
+        Captioned("Evaluation time, s", _chart("Seconds of an evaluation", "epochs", runs, _evaluation_s)),
+    ]
+    yield from _with_data(by_epoch)
+    for run in _with_own_chart(runs, _startup_s):
+        whose = f": {run.name}{_one_of(runs, 'longest')}" if len(runs) > 1 else ""
+        yield from _with_data([Captioned(f"Start-up{whose}", _startup(run))])
+    yield from utilisation({run.name: run.samples for run in runs})
+    for run in _with_own_chart(runs, lambda run: _rank_excess(run)[1]):
+        whose = f"{run.name}{_one_of(runs, 'most uneven')}; " if len(runs) > 1 else ""
+        yield from _with_data([Captioned(f"Time of a step by rank: {whose}{_slowest(run)}", _rank_times(run))])
 
 
 def course(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     """Yield the charts of accuracy and loss, by epoch and by time, that the runs have data for."""
-    return (_named(figure) for figure in _course(runs) if figure.chart.has_data)
+    targets = _targets(runs)
+    seconds, loss = "seconds since run_start", _metric("loss")
+    bands = [*targets, *_references(runs)]
+    found = [
+        Captioned("Accuracy by epoch", _chart("Top-1 accuracy", "epochs", runs, _accuracy, bands)),
+        Captioned("Accuracy by time", _chart("Top-1 accuracy", seconds, runs, _accuracy, targets)),
+        Captioned("Training loss by epoch", _chart("Loss", "epochs", runs, loss)),
+        Captioned("Training loss by time", _chart("Loss", seconds, runs, loss)),
+    ]
+    yield from _with_data(found)
 
 
-def _named(figure: Captioned) -> Captioned:
-    """Return the figure with a caption that names a logarithmic vertical axis, of which a page shows no title."""
-    is_log = isinstance(figure.chart, LineChart) and figure.chart.y_scale != "linear"
-    return replace(figure, caption=f"{figure.caption} (logarithmic)") if is_log else figure
-
-
-def _all(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
-    yield from _course(runs)
-    yield Captioned("Learning rate", _by_epoch("Learning rate", runs, _metric("lr")))
-    yield Captioned("Throughput, images/s", _by_epoch("Training images a second", runs, _throughput))
-    yield Captioned("Where a step's time goes", _step_shares(runs))
-    yield Captioned("Evaluation time, s", _by_epoch("Seconds of an evaluation", runs, _evaluation_s))
-    for run in _with_own_chart(runs, _startup_s):
-        whose = f": {run.name}{_one_of(runs, 'longest')}" if len(runs) > 1 else ""
-        yield Captioned(f"Start-up{whose}", _startup(run))
-    yield from utilisation({run.name: run.samples for run in runs})
-    for run in _with_own_chart(runs, lambda run: _rank_excess(run)[1]):
-        whose = f"{run.name}{_one_of(runs, 'most uneven')}; " if len(runs) > 1 else ""
-        yield Captioned(f"Time of a step by rank: {whose}{_slowest(run)}", _rank_times(run))
+def _with_data(figures: Sequence[Captioned]) -> Iterator[Captioned]:
+    """Yield the figures that have data; the caption names a logarithmic vertical axis, of which a page has no title."""
+    for figure in figures:
+        is_log = isinstance(figure.chart, LineChart) and figure.chart.y_scale != "linear"
+        if figure.chart.has_data:
+            yield replace(figure, caption=f"{figure.caption} (logarithmic)") if is_log else figure
 
 
 def _with_own_chart(runs: Sequence[ReportedRun], size: Callable[[ReportedRun], float]) -> Sequence[ReportedRun]:
@@ -112,64 +121,39 @@ def _lines_by_gpu(samples: Mapping[str, Sequence[Sample]]) -> dict[str, list[tup
     return found if len(found) <= _MOST_GPU_LINES else {}
 
 
-def _course(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
-    targets = _targets(runs)
-    bands = [*targets, *_references(runs)]
-    yield Captioned("Accuracy by epoch", _by_epoch("Top-1 accuracy", runs, _accuracy, bands))
-    yield Captioned("Accuracy by time", _by_time("Top-1 accuracy", runs, _accuracy, targets))
-    yield Captioned("Training loss by epoch", _by_epoch("Loss", runs, _metric("loss")))
-    yield Captioned("Training loss by time", _by_time("Loss", runs, _metric("loss")))
-
-
-def _by_epoch(
-    title: str, runs: Sequence[ReportedRun], samples: Callable[[ReportedRun], list[_Sample]], bands: Sequence[Band] = ()
+def _chart(
+    title: str,
+    x_name: str,
+    runs: Sequence[ReportedRun],
+    samples: Callable[[ReportedRun], list[_Sample]],
+    bands: Sequence[Band] = (),
 ) -> LineChart:
-    placed = [[(epoch, value) for epoch, _, value in samples(run)] for run in runs]
-    return _chart(title, "epochs", _series(runs, placed), bands)
+    """Return a chart with a line for each run, by epoch or by time; an axis is logarithmic if the runs differ widely.
 
-
-def _by_time(
-    title: str, runs: Sequence[ReportedRun], samples: Callable[[ReportedRun], list[_Sample]], bands: Sequence[Band] = ()
-) -> LineChart:
-    placed = [[(second, value) for _, second, value in samples(run)] for run in runs]
-    return _chart(title, "seconds since run_start", _series(runs, placed), bands)
-
-
-def _series(runs: Sequence[ReportedRun], placed: Sequence[Sequence[tuple[Any, Any]]]) -> list[Series]:
-    """Return a series for each run; points whose place is no number are left out."""
-    found = []
-    for number, (run, pairs) in enumerate(zip(runs, placed, strict=True)):
-        points = [(to_number(x), to_number(y)) for x, y in pairs if run.record.is_of_images]
+    Points whose place is no number are left out, and on a logarithmic axis those that are not above zero.
+    """
+    series = []
+    for number, run in enumerate(runs):
+        rows = samples(run) if run.record.is_of_images else []
+        points = [(to_number(epoch if x_name == "epochs" else second), to_number(y)) for epoch, second, y in rows]
         kept = [(x, y) for x, y in points if x is not None]
         if any(y is not None for _, y in kept):
-            found.append(Series(run.name, number, kept))
-    return found
+            series.append(Series(run.name, number, kept))
+    x_scale = _scale([max(x for x, _ in each.points) for each in series])
+    heights = [[abs(y) for _, y in each.points if y] for each in series]
+    y_scale = _scale([median(ys) for ys in heights if ys]) if not bands else "linear"
+
+    def is_shown(x: float, y: float | None) -> bool:
+        return (x_scale == "linear" or x > 0) and (y_scale == "linear" or (y or 0) > 0)
+
+    shown = [replace(each, points=[point for point in each.points if is_shown(*point)]) for each in series]
+    name = x_name if x_scale == "linear" else f"{x_name}, logarithmic"
+    return LineChart(title, name, shown, bands, x_scale, y_scale)
 
 
 def _scale(sizes: Sequence[float]) -> Scale:
     """Return the scale of an axis on which each series reaches the size given: logarithmic if they differ widely."""
     return "log10" if len(sizes) > 1 and min(sizes) > 0 and max(sizes) > _WIDE * min(sizes) else "linear"
-
-
-def _above_zero(series: Sequence[Series], chart: LineChart) -> list[Series]:
-    """Return the series without the points that a logarithmic axis cannot show."""
-    is_log = (chart.x_scale != "linear", chart.y_scale != "linear")
-
-    def is_shown(x: float, y: float | None) -> bool:
-        return not (is_log[0] and x <= 0) and not (is_log[1] and (y or 0) <= 0)
-
-    return [replace(each, points=[point for point in each.points if is_shown(*point)]) for each in series]
-
-
-def _chart(title: str, x_name: str, series: Sequence[Series], bands: Sequence[Band] = ()) -> LineChart:
-    """Return a chart whose axes are logarithmic where the runs' sizes differ widely."""
-    x_scale = _scale([max(x for x, _ in each.points) for each in series])
-    heights = [[abs(y) for _, y in each.points if y] for each in series]
-    y_scale = _scale([median(ys) for ys in heights if ys]) if not bands else "linear"
-    chart = LineChart(title, x_name, series, bands, x_scale, y_scale)
-    if chart.x_scale != "linear":
-        chart = replace(chart, x_name=f"{x_name}, logarithmic")
-    return replace(chart, series=_above_zero(series, chart))
 
 
 def _accuracy(run: ReportedRun) -> list[_Sample]:
@@ -215,24 +199,15 @@ def _references(runs: Sequence[ReportedRun]) -> list[Band]:
     """Return where the official reference converges: a range for each batch size, or for several that overlap."""
     compared = [run.comparison for run in runs if run.record.is_of_images and run.record.division != "open"]
     found = {comparison.reference for comparison in compared if comparison.reference}
-    groups: list[list[Reference]] = []
+    groups: list[tuple[float, float, list[int]]] = []
     for each in sorted(found, key=lambda each: each.least):
-        if groups and each.least <= max(map(_highest, groups[-1])):
-            groups[-1].append(each)
-        else:
-            groups.append([each])
-    return [
-        Band("x", group[0].least, max(map(_highest, group)), _in_words(sorted(each.batch_size for each in group)))
-        for group in groups
-    ]
-
-
-def _highest(reference: Reference) -> float:
-    return reference.mean + 2 * reference.deviation
-
-
-def _in_words(batches: Sequence[int]) -> str:
-    return f"reference at batch {batches[0]}" + (f"-{batches[-1]}" if len(batches) > 1 else "")
+        low, high, batches = each.least, each.mean + 2 * each.deviation, [each.batch_size]
+        if groups and low <= groups[-1][1]:
+            low, highest, others = groups.pop()
+            high, batches = max(high, highest), sorted([*others, *batches])
+        groups.append((low, high, batches))
+    ends = [(low, high, dict.fromkeys((batches[0], batches[-1]))) for low, high, batches in groups]
+    return [Band("x", low, high, f"reference at batch {'-'.join(map(str, batches))}") for low, high, batches in ends]
 
 
 def _targets(runs: Sequence[ReportedRun]) -> list[Band]:

@@ -4,7 +4,7 @@ If a file is missing or damaged, only the part of the page that needs this file 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -149,28 +149,16 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
 def summarise(run: ReportedRun) -> dict[str, Any]:
     """Return the figures of one log for ``--json``; a figure that the log does not contain is None."""
     record = run.record
+    names = ("submitter", "benchmark", "ruleset", "division", "platform", "status", "global_batch_size", "epochs")
     return {
         "log": str(run.log or run.path),
-        "submitter": record.submitter,
-        "benchmark": record.benchmark,
-        "ruleset": record.ruleset,
-        "division": record.division,
-        "platform": record.platform,
-        "status": record.status,
-        "global_batch_size": record.global_batch_size,
-        "epochs": record.epochs,
-        "final_accuracy": record.final_accuracy,
-        "init_s": record.init_s,
-        "time_to_train_s": record.time_to_train_s,
+        **{name: getattr(record, name) for name in (*names, "final_accuracy", "init_s", "time_to_train_s")},
         "median_epoch_s": record.median_epoch_s and round(record.median_epoch_s, 6),
         "evaluations": len(record.evaluations) if record.ruleset else None,
         "images_per_s": record.images_per_s and round(record.images_per_s, 3),
         "no_images_per_s_because": record.no_rate_because or None,
         "seeds": list(record.seeds),
-        "curve": [
-            {"epoch": each.epoch, "at_s": each.at_s, "accuracy": each.accuracy, "seconds": each.seconds}
-            for each in record.evaluations
-        ],
+        "curve": [asdict(each) for each in record.evaluations],
         "unreadable_records": record.unreadable,
     }
 
