@@ -45,7 +45,7 @@ def problem_of(folder: Path) -> Problem | None:
     record = parse_log(log)
     if missing := _missing(folder, record):
         return Problem("missing files", missing)
-    words = _disagreement(folder, log, record)
+    words = _disagreement(RunFolder(folder), log, record)
     return Problem("files disagree", words) if words else None
 
 
@@ -131,17 +131,16 @@ def _missing(folder: Path, record: RunRecord) -> str:
     return f"missing: {', '.join(missing)}; nobody can tell whether the rest was changed" if missing else ""
 
 
-def _disagreement(folder: Path, log: Path, record: RunRecord) -> str:
+def _disagreement(run: RunFolder, log: Path, record: RunRecord) -> str:
     """Return the first fact that two files of a run tell differently, in words; empty if all files agree."""
-    if not (folder / SUMMARY_FILE).is_file():
+    if not run.has_summary:
         return ""
-    summary = RunFolder(folder).summary()
+    summary = run.summary()
     if record.status is None:
-        return (
-            f"run_stop is missing in {log.name}, but {SUMMARY_FILE} has success" if summary.status == "success" else ""
-        )
+        words = f"run_stop is missing in {log.name}, but {SUMMARY_FILE} has success"
+        return words if summary.status == "success" else ""
     known: dict[str, tuple[Any, str]] = {"status": (record.status, log.name)}
-    for source, facts in _facts(folder, summary):
+    for source, facts in _facts(run, summary):
         for name, value in facts.items():
             other, where = known.setdefault(name, (value, source))
             if not _agree(name, value, other):
@@ -152,20 +151,19 @@ def _disagreement(folder: Path, log: Path, record: RunRecord) -> str:
     return ""
 
 
-def _facts(folder: Path, summary: Summary) -> Iterator[tuple[str, dict[str, Any]]]:
+def _facts(run: RunFolder, summary: Summary) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what each file tells of a run: (file, name of a fact -> value). Only a success is told in all files."""
     yield SUMMARY_FILE, {"status": summary.status}
     if summary.status != "success" or summary.is_rehearsal:
         return
-    recipe, cluster = load_run(folder / CONFIG_FILE)
     configured = {
-        "recipe": recipe.name,
-        "target": recipe.run.target_top1,
-        "seed": recipe.run.seed,
-        "global_batch_size": recipe.batch.global_size,
-        "world_size": cluster.world_size,
+        "recipe": run.recipe.name,
+        "target": run.recipe.run.target_top1,
+        "seed": run.recipe.run.seed,
+        "global_batch_size": run.recipe.batch.global_size,
+        "world_size": run.cluster.world_size,
     }
-    rows = read_metrics(folder / METRICS_FILE)
+    rows = read_metrics(run / METRICS_FILE)
     steps = [row["step"] for row in rows if row.get("kind") == "interval" and isinstance(row.get("step"), int)]
     evaluations = [row for row in rows if row.get("kind") == "evaluation"]
     measured = {_after(row.get("epoch")): row.get("top1", row.get("mean_auc")) for row in evaluations}
@@ -176,7 +174,7 @@ def _facts(folder: Path, summary: Summary) -> Iterator[tuple[str, dict[str, Any]
         "run time in s": summary.run_s if summary.resumed_from_step is None else None,
         "steps": summary.steps,
     }
-    logs = [folder / name for name in RESULT_FILES.values() if (folder / name).is_file()]
+    logs = [run / name for name in RESULT_FILES.values() if (run / name).is_file()]
     sources = {log.name: _logged(parse_log(log)) for log in logs} | {CONFIG_FILE: configured, SUMMARY_FILE: told}
     sources[METRICS_FILE] = {"steps": max(steps, default=-1) + 1, "evaluations": len(evaluations), **measured}
     for source, facts in sources.items():

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from configs.load import ROOT, load_run
-from configs.schema import Cluster, Recipe
+from configs.load import ROOT
 from logs.disk import explain_disk_errors, write_json
-from logs.folder import CONFIG_FILE, SUMMARY_FILE, RunFolder
+from logs.folder import SUMMARY_FILE, RunFolder
 from logs.judge.compliance import digest_of
 from logs.judge.evidence import problem_of
 from logs.judge.official import ToolFinding, judge_package
@@ -43,9 +42,7 @@ class Packaged:
 
 @dataclass(frozen=True)
 class _Run:
-    folder: Path
-    recipe: Recipe
-    cluster: Cluster
+    folder: RunFolder
     environment: dict[str, Any]
     record: RunRecord
 
@@ -81,8 +78,10 @@ def package(
     for run in loaded:
         if reason := _no_result(run):
             raise UserError(f"{run.folder}: {reason}; repeat the run, or give another one")
-    division = first.recipe.mlperf.division
-    description = describe(first.environment, first.cluster, fields, org=org, division=division, ruleset=_RULESET)
+    division = first.folder.recipe.mlperf.division
+    description = describe(
+        first.environment, first.folder.cluster, fields, org=org, division=division, ruleset=_RULESET
+    )
     system = re.sub(r"[^A-Za-z0-9._-]+", "-", description["system_name"])
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", system):
         words = f"system_name: got {description['system_name']!r}, allowed: a name that begins with a letter or a digit"
@@ -112,13 +111,12 @@ def _load(folder: Path) -> _Run:
     log = folder / RESULT_FILES[_RULESET]
     if not log.is_file():
         raise UserError(f"{log}: no such log; give the folders of five runs that have ended")
-    recipe, cluster = load_run(folder / CONFIG_FILE)
-    return _Run(folder, recipe, cluster, read_environment(folder), parse_log(log))
+    return _Run(RunFolder(folder), read_environment(folder), parse_log(log))
 
 
 def _require_one_submission(runs: Sequence[_Run]) -> None:
     """Raise `UserError` if runs differ in more than seed and paths, in their machines, or not even in their logs."""
-    first, seen = {**_submitted(runs[0]), **_machine(runs[0])}, dict[str, Path]()
+    first, seen = {**_submitted(runs[0]), **_machine(runs[0])}, dict[str, RunFolder]()
     for run in runs:
         other = {**_submitted(run), **_machine(run)}
         if differing := ", ".join(sorted(key for key in first if first[key] != other[key])):
@@ -144,7 +142,7 @@ def _no_result(run: _Run) -> str:
 
     The rules of the open division let an aborted run pass, and no official tool notices generated images.
     """
-    source, summary = run.recipe.data.source, RunFolder(run.folder).summary()
+    source, summary = run.folder.recipe.data.source, run.folder.summary()
     if source in ("synthetic", "generated"):
         return f"data.source is {source}, so the images are generated"
     if summary.is_rehearsal:
@@ -152,15 +150,15 @@ def _no_result(run: _Run) -> str:
     if summary.status != "success":
         reason = f" ({summary.failure})" if summary.failure else ""
         return f"{SUMMARY_FILE}: status is {summary.status}{reason}, allowed: success"
-    if run.recipe.run.target_top1 is None:
+    if run.folder.recipe.run.target_top1 is None:
         return "config.yaml has no run.target_top1, so no run can reach it"
-    problem = problem_of(run.folder)
+    problem = problem_of(run.folder.path)
     return problem.words if problem else ""
 
 
 def _submitted(run: _Run) -> dict[str, Any]:
-    recipe = run.recipe.model_dump(mode="json", exclude={"card": True, "run": {"seed"}})
-    return {**recipe, "cluster": run.cluster.model_dump(mode="json", exclude={"paths"})}
+    recipe = run.folder.recipe.model_dump(mode="json", exclude={"card": True, "run": {"seed"}})
+    return {**recipe, "cluster": run.folder.cluster.model_dump(mode="json", exclude={"paths"})}
 
 
 def _write(tree: Path, system: str, runs: Sequence[_Run], description: Mapping[str, str]) -> ToolFinding:

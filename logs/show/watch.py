@@ -15,11 +15,10 @@ from typing import Any, TextIO
 
 from configs.arguments import Style, painted, printable
 from configs.errors import UserError
-from configs.load import load_run
 from configs.plan import plan_run
 from configs.schema import Recipe
 from logs.attempts import Attempt
-from logs.folder import CONFIG_FILE, SUMMARY_FILE, RunFolder
+from logs.folder import CONFIG_FILE, RunFolder
 from logs.judge.evidence import problem_of
 from logs.judge.rcp import IMAGENET_SAMPLES, reference_for
 from logs.metrics import METRICS_FILE
@@ -83,19 +82,19 @@ def watch(
     Raises:
         UserError: If ``folder`` is not a run folder.
     """
-    if not (folder / CONFIG_FILE).is_file():
+    run = RunFolder(folder)
+    if not run.is_begun:
         raise UserError(f"{folder}: contains no {CONFIG_FILE}; give a run folder")
-    recipe, cluster = load_run(folder / CONFIG_FILE)
-    total_steps = plan_run(recipe, cluster.world_size).total_steps
-    follower = MetricsFollower(folder / METRICS_FILE)
+    total_steps = plan_run(run.recipe, run.cluster.world_size).total_steps
+    follower = MetricsFollower(run / METRICS_FILE)
     shown: list[Line] = []
     while True:
-        ended = (folder / SUMMARY_FILE).is_file()
+        ended = run.has_summary
         follower.update()
-        lines = describe_progress(recipe, total_steps, follower.last, None if ended else time.time())
-        lines += [(f"  attempt {number} {each.words}", "bad") for number, each in enumerate(_attempts(folder), start=1)]
+        lines = describe_progress(run.recipe, total_steps, follower.last, None if ended else time.time())
+        lines += [(f"  attempt {number} {each.words}", "bad") for number, each in enumerate(_attempts(run), start=1)]
         if ended:
-            words, is_good = _outcome(folder)
+            words, is_good = _outcome(run)
             lines.append((words, "good" if is_good else "bad"))
         shown = _redraw(terminal, shown, lines)
         if ended:
@@ -105,18 +104,18 @@ def watch(
         sleep(every_s)
 
 
-def _outcome(folder: Path) -> tuple[str, bool]:
+def _outcome(run: RunFolder) -> tuple[str, bool]:
     """Return how a run ended, in words, and whether it reached its target and its files bear that out."""
-    summary = RunFolder(folder).summary()
+    summary = run.summary()
     words, is_success = f"ended: {summary.status}", summary.status == "success"
-    if is_success and (problem := problem_of(folder)):
+    if is_success and (problem := problem_of(run.path)):
         return f"{words}, but {problem.kind}: {problem.words}", False
     return words + (f", {summary.failure}" if summary.failure else ""), is_success
 
 
-def _attempts(folder: Path) -> Sequence[Attempt]:
+def _attempts(run: RunFolder) -> Sequence[Attempt]:
     try:
-        return RunFolder(folder).attempts.read()
+        return run.attempts.read()
     except (OSError, ValueError):  # of a network file system
         return ()
 
