@@ -3,13 +3,8 @@
 import os
 import re
 import subprocess
-import sys
-from collections.abc import Callable
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -48,48 +43,3 @@ def test_ssh_checks_host_keys_asks_nothing_and_notices_a_host_that_is_gone(tmp_p
     words = (tmp_path / "words").read_text(encoding="utf-8")
     assert words.startswith("-o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=4 elsewhere ")
     assert "StrictHostKeyChecking" not in words
-
-
-@pytest.fixture
-def horovod(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Put modules with the names that our horovodrun changes in the place of Horovod, whose imports take seconds."""
-    names = ("", ".runner", ".runner.gloo_run", ".runner.launch", ".runner.http", ".runner.http.http_server",
-             ".runner.util", ".runner.util.remote")  # fmt: skip
-    modules: dict[str, Any] = {name: ModuleType(f"horovod{name}") for name in names}
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, f"horovod{name}", module)
-        if name:
-            parent, _, last = name.rpartition(".")
-            setattr(modules[parent], last, module)
-    monkeypatch.delitem(sys.modules, "launch.start.horovodrun", raising=False)
-    return modules
-
-
-def test_horovods_own_command_gets_the_rendezvous_the_ssh_and_the_answer_of_this_program(
-    horovod: dict[str, Any],
-) -> None:
-    told: list[object] = []
-
-    def find_port(serve: Callable[[tuple[str, int]], str]) -> str:
-        return serve(("", 4567))
-
-    def launch_gloo(*arguments: object) -> None:
-        told.append(arguments)
-        told.append(http_server.find_port(lambda place: f"{place[0]}:{place[1]}"))
-
-    def run_commandline() -> None:
-        told.append(horovod[".runner.launch"].gloo_built(verbose=True))
-        told.append(horovod[".runner.util.remote"].SSH_COMMAND_PREFIX)
-        horovod[".runner.gloo_run"].launch_gloo("command", "settings", "10.0.0.7")
-
-    http_server = horovod[".runner.http.http_server"]
-    http_server.find_port = find_port
-    horovod[".runner.gloo_run"].launch_gloo = launch_gloo
-    horovod[".runner.launch"].run_commandline = run_commandline
-    assert import_module("launch.start.horovodrun").main() == 0
-    assert told == [
-        True,
-        "ssh -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=4",
-        ("command", "settings", "10.0.0.7"),
-        "10.0.0.7:4567",
-    ]

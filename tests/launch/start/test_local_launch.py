@@ -86,27 +86,6 @@ def test_the_local_launcher_starts_every_kind(kind: str, monkeypatch: pytest.Mon
     require_startable(cluster)
 
 
-@pytest.mark.parametrize(
-    "sets",
-    [
-        ["launcher=mpirun", "communication.backend=mpi"],
-        ["launcher=mpirun", "engine.name=torch"],
-        ["launcher=srun", "communication.kind=horovod"],
-        ["launcher=horovodrun", "communication.kind=horovod"],
-    ],
-)
-def test_a_launcher_that_can_start_the_ranks_of_one_node_is_not_refused(
-    sets: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(commands, "require_engine", asked.append)
-    monkeypatch.setattr("shutil.which", lambda name, **_: f"/bin/{name}")
-    monkeypatch.delenv("LSB_JOBID", raising=False)
-    cluster = load_cluster("laptop", [f"cluster.{each}" for each in sets])
-    require_startable(cluster)
-    assert asked == [cluster.engine.name]
-
-
 @pytest.mark.parametrize("has_guard", [True, False])
 def test_the_kernel_ends_a_launcher_with_this_process_where_there_is_a_command_for_it(
     has_guard: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

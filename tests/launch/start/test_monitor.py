@@ -9,7 +9,6 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -118,13 +117,6 @@ def test_processor_time_counts_in_the_sample_in_which_it_was_used_and_a_server_s
     assert last.busy_cores == 0
 
 
-def test_the_time_of_virtual_machines_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = {"user": 10.0, "nice": 5.0, "system": 2.0, "idle": 90.0, "iowait": 8.0, "guest": 7.0, "guest_nice": 3.0}
-    kinds = psutil.cpu_times()._replace(**dict.fromkeys(psutil.cpu_times()._fields, 0.0) | times)
-    monkeypatch.setattr("psutil.cpu_times", lambda: kinds)
-    assert monitor._Descendants()._machine_s == 17
-
-
 def test_the_machine_is_busy_when_its_processors_do_neither_idle_nor_wait_for_disks() -> None:
     def busy() -> float:
         times = psutil.cpu_times()._asdict()
@@ -144,15 +136,6 @@ def test_the_machine_is_busy_when_its_processors_do_neither_idle_nor_wait_for_di
     assert times_s[0] - 0.01 <= machine_s <= times_s[1] + 0.01
     used_s = sample.machine_busy_cores * (processes._time_s - begin_s)
     assert times_s[2] - times_s[1] - 0.02 <= used_s <= times_s[3] - times_s[0] + 0.02
-
-
-def test_a_server_is_known_also_where_it_was_first_seen_before_it_was_its_program() -> None:
-    class Server:
-        cmdline = iter([["bash"], ["python", "-m", "train.comm.server"]]).__next__
-
-    server: Any = Server()
-    processes = monitor._Descendants()
-    assert [processes._serves(server) for _ in range(3)] == [False, True, True]
 
 
 @pytest.mark.medium
@@ -255,17 +238,3 @@ def test_processes_that_cannot_be_read_are_left_out_and_those_of_processes_are_c
     processes = monitor._Descendants()
     assert len(processes._read) == 1, "a rank of horovodrun is a process of a process"
     assert processes.sample(gpus=0).memory_bytes == 7
-
-
-def test_the_block_ends_after_the_last_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[bool] = []
-
-    def sample(_path: Path, stop: threading.Event, _gpus: int) -> None:
-        has_stopped = stop.wait(20)
-        time.sleep(0.02)
-        ended.append(has_stopped)
-
-    monkeypatch.setattr(monitor, "_write_samples", sample)
-    with pytest.raises(KeyboardInterrupt), monitor.monitored(tmp_path, gpus=0):
-        raise KeyboardInterrupt
-    assert ended == [True]
