@@ -90,10 +90,10 @@ def test_a_rank_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize(
     ("ends", "status"),
-    [("75 3", 3), ("3 75", 3), ("75 0", 75), ("1 2", 2), ("0 0", 0)],
+    [("75 3", 3), ("3 75", 3), ("75 0", 75), ("1 2", 2), ("0 0", 0), ("3 kill", 137), ("kill 75", 137)],
 )
 def test_a_rank_that_failed_counts_more_than_one_that_was_told_to_stop(ends: str, status: int) -> None:
-    command = ["bash", "-c", f"ends=({ends}); exit ${{ends[$HOROVOD_RANK]}}"]
+    command = ["bash", "-c", f"ends=({ends}); end=${{ends[$HOROVOD_RANK]}}; [ $end != kill ] || kill -9 $$; exit $end"]
     assert run_ranks(command, 2, {}).exit_status == status
 
 
@@ -107,21 +107,23 @@ def test_ranks_are_asked_to_end_before_they_are_killed(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("ends", "outcome"),
+    ("number", "ends", "outcome"),
     [
-        (("75", "75"), local.Outcome(75, stopped_by=signal.SIGTERM)),
-        (("75", "0"), local.Outcome(75, stopped_by=signal.SIGTERM)),
-        (("0", "0"), local.Outcome(0, stopped_by=signal.SIGTERM)),
-        (("75", "1"), local.Outcome(143, interrupted_by=signal.SIGTERM)),
+        (signal.SIGTERM, ("75", "75"), local.Outcome(75, stopped_by=signal.SIGTERM)),
+        (signal.SIGTERM, ("75", "0"), local.Outcome(75, stopped_by=signal.SIGTERM)),
+        (signal.SIGUSR1, ("0", "0"), local.Outcome(0, stopped_by=signal.SIGUSR1)),
+        (signal.SIGTERM, ("75", "1"), local.Outcome(143, interrupted_by=signal.SIGTERM)),
+        (signal.SIGUSR1, ("75", "143"), local.Outcome(138, interrupted_by=signal.SIGUSR1)),
+        (signal.SIGINT, ("0", "75"), local.Outcome(130, interrupted_by=signal.SIGINT)),
     ],
 )
 def test_ranks_that_keep_their_state_when_told_to_stop_make_the_launchers_status(
-    tmp_path: Path, ends: tuple[str, str], outcome: local.Outcome
+    number: int, ends: tuple[str, str], outcome: local.Outcome, tmp_path: Path
 ) -> None:
-    code = f"signal.signal(15, lambda *_: sys.exit({ends}[int(r)] and int({ends}[int(r)]))); "
+    code = f"signal.signal({number:d}, lambda *_: sys.exit({ends}[int(r)] and int({ends}[int(r)]))); "
     code += "(d/(r+'.pid')).write_text(str(os.getpid())); time.sleep(60)"
     pids = PIDS.replace("(d/(r+'.pid')).write_text(str(os.getpid()));", "")
-    with _signalled(signal.SIGTERM, tmp_path, 2):
+    with _signalled(number, tmp_path, 2):
         found = run_ranks([sys.executable, "-c", pids + code, str(tmp_path)], 2, {})
     assert found == outcome
 
@@ -297,7 +299,7 @@ def test_a_signal_reaches_the_ranks_on_a_slow_link(tmp_path: Path) -> None:
 def test_the_last_signal_is_told_and_a_closed_terminal_is_a_stop(
     sent: list[int], told: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launch.start.launcher_signals._leave_terminal", lambda: None)  # pytest may write to one.
+    monkeypatch.setattr("stat.S_ISCHR", lambda _mode: False)  # pytest may write to a terminal.
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
     with forwarded_signals() as outer:

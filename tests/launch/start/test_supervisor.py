@@ -2,121 +2,106 @@
 
 import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from launch.start import launcher_signals, local, outlived
-from launch.start.local import Outcome
-from launch.start.rendezvous import RankStart
+from launch.start import local, outlived
+from launch.start.local import Outcome, run_ranks
 
+STUBBORN = "trap '' TERM USR1 INT; touch {folder}/$RANK; while true; do sleep 0.01; done"
 
-class _Process:
-    """A rank or a server of which only the status counts."""
-
-    def __init__(self, status: int | None = None) -> None:
-        self.pid, self.returncode = 0, status
-
-    def poll(self) -> int | None:
-        return self.returncode
-
-    def wait(self) -> int:
-        assert self.returncode is not None
-        return self.returncode
+Sent = list[tuple[float, int]]
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
-    """Let time pass in steps of 0.5 s, and return the list to which each signal to the ranks is added with its time."""
-    clock, found = [0.0], []
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], Sent]:
+    """Return the function that starts a clock of 0.5 s a look as soon as something is so.
 
-    def sleep(_seconds: float) -> None:
-        clock[0] += 0.5
+    It returns the list to which each signal to a rank is added with its time.
+    """
 
-    monkeypatch.setattr(local, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
-    monkeypatch.setattr(local, "_send", lambda _processes, number: found.append((clock[0], number)))
-    return found
+    def begin(is_so: Callable[[], bool]) -> Sent:
+        now_s, has_begun, send = [0.0], [False], os.killpg
+        sent: Sent = []
+
+        def sleep(_seconds: float) -> None:
+            time.sleep(0.005)
+            has_begun[0] = has_begun[0] or is_so()
+            now_s[0] += 0.5 * has_begun[0]
+
+        def killpg(process: int, number: int) -> None:
+            if not sent or sent[-1] != (now_s[0], number):
+                sent.append((now_s[0], number))
+            send(process, number)
+
+        monkeypatch.setattr(local, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep))
+        monkeypatch.setattr(os, "killpg", killpg)
+        return sent
+
+    return begin
 
 
-def _wait(
-    sent: list[tuple[float, int]], ranks: list[Any], dies_by: int, received: int | None = None, *,
-    servers: tuple[Any, ...] = (), grace_s: float = 8.0,
-) -> Outcome:  # fmt: skip
-    """Supervise ranks of which those that still run die by a signal of this number."""
-
-    def ended() -> int | None:
-        if any(number == dies_by for _, number in sent):
-            for rank in ranks:
-                rank.returncode = -dies_by if rank.returncode is None else rank.returncode
-        return received
-
-    return local._Supervisor(ranks, ended, servers, grace_s).wait()
+def _has_ended(pid_file: Path) -> bool:
+    """Return whether the process that wrote its number into a file has ended, and may have been waited for."""
+    if not pid_file.exists() or not (number := pid_file.read_text(encoding="utf-8").strip()):
+        return False
+    try:
+        return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
-def test_ranks_beside_one_that_failed_have_eight_seconds_and_five_after_sigterm(sent: list[tuple[float, int]]) -> None:
-    outcome = _wait(sent, [_Process(), _Process(3)], signal.SIGKILL, grace_s=local.GRACE_S)
-    assert outcome == Outcome(3, ((1, 3),))
-    assert sent[:2] == [(8.5, signal.SIGTERM), (14.0, signal.SIGKILL)]
+def test_ranks_beside_one_that_failed_have_eight_seconds_and_five_after_sigterm(
+    tmp_path: Path, clock: Callable[[Callable[[], bool]], Sent]
+) -> None:
+    sent = clock(lambda: _has_ended(tmp_path / "pid"))
+    fails = f"until [ -e {tmp_path}/0 ]; do sleep 0.01; done; echo $$ >{tmp_path}/pid; exit 3"
+    command = ["bash", "-c", f"[ $RANK = 0 ] || {{ {fails}; }}; {STUBBORN.format(folder=tmp_path)}"]
+    assert run_ranks(command, 2, {}, kind="shared_memory") == Outcome(3, ((1, 3),))
+    (asked_s, asked), (killed_s, killed), *_ = sent
+    assert (asked, killed) == (signal.SIGTERM, signal.SIGKILL)
+    assert 8 < asked_s <= 9
+    assert killed_s - asked_s == 5.5
 
 
 @pytest.mark.parametrize(
-    ("received", "patience_s"), [(signal.SIGTERM, 60.0), (signal.SIGUSR1, 60.0), (signal.SIGINT, 2.0)]
+    ("number", "patience_s"), [(signal.SIGTERM, 60.0), (signal.SIGUSR1, 60.0), (signal.SIGINT, 8.0)]
 )
 def test_a_signal_is_passed_on_once_and_ranks_that_stay_are_killed_after_their_time(
-    received: int, patience_s: float, sent: list[tuple[float, int]]
+    number: int, patience_s: float, tmp_path: Path, clock: Callable[[Callable[[], bool]], Sent]
 ) -> None:
-    _wait(sent, [_Process(), _Process()], signal.SIGKILL, received, grace_s=2.0)
-    assert sent[:2] == [(0.0, received), (patience_s + 0.5, signal.SIGKILL)]
+    is_signalled: list[bool] = []
+
+    def signalled() -> bool:
+        if not is_signalled and (tmp_path / "0").exists() and (tmp_path / "1").exists():
+            is_signalled.append(True)
+            os.kill(os.getpid(), number)
+        return bool(is_signalled)
+
+    sent = clock(signalled)
+    command = ["bash", "-c", STUBBORN.format(folder=tmp_path)]
+    assert run_ranks(command, 2, {}, kind="shared_memory") == Outcome(128 + number, interrupted_by=number)
+    (passed_on_s, passed_on), (killed_s, killed), *_ = sent
+    assert (passed_on, killed) == (number, signal.SIGKILL)
+    assert killed_s - passed_on_s == patience_s + 0.5
 
 
 def test_ranks_that_lost_a_server_are_told_at_once_and_have_the_time_of_a_failure(
-    sent: list[tuple[float, int]],
+    tmp_path: Path, clock: Callable[[Callable[[], bool]], Sent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcome = _wait(sent, [_Process()], signal.SIGKILL, servers=(_Process(0), _Process(4), _Process(5)), grace_s=2.0)
-    assert outcome == Outcome(4, lost_server=4)
-    assert sent[:2] == [(0.0, signal.SIGTERM), (2.5, signal.SIGKILL)]
-
-
-def test_what_ranks_have_started_is_killed_with_them_whatever_ends_the_wait(sent: list[tuple[float, int]]) -> None:
-    assert _wait(sent, [_Process(0)], signal.SIGKILL) == Outcome(0)
-    assert sent == [(0.0, signal.SIGKILL)]
-
-    def interrupt() -> int | None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        local._Supervisor([_Process()], interrupt, (), 8.0).wait()  # type: ignore[list-item]
-    assert sent == [(0.0, signal.SIGKILL)] * 2
-
-
-@pytest.mark.parametrize(
-    ("statuses", "status"),
-    [((3, -9), 137), ((-9, 3), 137), ((75, 1), 1), ((75, 75), 75), ((0, 75), 75), ((255, -15), 255)],
-)
-def test_the_status_of_ranks_is_the_largest_of_those_that_failed(statuses: tuple[int, int], status: int) -> None:
-    ranks: list[Any] = [_Process(each) for each in statuses]
-    outcome = local._Supervisor(ranks, lambda: None, (), 8.0)._outcome()
-    shell = [128 - each if each < 0 else each for each in statuses]
-    assert outcome == Outcome(status, tuple((rank, each) for rank, each in enumerate(shell) if each))
-
-
-@pytest.mark.parametrize(
-    ("statuses", "number", "outcome"),
-    [
-        ((75, -15), signal.SIGTERM, Outcome(75, stopped_by=signal.SIGTERM)),
-        ((0, 0), signal.SIGUSR1, Outcome(0, stopped_by=signal.SIGUSR1)),
-        ((75, -9), signal.SIGTERM, Outcome(143, interrupted_by=signal.SIGTERM)),
-        ((75, -15), signal.SIGUSR1, Outcome(138, interrupted_by=signal.SIGUSR1)),
-        ((0, 75), signal.SIGINT, Outcome(130, interrupted_by=signal.SIGINT)),
-    ],
-)
-def test_a_stop_is_one_if_every_rank_kept_its_state_or_had_not_begun(
-    statuses: tuple[int, int], number: int, outcome: Outcome
-) -> None:
-    ranks: list[Any] = [_Process(each) for each in statuses]
-    assert local._Supervisor(ranks, lambda: number, (), 8.0)._outcome() == outcome
+    sent = clock(lambda: _has_ended(tmp_path / "pid"))
+    server = f"until [ -e {tmp_path}/0 ]; do sleep 0.01; done; echo $$ >{tmp_path}/pid; exit 4"
+    script = f"[ $DMLC_ROLE = scheduler ] && exec sleep 60; {server}"
+    monkeypatch.setattr(local, "command_of", lambda _program: ["bash", "-c", script])
+    command = ["bash", "-c", STUBBORN.format(folder=tmp_path)]
+    assert run_ranks(command, 1, {}, kind="parameter_server", servers=1) == Outcome(4, lost_server=4)
+    (told_s, told), (killed_s, killed), *_ = sent
+    assert (told, killed) == (signal.SIGTERM, signal.SIGKILL)
+    assert (told_s <= 1, killed_s - told_s) == (True, 8.5)
 
 
 def test_a_launcher_that_lingers_has_the_time_of_the_local_one_and_its_end_is_told(
@@ -142,25 +127,15 @@ def test_a_launcher_that_lingers_has_the_time_of_the_local_one_and_its_end_is_to
     assert capsys.readouterr().err == "the launcher still ran 13 s after a rank had failed, and was killed\n"
 
 
-def test_only_a_closed_terminal_takes_the_output_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    left: list[None] = []
-    monkeypatch.setattr(launcher_signals, "_leave_terminal", lambda: left.append(None))
-    with launcher_signals.forwarded_signals() as last_signal:
-        for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM):
-            os.kill(os.getpid(), number)
-            assert last_signal() == number
-        assert left == []
-        os.kill(os.getpid(), signal.SIGHUP)
-    assert left == [None]
-
-
 def test_a_rank_has_the_variables_and_open_files_of_its_start_and_a_session_of_its_own(tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    start = RankStart({"RANK": "3", "A": "of the start"}, (writing,))
-    script = f'echo "$RANK $A $B" >&{writing}; ps -o sid= -p $$ | tr -d " " >{tmp_path}/session'
-    with local._started(["bash", "-c", script], {**os.environ, "A": "of all", "B": "left"}, start) as process:
-        os.close(writing)
-        with os.fdopen(reading, encoding="utf-8") as output:
-            assert output.read() == "3 of the start left\n"
-        assert process.wait() == 0
-    assert int((tmp_path / "session").read_text(encoding="utf-8")) == process.pid
+    script = "stat -Lc %F /proc/self/fd/$RANK_STORE_FD; echo $$; ps -o sid= -p $$; echo $RANK $MASTER_ADDR $A $B"
+    command = ["bash", "-c", f"({script}) >{tmp_path}/$RANK 2>&1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("A", "of all")
+        patch.setenv("B", "left")
+        assert run_ranks(command, 2, {"A": "own"}, kind="torch_distributed") == Outcome(0)
+    for rank, file in enumerate(("socket", "directory")):
+        lines = (tmp_path / str(rank)).read_text(encoding="utf-8").splitlines()
+        kind, process, session, told = (line.strip() for line in lines)
+        assert (kind, told) == (file, f"{rank} 127.0.0.1 own left")
+        assert session == process
