@@ -6,40 +6,43 @@ Every other import comes after the arguments are parsed.
 
 import argparse
 import ast
-import itertools
-import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from configs.arguments import Parser, exit_status, parse
+from configs.arguments import Parser, exit_status, parse, printable
 from configs.errors import UserError
+from configs.machine_limits import default_workers
 from configs.registry import BUILT_IN_SOURCES, SOURCES
 
 _ROOT = Path(__file__).parents[1]
 _SHOWN_FINDINGS = 20
 _SETTINGS = ("size", "quality", "train", "eval", "classes", "labels", "seed")
-_USAGE = "./run.sh prepare SOURCE DEST [options]\n       ./run.sh prepare --verify DEST [--workers N]"
+_USAGE = """./run.sh prepare SOURCE DEST [options]
+       ./run.sh prepare --check SOURCE [options]
+       ./run.sh prepare --verify DEST [--workers N]"""
 _DESCRIPTION = """\
 Pack images into RecordIO files with an index, checksums and a manifest, or verify a packed data set.
 
 SOURCE is one of
 {sources}
 
-DEST appears when everything is packed. Packing the same source again is quick and changes nothing.
+Before the first image is packed, every file is decoded, and one run lists everything that is wrong (docs/images.md has
+the rules). DEST appears when everything is packed. Packing the same source again is quick and changes nothing.
 """
 _EXAMPLES = """\
 examples:
   ./run.sh prepare digits runs/data/digits
   ./run.sh prepare /usr/share/datasets/fashion-mnist runs/data/fashion-mnist   # Debian: dataset-fashion-mnist
   ./run.sh prepare /data/imagenet runs/data/imagenet --workers 32
+  ./run.sh prepare --check /data/my-images
   ./run.sh prepare generated runs/data/imagenet-smoke --train 64 --eval 16 --classes 1000
   ./run.sh prepare --verify runs/data/digits
-exit status: 0 done, 1 --verify found damage, 2 wrong input or a full disk, 130 interrupted
+exit status: 0 done, 1 --verify or --check found something, 2 wrong input or a full disk, 130 interrupted
 """
 
 
@@ -50,6 +53,8 @@ class _Options:
     source: str | None
     dest: Path | None
     verify: Path | None
+    check: str | None
+    no_decode: bool
     workers: int
     seed: int | None
     size: int | None
@@ -67,14 +72,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: _Options) -> int:
     given = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
+    names = [name for name in (options.source, options.dest) if name is not None]
     if options.verify is not None:
-        if options.source is not None or given:
+        if names or given or options.check is not None or options.no_decode:
             raise UserError("--verify takes one folder and --workers, nothing else; see ./run.sh prepare --help")
         return _verify(options.verify, options.workers)
+    if options.check is not None:
+        if names:
+            raise UserError("--check takes one source and no DEST; see ./run.sh prepare --help")
+        return _check(options.check, given, options)
     if options.source is None or options.dest is None:
         raise UserError("SOURCE and DEST are needed, as in: digits runs/data/digits; see ./run.sh prepare --help")
     try:
-        return _prepare(options.source, options.dest, options.workers, given)
+        return _prepare(options.source, options.dest, given, options)
     except KeyboardInterrupt:
         print("\ninterrupted; nothing was left behind", file=sys.stderr)
         raise
@@ -89,11 +99,18 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    cores = os.cpu_count() or 1
     add("source", metavar="SOURCE", nargs="?", help=f"{', '.join(BUILT_IN_SOURCES)}, or a folder")
     add("dest", metavar="DEST", nargs="?", type=Path, help="folder of the data set; it is made")
     add("--verify", metavar="DEST", type=Path, help="read every byte, decode every image, and name what is damaged")
-    add("--workers", metavar="N", type=_whole_number(1, 1024), default=cores, help="processes (default: %(default)s)")
+    add("--check", metavar="SOURCE", help="pack nothing: list everything that keeps SOURCE from being packed")
+    add("--no-decode", action="store_true", help="do not decode every image before packing; --verify can do so later")
+    add(
+        "--workers",
+        metavar="N",
+        type=_whole_number(1, 1024),
+        default=default_workers(),
+        help="processes (default: %(default)s)",
+    )
     add("--seed", metavar="S", type=_whole_number(0, 2**31 - 1), help="order of the training images (default: 1)")
     group = parser.add_argument_group("options that only some sources take, as the list above says")
     add = group.add_argument
@@ -127,14 +144,21 @@ def _whole_number(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
-def _prepare(name: str, destination: Path, workers: int, given: Mapping[str, Any]) -> int:
-    from data.prepare import prepare
+def _prepare(name: str, destination: Path, given: Mapping[str, Any], options: _Options) -> int:
+    from data.prepare import SourceRefused, prepare
     from data.sources.catalogue import open_source
     from data.sources.image_source import Settings
 
     settings = Settings(**given)
     start = time.monotonic()
-    done = prepare(open_source(name, settings), destination, seed=settings.seed, workers=workers)
+    source = open_source(name, settings)
+    _print_notes(source.notes)
+    try:
+        done = prepare(
+            source, destination, seed=settings.seed, workers=options.workers, is_decoded=not options.no_decode
+        )
+    except SourceRefused as refused:
+        raise UserError(f"{name}: {_print_findings(refused.problems, 'problem')}; nothing was packed") from None
     manifest = done.manifest
     size_mb = (manifest.train.rec_bytes + manifest.eval.rec_bytes) / 1e6
     took = "up to date" if done.was_up_to_date else f"packed in {time.monotonic() - start:.1f} s"
@@ -145,26 +169,52 @@ def _prepare(name: str, destination: Path, workers: int, given: Mapping[str, Any
     return 0
 
 
-def _verify(folder: Path, workers: int) -> int:
+def _check(name: str, given: Mapping[str, Any], options: _Options) -> int:
+    from data.prepare import check_source
+    from data.sources.catalogue import open_source
+    from data.sources.image_source import Settings
+
+    source = open_source(name, Settings(**given))
+    _print_notes(source.notes)
+    found = check_source(source, workers=options.workers, is_decoded=not options.no_decode)
+    if told := _print_findings(found, "problem"):
+        print(f"{name}: {told}")
+        return 1
+    images = len(source.train.labels), len(source.eval.labels)
+    classes = len(source.class_names)
+    print(f"{name}: {images[0]:,} training and {images[1]:,} evaluation images of {classes:,} classes can be packed")
+    return 0
+
+
+def _print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _print_findings(findings: Iterable[object], noun: str) -> str:
+    """Print the first findings, and return how many there are, in words; empty if there are none."""
     from tqdm import tqdm
 
+    count = 0
+    for count, finding in enumerate(findings, start=1):
+        if count <= _SHOWN_FINDINGS:
+            tqdm.write(printable(str(finding)))
+    shown = f", the first {_SHOWN_FINDINGS} shown" if count > _SHOWN_FINDINGS else ""
+    return f"{count:,} {noun}{'s' * (count > 1)}{shown}" if count else ""
+
+
+def _verify(folder: Path, workers: int) -> int:
     from data.manifest import load_manifest
     from data.verify import verify_dataset
 
     start = time.monotonic()
-    findings = verify_dataset(folder, workers=workers)
-    shown = 0
-    for finding in itertools.islice(findings, _SHOWN_FINDINGS):
-        tqdm.write(str(finding))
-        shown += 1
-    if not shown:
-        manifest = load_manifest(folder)
-        records = manifest.train.records + manifest.eval.records
-        print(f"{folder}: all {records:,} records are sound ({time.monotonic() - start:.1f} s)")
-        return 0
-    hidden = sum(1 for _ in findings)
-    print(f"{folder}: {shown + hidden:,} findings" + (f", the first {shown} shown" if hidden else ""))
-    return 1
+    if told := _print_findings(verify_dataset(folder, workers=workers), "finding"):
+        print(f"{folder}: {told}")
+        return 1
+    manifest = load_manifest(folder)
+    records = manifest.train.records + manifest.eval.records
+    print(f"{folder}: all {records:,} records are sound ({time.monotonic() - start:.1f} s)")
+    return 0
 
 
 if __name__ == "__main__":

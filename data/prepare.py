@@ -1,4 +1,7 @@
-"""Pack a source into the folder of a data set. The folder gets its name only when everything is packed."""
+"""Pack a source into the folder of a data set, after everything that can be known of its images has been checked.
+
+The folder gets its name only when everything is packed.
+"""
 
 import contextlib
 import errno
@@ -12,11 +15,13 @@ import numpy as np
 from tqdm import tqdm
 
 from configs.errors import UserError
+from data.images import image_problem
 from data.lock import locked
 from data.manifest import SPLITS, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
 from data.parallel import chunked, ordered_map
 from data.recordio import RecordWriter, pack_image
 from data.sources.image_source import Source, SourceSplit
+from data.space import require_space
 from data.verify import check_files
 
 _IMAGES_PER_TASK = 16
@@ -30,25 +35,82 @@ class PrepareResult:
     was_up_to_date: bool
 
 
-def prepare(source: Source, destination: Path, *, seed: int = 1, workers: int = 1) -> PrepareResult:
+class SourceRefused(UserError):
+    """A source cannot be packed.
+
+    Args:
+        problems: What is wrong, a line each.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        more = f"; and {len(problems) - 1:,} more problems, which --check lists" if len(problems) > 1 else ""
+        super().__init__(problems[0] + more)
+        self.problems = tuple(problems)
+
+
+def check_source(source: Source, *, workers: int = 1, is_decoded: bool = True) -> Iterator[str]:
+    """Yield everything that keeps a source from being packed, a line each.
+
+    Args:
+        source: The images.
+        workers: Number of processes that read and decode.
+        is_decoded: Whether to decode every image, which finds truncated and damaged files and takes about as long as
+            ``prepare --verify``. If not, only the headers of the files are read.
+    """
+    yield from source.problems
+    for name in SPLITS:
+        split = source.train if name == "train" else source.eval
+
+        def problems_of(files: Sequence[Path], size: int | None = split.size) -> list[str]:
+            return [f"{file}: {why}" for file in files if (why := _file_problem(file, size, is_decoded=is_decoded))]
+
+        with (
+            tqdm(total=len(split.files), desc=f"checking {name}", unit=" images", disable=None) as progress,
+            contextlib.closing(
+                ordered_map(problems_of, chunked(split.files, _IMAGES_PER_TASK), workers=workers)
+            ) as done,
+        ):
+            for found in done:
+                yield from found
+                progress.update(_IMAGES_PER_TASK)
+
+
+def _file_problem(file: Path, size: int | None, *, is_decoded: bool) -> str | None:
+    try:
+        with file.open("rb") as opened:
+            return image_problem(opened, size, is_decoded=is_decoded)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
+def prepare(
+    source: Source, destination: Path, *, seed: int = 1, workers: int = 1, is_decoded: bool = True
+) -> PrepareResult:
     """Pack a source of images.
 
-    Training records are shuffled once; evaluation records keep the order of the source. The records are written into a
-    hidden folder beside the destination, which gets the final name at the end. Hidden folders of processes that died
-    are removed.
+    Nothing is packed before `check_source` has found no problem. Training records are shuffled once; evaluation
+    records keep the order of the source. The records are written into a hidden folder beside the destination, which
+    gets the final name at the end. Hidden folders of processes that died are removed.
 
     Args:
         source: The images.
         destination: Folder of the data set. If it holds this source already, nothing is done.
         seed: Seed of the order of the training records.
-        workers: Number of processes that encode; the packed bytes do not depend on it.
+        workers: Number of processes that check and encode; the packed bytes do not depend on it.
+        is_decoded: Whether every image is decoded before any is packed, see `check_source`.
 
     Raises:
+        SourceRefused: The source has problems.
         UserError: The destination holds something else, the disk is full, or an image cannot be read.
     """
+    if source.problems:
+        raise SourceRefused([*check_source(source, workers=workers, is_decoded=is_decoded)])
     wanted = SourceManifest(kind=source.kind, description=source.description, fingerprint=source.fingerprint)
     if destination.exists():
         return PrepareResult(_load_same(destination, wanted, seed), was_up_to_date=True)
+    _require_space(source, destination)
+    if problems := [*check_source(source, workers=workers, is_decoded=is_decoded)]:
+        raise SourceRefused(problems)
     try:
         with _partial_folder(destination) as partial:
             splits = {name: _pack(source, name, partial, seed, workers) for name in SPLITS}
@@ -58,6 +120,15 @@ def prepare(source: Source, destination: Path, *, seed: int = 1, workers: int = 
     except OSError as error:
         raise UserError(_explain(error, destination)) from None
     return PrepareResult(manifest, was_up_to_date=False)
+
+
+def _require_space(source: Source, destination: Path) -> None:
+    """Raise if the disk has no room for files that are packed as they are; what JPEGs will take is not known before."""
+    parent = next(each for each in destination.absolute().parents if each.exists())
+    splits = [split for split in (source.train, source.eval) if split.size is None]
+    needed = sum(file.stat().st_size for split in splits for file in split.files if file.exists())
+    if parent.is_dir():
+        require_space(parent, needed, f"the data set {destination.name}", "or name a folder on another disk")
 
 
 def _load_same(destination: Path, wanted: SourceManifest, seed: int) -> Manifest:

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from configs.errors import UserError
 from data.lock import locked
 from data.manifest import SPLITS, Manifest, load_manifest
+from data.space import require_space
 from data.verify import check_files
 
 _CHUNK_BYTES = 8 << 20
@@ -119,12 +120,8 @@ def _copy_dataset(source: Path, manifest: Manifest, copy: Path) -> None:
     partial.mkdir(exist_ok=True)
     total = dataset_bytes(manifest)
     needed = total - sum(path.stat().st_size for path in partial.iterdir())
-    free = shutil.disk_usage(partial).free
-    if free < needed:
-        raise UserError(
-            f"{copy.parent}: {free / 1e9:,.1f} GB free, {needed / 1e9:,.1f} GB needed for a copy of {source}; free "
-            f"some space, set cluster.paths.stage to another disk, or to null to read the shared folder"
-        )
+    remedy = "set cluster.paths.stage to another disk, or to null to read the shared folder"
+    require_space(copy.parent, needed, f"a copy of {source}", remedy)
     with tqdm(total=total, desc=f"staging {source.name}", unit="B", unit_scale=True, disable=None) as progress:
         for name in SPLITS:
             split = manifest.split(name)

@@ -4,25 +4,22 @@ import contextlib
 import hashlib
 import io
 import shlex
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
 from tqdm import tqdm
 
 from configs.errors import UserError
 from configs.registry import BUILT_IN_SOURCES, packing_words
 from configs.schema import Data
+from data.images import image_problem
 from data.manifest import SPLITS, Manifest, SplitManifest, SplitName, load_manifest
 from data.parallel import chunked, ordered_map
 from data.recordio import MIN_RECORD_BYTES, RecordError, RecordFile, ScannedRecord, unpack_image
 from data.sources.catalogue import layout_of
 
 _IMAGES_PER_TASK = 64
-_BROKEN_IMAGE = (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError)
-"""The exceptions that Pillow raises on bytes that are not an image."""
 
 
 @dataclass(frozen=True)
@@ -175,13 +172,8 @@ def _verify_split(folder: Path, name: SplitName, manifest: Manifest, workers: in
 
 
 def decoding_problem(records: RecordFile, offset: int) -> str | None:
-    """Return why the image of a record cannot be decoded; None if it can."""
-    try:
-        with Image.open(io.BytesIO(unpack_image(records.read(offset)).image)) as opened:
-            opened.load()
-    except _BROKEN_IMAGE as error:
-        return "not an image" if isinstance(error, UnidentifiedImageError) else str(error)
-    return None
+    """Return why the image of a record cannot be trained on; None if it can."""
+    return image_problem(io.BytesIO(unpack_image(records.read(offset)).image))
 
 
 def _decoder(records: RecordFile, name: SplitName) -> Callable[[Sequence[tuple[int, int]]], list[DatasetFinding]]:
@@ -191,7 +183,7 @@ def _decoder(records: RecordFile, name: SplitName) -> Callable[[Sequence[tuple[i
         findings = []
         for number, offset in places:
             if reason := decoding_problem(records, offset):
-                findings.append(DatasetFinding(f"{name}.rec", f"the image cannot be decoded: {reason}", number, offset))
+                findings.append(DatasetFinding(f"{name}.rec", f"the image {reason}", number, offset))
         return findings
 
     return decode

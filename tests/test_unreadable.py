@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from configs.errors import UserError
+from data.images import read_image
 from data.manifest import load_manifest
-from data.sources.image_source import read_image
 from data.sources.tables import read_table
 from logs.checkpoints import DamagedCheckpoint, read
 from logs.folder import RunFolder

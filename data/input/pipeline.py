@@ -6,6 +6,7 @@ from typing import Any
 with warnings.catch_warnings():
     # DALI 1.34 warns, past all filters, that it is experimental on Python 3.12. The tests pass there.
     warnings.showwarning = lambda *_, **__: None
+    from nvidia import dali
     from nvidia.dali import fn, types
     from nvidia.dali.pipeline import Pipeline
 
@@ -13,6 +14,9 @@ from configs.schema import EngineSettings
 from data.input.stream import READER, ReadRequest
 
 _COLOURS = 3
+
+# Orientation tags are not followed (docs/images.md). DALI 1.34 knows no such argument and does not follow them.
+_ORIENTATION = {} if dali.__version__.startswith("1.") else {"adjust_orientation": False}
 
 # Without these sizes, nvJPEG grows its buffers at the first image that needs it, which stalls a step, and which failed
 # on ImageNet's ILSVRC2012_val_00033687.JPEG. DALI's own ImageNet examples reserve the same sizes.
@@ -105,7 +109,7 @@ def _decoder(request: ReadRequest) -> dict[str, Any]:
     share = {} if load is None else {"hw_decoder_load": load}
     where = {"device": "cpu"} if request.device_id is None else {"device": "mixed", **_GPU_DECODER, **share}
     is_grey = request.recipe.model.input_channels == 1
-    return {**where, "output_type": types.GRAY if is_grey else types.RGB}  # type: ignore[attr-defined]
+    return {**where, **_ORIENTATION, "output_type": types.GRAY if is_grey else types.RGB}  # type: ignore[attr-defined]
 
 
 def _cache(request: ReadRequest) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from data.images import DEFAULT_QUALITY
 from data.sources.image_source import (
-    DEFAULT_QUALITY,
     Settings,
     Source,
     array_split,

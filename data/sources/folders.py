@@ -1,19 +1,30 @@
-"""A folder of train/<class>/*.jpg and val/<class>/*.jpg, as ImageNet is laid out.
+"""A folder of train/<class>/* and val/<class>/* with JPEG or PNG images, as ImageNet is laid out.
 
-The bytes of the files are kept.
+The bytes of the files are kept, unless --size makes JPEGs of that shorter side; --quality sets their quality.
 """
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from configs.errors import UserError
-from data.sources.image_source import Settings, Source, SourceSplit, fingerprint, name_some, read_image
+from data.sources.image_source import (
+    Settings,
+    Source,
+    file_split,
+    fingerprint,
+    form_of,
+    is_utf8,
+    name_some,
+    shown,
+    spelling_hint,
+)
 
 LAYOUT = "train/<class>/*.jpg with val/<class>/*.jpg"
-OPTIONS: tuple[str, ...] = ()
+OPTIONS = ("size", "quality")
 
-_JPEG_SUFFIXES = (".jpg", ".jpeg")
+_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 def recognises(name: str) -> bool:
@@ -22,59 +33,125 @@ def recognises(name: str) -> bool:
 
 
 def open_source(name: str, settings: Settings) -> Source:
-    """See `SourceModule`; labels count the sorted names of the class folders."""
-    folder = Path(name)
-    names = _class_names(folder / "train")
-    unknown = sorted(set(_class_names(folder / "val")) - set(names))
-    if unknown:
-        raise UserError(f"{folder / 'val'}: classes that train does not have: {name_some(unknown)}; rename or remove")
-    listing = {split: _list_images(folder / split, names) for split in ("train", "val")}
-    for split, images in listing.items():
-        if not images:
-            raise UserError(f"{folder / split}: no image in any class folder; at least one .jpg is needed")
-    train, val = ([(file, label) for file, label, _ in listing[split]] for split in ("train", "val"))
+    """See `SourceModule`; labels count the sorted names of the class folders of train."""
+    folder, form = Path(name), form_of(settings)
+    train, val = _list_split(folder / "train"), _list_split(folder / "val")
+    names = train.class_names
+    problems = [*train.problems, *val.problems]
+    if unknown := sorted(set(val.class_names) - set(names)):
+        named = name_some([each + spelling_hint(each, names) for each in unknown])
+        problems.append(f"{folder / 'val'}: classes that train does not have: {named}; rename or remove")
+    notes = []
+    if absent := sorted(set(names) - set(val.class_names)):
+        notes.append(f"{folder / 'val'}: no image of {name_some(absent)}: accuracy says nothing of these classes")
+    numbers = {each: number for number, each in enumerate(names)}
+    labels = [[numbers.get(name, 0) for name, _, _ in split.images] for split in (train, val)]
+    listing = {
+        split: [(file, label, size) for (_, file, size), label in zip(each.images, numbered, strict=True)]
+        for split, each, numbered in zip(("train", "val"), (train, val), labels, strict=True)
+    }
+    kept = () if settings.size is None else (form,)
     return Source(
         kind="folders",
-        description=f"class folders {folder.resolve().name}, original bytes",
-        fingerprint=fingerprint("folders", names, listing),
+        description=f"class folders {folder.resolve().name}, {form}",
+        fingerprint=fingerprint("folders", names, listing, *kept),
         class_names=names,
-        train=_split(folder / "train", names, train),
-        eval=_split(folder / "val", names, val),
+        train=file_split(train.paths(folder / "train"), labels[0], settings),
+        eval=file_split(val.paths(folder / "val"), labels[1], settings),
+        problems=tuple(problems),
+        notes=tuple(notes),
     )
 
 
-def _class_names(folder: Path) -> tuple[str, ...]:
-    with os.scandir(folder) as entries:
-        kinds = {entry.name: entry.is_dir() for entry in entries}
-    files = sorted(name for name, is_dir in kinds.items() if not is_dir)
+class _Listing(NamedTuple):
+    """The class folders of a split.
+
+    Attributes:
+        class_names: Sorted names of the folders that are classes.
+        images: (class, file name, bytes) of each image, sorted by class and then by file name.
+        problems: What is wrong, a line each.
+    """
+
+    class_names: tuple[str, ...]
+    images: list[tuple[str, str, int]]
+    problems: list[str]
+
+    def paths(self, folder: Path) -> list[Path]:
+        """Return the path of each image."""
+        return [folder / name / file for name, file, _ in self.images]
+
+
+def _list_split(folder: Path) -> _Listing:
+    """List the classes and the images of a split, and everything that does not belong there."""
+    names: list[str] = []
+    images: list[tuple[str, str, int]] = []
+    problems: list[str] = []
+    files: list[str] = []
+    for entry in _entries(folder, problems):
+        if entry.name.startswith("."):
+            problems.append(f"{folder}: {shown(entry.name)}: hidden entries are no classes; remove it")
+        elif not is_utf8(entry.name):
+            problems.append(f"{folder}: {shown(entry.name)}: a class name that is not UTF-8; rename the folder")
+        elif not Path(entry.path).is_dir():
+            files.append(_why_no_file(entry) or shown(entry.name))
+        else:
+            found = _list_class(Path(entry.path), problems)
+            images += [(entry.name, *each) for each in found]
+            if found:
+                names.append(entry.name)
+            else:
+                problems.append(f"{folder}: {shown(entry.name)}: a class folder without an image; fill or remove it")
     if files:
-        raise UserError(f"{folder}: files where class folders should be: {name_some(files)}; sort them into folders")
-    if not kinds:
+        problems.append(f"{folder}: files where class folders should be: {name_some(files)}; sort them into folders")
+    if not images and not problems:
         raise UserError(f"{folder}: no class folder in it; make one for each class")
-    return tuple(sorted(kinds))
+    problems += [f"{folder}: {each}" for each in _alike(names)]
+    return _Listing(tuple(names), images, problems)
 
 
-def _list_images(folder: Path, names: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Return (file name, label, bytes) of each image, sorted by class and then by file name."""
-    images: list[tuple[str, int, int]] = []
+def _list_class(folder: Path, problems: list[str]) -> list[tuple[str, int]]:
+    """Return (file name, bytes) of each image of a class, sorted; add what is no image to ``problems``."""
+    images: list[tuple[str, int]] = []
     refused: list[str] = []
-    for label, name in enumerate(names):
-        if not (folder / name).is_dir():
-            continue
-        with os.scandir(folder / name) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                if entry.name.lower().endswith(_JPEG_SUFFIXES) and entry.is_file():
-                    images.append((entry.name, label, entry.stat().st_size))
-                else:
-                    refused.append(f"{name}/{entry.name}")
+    for entry in _entries(folder, problems):
+        reason = _why_no_file(entry)
+        if reason is None and entry.name.startswith("."):
+            reason = f"{shown(entry.name)} (hidden)"
+        if reason is None and not entry.name.lower().endswith(_SUFFIXES):
+            reason = shown(entry.name)
+        if reason is None:
+            images.append((entry.name, entry.stat().st_size))
+        else:
+            refused.append(reason)
     if refused:
-        raise UserError(f"{folder}: not JPEG files (.jpg, .jpeg): {name_some(refused)}; convert or remove them")
+        suffixes = ", ".join(_SUFFIXES)
+        problems.append(f"{folder}: not image files ({suffixes}): {name_some(refused)}; convert or remove them")
     return images
 
 
-def _split(folder: Path, names: Sequence[str], images: list[tuple[str, int]]) -> SourceSplit:
-    def jpeg(index: int) -> bytes:
-        file, label = images[index]
-        return read_image(folder / names[label] / file)
+def _entries(folder: Path, problems: list[str]) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder, sorted by name; none if it cannot be read, which is a problem."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        problems.append(f"{folder}: cannot be read: {error.strerror}")
+        return []
 
-    return SourceSplit([label for _, label in images], jpeg)
+
+def _why_no_file(entry: os.DirEntry[str]) -> str | None:
+    """Return the name of an entry and why it is no regular file; None if it is one."""
+    try:
+        if entry.is_file():
+            return None
+        if entry.is_symlink() and not Path(entry.path).exists():
+            return f"{shown(entry.name)} (a link that points nowhere)"
+        return f"{shown(entry.name)} ({'a folder' if entry.is_dir() else 'not a regular file'})"
+    except OSError as error:  # for example a loop of links
+        return f"{shown(entry.name)} ({error.strerror})"
+
+
+def _alike(names: Sequence[str]) -> list[str]:
+    """Return a line for each class that differs from an earlier one in the Unicode form of its name only."""
+    hints = ((name, spelling_hint(name, names[:number])) for number, name in enumerate(names))
+    return [f"{name!r} is there twice{hint}" for name, hint in hints if "Unicode" in hint]

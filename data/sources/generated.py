@@ -7,7 +7,8 @@ JPEG quality.
 import numpy as np
 from PIL import Image
 
-from data.sources.image_source import DEFAULT_QUALITY, Settings, Source, SourceSplit, encode_jpeg, fingerprint
+from data.images import DEFAULT_QUALITY, encode_jpeg
+from data.sources.image_source import Settings, Source, SourceSplit, fingerprint
 
 LAYOUT = "generated"
 OPTIONS = ("quality", "train", "eval", "classes")

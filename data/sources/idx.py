@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from configs.errors import UserError
+from data.images import DEFAULT_QUALITY
 from data.sources.image_source import (
-    DEFAULT_QUALITY,
     Pixels,
     Settings,
     Source,
@@ -54,7 +54,8 @@ def open_source(name: str, settings: Settings) -> Source:
         description=f"IDX files {folder.resolve().name}, {size} px, JPEG quality {quality}",
         fingerprint=fingerprint("idx", *digests, size, quality),
         class_names=tuple(str(label) for label in range(1 + max(int(labels.max()) for _, labels in arrays.values()))),
-        **{split: array_split(*pair, size, quality) for split, pair in arrays.items()},
+        train=array_split(*arrays["train"], size, quality),
+        eval=array_split(*arrays["eval"], size, quality),
     )
     return source if settings.labels is None else _with_labels(source, folder, settings.labels)
 

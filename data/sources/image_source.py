@@ -1,8 +1,9 @@
-"""The interface that every source of images fills, and what several of them need: JPEG encoding, resizing, digests."""
+"""The interface that every source of images fills, and what several of them need: digests, and names in messages."""
 
 import hashlib
-import io
 import json
+import os
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,7 @@ from PIL import Image
 
 from configs.errors import UserError
 from configs.registry import PackedSource
-
-DEFAULT_QUALITY = 95
-"""JPEG quality if the user names none."""
+from data.images import DEFAULT_QUALITY, encode_jpeg, read_image, resize_image
 
 _NAMED_AT_MOST = 5
 
@@ -53,10 +52,14 @@ class SourceSplit:
     Attributes:
         labels: The class of each image; in a source with several labels an image, a 0 or 1 for each class.
         jpeg: Returns the encoded bytes of the image at an index. Several processes call it at the same time.
+        files: The user's files that the images are made of, in the same order; empty if the program makes them.
+        size: Shorter side that the files are scaled to, px. If None, their bytes are kept.
     """
 
     labels: Sequence[int] | Sequence[tuple[int, ...]]
     jpeg: Callable[[int], bytes]
+    files: Sequence[Path] = ()
+    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ class Source:
         class_names: Name of each class; a label is an index into them.
         train: Training images.
         eval: Evaluation images.
+        problems: What is wrong with the source, a line each; a source with problems is not packed.
+        notes: What the user should know of the source, a line each.
     """
 
     kind: PackedSource
@@ -78,6 +83,8 @@ class Source:
     class_names: tuple[str, ...]
     train: SourceSplit
     eval: SourceSplit
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class SourceModule(Protocol):
@@ -135,39 +142,50 @@ def check_size(size: int, least: int) -> None:
         raise UserError(f"--size {size}: smaller than the images; allowed: at least {least} px, or leave it out")
 
 
-def resize_image(image: Image.Image, size: int) -> Image.Image:
-    """Return the image scaled so that its shorter side is ``size`` px."""
-    scale = size / min(image.size)
-    if scale == 1:
-        return image
-    width, height = image.size
-    return image.resize((round(width * scale), round(height * scale)), Image.Resampling.BICUBIC)
-
-
-def encode_jpeg(image: Image.Image, quality: int) -> bytes:
-    """Return the image as a JPEG."""
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality)
-    return buffer.getvalue()
-
-
-def read_image(path: Path, size: int | None = None, quality: int = DEFAULT_QUALITY) -> bytes:
-    """Return the bytes of an image file as they are or, if ``size`` is given, a JPEG of that shorter side.
-
-    Raises:
-        UserError: The file cannot be read, or is neither a JPEG nor a PNG image.
-    """
-    try:
-        image = path.read_bytes()
-        # Reads the header only: `prepare --verify` decodes every image. ImageNet itself has a PNG named .JPEG.
-        with Image.open(io.BytesIO(image), formats=("JPEG", "PNG")) as opened:
-            return image if size is None else encode_jpeg(resize_image(opened.convert("RGB"), size), quality)
-    except OSError as error:
-        reason = error.strerror or "neither a JPEG nor a PNG image"
-        raise UserError(f"{path}: cannot be packed: {reason}; repair or remove it") from None
-
-
 def name_some(names: Sequence[str]) -> str:
     """Return the first names and the number of those that are left out, for a message."""
     more = f" and {len(names) - _NAMED_AT_MOST:,} more" if len(names) > _NAMED_AT_MOST else ""
     return ", ".join(names[:_NAMED_AT_MOST]) + more
+
+
+def file_split(
+    files: Sequence[Path],
+    labels: Sequence[int] | Sequence[tuple[int, ...]],
+    settings: Settings,
+) -> SourceSplit:
+    """Return the split of images that lie in files; their bytes are kept unless the settings have a size."""
+    quality = settings.quality or DEFAULT_QUALITY
+    return SourceSplit(labels, lambda index: read_image(files[index], settings.size, quality), files, settings.size)
+
+
+def form_of(settings: Settings) -> str:
+    """Return what becomes of the user's files, in words.
+
+    Raises:
+        UserError: A quality is given without a size.
+    """
+    if settings.size is not None:
+        return f"{settings.size} px, JPEG quality {settings.quality or DEFAULT_QUALITY}"
+    if settings.quality is not None:
+        raise UserError(f"--quality {settings.quality}: the images' own bytes are kept unless --size is given")
+    return "original bytes"
+
+
+def shown(name: str) -> str:
+    """Return a file's name for a message; bytes that are no UTF-8 stand as escapes."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def is_utf8(name: str) -> bool:
+    """Return whether a file's name is UTF-8; a manifest can hold no other name."""
+    return os.fsencode(name).decode("utf-8", "replace") == name
+
+
+def spelling_hint(name: str, others: Sequence[str]) -> str:
+    """Return how a name differs from one that looks alike, for a message; empty if none of ``others`` does."""
+    for other in others:
+        if unicodedata.normalize("NFC", name) == unicodedata.normalize("NFC", other):
+            return f" (train spells it in another Unicode form: {name!a}, not {other!a})"
+        if name.strip().casefold() == other.strip().casefold():
+            return f" (train has {other!r}: letter case and spaces count)"
+    return ""

@@ -14,13 +14,14 @@ from typing import Any
 
 from configs.errors import UserError
 from data.sources.image_source import (
-    DEFAULT_QUALITY,
     Settings,
     Source,
     SourceSplit,
+    file_split,
     fingerprint,
+    form_of,
     name_some,
-    read_image,
+    spelling_hint,
 )
 
 LAYOUT = "the tables train.csv and val.csv (or .json)"
@@ -45,47 +46,49 @@ def open_source(name: str, settings: Settings) -> Source:
     folder = Path(name)
     paths = {split: path for split in ("train", "val") if (path := _find_table(folder, split)) is not None}
     tables = {split: read_table(path) for split, path in paths.items()}
-    names = _class_names(paths, tables)
-    quality = settings.quality or DEFAULT_QUALITY
-    if settings.quality is not None and settings.size is None:
-        raise UserError(f"--quality {settings.quality}: the images' own bytes are kept unless --size is given")
+    names, problems = _class_names(paths, tables)
+    form = form_of(settings)
     for split, table in tables.items():
         missing = [file for file in table if not (folder / file).is_file()]
         if missing:
-            raise UserError(
+            problems.append(
                 f"{paths[split]}: no such files in {folder}: {name_some(missing)}; files are relative to it"
             )
-    form = "original bytes" if settings.size is None else f"{settings.size} px, JPEG quality {quality}"
-    sizes = [[(folder / file).stat().st_size for file in table] for table in tables.values()]
+    if twice := sorted(tables["train"].keys() & tables["val"].keys()):
+        problems.append(f"{paths['val']}: images that train has too: {name_some(twice)}; take them out of one table")
+    sizes = [[_size_of(folder / file) for file in table] for table in tables.values()]
     return Source(
         kind="table",
         description=f"tables of labels in {folder.resolve().name}, {form}",
         fingerprint=fingerprint("table", names, [list(table.items()) for table in tables.values()], sizes, form),
         class_names=names,
-        train=_split(folder, names, tables["train"], settings.size, quality),
-        eval=_split(folder, names, tables["val"], settings.size, quality),
+        train=_split(folder, names, tables["train"], settings),
+        eval=_split(folder, names, tables["val"], settings),
+        problems=tuple(problems),
     )
 
 
-def _class_names(paths: dict[str, Path], tables: dict[str, LabelTable]) -> tuple[str, ...]:
-    """Return the sorted labels of the training table.
+def _size_of(file: Path) -> int:
+    return file.stat().st_size if file.is_file() else 0
 
-    Raises:
-        UserError: There are fewer than two, or the evaluation table has others.
-    """
+
+def _class_names(paths: dict[str, Path], tables: dict[str, LabelTable]) -> tuple[tuple[str, ...], list[str]]:
+    """Return the sorted labels of the training table, and what is wrong with the labels."""
     names = tuple(sorted({label for labels in tables["train"].values() for label in labels}))
     unknown = sorted({label for labels in tables["val"].values() for label in labels} - set(names))
+    problems = []
     if unknown:
-        raise UserError(f"{paths['val']}: labels that {paths['train']} does not have: {name_some(unknown)}")
+        named = name_some([label + spelling_hint(label, names) for label in unknown])
+        problems.append(f"{paths['val']}: labels that {paths['train']} does not have: {named}")
     if len(names) < _FEWEST_CLASSES:
-        raise UserError(f"{paths['train']}: labels {list(names)}, allowed: at least two different ones")
-    return names
+        problems.append(f"{paths['train']}: labels {list(names)}, allowed: at least two different ones")
+    return names, problems
 
 
-def _split(folder: Path, names: Sequence[str], table: LabelTable, size: int | None, quality: int) -> SourceSplit:
-    files = list(table)
+def _split(folder: Path, names: Sequence[str], table: LabelTable, settings: Settings) -> SourceSplit:
+    files = [path for file in table if (path := folder / file).is_file()]
     labels = [tuple(int(name in has) for name in names) for has in table.values()]
-    return SourceSplit(labels, lambda index: read_image(folder / files[index], size, quality))
+    return file_split(files, labels, settings)
 
 
 def _find_table(folder: Path, stem: str) -> Path | None:

@@ -12,7 +12,6 @@ import pytest
 
 from configs.errors import UserError
 from configs.load import ROOT
-from data import stage as stage_module
 from data.manifest import load_manifest
 from data.prepare import prepare
 from data.sources.catalogue import open_source
@@ -211,13 +210,14 @@ def test_a_source_that_differs_from_its_manifest_is_refused_and_not_copied(
     assert [path.name[0] for path in (tmp_path / "disk").iterdir()] == ["."]
 
 
-def test_too_little_space_is_refused_before_anything_is_copied(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stage_module, "dataset_bytes", lambda _manifest: 10**18)
+def test_too_little_space_is_refused_before_anything_is_copied(packed: Path, tmp_path: Path) -> None:
+    manifest = load_manifest(packed)
+    packed = Path(shutil.copytree(packed, tmp_path / "source" / "set"))
+    train = manifest.train.model_copy(update={"rec_bytes": 10**18})
+    manifest.model_copy(update={"train": train}).save(packed)
     with pytest.raises(UserError, match=r"GB free, 1,000,000,000\.0 GB needed for a copy of .*; free some space, set"):
-        stage(packed, tmp_path)
-    assert not list(tmp_path.rglob("*.rec"))
+        stage(packed, tmp_path / "disk")
+    assert not list((tmp_path / "disk").rglob("*.rec"))
 
 
 def test_only_the_bytes_that_a_partial_copy_lacks_need_space(
@@ -229,9 +229,11 @@ def test_only_the_bytes_that_a_partial_copy_lacks_need_space(
     with (partial / "train.rec").open("r+b") as file:
         file.truncate(1000)
     lacking = (packed / "train.rec").stat().st_size - 1000
-    disk = shutil.disk_usage(tmp_path)
+    disk = os.statvfs(tmp_path)
+    fields = list(disk)
     for free in (lacking - 1, lacking):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _path, free=free: disk._replace(free=free))
+        fields[1], fields[4] = 1, free  # f_frsize, f_bavail
+        monkeypatch.setattr(os, "statvfs", lambda _path, of=tuple(fields): os.statvfs_result(of))
         if free < lacking:
             with pytest.raises(UserError, match="GB needed for a copy"):
                 stage(packed, tmp_path)

@@ -29,7 +29,7 @@ def test_a_built_in_source_takes_the_counts_that_the_program_packs_it_with() -> 
     assert all(set(counts) <= set(module_of(SOURCES, kind).OPTIONS) for kind, counts in BUILT_IN_SOURCES.items())
 
 
-@pytest.mark.parametrize("option", ["size", "quality", "train", "eval", "classes", "labels"])
+@pytest.mark.parametrize("option", ["train", "eval", "classes", "labels"])
 def test_an_option_of_another_source_is_refused_with_the_sources_that_take_it(tmp_path: Path, option: str) -> None:
     for split in ("train", "val"):
         (tmp_path / split).mkdir()

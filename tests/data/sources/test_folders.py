@@ -1,6 +1,7 @@
 """Class folders: bytes are kept, labels follow the sorted names, and a file that does not belong is named."""
 
 import io
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 
 from configs.errors import UserError
+from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 
@@ -92,20 +94,62 @@ def flat_validation(root: Path) -> None:
 
 def foreign_files(root: Path) -> None:
     for number in range(7):
-        (root / f"train/n01/{number}.png").write_bytes(b"")
-
-
-def strange_class(root: Path) -> None:
-    (root / "val/n03").mkdir()
+        (root / f"train/n01/{number}.txt").write_bytes(b"")
 
 
 def strange_classes(root: Path) -> None:
-    for name in ("n10", "n09", "n08", "n07", "n06"):
+    for name in ("n10", "n09", "n08", "n07", "n06", "n05"):
         (root / "val" / name).mkdir()
+        (root / "val" / name / "a.png").write_bytes(b"")
+
+
+def hidden_class(root: Path) -> None:
+    (root / "train/.ipynb_checkpoints").mkdir()
+    (root / "train/.ipynb_checkpoints/a.jpg").write_bytes(jpeg(1))
+
+
+def hidden_image(root: Path) -> None:
+    (root / "train/n01/._c.jpeg").write_bytes(b"")
+
+
+def empty_class(root: Path) -> None:
+    (root / "train/n03").mkdir()
+
+
+def folder_in_class(root: Path) -> None:
+    (root / "train/n01/more.jpg").mkdir()
 
 
 def broken_link(root: Path) -> None:
     (root / "train/n02/z.jpg").symlink_to(root / "nowhere")
+
+
+def broken_class(root: Path) -> None:
+    (root / "val/n02").rename(root / "val/n09")
+    (root / "val/n02").symlink_to(root / "nowhere")
+
+
+def endless_link(root: Path) -> None:
+    (root / "train/n02/z.jpg").symlink_to(root / "train/n02/z.jpg")
+
+
+def no_utf8(root: Path) -> None:
+    for split in ("train", "val"):
+        (root / split / "n02").rename(os.fsdecode(bytes(root / split) + b"/caf\xe9"))
+
+
+def unicode_form(root: Path) -> None:
+    (root / "train/n02").rename(root / "train/caf\u00e9")
+    (root / "val/n02").rename(root / "val/cafe\u0301")
+
+
+def twice(root: Path) -> None:
+    shutil.copytree(root / "train/n02", root / "train/caf\u00e9")
+    (root / "train/n02").rename(root / "train/cafe\u0301")
+
+
+def letter_case(root: Path) -> None:
+    (root / "val/n02").rename(root / "val/N02")
 
 
 def no_images(root: Path) -> None:
@@ -113,27 +157,50 @@ def no_images(root: Path) -> None:
         path.unlink()
 
 
-def no_classes(root: Path) -> None:
-    shutil.rmtree(root / "train")
-    (root / "train").mkdir()
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (flat_validation, "/val: files where class folders should be: ILSVRC2012_val_00000001.JPEG; sort them"),
-        (foreign_files, "n01/0.png, n01/1.png, n01/2.png, n01/3.png, n01/4.png and 2 more; convert or remove them"),
-        (strange_class, "/val: classes that train does not have: n03; rename or remove"),
-        (strange_classes, "/val: classes that train does not have: n06, n07, n08, n09, n10; rename or remove"),
-        (broken_link, "/train: not JPEG files (.jpg, .jpeg): n02/z.jpg; convert or remove them"),
-        (no_images, "/val: no image in any class folder"),
-        (no_classes, "/train: no class folder in it; make one for each class"),
+        (foreign_files, "n01: not image files (.jpg, .jpeg, .png): 0.txt, 1.txt, 2.txt, 3.txt, 4.txt and 2 more; conv"),
+        (
+            strange_classes,
+            "/val: classes that train does not have: n05, n06, n07, n08, n09 and 1 more; rename or remove",
+        ),
+        (hidden_class, "/train: .ipynb_checkpoints: hidden entries are no classes; remove it"),
+        (hidden_image, "/train/n01: not image files (.jpg, .jpeg, .png): ._c.jpeg (hidden); convert or remove"),
+        (empty_class, "/train: n03: a class folder without an image; fill or remove it"),
+        (folder_in_class, "/train/n01: not image files (.jpg, .jpeg, .png): more.jpg (a folder); convert or remove"),
+        (broken_link, "/train/n02: not image files (.jpg, .jpeg, .png): z.jpg (a link that points nowhere); convert"),
+        (broken_class, "/val: files where class folders should be: n02 (a link that points nowhere); sort them into"),
+        (endless_link, "/train/n02: not image files (.jpg, .jpeg, .png): z.jpg (Too many levels of symbolic links)"),
+        (no_utf8, "/train: caf\\xe9: a class name that is not UTF-8; rename the folder"),
+        (unicode_form, "cafe\u0301 (train spells it in another Unicode form: 'cafe\\u0301', not 'caf\\xe9'); rename"),
+        (twice, "/train: 'caf\u00e9' is there twice (train spells it in another Unicode form: 'caf\\xe9', not 'cafe"),
+        (letter_case, "train does not have: N02 (train has 'n02': letter case and spaces count); rename or remove"),
+        (no_images, "/val: n01: a class folder without an image; fill or remove it"),
     ],
 )
 def test_what_does_not_belong_in_class_folders_is_named(
     class_folders: Path, spoil: Callable[[Path], None], message: str
 ) -> None:
     spoil(class_folders)
+    problems = open_source(str(class_folders), Settings()).problems
+    assert [each for each in problems if message in each], problems
     with pytest.raises(UserError) as caught:
+        prepare(open_source(str(class_folders), Settings()), class_folders / "out")
+    assert "\n" not in str(caught.value)
+    assert not (class_folders / "out").exists()
+
+
+def test_a_split_without_folders_is_refused(class_folders: Path) -> None:
+    shutil.rmtree(class_folders / "train")
+    (class_folders / "train").mkdir()
+    with pytest.raises(UserError, match="/train: no class folder in it; make one for each class"):
         open_source(str(class_folders), Settings())
-    assert message in str(caught.value)
+
+
+def test_a_class_without_evaluation_images_is_noted(class_folders: Path) -> None:
+    shutil.rmtree(class_folders / "val/n01")
+    source = open_source(str(class_folders), Settings())
+    assert source.problems == ()
+    assert source.notes == (f"{class_folders}/val: no image of n01: accuracy says nothing of these classes",)

@@ -8,16 +8,8 @@ import pytest
 from PIL import Image
 
 from configs.errors import UserError
-from data.sources.image_source import (
-    array_split,
-    check_size,
-    encode_jpeg,
-    fingerprint,
-    name_some,
-    read_image,
-    resize_image,
-    sha256_of,
-)
+from data.images import encode_jpeg, read_image, resize_image
+from data.sources.image_source import array_split, check_size, fingerprint, name_some, sha256_of
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
 
@@ -70,25 +62,6 @@ def test_a_file_keeps_its_bytes_unless_a_size_is_given(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(jpeg)
     assert read_image(tmp_path / "a.jpg") == jpeg
     assert Image.open(io.BytesIO(read_image(tmp_path / "a.jpg", 40))).size == (60, 40)
-
-
-@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK"])
-def test_a_scaled_image_has_three_colours_whatever_the_file_has(tmp_path: Path, mode: str) -> None:
-    form = "JPEG" if mode == "CMYK" else "PNG"
-    Image.new("RGB", (30, 20), (204,) * 3).convert(mode).save(tmp_path / "a", form)
-    scaled = Image.open(io.BytesIO(read_image(tmp_path / "a", 40)))
-    assert (scaled.mode, scaled.size) == ("RGB", (60, 40))
-    assert np.abs(np.asarray(scaled, int) - 204).max() < 3
-
-
-@pytest.mark.parametrize("form", ["BMP", "GIF", "TIFF"])
-def test_a_picture_of_another_form_is_refused_even_if_it_could_be_read(tmp_path: Path, form: str) -> None:
-    Image.fromarray(PIXELS).save(tmp_path / "a.jpg", form)
-    for size in (None, 20):
-        with pytest.raises(UserError, match=r"a\.jpg: cannot be packed: neither a JPEG nor a PNG image; repair or"):
-            read_image(tmp_path / "a.jpg", size)
-    with pytest.raises(UserError, match="cannot be packed: No such file or directory"):
-        read_image(tmp_path / "b.jpg")
 
 
 def test_at_most_five_names_are_told_and_the_others_counted() -> None:

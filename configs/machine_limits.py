@@ -1,0 +1,128 @@
+"""What this process may use of the machine: processors and memory, as affinity and control groups (v1, v2) limit them.
+
+A container, a Slurm job or a systemd unit gets a share of a machine, and the machine's own figures say nothing of it.
+Imports nothing of ours, and only the standard library.
+"""
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_UNLIMITED_BYTES = 1 << 62
+"""Version 1 says "no limit" by a number near 2**63, rounded to pages."""
+
+
+class MemoryLimit(NamedTuple):
+    """A limit on the memory of this process and its group.
+
+    Attributes:
+        limit_bytes: The limit.
+        free_bytes: What is left of it; the page cache counts as free, because the kernel gives it back.
+        group: The folder of the control group that has the limit, for messages.
+    """
+
+    limit_bytes: int
+    free_bytes: int
+    group: Path
+
+
+def usable_cores(root: Path = Path("/")) -> float:
+    """Return how many processors this process may use at a time; a quota of a control group may be half a core.
+
+    Args:
+        root: Where ``proc`` and ``sys`` are.
+    """
+    cores = float(len(os.sched_getaffinity(0)))
+    for group in _groups("cpu", root):
+        quota, period = _words(group / "cpu.max", 2) or (
+            _word(group / "cpu.cfs_quota_us"),
+            _word(group / "cpu.cfs_period_us"),
+        )
+        if quota and period and quota.isdigit() and int(period):
+            cores = min(cores, int(quota) / int(period))
+    return cores
+
+
+def default_workers(root: Path = Path("/")) -> int:
+    """Return the number of processes that keep the usable processors busy, at least 1."""
+    return max(1, math.floor(usable_cores(root)))
+
+
+def memory_limit(root: Path = Path("/")) -> MemoryLimit | None:
+    """Return the limit of a control group that leaves this process the least memory; None if no group has one."""
+    found = []
+    for group in _groups("memory", root):
+        limit = _word(group / "memory.max") or _word(group / "memory.limit_in_bytes") or "max"
+        if not limit.isdigit() or int(limit) >= _UNLIMITED_BYTES:
+            continue
+        used = int(_word(group / "memory.current") or _word(group / "memory.usage_in_bytes") or 0)
+        cached = re.search(r"^(?:total_)?inactive_file (\d+)$", _text(group / "memory.stat"), re.MULTILINE)
+        free = int(limit) - used + (int(cached[1]) if cached else 0)
+        found.append(MemoryLimit(int(limit), max(0, min(free, int(limit))), group))
+    return min(found, key=lambda each: each.free_bytes, default=None)
+
+
+def available_memory_bytes(root: Path = Path("/")) -> int | None:
+    """Return the memory that this process can still get: the machine's, or less where a control group limits it.
+
+    Returns:
+        The bytes; None if the kernel does not tell.
+    """
+    found = re.search(r"^MemAvailable: *(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    limit = memory_limit(root)
+    amounts = [int(found[1]) << 10] if found else []
+    return min([*amounts, *([limit.free_bytes] if limit else [])], default=None)
+
+
+def oom_kills(root: Path = Path("/")) -> int:
+    """Return how many processes of this process's groups the kernel has killed because memory ran out."""
+    kills = [0]
+    for group in _groups("memory", root):
+        text = _text(group / "memory.events") or _text(group / "memory.oom_control")
+        found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
+        kills.append(int(found[1]) if found else 0)
+    return max(kills)
+
+
+def _groups(controller: str, root: Path) -> Iterator[Path]:
+    """Yield the folder of this process's control group of a controller, and those of the groups around it.
+
+    *Source*: man 7 cgroups; Linux, Documentation/admin-guide/cgroup-v1 and cgroup-v2.
+    """
+    mounts = []
+    for line in _text(root / "proc/self/mountinfo").splitlines():
+        fields, _, options = line.partition(" - ")
+        kind, _, rest = options.partition(" ")
+        if kind == "cgroup2" or (kind == "cgroup" and controller in rest.split(" ")[-1].split(",")):
+            _, _, _, inside, place, *_ = fields.split(" ")
+            mounts.append((kind, inside, place))
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        for kind, inside, place in mounts:
+            if controllers != "" if kind == "cgroup2" else controller not in controllers.split(","):
+                continue
+            mount = root / place.lstrip("/")
+            # A container may see its own group as the root of the mount, whatever the path in /proc is.
+            relative = path.removeprefix(inside.rstrip("/")).lstrip("/") if path.startswith(inside) else ""
+            folder = mount / relative if (mount / relative).is_dir() else mount
+            yield folder
+            yield from (each for each in folder.parents if each == mount or mount in each.parents)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _word(file: Path) -> str:
+    return _text(file).strip()
+
+
+def _words(file: Path, count: int) -> list[str] | None:
+    words = _text(file).split()
+    return words if len(words) == count else None

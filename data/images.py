@@ -1,0 +1,109 @@
+"""What an image file means to this program: which files are images, and which pixels each of them stands for.
+
+The rules are those of docs/images.md. DALI decodes by the same rules during training (`data.input.pipeline`); a test
+compares both of its versions with this module, pixel by pixel. Imports nothing of ours but `configs.errors`.
+"""
+
+import io
+import logging
+import warnings
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from configs.errors import UserError
+
+FORMATS = ("JPEG", "PNG")
+"""Formats that may be packed, recognised by content. A file with several pictures stands for its first one."""
+
+DEFAULT_QUALITY = 95
+"""JPEG quality if the user names none."""
+
+MOST_PIXELS = 178_956_970
+"""Pixels of an image at most: Pillow's limit against decompression bombs, 0.5 GB of colours."""
+
+_MOST_OF_A_SIDE = 65_500
+"""Pixels of a JPEG's side at most, by libjpeg."""
+
+_SIXTEEN_BITS = 65_535 / 255
+
+Image.MAX_IMAGE_PIXELS = MOST_PIXELS // 2  # Pillow warns above this number, and refuses above the double.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+logging.getLogger("PIL").setLevel(logging.WARNING)
+
+
+def image_problem(file: BinaryIO, size: int | None = None, *, is_decoded: bool = True) -> str | None:
+    """Return why a file cannot be packed and trained on; None if it can.
+
+    Args:
+        file: The opened file.
+        size: Shorter side that the image will be scaled to, px. If None, its bytes are kept.
+        is_decoded: Whether to decode the pixels too, which finds truncated and damaged files.
+    """
+    try:
+        with Image.open(file) as image:
+            # Pillow calls a JPEG with several pictures, as some cameras write it, MPO.
+            if image.format not in (*FORMATS, "MPO"):
+                return f"is a {image.format} image, allowed: JPEG or PNG; convert it"
+            width, height = image.size
+            if size is not None and (longer := round(max(image.size) * size / min(image.size))) > _MOST_OF_A_SIDE:
+                return (
+                    f"is {width} x {height} px, whose longer side becomes {longer:,} px, allowed: {_MOST_OF_A_SIDE:,}"
+                )
+            if is_decoded:
+                image.load()
+    except UnidentifiedImageError:
+        return "is neither a JPEG nor a PNG image" if file.seek(0, io.SEEK_END) else "is empty"
+    except Image.DecompressionBombError:
+        return f"is a giant image, allowed: {MOST_PIXELS:,} pixels; make it smaller"
+    except Exception as error:  # noqa: BLE001 (what Pillow raises depends on the place of the damage)
+        return f"cannot be decoded: {str(error) or type(error).__name__}"
+    return None
+
+
+def read_image(path: Path, size: int | None = None, quality: int = DEFAULT_QUALITY) -> bytes:
+    """Return the bytes of an image file as they are or, if ``size`` is given, a JPEG of that shorter side.
+
+    Args:
+        path: A file.
+        size: Shorter side, px.
+        quality: JPEG quality.
+
+    Raises:
+        UserError: The file cannot be read or decoded, although `image_problem` has found nothing or was not asked.
+    """
+    try:
+        content = path.read_bytes()
+        if size is None:
+            return content
+        with Image.open(io.BytesIO(content)) as image:
+            return encode_jpeg(resize_image(to_rgb(image), size), quality)
+    except Exception as error:  # noqa: BLE001 (as above)
+        reason = getattr(error, "strerror", None) or image_problem(io.BytesIO(content), size) or error
+        raise UserError(f"{path}: cannot be packed: {reason}; repair or remove it") from None
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Return an image as RGB of 8 bits: alpha is dropped, grey becomes three equal colours, 16 bits are scaled."""
+    if image.mode.startswith("I"):  # Pillow's own conversion would cut off at 255.
+        scaled = np.rint(np.asarray(image, np.float64) / _SIXTEEN_BITS)
+        image = Image.fromarray(scaled.astype(np.uint8))
+    return image.convert("RGB")
+
+
+def resize_image(image: Image.Image, size: int) -> Image.Image:
+    """Return the image scaled by a bicubic filter so that its shorter side is ``size`` px."""
+    scale = size / min(image.size)
+    if scale == 1:
+        return image
+    width, height = image.size
+    return image.resize((round(width * scale), round(height * scale)), Image.Resampling.BICUBIC)
+
+
+def encode_jpeg(image: Image.Image, quality: int) -> bytes:
+    """Return the image as a JPEG."""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()

@@ -1,0 +1,106 @@
+"""Processors and memory that a control group leaves a process, in real groups (version 1) and in their files (2)."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from configs.load import ROOT
+from configs.machine_limits import available_memory_bytes, default_workers, memory_limit, oom_kills, usable_cores
+
+GROUPS = Path("/sys/fs/cgroup")
+TELL = """
+import json, os, sys
+from configs.machine_limits import *
+for group in sys.argv[1:]:
+    open(f"{group}/cgroup.procs", "w").write(str(os.getpid()))
+held = bytearray(50 << 20)
+limit = memory_limit()
+print(json.dumps([usable_cores(), default_workers(), limit and limit[:2], available_memory_bytes()]))
+"""
+
+
+@pytest.fixture
+def groups() -> Iterator[list[Path]]:
+    """Make a control group of version 1 with half a core, and one with 400 MB."""
+    made = [GROUPS / "cpu" / f"limits-{os.getpid()}", GROUPS / "memory" / f"limits-{os.getpid()}"]
+    try:
+        for group, file, value in (
+            (made[0], "cpu.cfs_quota_us", 150_000), (made[1], "memory.limit_in_bytes", 400 << 20),
+        ):  # fmt: skip
+            group.mkdir()
+            (group / file).write_text(str(value))
+    except OSError:
+        pytest.skip("making control groups of version 1 needs root and a kernel that has them")
+    yield made
+    for group in made:
+        group.rmdir()
+
+
+def test_a_real_group_limits_cores_and_memory(groups: list[Path]) -> None:
+    command = [sys.executable, "-c", TELL, *map(str, groups)]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    cores, workers, (limit, free), available = json.loads(told)
+    assert (cores, workers) == (min(1.5, len(os.sched_getaffinity(0))), 1)
+    assert limit == 400 << 20
+    assert 200 << 20 < free == available < 350 << 20
+
+
+def test_the_processors_of_the_affinity_count(tmp_path: Path) -> None:
+    assert usable_cores(tmp_path) == len(os.sched_getaffinity(0))
+    command = ["taskset", "-c", "0", sys.executable, "-c", TELL]
+    told = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    assert told[0] <= 1
+
+
+def _machine(root: Path, group: str, files: dict[str, str], inside: str = "/") -> Path:
+    """Write the files of a machine with control groups of version 2, which is mounted at ``inside`` of the tree."""
+    contents = {
+        "proc/self/mountinfo": f"30 23 0:26 {inside} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n",
+        "proc/self/cgroup": f"0::{group}\n",
+        "proc/meminfo": "MemTotal: 1000000 kB\nMemAvailable:     800000 kB\n",
+    }
+    for name, text in (contents | {f"sys/fs/cgroup/{name}": text for name, text in files.items()}).items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_the_tightest_group_around_a_process_counts(tmp_path: Path) -> None:
+    root = _machine(tmp_path, "/job/step", {
+        "job/memory.max": f"{500 << 20}\n", "job/memory.current": f"{300 << 20}\n",
+        "job/memory.stat": f"anon 7\ninactive_file {100 << 20}\nactive_file 9\n",
+        "job/step/memory.max": "max\n", "job/step/memory.current": "1\n",
+        "job/cpu.max": "50000 100000\n", "job/step/cpu.max": "max 100000\n",
+        "job/step/memory.events": "low 0\noom 2\noom_kill 2\n",
+    })  # fmt: skip
+    limit = memory_limit(root)
+    assert limit is not None
+    assert (limit.limit_bytes, limit.free_bytes) == (500 << 20, 300 << 20)
+    assert limit.group == root / "sys/fs/cgroup/job"
+    assert available_memory_bytes(root) == 300 << 20
+    assert (usable_cores(root), default_workers(root)) == (0.5, 1)
+    assert oom_kills(root) == 2
+
+
+def test_a_container_that_sees_its_group_as_the_root_is_limited_too(tmp_path: Path) -> None:
+    files = {"memory.max": f"{64 << 20}\n", "memory.current": "0\n", "cpu.max": "200000 100000\n"}
+    for group, inside in (("/", "/"), ("/../../init", "/"), ("/docker/5eed", "/docker/5eed")):
+        root = _machine(tmp_path / inside.replace("/", "_") / group.replace("/", "_"), group, files, inside)
+        limit = memory_limit(root)
+        assert limit is not None
+        assert (limit.limit_bytes, limit.free_bytes) == (64 << 20, 64 << 20)
+        assert usable_cores(root) == min(2, len(os.sched_getaffinity(0)))
+
+
+def test_without_limits_the_machine_counts(tmp_path: Path) -> None:
+    root = _machine(tmp_path, "/user.slice", {"user.slice/memory.max": "max", "user.slice/cpu.max": "max 100000"})
+    assert memory_limit(root) is None
+    assert available_memory_bytes(root) == 800_000 << 10
+    assert usable_cores(root) == len(os.sched_getaffinity(0))
+    assert oom_kills(root) == 0
+    assert available_memory_bytes(tmp_path / "nothing") is None
