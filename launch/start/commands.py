@@ -3,11 +3,8 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from configs.errors import ConfigError, UserError
@@ -17,16 +14,15 @@ from configs.rank_variables import binding_environment, meets_by_mpi, meets_over
 from configs.registry import COMMUNICATORS, require_engine
 from configs.resume_check import NUMERICS_PREFIXES
 from configs.schema import Cluster
-from launch.start.launcher_signals import STOP_FILE, STOP_SIGNALS, forwarded_signals
-from launch.start.local import STOP_S, Outcome, run_ranks, run_ranks_on_link
-from launch.start.outlived import OutlivedLauncher
+from launch.start.launcher import run_launcher
+from launch.start.launcher_signals import STOP_FILE
+from launch.start.local import Outcome, run_ranks, run_ranks_on_link
 from launch.start.rendezvous import RENDEZVOUS, rendezvous_of
 
 INHERITED = ("LD_LIBRARY_PATH", *NUMERICS_PREFIXES)
 """Beginnings of the names of variables that mpirun is told to pass on where they are set. By itself it passes none to
 other hosts, and ranks whose libraries choose other kernels end with other weights."""
 
-_POLL_S = 0.05
 RANK_SCRIPT = "launch/rank.sh"
 """The script in the program's folder that starts a rank under every launcher, except CPU ranks of the local one."""
 
@@ -174,52 +170,3 @@ def require_startable(cluster: Cluster) -> None:
 def _search_path() -> str:
     """Return PATH with the folder of this Python first, where horovodrun is."""
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-
-
-def run_launcher(
-    command: Sequence[str], variables: Mapping[str, str], stop_signal: signal.Signals, stop_file: Path | None
-) -> Outcome:
-    """Run a launcher. A signal that stops this process is passed on as the signal that the launcher gives its ranks.
-
-    Args:
-        command: The launcher's command line; its last word is the run folder.
-        variables: Variables on top of this process's own.
-        stop_signal: What makes the launcher's ranks save their state.
-        stop_file: A file that tells the ranks to do so; the launcher then gets the signal only after `STOP_S`.
-    """
-    # mpirun refuses to run as root without these variables; other launchers do not read them.
-    # The kernel ends the launcher, and the launcher its ranks, if this process is killed.
-    guard = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
-    with forwarded_signals() as last_signal:
-        process = subprocess.Popen(
-            [*guard, *command],
-            env={**os.environ, **variables, **root},
-            stdin=subprocess.DEVNULL,
-            # A session of its own, so that Ctrl-C reaches the launcher once, through this process.
-            start_new_session=True,
-        )
-        passed_on = deadline_s = None
-        outlived = OutlivedLauncher(Path(command[-1]), partial(_kill, process))
-        while process.poll() is None:
-            outlived.look()
-            if last_signal() not in (None, passed_on):
-                passed_on = last_signal()
-                if passed_on in STOP_SIGNALS and stop_file and stop_file.parent.is_dir():
-                    stop_file.touch()
-                    deadline_s = time.monotonic() + STOP_S
-                else:
-                    process.send_signal(signal.SIGTERM if passed_on == signal.SIGINT else stop_signal)
-            if deadline_s is not None and time.monotonic() > deadline_s:
-                process.send_signal(stop_signal)
-                deadline_s = None
-            time.sleep(_POLL_S)
-    status = 128 - process.returncode if process.returncode < 0 else process.returncode
-    if passed_on in STOP_SIGNALS:
-        return Outcome(status, stopped_by=passed_on)
-    return Outcome(status, interrupted_by=passed_on)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> bool:
-    process.kill()
-    return True

@@ -23,8 +23,8 @@ from launch.notify import notify
 from launch.restart import may_restart
 from launch.resume import prepare_attempt
 from launch.setup.state import in_use
+from launch.start.launcher import OutlivedLauncher, kill_launcher_of
 from launch.start.local import Outcome
-from launch.start.outlived import OutlivedLauncher, kill_launcher_of
 from logs.claims import BEAT_S, STALE_S
 from logs.folder import UNFINISHED_MARK, RunFolder
 

@@ -17,9 +17,9 @@ from launch.start.commands import (
     local_words,
     require_launchable,
     require_startable,
-    run_launcher,
     run_under,
 )
+from launch.start.launcher import run_launcher
 from launch.start.link import can_shape, shaped
 from launch.start.local import Outcome
 
@@ -195,7 +195,7 @@ _TOLD = "kill -TERM $PPID; until test -e {folder}/stop; do sleep 0.01; done; exi
 def test_a_launcher_is_told_to_stop_by_the_file_if_it_has_one_and_else_or_later_by_its_signal(
     program: str, has_file: bool, outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launch.start.commands.STOP_S", 60 if program == _TOLD else 0.1)
+    monkeypatch.setattr("launch.start.launcher.STOP_S", 60 if program == _TOLD else 0.1)
     command = ["bash", "-c", program.format(folder=tmp_path), str(tmp_path)]
     assert run_launcher(command, {}, signal.SIGUSR1, tmp_path / "stop" if has_file else None) == outcome
     assert (tmp_path / "stop").exists() == (has_file and outcome.interrupted_by is None)

@@ -11,6 +11,7 @@ from configs.load import ROOT, load_cluster
 from configs.rank_variables import binding_environment
 from launch.start import commands
 from launch.start.commands import launcher_command, require_launchable, require_startable, run_under
+from launch.start.launcher import run_launcher
 from launch.start.local import Outcome
 
 RANK = ["rank", "/runs/a"]
@@ -97,7 +98,7 @@ def test_the_kernel_ends_a_launcher_with_this_process_where_there_is_a_command_f
     monkeypatch.setenv("LEFT", "here")
     monkeypatch.setattr("shutil.which", lambda name: f"{tmp_path}/{name}" if has_guard else None)
     script = f'echo "$LEFT $OWN" >"{tmp_path}/told"'
-    assert commands.run_launcher(["sh", "-c", script, str(tmp_path)], {"OWN": "1"}, signal.SIGTERM, None) == Outcome(0)
+    assert run_launcher(["sh", "-c", script, str(tmp_path)], {"OWN": "1"}, signal.SIGTERM, None) == Outcome(0)
     assert (tmp_path / "told").read_text(encoding="utf-8") == "here 1\n"
     assert (tmp_path / "guarded").exists() == has_guard
     assert not has_guard or (tmp_path / "guarded").read_text(encoding="utf-8") == "--pdeathsig TERM\n"
@@ -106,5 +107,5 @@ def test_the_kernel_ends_a_launcher_with_this_process_where_there_is_a_command_f
 def test_ranks_whose_run_folder_is_gone_are_told_to_stop_by_the_signal(tmp_path: Path) -> None:
     script = "trap 'exit 75' USR1; kill -TERM $PPID; while true; do sleep 0.01; done"
     command = ["bash", "-c", script, str(tmp_path)]
-    outcome = commands.run_launcher(command, {}, signal.SIGUSR1, tmp_path / "gone" / "stop")
+    outcome = run_launcher(command, {}, signal.SIGUSR1, tmp_path / "gone" / "stop")
     assert outcome == Outcome(75, stopped_by=signal.SIGTERM)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launch.start import local, outlived
+from launch.start import launcher, local
 from launch.start.local import Outcome, run_ranks
 
 STUBBORN = "trap '' TERM USR1 INT; touch {folder}/$RANK; while true; do sleep 0.01; done"
@@ -107,16 +107,16 @@ def test_ranks_that_lost_a_server_are_told_at_once_and_have_the_time_of_a_failur
 def test_a_launcher_that_lingers_has_the_time_of_the_local_one_and_its_end_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert outlived.LINGER_S == local.GRACE_S + local.KILL_S == 13
+    assert launcher.LINGER_S == local.GRACE_S + local.KILL_S == 13
     clock_s, kills = [0.0], []
     (tmp_path / "failure_3.json").write_text('{"rank": 3, "status": 1}', encoding="utf-8")
-    monkeypatch.setattr(outlived, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
+    monkeypatch.setattr(launcher, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
 
     def kill() -> bool:
         kills.append(clock_s[0])
         return len(kills) > 1
 
-    watch = outlived.OutlivedLauncher(tmp_path, kill)
+    watch = launcher.OutlivedLauncher(tmp_path, kill)
     for clock_s[0] in (5.0, 10.0, 18.0, 18.5):
         watch.look()
     assert kills == []

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from launch.start import commands, outlived
-from launch.start.outlived import OutlivedLauncher, kill_launcher_of
+from launch.start import launcher as launcher_module
+from launch.start.launcher import OutlivedLauncher, kill_launcher_of, run_launcher
 
 REPORT = {"rank": 1, "status": 137}
 NO_END = {
@@ -26,8 +26,8 @@ NO_END = {
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlived, "LINGER_S", 0.3)
-    monkeypatch.setattr(outlived, "_LOOK_S", 0.0)
+    monkeypatch.setattr(launcher_module, "LINGER_S", 0.3)
+    monkeypatch.setattr(launcher_module, "_LOOK_S", 0.0)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_launcher_that_outlives_its_ranks_is_killed(
     report(tmp_path, text)
     begin = time.monotonic()
     assert _look(tmp_path, launcher, 30) == -signal.SIGKILL
-    assert time.monotonic() - begin > outlived.LINGER_S
+    assert time.monotonic() - begin > launcher_module.LINGER_S
     assert "after a rank had failed, and was killed" in capsys.readouterr().err
 
 
@@ -73,7 +73,7 @@ def test_a_launcher_whose_ranks_may_go_on_is_left_alone(
     text: str, launcher: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     report(tmp_path, text)
-    assert _look(tmp_path, launcher, 3 * outlived.LINGER_S) is None
+    assert _look(tmp_path, launcher, 3 * launcher_module.LINGER_S) is None
 
 
 def test_the_time_begins_anew_with_the_next_attempt(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_the_time_begins_anew_with_the_next_attempt(tmp_path: Path) -> None:
     watch.look()
     (tmp_path / "failure_1.json").unlink()  # as before a restart
     watch.look()
-    time.sleep(outlived.LINGER_S)
+    time.sleep(launcher_module.LINGER_S)
     report(tmp_path)
     watch.look()
     watch.look()
@@ -163,7 +163,7 @@ def test_a_slurm_that_does_not_answer_keeps_no_launcher_alive(tmp_path: Path, mo
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setattr(outlived, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(launcher_module, "_PATIENCE_S", 0.05)
     launcher = [sys.executable, "-c", "import time; time.sleep(600)", str(tmp_path)]
     with subprocess.Popen(["bash", "-c", '"$@" & wait $!; exit 5', "script", *launcher]) as shell:
         end = time.monotonic() + 20
@@ -176,7 +176,7 @@ def test_a_slurm_that_does_not_answer_keeps_no_launcher_alive(tmp_path: Path, mo
 def test_a_launcher_that_this_program_started_is_killed_too(tmp_path: Path) -> None:
     report(tmp_path)
     command = ["sh", "-c", "sleep 600", str(tmp_path)]
-    outcome = commands.run_launcher(command, {}, signal.SIGTERM, None)
+    outcome = run_launcher(command, {}, signal.SIGTERM, None)
     assert outcome.exit_status == 128 + signal.SIGKILL
 
 
@@ -192,8 +192,8 @@ def test_a_run_folder_on_a_file_server_is_looked_at_once_in_a_while(
             looks.append(clock_s[0])
             return []
 
-    monkeypatch.setattr(outlived, "_LOOK_S", 1.0)
-    monkeypatch.setattr(outlived, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
+    monkeypatch.setattr(launcher_module, "_LOOK_S", 1.0)
+    monkeypatch.setattr(launcher_module, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
     watch = OutlivedLauncher(Folder(), lambda: True)  # type: ignore[arg-type]
     for now_s in (100.0, 100.5, 100.9, 101.0, 101.9, 103.0):
         clock_s[0] = now_s

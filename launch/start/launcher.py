@@ -1,4 +1,4 @@
-"""Ends a launcher that outlives its ranks.
+"""Run a launcher to its end: pass signals on to it, and end it if it outlives its ranks.
 
 A launcher learns from another process how a rank on another node ended: srun from Slurm's slurmstepd. Where that
 process is killed, as by a node that is short of memory, srun waits until the job's time is over (Slurm 22.05, tried).
@@ -7,16 +7,18 @@ The ranks themselves have ended by then, and their failure reports are in the ru
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from configs.errors import STOPPED_STATUS
-from launch.start.local import GRACE_S, KILL_S
+from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals
+from launch.start.local import GRACE_S, KILL_S, STOP_S, Outcome
 
 LINGER_S = GRACE_S + KILL_S
 """Time for a launcher to end after a rank has reported a failure, as much as the local launcher gives its ranks."""
@@ -24,8 +26,58 @@ LINGER_S = GRACE_S + KILL_S
 _LOOK_S = 1.0
 """The run folder may be on a file server."""
 
+_POLL_S = 0.05
 _PATIENCE_S = 10
 """Time for Slurm's controller to answer."""
+
+
+def run_launcher(
+    command: Sequence[str], variables: Mapping[str, str], stop_signal: signal.Signals, stop_file: Path | None
+) -> Outcome:
+    """Run a launcher. A signal that stops this process is passed on as the signal that the launcher gives its ranks.
+
+    Args:
+        command: The launcher's command line; its last word is the run folder.
+        variables: Variables on top of this process's own.
+        stop_signal: What makes the launcher's ranks save their state.
+        stop_file: A file that tells the ranks to do so; the launcher then gets the signal only after `STOP_S`.
+    """
+    # mpirun refuses to run as root without these variables; other launchers do not read them.
+    # The kernel ends the launcher, and the launcher its ranks, if this process is killed.
+    guard = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
+    with forwarded_signals() as last_signal:
+        process = subprocess.Popen(
+            [*guard, *command],
+            env={**os.environ, **variables, **root},
+            stdin=subprocess.DEVNULL,
+            # A session of its own, so that Ctrl-C reaches the launcher once, through this process.
+            start_new_session=True,
+        )
+        passed_on = deadline_s = None
+
+        def kill() -> bool:
+            process.kill()
+            return True
+
+        outlived = OutlivedLauncher(Path(command[-1]), kill)
+        while process.poll() is None:
+            outlived.look()
+            if last_signal() not in (None, passed_on):
+                passed_on = last_signal()
+                if passed_on in STOP_SIGNALS and stop_file and stop_file.parent.is_dir():
+                    stop_file.touch()
+                    deadline_s = time.monotonic() + STOP_S
+                else:
+                    process.send_signal(signal.SIGTERM if passed_on == signal.SIGINT else stop_signal)
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                process.send_signal(stop_signal)
+                deadline_s = None
+            time.sleep(_POLL_S)
+    status = 128 - process.returncode if process.returncode < 0 else process.returncode
+    if passed_on in STOP_SIGNALS:
+        return Outcome(status, stopped_by=passed_on)
+    return Outcome(status, interrupted_by=passed_on)
 
 
 class OutlivedLauncher:
