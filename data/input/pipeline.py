@@ -103,7 +103,7 @@ def _type_of(engine: EngineSettings) -> Any:
     return types.FLOAT16 if engine.precision == "float16" else types.FLOAT  # type: ignore[attr-defined]
 
 
-def _decoder(request: ReadRequest) -> dict[str, Any]:
+def decoder_options(request: ReadRequest) -> dict[str, Any]:
     """Return the arguments of an image decoder, which is nvJPEG on a GPU."""
     load = request.engine.hw_decoder_load
     share = {} if load is None else {"hw_decoder_load": load}
@@ -112,7 +112,7 @@ def _decoder(request: ReadRequest) -> dict[str, Any]:
     return {**where, **_ORIENTATION, "output_type": types.GRAY if is_grey else types.RGB}  # type: ignore[attr-defined]
 
 
-def _cache(request: ReadRequest) -> dict[str, Any]:
+def cache_options(request: ReadRequest) -> dict[str, Any]:
     """Return the arguments of a decoder that keeps images in a GPU's memory: all of them, until the cache is full."""
     if request.device_id is None:
         return {}  # DALI's CPU decoder has no cache
@@ -126,11 +126,11 @@ def _augmented_images(request: ReadRequest, jpegs: Any) -> Any:
         window: dict[str, Any] = {"random_area": list(crop.area), "random_aspect_ratio": list(crop.aspect)}
         window["num_attempts"] = 100
         if request.engine.decoded_cache_bytes:
-            images = fn.decoders.image(jpegs, **_decoder(request), **_cache(request))
+            images = fn.decoders.image(jpegs, **decoder_options(request), **cache_options(request))
             return fn.random_resized_crop(images, size=[side, side], **window, **_INTERPOLATION)
-        images = fn.decoders.image_random_crop(jpegs, **window, **_decoder(request))
+        images = fn.decoders.image_random_crop(jpegs, **window, **decoder_options(request))
         return _resize(images, resize_x=side, resize_y=side)
-    images = _resize(fn.decoders.image(jpegs, **_decoder(request)), resize_x=side, resize_y=side)
+    images = _resize(fn.decoders.image(jpegs, **decoder_options(request)), resize_x=side, resize_y=side)
     if crop.kind == "none" or not crop.padding:
         return images
     # Where the window reaches over the edge of the image, it is filled with black, as if the image were padded.
@@ -149,7 +149,7 @@ def _augmented_images(request: ReadRequest, jpegs: Any) -> Any:
 
 def _plain_images(request: ReadRequest, jpegs: Any) -> Any:
     """Return decoded images, resized for the central crop that the normalisation cuts."""
-    images = fn.decoders.image(jpegs, **_decoder(request))
+    images = fn.decoders.image(jpegs, **decoder_options(request))
     shorter = request.recipe.data.eval_resize or request.recipe.model.image_size
     return _resize(images, resize_shorter=shorter)
 

@@ -39,16 +39,17 @@ def test_dali_has_the_threads_and_reads_ahead_as_the_engine_says() -> None:
 def test_a_gpu_decodes_the_share_of_the_images_that_the_engine_says_with_memory_for_the_largest(
     load: float | None,
 ) -> None:
-    decoder = pipeline._decoder(_request(0, hw_decoder_load=load))
+    decoder = pipeline.decoder_options(_request(0, hw_decoder_load=load))
     assert (decoder["device"], decoder.get("hw_decoder_load")) == ("mixed", load)
     assert (decoder["preallocate_width_hint"], decoder["preallocate_height_hint"]) == (5980, 6430)
-    assert pipeline._decoder(_request(None, hw_decoder_load=load)).keys() == {"device", "output_type"}
+    on_cpu = pipeline.decoder_options(_request(None, hw_decoder_load=load))
+    assert on_cpu.keys() - {"device", "output_type", "adjust_orientation"} == set()
 
 
 @pytest.mark.parametrize(("size_bytes", "size_mb"), [(1, 1), (5 << 20, 5), (3 << 30, 3072)])
 def test_the_cache_of_decoded_images_is_told_in_megabytes_and_only_to_a_gpu(size_bytes: int, size_mb: int) -> None:
-    assert pipeline._cache(_request(0, decoded_cache_bytes=size_bytes)) == {
+    assert pipeline.cache_options(_request(0, decoded_cache_bytes=size_bytes)) == {
         "cache_size": size_mb,
         "cache_type": "threshold",
     }
-    assert pipeline._cache(_request(None, decoded_cache_bytes=size_bytes)) == {}
+    assert pipeline.cache_options(_request(None, decoded_cache_bytes=size_bytes)) == {}
