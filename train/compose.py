@@ -19,12 +19,12 @@ from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from data.input.batches import EvaluationSource, TrainingSource
 from train.comm.buckets import BucketPlan
-from train.comm.communicator import Communicator, Connect, bring_up, connector
+from train.comm.communicator import Communicator, Connect, connector, start_communicator
 from train.dataset import Images
 from train.engine.build import ModelParts, build_model, dropout_seed
 from train.engine.protocol import Engine, open_engine
 from train.evaluate import Evaluator, metric_of
-from train.measure.timing import Clock, NoClock, StepClock
+from train.measure.timing import Clock, StepClock
 from train.rank.identity import Identity
 from train.rank.startup import WAITING, Ledger
 from train.step import Step
@@ -60,7 +60,7 @@ class Composition:
         """Return the clock that the cluster file asks for."""
         ahead = self.cluster.engine.run_ahead_steps
         if not self.cluster.engine.timing:
-            return NoClock(self.engine, ahead)
+            return Clock(self.engine, ahead)
         return StepClock(self.engine, ahead, self.recipe.run.log_every_steps)
 
     def make_step(
@@ -136,7 +136,7 @@ def compose(  # noqa: PLR0913 (each is another part of a run)
     if images is not None:
         with ledger.phase("import of input"):
             images.load()
-    pending = bring_up(identity, ledger, connect or connector(cluster.communication))
+    pending = start_communicator(identity, ledger, connect or connector(cluster.communication))
     training, evaluation = None, None
     if images is not None:
         with ledger.phase("evaluation pipeline"):
@@ -147,5 +147,5 @@ def compose(  # noqa: PLR0913 (each is another part of a run)
     with ledger.phase("network and weights"):
         model = build_model(engine, recipe, cluster, plan, weights)
     with ledger.phase(WAITING):
-        communicator = pending.wait()
+        communicator = pending.result()
     return Composition(recipe, cluster, plan, identity, engine, communicator, model, training, evaluation)

@@ -26,7 +26,7 @@ class OptimizerBlock(Section):
     """The keys of an optimizer, what it logs, what memory it takes, and optionally its update rule.
 
     A subclass adds ``name: Literal["..."]`` and its own keys. An engine may have a faster implementation of an
-    optimizer (`train.engine.mxnet.engine.FUSED`); an optimizer without one is run by `update_rule`.
+    optimizer (`build_optimizer` of the engine); an optimizer without one is run by `update_rule`.
 
     Attributes:
         num_moments: Float32 arrays of a parameter's shape that the optimizer keeps for each parameter.

@@ -23,7 +23,7 @@ from configs.schema import Cluster, Recipe
 from launch.doctor.facts import AllreduceFacts, LibraryFacts, RankFacts, write_facts
 from launch.doctor.machine import inspect_dataset, inspect_machine
 from logs.folder import CONFIG_FILE
-from train.comm.communicator import Communicator, Connect, bring_up, libraries_of
+from train.comm.communicator import Communicator, Connect, libraries_of, start_communicator
 from train.comm.devices import run_ranks_here
 from train.engine.protocol import open_engine
 from train.rank.failure import is_second_hand
@@ -89,7 +89,7 @@ def _examine(
     facts = replace(facts, libraries={name: _attempt(load) for name, load in _libraries(cluster, identity).items()})
     write(facts)
     try:
-        communicator = bring_up(identity, ledger, connect).wait()
+        communicator = start_communicator(identity, ledger, connect).result()
         facts = replace(facts, allreduce=_allreduce(communicator, identity, cluster))
         facts = replace(facts, clock_offsets_s=_clock_offsets(communicator))
         if options.step:

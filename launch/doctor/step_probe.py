@@ -22,7 +22,7 @@ from launch.doctor.facts import PartFailure, StepFacts
 from train.comm.communicator import Communicator
 from train.compose import Composition, compose
 from train.dataset import images_of
-from train.measure.timing import NoClock
+from train.measure.timing import Clock
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 from train.warmup import warm_up
@@ -151,7 +151,7 @@ def _take(rank: Composition, parts: _Parts, batch: TrainingBatch) -> None:
         parts.note(buckets_s=[*parts.facts.buckets_s, seconds.pop(name)], seconds=seconds)
     part("update", lambda: model.optimizer.update(_HARMLESS))
     part("evaluation", lambda: network.inference()(batch.images))
-    step = rank.make_step(NoClock(engine, rank.cluster.engine.run_ahead_steps), lambda _: None)
+    step = rank.make_step(Clock(engine, rank.cluster.engine.run_ahead_steps), lambda _: None)
     part("step", lambda: step(0, _OneBatch(batch), _HARMLESS))
 
 

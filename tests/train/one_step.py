@@ -17,7 +17,7 @@ from train.comm.communicator import Communicator, Connect
 from train.comm.devices import run_ranks_here
 from train.compose import compose
 from train.dataset import images_of
-from train.measure.timing import NoClock
+from train.measure.timing import Clock
 from train.rank.identity import Identity, read_identity
 from train.rank.startup import Ledger
 from train.schedule import resolve_schedule
@@ -40,7 +40,7 @@ def take_step(
     """Take the step, write gradients and updates into ``file``, and return the communicator, which is still up."""
     rank = compose(recipe, cluster, identity, ledger, connect=connect)
     plan, engine, model, communicator = rank.plan, rank.engine, rank.model, rank.communicator
-    step = rank.make_step(NoClock(engine, 2), lambda _: None)
+    step = rank.make_step(Clock(engine, 2), lambda _: None)
     source = images_of(recipe, cluster, plan, identity).open_training(engine)
     source.begin_epoch(1)
     _, loss, _ = step(0, source, resolve_schedule(recipe, plan).at(0))

@@ -6,8 +6,10 @@ All communicators implement the same verbs, so that no caller asks whether a run
 
 import importlib
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from concurrent.futures import Future
+from typing import Any
 
 from configs.registry import COMMUNICATORS
 from configs.schema import Communication
@@ -19,39 +21,48 @@ class WorldMismatch(RuntimeError):
     """The communication library sees another rank or world size than the launcher made."""
 
 
-class NotMet(RuntimeError):
-    """The other ranks did not come to the meeting in time; this error is never the first cause."""
+class RendezvousTimeout(RuntimeError):
+    """The other ranks did not connect in time; this error is never the first cause."""
 
     def __init__(self, timeout_s: int) -> None:
         super().__init__(f"the ranks did not meet within {timeout_s} s (communication.timeout_s)")
 
 
-class Communicator(Protocol):
-    """Collective verbs; every rank calls each of them in the same order."""
+class Communicator(ABC):
+    """Collective verbs; every rank calls each of them in the same order. Communicators derive from this class."""
 
+    @abstractmethod
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """Queue the sum of each array over the ranks, in place; the arrays travel together."""
 
     def complete(self) -> None:
         """Make every queued sum visible to work that is queued from now on; must be called before the arrays are read.
 
-        It waits on the host only where the framework's queue cannot wait for a sum.
+        It waits on the host only where the framework's queue cannot wait for a sum. Under MXNet there is nothing to do:
+        MXNet's engine orders every later reader after the sum.
         """
 
+    @abstractmethod
     def average(self, name: str, arrays: Sequence[Any]) -> None:
         """Average each array over the ranks, in place; work that is queued from now on sees the averages."""
 
+    @abstractmethod
     def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
         """Return the sums of integers over the ranks; waits."""
 
+    @abstractmethod
     def gather(self, name: str, value: int) -> list[int]:
         """Return every rank's unsigned 64-bit integer, by rank; waits."""
 
+    @abstractmethod
     def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
         """Return every rank's content, of any length, by rank; waits."""
 
     def publish(self, weights: Sequence[Any]) -> None:
-        """Register the weight arrays, before the first step; parameter servers that hold the weights copy them."""
+        """Register the weight arrays, before the first step; parameter servers that hold the weights copy them.
+
+        Elsewhere there is nothing to do: ranks that see the same sums keep the same weights.
+        """
 
     def exchange(self, *, settled: bool = False) -> None:
         """Bring the weights up to date after an update, if servers hold them.
@@ -61,14 +72,11 @@ class Communicator(Protocol):
         """
 
 
-class SingleProcess:
+class SingleProcess(Communicator):
     """The communicator of a world of one rank."""
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """Leave the arrays as they are."""
-
-    def complete(self) -> None:
-        """Do nothing."""
 
     def average(self, name: str, arrays: Sequence[Any]) -> None:
         """Leave the arrays as they are."""
@@ -85,19 +93,13 @@ class SingleProcess:
         """Return the one content."""
         return [content]
 
-    def publish(self, weights: Sequence[Any]) -> None:
-        """Do nothing: this process holds the weights."""
-
-    def exchange(self, *, settled: bool = False) -> None:
-        """Do nothing, see `publish`."""
-
 
 Connect = Callable[[Identity, Ledger], Communicator]
 """Makes a rank's communicator; called in a thread of its own."""
 
 
-class bring_up:  # noqa: N801 (reads as the verb it is)
-    """Start the communicator in a thread; `wait` returns it.
+def start_communicator(identity: Identity, ledger: Ledger, connect: Connect) -> Future[Communicator]:
+    """Bring the communicator up in a thread of its own; the future's result is the communicator.
 
     Nothing else waits for the communicator, because the launcher's ``identity`` already has rank and world size. The
     thread imports the library, initialises it, compares its world with the launcher's, and runs the first collective,
@@ -108,28 +110,16 @@ class bring_up:  # noqa: N801 (reads as the verb it is)
         ledger: Records the phases.
         connect: Makes the communicator, see `connector`.
     """
+    result: Future[Communicator] = Future()
 
-    def __init__(self, identity: Identity, ledger: Ledger, connect: Connect) -> None:
-        self._result: Communicator | None = None
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(
-            target=self._run, args=(identity, ledger, connect), name="communicator", daemon=True
-        )
-        self._thread.start()
-
-    def _run(self, identity: Identity, ledger: Ledger, connect: Connect) -> None:
+    def run() -> None:
         try:
-            self._result = connect(identity, ledger)
-        except BaseException as failure:  # noqa: BLE001 (re-raised by wait, in the thread that can act on it)
-            self._failure = failure
+            result.set_result(connect(identity, ledger))
+        except BaseException as failure:  # noqa: BLE001 (raised by the future, in the thread that can act on it)
+            result.set_exception(failure)
 
-    def wait(self) -> Communicator:
-        """Wait for the communicator and return it; raises the error that stopped the thread."""
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-        assert self._result is not None
-        return self._result
+    threading.Thread(target=run, name="communicator", daemon=True).start()
+    return result
 
 
 def connector(communication: Communication) -> Connect:

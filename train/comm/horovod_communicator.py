@@ -47,7 +47,7 @@ LIBRARIES = {"Horovod": horovod_features}
 """What ``./run.sh doctor`` loads for this communicator."""
 
 
-class HorovodCommunicator:
+class HorovodCommunicator(Communicator):
     """The verbs of `Communicator` over an initialised ``horovod.mxnet``."""
 
     def __init__(self, horovod: Any) -> None:
@@ -56,9 +56,6 @@ class HorovodCommunicator:
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """Queue one grouped allreduce; MXNet's engine starts it when all of ``arrays`` are ready."""
         self._horovod.grouped_allreduce_(list(arrays), op=self._horovod.Sum, name=name, priority=priority)
-
-    def complete(self) -> None:
-        """Do nothing: MXNet's engine orders every later reader after the sum."""
 
     def average(self, name: str, arrays: Sequence[Any]) -> None:
         """Queue one grouped allreduce that divides by the number of ranks."""
@@ -87,12 +84,6 @@ class HorovodCommunicator:
         joined = self._horovod.allgather(own, name=name).asnumpy().tobytes()
         ends = np.cumsum([length + 1 for length in lengths]).tolist()
         return [joined[end - 1 - length : end - 1] for end, length in zip(ends, lengths, strict=True)]
-
-    def publish(self, weights: Sequence[Any]) -> None:
-        """Do nothing: ranks that see the same sums keep the same weights."""
-
-    def exchange(self, *, settled: bool = False) -> None:
-        """Do nothing, see `publish`."""
 
 
 def _int64(values: Sequence[int]) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from typing import NamedTuple
 
-from train.comm.communicator import NotMet, WorldMismatch
+from train.comm.communicator import RendezvousTimeout, WorldMismatch
 from train.comm.shared_sum import create_memory
 from train.rank.identity import Identity
 
@@ -58,7 +58,7 @@ def meet(identity: Identity, environment: Mapping[str, str], timeout_s: int) -> 
         timeout_s: How long to wait for the others.
 
     Raises:
-        NotMet: The other ranks did not come in time.
+        RendezvousTimeout: The other ranks did not come in time.
         PeerLost: A rank ended before all had met.
         WorldMismatch: The ranks that come are not those of this run, or nobody says where they meet.
     """
@@ -69,7 +69,7 @@ def meet(identity: Identity, environment: Mapping[str, str], timeout_s: int) -> 
     try:
         return _host(identity, name, deadline) if identity.rank == 0 else _visit(identity, name, deadline)
     except (TimeoutError, ConnectionRefusedError):
-        raise NotMet(timeout_s) from None
+        raise RendezvousTimeout(timeout_s) from None
     except (ConnectionResetError, BrokenPipeError):
         raise PeerLost("a rank" if identity.rank == 0 else "rank 0") from None
 

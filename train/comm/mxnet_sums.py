@@ -1,8 +1,8 @@
 """Sums in shared memory as operators of MXNet's engine, as Horovod's sums are.
 
 The engine starts a sum when its arrays are computed, and whatever reads them waits for it. The operator is
-asynchronous: in one of the engine's threads for prioritised work, `Queue` only hands the memory of the arrays on; the
-thread that sums tells the engine later that the operator is complete.
+asynchronous: in one of the engine's threads for prioritised work, `OperatorQueue` only hands the memory of the arrays
+on; the thread that sums tells the engine later that the operator is complete.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ _Run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_OnComplete), ctyp
 _Complete = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
-class Queue:
+class OperatorQueue:
     """See `train.comm.shared_memory.ArrayQueue`."""
 
     def __init__(self) -> None:

@@ -4,10 +4,10 @@ A sum over Horovod and Gloo goes through the loopback: four copies by the kernel
 message. Here a sum is two copies and an addition at the speed of the memory. The ranks' arrays stay where they are.
 """
 
-import importlib
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ from train.rank.startup import Ledger
 
 
 class ArrayQueue(Protocol):
-    """How a framework's arrays are handed to the thread that sums; a module of a framework has a class ``Queue``."""
+    """How a framework's arrays are handed to the thread that sums."""
 
     def start(
         self, name: str, arrays: Sequence[Any], priority: int, begin: Callable[[Sequence[np.ndarray], Done], None]
@@ -37,8 +37,44 @@ class ArrayQueue(Protocol):
         """Divide the arrays in place, after their sums."""
 
 
-_QUEUES: Mapping[str, str] = {"mxnet": "train.comm.mxnet_sums", "torch": "train.comm.torch_sums"}
-"""Framework -> module with its `ArrayQueue`."""
+class TensorQueue:
+    """The `ArrayQueue` of PyTorch's tensors on a CPU, which are computed when they are handed over."""
+
+    def __init__(self) -> None:
+        self._pending: list[Future[None]] = []
+
+    def start(
+        self, name: str, arrays: Sequence[Any], priority: int, begin: Callable[[Sequence[np.ndarray], Done], None]
+    ) -> None:
+        """Begin at once."""
+        result: Future[None] = Future()
+        self._pending.append(result)
+        begin([_flat(array) for array in arrays], partial(_settle, result))
+
+    def complete(self) -> None:
+        """Wait for the sums on the host, since PyTorch's CPU has no queue that could."""
+        while self._pending:
+            self._pending.pop().result()
+
+    def divide(self, arrays: Sequence[Any], divisor: int) -> None:
+        """Divide each tensor."""
+        for array in arrays:
+            array.detach().div_(divisor)
+
+
+def _settle(result: Future[None], error: Exception | None) -> None:
+    if error is None:
+        result.set_result(None)
+    else:
+        result.set_exception(error)
+
+
+def _flat(array: Any) -> np.ndarray:
+    """Return a flat view of a tensor's memory, whatever the order of its axes there."""
+    own = array.detach()
+    assert 1 + sum((n - 1) * step for n, step in zip(own.shape, own.stride(), strict=True)) == own.numel(), own.stride()
+    flat: np.ndarray = own.as_strided((own.numel(),), (1,)).numpy()
+    return flat
 
 
 def connect(communication: Communication) -> Connect:
@@ -54,7 +90,7 @@ def _connect(timeout_s: int, identity: Identity, ledger: Ledger) -> Communicator
     return first_collective(communicator, identity, ledger)
 
 
-class SharedMemoryCommunicator:
+class SharedMemoryCommunicator(Communicator):
     """The verbs of `Communicator` between ranks that have met.
 
     Args:
@@ -103,17 +139,15 @@ class SharedMemoryCommunicator:
         everybody = {self._rank: content, **self._thread.exchange(name, content)}
         return [everybody[rank] for rank in range(self._world_size)]
 
-    def publish(self, weights: Sequence[Any]) -> None:
-        """Do nothing: ranks that see the same sums keep the same weights."""
-
-    def exchange(self, *, settled: bool = False) -> None:
-        """Do nothing, see `publish`."""
-
     def _queue_of(self, array: Any) -> ArrayQueue:
         """Return the queue of the framework that the array belongs to; a run has one framework."""
         if self._queue is None:
-            framework = type(array).__module__.partition(".")[0]
-            self._queue = importlib.import_module(_QUEUES[framework]).Queue()
+            if type(array).__module__.startswith("torch"):
+                self._queue = TensorQueue()
+            else:
+                from train.comm.mxnet_sums import OperatorQueue  # noqa: PLC0415 (imports MXNet)
+
+                self._queue = OperatorQueue()
         return self._queue
 
 

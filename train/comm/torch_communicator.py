@@ -5,8 +5,10 @@ step: one message instead of one a gradient, and no memory to allocate.
 """
 
 import atexit
+import fcntl
 import os
 import socket
+import struct
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,8 +18,14 @@ from typing import Any
 
 from configs.errors import UserError
 from configs.schema import Communication
-from train.comm.communicator import Communicator, Connect, NotMet, SingleProcess, WorldMismatch, first_collective
-from train.comm.interfaces import ipv4_addresses
+from train.comm.communicator import (
+    Communicator,
+    Connect,
+    RendezvousTimeout,
+    SingleProcess,
+    WorldMismatch,
+    first_collective,
+)
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
@@ -26,6 +34,12 @@ _FOR_EVER = timedelta(days=365)
 
 _TRY_S, _PAUSE_S = 3.0, 0.05
 """Time for one address to answer, and between two rounds over the addresses."""
+
+
+_SIOCGIFADDR = 0x8915
+_REQUEST = struct.Struct("256s")
+_ADDRESS = slice(20, 24)
+"""Where ``struct ifreq`` holds the IPv4 address."""
 
 
 def torch_features() -> dict[str, bool]:
@@ -65,7 +79,7 @@ def _connect_torch(communication: Communication, identity: Identity, ledger: Led
             _initialise(backend, identity, device, timeout_s)
         except (RuntimeError, TimeoutError) as error:
             if isinstance(error, TimeoutError) or "timed out" in str(error).lower() or "timeout" in str(error).lower():
-                raise NotMet(timeout_s) from error
+                raise RendezvousTimeout(timeout_s) from error
             raise
     communicator = first_collective(TorchCommunicator(torch, device), identity, ledger)
     torch.distributed.distributed_c10d._set_pg_timeout(_FOR_EVER)
@@ -157,9 +171,22 @@ def _choose_interface(own_address: str) -> None:
 
     Gloo itself would take the address of the host's name, which is 127.0.1.1 on Debian and Ubuntu.
     """
-    names = [name for name, address in ipv4_addresses().items() if address == own_address]
+    names = [name for name, address in _ipv4_addresses().items() if address == own_address]
     if names:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])
+
+
+def _ipv4_addresses() -> dict[str, str]:
+    """Return the first IPv4 address of each network interface of this machine that has one, by its name (Linux)."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, _REQUEST.pack(name.encode()))
+            except OSError:
+                continue
+            found[name] = socket.inet_ntoa(answer[_ADDRESS])
+    return found
 
 
 def _mismatch(identity: Identity, found: str) -> WorldMismatch:
@@ -200,7 +227,7 @@ def _like(part: Any, array: Any) -> Any:
     return part.as_strided(array.shape, array.stride(), part.storage_offset()) if is_dense else part.view(array.shape)
 
 
-class TorchCommunicator:
+class TorchCommunicator(Communicator):
     """The verbs of `Communicator` over an initialised torch.distributed.
 
     Args:
@@ -262,12 +289,6 @@ class TorchCommunicator:
         own = self._torch.frombuffer(padded, dtype=self._torch.uint8).to(self._device)
         rows = self._gathered(own).cpu().numpy()
         return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
-
-    def publish(self, weights: Sequence[Any]) -> None:
-        """Do nothing: ranks that see the same sums keep the same weights."""
-
-    def exchange(self, *, settled: bool = False) -> None:
-        """Do nothing, see `publish`."""
 
     def _gathered(self, own: Any) -> Any:
         """Return every rank's ``own``, by rank, along a new first axis."""

@@ -22,7 +22,7 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from configs.load import load_both, load_cluster
-from train.comm.communicator import bring_up
+from train.comm.communicator import start_communicator
 from train.comm.devices import run_ranks_here
 from train.rank.identity import read_identity
 from train.engine.init import WeightsDiffer, require_equal
@@ -47,7 +47,7 @@ def main(identity, ledger, connect):
         recipe, cluster = load_both("digits", "laptop", SHRUNK)
         comm = take_step(Path(f"{sys.argv[2]}/step.npz"), recipe, cluster, identity, ledger, connect)
     else:
-        comm = bring_up(identity, ledger, connect).wait()
+        comm = start_communicator(identity, ledger, connect).result()
     rank = identity.rank
     arrays = [full((3,), rank + 1.0), full((2, 2), 10.0 * (rank + 1))]
     for _ in range(2):

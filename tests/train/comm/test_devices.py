@@ -12,9 +12,9 @@ from train.comm.communicator import (
     Connect,
     SingleProcess,
     WorldMismatch,
-    bring_up,
     first_collective,
     libraries_of,
+    start_communicator,
 )
 from train.comm.devices import run_ranks_here
 from train.rank.identity import Identity
@@ -64,9 +64,9 @@ def test_what_kept_the_communicator_from_coming_up_is_what_whoever_waits_gets() 
     def connect(_identity: Identity, _ledger: Ledger) -> Communicator:
         raise WorldMismatch("Horovod sees rank 0 of 1")
 
-    pending = bring_up(ALONE, Ledger(), connect)
+    pending = start_communicator(ALONE, Ledger(), connect)
     with pytest.raises(WorldMismatch, match="Horovod sees rank 0 of 1"):
-        pending.wait()
+        pending.result()
 
 
 def test_each_device_is_a_rank_of_one_world() -> None:
@@ -92,11 +92,11 @@ def test_a_rank_may_end_while_its_communicator_is_still_coming_up() -> None:
         may_go_on.wait()
         return SingleProcess()
 
-    pending = bring_up(ALONE, Ledger(), connect)
+    pending = start_communicator(ALONE, Ledger(), connect)
     (is_daemon,) = (each.daemon for each in threading.enumerate() if each.name == "communicator")
     may_go_on.set()
     assert is_daemon, "or the process would wait for the thread"
-    assert isinstance(pending.wait(), SingleProcess)
+    assert isinstance(pending.result(), SingleProcess)
 
 
 @pytest.mark.parametrize(("device", "kind"), [("cpu", "local"), ("gpu", "device")])

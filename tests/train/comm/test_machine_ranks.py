@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from train.comm import machine_ranks
-from train.comm.communicator import NotMet, WorldMismatch
+from train.comm.communicator import RendezvousTimeout, WorldMismatch
 from train.comm.machine_ranks import _GREETING, PeerLost, _reach, meet
 from train.comm.shared_sum import create_memory
 from train.rank.identity import Identity
@@ -54,7 +54,7 @@ def test_each_two_ranks_get_a_socket_and_all_the_same_memory(meeting: dict[str, 
 
 def test_ranks_that_wait_in_vain_say_for_how_long(meeting: dict[str, str]) -> None:
     for rank in range(2):
-        with pytest.raises(NotMet, match=r"did not meet within 0 s \(communication.timeout_s\)"):
+        with pytest.raises(RendezvousTimeout, match=r"did not meet within 0 s \(communication.timeout_s\)"):
             meet(_identity(rank, 2), meeting, 0)
 
 
@@ -97,7 +97,7 @@ def test_a_rank_that_nobody_answers_waits_for_its_time_and_no_longer(meeting: di
         listener.listen(1)
         waiting = pool.submit(meet, _identity(1, 2), meeting, 1)
         silent, _ = listener.accept()
-        with silent, pytest.raises(NotMet):
+        with silent, pytest.raises(RendezvousTimeout):
             waiting.result(10)
 
 
@@ -105,7 +105,7 @@ def test_a_rank_that_nobody_answers_waits_for_its_time_and_no_longer(meeting: di
 def test_a_guest_that_does_not_say_who_it_is_is_waited_for_no_longer_than_the_others(meeting: dict[str, str]) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(meet, _identity(0, 2), meeting, 1)
-        with _reach(meeting["RANK_MEETING"], time.monotonic() + 10), pytest.raises(NotMet):
+        with _reach(meeting["RANK_MEETING"], time.monotonic() + 10), pytest.raises(RendezvousTimeout):
             waiting.result(10)
 
 
@@ -153,7 +153,7 @@ def test_processes_of_another_user_are_not_let_in(meeting: dict[str, str], monke
     monkeypatch.setattr("os.geteuid", lambda: own + 1)
     with ThreadPoolExecutor(2) as pool:
         host, guest = (pool.submit(meet, _identity(rank, 2), meeting, 1) for rank in (0, 1))
-        assert isinstance(host.exception(10), NotMet)
+        assert isinstance(host.exception(10), RendezvousTimeout)
         with pytest.raises(WorldMismatch, match="a process of another user waits") as refused:
             guest.result(10)
         assert _held() == before, f"{refused.value} leaves something open"

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from train.comm.machine_ranks import PeerLost
-from train.comm.mxnet_sums import Queue
+from train.comm.mxnet_sums import OperatorQueue
 from train.comm.sum_thread import Done
 from train.rank.failure import is_second_hand
 
 
 def test_readers_wait_for_a_sum_that_another_thread_ends() -> None:
-    queue, begun, may_end = Queue(), threading.Event(), threading.Event()
+    queue, begun, may_end = OperatorQueue(), threading.Event(), threading.Event()
 
     def begin(arrays: Sequence[np.ndarray], done: Done) -> None:
         def end() -> None:
@@ -51,14 +51,14 @@ def test_an_error_of_a_sum_is_raised_where_the_arrays_are_read() -> None:
 
     for begin in (partial(fail, PeerLost("rank 2")), raise_at_once):
         array = mx.nd.ones((3,))
-        Queue().start("bucket", [array], 0, begin)
+        OperatorQueue().start("bucket", [array], 0, begin)
         with pytest.raises(mx.base.MXNetError, match="Connection closed by peer: rank 2 has ended") as caught:
             (array + 1).asnumpy()
         assert is_second_hand(caught.value)
 
 
 def test_what_the_engine_may_call_outlives_whoever_queued_it() -> None:
-    queue, array = Queue(), mx.nd.ones((3,))
+    queue, array = OperatorQueue(), mx.nd.ones((3,))
     queue.start("bucket", [array], 0, lambda _arrays, done: done(None))
     kept = weakref.ref(queue)
     del queue

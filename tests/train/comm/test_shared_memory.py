@@ -12,12 +12,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from configs.load import load_cluster  # noqa: E402
-from train.comm import shared_memory  # noqa: E402
-from train.comm.communicator import Communicator, NotMet, SingleProcess, connector  # noqa: E402
-from train.comm.shared_memory import _type_of  # noqa: E402
-from train.rank.identity import Identity  # noqa: E402
-from train.rank.startup import Ledger  # noqa: E402
+from configs.load import load_cluster
+from train.comm import shared_memory
+from train.comm.communicator import Communicator, RendezvousTimeout, SingleProcess, connector
+from train.comm.shared_memory import _type_of
+from train.rank.identity import Identity
+from train.rank.startup import Ledger
 
 _LATE_S = 0.05
 
@@ -102,12 +102,12 @@ def test_a_single_rank_meets_nobody_and_others_for_as_long_as_the_cluster_file_s
 ) -> None:
     def meet(identity: Identity, environment: object, timeout_s: int) -> None:
         assert (identity.rank, environment is os.environ) == (1, True)
-        raise NotMet(timeout_s)
+        raise RendezvousTimeout(timeout_s)
 
     monkeypatch.setattr(shared_memory, "meet", meet)
     ledger = Ledger()
     assert isinstance(_connect(0, 1, ledger), SingleProcess)
     assert [row["phase"] for row in ledger.to_json()["phases"]] == ["interpreter"]
-    with pytest.raises(NotMet, match="did not meet within 7 s"):
+    with pytest.raises(RendezvousTimeout, match="did not meet within 7 s"):
         _connect(1, 2, ledger, timeout_s=7)
     assert [row["phase"] for row in ledger.to_json()["phases"]] == ["interpreter", "communicator: init"]

@@ -11,7 +11,7 @@ from configs.rank_variables import rank_environment
 from launch.start.commands import run_under
 from launch.start.rendezvous import RENDEZVOUS
 from train.comm import torch_communicator
-from train.comm.communicator import NotMet, WorldMismatch
+from train.comm.communicator import RendezvousTimeout, WorldMismatch
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
@@ -20,14 +20,14 @@ pytest.importorskip("torch")
 LOST = """
 import os, signal, sys, time
 from configs.load import load_cluster
-from train.comm.communicator import bring_up, connector
+from train.comm.communicator import start_communicator, connector
 from train.rank.failure import is_second_hand
 from train.rank.identity import read_identity
 from train.rank.startup import Ledger
 
 identity = read_identity(os.environ)
 cluster = load_cluster("laptop", ["cluster.engine.name=torch", "cluster.communication.timeout_s=2"])
-comm = bring_up(identity, Ledger(), connector(cluster.communication)).wait()
+comm = start_communicator(identity, Ledger(), connector(cluster.communication)).result()
 import torch
 late = torch.ones(10)
 time.sleep(4 * identity.rank)
@@ -57,7 +57,7 @@ def test_gloo_takes_the_interface_of_the_ranks_own_address_unless_told_otherwise
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     addresses = {"lo": "127.0.0.1", "eth0": "10.0.0.7", "ib0": "10.1.0.7"}
-    monkeypatch.setattr(torch_communicator, "ipv4_addresses", lambda: addresses)
+    monkeypatch.setattr(torch_communicator, "_ipv4_addresses", lambda: addresses)
     environment = {"GLOO_SOCKET_IFNAME": "eth9"}
     monkeypatch.setattr(os, "environ", environment)
     for given, address, chosen in (
@@ -119,7 +119,8 @@ def test_a_late_rank_is_waited_for_and_a_dead_one_is_no_failure_of_the_other(tmp
 
 @pytest.mark.parametrize(
     ("error", "raised"),
-    [(TimeoutError("x"), NotMet), (RuntimeError("wait Timed Out"), NotMet), (RuntimeError("Timeout"), NotMet),
+    [(TimeoutError("x"), RendezvousTimeout), (RuntimeError("wait Timed Out"), RendezvousTimeout),
+     (RuntimeError("Timeout"), RendezvousTimeout),
      (RuntimeError("address in use"), RuntimeError)],
 )  # fmt: skip
 def test_only_ranks_that_do_not_come_in_time_have_not_met(

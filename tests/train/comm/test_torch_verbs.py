@@ -11,15 +11,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import distributed  # noqa: E402
+from torch import distributed
 
-from configs.errors import UserError  # noqa: E402
-from configs.load import load_cluster  # noqa: E402
-from train.comm import torch_communicator  # noqa: E402
-from train.comm.communicator import SingleProcess, WorldMismatch  # noqa: E402
-from train.comm.torch_communicator import TorchCommunicator, _like  # noqa: E402
-from train.rank.identity import Identity  # noqa: E402
-from train.rank.startup import Ledger  # noqa: E402
+from configs.errors import UserError
+from configs.load import load_cluster
+from train.comm import torch_communicator
+from train.comm.communicator import SingleProcess, WorldMismatch
+from train.comm.torch_communicator import TorchCommunicator, _like
+from train.rank.identity import Identity
+from train.rank.startup import Ledger
 
 CPU = torch.device("cpu")
 
