@@ -22,7 +22,7 @@ from logs.folder import CONFIG_FILE, RunFolder, Summary
 from logs.metrics import METRICS_FILE, Metrics, MetricsWriter
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
-from train.engine.protocol import Engine, Optimizer, Trainee
+from train.engine.protocol import Engine, Optimizer, TrainableNetwork
 from train.evaluate import top1_score
 from train.loop import Result, TrainingRun, train
 from train.measure.progress import Progress
@@ -120,7 +120,7 @@ def dry_train(  # noqa: PLR0913
     run = TrainingRun(
         plan=plan, schedule=resolve_schedule(recipe, plan),
         step=Step(
-            engine, cast(Trainee, blank), cast(Optimizer, blank), SingleProcess(), BucketPlan(((1,), (0,))),
+            engine, cast(TrainableNetwork, blank), cast(Optimizer, blank), SingleProcess(), BucketPlan(((1,), (0,))),
             plan.accumulation_steps, clock, on_step=lambda _: None, told_to_stop=lambda: blank.batches > stop_from,
         ),
         source=blank, evaluate=lambda: top1_score(round(next(answers) * total), total),

@@ -24,7 +24,7 @@ from train.bench.launching import pack_dataset, run_ranks
 from train.bench.measure import Report, interleave, make_report
 from train.comm.buckets import plan_reductions
 from train.comm.communicator import SingleProcess
-from train.engine.protocol import Engine, Optimizer, Trainee
+from train.engine.protocol import Engine, Optimizer, TrainableNetwork
 from train.evaluate import top1_score
 from train.loop import TrainingRun, train
 from train.measure.progress import Progress
@@ -161,7 +161,7 @@ def _python_step() -> dict[str, float]:
     clock = StepClock(engine, cluster.engine.run_ahead_steps, recipe.run.log_every_steps)
     step = Step(
         engine=engine,
-        network=cast(Trainee, nothing),
+        network=cast(TrainableNetwork, nothing),
         optimizer=cast(Optimizer, nothing),
         communicator=SingleProcess(),
         buckets=buckets,

@@ -14,7 +14,7 @@ from train.comm.buckets import BucketPlan
 from train.comm.communicator import Communicator
 from train.compose import Composition, compose
 from train.engine.protocol import Array
-from train.measure.timing import NoClock
+from train.measure.timing import Clock
 from train.rank.identity import read_identity
 from train.rank.startup import Ledger
 
@@ -116,7 +116,7 @@ def steps_of(
         source: Where batches come from. If None, the rank's one batch.
     """
     parts = rank.parts
-    clock = NoClock(parts.engine, parts.cluster.engine.run_ahead_steps)
+    clock = Clock(parts.engine, parts.cluster.engine.run_ahead_steps)
     step = parts.make_step(clock, lambda _: None, communicator=communicator, buckets=buckets)
 
     def steps(number: int) -> Array:

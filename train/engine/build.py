@@ -12,7 +12,7 @@ from data.shards import stream_seed
 from train.comm.buckets import BucketPlan, bucket_cap, plan_reductions
 from train.engine.init import initial_weights
 from train.engine.parameters import load_parameters
-from train.engine.protocol import Engine, Optimizer, Trainee
+from train.engine.protocol import Engine, Optimizer, TrainableNetwork
 from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
 
 
@@ -27,7 +27,7 @@ class ModelParts:
         buckets: Which gradients are reduced together, and in which order.
     """
 
-    network: Trainee
+    network: TrainableNetwork
     optimizer: Optimizer
     weights: dict[str, np.ndarray]
     buckets: BucketPlan

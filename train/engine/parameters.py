@@ -1,6 +1,7 @@
 """Parameters to start training from: a file of this program's or of Gluon's model zoo; the classifier may differ."""
 
 import logging
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,35 @@ from typing import Any
 import numpy as np
 
 from configs.errors import UserError
-from train.engine.exchange import EXCHANGED
 from train.networks.arch import Network
 
 logger = logging.getLogger(__name__)
 
 _NAMED_AT_MOST = 5
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        # NumPy does not close an archive that is damaged, if it has opened the file itself.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path}: is no file of NumPy's arrays ({error}); write one by numpy.savez") from None
+
+
+def _read_onnx(path: Path) -> dict[str, np.ndarray]:
+    import onnx  # noqa: PLC0415 (slow)
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped] # noqa: PLC0415 (comes with onnx)
+
+    try:
+        model = onnx.load(str(path))
+    except (DecodeError, OSError) as error:
+        raise UserError(f"{path}: is no ONNX file ({error}); export it again") from None
+    return {each.name: np.array(onnx.numpy_helper.to_array(each)) for each in model.graph.initializer}
+
+
+_READERS = {".npz": _read_arrays, ".onnx": _read_onnx}
+"""Ending of a file -> function that reads the named arrays of such a file, float32 and in OIHW."""
 
 
 def load_parameters(
@@ -44,7 +68,7 @@ def load_parameters(
         )
     classifier = {each.name for each in network.layers[-1].parameters}
     wanted = _wanted(network)
-    found = _named_as(wanted, EXCHANGED.get(path.suffix, read_parameters)(path))
+    found = _named_as(wanted, _READERS.get(path.suffix, read_parameters)(path))
     differing = [name for name, shape in wanted.items() if name not in found or found[name].shape != shape]
     refused = [name for name in differing if name not in classifier]
     if refused:

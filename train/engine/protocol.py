@@ -20,6 +20,9 @@ from train.rank.identity import Identity
 Array = Any
 """An array of the framework, on the rank's device unless said otherwise."""
 
+Predict = Callable[[Array], np.ndarray]
+"""Takes normalised images [N, C, H, W] and returns logits."""
+
 
 class Operator(NamedTuple):
     """One operator that ran while the engine traced; times in microseconds since 1970."""
@@ -30,7 +33,7 @@ class Operator(NamedTuple):
     is_communication: bool
 
 
-class Trainee(Protocol):
+class TrainableNetwork(Protocol):
     """The network as one rank holds it, with its loss."""
 
     @property
@@ -126,11 +129,11 @@ class Optimizer(Protocol):
 class Engine(Protocol):
     """A framework on one rank's device."""
 
-    def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> Trainee:
+    def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> TrainableNetwork:
         """Return the network of a table of layers; ``accumulate`` adds each backward to the gradients."""
 
     def build_optimizer(
-        self, config: OptimizerBlock, network: Trainee, *, rescale: float, arrivals: Sequence[int]
+        self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int]
     ) -> Optimizer:
         """Return the optimizer that updates a network's weights in place.
 
@@ -148,7 +151,7 @@ class Engine(Protocol):
             UserError: The file is not of that format.
         """
 
-    def export_formats(self, network: Trainee, prefix: Path) -> Iterator[tuple[str, Callable[[Any], np.ndarray]]]:
+    def export_formats(self, network: TrainableNetwork, prefix: Path) -> Iterator[tuple[str, Predict]]:
         """Write the network in every format that the framework can write, below ``prefix``.
 
         Yields:

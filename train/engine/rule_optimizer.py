@@ -6,7 +6,7 @@ It runs one rule per tensor and is slower than an engine's fused implementation.
 from dataclasses import replace
 
 from configs.optimizers import HyperParameters, OptimizerBlock
-from train.engine.protocol import Engine, Trainee
+from train.engine.protocol import Engine, TrainableNetwork
 
 
 class RuleOptimizer:
@@ -19,7 +19,7 @@ class RuleOptimizer:
         rescale: Factor from sums to means, 1 / global batch size.
     """
 
-    def __init__(self, engine: Engine, config: OptimizerBlock, network: Trainee, *, rescale: float) -> None:
+    def __init__(self, engine: Engine, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float) -> None:
         self.config = config
         self._engine, self._network, self._rescale = engine, network, rescale
         self.momenta = [engine.zeros(each.shape) for _ in range(config.num_moments) for each in network.masters]

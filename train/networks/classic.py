@@ -3,7 +3,7 @@
 Each function adds the layers before the classifier and returns the name of the last of them.
 """
 
-from train.networks.table import Rows
+from train.networks.arch import Rows
 
 _INCEPTION = {
     "inception3a": (64, 96, 128, 16, 32, 32),

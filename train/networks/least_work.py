@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from train.networks.table import Layer, Network
+from train.networks.arch import Layer, Network
 
 UPDATE = "update"
 _FLOAT_BYTES = 4

@@ -4,7 +4,7 @@
 and in its projection, not in the first 1x1 (the MLPerf reference).
 """
 
-from train.networks.table import Rows
+from train.networks.arch import Rows
 
 _BOTTLENECK = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}
 _BASIC = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}

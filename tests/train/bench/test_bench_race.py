@@ -23,8 +23,7 @@ from train.bench.bench_options import RACES
 from train.bench.bench_peers import peers_python
 from train.bench.measure import MeasurementFailed
 from train.engine.init import initial_weights
-from train.networks.arch import Network, network_of
-from train.networks.table import Rows
+from train.networks.arch import Network, Rows, network_of
 
 needs_torch = pytest.mark.skipif(
     not peers_python().exists(), reason="no PyTorch in .venv-peers: ./run.sh bench peers --install"

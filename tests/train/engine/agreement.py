@@ -23,7 +23,7 @@ from train.comm.communicator import SingleProcess
 from train.dataset import images_of
 from train.engine.init import initial_weights
 from train.engine.protocol import open_engine
-from train.measure.timing import NoClock
+from train.measure.timing import Clock
 from train.networks.arch import Network, network_of
 from train.schedule import resolve_schedule
 from train.step import Step
@@ -81,7 +81,7 @@ class Trainer:
             communicator=SingleProcess(),
             buckets=BucketPlan((tuple(reversed(range(count))),)),
             accumulation_steps=self.plan.accumulation_steps,
-            clock=NoClock(engine, 2),
+            clock=Clock(engine, 2),
             on_step=lambda _: None,
         )
         self._schedule, self.source = resolve_schedule(recipe, self.plan), _open(recipe, cluster, engine)

@@ -1,183 +1,154 @@
-"""Starting from given parameters: by name, the classifier apart, everything else refused."""
+"""Starting from given parameters: by name or by order, the classifier apart, everything else refused."""
 
 import logging
-from collections.abc import Callable
+import pickle
+from itertools import product
 from pathlib import Path
-from typing import Any
 
-import mxnet as mx
 import numpy as np
+import psutil
 import pytest
 
 from configs.errors import UserError
 from configs.load import ROOT, load_both
-from configs.schema import EngineSettings, Loss, Model
-from tests.engines import cpu_engine
-from train.engine import build
+from configs.plan import plan_run
+from configs.schema import Model
+from tests.engines import cpu_engine, each_engine, randomize
+from train.engine.build import build_model
 from train.engine.init import initial_weights
-from train.engine.mxnet.network import TrainedNetwork
 from train.engine.parameters import load_parameters
 from train.networks.arch import Network, build_network
 
 
-def _model(num_classes: int) -> tuple[Model, Network]:
-    model = Model(name="resnet8", num_classes=num_classes, image_size=16)
-    return model, build_network("resnet8", num_classes=num_classes, image_size=16)
+def _table(num_classes: int) -> tuple[Network, dict[str, np.ndarray]]:
+    """Give a table and its drawn weights."""
+    table = build_network("resnet8", num_classes=num_classes, image_size=16)
+    return table, initial_weights(table, Model(name="resnet8", num_classes=num_classes, image_size=16), seed=1)
 
 
-@pytest.fixture
-def trained(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """Write parameters and statistics of a network of ten classes as MXNet does."""
-    model, table = _model(10)
-    weights = initial_weights(table, model, seed=5)
-    arrays: dict[str, Any] = {f"arg:{name}": mx.nd.array(weight) for name, weight in weights.items()}
-    random = np.random.default_rng(0)
-    for layer in table.layers:
-        if layer.kind == "bn":
-            for moment in ("mean", "var"):
-                arrays[f"aux:{layer.name}_moving_{moment}"] = mx.nd.array(random.random(layer.out_channels) + 0.5)
-    mx.nd.save(str(tmp_path / "ten.params"), arrays)
-    return tmp_path / "ten.params", arrays
+@pytest.fixture(scope="module")
+def trained() -> dict[str, np.ndarray]:
+    """Return parameters and statistics of a network of ten classes, in the order of its layers."""
+
+    class Held:
+        def load_weights(self, _: object) -> None:
+            pass
+
+    table, drawn = _table(10)
+    given = randomize(Held(), table, {name: each + 1 for name, each in drawn.items()})
+    names = [name for layer in table.layers for name in given if name.removeprefix(layer.name) in _SUFFIXES]
+    assert len(names) == len(given)
+    return {name: given[name] for name in names}
 
 
-def test_all_but_another_classifier_comes_from_the_file(
-    trained: tuple[Path, dict[str, Any]], caplog: pytest.LogCaptureFixture
+_SUFFIXES = ("_weight", "_bias", "_gamma", "_beta", "_moving_mean", "_moving_var")
+
+
+def _write(path: Path, arrays: dict[str, np.ndarray]) -> Path:
+    """Write arrays in the format that the ending of the path names."""
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+    elif path.suffix == ".onnx":
+        onnx = pytest.importorskip("onnx")
+        constants = [onnx.numpy_helper.from_array(values, name) for name, values in arrays.items()]
+        onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "own", [], [], constants)), path)
+    elif path.suffix == ".params":
+        mx = pytest.importorskip("mxnet")
+        kinds = {name: "aux" if "_moving_" in name else "arg" for name in arrays}
+        mx.nd.save(str(path), {f"{kinds[name]}:{name}": mx.nd.array(values) for name, values in arrays.items()})
+    else:
+        torch = pytest.importorskip("torch")
+        torch.save({name: torch.tensor(values) for name, values in arrays.items()}, path)
+    return path
+
+
+FORMATS = [(".npz", None), (".onnx", None), (".params", "mxnet"), (".pt", "torch")]
+
+
+def _load(path: Path, engine: str | None = None, num_classes: int = 10) -> dict[str, np.ndarray]:
+    table, drawn = _table(num_classes)
+    return load_parameters(path, table, drawn, cpu_engine(engine).read_parameters)
+
+
+@pytest.mark.parametrize(("ending", "engine"), FORMATS)
+def test_every_tensor_but_those_of_another_classifier_comes_from_the_file(
+    ending: str, engine: str | None, trained: dict[str, np.ndarray], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, arrays = trained
-    model, table = _model(3)
-    drawn = initial_weights(table, model, seed=1)
+    path = _write(tmp_path / f"ten{ending}", trained)
+    whole = _load(path, engine)
+    assert whole.keys() == trained.keys()
+    assert all(np.array_equal(whole[name], values) for name, values in trained.items())
+    assert all(values.flags.writeable for values in whole.values())
     with caplog.at_level(logging.INFO):
-        weights = load_parameters(path, table, drawn, cpu_engine().read_parameters)
-    assert "; newly initialised: classifier_bias, classifier_weight" in caplog.text
-    network = TrainedNetwork(
-        table, model=model, loss=Loss(), engine=EngineSettings(), context=mx.cpu(), accumulate=False
-    )
-    network.load_weights(weights)
-    for name, held in network.read_weights().items():
-        expected = drawn[name] if name.startswith("classifier") else arrays[f"arg:{name}"].asnumpy()
-        np.testing.assert_array_equal(held, expected, err_msg=name)
-    means = [array.asnumpy() for array in network.statistics]
-    given = [array.asnumpy() for name, array in arrays.items() if name.startswith("aux:")]
-    assert sorted(map(tuple, means)) == sorted(map(tuple, given))
+        loaded = _load(path, engine, num_classes=3)
+    told = f"parameters from {path}: {len(trained) - 2} of {len(trained)} tensors"
+    assert f"{told}; newly initialised: classifier_bias, classifier_weight" in caplog.text
+    _, drawn = _table(3)
+    for name, values in loaded.items():
+        np.testing.assert_array_equal(values, (drawn if name.startswith("classifier") else trained)[name], name)
 
 
-def test_the_same_classes_take_the_classifier_too(trained: tuple[Path, dict[str, Any]]) -> None:
-    path, arrays = trained
-    model, table = _model(10)
-    weights = load_parameters(path, table, initial_weights(table, model, seed=1), cpu_engine().read_parameters)
-    np.testing.assert_array_equal(weights["classifier_weight"], arrays["arg:classifier_weight"].asnumpy())
+def test_foreign_names_are_taken_in_the_order_of_the_layers(trained: dict[str, np.ndarray], tmp_path: Path) -> None:
+    foreign = {f"theirs{number}_{name.rpartition('_')[2]}": each for number, (name, each) in enumerate(trained.items())}
+    loaded = _load(_write(tmp_path / "foreign.npz", foreign))
+    assert all(np.array_equal(loaded[name], values) for name, values in trained.items())
+    shuffled = dict(sorted(foreign.items(), key=lambda item: item[0].rpartition("_")[2]))
+    with pytest.raises(UserError, match="not the parameters of resnet8: stem_weight missing"):
+        _load(_write(tmp_path / "shuffled.npz", shuffled))
 
 
-def _missing(path: Path) -> None:
-    path.unlink()
-
-
-def _torn(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:100])
-
-
-def _nameless(path: Path) -> None:
-    mx.nd.save(str(path), [mx.nd.ones((2,))])
-
-
-def _other_network(path: Path) -> None:
-    mx.nd.save(str(path), {"stem_weight": mx.nd.ones((16, 1, 3, 3))})
-
-
-def _another_order(path: Path) -> None:
-    held = mx.nd.load(str(path))
-    names = sorted(held, key=lambda name: name.partition(":")[2].rpartition("_")[2])
-    mx.nd.save(str(path), {f"arg:theirs{number}_{name.rpartition('_')[2]}": held[name] for number, name in
-                           enumerate(names)})  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (_missing, "model.parameters: no file"),
-        (_torn, "is no file of MXNet parameters"),
-        (_nameless, "holds arrays without names"),
-        (_another_order, "not the parameters of resnet8: stem_weight missing"),
-        (
-            _other_network,
-            r"of resnet8: stem_weight \(16, 1, 3, 3\) \(wanted \(16, 3, 3, 3\)\), .* more",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_one_line(
-    trained: tuple[Path, dict[str, Any]], spoil: Callable[[Path], None], message: str
+@pytest.mark.parametrize(("lost", "end"), [(5, " (wanted (16,)); only"), (6, " and 1 more; only")])
+def test_no_more_than_five_tensors_that_do_not_fit_are_named(
+    lost: int, end: str, trained: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
-    spoil(trained[0])
-    model, table = _model(10)
-    with pytest.raises(UserError, match=message) as caught:
-        load_parameters(trained[0], table, initial_weights(table, model, seed=1), cpu_engine().read_parameters)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_relative_folder_of_parameters_is_below_the_program_wherever_it_was_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Path] = []
-    monkeypatch.chdir(tmp_path)
-
-    def load(path: Path, *_: object) -> dict[str, Any]:
-        asked.append(path)
-        return {}
-
-    monkeypatch.setattr(build, "load_parameters", load)
-    recipe, cluster = load_both("digits", "laptop", ["model.parameters=own/a.params", "cluster.paths.data=runs/data"])
-    build._first_weights(cpu_engine(), recipe, cluster, build_network("resnet8", num_classes=10, image_size=32))
-    assert asked == [ROOT / "runs/data/own/a.params"]
-
-
-def test_of_an_error_of_many_lines_the_last_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(_: str) -> None:
-        raise mx.base.MXNetError("Traceback:\n  [bt] (0) libmxnet.so\nMXNetError: invalid\n")
-
-    monkeypatch.setattr(mx.nd, "load", load)
-    with pytest.raises(UserError) as caught:
-        cpu_engine().read_parameters(tmp_path / "a.params")
-    told = f"{tmp_path / 'a.params'}: is no file of MXNet parameters (MXNetError: invalid); export it again"
-    assert str(caught.value) == told
-
-
-@pytest.mark.parametrize(("lost", "end"), [(5, "missing (wanted (16,)); only"), (6, " and 1 more; only")])
-def test_no_more_than_five_tensors_that_do_not_fit_are_named(tmp_path: Path, lost: int, end: str) -> None:
-    model, table = _model(10)
-    drawn = initial_weights(table, model, seed=1)
-    np.savez(tmp_path / "a.npz", **dict(list(drawn.items())[lost:]), **_statistics(table))
+    _, drawn = _table(10)
+    kept = {name: each for name, each in trained.items() if name not in list(drawn)[:lost]}
     with pytest.raises(UserError) as refused:
-        load_parameters(tmp_path / "a.npz", table, drawn, cpu_engine().read_parameters)
+        _load(_write(tmp_path / "a.npz", kept))
     assert f"{end} the classifier may differ" in str(refused.value)
     assert str(refused.value).count("missing") == 5
+    grey = {**trained, "stem_weight": np.ones((16, 1, 3, 3), np.float32)}
+    with pytest.raises(UserError, match=r"stem_weight \(16, 1, 3, 3\) \(wanted \(16, 3, 3, 3\)\); only"):
+        _load(_write(tmp_path / "grey.npz", grey))
 
 
-def test_foreign_names_are_taken_in_the_order_of_the_layers_and_the_log_counts_what_is_kept(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+TEXTS = b"no such file", pickle.dumps({"a": 1}), b"PK\x03\x04 cut off"
+
+
+@pytest.mark.parametrize(("ending", "content"), [(".npz", b""), *product((".npz", ".onnx"), TEXTS)])
+def test_another_file_is_refused_in_one_line_and_closed(ending: str, content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / f"file{ending}"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"is no (file of NumPy.s arrays|ONNX file)") as refused:
+        _load(path)
+    assert str(path) not in [each.path for each in psutil.Process().open_files()]
+    assert "\n" not in str(refused.value)
+
+
+@each_engine
+def test_a_file_that_is_not_the_frameworks_own_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.own"
+    path.write_bytes(b"not a file of parameters")
+    with pytest.raises(UserError, match=r"file\.own: is no (file of MXNet parameters|state file)") as refused:
+        _load(path, name)
+    assert "\n" not in str(refused.value)
+    with pytest.raises(UserError, match=r"model\.parameters: no file"):
+        _load(tmp_path / "missing.npz", name)
+
+
+def _built(data: Path, *overrides: str) -> dict[str, np.ndarray]:
+    """Return the weights of a network that a run would begin with."""
+    given = ["model.name=resnet8", "model.image_size=16", f"cluster.paths.data={data}", *overrides]
+    recipe, cluster = load_both("digits", "laptop", given)
+    return build_model(cpu_engine(), recipe, cluster, plan_run(recipe, 1)).weights
+
+
+def test_a_run_reads_the_file_that_its_recipe_names_below_the_folder_of_data(
+    trained: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (model, table), (ten, of_ten) = _model(3), _model(10)
-    given = initial_weights(of_ten, ten, seed=5) | _statistics(of_ten)
-    ordered: dict[str, np.ndarray] = {}
-    for layer in of_ten.layers:
-        ordered |= {
-            name: given[name]
-            for name in given
-            if name.rpartition("_moving")[0] == layer.name or name.rpartition("_")[0] == layer.name
-        }
-    foreign = {f"theirs{number}_{name.rpartition('_')[2]}": each for number, (name, each) in enumerate(ordered.items())}
-    np.savez(tmp_path / "a.npz", **foreign)
-    with caplog.at_level(logging.INFO):
-        loaded = load_parameters(
-            tmp_path / "a.npz", table, initial_weights(table, model, seed=1), cpu_engine().read_parameters
-        )
-    assert f": {len(given) - 2} of {len(given)} tensors; newly initialised: classifier_" in caplog.text
-    assert all(np.array_equal(loaded[name], given[name]) for name in given if not name.startswith("classifier"))
-
-
-def _statistics(table: Network) -> dict[str, np.ndarray]:
-    norms = [layer for layer in table.layers if layer.kind == "bn"]
-    return {
-        f"{each.name}_moving_{moment}": np.ones(each.out_channels, np.float32)
-        for each in norms
-        for moment in ("mean", "var")
-    }
+    _write(tmp_path / "a.npz", trained)
+    read = _built(tmp_path, "model.parameters=a.npz")
+    assert all(np.array_equal(read[name], values) for name, values in trained.items())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=rf"no file {ROOT}/runs/elsewhere/own/a\.npz"):
+        _built(Path("runs/elsewhere"), "model.parameters=own/a.npz")

@@ -2,13 +2,10 @@
 
 from collections import Counter
 
-import numpy as np
 import pytest
 
 from configs.networks import IMAGE_SIZES
-from train.networks.arch import Network, build_network
-from train.networks.limits import INFERENCE_ROWS, TENSOR_ELEMENTS, TRAINING_ROWS, batch_norm_rows
-from train.networks.table import Rows, float32_gradients
+from train.networks.arch import Network, Rows, build_network, float32_gradients
 
 
 @pytest.mark.parametrize(
@@ -146,13 +143,3 @@ def test_only_where_others_are_shorter_do_the_gradients_of_batch_norm_stand_apar
     norms = {index for index, each in enumerate(parameters) if each.kind in ("gamma", "beta")}
     assert float32_gradients(parameters, 2) == norms
     assert float32_gradients(parameters, 4) == frozenset()
-
-
-def test_with_channels_last_every_pixel_is_an_image_of_cudnns_batch_norm() -> None:
-    assert (batch_norm_rows(5, 7, "NHWC"), batch_norm_rows(5, 7, "NCHW")) == (5 * 49, 5)
-
-
-def test_the_limits_are_those_of_their_sources() -> None:
-    assert np.iinfo(np.int32).max == TENSOR_ELEMENTS
-    assert np.iinfo(np.uint16).max == INFERENCE_ROWS
-    assert TRAINING_ROWS == 880801, "PyTorch's guard"

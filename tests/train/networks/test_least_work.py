@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from train.networks.arch import build_network
+from train.networks.arch import Layer, Network, build_network
 from train.networks.least_work import KINDS, UPDATE, Work, floor_s, work_of_step
-from train.networks.table import Layer, Network
 
 STEM = Layer("stem", "conv", ("data",), 3, 8, in_size=4, out_size=4, kernel=3, padding=1)
 DEEP = Layer("deep", "conv", ("norm",), 8, 16, in_size=4, out_size=2, kernel=1, stride=2)

@@ -10,8 +10,7 @@ import pytest
 
 from configs.errors import ConfigError
 from configs.load import ROOT, load_both
-from train.networks.arch import build_network
-from train.networks.table import Network, Rows
+from train.networks.arch import Network, Rows, build_network
 from train.plan.document import plan_document
 from train.plan.memory import inference_elements, require_memory
 from train.plan.text import render

@@ -2,7 +2,7 @@
 
 import ctypes
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,12 @@ from configs.optimizers import Adam, Lars, OptimizerBlock, Sgd
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from logs.environment import cpu_flags
-from train.engine.mxnet.adam import AdamOptimizer
 from train.engine.mxnet.bfloat16 import prepare_bfloat16
-from train.engine.mxnet.export import Predict, export_formats
+from train.engine.mxnet.export import export_formats
 from train.engine.mxnet.host_momentum import HostMomentum
-from train.engine.mxnet.lars import MomentumOptimizer
 from train.engine.mxnet.network import TrainedNetwork
-from train.engine.protocol import Operator, Optimizer, Trainee
+from train.engine.mxnet.optimizers import AdamOptimizer, MomentumOptimizer
+from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork
 from train.engine.rule_optimizer import RuleOptimizer
 from train.networks.arch import Network
 from train.rank.identity import Identity
@@ -29,49 +28,6 @@ _COMMUNICATION = ("horovod_", "shared_memory_")
 _HOUSEKEEPING = ("DeleteVariable",)
 
 _FEATURES = ("CUDA", "CUDNN", "NCCL", "ONEDNN", "MKLDNN")
-
-
-def _momentum_optimizer(config: Any, network: Trainee, rescale: float, arrivals: Sequence[int]) -> Optimizer:
-    if all(
-        weight is master and weight.context.device_type == "cpu"
-        for weight, master in zip(network.weights, network.masters, strict=True)
-    ):
-        return HostMomentum(
-            config,
-            network.parameters,
-            weights=network.weights,
-            gradients=network.gradients,
-            rescale=rescale,
-            arrivals=arrivals,
-        )
-    return MomentumOptimizer(
-        config,
-        network.parameters,
-        weights=network.weights,
-        gradients=network.gradients,
-        masters=network.masters,
-        rescale=rescale,
-        arrivals=arrivals,
-    )
-
-
-def _adam_optimizer(config: Any, network: Trainee, rescale: float, _arrivals: Sequence[int]) -> Optimizer:
-    return AdamOptimizer(
-        config,
-        network.parameters,
-        weights=network.weights,
-        gradients=network.gradients,
-        masters=network.masters,
-        rescale=rescale,
-    )
-
-
-FUSED: dict[type[OptimizerBlock], Callable[[Any, Trainee, float, Sequence[int]], Optimizer]] = {
-    Lars: _momentum_optimizer,
-    Sgd: _momentum_optimizer,
-    Adam: _adam_optimizer,
-}
-"""Optimizers with an implementation on fused operators; all others run by their block's ``update_rule``."""
 
 
 class MxnetEngine:
@@ -93,7 +49,7 @@ class MxnetEngine:
         self.context = mx.gpu(identity.local_rank) if is_gpu else mx.cpu(_cpu_number(identity))
         self._host = mx.cpu() if is_gpu else self.context
 
-    def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> Trainee:
+    def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> TrainableNetwork:
         """See `Engine`."""
         return TrainedNetwork(
             table,
@@ -106,13 +62,16 @@ class MxnetEngine:
         )
 
     def build_optimizer(
-        self, config: OptimizerBlock, network: Trainee, *, rescale: float, arrivals: Sequence[int]
+        self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int]
     ) -> Optimizer:
         """See `Engine`."""
-        build = FUSED.get(type(config))
-        if build is None:
+        if isinstance(config, Adam):
+            return AdamOptimizer(config, network, rescale=rescale)
+        if not isinstance(config, Lars | Sgd):
             return RuleOptimizer(self, config, network, rescale=rescale)
-        return build(config, network, rescale, arrivals)
+        is_whole = all(weight is master for weight, master in zip(network.weights, network.masters, strict=True))
+        momentum = HostMomentum if is_whole and self.context.device_type == "cpu" else MomentumOptimizer
+        return momentum(config, network, rescale=rescale, arrivals=arrivals)
 
     def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
         """Read a ``.params`` file; the prefixes ``arg:`` and ``aux:`` are taken off the names."""
@@ -125,7 +84,7 @@ class MxnetEngine:
             raise UserError(f"{path}: holds arrays without names; give a file written by mx.nd.save of a dictionary")
         return {name.removeprefix("arg:").removeprefix("aux:"): array.asnumpy() for name, array in arrays.items()}
 
-    def export_formats(self, network: Trainee, prefix: Path) -> Iterator[tuple[str, Predict]]:
+    def export_formats(self, network: TrainableNetwork, prefix: Path) -> Iterator[tuple[str, Predict]]:
         """Write MXNet's own format and ONNX."""
         assert isinstance(network, TrainedNetwork)
         return export_formats(network, prefix)

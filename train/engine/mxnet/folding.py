@@ -1,9 +1,7 @@
 """Inference without batch norm: running statistics, gamma and beta become part of the convolutions.
 
-In inference, batch norm is y = (x - mean) s + beta with s = gamma / sqrt(variance + epsilon), for each channel. After a
-convolution whose output nothing else reads, the batch norm disappears: the convolution's weight is multiplied by s, and
-its bias becomes beta + (bias - mean) s. Any other batch norm (DenseNet has them after concatenations) becomes one
-multiplication and one addition per channel; on a CPU a depthwise convolution of one pixel, which does both in one pass.
+`train.engine.formulas.folded_batch_norm` has the formula. On a CPU, a batch norm that is not folded becomes a depthwise
+convolution of one pixel, which multiplies and adds in one pass.
 
 No batch norm is left for two reasons. Stock MXNet 1.9.1 hands an NHWC batch norm to cuDNN as one spatial batch norm of
 N H W images, and cuDNN 8.9.6 refuses more than 65,535 of them in inference; ResNet-50's stem exceeds that from 6 images
@@ -17,6 +15,7 @@ import mxnet as mx
 from mxnet import gluon
 
 from configs.schema import EngineSettings, Model
+from train.engine.formulas import folded_batch_norm
 from train.engine.mxnet.symbols import layer_symbol, tensor_symbol, with_precision
 from train.networks.arch import Network
 
@@ -91,20 +90,19 @@ class FoldedInference:
 
     def fold(self) -> None:
         """Queue the computation of the folded weights from the weights and the statistics as they are now."""
+        statistics = {name: each.data() for name, each in self._held.items() if "_moving_" in name}
         for norm in self._norms:
             source = norm.inputs[0]
-            mean, variance = (self._held[f"{norm.name}_moving_{moment}"].data() for moment in ("mean", "var"))
-            gamma, beta = (self._masters[f"{norm.name}_{kind}"] for kind in ("gamma", "beta"))
-            scale = gamma / mx.nd.sqrt(variance + self._epsilon)
+            scale, shift = folded_batch_norm(
+                norm, {**statistics, **self._masters}, self._folds, self._epsilon, mx.nd.sqrt
+            )
             if source in self._folds:
-                bias = self._masters.get(f"{source}_bias")
-                shift = beta - (mean if bias is None else mean - bias) * scale
                 weight = mx.nd.broadcast_mul(self._masters[f"{source}_weight"], scale.reshape((-1, 1, 1, 1)))
                 self._set(source + _WEIGHT, weight)
                 self._set(source + _BIAS, shift)
             else:
                 self._set(norm.name + _SCALE, scale)
-                self._set(norm.name + _SHIFT, beta - mean * scale)
+                self._set(norm.name + _SHIFT, shift)
 
     def _set(self, name: str, values: Any) -> None:
         target = self._own[name].data()

@@ -1,9 +1,9 @@
 """LARS and momentum SGD in float32 on a CPU, in one pass over weights, gradients and momenta after one for the norms.
 
-MXNet's multi-tensor operators (`train.engine.mxnet.lars`), made for GPUs, walk through all tensors side by side. For
-ResNet-50 they take 204 ms of processor time on one EPYC core, and this module takes 73 ms.
+MXNet's multi-tensor operators (`train.engine.mxnet.optimizers`), made for GPUs, walk through all tensors side by side.
+For ResNet-50 they take 204 ms of processor time on one EPYC core, and this module takes 73 ms.
 
-*Source*: as for `train.engine.mxnet.lars.MomentumOptimizer`.
+*Source*: as for `train.engine.mxnet.optimizers.MomentumOptimizer`.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import numpy as np
 
 from configs.schema import Lars, Sgd
 from train.engine.mxnet.host_operator import HostOperators, memory_of
-from train.networks.arch import Parameter
+from train.engine.protocol import TrainableNetwork
 from train.schedule import HyperParameters
 
 _BLOCK = 1 << 15
@@ -36,24 +36,21 @@ class HostMomentum:
 
     Args:
         config: ``Lars`` or ``Sgd`` block of the recipe.
-        parameters: Name, kind and shape of each tensor, in the order of the lists.
-        weights: Arrays, updated in place.
-        gradients: Sums over the global batch.
+        network: The network; its weights are their own masters, and its gradients are sums over the global batch.
         rescale: Factor from sums to means, 1 / global batch size.
-        arrivals: Arrival group of each tensor, 0 first; a group is updated without waiting for later ones. If None, all
-            tensors are one group.
+        arrivals: Arrival group of each tensor, 0 first; a group is updated without waiting for later ones. If empty,
+            all tensors are one group.
     """
 
     def __init__(
-        self, config: Lars | Sgd, parameters: Sequence[Parameter], *,
-        weights: Sequence[Any], gradients: Sequence[Any], rescale: float, arrivals: Sequence[int] | None = None,
-    ) -> None:  # fmt: skip
+        self, config: Lars | Sgd, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int] = ()
+    ) -> None:
         self.config = config
         self._rescale = rescale
         self._operators = HostOperators()
-        self.momenta = [mx.nd.zeros_like(weight) for weight in weights]
-        kinds = [parameter.kind for parameter in parameters]
-        tensors = list(map(_Tensor, kinds, weights, gradients, self.momenta))
+        self.momenta = [mx.nd.zeros_like(weight) for weight in network.weights]
+        kinds = [parameter.kind for parameter in network.parameters]
+        tensors = list(map(_Tensor, kinds, network.weights, network.gradients, self.momenta))
         self._groups: dict[int, list[_Tensor]] = {}
         for group, tensor in sorted(
             zip(arrivals or [0] * len(tensors), tensors, strict=True), key=lambda each: each[0]

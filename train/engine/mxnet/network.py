@@ -20,8 +20,7 @@ from mxnet import autograd, gluon
 from configs.schema import EngineSettings, Loss, Model
 from train.engine.mxnet.folding import FoldedInference
 from train.engine.mxnet.host_operator import restore_order
-from train.engine.mxnet.losses import losses_of
-from train.engine.mxnet.symbols import logits_symbol
+from train.engine.mxnet.symbols import logits_symbol, losses_of
 from train.networks.arch import Network, Parameter
 
 Array = Any
@@ -61,7 +60,7 @@ class TrainedNetwork:
         accumulate: bool,
         batch_size: int = 1,
     ) -> None:
-        self.network = network
+        self.network, self.model = network, model
         self.label_shape = (network.num_classes,) if loss.kind == "sigmoid" else ()
         axes = {"C": network.input_channels, "H": network.image_size, "W": network.image_size}
         self.image_shape = tuple(axes[axis] for axis in engine.layout if axis != "N")

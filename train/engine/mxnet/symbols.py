@@ -1,14 +1,14 @@
-"""The layers of a network's table as MXNet symbols."""
+"""The layers of a network's table, and its loss, as MXNet symbols."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import mxnet as mx
 
-from configs.schema import EngineSettings, Model
+from configs.schema import EngineSettings, Loss, Model
+from train.engine.formulas import smoothing_weights
 from train.engine.mxnet.bfloat16 import as_bfloat16, as_float32
 from train.networks.arch import Layer, Network
-from train.networks.limits import TRAINING_ROWS, batch_norm_rows
 
 _SMALL_POOL = 4
 """Largest side of the input of a global pool that is pooled as it is; larger ones become one long row.
@@ -18,6 +18,11 @@ code then computes that gradient and those of the batch norms before it: a step 
 of 23 (32 images, one core of an Intel Xeon). After a reshape, the gradient has the usual order. Pools of 4 x 4 and less
 are not affected, and the reshape would cost them up to 5 %.
 """
+
+
+TRAINING_ROWS = 880_801
+"""Most images of a batch norm in training. *Source*: the guard in PyTorch's ``aten/native/Normalization.cpp``; whether
+cuDNN 8.9.6 still has this limit was not tried. Larger batch norms are computed in NCHW."""
 
 
 def logits_symbol(network: Network, model: Model, engine: EngineSettings, batch_size: int) -> Any:
@@ -35,13 +40,21 @@ def logits_symbol(network: Network, model: Model, engine: EngineSettings, batch_
         outputs = {"data": data}
         for layer in network.layers:
             inputs = [outputs[name] for name in layer.inputs]
-            if layer.kind == "bn" and batch_norm_rows(batch_size, layer.out_size, engine.layout) > TRAINING_ROWS:
+            if layer.kind == "bn" and _batch_norm_rows(batch_size, layer.out_size, engine.layout) > TRAINING_ROWS:
                 outputs[layer.name] = _transposed_batch_norm(layer, inputs[0], model, engine)
             else:
                 outputs[layer.name] = layer_symbol(layer, inputs, model, engine)
         return outputs[network.layers[-1].name]
 
     return with_precision(engine, logits)
+
+
+def _batch_norm_rows(images: int, side: int, layout: str) -> int:
+    """Return the images that MXNet hands to cuDNN for a batch norm over ``images`` squares of ``side`` px.
+
+    With the channels last, stock MXNet 1.9.1 makes an image of every pixel (``cudnn_batch_norm-inl.h``).
+    """
+    return images * side**2 if layout == "NHWC" else images
 
 
 def tensor_symbol(name: str, engine: EngineSettings) -> Any:
@@ -142,3 +155,35 @@ def layer_symbol(  # noqa: PLR0911 (one return per kind)
     flat = inputs[0] if whole_channels else mx.sym.transpose(inputs[0], axes=(0, 3, 1, 2))
     # flatten=True is MXNet's default, but its ONNX export takes a missing flatten for False.
     return mx.sym.FullyConnected(flat, num_hidden=layer.out_channels, flatten=True, name=layer.name, **tensors)
+
+
+def losses_of(ops: Any, logits: Any, labels: Any, num_classes: int, loss: Loss) -> Any:
+    """Return the losses of the recipe's ``loss`` block, shape (batch,).
+
+    Args:
+        ops: ``mx.sym`` or ``mx.nd``.
+        logits: Shape (batch, classes), float32.
+        labels: Shape (batch,); with ``sigmoid``, zeros and ones of shape (batch, classes).
+        num_classes: Width of the classifier.
+        loss: The recipe's block.
+    """
+    if loss.kind == "sigmoid":
+        return _binary_cross_entropy(ops, logits, labels)
+    return _smoothed_cross_entropy(ops, logits, labels, num_classes, loss)
+
+
+def _binary_cross_entropy(ops: Any, logits: Any, labels: Any) -> Any:
+    """Return the binary cross-entropy of each image in nats, the mean over its classes, shape (batch,)."""
+    # log(1 + e^x) - x y, in a form in which no exponential overflows.
+    softplus = ops.relu(logits) + ops.Activation(-ops.abs(logits), act_type="softrelu")
+    return ops.mean(softplus - logits * labels, axis=-1)
+
+
+def _smoothed_cross_entropy(ops: Any, logits: Any, labels: Any, num_classes: int, loss: Loss) -> Any:
+    """Return the cross-entropy of each image in nats, shape (batch,); see `smoothing_weights`."""
+    log_probabilities = ops.log_softmax(logits, axis=-1)
+    picked = ops.pick(log_probabilities, labels, axis=-1)
+    if not loss.label_smoothing:
+        return -picked
+    label, other = smoothing_weights(loss, num_classes)
+    return -(label - other) * picked - other * ops.sum(log_probabilities, axis=-1)

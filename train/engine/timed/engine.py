@@ -10,7 +10,7 @@ import numpy as np
 
 from configs.optimizers import OptimizerBlock
 from configs.schema import Cluster, Recipe
-from train.engine.protocol import Array, Engine, Optimizer, Trainee
+from train.engine.protocol import Array, Engine, Optimizer, TrainableNetwork
 from train.engine.timed.device import Course, Device
 from train.engine.timed.network import TimedNetwork, TimedOptimizer
 from train.networks.arch import Network
@@ -37,13 +37,13 @@ class TimedEngine:
     def __getattr__(self, verb: str) -> Any:
         return getattr(self._arrays, verb)
 
-    def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> Trainee:
+    def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> TrainableNetwork:
         """Return the network of waits for a table of layers."""
         assert not accumulate, "a rehearsal has one micro-batch a step"
         return TimedNetwork(self._arrays, table, recipe, self._cluster, self._device, self._identity)
 
     def build_optimizer(
-        self, config: OptimizerBlock, network: Trainee, *, rescale: float, arrivals: Sequence[int]
+        self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int]
     ) -> Optimizer:
         """Return the optimizer that waits for the sums, and then for the update."""
         assert isinstance(network, TimedNetwork)

@@ -36,7 +36,7 @@ def _grouped(ends_s: Sequence[float], tick_s: float) -> list[tuple[float, list[i
 
 
 class TimedNetwork:
-    """See `train.engine.protocol.Trainee`.
+    """See `train.engine.protocol.TrainableNetwork`.
 
     In every step, one gradient is set to 1 before it arrives, and the optimizer compares its sum with the number of
     ranks (``summed_ranks``, which is 1 where a bench leaves the sums out). All others are 0.

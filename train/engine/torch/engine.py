@@ -4,7 +4,7 @@ On a CPU every verb computes before it returns. On a GPU, verbs queue on the dev
 """
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +13,15 @@ import torch
 
 from configs.optimizers import Adam, Lars, OptimizerBlock, Sgd
 from configs.schema import Cluster, Recipe
-from train.engine.protocol import Operator, Optimizer, Trainee
+from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork
 from train.engine.rule_optimizer import RuleOptimizer
-from train.engine.torch.adam import AdamOptimizer
-from train.engine.torch.export import Predict, export_formats
-from train.engine.torch.lars import MomentumOptimizer
+from train.engine.torch.export import export_formats
 from train.engine.torch.network import TrainedNetwork
+from train.engine.torch.optimizers import AdamOptimizer, MomentumOptimizer
 from train.engine.torch.states import read_state
 from train.engine.torch.tracing import Recorder, read_operators
 from train.networks.arch import Network
 from train.rank.identity import Identity
-
-FUSED: dict[type[OptimizerBlock], Callable[..., Optimizer]] = {
-    Lars: MomentumOptimizer,
-    Sgd: MomentumOptimizer,
-    Adam: AdamOptimizer,
-}
-"""Optimizers with an implementation on multi-tensor operators; all others run by their block's ``update_rule``."""
 
 
 class TorchEngine:
@@ -55,7 +47,7 @@ class TorchEngine:
             # float32 means float32: TF32 has ten bits of fraction. Ask for 16 bits by engine.precision.
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
-    def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> Trainee:
+    def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> TrainableNetwork:
         """See `Engine`."""
         return TrainedNetwork(
             table,
@@ -67,19 +59,20 @@ class TorchEngine:
         )
 
     def build_optimizer(
-        self, config: OptimizerBlock, network: Trainee, *, rescale: float, arrivals: Sequence[int]
+        self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int]
     ) -> Optimizer:
         """Return the optimizer; it updates all tensors together, whatever their ``arrivals``."""
-        build = FUSED.get(type(config))
-        if build is None:
-            return RuleOptimizer(self, config, network, rescale=rescale)
-        return build(config, network, rescale=rescale)
+        if isinstance(config, Adam):
+            return AdamOptimizer(config, network, rescale=rescale)
+        if isinstance(config, Lars | Sgd):
+            return MomentumOptimizer(config, network, rescale=rescale)
+        return RuleOptimizer(self, config, network, rescale=rescale)
 
     def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
         """Read a state file of plain tensors, this program's or torchvision's."""
         return read_state(path)
 
-    def export_formats(self, network: Trainee, prefix: Path) -> Iterator[tuple[str, Predict]]:
+    def export_formats(self, network: TrainableNetwork, prefix: Path) -> Iterator[tuple[str, Predict]]:
         """Write PyTorch's own formats and ONNX."""
         assert isinstance(network, TrainedNetwork)
         return export_formats(network, prefix)

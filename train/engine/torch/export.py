@@ -1,7 +1,5 @@
 """Writing a trained network as PyTorch's state and program, and as ONNX, and loading each format again."""
 
-import importlib.util
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,17 +9,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from train.engine.onnx_graph import export_onnx
+from train.engine.protocol import Predict
 from train.engine.torch.folding import FoldedInference
 from train.engine.torch.layers import Layers
 from train.engine.torch.network import TrainedNetwork
-from train.engine.torch.onnx_graph import write_onnx
 from train.engine.torch.states import read_state
 from train.networks.arch import Layer, Network
-
-logger = logging.getLogger(__name__)
-
-Predict = Callable[[Any], np.ndarray]
-"""Takes normalised images [N, C, H, W] and returns logits."""
 
 
 def export_formats(network: TrainedNetwork, prefix: Path) -> Iterator[tuple[str, Predict]]:
@@ -51,15 +45,9 @@ def export_formats(network: TrainedNetwork, prefix: Path) -> Iterator[tuple[str,
     _write_program(_Inference(table, tensors, epsilon), network.image_shape, program)
     yield "PyTorch program", _without_graph(torch.export.load(program).module())
 
-    if missing := [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]:
-        logger.warning("no ONNX file is written: not installed: %s", ", ".join(missing))
-        return
-    import onnxruntime  # noqa: PLC0415 (slow)
-
-    onnx = f"{prefix}.onnx"
-    write_onnx(table, {name: values.numpy() for name, values in tensors.items()}, epsilon, onnx)
-    session = onnxruntime.InferenceSession(onnx, providers=["CPUExecutionProvider"])
-    yield "ONNX", lambda images: session.run(None, {"data": images.numpy()})[0]
+    arrays = {name: values.numpy() for name, values in tensors.items()}
+    for name, of_host in export_onnx(table, arrays, epsilon, prefix):
+        yield name, lambda images: of_host(images.numpy())  # noqa: B023 (there is one at most)
 
 
 def _without_graph(predict: Callable[[Any], Any]) -> Predict:

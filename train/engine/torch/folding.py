@@ -1,9 +1,6 @@
 """Inference without batch norm: running statistics, gamma and beta become part of the convolutions.
 
-In inference, batch norm is y = (x - mean) s + beta with s = gamma / sqrt(variance + epsilon), for each channel. After a
-convolution whose output nothing else reads, the batch norm disappears: the convolution's weight is multiplied by s, and
-its bias becomes beta + (bias - mean) s. Any other batch norm (DenseNet has them after concatenations) becomes one
-multiplication and one addition per channel.
+`train.engine.formulas.folded_batch_norm` has the formula.
 """
 
 from collections.abc import Mapping
@@ -11,6 +8,7 @@ from typing import Any
 
 import torch
 
+from train.engine.formulas import folded_batch_norm
 from train.engine.torch.layers import Layers
 from train.networks.arch import Layer, Network
 
@@ -39,13 +37,10 @@ class FoldedInference:
     def _fold(self, norm: Layer, tensors: Mapping[str, Any], epsilon: float) -> None:
         """Compute what a batch norm leaves behind."""
         source = norm.inputs[0]
-        mean, variance = (tensors[f"{norm.name}_moving_{moment}"] for moment in ("mean", "var"))
-        scale = tensors[f"{norm.name}_gamma"] / torch.sqrt(variance + epsilon)
-        shift = tensors[f"{norm.name}_beta"] - mean * scale
+        scale, shift = folded_batch_norm(norm, tensors, self._folded, epsilon, torch.sqrt)
         if source in self._folded:
-            bias = tensors.get(f"{source}_bias")
             self._tensors[f"{source}_weight"] = (tensors[f"{source}_weight"] * _per_channel(scale, 0)).to(self._dtype)
-            self._tensors[f"{source}_bias"] = (shift if bias is None else shift + bias * scale).to(self._dtype)
+            self._tensors[f"{source}_bias"] = shift.to(self._dtype)
         else:
             self._tensors[f"{norm.name}_scale"] = _per_channel(scale, 1).to(self._dtype)
             self._tensors[f"{norm.name}_shift"] = _per_channel(shift, 1).to(self._dtype)

@@ -1,4 +1,4 @@
-"""The layers of a network's table as PyTorch operators, on named tensors."""
+"""The layers of a network's table, and its loss, as PyTorch operators on named tensors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from configs.schema import Loss
+from train.engine.formulas import smoothing_weights
 from train.networks.arch import Layer, Network
 
 Normalise = Callable[[Layer, Any], Any]
@@ -79,3 +81,24 @@ def _pooled(row: Layer, values: Any) -> Any:
         return functional.adaptive_avg_pool2d(values, 1)
     pool = functional.max_pool2d if row.kind == "max_pool" else functional.avg_pool2d
     return pool(values, row.kernel, row.stride, row.padding)
+
+
+def losses_of(logits: Any, labels: Any, loss: Loss) -> Any:
+    """Return the losses of the recipe's ``loss`` block in nats, shape (batch,).
+
+    ``sigmoid`` is the binary cross-entropy, the mean over an image's classes; for the cross-entropy see
+    `smoothing_weights`.
+
+    Args:
+        logits: Shape (batch, classes).
+        labels: Float32, shape (batch,); with ``sigmoid``, zeros and ones of shape (batch, classes).
+        loss: The recipe's block.
+    """
+    if loss.kind == "sigmoid":
+        return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(dim=-1)
+    log_probabilities = functional.log_softmax(logits, dim=-1)
+    picked = log_probabilities.gather(1, labels.long().unsqueeze(1)).squeeze(1)
+    if not loss.label_smoothing:
+        return -picked
+    label, other = smoothing_weights(loss, logits.shape[1])
+    return -(label - other) * picked - other * log_probabilities.sum(dim=-1)

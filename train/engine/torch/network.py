@@ -17,8 +17,7 @@ import torch
 
 from configs.schema import EngineSettings, Loss, Model
 from train.engine.torch.folding import FoldedInference
-from train.engine.torch.layers import Layers
-from train.engine.torch.losses import losses_of
+from train.engine.torch.layers import Layers, losses_of
 from train.networks.arch import Layer, Network, Parameter
 
 Array = Any

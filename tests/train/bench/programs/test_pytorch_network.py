@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from train.networks.arch import Network
-from train.networks.table import Kind, Rows
+from train.networks.arch import Kind, Network, Rows
 
 torch = pytest.importorskip("torch")
 

@@ -145,9 +145,10 @@ def test_a_sum_that_misses_a_rank_is_found() -> None:
         model.optimizer.update(HyperParameters(0.1, 0.9, 0.0))
 
 
-def test_weights_are_the_beginnings_of_the_seeded_ones() -> None:
+def test_weights_are_the_beginnings_of_the_seeded_ones_whatever_file_the_recipe_names() -> None:
     recipe, cluster, engine = _rehearsed()
-    model = build_model(engine, recipe, cluster, plan_run(recipe, 1))
+    named = recipe.model_copy(update={"model": recipe.model.model_copy(update={"parameters": "missing.npz"})})
+    model = build_model(engine, named, cluster, plan_run(recipe, 1))
     whole = initial_weights(_table(recipe), recipe.model, recipe.run.seed)
     for name, kept in model.network.read_weights().items():
         np.testing.assert_array_equal(kept, whole[name].reshape(-1)[: len(kept)])

@@ -17,7 +17,7 @@ from train.checkpoint import Checkpoints, CheckpointWriter, InitialState
 from train.comm.communicator import SingleProcess
 from train.engine.build import build_model
 from train.engine.parameters import load_parameters
-from train.engine.protocol import Optimizer, Trainee, open_engine
+from train.engine.protocol import Optimizer, TrainableNetwork, open_engine
 from train.networks.arch import build_network
 
 pytest.importorskip("mxnet")
@@ -43,7 +43,7 @@ class Rank:
         """Begin anew, or at a checkpoint."""
         origin = InitialState.read(checkpoint, {}, self.plan)
         model = self.build(origin.weights(0))
-        self.network: Trainee = model.network
+        self.network: TrainableNetwork = model.network
         self.optimizer: Optimizer = model.optimizer
         origin.restore_momenta(self.engine, self.network, self.optimizer)
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from train.networks.table import Layer, Network
+from train.networks.arch import Layer, Network
 
 torch = pytest.importorskip("torch")
 
@@ -45,3 +45,17 @@ def test_a_dense_layer_reads_its_input_channel_by_channel(has_bias: bool) -> Non
     found = _computed(row, torch.tensor(images).to(memory_format=torch.channels_last).numpy(), **tensors)
     expected = images.reshape(5, -1) @ weight.T + ([1, -1] if has_bias else [0, 0])
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_addition_keeps_an_input_that_another_layer_reads() -> None:
+    from train.engine.torch.layers import Layers, no_dropout
+
+    rows = (
+        Layer("left", "relu", ("data",), 3, 3, 4, 4), Layer("sum", "add", ("left", "data"), 3, 3, 4, 4),
+        Layer("both", "concat", ("sum", "left"), 6, 6, 4, 4),
+    )  # fmt: skip
+    images = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+    given, left = images.clone(), images.relu()
+    found = Layers(Network("three", 4, 3, 10, rows), normalise=no_dropout)(images, {})
+    assert torch.equal(found, torch.cat([left + given, left], dim=1))
+    assert torch.equal(images, given)

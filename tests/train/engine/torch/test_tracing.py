@@ -2,17 +2,14 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
-from torch.profiler import ProfilerActivity
 
 from train.engine.protocol import Operator
-from train.engine.torch import tracing
 from train.engine.torch.tracing import read_operators
 
 
@@ -37,27 +34,6 @@ def test_times_count_from_the_base_that_the_file_gives_in_nanoseconds(tmp_path: 
     content = {"traceEvents": [_event("aten::add", 20, 5)], "baseTimeNanoseconds": 3_000_000}
     path.write_text(json.dumps(content), encoding="utf-8")
     assert [(each.begin_us, each.end_us) for each in read_operators(path)] == [(3020, 3025)]
-
-
-@pytest.mark.parametrize("is_gpu", [False, True])
-def test_a_recorder_asks_for_the_gpus_kernels_where_there_is_one_and_writes_its_file_at_the_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_gpu: bool
-) -> None:
-    told: list[Any] = []
-
-    def profile(*, activities: list[ProfilerActivity]) -> Any:
-        told.append([each.name for each in activities])
-        return SimpleNamespace(
-            start=lambda: told.append("start"), stop=lambda: told.append("stop"), export_chrome_trace=told.append
-        )
-
-    monkeypatch.setattr(tracing, "profile", profile)
-    recorder = tracing.Recorder()
-    for name in ("first.json", "second.json"):
-        told.clear()
-        recorder.begin(tmp_path / name, is_gpu=is_gpu)
-        recorder.end()
-        assert told == [["CPU", "CUDA"] if is_gpu else ["CPU"], "start", "stop", str(tmp_path / name)]
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,16 @@
-"""LARS and momentum SGD on MXNet's fused multi-tensor operators; nothing is read back to the host.
+"""LARS, momentum SGD and Adam on MXNet's fused operators; nothing is read back to the host.
 
 The stock ``mx.optimizer.LARS`` is not used: it waits for norms on the host, loses its skip list under
 ``gluon.Trainer``, and corrects the momentum of only the first aggregated chunk (measured against `tests/oracles.py`).
 
-*Source*: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6, with the trust ratio
+*Source* of LARS: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6, with the trust ratio
 T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v. T is 1 where a norm is 0.
 
 Float16 weights have float32 masters: norms, momentum and update use the masters, and each weight is a copy of its
 master.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,8 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from configs.schema import Lars, Sgd
+from configs.schema import Adam, Lars, Sgd
+from train.engine.protocol import TrainableNetwork
 from train.networks.arch import Parameter
 from train.schedule import HyperParameters
 
@@ -42,25 +44,20 @@ class MomentumOptimizer:
 
     Args:
         config: ``Lars`` or ``Sgd`` block of the recipe.
-        parameters: Name, kind and shape of each tensor, in the order of the lists.
-        weights: Arrays, updated in place.
-        gradients: Sums over the global batch, in the type of the weights or in float32.
+        network: The network; its gradients are sums over the global batch, in the type of the weights or in float32.
         rescale: Factor from sums to means, 1 / global batch size.
-        masters: Float32 copies of the weights, updated in place. If None, the weights themselves.
         arrivals: Arrival group of each tensor, 0 first. The tensors of a group are updated when the group's gradients
-            are reduced, without waiting for later groups. If None, all tensors are one group.
+            are reduced, without waiting for later groups. If empty, all tensors are one group.
     """
 
-    def __init__(  # noqa: PLR0913 (a tensor has so many arrays)
-        self, config: Lars | Sgd, parameters: Sequence[Parameter], *,
-        weights: Sequence[Any], gradients: Sequence[Any], rescale: float, masters: Sequence[Any] | None = None,
-        arrivals: Sequence[int] | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(
+        self, config: Lars | Sgd, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int] = ()
+    ) -> None:
         self.config = config
         self._rescale = rescale
-        masters = weights if masters is None else masters
-        self.momenta = [mx.nd.zeros_like(master) for master in masters]
-        tensors = list(zip(parameters, weights, masters, gradients, self.momenta, strict=True))
+        self.momenta = [mx.nd.zeros_like(master) for master in network.masters]
+        columns = (network.parameters, network.weights, network.masters, network.gradients, self.momenta)
+        tensors = list(zip(*columns, strict=True))
         skips = config.skip_trust_ratio if isinstance(config, Lars) else ("weight", "gamma", "beta", "bias")
         alike: dict[tuple[int, bool, bool], list[tuple[Parameter, Any, Any, Any, Any]]] = {}
         for group, each in zip(arrivals or [0] * len(tensors), tensors, strict=True):
@@ -115,6 +112,46 @@ class MomentumOptimizer:
 
     def reset(self) -> None:
         """Set the momentum to 0, as before the first step."""
+        mx.nd.reset_arrays(*self.momenta, num_arrays=len(self.momenta))
+
+
+class AdamOptimizer:
+    """Update weights in place from summed gradients; all tensors are one group.
+
+    *Source*: Kingma and Ba, arXiv:1412.6980, algorithm 1: m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2,
+    w = w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon) in step t = 1, 2, ..., with g the gradient plus wd w.
+    The operator does not correct the bias of the moments. With c = sqrt(1-b2^t), the rate lr c / (1-b1^t) and epsilon c
+    give the same result. t is the step of the schedule, so no counter has to be saved.
+
+    Attributes:
+        momenta: The first moment of every tensor, then the second moment of every tensor, float32.
+    """
+
+    def __init__(self, config: Adam, network: TrainableNetwork, *, rescale: float) -> None:
+        self.config = config
+        self._rescale = rescale
+        weights, masters, gradients = network.weights, network.masters, network.gradients
+        self.momenta = [mx.nd.zeros_like(master) for _ in range(2) for master in masters]
+        firsts, seconds = self.momenta[: len(masters)], self.momenta[len(masters) :]
+        decays = [each.kind not in config.skip_weight_decay for each in network.parameters]
+        self._tensors = list(zip(weights, masters, gradients, firsts, seconds, decays, strict=True))
+
+    def update(self, hyper: HyperParameters) -> None:
+        """Queue the update of one step."""
+        beta_1, beta_2, time = hyper.momentum, self.config.beta_2, hyper.step + 1
+        correction = math.sqrt(1 - beta_2**time)
+        lr = hyper.lr * correction / (1 - beta_1**time)
+        for weight, master, gradient, first, second, decays in self._tensors:
+            mx.nd.adam_update(
+                master, gradient.astype("float32", copy=False), first, second, out=master,
+                lr=lr, beta1=beta_1, beta2=beta_2, epsilon=self.config.epsilon * correction,
+                wd=hyper.weight_decay if decays else 0.0, rescale_grad=self._rescale,
+            )  # fmt: skip
+            if weight is not master:
+                master.copyto(weight)
+
+    def reset(self) -> None:
+        """Set the moments to 0, as before the first step."""
         mx.nd.reset_arrays(*self.momenta, num_arrays=len(self.momenta))
 
 

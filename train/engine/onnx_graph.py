@@ -1,14 +1,20 @@
 """A table of layers and its tensors as an ONNX file. Needs the package onnx and no framework.
 
-PyTorch's own exporter needs the package onnxscript, and every row of a table is one operator of ONNX.
+Every row of a table is one operator of ONNX. PyTorch's own exporter needs the package onnxscript; MXNet's puts the
+weights among the inputs of the graph.
 """
 
-from collections.abc import Mapping
+import importlib.util
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from train.networks.arch import Layer, Network
+
+logger = logging.getLogger(__name__)
 
 _OPSET, _IR_VERSION = 13, 8
 _OPERATORS = {
@@ -17,6 +23,25 @@ _OPERATORS = {
     "dense": "Gemm",
 }  # fmt: skip
 _BATCH_NORM = ("gamma", "beta", "moving_mean", "moving_var")
+
+
+def export_onnx(
+    table: Network, tensors: Mapping[str, np.ndarray], epsilon: float, prefix: Path
+) -> Iterator[tuple[str, Callable[[np.ndarray], np.ndarray]]]:
+    """Write ``PREFIX.onnx``, load it again, and yield ``ONNX`` and its function from images to logits.
+
+    Nothing is written or yielded if the packages onnx and onnxruntime are not installed; the log says so. The arguments
+    are those of `write_onnx`.
+    """
+    if missing := [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]:
+        logger.warning("no ONNX file is written: not installed: %s", ", ".join(missing))
+        return
+    import onnxruntime  # noqa: PLC0415 (slow)
+
+    path = f"{prefix}.onnx"
+    write_onnx(table, tensors, epsilon, path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    yield "ONNX", lambda images: session.run(None, {"data": images})[0]
 
 
 def write_onnx(table: Network, tensors: Mapping[str, np.ndarray], epsilon: float, path: str) -> None:

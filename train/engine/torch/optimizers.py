@@ -1,20 +1,21 @@
-"""LARS and momentum SGD on PyTorch's multi-tensor operators; nothing is read back to the host.
+"""LARS, momentum SGD and Adam on PyTorch's multi-tensor operators; nothing is read back to the host.
 
-*Source*: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6, with the trust ratio
+*Source* of LARS: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6, with the trust ratio
 T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v. T is 1 where a norm is 0.
 
 Weights of 16 bits have float32 masters: norms, momentum and update use the masters, and each weight is a copy of its
 master.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from configs.optimizers import HyperParameters, Lars, Sgd
-from train.engine.protocol import Trainee
+from configs.optimizers import Adam, HyperParameters, Lars, Sgd
+from train.engine.protocol import TrainableNetwork
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class MomentumOptimizer:
         rescale: Factor from sums to means, 1 / global batch size.
     """
 
-    def __init__(self, config: Lars | Sgd, network: Trainee, *, rescale: float) -> None:
+    def __init__(self, config: Lars | Sgd, network: TrainableNetwork, *, rescale: float) -> None:
         self.config = config
         self._rescale, self._network = rescale, network
         self.momenta = [torch.zeros_like(master) for master in network.masters]
@@ -67,7 +68,7 @@ class MomentumOptimizer:
                 if decay:
                     torch._foreach_add_(group.momenta, group.masters, alpha=-hyper.lr * decay)
             torch._foreach_add_(group.masters, group.momenta)
-        copy_masters(self._network.weights, self._network.masters)
+        _copy_masters(self._network.weights, self._network.masters)
 
     def _trusted(self, group: _Group, hyper: HyperParameters, decay: float) -> Any:
         """Return each tensor's learning rate times its trust ratio, as a vector on the device."""
@@ -85,7 +86,55 @@ class MomentumOptimizer:
         torch._foreach_zero_(self.momenta)
 
 
-def copy_masters(weights: Sequence[Any], masters: Sequence[Any]) -> None:
+class AdamOptimizer:
+    """Update weights in place from summed gradients; arguments as for `MomentumOptimizer`.
+
+    *Source*: Kingma and Ba, arXiv:1412.6980, algorithm 1: m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2,
+    w = w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon) in step t = 1, 2, ..., with g the gradient plus wd w.
+    With c = sqrt(1-b2^t), the last line is w - (lr c / (1-b1^t)) m / (sqrt(v) + epsilon c). t is the step of the
+    schedule, so no counter has to be saved.
+
+    Attributes:
+        momenta: The first moment of every tensor, then the second moment of every tensor, float32.
+    """
+
+    def __init__(self, config: Adam, network: TrainableNetwork, *, rescale: float) -> None:
+        self.config = config
+        self._rescale, self._network = rescale, network
+        self.momenta = [torch.zeros_like(master) for _ in range(2) for master in network.masters]
+        self._decayed = [
+            index
+            for index, parameter in enumerate(network.parameters)
+            if parameter.kind not in config.skip_weight_decay
+        ]
+
+    def update(self, hyper: HyperParameters) -> None:
+        """Queue the update of one step."""
+        masters = list(self._network.masters)
+        beta_1, beta_2, time = hyper.momentum, self.config.beta_2, hyper.step + 1
+        correction = math.sqrt(1 - beta_2**time)
+        firsts, seconds = self.momenta[: len(masters)], self.momenta[len(masters) :]
+        gradients = torch._foreach_mul([each.float() for each in self._network.gradients], self._rescale)
+        if hyper.weight_decay and self._decayed:
+            torch._foreach_add_(
+                [gradients[index] for index in self._decayed],
+                [masters[index] for index in self._decayed],
+                alpha=hyper.weight_decay,
+            )
+        torch._foreach_lerp_(firsts, gradients, 1 - beta_1)
+        torch._foreach_mul_(seconds, beta_2)
+        torch._foreach_addcmul_(seconds, gradients, gradients, value=1 - beta_2)
+        roots = torch._foreach_sqrt(seconds)
+        torch._foreach_add_(roots, self.config.epsilon * correction)
+        torch._foreach_addcdiv_(masters, firsts, roots, value=-hyper.lr * correction / (1 - beta_1**time))
+        _copy_masters(self._network.weights, masters)
+
+    def reset(self) -> None:
+        """Set the moments to 0, as before the first step."""
+        torch._foreach_zero_(self.momenta)
+
+
+def _copy_masters(weights: Sequence[Any], masters: Sequence[Any]) -> None:
     """Queue the copies of masters into the weights of 16 bits."""
     pairs = [(weight, master) for weight, master in zip(weights, masters, strict=True) if weight is not master]
     if pairs:

@@ -1,0 +1,67 @@
+"""The verbs of every engine on a CPU against NumPy: arrays in and out, counts, features."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engines import cpu_engine, each_engine
+
+
+@each_engine
+def test_rows_products_and_flags_are_those_of_numpy(name: str) -> None:
+    engine: Any = cpu_engine(name)
+    left, right = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(12, dtype=np.float32).reshape(4, 3) - 5
+    given = engine.from_host(left)
+    np.testing.assert_array_equal(engine.to_host(engine.product(given, engine.from_host(right))), left @ right.T)
+    np.testing.assert_array_equal(engine.to_host(engine.take(given, np.array([1, 0, 1]))), left[[1, 0, 1]])
+    half = engine.from_host(left.astype(np.float16))
+    for is_set in (True, False):
+        flag = engine.to_host(engine.flag(half, is_set=is_set))
+        assert (flag.dtype, flag.tolist()) == (np.float16, [[float(is_set)] * 3] * 2)
+    assert engine.to_float32(given) is given
+    assert engine.to_host(engine.to_float32(half)).dtype == np.float32
+    zeros = engine.to_host(engine.zeros([2]))
+    assert (zeros.dtype, zeros.tolist()) == (np.float32, [0.0, 0.0])
+
+
+@each_engine
+def test_arrays_and_copies_keep_their_values_when_the_original_changes(name: str) -> None:
+    engine: Any = cpu_engine(name)
+    values = np.array([[7.0, 8.0]], np.float32)
+    given, target = engine.from_host(values), engine.from_host(np.zeros((1, 2), np.float16))
+    values[:] = -1
+    copy, first = engine.copy(given), engine.first_element(given)
+    engine.overwrite(target, given)
+    host = engine.to_host(given)
+    engine.overwrite(given, engine.zeros((1, 2)))
+    assert host.tolist() == engine.to_host(copy).tolist() == [[7, 8]]
+    assert (engine.to_number(first), tuple(first.shape)) == (7.0, (1,))
+    found = engine.to_host(target)
+    assert (found.tolist(), found.dtype) == ([[7, 8]], np.float16)
+
+
+@each_engine
+def test_only_valid_images_count(name: str) -> None:
+    engine = cpu_engine(name)
+    logits, labels = engine.from_host(np.eye(4, dtype=np.float32)), engine.from_host(np.array([0, 1, 0, 3], np.float32))
+    assert [engine.to_number(engine.count_correct(logits, labels, valid)) for valid in (1, 2, 3, 4)] == [1, 2, 2, 3]
+
+
+@each_engine
+@pytest.mark.parametrize("number_type", ["float16", "float32"])
+def test_a_tensor_of_dali_is_copied_with_its_type(name: str, number_type: str) -> None:
+    tensors = pytest.importorskip("nvidia.dali.tensors")
+    engine, values = cpu_engine(name), np.arange(24, dtype=number_type).reshape(2, 3, 4)
+    array = engine.from_dali(tensors.TensorCPU(values, "HWC"), is_on_host=True)
+    values[:] = 0
+    assert engine.to_host(array).dtype == number_type
+    np.testing.assert_array_equal(engine.to_host(array), np.arange(24).reshape(2, 3, 4))
+
+
+@each_engine
+def test_features_are_facts_of_the_library(name: str) -> None:
+    features = cpu_engine(name).features()
+    assert isinstance(features["gpus"], int)
+    assert {"CUDA", "CUDNN", "NCCL"} <= set(features)
+    assert all(isinstance(features[key], bool) for key in features.keys() - {"gpus"})

@@ -1,0 +1,66 @@
+"""The losses of every engine, and their gradients, against the definitions in NumPy: the logits are the images."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engines import each_engine, small_network
+from tests.oracles import smoothed_cross_entropy
+from train.networks.arch import Network, Rows
+
+CLASSES = 10
+LOGITS = np.random.default_rng(1).standard_normal((16, CLASSES)).astype(np.float32)
+
+SEVERAL_LABELS = (
+    "loss={kind: sigmoid, label_smoothing: 0}", "run.target_top1=null",
+    "data={name: none, source: synthetic, train_samples: 64, eval_samples: 16, crop: {kind: none}}",
+)  # fmt: skip
+
+
+def _identity(name: str, *overrides: str) -> tuple[Any, Any]:
+    """Give an engine and a network whose logits are its images, of one pixel and ten channels."""
+    rows = Rows(input_channels=CLASSES, image_size=1)
+    rows.dense("classifier", "data", CLASSES)
+    table = Network("identity", 1, CLASSES, CLASSES, tuple(rows.layers))
+    engine, _, network = small_network(name, *overrides, table=table)
+    network.load_weights({"classifier_weight": np.eye(CLASSES, dtype=np.float32), "classifier_bias": np.zeros(CLASSES)})
+    return engine, network
+
+
+def _losses(name: str, logits: np.ndarray, labels: np.ndarray, *overrides: str) -> tuple[list[float], np.ndarray]:
+    """Return the loss of each image, and the gradient of their sum by the logits, summed over the images."""
+    engine, network = _identity(name, *overrides)
+    losses, gradient = [], np.zeros(CLASSES)
+    for image, label in zip(logits, labels, strict=True):
+        batch = engine.from_host(image.reshape(1, CLASSES, 1, 1).astype(np.float32))
+        losses.append(engine.to_number(network.forward(batch, engine.from_host(label[None].astype(np.float32)))))
+        network.backward()
+        gradient += engine.to_host(network.gradients[1])
+    return losses, gradient
+
+
+@each_engine
+@pytest.mark.parametrize("kind", ["uniform", "softmax_output"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_cross_entropy_weighs_the_label_and_every_other_class(name: str, kind: str, smoothing: float) -> None:
+    labels = np.random.default_rng(2).integers(0, CLASSES, len(LOGITS))
+    given = f"loss={{label_smoothing: {smoothing}, smoothing: {kind}}}"
+    losses, gradient = _losses(name, LOGITS, labels, given)
+    np.testing.assert_allclose(losses, smoothed_cross_entropy(LOGITS, labels, smoothing, kind), rtol=1e-5)
+    other = smoothing / CLASSES if kind == "uniform" else smoothing / (CLASSES - 1)
+    targets = np.full((len(labels), CLASSES), other)
+    targets[range(len(labels)), labels] = 1 - smoothing + (other if kind == "uniform" else 0)
+    probabilities = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(gradient, (probabilities - targets).sum(axis=0), rtol=1e-4, atol=1e-5)
+
+
+@each_engine
+def test_binary_cross_entropy_is_the_mean_over_classes_and_never_overflows(name: str) -> None:
+    logits = np.concatenate([LOGITS[:3], np.full((1, CLASSES), 500.0)])
+    labels = (np.arange(4 * CLASSES).reshape(4, CLASSES) % 3 == 0).astype(np.float32)
+    losses, gradient = _losses(name, logits, labels, *SEVERAL_LABELS)
+    each = np.logaddexp(0, logits.astype(np.float64)) - logits * labels
+    np.testing.assert_allclose(losses, each.mean(axis=1), rtol=1e-5)
+    expected = (1 / (1 + np.exp(-logits.astype(np.float64))) - labels) / CLASSES
+    np.testing.assert_allclose(gradient, expected.sum(axis=0), rtol=1e-4, atol=1e-6)

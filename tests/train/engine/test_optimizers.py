@@ -1,0 +1,184 @@
+"""The optimizers of every engine against the papers in NumPy, over several steps of a warm-up and a decay."""
+
+from collections.abc import Sequence
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pytest
+
+from configs.optimizers import Adam, HyperParameters, Lars, OptimizerBlock, Sgd
+from tests.engines import cpu_engine, each_engine
+from tests.oracles import LarsOracle, adam_steps
+from train.networks.arch import Parameter, build_network
+
+RATES = [0.1, 0.2, 0.3, 0.25, 0.1, 0.02]
+BATCH = 8
+NO_SKIPS: dict[str, Any] = {"skip_trust_ratio": (), "skip_weight_decay": ("gamma", "beta")}
+
+
+class HeavyBall(OptimizerBlock):
+    """Momentum SGD by a rule of its own, and a second moment that counts the steps."""
+
+    num_moments: ClassVar[int] = 2
+    name: Literal["heavy"] = "heavy"
+
+    def update_rule(
+        self, weight: Any, gradient: Any, moments: Sequence[Any], values: HyperParameters
+    ) -> tuple[Any, Sequence[Any]]:
+        velocity, count = moments
+        velocity = values.momentum * velocity - values.lr * (gradient + values.weight_decay * weight)
+        return weight + velocity, (velocity, count + 1)
+
+
+CONFIGS: dict[str, Any] = {
+    "lars": Lars(name="lars", momentum=0.9, weight_decay=5e-4, trust_coefficient=0.01, epsilon=1e-9),
+    "record": Lars(
+        name="lars", momentum=0.96, weight_decay=5e-5, trust_coefficient=0.0025, epsilon=1e-9, trust_weight_decay=6.5e-4
+    ),
+    "trust without decay": Lars(name="lars", weight_decay=5e-5, trust_weight_decay=0.2, **NO_SKIPS),
+    "no decay in ratios": Lars(name="lars", weight_decay=0.2, trust_weight_decay=0, **NO_SKIPS),
+    # Against gradients of about the weights' norm, a decay of 0.2 moves a trust ratio by a sixth.
+    "no skips": Lars(name="lars", weight_decay=0.2, **NO_SKIPS),
+    # Against gradients of norm 4 to 190, an epsilon of 0.5 moves an update by up to a tenth.
+    "large epsilon": Lars(
+        name="lars", weight_decay=0.2, trust_coefficient=0.01, epsilon=0.5, skip_weight_decay=("gamma",)
+    ),
+    "sgd": Sgd(name="sgd", momentum=0.9, weight_decay=1e-4),
+    "adam": Adam(name="adam"),
+    "adam, decay": Adam(name="adam", momentum=0.8, beta_2=0.99, epsilon=1e-2, weight_decay=1e-2),
+    "own rule": HeavyBall(momentum=0.9, weight_decay=0.02, skip_weight_decay=("gamma",)),
+}
+
+
+def _expected(config: Any, parameter: Parameter, weight: np.ndarray, gradients: list[np.ndarray]) -> np.ndarray:
+    decays = parameter.kind not in config.skip_weight_decay
+    weight_decay = config.weight_decay if decays else 0.0
+    if isinstance(config, Adam):
+        constants = config.momentum, config.beta_2, config.epsilon, weight_decay
+        return adam_steps(weight, gradients, RATES, constants)
+    if not isinstance(config, Lars):
+        oracle = LarsOracle(config.momentum, weight_decay, 1.0, 0.0, 0.0, has_trust_ratio=False)
+    else:
+        own = config.trust_weight_decay
+        oracle = LarsOracle(
+            momentum=config.momentum,
+            weight_decay=weight_decay,
+            trust_coefficient=config.trust_coefficient,
+            epsilon=config.epsilon,
+            trust_weight_decay=weight_decay if own is None or not decays else own,
+            has_trust_ratio=parameter.kind not in config.skip_trust_ratio,
+        )
+    return oracle.steps(weight, gradients, RATES)
+
+
+def _network(engine: Any, parameters: Sequence[Parameter], masters: Sequence[np.ndarray], kind: str = "whole") -> Any:
+    """Make the arrays of a network.
+
+    Args:
+        engine: Makes them.
+        parameters: Names, kinds and shapes.
+        masters: Initial values.
+        kind: "whole": the weights are their own masters. "copies": they have float32 masters. "half": weights and
+            gradients of convolutions and dense layers are float16.
+    """
+    types = ["float16" if kind == "half" and each.kind not in ("gamma", "beta") else "float32" for each in parameters]
+    held = [engine.from_host(each) for each in masters]
+    pairs = list(zip(masters, held, types, strict=True))
+    return SimpleNamespace(
+        parameters=tuple(parameters),
+        masters=held,
+        weights=[own if kind == "whole" else engine.from_host(each.astype(number)) for each, own, number in pairs],
+        gradients=[engine.from_host(np.zeros(each.shape, number)) for each, _, number in pairs],
+    )
+
+
+@each_engine
+@pytest.mark.parametrize("kind", ["whole", "copies", "half"])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_six_steps_equal_the_paper_for_every_tensor_of_a_network(name: str, kind: str, config: Any) -> None:
+    engine: Any = cpu_engine(name)
+    parameters = build_network("resnet8", num_classes=10, image_size=32).parameters
+    random = np.random.default_rng(7)
+    start = [random.standard_normal(each.shape, np.float32) for each in parameters]
+    network = _network(engine, parameters, start, kind)
+    optimizer = engine.build_optimizer(config, network, rescale=1 / BATCH, arrivals=[0] * len(parameters))
+    history: list[list[np.ndarray]] = []
+    for step, lr in enumerate(RATES):
+        for total in network.gradients:
+            values = random.standard_normal(tuple(total.shape), np.float32) * BATCH
+            engine.overwrite(total, engine.from_host(values))
+        history.append([engine.to_host(total).astype(np.float64) / BATCH for total in network.gradients])
+        optimizer.update(HyperParameters(lr, config.momentum, config.weight_decay, step))
+    # A CPU squares float16 numbers in float16 for MXNet's norms; a GPU does it in float32.
+    rtol = 1e-3 if kind == "half" and name == "mxnet" else 2e-5
+    atol = 2e-5 if isinstance(config, Adam) or rtol > 2e-5 else 2e-6  # Adam moves weights by the sum of the rates, 1
+    for index, parameter in enumerate(parameters):
+        expected = _expected(config, parameter, start[index], [step[index] for step in history])
+        master, weight = (engine.to_host(arrays[index]) for arrays in (network.masters, network.weights))
+        np.testing.assert_allclose(master, expected, rtol, atol, err_msg=parameter.name)
+        np.testing.assert_allclose(weight, master.astype(weight.dtype), rtol=1e-3)  # one bit: CPUs round up
+    assert optimizer.config is config
+    assert len(optimizer.momenta) == config.num_moments * len(parameters)
+    optimizer.reset()
+    assert not any(engine.to_host(each).any() for each in optimizer.momenta)
+
+
+def test_a_rule_of_its_own_keeps_the_moments_of_each_tensor_apart() -> None:
+    engine: Any = cpu_engine()
+    parameters = [Parameter("a", "weight", (2, 3)), Parameter("b", "bias", (4,))]
+    network = _network(engine, parameters, [np.ones(each.shape, np.float32) for each in parameters])
+    optimizer = engine.build_optimizer(CONFIGS["own rule"], network, rescale=1.0, arrivals=[0, 0])
+    for step in range(3):
+        optimizer.update(HyperParameters(0.1, 0.9, 0.0, step))
+    assert [tuple(each.shape) for each in optimizer.momenta] == [(2, 3), (4,)] * 2
+    assert all((engine.to_host(count) == 3).all() for count in optimizer.momenta[2:])
+
+
+@each_engine
+@pytest.mark.parametrize("kind", ["whole", "copies"])
+@pytest.mark.parametrize(
+    ("weight", "gradient", "decay", "expected"), [(0.0, 2.0, 1e-4, -0.5), (2.0, 0.0, 0.0, 2.0), (2.0, 0.0, 0.1, 1.9)]
+)
+def test_a_tensor_whose_weights_or_gradients_are_zeros_moves_at_the_plain_rate(
+    name: str, kind: str, weight: float, gradient: float, decay: float, expected: float
+) -> None:
+    engine: Any = cpu_engine(name)
+    parameter, shape = Parameter("a", "weight", (4, 3)), (4, 3)
+    network = _network(engine, [parameter], [np.full(shape, weight, np.float32)], kind)
+    engine.overwrite(network.gradients[0], engine.from_host(np.full(shape, gradient, np.float32)))
+    config = Lars(name="lars", momentum=0.9, weight_decay=decay, epsilon=0)
+    optimizer = engine.build_optimizer(config, network, rescale=0.5, arrivals=[0])
+    optimizer.update(HyperParameters(0.5, 0.9, decay))
+    np.testing.assert_allclose(engine.to_host(network.masters[0]), expected, rtol=1e-6)
+
+
+@each_engine
+def test_adams_first_step_is_the_rate_whatever_the_gradient(name: str) -> None:
+    engine: Any = cpu_engine(name)
+    network = _network(engine, [Parameter("a", "bias", (10,))], [np.zeros(10, np.float32)])
+    engine.overwrite(network.gradients[0], engine.from_host(10.0 ** np.arange(-3, 7).astype(np.float32)))
+    optimizer = engine.build_optimizer(Adam(name="adam"), network, rescale=1.0, arrivals=[0])
+    optimizer.update(HyperParameters(0.5, 0.9, 0.0, step=0))
+    np.testing.assert_allclose(engine.to_host(network.masters[0]), -0.5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["whole", "copies"])
+def test_gradients_that_arrive_first_are_updated_while_others_are_still_being_summed(kind: str) -> None:
+    pytest.importorskip("mxnet")  # PyTorch waits for all sums on the host
+    from train.comm.mxnet_sums import OperatorQueue
+
+    engine: Any = cpu_engine("mxnet")
+    parameters = [Parameter("late", "weight", (1,)), Parameter("early", "weight", (1,))]
+    network = _network(engine, parameters, [np.array([3.0], np.float32), np.array([1.0], np.float32)], kind)
+    for gradient in network.gradients:
+        engine.overwrite(gradient, engine.from_host(np.ones(1, np.float32)))
+    optimizer = engine.build_optimizer(Sgd(name="sgd", weight_decay=0.0), network, rescale=1.0, arrivals=[1, 0])
+    sums: SimpleQueue[Any] = SimpleQueue()
+    OperatorQueue().start("late", [network.gradients[0]], 0, lambda _arrays, done: sums.put(done))
+    complete = sums.get(timeout=60)
+    optimizer.update(HyperParameters(0.5, 0.9, 0.0))
+    assert engine.to_host(network.masters[1]) == [0.5], "and this does not wait"
+    complete(None)
+    assert engine.to_host(network.masters[0]) == [2.5]

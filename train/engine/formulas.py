@@ -1,0 +1,46 @@
+"""The formulas that both engines share, on the arrays of either. Pure: imports no framework."""
+
+from collections.abc import Callable, Collection, Mapping
+
+from configs.schema import Loss
+from train.engine.protocol import Array
+from train.networks.arch import Layer
+
+
+def smoothing_weights(loss: Loss, num_classes: int) -> tuple[float, float]:
+    """Return the weights of an image's label and of every other class in the cross-entropy.
+
+    With a = label_smoothing and K classes: ``uniform`` weighs the label 1-a+a/K and every other class a/K;
+    ``softmax_output`` weighs them 1-a and a/(K-1), as MXNet's SoftmaxOutput does.
+    """
+    smoothing = loss.label_smoothing
+    if loss.smoothing == "uniform":
+        other = smoothing / num_classes
+        return 1 - smoothing + other, other
+    return 1 - smoothing, smoothing / (num_classes - 1)
+
+
+def folded_batch_norm(
+    norm: Layer, tensors: Mapping[str, Array], folds: Collection[str], epsilon: float, sqrt: Callable[[Array], Array]
+) -> tuple[Array, Array]:
+    """Return scale and shift of each channel by which a batch norm can be replaced in inference.
+
+    In inference, batch norm is y = (x - mean) s + beta with s = gamma / sqrt(variance + epsilon), for each channel.
+    After a convolution whose output nothing else reads, the batch norm disappears: the convolution's weight is
+    multiplied by the scale s, and its bias becomes the shift beta - (mean - bias) s. Any other batch norm (DenseNet has
+    them after concatenations) becomes one multiplication by the scale and one addition of the shift beta - mean s.
+
+    Args:
+        norm: The row of the batch norm.
+        tensors: Float32 weights and running statistics by name.
+        folds: The convolutions whose output only a batch norm reads, see `Network.foldable_convolutions`.
+        epsilon: Added to the variance.
+        sqrt: The framework's square root.
+    """
+    mean, variance, gamma, beta = (
+        tensors[f"{norm.name}_{kind}"] for kind in ("moving_mean", "moving_var", "gamma", "beta")
+    )
+    scale = gamma / sqrt(variance + epsilon)
+    source = norm.inputs[0]
+    bias = tensors.get(f"{source}_bias") if source in folds else None
+    return scale, beta - (mean if bias is None else mean - bias) * scale
