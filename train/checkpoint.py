@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,15 +22,15 @@ from configs.resume_check import require_unchanged
 from data.input.batches import TrainingSource
 from logs.checkpoints import CheckpointFolder, SavedState, read
 from train.comm.communicator import Communicator
-from train.engine.protocol import Engine, Optimizer, Trainee
+from train.engine.protocol import Engine, Optimizer, TrainableNetwork
 
 logger = logging.getLogger(__name__)
 
 Collect = Callable[[], SavedState]
 
 
-class Checkpointer(Protocol):
-    """Saves the state of a run; every rank calls each verb at the same point of the run."""
+class NoCheckpoints:
+    """Writes no checkpoint. Every rank calls each verb at the same point of the run."""
 
     def evaluated(self, source: TrainingSource, at: Position) -> None:
         """Keep the state after an evaluation, if a checkpoint is due."""
@@ -39,18 +39,8 @@ class Checkpointer(Protocol):
         """Keep the state now; returns when it is on the disk."""
 
 
-class NoCheckpoints:
-    """Stands for `Checkpoints` in a rank that writes none."""
-
-    def evaluated(self, source: TrainingSource, at: Position) -> None:
-        """Keep nothing."""
-
-    def stopped(self, source: TrainingSource, at: Position) -> None:
-        """Keep nothing."""
-
-
-class Writer(Protocol):
-    """Writes checkpoints into a folder on rank 0, and nothing on the other ranks."""
+class NullWriter:
+    """The writer of every rank but 0, which has the state that all ranks share: it writes nothing."""
 
     def write(self, step: int, collect: Collect) -> None:
         """Take the state that ``collect`` returns; returns before the state is written."""
@@ -59,17 +49,7 @@ class Writer(Protocol):
         """Wait until everything is written; raises the error of the last write if it failed."""
 
 
-class NullWriter:
-    """The writer of every rank but 0."""
-
-    def write(self, step: int, collect: Collect) -> None:
-        """Collect nothing: rank 0 has the state that all ranks share."""
-
-    def wait(self) -> None:
-        """Do nothing."""
-
-
-class CheckpointWriter:
+class CheckpointWriter(NullWriter):
     """Writes checkpoints in a thread of its own, one after the other.
 
     Args:
@@ -96,14 +76,14 @@ class CheckpointWriter:
         self._pending = self._thread.submit(self._folder.write, step, collect(), keep=self._keep)
 
     def wait(self) -> None:
-        """See `Writer`."""
+        """See `NullWriter`."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
 
 
 @dataclass
-class Checkpoints:
+class Checkpoints(NoCheckpoints):
     """Writes the checkpoints of a run.
 
     Attributes:
@@ -121,10 +101,10 @@ class Checkpoints:
     """
 
     engine: Engine
-    network: Trainee
+    network: TrainableNetwork
     optimizer: Optimizer
     communicator: Communicator
-    writer: Writer
+    writer: NullWriter
     fixed_settings: Mapping[str, Any]
     every_epochs: int | None
     saved: Position
@@ -251,7 +231,7 @@ class InitialState:
         """Return the checkpoint's weights and the rank's statistics, or None if there is no checkpoint."""
         return None if self.checkpoint is None else weights_of(self.checkpoint, rank if self.has_own_states else None)
 
-    def restore_momenta(self, engine: Engine, network: Trainee, optimizer: Optimizer) -> None:
+    def restore_momenta(self, engine: Engine, network: TrainableNetwork, optimizer: Optimizer) -> None:
         """Set the optimizer's state to that of the checkpoint, if there is one, bit for bit."""
         if self.checkpoint is None:
             return

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from configs.errors import UserError
 from configs.load import resolve_path
@@ -40,36 +41,14 @@ class PreparedImages(NamedTuple):
     is_cold: bool
 
 
-class Images(Protocol):
-    """The images of a run as one rank sees them."""
+class Images(ABC):
+    """The images of a run as one rank sees them: the run, and this rank's place in it.
 
-    @property
-    def image_type(self) -> str:
-        """Return the number type of the images: float32 or float16."""
+    Attributes:
+        image_type: Number type of the images: float32 or float16.
+    """
 
-    def load(self) -> None:
-        """Import the libraries that read the images; must be called before Horovod is imported."""
-
-    def prepare(self) -> PreparedImages:
-        """Check the images, copy them to this host if asked for, and drop them from the page cache, once per host."""
-
-    def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
-        """Open this rank's stream of micro-batches; nothing is read before the first epoch begins.
-
-        Args:
-            arrays: The engine, which makes the arrays of the batches.
-            state: State of a stream (`TrainingSource.state`) at which the new stream continues; empty for a new run.
-        """
-
-    def open_evaluation(self, arrays: Arrays) -> EvaluationSource:
-        """Open this rank's shard of the evaluation images; ``arrays`` is the engine."""
-
-    def close(self) -> None:
-        """Release the images; the last user on a host removes the copy on the host's disk, unless it is kept."""
-
-
-class _RankImages:
-    """Base of all kinds of images: the run, and this rank's place in it."""
+    image_type = "float32"
 
     def __init__(self, recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> None:
         self._recipe, self._cluster, self._identity = recipe, cluster, identity
@@ -85,16 +64,41 @@ class _RankImages:
             "world_size": self._identity.world_size,
         }
 
+    def load(self) -> None:
+        """Import the libraries that read the images, beyond the framework; call it before Horovod is imported."""
 
-class PackedImages(_RankImages):
+    def prepare(self) -> PreparedImages:
+        """Check the images, copy them to this host if asked for, and drop them from the page cache, once per host.
+
+        Images that are made in memory have no checksums, since they follow from the recipe, and are cold.
+        """
+        return PreparedImages({}, is_cold=True)
+
+    @abstractmethod
+    def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
+        """Open this rank's stream of micro-batches; nothing is read before the first epoch begins.
+
+        Args:
+            arrays: The engine, which makes the arrays of the batches.
+            state: State of a stream (`TrainingSource.state`) at which the new stream continues; empty for a new run.
+        """
+
+    @abstractmethod
+    def open_evaluation(self, arrays: Arrays) -> EvaluationSource:
+        """Open this rank's shard of the evaluation images; ``arrays`` is the engine."""
+
+    def close(self) -> None:
+        """Release the images; the last user on a host removes the copy on the host's disk, unless it is kept."""
+
+
+class PackedImages(Images):
     """Images in RecordIO files, read by DALI."""
 
     _staged: Staged | None = None
 
-    @property
-    def image_type(self) -> str:
-        """Return the type that the pipeline writes, see `data.input.pipeline`."""
-        return "float16" if self._cluster.engine.precision == "float16" else "float32"
+    def __init__(self, recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> None:
+        super().__init__(recipe, cluster, plan, identity)
+        self.image_type = "float16" if cluster.engine.precision == "float16" else "float32"
 
     def _shard_arguments(self, arrays: Arrays) -> dict[str, Any]:
         device_id = self._identity.local_rank if self._cluster.device == "gpu" else None
@@ -153,17 +157,8 @@ class PackedImages(_RankImages):
             self._staged.release(keep=self._cluster.paths.keep_stage)
 
 
-class SyntheticImages(_RankImages):
+class SyntheticImages(Images):
     """Seeded images generated in memory."""
-
-    image_type = "float32"
-
-    def load(self) -> None:
-        """Do nothing: no library beyond the framework is needed."""
-
-    def prepare(self) -> PreparedImages:
-        """Return no checksums, because the images follow from the recipe, and cold, because no file is cached."""
-        return PreparedImages({}, is_cold=True)
 
     def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
         """See `Images`."""
@@ -177,21 +172,9 @@ class SyntheticImages(_RankImages):
 
         return open_synthetic_evaluation(self._recipe, self._cluster.engine, **self._shard_arguments(arrays))
 
-    def close(self) -> None:
-        """Do nothing."""
 
-
-class BlankImages(_RankImages):
+class BlankImages(Images):
     """Blank batches, as many as the recipe's data set would give."""
-
-    image_type = "float32"
-
-    def load(self) -> None:
-        """Do nothing."""
-
-    def prepare(self) -> PreparedImages:
-        """Return no checksums and cold, because no file is read."""
-        return PreparedImages({}, is_cold=True)
 
     def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
         """See `Images`."""
@@ -205,9 +188,6 @@ class BlankImages(_RankImages):
 
         shard = shard_range(self._recipe.data.eval_samples, self._identity.rank, self._identity.world_size)
         return open_blank_evaluation(arrays, shard, self._batch_size)
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def local_folder(path: str) -> Path:
@@ -226,11 +206,11 @@ def local_folder(path: str) -> Path:
 
 def images_of(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> Images:
     """Return the images that the recipe's ``data.source`` names, or blank ones for an engine that computes nothing."""
-    kind: type[PackedImages | SyntheticImages | BlankImages] = PackedImages
-    if recipe.data.source == "synthetic":
-        kind = SyntheticImages
+    kind: type[Images] = PackedImages
     if not ENGINES[cluster.engine.name].computes:
         kind = BlankImages
+    elif recipe.data.source == "synthetic":
+        kind = SyntheticImages
     return kind(recipe, cluster, plan, identity)
 
 

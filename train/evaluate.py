@@ -15,7 +15,7 @@ import numpy as np
 from configs.schema import Loss
 from data.input.batches import EvaluationSource
 from train.comm.communicator import Communicator
-from train.engine.protocol import Array, Engine, Trainee
+from train.engine.protocol import Array, Engine, TrainableNetwork
 
 
 class Evaluator:
@@ -32,7 +32,7 @@ class Evaluator:
 
     def __init__(
         self,
-        network: Trainee,
+        network: TrainableNetwork,
         source: EvaluationSource,
         communicator: Communicator,
         new_metric: Callable[[], Metric],

@@ -8,54 +8,54 @@ describes the images that the network takes. All files hold float32; images are 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from configs.arguments import Parser
+from configs.arguments import Parser, exit_status, parse
 from configs.errors import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from configs.schema import Cluster, Recipe
+    from train.engine.protocol import Predict
     from train.evaluate import Score
-
-    Predict = Callable[[Any], np.ndarray]
-
 
 _PREFIX = "network"
 _MOST_OFF = 5e-4
 """Largest share of images that a loaded network may classify otherwise, because other kernels round differently."""
 
 
+@dataclass(frozen=True)
+class _Options:
+    """The command line of ``./run.sh export``."""
+
+    run: Path
+    dest: Path | None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Export and evaluate; returns 0, 1 if a format has another accuracy, 2 for wrong input."""
-    try:
-        options = _parser().parse_args(arguments)
-        return _export(options.run, options.dest or options.run / "export")
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+    """Export, and evaluate every format; return the exit status.
+
+    1 if a format has another accuracy; otherwise see `configs.arguments.exit_status`.
+    """
+    return exit_status(lambda: _export(parse(_parser(), _Options, arguments)))
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="./run.sh", description=__doc__)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    verb = verbs.add_parser(
-        "export", help="a run's network in its framework's own format and as ONNX", description=__doc__
-    )
-    verb.add_argument("run", metavar="RUN", type=Path, help="folder of a run that has a checkpoint")
-    verb.add_argument("--dest", metavar="DIR", type=Path, help="folder to write to (default: RUN/export)")
+    parser = Parser(prog="./run.sh export", description=__doc__)
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run that has a checkpoint")
+    parser.add_argument("--dest", metavar="DIR", type=Path, help="folder to write to (default: RUN/export)")
     return parser
 
 
-def _export(run: Path, destination: Path) -> int:
-    from configs.plan import plan_run  # noqa: PLC0415
-    from logs.disk import write_json  # noqa: PLC0415
-    from logs.folder import CONFIG_FILE, RunFolder  # noqa: PLC0415
-    from train.dataset import images_of  # noqa: PLC0415
+def _export(options: _Options) -> int:
+    from configs.plan import plan_run
+    from logs.disk import write_json
+    from logs.folder import CONFIG_FILE, RunFolder
+    from train.dataset import images_of
 
+    run, destination = options.run, options.dest or options.run / "export"
     folder = RunFolder(run)
     if not folder.is_begun:
         raise UserError(f"{run}: no {CONFIG_FILE} in it; give the folder of a run")
@@ -70,7 +70,14 @@ def _export(run: Path, destination: Path) -> int:
     for name, predict in export_network(recipe, cluster, checkpoint, destination):
         scores[name] = score = evaluate(recipe, cluster, predict)
         sys.stdout.write(f"{name}: {score} ({score.basis})\n")
-    description = {
+    write_json(destination / f"{_PREFIX}.json", _description(recipe, checkpoint, scores["trained"]))
+    sys.stdout.write(f"{destination}\n")
+    return int(any(abs(each.value - scores["trained"].value) > _MOST_OFF for each in scores.values()))
+
+
+def _description(recipe: Recipe, checkpoint: Path, score: Score) -> dict[str, Any]:
+    """Return the content of ``network.json``: the images that the network takes, and its score."""
+    return {
         "recipe": recipe.name,
         "checkpoint": checkpoint.name,
         "num_classes": recipe.model.num_classes,
@@ -80,11 +87,8 @@ def _export(run: Path, destination: Path) -> int:
         "std": recipe.data.std,
         "eval_resize": recipe.data.eval_resize,
         "output": "logits",
-        **scores["trained"].row,
+        **score.row,
     }
-    write_json(destination / f"{_PREFIX}.json", description)
-    sys.stdout.write(f"{destination}\n")
-    return int(any(abs(each.value - scores["trained"].value) > _MOST_OFF for each in scores.values()))
 
 
 def on_cpu(cluster: Cluster) -> Cluster:
@@ -94,7 +98,7 @@ def on_cpu(cluster: Cluster) -> Cluster:
 
 
 def _identity() -> Any:
-    from train.rank.identity import Identity  # noqa: PLC0415 (--help needs the standard library only)
+    from train.rank.identity import Identity
 
     return Identity(rank=0, world_size=1, local_rank=0, local_size=1, host="localhost", launcher="none")
 
@@ -110,11 +114,11 @@ def export_network(
         checkpoint: The checkpoint that holds the weights.
         destination: An existing folder.
     """
-    from configs.plan import plan_run  # noqa: PLC0415 (--help needs the standard library only)
-    from logs.checkpoints import read  # noqa: PLC0415
-    from train.checkpoint import weights_of  # noqa: PLC0415
-    from train.engine.build import build_model  # noqa: PLC0415
-    from train.engine.protocol import open_engine  # noqa: PLC0415
+    from configs.plan import plan_run
+    from logs.checkpoints import read
+    from train.checkpoint import weights_of
+    from train.engine.build import build_model
+    from train.engine.protocol import open_engine
 
     engine = open_engine(cluster, _identity())
     plan = plan_run(recipe, cluster.world_size)
@@ -124,11 +128,11 @@ def export_network(
 
 def evaluate(recipe: Recipe, cluster: Cluster, predict: Predict) -> Score:
     """Return the score over all evaluation images, counted as in a run."""
-    from configs.plan import plan_run  # noqa: PLC0415 (--help needs the standard library only)
-    from train.comm.communicator import SingleProcess  # noqa: PLC0415
-    from train.dataset import images_of  # noqa: PLC0415
-    from train.engine.protocol import open_engine  # noqa: PLC0415
-    from train.evaluate import metric_of  # noqa: PLC0415
+    from configs.plan import plan_run
+    from train.comm.communicator import SingleProcess
+    from train.dataset import images_of
+    from train.engine.protocol import open_engine
+    from train.evaluate import metric_of
 
     engine = open_engine(cluster, _identity())
     images = images_of(recipe, cluster, plan_run(recipe, cluster.world_size), _identity())

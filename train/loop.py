@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from configs.plan import BEGINNING, Position, RunPlan
 from data.input.batches import TrainingSource
 from logs.mlperf import EventLog
-from train.checkpoint import Checkpointer, NoCheckpoints
+from train.checkpoint import NoCheckpoints
 from train.comm.communicator import Communicator
 from train.evaluate import Score
-from train.measure.chance import Judge, never_stuck
+from train.measure.chance import StopRule, never_stop
 from train.measure.progress import LossNotFinite, LossWindow, Progress, StepLoss
 from train.rank.signals import RunStopped
 from train.schedule import LrSchedule
@@ -56,7 +56,7 @@ class TrainingRun:
         target_top1: Evaluation top-1 that ends the run with success. If None, the run ends after the last epoch.
         log_every_steps: Length of an interval, after which losses are reported.
         run_ahead_steps: Last steps of an interval whose losses are not read yet, because they may still be running.
-        judge: Called after each evaluation; returns a reason to end the run early, or None.
+        stop_rule: Called after each evaluation; returns a reason to end the run early, or None.
         checkpoints: Keeps the state.
         start: Epoch and step at which the run begins, or is resumed.
     """
@@ -69,8 +69,8 @@ class TrainingRun:
     target_top1: float | None
     log_every_steps: int
     run_ahead_steps: int
-    judge: Judge = never_stuck
-    checkpoints: Checkpointer = field(default_factory=NoCheckpoints)
+    stop_rule: StopRule = never_stop
+    checkpoints: NoCheckpoints = field(default_factory=NoCheckpoints)
     start: Position = BEGINNING
 
 
@@ -122,7 +122,7 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
                 progress.evaluated(epoch, done, score, seconds)
             if run.target_top1 is not None and score.value >= run.target_top1:
                 break
-            if stuck := run.judge(done, score):
+            if stuck := run.stop_rule(done, score):
                 break
             run.checkpoints.evaluated(source, Position(epoch + 1, done + 1))
         reached = run.target_top1 is None or score.value >= run.target_top1

@@ -25,7 +25,7 @@ from train.comm.devices import run_ranks_here
 from train.compose import Composition, compose
 from train.dataset import images_of, require_cold
 from train.engine.init import checksum, require_equal
-from train.measure.chance import judge_of
+from train.measure.chance import stop_rule_of
 from train.measure.rank_times import gather_ranks, slowest_rank
 from train.measure.rank_usage import Usage
 from train.measure.trace import Tracer, tracer_of
@@ -236,7 +236,7 @@ class _Training:
                 target_top1=goal.target_top1,
                 log_every_steps=goal.log_every_steps,
                 run_ahead_steps=rank.cluster.engine.run_ahead_steps,
-                judge=judge_of(rank.recipe, rank.plan),
+                stop_rule=stop_rule_of(rank.recipe, rank.plan),
                 checkpoints=self.checkpoints,
                 start=start,
             )

@@ -8,7 +8,7 @@ from configs.optimizers import HyperParameters
 from data.input.batches import TrainingSource
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import Communicator
-from train.engine.protocol import Array, Engine, Optimizer, Trainee
+from train.engine.protocol import Array, Engine, Optimizer, TrainableNetwork
 from train.measure.timing import Clock
 
 
@@ -52,7 +52,7 @@ class Step:
     """
 
     engine: Engine
-    network: Trainee
+    network: TrainableNetwork
     optimizer: Optimizer
     communicator: Communicator
     buckets: BucketPlan

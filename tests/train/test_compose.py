@@ -14,7 +14,7 @@ from train.comm.communicator import Communicator, SingleProcess
 from train.compose import Composition, compose
 from train.engine.build import dropout_seed
 from train.evaluate import Top1
-from train.measure.timing import NoClock, StepClock
+from train.measure.timing import Clock, StepClock
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
@@ -86,7 +86,7 @@ def test_the_weights_of_a_checkpoint_take_the_place_of_the_drawn_ones() -> None:
 
 
 def test_a_step_has_the_models_parts_unless_it_is_given_others() -> None:
-    made, clock, heard = _composed(), NoClock(_composed().engine, 2), list[int]()
+    made, clock, heard = _composed(), Clock(_composed().engine, 2), list[int]()
     step = made.make_step(clock, heard.append, told_to_stop=lambda: True)
     assert (step.engine, step.network, step.optimizer) == (made.engine, made.model.network, made.model.optimizer)
     assert (step.communicator, step.buckets, step.clock) == (made.communicator, made.model.buckets, clock)
@@ -101,11 +101,11 @@ def test_a_step_has_the_models_parts_unless_it_is_given_others() -> None:
 
 def test_the_clock_is_the_cluster_files(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
-    for name, kind in (("StepClock", StepClock), ("NoClock", NoClock)):
+    for name, kind in (("StepClock", StepClock), ("Clock", Clock)):
         monkeypatch.setattr(composing, name, lambda *given, kind=kind: asked.append((kind, *given[1:])))
     _composed("cluster.engine.timing=true").make_clock()
     _composed("cluster.engine.timing=false").make_clock()
-    assert asked == [(StepClock, 3, 5), (NoClock, 3)]
+    assert asked == [(StepClock, 3, 5), (Clock, 3)]
 
 
 def test_an_evaluation_reads_this_ranks_shard_and_tells_of_every_batch() -> None:
@@ -117,12 +117,3 @@ def test_an_evaluation_reads_this_ranks_shard_and_tells_of_every_batch() -> None
     assert isinstance(evaluator._new_metric(), Top1)
     evaluator._on_batch()
     assert told == [None]
-
-
-def test_ranks_draw_their_dropout_apart_and_a_step_draws_the_same_again() -> None:
-    seeds = {
-        (seed, rank, step): dropout_seed(seed, rank, step) for seed in (1, 2) for rank in (0, 1) for step in (0, 1)
-    }
-    assert len(set(seeds.values())) == 8
-    assert all(0 <= seed < 2**31 for seed in seeds.values())
-    assert seeds == {key: dropout_seed(*key) for key in seeds}

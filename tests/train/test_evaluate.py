@@ -10,7 +10,7 @@ import pytest
 
 from configs.load import load_cluster
 from tests.engines import cpu_engine
-from train.comm.communicator import Connect, SingleProcess, bring_up
+from train.comm.communicator import Connect, SingleProcess, start_communicator
 from train.comm.devices import run_ranks_here
 from train.evaluate import Evaluator, MeanAuc, Score, Top1, _auc
 from train.rank.identity import Identity
@@ -46,7 +46,7 @@ def test_ranks_with_shards_of_any_size_agree_on_the_score_of_the_whole(bounds: t
     rows: dict[int, dict[str, Any]] = {}
 
     def main(identity: Identity, ledger: Ledger, connect: Connect) -> int:
-        communicator = bring_up(identity, ledger, connect).wait()
+        communicator = start_communicator(identity, ledger, connect).result()
         metric = MeanAuc(cpu_engine(), identity.rank)
         part = parts[identity.rank]
         if len(LOGITS[part]):

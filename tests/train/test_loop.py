@@ -18,7 +18,7 @@ from train.engine.protocol import Engine
 from train.evaluate import Score, top1_score
 from train.loop import Result, RunFailed, blocks
 from train.measure.progress import LossNotFinite
-from train.measure.timing import NoClock
+from train.measure.timing import Clock
 from train.rank.signals import RunStopped
 from train.step import Step
 
@@ -170,12 +170,12 @@ def test_a_run_that_stopped_before_an_evaluation_begins_with_it() -> None:
 
 def test_a_run_stuck_at_chance_ends_with_the_reason() -> None:
     log = RememberingLog()
-    result, _ = _run(Remembered(log), log, [], [0.1, 0.1], judge=lambda step, *_: f"stuck at step {step}")
+    result, _ = _run(Remembered(log), log, [], [0.1, 0.1], stop_rule=lambda step, *_: f"stuck at step {step}")
     assert (result.success, result.failure, result.epochs) == (False, "stuck at step 37", 2)
     assert log.keys[-1] == "run_stop aborted"
 
 
-class PausingClock(NoClock):
+class PausingClock(Clock):
     """A clock that knows whether it is paused."""
 
     is_paused = False

@@ -11,7 +11,7 @@ from train.evaluate import Score
 _DEVIATIONS = 3.0
 """A top-1 so many standard deviations of guessing above chance counts as learning; 1 of 700 guessers reaches it."""
 
-Judge = Callable[[int, Score], str | None]
+StopRule = Callable[[int, Score], str | None]
 """Takes the 0-based step and the score of each evaluation; returns the reason to end the run early, or None."""
 
 
@@ -30,7 +30,7 @@ class ChanceWatch:
     in_a_row: int = 0
 
     def __call__(self, step: int, score: Score) -> str | None:
-        """See `Judge`."""
+        """See `StopRule`."""
         chance, total = 1 / self.num_classes, score.row["total"]
         most = total * chance + _DEVIATIONS * math.sqrt(total * chance * (1 - chance))
         is_chance = step + 1 > self.warmup_steps and score.row["correct"] <= most
@@ -43,16 +43,16 @@ class ChanceWatch:
         )
 
 
-def never_stuck(_step: int, _score: Score) -> str | None:
+def never_stop(_step: int, _score: Score) -> str | None:
     """Return None: the run goes on."""
     return None
 
 
-def judge_of(recipe: Recipe, plan: RunPlan) -> Judge:
-    """Return the judge of a run.
+def stop_rule_of(recipe: Recipe, plan: RunPlan) -> StopRule:
+    """Return the rule that may end a run early.
 
     A run without a target may learn nothing, and with several labels an image chance level is not defined.
     """
     if recipe.run.target_top1 is None or recipe.loss.kind == "sigmoid":
-        return never_stuck
+        return never_stop
     return ChanceWatch(recipe.model.num_classes, plan.warmup_steps)

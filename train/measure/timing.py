@@ -1,6 +1,6 @@
 """A clock for steps: images/s, waiting for input, and communication that compute did not hide.
 
-The clock changes no weight; `NoClock` measures nothing. Most steps cost two readings of the time. One step per interval
+The clock changes no weight. Most steps cost two readings of the time. One step per interval
 is *sampled*: the host waits until the step is done. The next step then cannot overlap with the sampled one, so exposed
 communication is an upper bound if the cluster file defers reductions to the next forward.
 """
@@ -8,9 +8,9 @@ communication is an upper bound if the cluster file defers reductions to the nex
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from train.engine.protocol import Array, Engine
 
@@ -30,46 +30,16 @@ class StepTimes:
     input_wait_s: float
 
 
-class Clock(Protocol):
-    """The clock as the loop sees it."""
-
-    steps: int
-    samples: list[StepTimes]
-
-    @property
-    def stepping_s(self) -> float:
-        """Return the seconds since `start`, without pauses."""
-
-    def fractions(self) -> tuple[float | None, float | None]:
-        """Return (input wait, exposed communication) as shares of the time of steps; None where not measured."""
-
-    def start(self) -> None:
-        """Start the clock."""
-
-    def input(self) -> Any:
-        """Return a context manager that surrounds fetching a batch."""
-
-    def first_layer_arrived(self, step: int, gradient: Array) -> None:
-        """Take note that the first layer's gradient, the last of ``step``, is computed or queued, but not reduced."""
-
-    def reductions(self, gradients: Sequence[Array]) -> Any:
-        """Return a context manager that surrounds waiting for the reductions of ``gradients``, all of them queued."""
-
-    def step_queued(self, loss: Array) -> None:
-        """Count a queued step; waits if the host runs too far ahead of the engine."""
-
-    def pause(self) -> Any:
-        """Return a context manager around time that belongs to no step, such as an evaluation."""
-
-
-class NoClock:
-    """Stands for `StepClock` in a run without timing.
-
-    It counts steps and their time, and keeps the host from running too far ahead.
+class Clock:
+    """The clock of a run without timing: counts steps and their time, and bounds how far the host runs ahead.
 
     Args:
         engine: Waits for arrays.
         run_ahead_steps: Steps that the host may queue before it waits.
+
+    Attributes:
+        steps: Number of queued steps.
+        samples: Times of the sampled steps; none here.
     """
 
     def __init__(self, engine: Engine, run_ahead_steps: int) -> None:
@@ -91,24 +61,22 @@ class NoClock:
         return time.perf_counter() - self._begin - self._paused_s
 
     def fractions(self) -> tuple[float | None, float | None]:
-        """Return None for both, which are not measured."""
+        """Return (input wait, exposed communication) as shares of the time of steps; None where not measured."""
         return None, None
 
-    @contextmanager
-    def input(self) -> Iterator[None]:
-        """Measure nothing."""
-        yield
+    def input(self) -> AbstractContextManager[None]:
+        """Return a context manager that surrounds fetching a batch."""
+        return nullcontext()
 
     def first_layer_arrived(self, step: int, gradient: Array) -> None:
-        """Do nothing."""
+        """Take note that the first layer's gradient, the last of ``step``, is computed or queued, but not reduced."""
 
-    @contextmanager
-    def reductions(self, gradients: Sequence[Array]) -> Iterator[None]:
-        """Measure nothing."""
-        yield
+    def reductions(self, gradients: Sequence[Array]) -> AbstractContextManager[None]:
+        """Return a context manager that surrounds waiting for the reductions of ``gradients``, all of them queued."""
+        return nullcontext()
 
     def step_queued(self, loss: Array) -> None:
-        """Count the step and wait for the step ``run_ahead_steps`` before it, which bounds queues and memory."""
+        """Count a queued step; wait for the step ``run_ahead_steps`` before it, which bounds queues and memory."""
         self.steps += 1
         self._queued.append(loss)
         if len(self._queued) > self._run_ahead_steps:
@@ -116,14 +84,14 @@ class NoClock:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Leave the time of the block out of the steps' time."""
+        """Leave the time of the block, such as an evaluation, out of the steps' time."""
         begin = time.perf_counter()
         yield
         self._paused_s += time.perf_counter() - begin
 
 
-class StepClock(NoClock):
-    """Measure a run while it trains.
+class StepClock(Clock):
+    """Measures input waits and exposed communication while a run trains.
 
     Args:
         engine: Waits for arrays.

@@ -6,7 +6,7 @@ reduction lasts from the moment at which this rank was ready for it to its end, 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from logs.disk import write_json
 from train.engine.protocol import Engine, Operator
@@ -20,8 +20,8 @@ _MOST_RANKS = 16
 """Ranks in a trace; a viewer shows no more."""
 
 
-class Tracer(Protocol):
-    """Records some steps of one rank."""
+class Tracer:
+    """Records nothing; `EngineTracer` records some steps of one rank."""
 
     def step_queued(self) -> None:
         """Count a queued step; begin or end recording if this step is the first or the last."""
@@ -33,20 +33,7 @@ class Tracer(Protocol):
         """Merge the ranks' files into one; one rank calls this after every rank has closed."""
 
 
-class NoTracer:
-    """A tracer that records nothing."""
-
-    def step_queued(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    def merge(self) -> None:
-        """Do nothing."""
-
-
-class EngineTracer:
+class EngineTracer(Tracer):
     """Record some steps of one rank. Waits for the engine before the first traced step and after the last.
 
     Args:
@@ -92,7 +79,7 @@ class EngineTracer:
 def tracer_of(engine: Engine, folder: Path, rank: int, num_steps: int, total_steps: int) -> Tracer:
     """Return the tracer of a rank that records ``num_steps`` of its ``total_steps``."""
     if not num_steps or rank >= _MOST_RANKS:
-        return NoTracer()
+        return Tracer()
     first = max(0, min(_SETTLED_STEPS, total_steps - num_steps))
     return EngineTracer(engine, folder, rank, range(first, first + num_steps))
 

@@ -3,7 +3,7 @@
 from configs.load import load_recipe
 from configs.plan import plan_run
 from train.evaluate import top1_score
-from train.measure.chance import ChanceWatch, judge_of, never_stuck
+from train.measure.chance import ChanceWatch, never_stop, stop_rule_of
 
 
 def test_two_evaluations_at_chance_after_the_warm_up_end_it_with_the_step() -> None:
@@ -43,8 +43,8 @@ def test_half_a_percent_of_a_thousand_classes_is_learning() -> None:
 def test_a_run_without_a_target_or_with_several_labels_may_learn_nothing() -> None:
     for name, overrides, watch in (
         ("digits", [], ChanceWatch(num_classes=10, warmup_steps=19)),
-        ("digits", ["run.target_top1=null"], never_stuck),
-        ("chexnet", [], never_stuck),
+        ("digits", ["run.target_top1=null"], never_stop),
+        ("chexnet", [], never_stop),
     ):
         recipe = load_recipe(name, overrides)
-        assert judge_of(recipe, plan_run(recipe, 2)) == watch
+        assert stop_rule_of(recipe, plan_run(recipe, 2)) == watch

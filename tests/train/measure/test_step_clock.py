@@ -7,7 +7,7 @@ import pytest
 
 from train.engine.protocol import Engine
 from train.measure import timing
-from train.measure.timing import NoClock, StepClock, StepTimes
+from train.measure.timing import Clock, StepClock, StepTimes
 
 
 class Machine:
@@ -26,7 +26,7 @@ class Machine:
     def first_element(self, _gradient: float) -> float:
         return self.backward_end
 
-    def run(self, clock: NoClock, steps: int, micro_batches: int = 1) -> None:
+    def run(self, clock: Clock, steps: int, micro_batches: int = 1) -> None:
         """Queue steps as the loop does."""
         done: list[float] = []
         for step in range(steps):
@@ -97,11 +97,11 @@ def test_the_sampled_step_is_in_the_middle_of_an_interval(
     assert len(clock.samples) == 1
 
 
-@pytest.mark.parametrize("kind", ["NoClock", "StepClock"])
+@pytest.mark.parametrize("kind", ["Clock", "StepClock"])
 def test_the_host_runs_two_steps_ahead_and_pauses_are_left_out(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     machine = _machine(monkeypatch, 0.1, 0.0, 0.0)
     engine = cast(Engine, machine)
-    clock = NoClock(engine, 2) if kind == "NoClock" else StepClock(engine, 2, 1000)
+    clock = Clock(engine, 2) if kind == "Clock" else StepClock(engine, 2, 1000)
     machine.now += 50
     machine.free = machine.now
     clock.start()

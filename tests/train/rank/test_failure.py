@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from train.comm.communicator import NotMet
+from train.comm.communicator import RendezvousTimeout
 from train.comm.machine_ranks import PeerLost
 from train.rank.failure import failure_path, is_second_hand, record_failure
 from train.rank.identity import Identity
@@ -25,7 +25,7 @@ THIRD = Identity(rank=3, world_size=8, local_rank=1, local_size=2, host="node1",
         (RuntimeError("[/gloo/transport/tcp/pair.cc:598] Connection closed by peer [127.0.0.1]:2"), True),
         (RuntimeError("Read error [127.0.0.1]:2: Connection reset by peer"), True),
         (RuntimeError("ncclRemoteError: remote process exited or there was a network error"), True),
-        (NotMet(300), True),
+        (RendezvousTimeout(300), True),
         (PeerLost("rank 2"), True),
         (RuntimeError("[/gloo/transport/tcp/pair.cc:598] timed out"), True),
         (StoodStill("no progress", 5, waits=True), True),
