@@ -6,7 +6,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from configs.schema import EngineSettings, Recipe
 from data.input.batches import Arrays, EvaluationBatch, EvaluationSource, HostArrays, TrainingBatch, TrainingSource
 from data.input.damaged import find_damaged
-from data.input.pipeline import make_pipeline
+from data.input.pipeline import DALI_VERSION, make_pipeline
 from data.input.stream import ReadRequest, Start, Stream, UndecodableError, index_rows
 from data.shards import shard_range, stream_seed
 
@@ -100,6 +100,7 @@ class _StreamPosition:
         samples_given: Number of samples given since the stream began, or since the switch to plain images.
         opened_at: ``samples_given`` at the time when the current pipeline was made.
         pipeline: Checkpoint of the DALI pipeline; empty if the pipeline has given no batch.
+        dali: Version of DALI that made the checkpoint.
     """
 
     left_out: frozenset[int] = frozenset()
@@ -107,18 +108,31 @@ class _StreamPosition:
     samples_given: int = 0
     opened_at: int = 0
     pipeline: bytes = b""
+    dali: str = DALI_VERSION
 
     def to_bytes(self) -> bytes:
         """Return a line of JSON, followed by the checkpoint of the DALI pipeline."""
-        numbers = [sorted(self.left_out), self.is_plain, self.samples_given, self.opened_at]
+        numbers = [sorted(self.left_out), self.is_plain, self.samples_given, self.opened_at, self.dali]
         return json.dumps(numbers).encode() + b"\n" + self.pipeline
 
     @classmethod
     def from_bytes(cls, content: bytes) -> _StreamPosition:
-        """Return the position that `to_bytes` wrote."""
+        """Return the position that `to_bytes` wrote, perhaps under another version of DALI.
+
+        No version reads another one's checkpoint: the order of the images then begins anew in the shard that is due.
+        Versions of this program before 0.2 did not record DALI's.
+        """
         numbers, _, pipeline = content.partition(b"\n")
-        left_out, is_plain, samples_given, opened_at = json.loads(numbers)
-        return cls(frozenset(left_out), is_plain, samples_given, opened_at, pipeline)
+        left_out, is_plain, samples_given, opened_at, *version = json.loads(numbers)
+        position = cls(frozenset(left_out), is_plain, samples_given, opened_at, pipeline)
+        if not pipeline or version in ([], [DALI_VERSION]):
+            return position
+        logger.warning(
+            "the order of the images begins anew: the checkpoint is one of DALI %s, this is DALI %s",
+            *version,
+            DALI_VERSION,
+        )
+        return replace(position, opened_at=samples_given, pipeline=b"")
 
 
 def _open_stream(

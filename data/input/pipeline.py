@@ -13,10 +13,13 @@ with warnings.catch_warnings():
 from configs.schema import EngineSettings
 from data.input.stream import READER, ReadRequest
 
+DALI_VERSION: str = dali.__version__
+"""The version whose checkpoints this process can continue from."""
+
 _COLOURS = 3
 
 # Orientation tags are not followed (docs/images.md). DALI 1.34 knows no such argument and does not follow them.
-_ORIENTATION = {} if dali.__version__.startswith("1.") else {"adjust_orientation": False}
+_ORIENTATION = {} if DALI_VERSION.startswith("1.") else {"adjust_orientation": False}
 
 # Without these sizes, nvJPEG grows its buffers at the first image that needs it, which stalls a step, and which failed
 # on ImageNet's ILSVRC2012_val_00033687.JPEG. DALI's own ImageNet examples reserve the same sizes.

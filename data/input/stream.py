@@ -124,7 +124,7 @@ class Stream:
         self._batches_given = start.batches_given
         self._is_running = False
         self._has_vectors = request.recipe.loss.kind == "sigmoid"
-        pipeline.build()
+        self._call(pipeline.build)
 
     def start(self) -> None:
         """Open the files and begin to read ahead; does nothing if that is done already.

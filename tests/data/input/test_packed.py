@@ -482,6 +482,24 @@ def test_a_damaged_record_is_found_wherever_it_stops_the_stream_also_one_that_wa
     source.close()
 
 
+def test_a_stream_of_another_version_of_dali_begins_its_order_anew_in_the_shard_that_is_due(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_split(tmp_path, "train", 40)
+    source = training(tmp_path, recipe_for(), rank=0, world=2)
+    source.begin_epoch(1)
+    take(source, 6)  # 24 of 20 images: the second shard is due
+    state = source.state().replace(f'"{dali.__version__}"'.encode(), b'"0.1.0"')
+    assert state != source.state()
+    again = open_training(
+        recipe_for(), EngineSettings(), tmp_path, batch_size=4, rank=0, world_size=2, device_id=None, state=state
+    )
+    again.begin_epoch(2)
+    assert sorted(take(again, 5)) == list(range(20, 40))
+    (told,) = caplog.messages
+    assert told.startswith("the order of the images begins anew: the checkpoint is one of DALI 0.1.0, this is DALI ")
+
+
 def test_an_undecodable_evaluation_image_always_stops(tmp_path: Path) -> None:
     write_split(tmp_path, "eval", 10, bad={5: BAD})
     with pytest.raises(DataError, match=r"eval\.rec: record 5 at byte \d+: cannot be decoded"):
