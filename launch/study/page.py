@@ -3,35 +3,18 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from configs.study import ScalingStudy
-from launch.study.comparisons import (
-    MARGIN,
-    compare,
-    disturbing_cores,
-    simulator_errors,
-    spread_of_one_run,
-    verdict,
-)
+from configs.study import ScalingCell, ScalingStudy
+from launch.study.comparisons import MARGIN, compare, disturbing_cores, simulator_errors, spread_of_one_run, verdict
 from launch.study.figures import cell_figures, course_figures
 from launch.study.rows import ScalingRow, grouped, with_efficiency
 from logs.disk import write_text
 from logs.environment import ENVIRONMENT_FILE
 from logs.show.chart import LineChart
 from logs.show.page import render_template
-
-_AXES = {
-    "framework": "Framework",
-    "network": "Network",
-    "communication": "Communication",
-    "data": "Data",
-    "batch": "Batch",
-    "ranks": "Ranks",
-}
-"""Columns that name a cell, with their headings."""
 
 _Value = tuple[str, Callable[[ScalingRow], float | None], int]
 _VALUES: tuple[_Value, ...] = (
@@ -71,7 +54,9 @@ def write_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Path, fold
     machines = [_machine(runs / row.folder / ENVIRONMENT_FILE) for row in measured if row.folder]
     judged = [(each.sentence, compare(each, complete)) for each in study.expects]
     by_cell, courses = dict(cell_figures(complete, study.global_batch)), course_figures(complete, runs)
-    axes = {axis: head for axis, head in _AXES.items() if axis != "framework" or any(row.framework for row in rows)}
+    axes = [field.name for field in fields(ScalingCell)]
+    if not any(row.framework for row in rows):
+        axes.remove("framework")
     columns = [each for each in _VALUES if any(each[1](row) is not None for row in complete)]
     page = render_template(
         Path(__file__).with_name("page.html"),
@@ -91,8 +76,8 @@ def write_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Path, fold
             *((title, figures, False) for title, figures in by_cell.items()),
             *((title, figures, len(figures) > _MOST_CHARTS) for title, figures in courses),
         ],
-        heads=[*axes.values(), "Basis", *(head for head, _, _ in columns)],
-        cells=list(_cells(complete, list(axes), columns)),
+        heads=[*map(str.capitalize, axes), "Basis", *(head for head, _, _ in columns)],
+        cells=list(_cells(complete, axes, columns)),
     )
     write_text(folder / f"{study.name}.html", page)
     figures = by_cell.get("Throughput", [])[:_MOST_IN_PICTURE]
