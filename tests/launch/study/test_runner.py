@@ -9,15 +9,15 @@ import pytest
 from launch.study.runner import Task, run_study
 
 
-def _number(value: int, *statuses: int | None, is_done: bool = False, can_go_on: bool = True) -> Task[int]:
-    """Return a task that ends with a status, after which it has a result or none."""
-    left = iter(statuses or (0,))
+def _number(
+    value: int, status: int | None = 0, *, is_done: bool = False, can_go_on: bool = True, is_lost: bool = False
+) -> Task[int]:
+    """Return a task that ends with a status, and has a result after status 0 unless it is lost."""
     found = [value] if is_done else []
 
     def start() -> int | None:
         assert not found, "a finished task must not run again"
-        status = next(left)
-        if status == 0:
+        if status == 0 and not is_lost:
             found.append(value)
         return status
 
@@ -77,12 +77,12 @@ def test_a_task_that_failed_is_recorded_as_such_and_the_others_are_run(status: i
 
 @pytest.mark.parametrize(
     ("status", "can_go_on", "returned"),
-    [(143, True, 143), (129, True, 129), (75, True, 75), (1, False, 1), (3, False, 3)],
+    [(143, True, 143), (129, True, 129), (75, True, 75), (1, False, 1), (0, False, 1), (3, False, 3)],
 )
 def test_a_signal_or_a_failure_that_the_study_needs_the_result_of_ends_the_study(
     status: int, can_go_on: bool, returned: int
 ) -> None:
-    study = _Numbers([_number(1), _number(2, status, can_go_on=can_go_on), _number(3)])
+    study = _Numbers([_number(1), _number(2, status, can_go_on=can_go_on, is_lost=True), _number(3)])
     assert study.run() == returned
     assert (study.results, study.is_finished) == ([1], False)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from configs.errors import UserError
-from configs.load import load_both
+from configs.load import load_both, load_run
 from launch.submit.__main__ import main
 from launch.submit.submission import submit_run
 from tests.launch.scheduled import SYNTHETIC
@@ -171,6 +171,16 @@ def test_a_job_script_and_a_config_with_a_secret_are_readable_by_their_owner_onl
     assert main(["submit", "digits", "--cluster", "laptop", *words, "--set", setting]) == 0
     for name in ("config.yaml", "job.sh"):
         assert (tmp_path / "run" / name).stat().st_mode & 0o777 == 0o600, name
+
+
+def test_a_rehearsed_job_sums_gradients_of_their_real_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _client(tmp_path, "sbatch", "echo 7", monkeypatch)
+    words = ["--rehearse", "--set", "cluster.num_nodes=2", "--run-dir", str(tmp_path / "run")]
+    assert main(["submit", "imagenet-b256", "--cluster", "dgx-a100", *words]) == 0
+    _, cluster = load_run(tmp_path / "run" / "config.yaml")
+    assert cluster.rehearsal is not None
+    assert (cluster.rehearsal.shrink, cluster.rehearsal.speed, cluster.engine.name) == (1, 1.0, "timed")
+    assert (cluster.world_size, cluster.device, cluster.scheduler.check_first) == (16, "cpu", False)
 
 
 def test_a_cell_of_a_study_is_a_job_of_its_own(
