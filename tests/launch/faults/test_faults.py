@@ -134,6 +134,7 @@ def _judge(way: Way, fault: str, phase: str, ended: Ended) -> None:
         assert ended.status == 0, "the run is worth more than its checkpoint"
         assert "no checkpoint after step" in ended.errors
         assert "the disk is full" in ended.errors
+        assert "Traceback" not in ended.errors
     elif fault == FULL:
         # horovodrun makes a 1 of any status, with a traceback of its own.
         is_horovodrun = way.launcher == "horovodrun"
