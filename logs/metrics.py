@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from configs.errors import UserError
 from configs.plan import Position
@@ -14,8 +14,8 @@ RANKS_FILE = "ranks.json"
 """A file whose key ``ranks`` holds a row for each rank: median and 95th percentile of the rank's times in a step."""
 
 
-class Metrics(Protocol):
-    """The interface through which the training loop writes metrics."""
+class NullMetrics:
+    """The interface through which the training loop writes metrics, and the metrics of every rank but 0: nothing."""
 
     def row(self, **values: Any) -> None:
         """Keep one row in memory, so that a step never waits for a disk."""
@@ -27,20 +27,7 @@ class Metrics(Protocol):
         """Write the remaining rows and close."""
 
 
-class NullMetrics:
-    """The metrics of every rank but 0."""
-
-    def row(self, **values: Any) -> None:
-        """Keep nothing."""
-
-    def flush(self) -> None:
-        """Write nothing."""
-
-    def close(self) -> None:
-        """Do nothing, because nothing is open."""
-
-
-class MetricsWriter:
+class MetricsWriter(NullMetrics):
     """Appends rows to a file as strict JSON.
 
     JSON has no NaN and no infinity, so such a value is written as null and named under ``not_finite``:

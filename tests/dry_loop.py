@@ -17,9 +17,9 @@ from configs.schema import Recipe
 from data.input.batches import TrainingBatch
 from logs.disk import write_json
 from logs.environment import environment
-from logs.events import EventLog
 from logs.folder import CONFIG_FILE, RunFolder, Summary
-from logs.metrics import METRICS_FILE, Metrics, MetricsWriter
+from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
+from logs.mlperf import EventLog
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
 from train.engine.protocol import Engine, Optimizer, TrainableNetwork
@@ -102,7 +102,7 @@ class Blank:
 
 
 def dry_train(  # noqa: PLR0913
-    recipe: Recipe, world_size: int, tops: Sequence[float], *, log: EventLog, blank: Blank, metrics: Metrics,
+    recipe: Recipe, world_size: int, tops: Sequence[float], *, log: EventLog, blank: Blank, metrics: NullMetrics,
     stop_from: float = math.inf, **changes: Any,
 ) -> tuple[Result, RunPlan]:  # fmt: skip
     """Run the loop; its evaluations give ``tops`` (0 to 1) in turn, and nothing of a step is computed.

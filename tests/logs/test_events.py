@@ -8,7 +8,7 @@ import pytest
 from configs.load import load_cluster
 from configs.registry import ENGINES
 from configs.schema import Cluster, Mlperf
-from logs.events import EventLog, Kind, NullLog
+from logs.mlperf import EventLog, Kind, NullLog
 
 SUBMISSION = {"org": "Org", "platform": "box", "poc_name": "Ann", "poc_email": "a@b.c", "status": "onprem"}
 ENTRY = "submission_entry"

@@ -8,8 +8,8 @@ import pytest
 
 from configs.load import load_recipe
 from configs.plan import Position, RunPlan, plan_run
-from logs.events import EventLog, Kind
 from logs.metrics import NullMetrics
+from logs.mlperf import EventLog, Kind
 from tests.dry_loop import Blank, NumberEngine, dry_train
 from train.checkpoint import NoCheckpoints
 from train.comm.buckets import BucketPlan

@@ -18,8 +18,8 @@ from configs.load import load_both
 from configs.plan import plan_run
 from configs.programs import Program, command_of
 from data.input.batches import TrainingBatch
-from logs.events import NullLog
 from logs.metrics import NullMetrics
+from logs.mlperf import NullLog
 from train.bench.launching import pack_dataset, run_ranks
 from train.bench.measure import Report, interleave, make_report
 from train.comm.buckets import plan_reductions

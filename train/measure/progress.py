@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
-from logs.metrics import Metrics
+from logs.metrics import NullMetrics
 from train.engine.protocol import Engine
 from train.evaluate import Score
 from train.measure.timing import Clock
@@ -78,7 +78,7 @@ class Progress:
     """
 
     def __init__(
-        self, metrics: Metrics, clock: Clock, *,
+        self, metrics: NullMetrics, clock: Clock, *,
         global_batch_size: int, total_steps: int, every_steps: int, visible: bool,
     ) -> None:  # fmt: skip
         self._metrics, self._clock = metrics, clock

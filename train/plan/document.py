@@ -13,7 +13,7 @@ from configs.rank_variables import rank_environment
 from configs.rules import broken_rules
 from configs.schema import Cluster, Communication, Recipe
 from data.shards import shard_range
-from logs.events import EventLog, Kind
+from logs.mlperf import EventLog, Kind
 from train.comm.buckets import bucket_cap, plan_reductions
 from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
 from train.plan.memory import BYTES_PER_NUMBER, InputBuffers, available_bytes, estimate_input, estimate_memory, shortage
