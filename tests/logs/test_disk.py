@@ -1,6 +1,7 @@
-"""Write errors end in one line that names the file, the reason and the remedy."""
+"""Write errors end in one line that names the file, the reason and the remedy; no reader sees half a file."""
 
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -9,13 +10,37 @@ import pytest
 
 from configs.errors import UserError
 from logs.checkpoints import CheckpointFolder, SavedState
-from logs.disk import explain_disk_errors, read_object, strict_json, write_json, write_text
+from logs.disk import explain_disk_errors, read_object, write_json, write_text
 from tests.disk_order import DiskOrder
 
 
-def test_an_error_that_nobody_expects_stays_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="Is a directory"), explain_disk_errors(tmp_path):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ENOSPC", "the disk is full; free some space, or put"),
+        ("EDQUOT", "the disk quota is used up; free some space, or put"),
+        ("EFBIG", "the file would become larger than the file system or the user's limit allows; free some space, or"),
+        ("EIO", "the disk or the file server reports an input/output error; check the disk or the file server, or"),
+        ("ESTALE", "the file server no longer knows the file (stale file handle); check the disk or the file server"),
+        ("EROFS", "the file system is read-only; check the disk or the file server, or put paths.runs on another disk"),
+        ("ETIMEDOUT", "the file server does not answer; check the disk or the file server, or put paths.runs on"),
+        ("ENOENT", "the folder is missing, or was deleted during the run; repeat the run, and leave the folder"),
+        ("EACCES", "Permission denied; choose a folder that you may write to"),
+        ("EPERM", "Operation not permitted; choose a folder that you may write to"),
+    ],
+)
+def test_each_error_has_its_reason_and_its_remedy(name: str, words: str, tmp_path: Path) -> None:
+    number = getattr(errno, name)
+    with pytest.raises(UserError) as caught, explain_disk_errors(tmp_path / "a"):
+        raise OSError(number, os.strerror(number))
+    assert str(caught.value).startswith(f"{tmp_path}/a: cannot be written: {words}")
+
+
+@pytest.mark.parametrize("error", [IsADirectoryError(errno.EISDIR, "Is a directory"), OSError("of no kind")])
+def test_an_error_that_nobody_expects_stays_as_it_is(error: OSError, tmp_path: Path) -> None:
+    with pytest.raises(OSError) as caught, explain_disk_errors(tmp_path):
+        raise error
+    assert caught.value is error
 
 
 def test_a_file_gets_its_name_when_all_its_bytes_are_on_the_disk(
@@ -45,69 +70,36 @@ def test_only_a_file_that_must_be_private_is_kept_from_other_users(
     assert [path.stat().st_mode & 0o777 for path in sorted(tmp_path.iterdir())] == [mode, mode]
 
 
-def test_json_is_written_with_a_line_for_each_value(tmp_path: Path) -> None:
-    write_json(tmp_path / "x.json", {"a": [1, None]})
-    assert (tmp_path / "x.json").read_text(encoding="utf-8") == '{\n  "a": [\n    1,\n    null\n  ]\n}\n'
-
-
-def test_every_part_of_a_value_becomes_strict_json() -> None:
-    assert strict_json({1: (float("nan"), [Path("a"), {"b": float("inf")}])}) == {"1": [None, ["a", {"b": None}]]}
+def test_json_is_strict_has_a_line_for_each_value_and_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    write_json(path, {"a": 1})
+    scalars = [np.float32(0.5), np.int64(3), np.float64("nan"), np.bool_(True)]
+    write_json(path, {1: (float("nan"), [Path("ä"), {"b": float("inf")}]), "c": scalars})
+    assert json.loads(path.read_text()) == {"1": [None, ["ä", {"b": None}]], "c": [0.5, 3, None, True]}
+    write_json(path, {"a": ["ä", None]})
+    assert path.read_text(encoding="utf-8") == '{\n  "a": [\n    "\\u00e4",\n    null\n  ]\n}\n'
+    assert read_object(path) == {"a": ["ä", None]}
+    with pytest.raises(TypeError):
+        write_json(path, object())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.json"]
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(None, "it is missing"), ("folder", "it is no file"), ("[1]", "it holds no JSON object"), ("[" * 9**6, "depth")],
-    ids=["missing", "folder", "list", "deep"],
-)
-def test_what_is_no_json_object_is_refused_with_the_reason(tmp_path: Path, content: str | None, reason: str) -> None:
+    [(None, "it is missing"), ("folder", "it is no file"), (b"[1]", "it holds no JSON object"), (b"[" * 9**6, "depth"),
+     (b'{"a": "\xe4"}', "utf-8")],
+    ids=["missing", "folder", "list", "deep", "encoding"],
+)  # fmt: skip
+def test_what_is_no_json_object_is_refused_with_the_reason(
+    tmp_path: Path, content: bytes | str | None, reason: str
+) -> None:
     path = tmp_path / "file"
-    if content == "folder":
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content:
         path.mkdir()
-    elif content is not None:
-        path.write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match=rf"file: cannot be read \(.*{reason}"):
-        read_object(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("ENOSPC", "the disk is full; free some space, or put"),
-        ("EDQUOT", "the disk quota is used up; free some space, or put"),
-        ("EFBIG", "the file would become larger than the file system or the user's limit allows; free some space, or"),
-        ("EIO", "the disk or the file server reports an input/output error; check the disk or the file server, or"),
-        ("ESTALE", "the file server no longer knows the file (stale file handle); check the disk or the file server"),
-        ("EROFS", "the file system is read-only; check the disk or the file server, or put paths.runs on another disk"),
-        ("ETIMEDOUT", "the file server does not answer; check the disk or the file server, or put paths.runs on"),
-        ("ENOENT", "the folder is missing, or was deleted during the run; repeat the run, and leave the folder"),
-        ("EACCES", "Permission denied; choose a folder that you may write to"),
-        ("EPERM", "Operation not permitted; choose a folder that you may write to"),
-    ],
-)
-def test_each_error_has_its_reason_and_its_remedy(name: str, words: str, tmp_path: Path) -> None:
-    number = getattr(errno, name)
-    with pytest.raises(UserError) as caught, explain_disk_errors(tmp_path / "a"):
-        raise OSError(number, os.strerror(number))
-    assert str(caught.value).startswith(f"{tmp_path}/a: cannot be written: {words}")
-
-
-def test_an_error_without_a_number_stays_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"^of no kind$"), explain_disk_errors(tmp_path):
-        raise OSError("of no kind")
-
-
-def test_scalars_of_numpy_become_plain_values() -> None:
-    found = strict_json([np.float32(0.5), np.int64(3), np.float64("nan"), np.bool_(True)])
-    assert [repr(each) for each in found] == ["0.5", "3", "None", "True"]
-
-
-def test_an_object_is_read_back_and_one_in_another_encoding_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write_json(path, {"a": "\u00e4"})
-    assert read_object(path) == {"a": "\u00e4"}
-    path.write_bytes(b'{"a": "\xe4"}')
     with pytest.raises(
-        UserError, match=r"file: cannot be read \(.*utf-8.*\); give the folder of a run of this program$"
+        UserError, match=rf"file: cannot be read \(.*{reason}.*\); give the folder of a run of this program$"
     ):
         read_object(path)
 
@@ -117,5 +109,8 @@ def test_a_text_that_cannot_be_written_leaves_the_old_file_and_no_other(tmp_path
     write_text(path, "old")
     with pytest.raises(UnicodeEncodeError):
         write_text(path, "new \ud800")
+    (tmp_path / f".file.{os.getpid()}").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"file: cannot be written: the disk is full; free some space"):
+        write_text(path, "newer")
     assert path.read_text(encoding="utf-8") == "old"
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
