@@ -26,6 +26,9 @@ _DIFF_CHARACTERS = 200_000
 _HEADER = re.compile(r"^(Name|Version): *(.*?) *$", re.MULTILINE)
 _PAIR = re.compile(r"^(\w[\w ]*?)\s*: (.*)$", re.MULTILINE)
 
+CPUINFO = Path("/proc/cpuinfo")
+"""Where Linux tells what the processors are."""
+
 _INSTRUCTION_SETS = re.compile(r"sse\w*|ssse3|pni|avx\w*|fma4?|f16c|bmi\d|amx\w*|xop")
 """The flags of a CPU by which numerical libraries choose kernels; pni is SSE3."""
 
@@ -96,9 +99,9 @@ def _packages() -> dict[str, str]:
     return dict(sorted((each["Name"], each["Version"]) for each in fields if {"Name", "Version"} <= each.keys()))
 
 
-def _cpu(path: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
+def _cpu() -> dict[str, Any]:
     """Return the processors' model and instruction sets, their number, their cores, and the size of the last cache."""
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    text = CPUINFO.read_text(encoding="utf-8") if CPUINFO.is_file() else ""
     blocks = [dict(_PAIR.findall(block)) for block in text.strip().split("\n\n")]
     cores = {(block["physical id"], block["core id"]) for block in blocks if {"physical id", "core id"} <= block.keys()}
     first = blocks[0]

@@ -14,14 +14,9 @@ from configs.load import ROOT, load_cluster
 from configs.rank_variables import binding_environment, rank_environment
 
 _SLURM = {
-    "SLURM_PROCID": "3",
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_LOCALID": "1",
-    "SLURM_NODEID": "1",
-    "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
-    "SLURMD_NODENAME": "beta",
-}
+    "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
+    "SLURM_STEP_NUM_NODES": "2", "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1", "SLURMD_NODENAME": "beta",
+}  # fmt: skip
 _MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
 
 
@@ -44,16 +39,10 @@ def test_over_gloo_the_ranks_of_srun_get_the_variables_that_horovodrun_sets() ->
     told = _horovod_variables({**_SLURM, "HOROVOD_CONTROLLER": "gloo", "RANK_LOCAL_SIZE": "2", "RANK_WORLD_SIZE": "4"})
     del told["HOROVOD_CONTROLLER"]
     assert told == {
-        "HOROVOD_RANK": "3",
-        "HOROVOD_SIZE": "4",
-        "HOROVOD_LOCAL_RANK": "1",
-        "HOROVOD_LOCAL_SIZE": "2",
-        "HOROVOD_CROSS_RANK": "1",
-        "HOROVOD_CROSS_SIZE": "2",
-        "HOROVOD_HOSTNAME": "node1",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-        "HOROVOD_GLOO_IFACE": "lo",
-    }
+        "HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2",
+        "HOROVOD_CROSS_RANK": "1", "HOROVOD_CROSS_SIZE": "2", "HOROVOD_HOSTNAME": "node1",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_IFACE": "lo",
+    }  # fmt: skip
 
 
 def _on_host(folder: Path, hosts: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -181,28 +170,21 @@ def _supervised(folder: Path, *command: str) -> list[str | Path]:
     return [ROOT / "launch" / "supervise_rank.sh", "3", "beta", *command, folder]
 
 
-def test_a_status_above_that_of_the_last_signal_is_called_one(tmp_path: Path) -> None:
-    done = subprocess.run(_supervised(tmp_path, "bash", "-c", "exit 195"), check=False, capture_output=True)
-    assert done.returncode == 195
+@pytest.mark.parametrize(
+    ("code", "status", "message", "killed_by"),
+    [("kill -9 $$", 137, "was killed by signal 9", 9), ("exit 195", 195, "ended with status 195", None)],
+)
+def test_a_rank_that_a_signal_kills_or_its_launcher_ends_is_named_in_the_run_folder(
+    code: str, status: int, message: str, killed_by: int | None, tmp_path: Path
+) -> None:
+    done = subprocess.run(_supervised(tmp_path, "bash", "-c", code), check=False, capture_output=True)
+    assert done.returncode == status
     row = json.loads((tmp_path / "failure_3.json").read_text(encoding="utf-8"))
-    assert (row["message"], row["killed_by"]) == ("ended with status 195", None)
-
-
-def test_a_rank_that_a_signal_kills_is_named_in_the_run_s_folder(tmp_path: Path) -> None:
-    done = subprocess.run(_supervised(tmp_path, "bash", "-c", "kill -9 $$"), check=False, capture_output=True)
-    assert done.returncode == 137
-    row = json.loads((tmp_path / "failure_3.json").read_text(encoding="utf-8"))
-    assert row | {"time": 0} == {
-        "rank": 3,
-        "host": "beta",
-        "step": None,
-        "message": "was killed by signal 9",
-        "killed_by": 9,
-        "second_hand": True,
-        "status": 137,
-        "time": 0,
-    }
-    assert abs(row["time"] - time.time()) < 60
+    assert abs(row.pop("time") - time.time()) < 60
+    assert row == {
+        "rank": 3, "host": "beta", "step": None, "message": message, "killed_by": killed_by, "second_hand": True,
+        "status": status,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
