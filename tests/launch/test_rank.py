@@ -6,12 +6,10 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from configs.load import ROOT, load_cluster
-from configs.rank_variables import binding_environment, rank_environment
+from configs.load import ROOT
 
 _SLURM = {
     "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
@@ -128,13 +126,6 @@ def test_a_driver_that_cannot_load_fused_operators_gets_none(line: str, fusion: 
     assert _rank({**_MPI, **tables, "RANK_DEVICE": "cpu"}, "printenv", "MXNET_USE_FUSION").stdout == ""
 
 
-def test_nccl_matches_the_names_of_adapters_exactly() -> None:
-    assert rank_environment(load_cluster("abci-v100", []))["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"
-    named = load_cluster("abci-v100", ["cluster.node.interface=ib0"])
-    assert rank_environment(named)["NCCL_SOCKET_IFNAME"] == "=ib0"
-    assert "NCCL_SOCKET_IFNAME" not in rank_environment(load_cluster("abci-v100", []))
-
-
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
@@ -149,20 +140,6 @@ def test_a_rank_without_a_number_or_with_a_wrong_number_of_ranks_or_gpus_is_refu
     done = _rank(variables, "true")
     assert done.returncode == 2
     assert message in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("cluster", "overrides", "tables"),
-    [
-        ("laptop", [], {}),
-        ("laptop", ["cluster.node.cores=2"], {"RANK_CORES": "0 1"}),
-        ("abci-v100", [], {"RANK_CORES": "0-9 10-19 20-29 30-39", "RANK_HCAS": "mlx5_0 mlx5_0 mlx5_1 mlx5_1"}),
-        ("laptop", ["cluster.node.rank_cores=['3','1']", "cluster.node.cores=8"], {"RANK_CORES": "3 1"}),
-    ],
-)
-def test_the_tables_come_from_the_cluster_file(cluster: str, overrides: list[str], tables: Any) -> None:
-    found = binding_environment(load_cluster(cluster, overrides))
-    assert {name: found[name] for name in ("RANK_CORES", "RANK_HCAS") if name in found} == tables
 
 
 def _supervised(folder: Path, *command: str) -> list[str | Path]:

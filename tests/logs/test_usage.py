@@ -13,7 +13,7 @@ from logs.usage import SAMPLES_FILE, USAGE_FILE, Sample, read_samples, read_usag
 
 FULL = Sample(10.0, 3.5, 4.0, 7, 0.25, 9, [0.5, None], 1.25)
 BARE = Sample(12, 1, 2, 3)
-TOTALS: Mapping[str, Any] = {key: [1.5, 2.5] for key in ("wall_s", "cpu_s", "children_cpu_s", "peak_memory_bytes")}
+TOTALS: dict[str, Any] = {key: [1.5, 2.5] for key in ("wall_s", "cpu_s", "children_cpu_s", "peak_memory_bytes")}
 NUMBERS = ("time", "busy_cores", "machine_busy_cores", "memory_bytes", "gpu_share", "gpu_memory_bytes",
            "server_busy_cores")  # fmt: skip
 REMEDY = "repeat the run, or remove the file"

@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 from logs.folder import RunFolder
 from tests.launch.faults.disturbed import WAYS
@@ -31,6 +30,87 @@ from tests.runs import read_summary
 _NOTICES = 200
 _STALE_S = 70
 _PAUSE_S = 15
+
+
+def _failure(scene: Scene) -> str:
+    """Return why the run ended, as its summary says; empty if nobody could write one."""
+    return str(read_summary(scene.folder)["failure"]) if (scene.folder / "summary.json").exists() else ""
+
+
+def _ends(
+    harm: Callable[[Scene, subprocess.Popen[bytes]], object], status: int, words: str = ""
+) -> Callable[[Scene], Iterator[Told]]:
+    """Return an incident that ends the run.
+
+    Args:
+        harm: What happens to a run that has a checkpoint.
+        status: The launcher's exit status.
+        words: Of the line that is told. If empty, why the run failed.
+    """
+
+    def play(scene: Scene) -> Iterator[Told]:
+        launcher = scene.begin()
+        harm(scene, launcher)
+        ended = scene.end(launcher)
+        assert ended[0] == status, scene.output.read_text(encoding="utf-8")
+        yield Told(*ended, scene.line(words) if words else _failure(scene))
+        if scene.folder.exists():
+            yield scene.resume()
+
+    return play
+
+
+def _goes_on(
+    harm: Callable[[Scene, subprocess.Popen[bytes]], object], words: str, *options: str
+) -> Callable[[Scene], Iterator[Told]]:
+    """Return an incident that the run survives, and of which a line with these words is told."""
+
+    def play(scene: Scene) -> Iterator[Told]:
+        launcher = scene.begin(*options)
+        harm(scene, launcher)
+        status, _ = scene.end(launcher)
+        assert status == 0, scene.output.read_text(encoding="utf-8")
+        yield Told(status, None, scene.line(words))
+        scene.require_the_same_end()
+
+    return play
+
+
+def _signal(number: signal.Signals, times: int = 1) -> Callable[[Scene, subprocess.Popen[bytes]], None]:
+    def harm(_: Scene, launcher: subprocess.Popen[bytes]) -> None:
+        for _number in range(times):
+            launcher.send_signal(number)
+            time.sleep(0.005 if times > 1 else 0)
+
+    return harm
+
+
+def _kill_ranks(count: int | None = None) -> Callable[[Scene, subprocess.Popen[bytes]], None]:
+    """Return what kills the last ``count`` ranks; all of them if None."""
+
+    def harm(scene: Scene, _: subprocess.Popen[bytes]) -> None:
+        for pid in ranks(scene.folder)[-count if count else 0 :]:
+            os.kill(pid, signal.SIGKILL)
+
+    return harm
+
+
+def _children(launcher: subprocess.Popen[bytes]) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def _kill_foreign_launcher(_: Scene, launcher: subprocess.Popen[bytes]) -> None:
+    os.kill(_children(launcher)[0], signal.SIGKILL)
+
+
+def _freeze_launcher(scene: Scene, launcher: subprocess.Popen[bytes]) -> None:
+    own = _children(launcher) if scene.way.launcher != "local" else []
+    for pid in (launcher.pid, *own):
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(_PAUSE_S)
+    for pid in (*own, launcher.pid):
+        os.kill(pid, signal.SIGCONT)
 
 
 def _second_start(scene: Scene) -> Iterator[Told]:
@@ -60,76 +140,25 @@ def _owner_elsewhere(scene: Scene) -> Iterator[Told]:
     scene.require_the_same_end()
 
 
-def _killed_rank_with_restarts(scene: Scene) -> Iterator[Told]:
-    launcher = scene.begin("--max-restarts", "2")
-    os.kill(ranks(scene.folder)[-1], signal.SIGKILL)
-    status, _ = scene.end(launcher)
-    assert status == 0
-    yield Told(status, None, scene.line("restart 1 of at most 2"))
-    scene.require_the_same_end()
-
-
-def _signalled(number: signal.Signals, status: int) -> Callable[[Scene], Iterator[Told]]:
-    def play(scene: Scene) -> Iterator[Told]:
-        launcher = scene.begin()
-        launcher.send_signal(number)
-        ended = scene.end(launcher)
-        assert ended[0] == status
-        message = "" if number == signal.SIGKILL else str(read_summary(scene.folder)["failure"])
-        yield Told(*ended, message)
-        yield scene.resume()
-
-    return play
-
-
-def _children(launcher: subprocess.Popen[bytes]) -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=False)
-    return [int(pid) for pid in found.stdout.split()]
-
-
-def _frozen_launcher(scene: Scene) -> Iterator[Told]:
-    launcher = scene.begin()
-    own = _children(launcher) if scene.way.launcher != "local" else []
-    for pid in (launcher.pid, *own):
-        os.kill(pid, signal.SIGSTOP)
-    time.sleep(_PAUSE_S)
-    for pid in (*own, launcher.pid):
-        os.kill(pid, signal.SIGCONT)
-    status, _ = scene.end(launcher)
-    assert status == 0
-    yield Told(status, None, scene.line("MLPerf training 4.0.0 log check"))
-    scene.require_the_same_end()
-
-
 def _cut_data(scene: Scene) -> Iterator[Told]:
     path = scene.data / "digits" / "train.rec"
     content = path.read_bytes()
-    launcher = scene.begin()
-    os.truncate(path, 4096)
-    status, seconds = scene.end(launcher)
-    assert status == 1
-    failure = str(read_summary(scene.folder)["failure"])
-    assert "train.rec has 4,096 bytes" in failure
-    yield Told(status, seconds, failure)
+    told = _ends(lambda *_: os.truncate(path, 4096), 1)(scene)
+    yield next(told)
+    assert "train.rec has 4,096 bytes" in _failure(scene)
     path.write_bytes(content)
-    yield scene.resume()
-
-
-def _let_fail(scene: Scene, error: str, target: str, times: int) -> Path:
-    """Let writes of files with ``target`` in their path fail, while the file that is returned exists."""
-    return preload(scene, "failing_disk", FAIL_ERRNO=error, FAIL_PATH=target, FAIL_TIMES=str(times))
+    yield from told
 
 
 def _clock_jumps(scene: Scene) -> Iterator[Told]:
     trigger = preload(scene, "jumping_clock")
-    launcher = scene.begin()
-    trigger.touch()
-    scene.wait_until(lambda: any(path.stat().st_mtime for path in RunFolder(scene.folder).checkpoints.files()[1:]))
-    trigger.unlink()
-    status, _ = scene.end(launcher)
-    assert status == 0, scene.output.read_text(encoding="utf-8")
-    yield Told(status, None, scene.line("MLPerf training 4.0.0 log check"))
-    scene.require_the_same_end()
+
+    def jump(scene: Scene, _: subprocess.Popen[bytes]) -> None:
+        trigger.touch()
+        scene.wait_until(lambda: any(path.stat().st_mtime for path in RunFolder(scene.folder).checkpoints.files()[1:]))
+        trigger.unlink()
+
+    yield from _goes_on(jump, "MLPerf training 4.0.0 log check")(scene)
 
 
 def _closed_terminal(scene: Scene) -> Iterator[Told]:
@@ -141,58 +170,24 @@ def _closed_terminal(scene: Scene) -> Iterator[Told]:
     while not status.exists():
         assert time.monotonic() < begin + GIVE_UP_S
         time.sleep(0.05)
-    failure = str(read_summary(scene.folder)["failure"])
-    yield Told(int(status.read_text(encoding="utf-8")), time.monotonic() - begin, failure)
+    yield Told(int(status.read_text(encoding="utf-8")), time.monotonic() - begin, _failure(scene))
     yield scene.resume()
 
 
-def _many_notices(scene: Scene) -> Iterator[Told]:
-    launcher = scene.begin()
-    for _ in range(_NOTICES):
-        launcher.send_signal(signal.SIGUSR1)
-        time.sleep(0.005)
-    status, seconds = scene.end(launcher)
-    assert status == 75
-    yield Told(status, seconds, str(read_summary(scene.folder)["failure"]))
-    yield scene.resume()
+def _disk_errors(
+    error: str, target: str, times: int, play: Callable[..., Callable[[Scene], Iterator[Told]]], *words: object
+) -> Callable[[Scene], Iterator[Told]]:
+    """Return the incident that writes of files with ``target`` in their path fail: ``_goes_on`` or ``_ends``."""
 
+    def disturb(scene: Scene) -> Iterator[Told]:
+        path = target.format(folder=scene.folder)
+        trigger = preload(scene, "failing_disk", FAIL_ERRNO=error, FAIL_PATH=path, FAIL_TIMES=str(times))
+        for told in play(lambda *_: trigger.touch(), *words)(scene):
+            # horovodrun adds a traceback of its own.
+            assert scene.way.launcher == "horovodrun" or "Traceback" not in scene.output.read_text(encoding="utf-8")
+            yield told
 
-def _disk_errors(error: str, target: str, times: int, status: int) -> Callable[[Scene], Iterator[Told]]:
-    """Return the incident that the writes of files with ``target`` in their path fail with ``error``."""
-
-    def play(scene: Scene) -> Iterator[Told]:
-        trigger = _let_fail(scene, error, target, times)
-        launcher = scene.begin()
-        trigger.touch()
-        ended = scene.end(launcher)
-        assert ended[0] == status, scene.output.read_text(encoding="utf-8")
-        if status == 0:
-            yield Told(0, None, scene.line("no checkpoint after step"))
-            scene.require_the_same_end()
-        else:
-            yield Told(*ended, str(read_summary(scene.folder)["failure"]))
-            yield scene.resume()
-
-    return play
-
-
-def _all_ranks_killed(scene: Scene) -> Iterator[Told]:
-    launcher = scene.begin()
-    for pid in ranks(scene.folder):
-        os.kill(pid, signal.SIGKILL)
-    status, seconds = scene.end(launcher)
-    assert status == 1
-    yield Told(status, seconds, str(read_summary(scene.folder)["failure"]))
-    yield scene.resume()
-
-
-def _foreign_launcher_killed(scene: Scene) -> Iterator[Told]:
-    launcher = scene.begin()
-    os.kill(_children(launcher)[0], signal.SIGKILL)
-    status, seconds = scene.end(launcher)
-    assert status == 1
-    yield Told(status, seconds, str(read_summary(scene.folder)["failure"]))
-    yield scene.resume()
+    return disturb
 
 
 def _killed_while_it_resumes(scene: Scene) -> Iterator[Told]:
@@ -204,29 +199,12 @@ def _killed_while_it_resumes(scene: Scene) -> Iterator[Told]:
     os.kill(ranks(scene.folder)[-1], signal.SIGKILL)
     status, seconds = scene.end(again)
     assert status == 1
-    yield Told(status, seconds, str(read_summary(scene.folder)["failure"]))
+    yield Told(status, seconds, _failure(scene))
     yield scene.resume()
 
 
-def _read_only_folder(scene: Scene) -> Iterator[Told]:
-    trigger = _let_fail(scene, "EROFS", f"{scene.folder}/", 1_000_000)
-    launcher = scene.begin()
-    trigger.touch()
-    status, seconds = scene.end(launcher)
-    assert status == 1
-    # horovodrun adds a traceback of its own.
-    assert scene.way.launcher == "horovodrun" or "Traceback" not in scene.output.read_text(encoding="utf-8")
-    yield Told(status, seconds, scene.line("read-only"))
-    yield scene.resume()
-
-
-def _deleted_folder(scene: Scene) -> Iterator[Told]:
-    launcher = scene.begin()
+def _delete_folder(scene: Scene, _: subprocess.Popen[bytes]) -> None:
     shutil.rmtree(scene.folder)
-    status, seconds = scene.end(launcher)
-    assert status == 1
-    assert "Traceback" not in scene.output.read_text(encoding="utf-8")
-    yield Told(status, seconds, scene.line("was deleted during the run"))
 
 
 _ONE_NODE = tuple(way for way in WAYS if way.nodes == 1 and not way.in_slurm and way.engine == "mxnet")
@@ -238,43 +216,51 @@ INCIDENTS = (
         _owner_elsewhere,
         _LOCAL,
     ),
-    Incident(("kill -9 of a rank, with `--max-restarts 2`",), _killed_rank_with_restarts, _ONE_NODE),
     Incident(
-        ("kill -9 of `./run.sh train`", "the same, then `--resume`"), _signalled(signal.SIGKILL, 137), _ONE_NODE
+        ("kill -9 of a rank, with `--max-restarts 2`",),
+        _goes_on(_kill_ranks(1), "restart 1 of at most 2", "--max-restarts", "2"),
+        _ONE_NODE,
+    ),
+    Incident(
+        ("kill -9 of `./run.sh train`", "the same, then `--resume`"), _ends(_signal(signal.SIGKILL), 137), _ONE_NODE
     ),
     Incident(
         ("SIGUSR1 to `./run.sh train`, a notice of the time limit", "the notice, then `--resume`"),
-        _signalled(signal.SIGUSR1, 75),
+        _ends(_signal(signal.SIGUSR1), 75),
         _ONE_NODE,
     ),
-    Incident(("Ctrl-C", "Ctrl-C, then `--resume`"), _signalled(signal.SIGINT, 130), _ONE_NODE),
+    Incident(("Ctrl-C", "Ctrl-C, then `--resume`"), _ends(_signal(signal.SIGINT), 130), _ONE_NODE),
     Incident(
         (f"kill -STOP of `./run.sh train` and of the launcher, kill -CONT after {_PAUSE_S} s",),
-        _frozen_launcher,
+        _goes_on(_freeze_launcher, "MLPerf training 4.0.0 log check"),
         _ONE_NODE,
     ),
     Incident(("the packed images are cut short", "the images put back, then `--resume`"), _cut_data, _ONE_NODE),
     Incident(
-        ("a checkpoint's write fails with EIO",), _disk_errors("EIO", "/checkpoints/", 1, 0), _ONE_NODE
+        ("a checkpoint's write fails with EIO",),
+        _disk_errors("EIO", "/checkpoints/", 1, _goes_on, "no checkpoint after step"),
+        _ONE_NODE,
     ),
     Incident(
-        ("every checkpoint's write fails with ESTALE (NFS)",), _disk_errors("ESTALE", "/checkpoints/", 1000, 0), _LOCAL
+        ("every checkpoint's write fails with ESTALE (NFS)",),
+        _disk_errors("ESTALE", "/checkpoints/", 1000, _goes_on, "no checkpoint after step"),
+        _LOCAL,
     ),
     Incident(
         ("the log's write fails with EIO", "the disk mended, then `--resume`"),
-        _disk_errors("EIO", "/result_0.txt", 1, 1),
+        _disk_errors("EIO", "/result_0.txt", 1, _ends, 1),
         _ONE_NODE,
     ),
-    Incident(("the run folder is deleted",), _deleted_folder, _LOCAL),
+    Incident(("the run folder is deleted",), _ends(_delete_folder, 1, "was deleted during the run"), _LOCAL),
     Incident(
         ("the file system of the run folder becomes read-only", "writable again, then `--resume`"),
-        _read_only_folder,
+        _disk_errors("EROFS", "{folder}/", 1_000_000, _ends, 1, "read-only"),
         _ONE_NODE,
     ),
-    Incident(("kill -9 of all ranks", "all ranks killed, then `--resume`"), _all_ranks_killed, _ONE_NODE),
+    Incident(("kill -9 of all ranks", "all ranks killed, then `--resume`"), _ends(_kill_ranks(), 1), _ONE_NODE),
     Incident(
         ("kill -9 of horovodrun or mpirun itself", "that one killed, then `--resume`"),
-        _foreign_launcher_killed,
+        _ends(_kill_foreign_launcher, 1),
         _ONE_NODE[1:],
     ),
     Incident(
@@ -285,7 +271,9 @@ INCIDENTS = (
     Incident(("the terminal is closed", "the terminal closed, then `--resume`"), _closed_terminal, _ONE_NODE),
     Incident(("the time of day jumps by an hour, and back",), _clock_jumps, _ONE_NODE),
     Incident(
-        (f"SIGUSR1 {_NOTICES} times within a second", "the many notices, then `--resume`"), _many_notices, _ONE_NODE
+        (f"SIGUSR1 {_NOTICES} times within a second", "the many notices, then `--resume`"),
+        _ends(_signal(signal.SIGUSR1, _NOTICES), 75),
+        _ONE_NODE,
     ),
     Incident(
         ("kill -9 of the job script of two machines", "that script killed, then `submit --resume`"),
