@@ -43,7 +43,9 @@ def prepared(folder: RunFolder, recipe: Recipe, cluster: Cluster, *, must_resume
         raise UserError(f"{folder}: no {CONFIG_FILE} in it; --resume needs the folder of a run")
     if not is_begun:
         folder.make()
-    with _claimed(folder) as claim:
+    claim = folder.claims.take()
+    # Rank 0 notices the loss of the folder too, and ends the run.
+    with _released(claim), folder.claims.held(lambda message: sys.stderr.write(f"error: {message}\n")):
         if is_begun:
             recorded = fixed_settings(*folder.settings)
             changes = require_unchanged(recorded, fixed_settings(recipe, cluster), str(folder))
@@ -120,17 +122,10 @@ def _is_kept(path: Path) -> bool:
 
 
 @contextmanager
-def _claimed(folder: RunFolder) -> Iterator[Claim]:
-    """Keep every other launcher, also on other nodes, out of a run folder while the block runs.
-
-    Raises:
-        UserError: Somebody trains in the folder.
-    """
-    claim = folder.claims.take()
+def _released(claim: Claim) -> Iterator[None]:
+    """End a claim after the block, unless another process has taken the folder over."""
     try:
-        # Rank 0 notices the loss of the folder too, and ends the run.
-        with folder.claims.held(lambda message: sys.stderr.write(f"error: {message}\n")):
-            yield claim
+        yield
     finally:
         if not claim.is_lost():
             claim.release()

@@ -121,11 +121,8 @@ def _why_not_again(attempts: Sequence[Attempt], limit: int) -> str | None:
         limit: How often a run may go on after the outcome of the last attempt.
     """
     last = attempts[-1]
-    since = list(attempts)
-    for number in range(len(attempts) - 2, -1, -1):
-        if not attempts[number].goes_on:
-            since = list(attempts[number + 1 :])
-            break
+    by_hand = [number for number, each in enumerate(attempts[:-1], start=1) if not each.goes_on]
+    since = attempts[max(by_hand, default=0) :]
     # A node that is lost and a time limit queue a job again; a failure restarts the ranks.
     is_failure = last.outcome == "failed"
     count = sum((each.outcome == "failed") == is_failure for each in since)

@@ -130,6 +130,7 @@ def test_a_rehearsal_has_no_verdict_and_only_figures_that_belong_together_are_to
     assert capsys.readouterr().out.splitlines() == [first, *lines, f"  {tmp_path}"]
 
 
+@pytest.mark.medium
 def test_a_run_on_all_of_imagenet_that_reached_its_target_is_compared_with_the_reference(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,8 +38,10 @@ pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
 CELLS = [(way, fault, phase) for way in WAYS for fault, phase in faults_of(way)]
 _BY_NAME = {str(way): way for way in WAYS}
 FEW = [
+    (_BY_NAME["local 1"], "kill -9", "step"),
     (_BY_NAME["local 1"], "kill -STOP", "step"),
     (_BY_NAME["local 1"], "SIGTERM", "evaluation"),
+    (_BY_NAME["local 1"], FULL, "start-up"),
     (_BY_NAME["local 1"], FULL, "evaluation"),
     (_BY_NAME["local 1"], FULL, "checkpoint"),
     (_BY_NAME["horovodrun 2"], "kill -9", "step"),
@@ -49,7 +51,7 @@ FEW = [
     (_BY_NAME["local 1 torch"], "kill -STOP", "evaluation"),
     (_BY_NAME["local 1 torch"], DAMAGED, "step"),
 ]
-"""Other tests kill a rank in a step, fill the disk at start-up, and tell the launcher to stop."""
+"""Other tests tell the launcher to stop."""
 
 LIMIT_S = 30
 
