@@ -4,6 +4,7 @@ set -euo pipefail
 
 root=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 readonly root venv_python=$root/.venv/bin/python
+unset PYTHONHOME # that of Conda or of a module would break every other Python; -E ignores PYTHONPATH, too
 # verb | Python module that handles it | purpose
 readonly verbs=(
   "setup|launch.setup|make the environment in .venv, or finish it (--engine torch, --cpu, --gpu)"
@@ -30,7 +31,7 @@ print_help() {
   printf '%s\n' "${verbs[@]}" | while IFS='|' read -r name _ purpose; do printf '  %-9s %s\n' "$name" "$purpose"; done
 }
 
-runs_python() { "$1" -c "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, $2))" &>/dev/null; }
+runs_python() { "$1" -E -c "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, $2))" &>/dev/null; }
 
 # find_python NEWEST: finds the Python of .venv, unless that is a link, or 3.10 to 3.NEWEST on the PATH, where some may
 # fail. 3.11 comes first, because MXNet and PyTorch can share an environment there. MXNet has no 3.13.
@@ -63,11 +64,11 @@ for row in "${verbs[@]}"; do
   newest=12
   [[ $verb != setup || ! "$*" =~ --engine[\ =]torch ]] || newest=13
   find_python "$newest"
-  [[ $verb != setup ]] || { cd -- "$root" && exec "$python" -m "$module" "$@"; }
+  [[ $verb != setup ]] || { cd -- "$root" && exec "$python" -E -m "$module" "$@"; }
   # -I: a train.py in the caller's folder or PYTHONPATH must not come before ours. pytest starts in the root instead.
   extra=() isolation=-I
-  [[ $verb != test ]] || { extra=(--extra test) isolation=-s && cd -- "$root"; }
-  (cd -- "$root" && "$python" -m launch.setup --quiet "${extra[@]}")
+  [[ $verb != test ]] || { extra=(--extra test) isolation=-Es && cd -- "$root"; }
+  (cd -- "$root" && "$python" -E -m launch.setup --quiet "${extra[@]}")
   exec "$venv_python" "$isolation" -m "$module" "$@"
 done
 run_bare -c 'import sys; from configs.errors import nearest; verb, *known = sys.argv[1:]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from configs.load import ROOT
-from launch.setup.gpu import NEEDS, find_gpus
+from launch.setup.gpu import NEEDS, search_gpus
 
 pytest_plugins = ["tests.absent_engine", "tests.limits", "tests.runs", "tests.sharing"]
 
@@ -73,7 +73,7 @@ def pytest_pycollect_makemodule(module_path: Path) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     names = [{mark.name for mark in item.iter_markers()} for item in items]
-    has_no_gpu = any("gpu" in each for each in names) and not any(map(NEEDS["mxnet"].are_met_by, find_gpus()))
+    has_no_gpu = any("gpu" in each for each in names) and not any(map(NEEDS["mxnet"].are_met_by, search_gpus().gpus))
     for item, marks in zip(items, names, strict=True):
         if has_no_gpu and "gpu" in marks:
             item.add_marker(pytest.mark.skip(reason="no GPU here that MXNet 1.9.1 has kernels for"))

@@ -13,8 +13,6 @@ from configs.errors import UserError
 from launch.setup.gpu import NEEDS, Gpu, GpuSearch, driver_number, find_toolkit
 from launch.setup.layout import ENGINES, NEWEST_PYTHON, Engine, Kind, Variant
 
-GB = 10**9
-
 
 def find_problems(kind: Kind, folder: Path, pending: Iterable[str], needed_bytes: int) -> list[str]:
     """Return a line for each thing that this machine lacks for the pending stages.
@@ -25,17 +23,52 @@ def find_problems(kind: Kind, folder: Path, pending: Iterable[str], needed_bytes
         pending: Names of the stages still to do.
         needed_bytes: Disk space that the pending stages take.
     """
-    stages = set(pending)
-    problems = [_wrong_machine(), _little_disk(folder, needed_bytes)]
-    if not kind.base:
-        problems.append(_wrong_python(kind))
-    if "venv" in stages and not kind.base:
-        problems.append(_no_venv())
-    if "horovod" in stages:
-        problems += [_spaced_path(folder), _no_compiler(), _no_make()]
-        if kind.variant == "gpu":
-            problems.append(_no_toolkit())
-    return [problem for problem in problems if problem]
+    stages, free_bytes = set(pending), shutil.disk_usage(folder).free
+    system = f"{platform.system()} {platform.machine()}"
+    newest = min(NEWEST_PYTHON[engine] for engine in kind.engines)
+    names = " and ".join(ENGINES[engine] for engine in kind.engines)
+    problems = []
+    if system != "Linux x86_64":
+        problems.append(
+            f"this is {system}; MXNet 1.9.1 and DALI have wheels for Linux x86_64 only: use such a machine or container"
+        )
+    if free_bytes < needed_bytes:
+        problems.append(
+            f"{free_bytes / 1e9:.1f} GB of disk free at {folder}, {needed_bytes / 1e9:.1f} GB needed: free some, or "
+            "move this folder to another disk"
+        )
+    if not kind.base and sys.version_info[:2] > newest:
+        problems.append(
+            f"this Python is {platform.python_version()} ({sys.executable}), and {names} needs 3.10 to 3.{newest[1]}: "
+            "rm -r .venv if it is there, then ./run.sh setup with an older Python (apt-get install python3.11-venv)"
+        )
+    if "venv" in stages and not kind.base and not all(map(importlib.util.find_spec, ("venv", "ensurepip"))):
+        package = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
+        problems.append(f"this Python ({sys.executable}) cannot make virtual environments: apt-get install {package}")
+    return problems + (_build_problems(kind.variant, folder) if "horovod" in stages else [])
+
+
+def _build_problems(variant: Variant, folder: Path) -> list[str]:
+    """Return a line for each thing that this machine lacks to compile Horovod."""
+    problems = []
+    if any(character.isspace() for character in str(folder)):
+        problems.append(
+            f"the path {str(folder)!r} has a space, which Horovod's build cannot take: move this folder, or rename it"
+        )
+    compilers = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
+    if not any(map(shutil.which, compilers)):
+        problems.append(
+            f"no C++ compiler ({', '.join(compilers)}), which Horovod is built with: apt-get install g++, or use "
+            "PyTorch, which needs none: ./run.sh setup --engine torch"
+        )
+    if not shutil.which("make"):
+        problems.append("no make, which Horovod is built with: apt-get install make")
+    if variant == "gpu" and not find_toolkit():
+        problems.append(
+            "no CUDA 11 toolkit (nvcc), which Horovod needs to be built for GPUs: install CUDA 11.8 and set CUDA_HOME, "
+            "or train on the CPU with ./run.sh setup --cpu"
+        )
+    return problems
 
 
 def check_gpus(gpus: Sequence[Gpu], wanted: Variant | None = None, engine: Engine = "mxnet") -> Variant:
@@ -94,65 +127,3 @@ def describe_gpus(search: GpuSearch, variant: Variant, engine: Engine = "mxnet")
     if any(gpu.is_split for gpu in search.gpus):
         words.append("MIG is on, so that a rank sees one part of one GPU: switch MIG off, or start one rank")
     return "; ".join(words)
-
-
-def _wrong_machine() -> str | None:
-    found = f"{platform.system()} {platform.machine()}"
-    if found == "Linux x86_64":
-        return None
-    return f"this is {found}; MXNet 1.9.1 and DALI have wheels for Linux x86_64 only: use such a machine or container"
-
-
-def _wrong_python(kind: Kind) -> str | None:
-    newest = min(NEWEST_PYTHON[engine] for engine in kind.engines)
-    if sys.version_info[:2] <= newest:
-        return None
-    names = " and ".join(ENGINES[engine] for engine in kind.engines)
-    return (
-        f"this Python is {platform.python_version()} ({sys.executable}), and {names} needs 3.10 to 3.{newest[1]}: "
-        "rm -r .venv if it is there, then ./run.sh setup with an older Python (apt-get install python3.11-venv)"
-    )
-
-
-def _spaced_path(folder: Path) -> str | None:
-    if not any(character.isspace() for character in str(folder)):
-        return None
-    return f"the path {str(folder)!r} has a space, which Horovod's build cannot take: move this folder, or rename it"
-
-
-def _little_disk(folder: Path, needed_bytes: int) -> str | None:
-    free_bytes = shutil.disk_usage(folder).free
-    if free_bytes >= needed_bytes:
-        return None
-    free, needed = f"{free_bytes / GB:.1f}", f"{needed_bytes / GB:.1f}"
-    return f"{free} GB of disk free at {folder}, {needed} GB needed: free some, or move this folder to another disk"
-
-
-def _no_venv() -> str | None:
-    if all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")):
-        return None
-    package = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
-    return f"this Python ({sys.executable}) cannot make virtual environments: apt-get install {package}"
-
-
-def _no_compiler() -> str | None:
-    wanted = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
-    if any(shutil.which(name) for name in wanted):
-        return None
-    return (
-        f"no C++ compiler ({', '.join(wanted)}), which Horovod is built with: apt-get install g++, or use PyTorch, "
-        "which needs none: ./run.sh setup --engine torch"
-    )
-
-
-def _no_make() -> str | None:
-    return None if shutil.which("make") else "no make, which Horovod is built with: apt-get install make"
-
-
-def _no_toolkit() -> str | None:
-    if find_toolkit():
-        return None
-    return (
-        "no CUDA 11 toolkit (nvcc), which Horovod needs to be built for GPUs: install CUDA 11.8 and set CUDA_HOME, "
-        "or train on the CPU with ./run.sh setup --cpu"
-    )

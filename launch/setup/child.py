@@ -1,4 +1,4 @@
-"""Run a long command with its output in a log file and its last line live on the terminal.
+"""Run a long command with its output in a log file and its last line live on the terminal; explain its failure.
 
 When set-up stops, no process of the command is left behind.
 """
@@ -14,18 +14,84 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from launch.setup.causes import TRY_AGAIN, explain
-
 _TERM_GRACE_S = 3.0
 _REDRAW_S = 0.5
 _POLL_S = 0.1
-_INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 _NOISE = re.compile(r"WARNING: Location 'file:|^\s*$|^Looking in |^\s*(cd|/|g?make)\b")
 """Lines that are not shown live: empty lines, pip's lines about its settings, whole command lines of compilers."""
+
+_TRY_AGAIN = "run ./run.sh again: it goes on where it stopped"
+_AGAIN = f"then {_TRY_AGAIN}"
+
+_CAUSES = (
+    (r"No space left on device|Errno 28\b", f"the disk is full; free some space, {_AGAIN}"),
+    (
+        r"Killed signal terminated program|internal compiler error: Killed|^Killed$|virtual memory exhausted",
+        "the compiler ran out of memory; close programs, or compile one file at a time: MAKEFLAGS=-j1 ./run.sh setup",
+    ),
+    (
+        r"CERTIFICATE_VERIFY_FAILED|SSLError",
+        f"the package index's certificate is not trusted; point PIP_CERT at your site's certificates, {_AGAIN}",
+    ),
+    (
+        r"name resolution|Failed to establish a new connection|Max retries exceeded|[Rr]ead timed out|ConnectionReset"
+        r"|Connection refused|ProxyError|IncompleteRead",
+        f"the package index was not reached; check network, proxy and pip's settings (pip config list), {_AGAIN}",
+    ),
+    (
+        r"THESE PACKAGES DO NOT MATCH THE HASHES(?s:.*?)^ +(?P<what>\S+)[^\n]*:\n +Expected",
+        "{what} is not a file that the lock file names: it was damaged (pip cache purge, then ./run.sh again), "
+        "or your index has a build of its own (./run.sh setup --without-hashes)",
+    ),
+    (
+        r"No matching distribution found for (?P<what>\S+)",
+        "the package index has no {what} for this Python; check pip's index settings (pip config list)",
+    ),
+    (r"[Pp]ermission denied", f"a file could not be written; give yourself this folder (chown -R), {_AGAIN}"),
+    (
+        r"Could NOT find MPI|error: .*mpi\.h",
+        "MPI was found but cannot be compiled with; install its headers (libopenmpi-dev), or take mpicxx off the PATH",
+    ),
+    (
+        r"cublas_v2\.h|cuda_runtime\.h: No such|Could NOT find CUDAToolkit|No CMAKE_CUDA_COMPILER",
+        "the CUDA toolkit is not complete; install CUDA 11.8 with its headers and set CUDA_HOME",
+    ),
+    (
+        r"libcuda\.so\.1: cannot open",
+        "no NVIDIA driver library; install the driver, or the CUDA toolkit with its stubs",
+    ),
+    (r"Illegal instruction", "this CPU lacks AVX, FMA or F16C, which Horovod is built with; use a newer machine"),
+    (r"fatal error: (?P<what>\S+): No such file", "the header {what} is missing; install the package that has it"),
+    (r"unsupported GNU version", "the compiler is too new for this CUDA; set CXX to an older one (g++-11)"),
+)
+"""Pattern in a failed command's output, and the probable cause with its remedy; the first that matches counts."""
+
+_CONSEQUENCE = re.compile(
+    r"ERROR: Failed (to build|building)|error: subprocess-exited|error: metadata-generation|g?make(\[\d+\])?: \*\*\*"
+    r"|(subprocess\.)?CalledProcessError"
+)
+"""Lines with "error" in which pip, make and Python say that another program failed."""
 
 
 class StageError(Exception):
     """A command of a stage failed. The text has two lines: the probable cause, and the file with the whole output."""
+
+
+def explain(output: str) -> str:
+    """Return the probable cause of a failure and the remedy in one line.
+
+    Args:
+        output: All that the failed command printed. If no known cause matches, the last line that tells an error of
+            its own is returned, or else the last line.
+    """
+    for pattern, cause in _CAUSES:
+        match = re.search(pattern, output, re.MULTILINE)
+        if match:
+            return cause.format(**match.groupdict())
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"\berror\b|Error: ", line, re.IGNORECASE)]
+    telling = [line for line in errors if not _CONSEQUENCE.match(line)] or errors
+    return (telling or lines or ["the command printed nothing"])[-1][:200]
 
 
 class Stopwatch:
@@ -34,8 +100,7 @@ class Stopwatch:
     def __init__(self, title: str) -> None:
         self._title, self._start_s, self._drawn_s = title, time.monotonic(), 0.0
         self._is_live = sys.stderr.isatty()
-        sys.stderr.write(f"setup: {title} ...")
-        sys.stderr.flush()
+        self._write(f"setup: {title} ...")
 
     def tick(self, line: str) -> None:
         """Draw the seconds and ``line`` after the title, at most twice a second; on a terminal only."""
@@ -43,122 +108,79 @@ class Stopwatch:
         if self._is_live and now_s - self._drawn_s >= _REDRAW_S:
             self._drawn_s = now_s
             text = f"setup: {self._title.partition(':')[0]} ... {now_s - self._start_s:.0f} s  {line}"
-            sys.stderr.write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
-            sys.stderr.flush()
+            self._write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
 
     def end(self, word: str = "") -> None:
         """End the line with the seconds; ``word`` stands before them if the stage was not done."""
         before = f"\r\x1b[Ksetup: {self._title} ..." if self._is_live else ""
-        sys.stderr.write(f"{before} {word}{time.monotonic() - self._start_s:.0f} s\n")
+        self._write(f"{before} {word}{time.monotonic() - self._start_s:.0f} s\n")
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
         sys.stderr.flush()
 
 
 class Command:
-    """A long command with all of its output in a log file."""
+    """A long command with all of its output in a log file. Whoever starts a command stops it, too."""
 
-    def __init__(self, command: Sequence[str | Path], *, log: Path, environment: Mapping[str, str], lock: int) -> None:
-        """Prepare the command; `start` starts it.
+    def __init__(self, words: Sequence[str | Path], *, log: Path, environment: Mapping[str, str], lock: int) -> None:
+        """Start the command.
 
         Args:
-            command: Program and arguments.
+            words: Program and arguments.
             log: File to which everything that the command prints is appended.
             environment: All variables of the command.
             lock: Descriptor of the set-up lock, which the command inherits.
         """
-        self._words, self._log, self._environment, self._lock = [str(word) for word in command], log, environment, lock
-        self._process: subprocess.Popen[bytes] | None = None
+        self._log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                pass_fds=(lock,),
+                # A process group of its own, so that pip, CMake, make and the compilers can be ended together.
+                start_new_session=True,
+            )
 
-    def start(self) -> None:
-        """Start the command. Whoever calls this calls `stop` too, also after an exception in here."""
-        with self._log.open("ab") as output:
-            # A signal that arrived while the process starts would leave nobody who knows the process.
-            signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
-            try:
-                self._process = subprocess.Popen(
-                    self._words,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=self._environment,
-                    pass_fds=(self._lock,),
-                    # A process group of its own, so that pip, CMake, make and the compilers can be ended together.
-                    start_new_session=True,
-                    preexec_fn=_allow_interrupts,  # noqa: PLW1509 (set-up has one thread)
-                )
-            finally:
-                _allow_interrupts()
-
-    def wait(self, watch: Stopwatch) -> None:
+    def wait(self, watch: Stopwatch, until: str = "") -> None:
         """Show the last line of the output until the command ends.
+
+        Args:
+            watch: Where the line is shown.
+            until: If not empty, return as soon as the output has this text, or the command has ended: the next `wait`
+                says how.
 
         Raises:
             StageError: The command failed.
         """
-        assert self._process is not None
-        line, status = "", None
-        with self._log.open("rb") as output:
+        seen, line, status = "", "", None
+        with self._log.open(encoding="utf-8", errors="replace") as output:
             while status is None:
                 with suppress(subprocess.TimeoutExpired):
-                    status = self._process.wait(_REDRAW_S)
-                line = _last_line(output.read().decode(errors="replace")) or line
+                    status = self._process.wait(_POLL_S)
+                seen = seen[-len(until) :] + output.read() if until else output.read()
+                line = _last_line(seen) or line
                 watch.tick(line)
+                if until and (until in seen or status is not None):
+                    return
         if status:
             text = self._log.read_text(encoding="utf-8", errors="replace")
             killed_by = signal.Signals(-status).name if status < 0 else None
-            cause = f"the command was killed by {killed_by}; {TRY_AGAIN}" if killed_by else explain(text)
+            cause = f"the command was killed by {killed_by}; {_TRY_AGAIN}" if killed_by else explain(text)
             raise StageError(f"{cause}\n       all of the output: {self._log}")
 
-    def wait_for(self, text: str, watch: Stopwatch) -> None:
-        """Show the last line of the output until the output has ``text``, or the command has ended; `wait` says how."""
-        assert self._process is not None
-        seen = ""
-        with self._log.open(encoding="utf-8", errors="replace") as output:
-            while text not in seen and self._process.poll() is None:
-                time.sleep(_POLL_S)
-                seen += output.read()
-                watch.tick(_last_line(seen))
-
     def stop(self) -> None:
-        """End all that is left of the command."""
-        if self._process is not None:
-            _end_group(self._process)
-
-
-def run_logged(
-    command: Sequence[str | Path], *, log: Path, environment: Mapping[str, str], watch: Stopwatch, lock: int
-) -> None:
-    """Run a `Command` to its end, with its last line on ``watch``.
-
-    Raises:
-        StageError: The command failed.
-    """
-    started = Command(command, log=log, environment=environment, lock=lock)
-    try:
-        started.start()
-        started.wait(watch)
-    finally:
-        started.stop()
-
-
-def _allow_interrupts() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTS)
+        """End all processes that are left of the command: by SIGTERM, and after a grace period by SIGKILL."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_TERM_GRACE_S)
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
 
 def _last_line(chunk: str) -> str:
     return next((line.strip() for line in reversed(chunk.splitlines()) if not _NOISE.search(line)), "")
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End all processes that are left of the command: SIGTERM to the process group, SIGKILL after a grace period."""
-    try:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(_TERM_GRACE_S)
-    except ProcessLookupError:
-        return
-    except subprocess.TimeoutExpired:
-        pass
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    except ProcessLookupError:
-        return

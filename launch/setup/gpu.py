@@ -14,7 +14,12 @@ _CUDA_MAJOR = 11
 
 _QUERY_TIMEOUT_S = 60
 
-_FIELDS = ("name", "compute_cap", "driver_version", "mig.mode.current")
+_FIELDS = (
+    ("name", "compute_cap", "driver_version", "mig.mode.current"),
+    ("name", "driver_version", "mig.mode.current"),
+    ("name", "driver_version"),
+)
+"""What ``nvidia-smi`` is asked for, until it knows all of it."""
 
 _CAPABILITIES = (
     (r"K80", (3, 7)),
@@ -151,11 +156,6 @@ class GpuSearch:
     problem: str = ""
 
 
-def find_gpus() -> list[Gpu]:
-    """Return the GPUs of this machine; empty if there are none or no driver runs."""
-    return list(search_gpus().gpus)
-
-
 def search_gpus() -> GpuSearch:
     """Return the GPUs of this machine, with the reason if ``nvidia-smi`` is installed and lists none.
 
@@ -164,23 +164,29 @@ def search_gpus() -> GpuSearch:
     """
     if shutil.which("nvidia-smi") is None:
         return GpuSearch([Gpu(name, capability) for name, capability in _ask_libcuda()])
-    status, output = _run("nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader")
-    if status == 0 and (gpus := _parse(output)):
-        return GpuSearch(gpus)
-    for fields in (("name", "driver_version", "mig.mode.current"), ("name", "driver_version")):
+    for fields in _FIELDS:
         status, output = _run("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
-        rows = [
-            line.rsplit(", ", len(fields) - 1) for line in output.splitlines() if line.count(", ") >= len(fields) - 1
-        ]
-        if status == 0 and rows:
-            told = dict(_ask_libcuda())
-            return GpuSearch(
-                [
-                    Gpu(name, told.get(name) or capability_of(name), driver, mig == ["Enabled"])
-                    for name, driver, *mig in rows
-                ]
-            )
+        # A name may contain commas.
+        rows = [line.rsplit(", ", len(fields) - 1) for line in output.splitlines()]
+        found = [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
+        if status == 0 and found:
+            return GpuSearch(_described(found))
     return GpuSearch([], (output.strip().splitlines() or [f"exit status {status}, no output"])[0])
+
+
+def _described(rows: Sequence[Mapping[str, str]]) -> list[Gpu]:
+    """Return the GPUs of the rows of ``nvidia-smi``, with a compute capability from elsewhere where it tells none."""
+    told = [re.fullmatch(r"(\d+)\.(\d+)", row.get("compute_cap", "")) for row in rows]
+    asked = {} if all(told) else dict(_ask_libcuda())
+    return [
+        Gpu(
+            row["name"],
+            (int(number[1]), int(number[2])) if number else asked.get(row["name"]) or capability_of(row["name"]),
+            row["driver_version"],
+            row.get("mig.mode.current", "").strip() == "Enabled",
+        )
+        for row, number in zip(rows, told, strict=True)
+    ]
 
 
 def capability_of(name: str) -> tuple[int, int] | None:
@@ -193,12 +199,6 @@ def driver_number(version: str) -> tuple[int, int] | None:
     """Return the first two numbers of a driver's version, for example (535, 104); None if the version has none."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else None
-
-
-def _parse(output: str) -> list[Gpu]:
-    """Return the GPUs of an answer with all fields. A name may contain commas."""
-    rows = re.findall(r"^(.+?), (\d+)\.(\d+), ([^,]*), ([^,]*?)\s*$", output, re.MULTILINE)
-    return [Gpu(name, (int(major), int(minor)), driver, mig == "Enabled") for name, major, minor, driver, mig in rows]
 
 
 def _ask_libcuda() -> list[tuple[str, tuple[int, int]]]:

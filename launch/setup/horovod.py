@@ -6,8 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from launch.setup.causes import explain
-from launch.setup.child import StageError
+from launch.setup.child import StageError, explain
 from launch.setup.gpu import find_toolkit
 from launch.setup.layout import Environment, Variant
 

@@ -1,6 +1,5 @@
-"""The folders and files that set-up reads and writes, and the packages that it pins. Imports nothing of ours."""
+"""The folders and files that set-up reads and writes, and what an environment is for. Imports nothing of ours."""
 
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,9 @@ of the program itself, `configs.registry.ENGINES`, needs packages."""
 
 NEWEST_PYTHON: dict[Engine, tuple[int, int]] = {"mxnet": (3, 12), "torch": (3, 13)}
 """``run.sh`` looks for the same versions."""
+
+EXTRAS = {"test": "tools for tests and checks", "tensorboard": "library that writes TensorBoard's files"}
+"""What ``./run.sh setup --extra`` adds: name of an extra of pyproject.toml -> description."""
 
 
 @dataclass(frozen=True)
@@ -52,32 +54,14 @@ class Environment:
         """The folder of installed packages; the environment must exist."""
         return next(self.folder.glob("lib/python3.*/site-packages"))
 
-    @property
-    def temporary(self) -> Path:
-        """A folder for temporary files of the commands that set-up runs."""
-        return self.folder / "tmp"
-
-    @property
-    def build(self) -> Path:
-        """A folder for the files of Horovod's build, which may run beside other commands."""
-        return self.folder / "build"
-
-    @property
-    def base_pins(self) -> Path:
-        """The versions of the packages of the base, as constraints for pip."""
-        return self.folder / "base.txt"
-
-    @property
-    def state_file(self) -> Path:
-        """The record of finished stages."""
-        return self.folder / "setup.json"
-
     def log(self, stage: str) -> Path:
         """Return the file that holds the output of a stage's command."""
         return self.folder / f"{stage}.log"
 
 
 ROOT = Path(__file__).resolve().parents[2]
+PROJECT = ROOT / "pyproject.toml"
+
 CURRENT = Environment(ROOT / ".venv")
 """The environment that every command of the program uses."""
 
@@ -94,37 +78,12 @@ USED_LOCK = ROOT / ".venv.used"
 """The file that a run locks, shared, while it uses the current environment, on whatever node."""
 
 
-_LOCK_FILES: dict[Engine, tuple[tuple[tuple[int, int], str], ...]] = {
-    "mxnet": (((3, 12), "requirements-py312.lock"), ((3, 10), "requirements.lock")),
-    "torch": (((3, 10), "requirements-torch.lock"),),
-}
-"""Engine -> the oldest Python for which a lock file is, and its name; the newest comes first."""
-
-
 def lock_file(engine: Engine, python: tuple[int, int]) -> Path:
     """Return the file with the pins of all packages, for an engine and a version of Python."""
-    return next(ROOT / name for oldest, name in _LOCK_FILES[engine] if python >= oldest)
+    if engine == "torch":
+        return ROOT / "requirements-torch.lock"
+    return ROOT / ("requirements-py312.lock" if python >= (3, 12) else "requirements.lock")
 
 
 LOCKS: dict[Engine, Path] = {engine: lock_file(engine, sys.version_info[:2]) for engine in ENGINES}
 """The pins of all packages, for each engine under this Python."""
-
-PROJECT = ROOT / "pyproject.toml"
-
-HOROVOD = "horovod==0.28.1"
-"""Not in pyproject.toml: pip would build it in isolation, where it finds neither MXNet nor a usable CMake."""
-
-HOROVOD_DIGEST = "sha256:92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-"""Of the sources, which is all that there is of this version."""
-
-
-def locked(engine: Engine, *names: str) -> list[str]:
-    """Return the pins of these packages in an engine's lock file, in the order of the file, without digests.
-
-    Args:
-        engine: The engine.
-        names: Package names; a trailing ``*`` stands for any ending.
-    """
-    patterns = "|".join(re.escape(name).replace(r"\*", r"[\w-]*") for name in names)
-    lines = LOCKS[engine].read_text(encoding="utf-8").splitlines()
-    return [line.rstrip(" \\") for line in lines if re.match(rf"({patterns})==", line)]

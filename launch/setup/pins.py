@@ -1,57 +1,47 @@
 """The pins of the lock files, and requirement files for pip with those that an extra of this program needs.
 
 A lock file names, for each package, its version, the digests of its files and the packages that need it. pip takes
-digests from requirement files only, and then for every package that it installs; so set-up lists what it installs.
+digests from requirement files only, never from constraints, and then for every package that it installs; so set-up
+lists what it installs.
 """
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
-from launch.setup.layout import HOROVOD, HOROVOD_DIGEST, LOCKS, Engine, Environment
+from launch.setup.layout import LOCKS, Engine, Environment
 
-_ROOT = "resnet-records"
-_PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==[^\\\n]*", re.MULTILINE)
+HOROVOD = "horovod==0.28.1"
+"""Not in pyproject.toml: pip would build it in isolation, where it finds neither MXNet nor a usable CMake."""
+
+HOROVOD_PIN = f"{HOROVOD} --hash=sha256:92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+"""The digest is that of the sources, which is all that there is of this version."""
+
 _REQUIRES = re.compile(r"^Requires-Dist: ([A-Za-z0-9._-]+)(?:\[([\w,]+)\])?(.*)$", re.MULTILINE)
-_EXTRA = re.compile(r"extra == [\"'](\w+)[\"']")
 
 
-@dataclass(frozen=True)
-class Pin:
-    """A package at one version.
+def read_pins(engine: Engine) -> list[tuple[str, str, set[str]]]:
+    """Return name, pin and parents of each package of an engine's lock file.
 
-    Attributes:
-        name: The package, in lower case with hyphens.
-        line: Name, version and markers, as pip reads them.
-        digests: ``sha256:`` and the digest, of each file of this version.
-        needed_by: The packages that need it; this program too where an extra names the package.
+    The name is in lower case with hyphens, as those of the parents, which are the packages that need this one. The pin
+    is a line for pip: version, markers and digests. A package may have several, for several versions of Python.
     """
-
-    name: str
-    line: str
-    digests: tuple[str, ...]
-    needed_by: frozenset[str]
-
-
-HOROVOD_PIN = Pin("horovod", HOROVOD, (HOROVOD_DIGEST,), frozenset())
-
-
-def read_pins(path: Path) -> list[Pin]:
-    """Return the pins of a lock file; a package may have several, for several versions of Python."""
-    text = path.read_text(encoding="utf-8")
-    starts = [*_PIN.finditer(text)]
-    ends = [*(each.start() for each in starts[1:]), len(text)]
-    return [_pin(found, text[found.end() : end]) for found, end in zip(starts, ends, strict=True)]
+    blocks = re.findall(r"^[\w.-]+==.*\n(?: .*\n?)*", LOCKS[engine].read_text(encoding="utf-8"), re.MULTILINE)
+    found = []
+    for block in blocks:
+        pin = re.sub(r" \\\n +", " ", block).splitlines()[0]
+        parents = re.findall(r"^ +#(?: via)? +([\w.-]+)", block, re.MULTILINE)
+        found.append((_plain(block.partition("==")[0]), pin, set(map(_plain, parents))))
+    return found
 
 
-def _pin(found: re.Match[str], rest: str) -> Pin:
-    parents = re.findall(r"^ +#(?: via)? +([A-Za-z0-9._-]+)", rest, re.MULTILINE)
-    digests = re.findall(r"--hash=(\S+)", rest)
-    return Pin(_plain(found["name"]), found[0].strip(), tuple(digests), frozenset(map(_plain, parents)))
+def locked(engine: Engine, *names: str) -> list[str]:
+    """Return the pins of these packages in an engine's lock file, in the order of the file, without digests."""
+    pattern = rf"^(?:{'|'.join(map(re.escape, names))})==[^\\\n]*"
+    return [pin.rstrip() for pin in re.findall(pattern, LOCKS[engine].read_text(encoding="utf-8"), re.MULTILINE)]
 
 
-def closure(engine: Engine, names: Collection[str], *, without: Collection[str] = ()) -> list[Pin]:
+def closure(engine: Engine, names: Collection[str], *, without: Collection[str] = ()) -> list[str]:
     """Return the pins of packages and of all that they need.
 
     Args:
@@ -59,10 +49,10 @@ def closure(engine: Engine, names: Collection[str], *, without: Collection[str] 
         names: The packages; those that the lock file does not have are left out.
         without: Packages that are left out, with those that only they need.
     """
-    pins, found = read_pins(LOCKS[engine]), set(names) - set(without)
-    while more := {pin.name for pin in pins if pin.needed_by & found} - found - set(without):
+    pins, found = read_pins(engine), set(names) - set(without)
+    while more := {name for name, _, parents in pins if parents & found} - found - set(without):
         found |= more
-    return [pin for pin in pins if pin.name in found]
+    return [pin for name, pin, _ in pins if name in found]
 
 
 def named_by(environment: Environment, extra: str) -> set[str]:
@@ -73,40 +63,41 @@ def named_by(environment: Environment, extra: str) -> set[str]:
         extra: The extra.
     """
     (metadata,) = environment.site_packages.glob("resnet_records-*.dist-info/METADATA")
-    return _direct(metadata.read_text(encoding="utf-8"), extra)
-
-
-def _direct(metadata: str, extra: str) -> set[str]:
-    """Return the packages that the metadata names for an extra, and those for every installation."""
+    requirements = _REQUIRES.findall(metadata.read_text(encoding="utf-8"))
     found: set[str] = set()
-    for name, extras, marker in _REQUIRES.findall(metadata):
-        wanted = _EXTRA.search(marker)
-        if wanted is not None and wanted[1] != extra:
-            continue
-        if _plain(name) == _ROOT:
-            found = found.union(*(_direct(metadata, each) for each in extras.split(",")))
-        else:
-            found.add(_plain(name))
-    return found
+    extras = {extra}
+    while True:
+        size = len(extras)
+        for name, deeper, marker in requirements:
+            wanted = re.search(r"extra == [\"'](\w+)[\"']", marker)
+            if wanted is None or wanted[1] in extras:
+                found.add(_plain(name))
+                extras.update(filter(None, deeper.split(",")))
+        if len(extras) == size:
+            return found - {"resnet-records"}
 
 
-def write_requirements(folder: Path, pins: Iterable[Pin], *, has_digests: bool) -> list[str]:
-    """Write a requirement file, with or without digests, into ``folder``, and return pip's arguments for it."""
-    if not has_digests:
-        return _write(folder, [pin.line for pin in pins], "--requirement")
-    lines = [" ".join([pin.line, *(f"--hash={digest}" for digest in pin.digests)]) for pin in pins]
-    return _write(folder, lines, "--require-hashes", "--requirement")
+def write_requirements(folder: Path, pins: Iterable[str], *, checks_files: bool) -> list[str]:
+    """Write a requirement file into ``folder``, and return pip's arguments for it.
+
+    Args:
+        folder: The folder; a file of before is overwritten.
+        pins: Lines for pip.
+        checks_files: Whether pip takes only files whose digests the pins name.
+    """
+    path = folder / "pins.txt"
+    path.write_text("".join(f"{pin if checks_files else _without_digests(pin)}\n" for pin in pins), encoding="utf-8")
+    return [*(["--require-hashes"] if checks_files else []), "--requirement", str(path)]
 
 
 def write_constraints(environment: Environment, engine: Engine) -> list[str]:
-    """Write all versions without digests, and return pip's arguments for them."""
-    return _write(environment.folder, [pin.line for pin in read_pins(LOCKS[engine])], "--constraint")
+    """Write the versions of all packages, without digests, and return pip's arguments for them."""
+    *_, path = write_requirements(environment.folder, (pin for _, pin, _ in read_pins(engine)), checks_files=False)
+    return ["--constraint", path]
 
 
-def _write(folder: Path, lines: Iterable[str], *words: str) -> list[str]:
-    path = folder / "pins.txt"
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return [*words, str(path)]
+def _without_digests(pin: str) -> str:
+    return pin.partition(" --hash=")[0]
 
 
 def _plain(name: str) -> str:

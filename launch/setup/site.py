@@ -4,48 +4,46 @@ Set-up makes an environment that also sees the packages of that Python, its *bas
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
-from functools import lru_cache
+import sys
+from collections.abc import Collection
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from launch.setup.layout import CURRENT, ROOT, Engine, Environment, Kind, Variant
-
-ENGINES_OF_BASES: tuple[Engine, ...] = ("mxnet",)
-"""The engines that set-up takes from a base."""
-
-_NEEDED = {"mxnet": "MXNet", "horovod": "Horovod", "nvidia.dali": "DALI"}
+from launch.setup.child import StageError
+from launch.setup.layout import CURRENT, EXTRAS, PROJECT, ROOT, Kind
+from launch.setup.state import digest
+from launch.setup.work import GB, Stage, Work
 
 _OLDEST = {"MXNet": (1, 9), "Horovod": (0, 28), "DALI": (1, 34)}
 """The versions with which this program was tried; older ones lack some of what it calls."""
-
-_OLDEST_PYTHON, _NEWEST_PYTHON = (3, 10), (3, 13)
-"""The versions on which this program itself runs."""
 
 _FRAMEWORKS = re.compile(r"(mxnet|horovod|nvidia-dali|numpy)\b", re.IGNORECASE)
 
 _QUERY_TIMEOUT_S = 300
 
-_LACKS = f"""
-import importlib.util
+_DESCRIBE = """
+import importlib, json, os, sys
+from importlib.metadata import distributions
+from importlib.util import find_spec
 def lacks(name):
     try:
-        return importlib.util.find_spec(name) is None
+        return find_spec(name) is None
     except ModuleNotFoundError:
         return True
-print(*(title for name, title in {_NEEDED!r}.items() if lacks(name)), sep=", ")
-"""
-
-_DESCRIBE = """
-import importlib, importlib.util, json, os, sys
-from importlib.metadata import distributions
+needed = {"MXNet": "mxnet", "Horovod": "horovod", "DALI": "nvidia.dali"}
 found = {"python": list(sys.version_info[:2]), "problems": []}
-found["has_pip"] = importlib.util.find_spec("pip") is not None
-found["has_ensurepip"] = importlib.util.find_spec("ensurepip") is not None
+found["lacks"] = [title for title, name in needed.items() if lacks(name)]
+if found["lacks"]:
+    print(json.dumps(found))
+    sys.exit()
+found["has_pip"], found["has_ensurepip"] = not lacks("pip"), not lacks("ensurepip")
+found["has_tools"] = not (lacks("setuptools") or lacks("wheel"))
 modules = {}
 for title, name in (("NumPy", "numpy"), ("MXNet", "mxnet"), ("Horovod", "horovod.mxnet"), ("DALI", "nvidia.dali.fn")):
     try:
@@ -72,27 +70,35 @@ print(json.dumps(found))
 """What a Python says of its packages. The names of NumPy that MXNet needs must be there already, if it is new."""
 
 
-def find_base(named: str) -> str:
-    """Return the interpreter that has MXNet, Horovod and DALI.
+def choose_base(named: str) -> Kind:
+    """Return the kind of an environment over an interpreter that has MXNet, Horovod and DALI; say what was found.
 
     Args:
         named: The interpreter that the user names. If empty, those on the PATH are asked.
 
     Raises:
-        UserError: No interpreter has all three.
+        UserError: No interpreter has all three, or this program cannot use them.
     """
     names = [named] if named else ["python3", "python", "python3.12", "python3.11", "python3.10"]
     lacking: dict[str, str] = {}
-    for found in filter(None, map(shutil.which, names)):
-        python = str(Path(found).absolute())  # It is asked in another folder.
+    for path in filter(None, map(shutil.which, names)):
+        python = str(Path(path).absolute())  # It is asked in another folder.
         if Path(python).is_relative_to(CURRENT.folder):
             continue
-        done = _ask(python, _LACKS)
-        if done.returncode == 0 and not done.stdout.strip():
-            return python
-        words = (done.stderr.strip().splitlines() or ["it does not run"])[-1]
-        lacking.setdefault(python, f"lacks {done.stdout.strip()}" if done.returncode == 0 else words)
-    why = "; ".join(f"{python} {words}" for python, words in lacking.items()) or f"there is no {' or '.join(names)}"
+        found = _describe(python)
+        if found["lacks"]:
+            lacking.setdefault(python, f"lacks {', '.join(found['lacks'])}")
+        elif problems := _problems(found):
+            raise UserError("\n".join(f"{python}: {problem}" for problem in problems))
+        else:
+            kind = Kind(("mxnet",), "gpu" if found["has_cuda"] else "cpu", python)
+            versions = ", ".join(
+                f"{title} {found[title][0] if title in found else '(no driver to load it)'}"
+                for title in (*_OLDEST, "NumPy")
+            )
+            sys.stderr.write(f"setup: {python} has {versions}; set-up makes the {kind.variant} environment over it\n")
+            return kind
+    why = "; ".join(f"{python} {reason}" for python, reason in lacking.items()) or f"there is no {' or '.join(names)}"
     raise UserError(
         f"--system needs a Python that has MXNet, Horovod and DALI: {why}; name the interpreter "
         "(./run.sh setup --system /opt/python/bin/python), or let ./run.sh setup install its own"
@@ -100,21 +106,30 @@ def find_base(named: str) -> str:
 
 
 @lru_cache
-def describe_base(python: str) -> dict[str, Any]:
-    """Return what an interpreter says of its packages: versions, files, folders, parts of Horovod, problems."""
-    done = _ask(python, _DESCRIBE)
+def _describe(python: str) -> dict[str, Any]:
+    """Return what an interpreter says of its packages: versions, files, folders, parts of Horovod, what it lacks.
+
+    It has the user's variables, because a module's PYTHONPATH may lead to the packages.
+    """
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
     try:
+        done = subprocess.run(
+            [python, "-c", _DESCRIBE], cwd=ROOT.anchor, env=variables, capture_output=True, text=True,
+            timeout=_QUERY_TIMEOUT_S, check=False,
+        )  # fmt: skip
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"lacks": [f"all of them: {error}"]}
     except (IndexError, ValueError):
-        words = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise UserError(f"{python}: MXNet, Horovod and DALI cannot be looked at: {words}") from None
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        return {"lacks": [f"all of them: {last}"]}
     return found
 
 
-def broken_base(found: dict[str, Any]) -> list[str]:
+def _problems(found: dict[str, Any]) -> list[str]:
     """Return a line for each reason why this program cannot run on the packages of a base."""
-    version, problems = tuple(found["python"]), list(found["problems"])
-    if not _OLDEST_PYTHON <= version <= _NEWEST_PYTHON:
+    version, problems = found["python"], list(found["problems"])
+    if not [3, 10] <= version <= [3, 13]:
         problems.append(f"it is Python {version[0]}.{version[1]}, and this program needs 3.10 to 3.13")
     for title, oldest in _OLDEST.items():
         if title in found and _number(found[title][0]) < oldest:
@@ -130,67 +145,62 @@ def broken_base(found: dict[str, Any]) -> list[str]:
     return problems
 
 
-def variant_of(found: dict[str, Any]) -> Variant:
-    """Return the variant of a base: that of its MXNet."""
-    return "gpu" if found["has_cuda"] else "cpu"
+def _number(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version."""
+    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in version.split(".")[:2])
 
 
-def link_base(environment: Environment, folders: Sequence[str]) -> None:
-    """Let an environment see the folders of packages of its base, after its own.
+def stages_over_base(kind: Kind, extras: Collection[str]) -> list[Stage]:
+    """Return the stages of an environment over `Kind.base`, with extras (`EXTRAS`)."""
+    project = digest(PROJECT.read_text(encoding="utf-8"))
+    title = f"virtual environment that sees the packages of {kind.base}"
+    packages = partial(_install_beside_base, extra="onnx")
+    return [
+        Stage("venv", title, digest(kind.base, ROOT, kind.variant), GB // 10, _make_venv_over_base),
+        Stage("packages", "packages that are missing there", project, GB, packages),
+        *(
+            Stage(extra, EXTRAS[extra], project, GB // 3, partial(_install_beside_base, extra=extra))
+            for extra in sorted(set(extras))
+        ),
+    ]
+
+
+def _make_venv_over_base(work: Work) -> None:
+    """Make an environment that sees the packages of its base after its own, and keep their versions for pip.
 
     Also the base of a virtual environment, of Conda or of a module's PYTHONPATH is seen so, with the lines of its
     ``.pth`` files.
     """
-    lines = [f"import site; site.addsitedir({folder!r})\n" for folder in folders]
+    found, environment = _describe(work.kind.base), work.environment
+    # The base's own pip serves the environment, if it has one.
+    options = ["--without-pip"] if found["has_pip"] else []
+    work.run([work.kind.base, "-m", "venv", *options, environment.folder], "venv")
+    lines = [f"import site; site.addsitedir({folder!r})\n" for folder in found["folders"]]
     (environment.site_packages / "zz_base.pth").write_text("".join(lines), encoding="utf-8")
+    pins = [pin for pin in found["pins"] if not pin.lower().startswith("resnet-records==")]
+    for name, kept in (("base", pins), ("base-frameworks", filter(_FRAMEWORKS.match, pins))):
+        text = "\n".join([f"# the packages of {work.kind.base}", *kept, ""])
+        (environment.folder / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
-def base_venv_options(found: dict[str, Any]) -> list[str]:
-    """Return the options of ``python -m venv`` for a base; its own pip serves the environment, if it has one."""
-    return ["--without-pip"] if found["has_pip"] else []
+def _install_beside_base(work: Work, extra: str) -> None:
+    """Install the packages of an extra that the base lacks or has in a version that this program cannot use.
 
-
-def find_missing(environment: Environment, *modules: str) -> bool:
-    """Return whether an environment, with the packages of its base, lacks any of these modules."""
-    code = f"import importlib.util as found; assert all(map(found.find_spec, {modules!r}))"
-    return _ask(str(environment.python), code).returncode != 0
-
-
-def not_of_base(environment: Environment, base: str) -> list[str]:
-    """Return a line for each reason why an environment does not work with the packages of its base."""
-    found = describe_base(str(environment.python))
-    problems = broken_base(found)
-    own = [
-        title for title in ("NumPy", *_OLDEST) if Path(found.get(title, ["", ""])[1]).is_relative_to(environment.folder)
-    ]
-    return problems + [f"{title} is not that of {base}" for title in own]
-
-
-def keep_frameworks(pins: Path) -> Path:
-    """Write the constraints on MXNet, Horovod, DALI and NumPy alone; return the file."""
-    lines = [line for line in pins.read_text(encoding="utf-8").splitlines() if _FRAMEWORKS.match(line)]
-    few = pins.with_name("base-frameworks.txt")
-    few.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    return few
-
-
-def pins_of_base(found: dict[str, Any], kind: Kind) -> str:
-    """Return pip's constraints under which nothing that the base has is installed again."""
-    lines = [pin for pin in found["pins"] if not pin.lower().startswith("resnet-records==")]
-    return "\n".join([f"# the packages of {kind.base}", *lines, ""])
-
-
-def _ask(python: str, code: str) -> subprocess.CompletedProcess[str]:
-    """Run code in another Python, with the user's variables: a module's PYTHONPATH may lead to the packages."""
-    command = [python, "-c", code]
+    All others stay those of the base, with their versions. If pip finds no such choice, only those stay that MXNet,
+    Horovod and DALI are built for.
+    """
+    environment, base = work.environment, work.kind.base
+    if not _describe(base)["has_tools"]:
+        work.pip_install(["setuptools>=65", "wheel"], "tools")
+    project = ["--editable", f"{ROOT}[{extra}]", "--constraint"]
     try:
-        return subprocess.run(
-            command, cwd=ROOT.anchor, capture_output=True, text=True, timeout=_QUERY_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return subprocess.CompletedProcess(command, 1, "", str(error))
-
-
-def _number(version: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version."""
-    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in version.split(".")[:2])
+        work.pip_install([*project, environment.folder / "base.txt"], extra)
+    except StageError:
+        work.pip_install([*project, environment.folder / "base-frameworks.txt"], extra)
+    found = _describe(str(environment.python))
+    problems = [f"it lacks {', '.join(found['lacks'])}"] if found["lacks"] else _problems(found)
+    for title in ("NumPy", *_OLDEST):
+        if Path(found.get(title, ["", ""])[1]).is_relative_to(environment.folder):
+            problems.append(f"{title} is not that of {base}")
+    if problems:
+        raise StageError(f"{'; '.join(problems)}\n       all of the output: {environment.log(extra)}")

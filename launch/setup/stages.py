@@ -1,25 +1,22 @@
-"""The stages of set-up in their order: what each depends on, how much disk it takes, which command it runs."""
+"""The stages of set-up in their order: what each depends on, how much disk it takes, which commands it runs."""
 
 import hashlib
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from launch.setup.checks import GB
-from launch.setup.child import StageError
+from launch.setup.child import Command, StageError
 from launch.setup.horovod import build_environment, check_build
-from launch.setup.layout import HOROVOD, LOCKS, PROJECT, ROOT, Engine, Environment, Kind, Variant, locked
+from launch.setup.layout import EXTRAS, LOCKS, PROJECT, ROOT, Engine, Kind, Variant
 from launch.setup.libraries import link_nvidia_libraries, missing_libraries
-from launch.setup.over_base import stages_over_base
-from launch.setup.pins import HOROVOD_PIN, Pin, closure, named_by, write_constraints, write_requirements
-from launch.setup.replacement import remove_folder
-from launch.setup.state import digest
-from launch.setup.work import EXTRAS, Stage, Work, command_variables, pip
+from launch.setup.pins import HOROVOD, HOROVOD_PIN, closure, locked, named_by, write_constraints
+from launch.setup.site import stages_over_base
+from launch.setup.state import digest, remove_folder
+from launch.setup.work import GB, Stage, Work
 
-_INSTALL = ("install", "--no-build-isolation")
+_TOOLS = ("cmake", "setuptools", "wheel")
 _IMPORTED = (
     "nvidia.dali.fn", "matplotlib.pyplot", "mlperf_logging.compliance_checker.mlp_compliance", "mlperf_logging.mllog",
     "pydantic.main", "sklearn.datasets", "tqdm",
@@ -29,91 +26,50 @@ _IMPORTED = (
 def make_stages(kind: Kind, *, has_mpi: bool, extras: Collection[str]) -> list[Stage]:
     """Return the stages of an environment, with or without MPI, and with extras (`EXTRAS`)."""
     if kind.base:
-        return stages_over_base(kind, extras=extras)
+        return stages_over_base(kind, extras)
     main, *added = kind.engines
-    engine_stages: dict[Engine, Callable[..., _BeforeAndAfter]] = {"mxnet": _mxnet_stages, "torch": _torch_stages}
-    stages, last = engine_stages[main](kind.variant, has_mpi=has_mpi)
-    for extra in sorted(set(extras)):
-        run = partial(_install_extra, engine=main, extra=extra)
-        stages.append(Stage(extra, EXTRAS[extra], _pins(main), GB // 3, run))
-    stages += last
-    if added:  # PyTorch, see `configs.registry.ENGINES` for the order; its setuptools are too new for Horovod's build
-        stages.append(_wheels_of_torch(kind.variant, _add_torch))
-    return stages
-
-
-_BeforeAndAfter = tuple[list[Stage], list[Stage]]
-"""The stages of an engine: those before the extras, and those after."""
-
-
-def _mxnet_stages(variant: Variant, *, has_mpi: bool) -> _BeforeAndAfter:
-    size, disk_GB = ("2 GB", (8, 2)) if variant == "gpu" else ("about 100 MB", (1, 2))
-    before = [
-        _venv_stage(variant),
-        Stage("tools", "build tools", digest(*_tools("mxnet")), GB // 2, partial(_install_tools, engine="mxnet")),
-        Stage(
-            "mxnet",
-            f"pinned wheels: MXNet ({variant}) and what it links, {size} of downloads",
-            _pins("mxnet"),
-            disk_GB[0] * GB,
-            partial(_install_mxnet, variant=variant),
-        ),
-        Stage(
-            "wheels",
-            "pinned wheels: DALI and others, about 500 MB of downloads",
-            _pins("mxnet"),
-            disk_GB[1] * GB,
-            partial(_install_wheels, variant=variant),
-        ),
+    tests = [
+        Stage(each, EXTRAS[each], _pins(main), GB // 3, partial(_install_extra, engine=main, extra=each))
+        for each in sorted(set(extras))
     ]
-    return before, [_horovod_stage(variant, has_mpi=has_mpi)]
+    torch = f"pinned wheels: PyTorch ({kind.variant}), up to 2.5 GB of downloads where pip finds no wheel for CPUs only"
+    if main == "torch":
+        wheels, last = [Stage("torch", torch, _pins("torch"), 8 * GB, _install_torch)], []
+    else:
+        wheels, last = _mxnet_stages(kind.variant), [_horovod_stage(kind.variant, has_mpi=has_mpi)]
+    if added:  # PyTorch comes last beside MXNet, because its setuptools are too new for Horovod's build.
+        last.append(Stage("torch", torch, _pins("torch"), 8 * GB, _add_torch))
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    of = digest(version, ROOT, kind.variant, *([main] if main == "torch" else []))
+    tools_bytes, tools = GB // (10 if main == "torch" else 2), digest(*locked(main, *_TOOLS))
+    return [
+        Stage("venv", f"virtual environment: Python {version}", of, GB // 10, _make_venv),
+        Stage("tools", "build tools", tools, tools_bytes, partial(_install_tools, engine=main)),
+        *wheels, *tests, *last,
+    ]  # fmt: skip
+
+
+def _mxnet_stages(variant: Variant) -> list[Stage]:
+    size, disk_GB = ("2 GB", (8, 2)) if variant == "gpu" else ("about 100 MB", (1, 2))
+    title = f"pinned wheels: MXNet ({variant}) and what it links, {size} of downloads"
+    others = "pinned wheels: DALI and others, about 500 MB of downloads"
+    return [
+        Stage("mxnet", title, _pins("mxnet"), disk_GB[0] * GB, _install_mxnet),
+        Stage("wheels", others, _pins("mxnet"), disk_GB[1] * GB, _install_wheels),
+    ]
 
 
 def _horovod_stage(variant: Variant, *, has_mpi: bool) -> Stage:
     parts = ["Gloo", *(["MPI"] if has_mpi else []), *(["NCCL"] if variant == "gpu" else [])]
     mxnet = "mxnet-cu112" if variant == "gpu" else "mxnet"
     built_from = [HOROVOD, *parts, *locked("mxnet", mxnet, "numpy", "cmake", "setuptools", "nvidia-nccl-cu11")]
-    return Stage(
-        "horovod",
-        f"Horovod for MXNet with {', '.join(parts)}: compiled here since MXNet is there, about 3 minutes",
-        digest(built_from),
-        GB,
-        partial(_build_horovod, variant=variant, has_mpi=has_mpi),
-        begin=partial(_begin_horovod, variant=variant, has_mpi=has_mpi),
-        after="mxnet",
-    )
-
-
-def _venv_stage(variant: Variant, *only: Engine) -> Stage:
-    """Return the first stage; ``only`` names the engine of an environment without MXNet."""
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    depends = digest(version, ROOT, variant, *only)
-    return Stage("venv", f"virtual environment: Python {version}", depends, GB // 10, _make_venv)
-
-
-def _torch_stages(variant: Variant, *, has_mpi: bool) -> _BeforeAndAfter:
-    del has_mpi  # nothing is compiled
-    run = partial(_install_tools, engine="torch")
-    before = [
-        _venv_stage(variant, "torch"),
-        Stage("tools", "build tools", digest(*_tools("torch")), GB // 10, run),
-        _wheels_of_torch(variant, partial(_install_torch, variant=variant)),
-    ]
-    return before, []
-
-
-def _wheels_of_torch(variant: Variant, run: Callable[[Work], None]) -> Stage:
-    title = f"pinned wheels: PyTorch ({variant}), up to 2.5 GB of downloads where pip finds no wheel for CPUs only"
-    return Stage("torch", title, _pins("torch"), 8 * GB, run)
+    title = f"Horovod for MXNet with {', '.join(parts)}: compiled here since MXNet is there, about 3 minutes"
+    return Stage("horovod", title, digest(built_from), GB, _build_horovod)
 
 
 def _pins(engine: Engine) -> str:
     """Return a digest of all that an environment's packages depend on."""
     return digest(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in (LOCKS[engine], PROJECT)))
-
-
-def _tools(engine: Engine) -> list[str]:
-    return locked(engine, "cmake", "setuptools", "wheel")
 
 
 def _make_venv(work: Work) -> None:
@@ -123,42 +79,85 @@ def _make_venv(work: Work) -> None:
 
 
 def _install_tools(work: Work, engine: Engine) -> None:
-    pip(work, ["install", *_of(work, closure(engine, ["cmake", "setuptools", "wheel"]))], "tools")
+    work.pip_install(work.pinned(closure(engine, _TOOLS)), "tools")
 
 
-def _install_mxnet(work: Work, variant: Variant) -> None:
+def _install_project(work: Work) -> None:
+    """Install this program where it lies, without its packages."""
+    work.pip_install(["--no-deps", "--editable", ROOT], "project")
+
+
+def _install_extra(work: Work, engine: Engine, extra: str) -> None:
+    work.pip_install(work.pinned(closure(engine, named_by(work.environment, extra))), extra)
+
+
+def _install_mxnet(work: Work) -> None:
     """Install MXNet with all that it imports and links, which is what Horovod's build needs."""
     _install_project(work)
-    wanted = named_by(work.environment, variant)
+    packages = work.environment.site_packages
+    wanted = named_by(work.environment, work.kind.variant)
     names = [name for name in wanted if name.startswith(("mxnet", "numpy")) or name.endswith("-cu11")]
-    pip(work, [*_INSTALL, "--no-compile", *_of(work, closure("mxnet", names))], "mxnet")
+    work.pip_install(work.pinned(closure("mxnet", names)), "mxnet")
     if sys.version_info >= (3, 12):
-        _put_back_numpy_names(work.environment.site_packages)
-    if variant == "gpu" and not link_nvidia_libraries(work.environment.site_packages):
+        module = "numpy_names_of_mxnet"
+        shutil.copyfile(Path(__file__).with_name("numpy_names.py"), packages / f"{module}.py")
+        (packages / f"{module}.pth").write_text(f"import {module}; {module}.watch_for_mxnet()\n", encoding="utf-8")
+    if work.kind.variant == "gpu" and not link_nvidia_libraries(packages):
         raise StageError(
             f"NVIDIA's CUDA libraries are not among the wheels: rm -r {work.environment.folder}, then "
             "./run.sh setup --gpu"
         )
 
 
-def _install_wheels(work: Work, variant: Variant) -> None:
-    """Install the other packages, and compile those modules of them that a run imports.
+def _install_wheels(work: Work) -> None:
+    """Install the other packages, beside the build of Horovod, and compile those modules that a run imports.
 
     To compile all modules, as pip does, takes 45 s of CPU for MXNet's environment, those that a run imports 10 s.
     """
-    pip(work, [*_INSTALL, "--no-compile", *_with_digests(work, "mxnet", variant)], "wheels")
+    if "horovod" in work.pending:
+        _begin_horovod(work)
+    work.pip_install(work.pinned(closure("mxnet", named_by(work.environment, work.kind.variant))), "wheels")
     # The one for GPUs is not loaded without a driver: the check of Horovod's build imports it, with a stub.
-    mxnet = ["mxnet"] if variant == "cpu" else []
+    mxnet = ["mxnet"] if work.kind.variant == "cpu" else []
     work.run([work.environment.python, "-c", f"import {', '.join([*mxnet, *_IMPORTED])}"], "wheels")
 
 
-def _put_back_numpy_names(site_packages: Path) -> None:
-    module = "numpy_names_of_mxnet"
-    shutil.copyfile(Path(__file__).with_name("numpy_names.py"), site_packages / f"{module}.py")
-    (site_packages / f"{module}.pth").write_text(f"import {module}; {module}.watch_for_mxnet()\n", encoding="utf-8")
+def _begin_horovod(work: Work) -> None:
+    """Start to compile Horovod into a wheel. From the return on, pip may install other packages meanwhile."""
+    log, folder = work.environment.log("horovod-build"), work.environment.folder / "build"
+    if log.exists():
+        log.replace(work.environment.log("horovod-build-before"))
+    remove_folder(folder)
+    folder.mkdir()
+    # --no-cache-dir, because pip caches a built wheel by its version, whatever the wheel was built for.
+    options = ["--no-cache-dir", "--no-build-isolation", "--no-deps", "--no-binary=horovod", "--progress-bar=off"]
+    pip = [str(work.environment.python), "-m", "pip", "--no-input", "wheel", "-v", f"--wheel-dir={folder}", *options]
+    variables = {**_horovod_variables(work), "TMPDIR": str(folder)}
+    command = Command([*pip, *work.pinned([HOROVOD_PIN], folder)], log=log, environment=variables, lock=work.lock)
+    work.begun["horovod"] = command
+    # CMake imports MXNet, which imports whatever else it finds: no package may be half installed by pip just then.
+    command.wait(work.watch, until="-- Configuring done")
 
 
-def _install_torch(work: Work, variant: Variant) -> None:
+def _horovod_variables(work: Work) -> Mapping[str, str]:
+    return build_environment(work.variables(), work.environment, work.kind.variant, has_mpi=work.has_mpi)
+
+
+def _build_horovod(work: Work) -> None:
+    environment, folder = work.environment, work.environment.folder / "build"
+    if "horovod" not in work.begun:
+        _install_tools(work, "mxnet")  # again, because PyTorch may have replaced some
+        _begin_horovod(work)
+    work.begun["horovod"].wait(work.watch)
+    (wheel,) = folder.glob("horovod-*.whl")
+    work.pip_install(["--no-index", "--no-deps", "--force-reinstall", wheel], "horovod")
+    remove_folder(folder)
+    check_build(_horovod_variables(work), environment, work.kind.variant, has_mpi=work.has_mpi)
+    if missing := missing_libraries(environment.site_packages):
+        raise StageError(f"libraries are not found: {'; '.join(missing)}: install them, then ./run.sh setup again")
+
+
+def _install_torch(work: Work) -> None:
     """Install PyTorch with all that the program needs beside it.
 
     For GPUs the digests choose the version without a label. On CPUs, pip prefers a version with a label, such as
@@ -166,80 +165,15 @@ def _install_torch(work: Work, variant: Variant) -> None:
     other indexes, so PyTorch itself has no digest there.
     """
     _install_project(work)
-    words = _with_digests(work, "torch", "torch", without=() if variant == "gpu" else ("torch",))
-    pip(work, [*_INSTALL, "--no-compile", *words], "torch")
-    if variant == "cpu":
-        _install_labelled_torch(work)
-    _check_torch(work, "torch.distributed", *_IMPORTED)
+    names, is_gpu = named_by(work.environment, "torch"), work.kind.variant == "gpu"
+    work.pip_install(work.pinned(closure("torch", names, without=() if is_gpu else ("torch",))), "torch")
+    _add_torch(work, _IMPORTED, is_there=is_gpu)
 
 
-def _add_torch(work: Work) -> None:
-    """Install PyTorch beside MXNet; it takes a newer setuptools with it than Horovod is compiled with."""
-    _install_labelled_torch(work)
-    _check_torch(work, "torch.distributed")
-
-
-def _install_labelled_torch(work: Work) -> None:
-    pip(work, ["install", "--no-compile", *write_constraints(work.environment, "torch"), "torch"], "torch-itself")
-
-
-def _check_torch(work: Work, *modules: str) -> None:
-    code = f"import torch, {', '.join(modules)}; assert torch.distributed.is_gloo_available()"
+def _add_torch(work: Work, modules: Sequence[str] = (), *, is_there: bool = False) -> None:
+    """Install PyTorch itself for CPUs, unless it is there; check that it and other modules can be imported."""
+    if not is_there:
+        work.pip_install([*write_constraints(work.environment, "torch"), "torch"], "torch-itself")
+    imported = ", ".join(["torch", "torch.distributed", *modules])
+    code = f"import {imported}; assert torch.distributed.is_gloo_available()"
     work.run([work.environment.python, "-c", code], "torch")
-
-
-def _install_extra(work: Work, engine: Engine, extra: str) -> None:
-    pip(work, [*_INSTALL, "--no-compile", *_with_digests(work, engine, extra)], extra)
-
-
-def _begin_horovod(work: Work, variant: Variant, *, has_mpi: bool) -> None:
-    """Start to compile Horovod into a wheel. From the return on, pip may install other packages meanwhile."""
-    environment, folder = work.environment, work.environment.build
-    remove_folder(folder)
-    folder.mkdir()
-    pins = write_requirements(folder, [HOROVOD_PIN], has_digests=work.checks_files)
-    # --no-cache-dir, because pip caches a built wheel by its version, whatever the wheel was built for.
-    options = ["--no-cache-dir", "--no-build-isolation", "--no-deps", "--wheel-dir", str(folder)]
-    command = [str(environment.python), "-m", "pip", "--no-input", "wheel", "-v", *options, *pins]
-    variables = {**command_variables(environment), "TMPDIR": str(folder)}
-    variables = build_environment(variables, environment, variant, has_mpi=has_mpi)
-    work.begin([*command, "--progress-bar", "off"], "horovod", "horovod-build", variables)
-    # CMake imports MXNet, which imports whatever else it finds: no package may be half installed by pip just then.
-    work.begun["horovod"].wait_for("-- Configuring done", work.watch)
-
-
-def _build_horovod(work: Work, variant: Variant, *, has_mpi: bool) -> None:
-    environment = work.environment
-    if "horovod" not in work.begun:
-        _install_tools(work, "mxnet")  # again, because PyTorch may have replaced some
-        _begin_horovod(work, variant, has_mpi=has_mpi)
-    work.begun["horovod"].wait(work.watch)
-    (wheel,) = environment.build.glob("horovod-*.whl")
-    pip(work, ["install", "--no-index", "--no-deps", "--force-reinstall", str(wheel)], "horovod")
-    remove_folder(environment.build)
-    variables = build_environment(command_variables(environment), environment, variant, has_mpi=has_mpi)
-    check_build(variables, environment, variant, has_mpi=has_mpi)
-    if missing := missing_libraries(environment.site_packages):
-        raise StageError(f"libraries are not found: {'; '.join(missing)}: install them, then ./run.sh setup again")
-
-
-def _install_project(work: Work) -> None:
-    """Install this program where it lies, without its packages."""
-    pip(work, [*_INSTALL, "--no-deps", "--editable", str(ROOT)], "project")
-
-
-def _with_digests(work: Work, engine: Engine, extra: str, *, without: Collection[str] = ()) -> list[str]:
-    """Return pip's arguments for all packages that this program needs with an extra."""
-    return _of(work, closure(engine, named_by(work.environment, extra), without=without))
-
-
-def _of(work: Work, pins: Sequence[Pin]) -> list[str]:
-    return write_requirements(work.environment.folder, pins, has_digests=work.checks_files)
-
-
-def is_usable(environment: Environment) -> bool:
-    """Return whether the environment's interpreter still runs; an upgraded system may have removed its base."""
-    try:
-        return subprocess.run([environment.python, "-c", ""], check=False, capture_output=True).returncode == 0
-    except OSError:
-        return False

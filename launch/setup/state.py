@@ -1,18 +1,19 @@
-"""What set-up has done: a digest for each finished stage of an environment, and a lock against a second set-up."""
+"""What set-up has done, the locks against other set-ups and runs, and the change of one environment for another."""
 
 import fcntl
 import hashlib
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from launch.setup.layout import CURRENT, SETUP_LOCK, USED_LOCK, Environment, Kind
+from launch.setup.layout import BUILDING, CURRENT, REPLACED, SETUP_LOCK, USED_LOCK, Environment, Kind
 
 
 def digest(*parts: object) -> str:
@@ -32,18 +33,14 @@ class State:
     """
 
     def __init__(self, environment: Environment = CURRENT) -> None:
-        self._path = environment.state_file
+        self._path = environment.folder / "setup.json"
         try:
             content: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             content = {}
-        variant = content.get("variant")
-        # Before there was a second engine, set-up wrote none.
-        self.kind = (
-            None
-            if variant is None
-            else Kind(tuple(content.get("engines", ["mxnet"])), variant, content.get("base", ""))
-        )
+        self.kind: Kind | None = None
+        if variant := content.get("variant"):  # Before there was a second engine, set-up wrote none.
+            self.kind = Kind(tuple(content.get("engines", ["mxnet"])), variant, content.get("base", ""))
         self.has_mpi: bool = content.get("has_mpi", False) or shutil.which("mpicxx") is not None
         self._done: dict[str, str] = content.get("stages", {})
 
@@ -51,26 +48,21 @@ class State:
         """Return whether ``stage`` was finished with the digest ``wanted``."""
         return self._done.get(stage) == wanted
 
-    def begin(self, stage: str) -> None:
-        """Forget that ``stage`` was finished, so that an interrupted stage counts as not done."""
-        if self._done.pop(stage, None):
-            self._write()
+    def reset(self, kind: Kind, *, has_mpi: bool) -> None:
+        """Forget every stage, because a new environment begins; make the environment's folder if it is missing."""
+        self.has_mpi, self._done = has_mpi, {}
+        self.begin("", kind)
+
+    def begin(self, stage: str, kind: Kind) -> None:
+        """Forget that ``stage`` was finished, so that an interrupted stage counts as not done; record ``kind``."""
+        self.kind = kind
+        self._done.pop(stage, None)
+        self._write()
 
     def finish(self, stage: str, reached: str) -> None:
         """Record that ``stage`` was finished with the digest ``reached``."""
         self._done[stage] = reached
         self._write()
-
-    def reset(self, kind: Kind, *, has_mpi: bool) -> None:
-        """Forget every stage, because a new environment begins; make the environment's folder if it is missing."""
-        self.kind, self.has_mpi, self._done = kind, has_mpi, {}
-        self._write()
-
-    def extend(self, kind: Kind) -> None:
-        """Record that the environment is for another engine too, before that engine's stage begins."""
-        if kind != self.kind:
-            self.kind = kind
-            self._write()
 
     def _write(self) -> None:
         self._path.parent.mkdir(exist_ok=True)
@@ -84,17 +76,11 @@ class State:
 @contextmanager
 def in_use() -> Iterator[None]:
     """Keep set-up from changing the current environment while the block runs, if this process runs in it."""
-    if Path(sys.prefix) != CURRENT.folder:
-        yield
-        return
-    try:
-        file = USED_LOCK.open("a", encoding="utf-8")
-    except OSError:  # A checkout that nobody can write to, so that set-up cannot change it either.
-        yield
-        return
-    with file:
-        with suppress(OSError):  # A file system without locks.
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    with ExitStack() as opened:
+        with suppress(OSError):  # A checkout that nobody can write to, or a file system without locks.
+            if Path(sys.prefix) == CURRENT.folder:
+                file = opened.enter_context(USED_LOCK.open("a", encoding="utf-8"))
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield
 
 
@@ -113,6 +99,8 @@ def is_used() -> bool:
 @contextmanager
 def only_one() -> Iterator[int]:
     """Hold the set-up lock while the block runs; wait until another set-up has ended.
+
+    Where the file system has no locks (Lustre without flock, NFS without its lock daemon), go on without and say so.
 
     Yields:
         The lock's descriptor. A child process that inherits it holds the lock too, so a pip that outlives a killed
@@ -134,4 +122,104 @@ def only_one() -> Iterator[int]:
         except BlockingIOError:
             sys.stderr.write("setup: another set-up is running in this folder; waiting for its end\n")
             fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            sys.stderr.write(
+                f"warning: {SETUP_LOCK}: {error.strerror}; set-up goes on without a lock, so do not start a second "
+                "one in this folder before it ends\n"
+            )
         yield file.fileno()
+
+
+def refuse_links() -> None:
+    """Raise if an environment's folder is a symbolic link or no folder.
+
+    Set-up deletes and overwrites files in these folders. Behind a link lies an environment that other checkouts or
+    running jobs may use.
+
+    Raises:
+        UserError: `.venv` or `.venv.building` is a link or a file.
+    """
+    for folder in (CURRENT.folder, BUILDING.folder):
+        if folder.is_symlink():
+            raise UserError(
+                f"{folder} is a symbolic link, and set-up would change the environment behind the link: "
+                f"rm {folder} (the link only), then ./run.sh makes an environment here"
+            )
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is not a folder, and set-up needs the name: move the file away")
+
+
+def is_usable(environment: Environment) -> bool:
+    """Return whether the environment's interpreter still runs; an upgraded system may have removed its base."""
+    if Path(sys.prefix) == environment.folder and environment.python.exists():
+        return True  # It runs this process, which saves starting it for a look.
+    try:
+        return subprocess.run([environment.python, "-c", ""], check=False, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def holds_its_path(environment: Environment) -> bool:
+    """Return whether a new environment's scripts name the folder in which they lie, so that building can go on.
+
+    A set-up that is killed after `rewrite_path` leaves scripts that name the current environment.
+    """
+    try:
+        return str(environment.folder) in (environment.folder / "bin" / "activate").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+def restore_replaced() -> None:
+    """Bring back the old environment of a set-up that was stopped between the two renames of `put_in_place`."""
+    if REPLACED.is_dir() and not CURRENT.folder.exists():
+        REPLACED.rename(CURRENT.folder)
+
+
+def put_in_place() -> None:
+    """Make the complete environment in `.venv.building` the current one; delete the one that it replaces.
+
+    The current environment works until the new one has taken its name.
+    """
+    rewrite_path(BUILDING.folder, CURRENT.folder)
+    remove_folder(REPLACED)
+    if CURRENT.folder.exists():
+        CURRENT.folder.rename(REPLACED)
+    BUILDING.folder.rename(CURRENT.folder)
+    remove_folder(REPLACED)
+
+
+def rewrite_path(folder: Path, target: Path) -> None:
+    """Replace the environment's path by ``target`` in every file of ``folder`` that holds it.
+
+    A virtual environment holds its own path: in the first line of its scripts, in ``pyvenv.cfg`` and in the search path
+    of Horovod, which was compiled for it. Wheels hold none.
+
+    Args:
+        folder: The environment; its name occurs nowhere else in the files.
+        target: The path that the environment will have, not longer than ``folder``.
+    """
+    old, new = str(folder).encode(), str(target).encode()
+    scripts = (path for path in (folder / "bin").iterdir() if path.is_file() and not path.is_symlink())
+    for path in (folder / "pyvenv.cfg", *scripts, *folder.glob("lib/python3.*/site-packages/horovod/**/*.so")):
+        content = path.read_bytes()
+        if b"\0" in content:
+            # A string within a library keeps its length, and a path may have any number of slashes between two names.
+            changed = content.replace(old, new.ljust(len(old), b"/"))
+        else:
+            # The name alone is the environment's prompt.
+            changed = content.replace(old, new).replace(folder.name.encode(), target.name.encode())
+        if changed != content:
+            # A new file: the old one may be shared by hard links, or be running.
+            temporary = path.with_name(f"{path.name}.rewritten")
+            temporary.write_bytes(changed)
+            shutil.copymode(path, temporary)
+            temporary.replace(path)
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete ``folder`` if it exists; of a symbolic link, delete the link only."""
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)

@@ -1,16 +1,23 @@
-"""What a stage of set-up is, and how it runs its commands, pip above all."""
+"""What a stage of set-up is, what it works on, and how it runs its commands, pip above all."""
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launch.setup.child import Command, Stopwatch, run_logged
-from launch.setup.layout import Environment
+from launch.setup.child import Command, Stopwatch
+from launch.setup.layout import Environment, Kind
+from launch.setup.pins import write_requirements
+from launch.setup.state import remove_folder
 
-EXTRAS = {"test": "tools for tests and checks", "tensorboard": "library that writes TensorBoard's files"}
-"""What ``./run.sh setup --extra`` adds: name of an extra of pyproject.toml -> words."""
+GB = 10**9
+
+_LEADING = {
+    "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_DRY_RUN",
+    "PYTHONDONTWRITEBYTECODE",  # packages are compiled when a stage imports them
+}  # fmt: skip
+"""Variables of the user that lead Python or pip elsewhere, which the commands of set-up do not get."""
 
 
 @dataclass(frozen=True)
@@ -19,44 +26,79 @@ class Work:
 
     Attributes:
         environment: The environment that the stage changes.
-        watch: The stage's line on the terminal.
+        kind: What the environment is for.
+        has_mpi: Whether Horovod is built with MPI.
         lock: Descriptor of the set-up lock, which the stage's commands inherit.
         checks_files: Whether pip takes only files whose digests the lock file names.
+        watch: The stage's line on the terminal.
+        pending: Names of the stages that are not done, this one among them.
         begun: Name of a stage -> the command that works for that stage since an earlier one.
     """
 
     environment: Environment
-    watch: Stopwatch
+    kind: Kind
+    has_mpi: bool
     lock: int
-    checks_files: bool = True
+    checks_files: bool
+    watch: Stopwatch
+    pending: Collection[str]
     begun: dict[str, Command] = field(default_factory=dict)
 
-    def run(self, command: Sequence[str | Path], stage: str, variables: Mapping[str, str] | None = None) -> None:
-        """Run a command, with its output in the stage's log.
-
-        Args:
-            command: Program and arguments.
-            stage: Name of the log.
-            variables: The command's whole set of variables. If None, those of `command_variables`.
+    def run(self, words: Sequence[str | Path], log: str) -> None:
+        """Run a command to its end, with its output in a log.
 
         Raises:
             StageError: The command failed.
         """
-        run_logged(
-            command,
-            log=self.environment.log(stage),
-            environment=variables or command_variables(self.environment),
-            watch=self.watch,
-            lock=self.lock,
-        )
+        command = Command(words, log=self.environment.log(log), environment=self.variables(), lock=self.lock)
+        try:
+            command.wait(self.watch)
+        finally:
+            command.stop()
 
-    def begin(self, command: Sequence[str | Path], stage: str, log: str, variables: Mapping[str, str]) -> None:
-        """Start a command for a stage that comes later. Its output begins a new log; the old log is kept beside it."""
-        file = self.environment.log(log)
-        if file.exists():
-            file.replace(self.environment.log(f"{log}-before"))
-        self.begun[stage] = Command(command, log=file, environment=variables, lock=self.lock)
-        self.begun[stage].start()
+    def pip_install(self, words: Sequence[str | Path], log: str) -> None:
+        """Run the environment's ``pip install``, after removing what an interrupted pip left half installed.
+
+        Args:
+            words: pip's other arguments.
+            log: Name of the log, which begins anew.
+
+        Raises:
+            StageError: pip failed.
+        """
+        remove_half_installed(self.environment.site_packages)
+        remove_folder(self._temporary)
+        self._temporary.mkdir()
+        self.environment.log(log).unlink(missing_ok=True)
+        # A pip.conf may lead pip elsewhere by these options; pip takes an empty prefix for the folder in which it runs.
+        here = ["--no-user", "--target=", f"--prefix={self.environment.folder}", "--root=/"]
+        options = ["--no-build-isolation", "--no-compile", "--progress-bar", "off"]
+        try:
+            self.run([self.environment.python, "-m", "pip", "--no-input", "install", *here, *options, *words], log)
+        finally:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def pinned(self, pins: Sequence[str], folder: Path | None = None) -> list[str]:
+        """Return pip's arguments for pins, which it reads from a file in ``folder``; None for the environment's."""
+        return write_requirements(folder or self.environment.folder, pins, checks_files=self.checks_files)
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables of a stage's commands: the user's, without those that lead Python or pip elsewhere.
+
+        Temporary files go into the environment's folder: /tmp may be small or noexec, and a killed build leaves them.
+        """
+        kept = {name: value for name, value in os.environ.items() if name not in _LEADING}
+        return {
+            **kept,
+            "PATH": f"{self.environment.folder / 'bin'}{os.pathsep}{kept.get('PATH', os.defpath)}",
+            "TMPDIR": str(self._temporary),
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    @property
+    def _temporary(self) -> Path:
+        return self.environment.folder / "tmp"
 
 
 @dataclass(frozen=True)
@@ -69,8 +111,6 @@ class Stage:
         digest: Changes when the stage must be done again.
         needed_bytes: Disk space that the stage takes, downloads included.
         run: Does the stage.
-        begin: Starts the stage's longest command (`Work.begin`), which then runs beside the stages in between.
-        after: Name of the stage after which ``begin`` is called; empty if that is never.
     """
 
     name: str
@@ -78,31 +118,6 @@ class Stage:
     digest: str
     needed_bytes: int
     run: Callable[[Work], None]
-    begin: Callable[[Work], None] = lambda _: None
-    after: str = ""
-
-
-def pip(work: Work, words: Sequence[str], stage: str, variables: Mapping[str, str] | None = None) -> None:
-    """Run the environment's pip, after removing what an interrupted pip left half installed.
-
-    Args:
-        work: What the stage works on.
-        words: pip's arguments.
-        stage: Name of the log, which begins anew.
-        variables: As of `Work.run`.
-
-    Raises:
-        StageError: pip failed.
-    """
-    environment = work.environment
-    remove_half_installed(environment.site_packages)
-    shutil.rmtree(environment.temporary, ignore_errors=True)
-    environment.temporary.mkdir()
-    environment.log(stage).unlink(missing_ok=True)
-    try:
-        work.run([environment.python, "-m", "pip", "--no-input", *words, "--progress-bar", "off"], stage, variables)
-    finally:
-        shutil.rmtree(environment.temporary, ignore_errors=True)
 
 
 def remove_half_installed(folder: Path) -> None:
@@ -115,22 +130,3 @@ def remove_half_installed(folder: Path) -> None:
         is_unfinished = path.suffix == ".dist-info" and not (path / "INSTALLER").exists()
         if path.is_dir() and (is_unfinished or path.name.startswith("~")):
             shutil.rmtree(path)
-
-
-def command_variables(environment: Environment) -> dict[str, str]:
-    """Return the variables of a stage's commands: the user's, without those that lead Python or pip elsewhere.
-
-    Temporary files go into the environment's folder: /tmp may be small or noexec, and a killed build leaves them.
-    """
-    left_out = {
-        "PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "VIRTUAL_ENV",
-        "PYTHONDONTWRITEBYTECODE",  # packages are compiled when a stage imports them
-    }  # fmt: skip
-    kept = {name: value for name, value in os.environ.items() if name not in left_out}
-    return {
-        **kept,
-        "PATH": f"{environment.folder / 'bin'}{os.pathsep}{kept.get('PATH', os.defpath)}",
-        "TMPDIR": str(environment.temporary),
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PYTHONUNBUFFERED": "1",
-    }

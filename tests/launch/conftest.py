@@ -36,8 +36,12 @@ def typed(tmp_path: Path) -> Iterator[None]:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """Make a checkout without an environment, of the files that set-up reads."""
-    folder = tmp_path / "checkout"
-    folder.mkdir()
+    return make_tree(tmp_path / "checkout")
+
+
+def make_tree(folder: Path) -> Path:
+    """Make a checkout without an environment, of the files that set-up reads, in a new folder; return the folder."""
+    folder.mkdir(parents=True)
     for name in _NEEDED:
         source = ROOT / name
         if source.is_dir():

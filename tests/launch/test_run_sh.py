@@ -114,6 +114,17 @@ def test_a_python_that_exists_and_does_not_run_is_passed_over(tree: Path, progra
     assert run(tree / "run.sh", "setup", "--help", programs=programs).returncode == 0
 
 
+def test_variables_that_lead_python_to_the_packages_of_another_are_ignored(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "argparse.py").write_text("raise SystemExit('of PYTHONPATH')", encoding="utf-8")
+    monkeypatch.setenv("PYTHONHOME", "/opt/conda")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert run(ROOT / "run.sh", "keys", "batch.global_size").returncode == 0
+    done = run(tree / "run.sh", "setup", "--cpus")
+    assert (done.returncode, done.stderr.partition(" here")[0]) == (2, "error: '--cpus' is not expected")
+
+
 def test_a_gpu_without_kernels_is_refused_before_anything_is_made(tree: Path, programs: Path) -> None:
     stand_in(programs, "nvidia-smi", "echo 'NVIDIA H100 80GB HBM3, 9.0, 550.54.15, Disabled'")
     done = run(tree / "run.sh", programs=programs)

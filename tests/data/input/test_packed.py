@@ -19,7 +19,7 @@ from data.input.batches import DataError, EvaluationSource, TrainingSource
 from data.input.packed import open_evaluation, open_training
 from data.recordio import RecordWriter, frame, pack_image
 from data.shards import shard_range
-from launch.setup.gpu import find_gpus
+from launch.setup.gpu import search_gpus
 from tests.engines import cpu_engine
 
 SIDE = 16
@@ -547,7 +547,7 @@ def test_a_data_set_of_another_length_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_gpu_pipeline_is_accepted_up_to_the_missing_driver(tmp_path: Path) -> None:
-    if find_gpus():
+    if search_gpus().gpus:
         pytest.skip("there is a GPU")
     for kind in ("none", "shift", "resized"):
         recipe = recipe_for(overrides=[f"data.crop={{kind: {kind}, padding: 2}}", "data.flip=true"])

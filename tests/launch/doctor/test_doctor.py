@@ -12,7 +12,7 @@ import pytest
 
 from configs.load import ROOT
 from launch.doctor.__main__ import main
-from launch.setup.gpu import find_gpus
+from launch.setup.gpu import search_gpus
 
 _SMALL = ["--set", "model.image_size=16"]
 
@@ -89,7 +89,7 @@ def test_a_part_that_fails_on_one_rank_ends_the_step_on_all(tmp_path: Path, shar
 @pytest.mark.slow
 @pytest.mark.ranks
 def test_a_damaged_data_set_and_a_missing_gpu_fail_with_their_remedies(tmp_path: Path) -> None:
-    if find_gpus():
+    if search_gpus().gpus:
         pytest.skip("there are GPUs here")
     broken = tmp_path / "data" / "digits"
     broken.mkdir(parents=True)

@@ -1,5 +1,6 @@
-"""A command of set-up while it starts and runs: signals, the line on the terminal, and output in any bytes."""
+"""A command of set-up: its output, what a terminal shows of it, why it failed, and its end with all its processes."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -7,15 +8,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
+from configs.load import ROOT
 from launch.setup import child
-from launch.setup.child import Command, Stopwatch, run_logged
-from tests.launch.setup.test_setup import _is_alive
-
-INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+from launch.setup.child import Command, StageError, Stopwatch, explain
 
 
 class _Watch(Stopwatch):
@@ -35,96 +34,178 @@ def lock(tmp_path: Path) -> Iterator[int]:
         yield file.fileno()
 
 
-def _command(script: str, folder: Path, lock: int) -> Command:
-    return Command(["sh", "-c", script], log=folder / "log", environment=dict(os.environ), lock=lock)
+def _run(script: str, folder: Path, lock: int, watch: Stopwatch | None = None) -> None:
+    command = Command(["sh", "-c", script], log=folder / "log", environment=dict(os.environ), lock=lock)
+    try:
+        command.wait(watch or _Watch())
+    finally:
+        command.stop()
 
 
-def _blocked() -> set[int]:
-    return set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+_THEN = "then run ./run.sh again: it goes on where it stopped"
+_DISK = f"the disk is full; free some space, {_THEN}"
+_MEMORY = "the compiler ran out of memory; close programs, or compile one file at a time: MAKEFLAGS=-j1 ./run.sh setup"
+_CERTIFICATE = f"the package index's certificate is not trusted; point PIP_CERT at your site's certificates, {_THEN}"
+_UNREACHED = f"the package index was not reached; check network, proxy and pip's settings (pip config list), {_THEN}"
+_MPI = "MPI was found but cannot be compiled with; install its headers (libopenmpi-dev), or take mpicxx off the PATH"
+_CUDA = "the CUDA toolkit is not complete; install CUDA 11.8 with its headers and set CUDA_HOME"
 
 
-def test_no_signal_comes_between_a_command_and_who_knows_it_and_the_command_gets_them_all(
-    tmp_path: Path, lock: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[set[int]] = []
-    start = subprocess.Popen
+@pytest.mark.parametrize(
+    ("output", "cause"),
+    [
+        ("as: write error: No space left on device\nmake: *** Error 1", _DISK),
+        ("OSError: [Errno 28] no room", _DISK),
+        ("c++: fatal error: Killed signal terminated program cc1plus", _MEMORY),
+        ("Killed\nmake: ***", _MEMORY),
+        ("ssl.SSLError: bad", _CERTIFICATE),
+        ("NewConnectionError: Temporary failure in name resolution", _UNREACHED),
+        ("HTTPSConnectionPool: Read timed out.", _UNREACHED),
+        ("ProxyError('Cannot connect to proxy.')", _UNREACHED),
+        ("mkdir: cannot create: Permission denied",
+         f"a file could not be written; give yourself this folder (chown -R), {_THEN}"),
+        ("-- Could NOT find MPI (missing: MPI_CXX)", _MPI),
+        ("a.cc:1: fatal error: mpi.h: No such file", _MPI),
+        ("fatal error: cuda_runtime.h: No such file", _CUDA),
+        ("No CMAKE_CUDA_COMPILER could be found.", _CUDA),
+        ("libcuda.so.1: cannot open shared object",
+         "no NVIDIA driver library; install the driver, or the CUDA toolkit with its stubs"),
+        ("Illegal instruction (core dumped)",
+         "this CPU lacks AVX, FMA or F16C, which Horovod is built with; use a newer machine"),
+        ("x.cc:3:10: fatal error: zlib.h: No such file or directory",
+         "the header zlib.h is missing; install the package that has it"),
+        ("#error -- unsupported GNU version!",
+         "the compiler is too new for this CUDA; set CXX to an older one (g++-11)"),
+        ("  a.cc:1: error: expected ';'\n  make[2]: *** [x.o] Error 1\n  gmake: *** [all] Error 2\n"
+         "  subprocess.CalledProcessError: Command 'cmake' returned 2: error\n  ERROR: Failed building wheel for x\n"
+         "ERROR: Failed to build one or more wheels\n", "a.cc:1: error: expected ';'"),
+        ("one\nERROR: Failed to build x\nlast", "ERROR: Failed to build x"),
+        ("error: one\nError 2\nlast", "Error 2"),
+        ("one\nlast" + "t" * 300, "last" + "t" * 196),
+        ("\n", "the command printed nothing"),
+    ],
+)  # fmt: skip
+def test_a_failure_is_explained_in_one_line(output: str, cause: str) -> None:
+    assert explain(output) == cause
 
-    def note(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
-        seen.append(_blocked())
-        return start(*words, **options)
 
-    monkeypatch.setattr(subprocess, "Popen", note)
-    # Not by a shell, which may unblock signals.
-    words = ["grep", "SigBlk", "/proc/self/status"]
-    command = Command(words, log=tmp_path / "log", environment=dict(os.environ), lock=lock)
-    command.start()
-    command.wait(_Watch())
-    command.stop()
-    assert seen == [INTERRUPTS]
-    assert _blocked() == set()
-    assert int((tmp_path / "log").read_text(encoding="utf-8").split()[1], 16) == 0
+@pytest.mark.parametrize(
+    ("script", "cause"),
+    [
+        ("echo one; echo 'error: two' >&2; printf '\\377'; exit 3", "error: two"),
+        ("kill -9 $$", "the command was killed by SIGKILL; run ./run.sh again: it goes on where it stopped"),
+    ],
+)
+def test_a_failure_names_its_cause_and_the_log(script: str, cause: str, tmp_path: Path, lock: int) -> None:
+    with pytest.raises(StageError) as failure:
+        _run(script, tmp_path, lock)
+    assert str(failure.value) == f"{cause}\n       all of the output: {tmp_path}/log"
 
 
-def test_a_command_that_cannot_start_leaves_signals_as_they_were(tmp_path: Path, lock: int) -> None:
-    command = Command(["/no/such/program"], log=tmp_path / "log", environment={}, lock=lock)
-    with pytest.raises(FileNotFoundError):
-        command.start()
-    command.stop()
-    assert _blocked() == set()
+@pytest.mark.usefixtures("typed")
+def test_a_command_holds_the_lock_reads_nothing_and_adds_to_its_log(tmp_path: Path, lock: int) -> None:
+    _run(f"test /proc/self/fd/{lock} -ef '{tmp_path}/lock' && cat && echo one", tmp_path, lock)
+    _run("echo two >&2", tmp_path, lock)
+    assert (tmp_path / "log").read_text(encoding="utf-8") == "one\ntwo\n"
 
 
-def test_the_last_line_that_tells_something_stays_until_there_is_another(
-    tmp_path: Path, lock: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(child, "_REDRAW_S", 0.01)
-    go = tmp_path / "go"
-    watch = _Watch()
-    command = _command(f"echo one; while [ ! -e {go} ]; do sleep 0.01; done; printf 'two\\377\\n\\n'", tmp_path, lock)
+def test_the_last_line_that_tells_something_stays_until_there_is_another(tmp_path: Path, lock: int) -> None:
+    steps = ["echo one", "printf 'Looking in x\\n\\nmake[1]: Leaving\\n  cd /a\\n'", "printf 'two\\377\\n'"]
+    watch, noted = _Watch(), iter(range(len(steps)))
 
     def tick(line: str) -> None:
         watch.lines.append(line)
-        if watch.lines.count("one") == 3 or len(watch.lines) == 100:
-            go.touch()
+        (tmp_path / f"{next(noted, 0)}").touch()
 
-    monkeypatch.setattr(watch, "tick", tick)
-    command.start()
+    watch.tick = tick  # type: ignore[method-assign]
+    waits = [f"{step}; until test -e {tmp_path}/{number}; do :; done" for number, step in enumerate(steps)]
+    _run("; ".join(waits), tmp_path, lock, watch)
+    shown = list(dict.fromkeys(line for line in watch.lines if line))
+    assert shown == ["one", "two\N{REPLACEMENT CHARACTER}"]
+    assert watch.lines[-1] == shown[-1], "what tells nothing does not take the place of a line"
+
+
+@pytest.mark.parametrize(("script", "is_over"), [("echo made; echo ready; sleep 60", False), ("exit 3", True)])
+def test_waiting_for_a_word_of_a_command_ends_with_the_word_or_the_command(
+    script: str, is_over: bool, tmp_path: Path, lock: int
+) -> None:
+    command = Command(["sh", "-c", script], log=tmp_path / "log", environment=dict(os.environ), lock=lock)
     try:
-        command.wait(watch)
+        command.wait(_Watch(), until="made\nready")
+        assert ("ready" in (tmp_path / "log").read_text(encoding="utf-8")) != is_over
+        if is_over:
+            with pytest.raises(StageError):
+                command.wait(_Watch())
     finally:
         command.stop()
-    assert list(dict.fromkeys(line for line in watch.lines if line)) == ["one", "two\N{REPLACEMENT CHARACTER}"]
-    assert "" not in watch.lines[watch.lines.index("one") :]
 
 
-def test_a_word_is_waited_for_in_output_of_any_bytes(
-    tmp_path: Path, lock: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(child, "_POLL_S", 0.001)
-    watch, command = _Watch(), _command("printf '\\377 made ready\\n'; exec sleep 60", tmp_path, lock)
-    command.start()
+def _is_alive(pid: str) -> bool:
     try:
-        command.wait_for("ready", watch)
-    finally:
-        command.stop()
-    assert watch.lines[-1] == "\N{REPLACEMENT CHARACTER} made ready"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
-def test_the_line_of_a_terminal_ends_with_the_whole_title(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    watch = Stopwatch("[1/2] title: more")
-    assert capsys.readouterr().err == "setup: [1/2] title: more ..."
-    watch.end()
-    assert capsys.readouterr().err == "\r\x1b[Ksetup: [1/2] title: more ... 0 s\n"
-    watch.end("not done, ")
-    assert capsys.readouterr().err == "\r\x1b[Ksetup: [1/2] title: more ... not done, 0 s\n"
+def _wait_for_the_end_of(pids: list[str]) -> None:
+    end_s = time.monotonic() + 30  # they sleep for 60 s; a killed process may take a while until it is dead
+    while any(map(_is_alive, pids)):
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
 
 
 def test_what_a_command_left_running_is_ended_with_it(tmp_path: Path, lock: int) -> None:
-    command = ["sh", "-c", f"sleep 60 & echo $! >{tmp_path}/pid"]
-    run_logged(command, log=tmp_path / "log", environment=dict(os.environ), watch=_Watch(), lock=lock)
-    pid, end_s = (tmp_path / "pid").read_text(encoding="utf-8").strip(), time.monotonic() + 5
-    while _is_alive(pid):
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+    _run(f"sleep 60 & echo $! >{tmp_path}/pid", tmp_path, lock)
+    _wait_for_the_end_of((tmp_path / "pid").read_text(encoding="utf-8").split())
+
+
+def test_a_command_may_tidy_up_before_it_ends(tmp_path: Path, lock: int) -> None:
+    script = f"trap 'sleep 0.1; touch {tmp_path}/tidy; exit' TERM; echo ready; while :; do sleep 0.02; done"
+    command = Command(["sh", "-c", script], log=tmp_path / "log", environment=dict(os.environ), lock=lock)
+    command.wait(_Watch(), until="ready")
+    command.stop()
+    assert (tmp_path / "tidy").exists()
+    command.stop()
+
+
+@pytest.mark.ranks
+def test_a_stopped_set_up_leaves_no_process_behind_not_even_one_that_ignores_its_end(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = f"trap '' TERM; sleep 60 & echo $! >{pids}; echo $$ >>{pids}; wait; sleep 60"
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path; "
+        "from tests.launch.setup.test_child import _run; "
+        f"_run({script!r}, Path({str(tmp_path)!r}), open({str(tmp_path / 'lock')!r}, 'w').fileno())"
+    )
+    stopped = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    while not (pids.exists() and len(pids.read_text().split()) == 2):
+        assert stopped.poll() is None
+        time.sleep(0.02)
+    stopped.send_signal(signal.SIGINT)
+    stopped.wait()
+    _wait_for_the_end_of(pids.read_text().split())
+
+
+def test_a_line_of_a_log_has_title_and_seconds_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    watch = Stopwatch("[1/2] title: more")
+    watch.tick("not on a terminal")
+    watch.end("not done, ")
+    assert capsys.readouterr().err == "setup: [1/2] title: more ... not done, 0 s\n"
+
+
+def test_a_terminal_gets_a_line_at_most_twice_a_second_and_never_a_longer_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = itertools.count(100.0, 0.125)
+    monkeypatch.setattr(child, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    watch = Stopwatch("[1/2] title: more")
+    for number in range(9):
+        watch.tick(f"{number} " + 60 * "x")
+    first, *drawn = capsys.readouterr().err.split("\r\x1b[K")
+    assert first == "setup: [1/2] title: more ..."
+    assert [line[:30] for line in drawn] == [f"setup: [1/2] title ... {s} s  {n} " for s, n in ((0, 0), (1, 4), (1, 8))]
+    assert {len(line) for line in drawn} == {39}
+    watch.end()
+    assert capsys.readouterr().err == "\r\x1b[Ksetup: [1/2] title: more ... 1 s\n"

@@ -17,10 +17,9 @@ from launch.doctor.check_result import ProbeReport
 from launch.doctor.diagnosis import judge
 from launch.doctor.facts import RankFacts
 from launch.doctor.machine import inspect_machine
-from launch.setup import __main__ as set_up
 from launch.setup.checks import check_gpus, describe_gpus
-from launch.setup.gpu import Gpu, GpuSearch, _parse, capability_of, driver_number, search_gpus
-from launch.setup.layout import Engine, Kind, Variant
+from launch.setup.gpu import Gpu, GpuSearch, capability_of, driver_number, search_gpus
+from launch.setup.layout import Engine
 from logs import environment
 from tests.launch.setup.gpu_machines import MACHINES, GpuMachine
 
@@ -154,6 +153,7 @@ def test_a_container_without_nvidia_smi_asks_the_driver_library(imitate: Path, m
     [
         ("echo 'NVIDIA-SMI has failed because of the driver'; exit 9", "NVIDIA-SMI has failed because of the driver"),
         ("echo 'No devices were found'", "No devices were found"),
+        ("echo 'name, compute_cap'; exit 1", "name, compute_cap"),
         ("exit 3", "exit status 3, no output"),
     ],
 )
@@ -234,29 +234,6 @@ def test_the_oldest_driver_that_runs_the_engine_is_taken(engine: Engine, driver:
     assert check_gpus([Gpu("GPU", (8, 0), driver)], engine=engine) == "gpu"
 
 
-@pytest.mark.parametrize(
-    ("wanted", "remembered", "variant"),
-    [
-        (None, None, "gpu"),
-        ("cpu", Kind(("torch",), "gpu"), "cpu"),
-        (None, Kind(("torch",), "cpu"), "cpu"),
-        ("gpu", Kind(("torch",), "cpu"), "gpu"),
-    ],
-)
-def test_the_variant_is_what_was_asked_for_or_is_there_or_suits_the_engine(
-    wanted: Variant | None,
-    remembered: Kind | None,
-    variant: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(set_up, "search_gpus", lambda: GpuSearch([Gpu("H100", (9, 0), "580.1")]))
-    assert set_up._choose_variant("torch", wanted, remembered) == variant
-    assert ("setup: 1 x H100" in capsys.readouterr().err) == (variant == "gpu")
-    with pytest.raises(UserError, match=r"MXNet 1\.9\.1 has kernels for"):
-        set_up._choose_variant("mxnet", None, None)
-
-
 @pytest.mark.parametrize(("driver", "is_slow"), [("519.99", True), ("520.0", False)])
 def test_set_up_tells_what_the_driver_and_a_split_gpu_cannot_do(driver: str, is_slow: bool) -> None:
     gpus = [Gpu("GPU", (8, 0), driver), Gpu("GPU", (8, 0), driver, is_split=True)]
@@ -272,16 +249,16 @@ def test_set_up_tells_what_the_driver_and_a_split_gpu_cannot_do(driver: str, is_
     assert describe_gpus(GpuSearch([]), "cpu") == ""
 
 
-def test_every_field_of_nvidia_smi_is_read_also_where_a_name_has_commas() -> None:
-    output = (
-        "NVIDIA A100, 80GB, 8.0, 535.104.05, Enabled\nTesla V100, 7.0, 450.80, [N/A]\nH100, 9.0, 550.1, Disabled \n"
-    )
-    assert _parse(f"warning: x\n{output}\n") == [
+def test_every_field_of_nvidia_smi_is_read_also_where_a_name_has_commas(imitate: Path) -> None:
+    lines = ["warning: x", "NVIDIA A100, 80GB, 8.0, 535.104.05, Enabled", "Tesla V100, 7.0, 450.80, [N/A]",
+             "H100, 9.0, 550.1, Disabled "]  # fmt: skip
+    (imitate / "nvidia-smi").write_text("#!/bin/sh\ncat <<END\n" + "\n".join(lines) + "\nEND\n", encoding="utf-8")
+    (imitate / "nvidia-smi").chmod(0o755)
+    assert search_gpus().gpus == [
         Gpu("NVIDIA A100, 80GB", (8, 0), "535.104.05", is_split=True),
         Gpu("Tesla V100", (7, 0), "450.80"),
         Gpu("H100", (9, 0), "550.1"),
     ]
-    assert _parse("name, compute_cap\nNo devices were found") == []
 
 
 @pytest.mark.parametrize(
@@ -300,35 +277,3 @@ def test_of_gpus_that_differ_one_that_is_supported_is_enough_and_one_that_is_unk
         check_gpus([old, unknown])
     with pytest.raises(UserError, match="has kernels for compute capability"):
         check_gpus([old], "gpu")
-
-
-@pytest.mark.parametrize(
-    ("wanted", "variant", "remembered", "python", "engines"),
-    [
-        (None, None, None, (3, 11), ("mxnet",)),
-        ("torch", None, None, (3, 11), ("torch",)),
-        (None, None, Kind(("torch",), "cpu"), (3, 13), ("torch",)),
-        ("torch", None, Kind(("mxnet",), "cpu"), (3, 12), ("mxnet", "torch")),
-        ("mxnet", None, Kind(("torch",), "cpu"), (3, 12), ("mxnet", "torch")),
-        ("torch", None, Kind(("mxnet",), "cpu"), (3, 13), ("torch",)),
-        ("torch", "gpu", Kind(("mxnet",), "cpu"), (3, 12), ("torch",)),
-        ("torch", "cpu", Kind(("mxnet",), "gpu"), (3, 12), ("torch",)),
-        (None, None, Kind(("mxnet", "torch"), "cpu"), (3, 12), ("mxnet", "torch")),
-        ("torch", "gpu", Kind(("torch",), "gpu"), (3, 13), ("torch",)),
-    ],
-)
-def test_a_second_engine_is_added_to_an_environment_for_cpus_with_a_python_for_both(
-    wanted: Engine | None,
-    variant: Variant | None,
-    remembered: Kind | None,
-    python: tuple[int, int],
-    engines: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("sys.version_info", (*python, 0))
-    assert set_up._choose_engines(wanted, variant, remembered) == engines
-
-
-def test_an_environment_of_two_engines_becomes_one_for_gpus_of_a_named_engine_only() -> None:
-    with pytest.raises(UserError, match="name it with --engine, mxnet or torch"):
-        set_up._choose_engines(None, "gpu", Kind(("mxnet", "torch"), "cpu"))

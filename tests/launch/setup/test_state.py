@@ -1,4 +1,4 @@
-"""The locks of set-up: one set-up at a time, and none while a run uses the environment."""
+"""The record of an environment, the locks of set-up, and what changes in an environment that gets another path."""
 
 import errno
 import fcntl
@@ -11,6 +11,50 @@ import pytest
 from configs.errors import UserError
 from launch.setup import state
 from launch.setup.layout import CURRENT, Environment, Kind
+from launch.setup.state import State, rewrite_path
+
+MXNET, BOTH = Kind(("mxnet",), "cpu"), Kind(("mxnet", "torch"), "cpu")
+
+
+@pytest.mark.parametrize("kind", [Kind(("mxnet",), "gpu", "/usr/bin/python3"), BOTH])
+def test_the_record_of_an_environment_is_read_as_it_was_written(tmp_path: Path, kind: Kind) -> None:
+    environment = Environment(tmp_path / "environment")
+    record = State(environment)
+    record.reset(MXNET, has_mpi=False)
+    record.finish("venv", "1")
+    record.begin("wheels", kind)
+    assert State(environment).kind == kind
+    assert State(environment).is_done("venv", "1")
+    assert not State(environment).is_done("venv", "2")
+    record.begin("venv", kind)
+    assert not State(environment).is_done("venv", "1"), "an interrupted stage counts as not done"
+    record.finish("venv", "1")
+    record.reset(kind, has_mpi=True)
+    assert not State(environment).is_done("venv", "1")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [('{"stages": {"ve', None), ('{"variant": "gpu", "stages": {}}', Kind(("mxnet",), "gpu"))],
+    ids=["damaged", "of the time before there were two engines"],
+)
+def test_a_damaged_record_counts_as_nothing_done_and_an_old_one_is_for_mxnet(
+    text: str, kind: Kind | None, tmp_path: Path
+) -> None:
+    (tmp_path / "setup.json").write_text(text, encoding="utf-8")
+    assert State(Environment(tmp_path)).kind == kind
+
+
+def test_mpi_is_found_by_its_compiler_and_stays_known_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    environment = Environment(tmp_path / "environment")
+    assert not State(environment).has_mpi
+    State(environment).reset(MXNET, has_mpi=True)
+    assert State(environment).has_mpi
+    (tmp_path / "mpicxx").touch(mode=0o755)
+    assert State(Environment(tmp_path / "new")).has_mpi
 
 
 def _is_free(lock: Path, kind: int) -> bool:
@@ -31,7 +75,8 @@ def test_a_set_up_has_the_folder_for_itself_also_if_it_had_to_wait(
     shared: list[bool] = []
 
     def set_up() -> None:
-        with state.only_one():
+        with state.only_one() as descriptor:
+            assert lock.samefile(f"/proc/self/fd/{descriptor}")
             shared.append(_is_free(lock, fcntl.LOCK_SH))
 
     with lock.open("a") as first:
@@ -43,7 +88,8 @@ def test_a_set_up_has_the_folder_for_itself_also_if_it_had_to_wait(
     second.join(10)
     assert shared == [False]
     assert _is_free(lock, fcntl.LOCK_EX)
-    assert ("another set-up is running" in capsys.readouterr().err) == waits
+    waiting = "setup: another set-up is running in this folder; waiting for its end\n"
+    assert capsys.readouterr().err == (waiting if waits else "")
 
 
 def test_runs_share_the_environment_and_keep_set_up_out_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,22 +102,20 @@ def test_runs_share_the_environment_and_keep_set_up_out_of_it(tmp_path: Path, mo
             later.enter_context(state.in_use())
         assert state.is_used(), "the second run goes on when the first has ended"
     assert not state.is_used()
-
-
-def test_runs_in_another_environment_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "USED_LOCK", tmp_path / "lock")
+    lock.unlink()
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     with state.in_use():
-        assert not state.is_used()
-    assert not (tmp_path / "lock").exists()
+        assert not state.is_used(), "a run in another environment"
+    assert not lock.exists()
 
 
 def test_a_checkout_that_nobody_can_write_to_can_be_used_and_not_set_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = tmp_path / "none" / "lock"  # root may write to every folder that is there
-    monkeypatch.setattr(state, "USED_LOCK", lock)
-    monkeypatch.setattr(state, "SETUP_LOCK", lock)
+    for name in ("USED_LOCK", "SETUP_LOCK"):
+        monkeypatch.setattr(state, name, lock)
+    monkeypatch.setattr("sys.prefix", str(CURRENT.folder))
     with state.in_use():
         assert not state.is_used()
     with pytest.raises(UserError) as refusal, state.only_one():
@@ -82,53 +126,54 @@ def test_a_checkout_that_nobody_can_write_to_can_be_used_and_not_set_up(
     )
 
 
-def test_a_file_system_without_locks_is_used_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_used_without_one_and_set_up_says_so(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = OSError(number, "no locks here")
 
-    monkeypatch.setattr(state, "USED_LOCK", tmp_path / "lock")
+    def refuse(*_: object) -> None:
+        raise error
+
+    for name in ("USED_LOCK", "SETUP_LOCK"):
+        monkeypatch.setattr(state, name, tmp_path / "lock")
+    monkeypatch.setattr("sys.prefix", str(CURRENT.folder))
     monkeypatch.setattr("fcntl.flock", refuse)
     with state.in_use():
         assert not state.is_used()
-
-
-@pytest.mark.parametrize("kind", [Kind(("mxnet",), "gpu", "/usr/bin/python3"), Kind(("mxnet", "torch"), "cpu")])
-def test_the_record_of_an_environment_is_read_as_it_was_written(tmp_path: Path, kind: Kind) -> None:
-    environment = Environment(tmp_path / "environment")
-    record = state.State(environment)
-    record.reset(Kind(("mxnet",), "cpu"), has_mpi=False)
-    record.finish("venv", "1")
-    record.extend(kind)
-    assert state.State(environment).kind == kind
-    assert state.State(environment).is_done("venv", "1")
-    record.reset(kind, has_mpi=True)
-    assert not state.State(environment).is_done("venv", "1")
-
-
-def test_an_environment_from_before_there_were_two_engines_is_for_mxnet(tmp_path: Path) -> None:
-    (tmp_path / "setup.json").write_text('{"variant": "gpu", "stages": {}}', encoding="utf-8")
-    assert state.State(Environment(tmp_path)).kind == Kind(("mxnet",), "gpu")
-
-
-def test_mpi_is_found_by_its_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mpicxx").touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert state.State(Environment(tmp_path)).has_mpi
-
-
-def test_a_set_up_that_waits_says_for_what(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[int] = []
-
-    def lock(_file: object, kind: int) -> None:
-        asked.append(kind)
-        if kind & fcntl.LOCK_NB:
-            raise BlockingIOError
-
-    monkeypatch.setattr(state, "SETUP_LOCK", tmp_path / "lock")
-    monkeypatch.setattr("fcntl.flock", lock)
     with state.only_one() as descriptor:
         assert (tmp_path / "lock").samefile(f"/proc/self/fd/{descriptor}")
-    assert asked == [fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_EX]
-    assert capsys.readouterr().err == "setup: another set-up is running in this folder; waiting for its end\n"
+    assert capsys.readouterr().err == (
+        f"warning: {tmp_path}/lock: no locks here; set-up goes on without a lock, so do not start a second one in this "
+        "folder before it ends\n"
+    )
+
+
+def test_compiled_files_keep_their_length_and_scripts_get_the_new_path_and_prompt(tmp_path: Path) -> None:
+    old, new = tmp_path / ".venv.building", tmp_path / ".venv"
+    packages = old / "lib" / "python3.11" / "site-packages"
+    library, other = packages / "horovod" / "mxnet" / "mpi_lib.so", packages / "mxnet" / "libmxnet.so"
+    for path in (library, other, old / "bin" / "folder" / "script"):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"\0" + f"{old}/lib:{old}".encode() + b"\0.venv.building")
+    (old / "pyvenv.cfg").write_text("prompt = .venv.building\n", encoding="utf-8")
+    activate, shared = old / "bin" / "activate", tmp_path / "shared"
+    activate.write_text(f"VIRTUAL_ENV={old}\nPS1=(.venv.building)\n", encoding="utf-8")
+    activate.chmod(0o640)
+    shared.hardlink_to(activate)
+    (old / "bin" / "linked").symlink_to(shared)
+    untouched = old / "bin" / "plain"
+    untouched.write_text("echo\n", encoding="utf-8")
+    number = untouched.stat().st_ino
+    before = library.read_bytes()
+    rewrite_path(old, new)
+    slashes = 9 * "/"  # the letters of .building
+    assert library.read_bytes() == b"\0" + f"{new}{slashes}/lib:{new}{slashes}".encode() + b"\0.venv.building"
+    assert len(before) == len(library.read_bytes())
+    assert other.read_bytes() == before, "wheels hold no path of an environment"
+    assert activate.read_text(encoding="utf-8") == f"VIRTUAL_ENV={new}\nPS1=(.venv)\n"
+    assert activate.stat().st_mode & 0o777 == 0o640
+    assert "building" in shared.read_text(encoding="utf-8"), "a file of others"
+    assert (old / "pyvenv.cfg").read_text(encoding="utf-8") == "prompt = .venv\n"
+    assert untouched.stat().st_ino == number, "a file without the path is not written again"
+    assert not list(old.rglob("*.rewritten"))

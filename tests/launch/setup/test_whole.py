@@ -1,0 +1,190 @@
+"""Set-up from the first command to the last, with real pip and an index of small packages; nothing is downloaded."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.setup.layout import NEWEST_PYTHON
+from tests.launch.conftest import make_tree
+from tests.launch.setup.toy_index import ToyCheckout, make_horovod, make_toy_checkout
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.version_info[:2] > NEWEST_PYTHON["mxnet"], reason="MXNet does not run on this Python"),
+]
+
+COMMON = {
+    "matplotlib==3.9", "mlperf-logging==4.1", "pydantic==2.6", "pydantic-core==2.7", "scikit-learn==1.3", "tqdm==4.66",
+    "typing-extensions==4.12", "resnet-records==0.1.0",
+}  # fmt: skip
+OF_MXNET = {"cmake==3.30", "numpy==1.23.5", "nvidia-dali-cuda110==1.34.0", "requests==2.32", "horovod==0.28.1"}
+OF_TEST = {"pytest==8.1", "pluggy==1.5"}
+
+
+def _begun(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return the stages that were begun, by number and the first word of their title."""
+    return re.findall(r"^setup: \[(\d+/\d+)\]", done.stderr, re.MULTILINE)
+
+
+def _own(checkout: ToyCheckout) -> set[str]:
+    return {each for each in checkout.installed() if not each.startswith(("packaging==", "setuptools==", "wheel=="))}
+
+
+def _variables(checkout: ToyCheckout) -> dict[str, str]:
+    """Return the variables with which Horovod was built."""
+    found: dict[str, str] = json.loads((checkout.site_packages / "horovod" / "variables.json").read_text("utf-8"))
+    return found
+
+
+def _accept_horovod(checkout: ToyCheckout) -> None:
+    """Let the checkout's Horovod be that of the index."""
+    path = checkout.tree / "launch" / "setup" / "pins.py"
+    text = re.sub(r"sha256:\w+", f"sha256:{make_horovod(checkout.index)}", path.read_text(encoding="utf-8"))
+    path.write_text(text, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def for_cpu(tmp_path_factory: pytest.TempPathFactory) -> ToyCheckout:
+    """A checkout in which an environment for a CPU was made, after an attempt with another Horovod."""
+    folder = tmp_path_factory.mktemp("whole")
+    checkout = make_toy_checkout(make_tree(folder / "checkout"), folder / "home" / "index")
+    make_horovod(checkout.index)
+    leading = {"PIP_USER": "1", "PIP_TARGET": "/no/such", "PIP_ROOT": "/no/such", "VIRTUAL_ENV": "/no/such"}
+    done = checkout.set_up("--cpu", **leading)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[5:] == [
+        "error: horovod==0.28.1 is not a file that the lock file names: it was damaged (pip cache purge, then "
+        "./run.sh again), or your index has a build of its own (./run.sh setup --without-hashes)",
+        f"       all of the output: {checkout.tree}/.venv.building/horovod-build.log",
+    ]
+    assert not (checkout.tree / ".venv").exists()
+    half = next((checkout.tree / ".venv.building").glob("lib/python3.*/site-packages")) / "half-1.dist-info"
+    half.mkdir()  # as a pip that is killed leaves it
+    _accept_horovod(checkout)
+    done = checkout.set_up("--cpu", MAKEFLAGS="", HOROVOD_WITHOUT_MXNET="1", HOROVOD_WITH_TENSORFLOW="1")
+    assert (done.returncode, _begun(done)) == (0, ["5/5"]), done.stderr
+    return checkout
+
+
+def test_mxnet_and_what_it_needs_is_installed_and_horovod_is_compiled(for_cpu: ToyCheckout) -> None:
+    assert _own(for_cpu) >= COMMON | OF_MXNET | {"mxnet==1.9.1"}
+    assert _own(for_cpu) <= COMMON | OF_MXNET | OF_TEST | {"mxnet==1.9.1", "torch==2.13.0+cpu", "sympy==1.13"}
+    assert not list(for_cpu.site_packages.glob("half*"))
+    names = {path.name for path in (for_cpu.tree / ".venv").iterdir()}
+    assert not names & {"tmp", "build"}, "temporary files"
+    assert not (for_cpu.tree / ".venv.building").exists()
+    made, folder = _variables(for_cpu), for_cpu.tree / ".venv.building"
+    assert {name for name in made if name.startswith("HOROVOD_WITH")} - {"HOROVOD_WITH_MPI", "HOROVOD_WITHOUT_MPI"} == {
+        "HOROVOD_WITH_MXNET", "HOROVOD_WITH_GLOO", "HOROVOD_WITHOUT_TENSORFLOW", "HOROVOD_WITHOUT_PYTORCH",
+    }  # fmt: skip
+    assert ("HOROVOD_WITH_MPI" in made) == (shutil.which("mpicxx") is not None) != ("HOROVOD_WITHOUT_MPI" in made)
+    assert made["HOROVOD_CMAKE"] == f"{folder}/bin/cmake"
+    assert made["MAKEFLAGS"] == f"-j{len(os.sched_getaffinity(0))}"
+    assert made["TMPDIR"].startswith(str(folder))
+    assert made["PATH"].startswith(f"{folder}/bin:")
+    assert not {name for name in made if "CUDA" in name or "NCCL" in name}
+    flags = Path(made["CMAKE_TOOLCHAIN_FILE"]).read_text(encoding="utf-8")
+    assert 'set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O3 -DNDEBUG" CACHE' in flags
+
+
+def test_scripts_and_the_compiled_library_have_the_final_path(for_cpu: ToyCheckout) -> None:
+    environment = for_cpu.tree / ".venv"
+    (library,) = for_cpu.site_packages.glob("horovod/mxnet/*.so")
+    dynamic = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+    (search,) = re.findall(r"R(?:UN)?PATH.*\[(.*)\]", dynamic)
+    assert Path(search) == for_cpu.site_packages / "mxnet"
+    scripts = [path for path in (environment / "bin").iterdir() if not path.is_symlink()]
+    assert [path.name for path in scripts if b".building" in path.read_bytes()] == []
+    assert subprocess.run([environment / "bin" / "wheel", "version"], check=False, capture_output=True).returncode == 0
+
+
+def test_an_extra_and_a_second_engine_are_added_and_then_nothing_is_left_to_do(for_cpu: ToyCheckout) -> None:
+    done = for_cpu.set_up("--quiet", "--engine", "torch", "--extra", "test")
+    assert (done.returncode, _begun(done)) == (0, ["5/7", "7/7"]), done.stderr
+    assert _own(for_cpu) == COMMON | OF_MXNET | OF_TEST | {"mxnet==1.9.1", "torch==2.13.0+cpu", "sympy==1.13"}
+    assert for_cpu.set_up("--quiet").stderr == ""
+    path = f"MXNet and PyTorch cpu environment in {for_cpu.tree}/.venv"
+    assert for_cpu.set_up("--extra", "test").stderr == f"setup: nothing to do; {path}\n"
+    # Other versions of what Horovod is built from: new packages, new tools and a new build.
+    lock = (
+        for_cpu.tree / "requirements-py312.lock" if sys.version_info >= (3, 12) else for_cpu.tree / "requirements.lock"
+    )
+    text = lock.read_text(encoding="utf-8")
+    lock.write_text(text.replace("\nnumpy==1.23.5", "\nnumpy==9.9"), encoding="utf-8")
+    done = for_cpu.set_up("--extra", "test")
+    assert (done.returncode, _begun(done)) == (1, ["3/7"])
+    assert "error: the package index has no numpy==9.9 for this Python" in done.stderr
+    lock.write_text(text, encoding="utf-8")
+    done = for_cpu.set_up()
+    assert (done.returncode, _begun(done)) == (0, ["3/6"]), "the interrupted stage counts as not done"
+
+
+def test_an_environment_over_another_python_gets_what_is_missing_there(for_cpu: ToyCheckout, tmp_path: Path) -> None:
+    checkout = ToyCheckout(make_tree(tmp_path / "checkout"), for_cpu.index)
+    (checkout.tree / "pyproject.toml").write_bytes((for_cpu.tree / "pyproject.toml").read_bytes())
+    base = str(for_cpu.tree / ".venv" / "bin" / "python")
+    before = {path: path.stat().st_mtime_ns for path in for_cpu.site_packages.rglob("*.py")}
+    done = checkout.set_up("--system", base, "--extra", "tensorboard", PIP_TARGET="/no/such")
+    assert (done.returncode, _begun(done)) == (0, ["1/3", "2/3", "3/3"]), done.stderr
+    assert done.stderr.startswith(
+        f"setup: {base} has MXNet 1.9.1, Horovod 0.28.1, DALI 1.34.0, NumPy 1.23.5; set-up makes the cpu environment "
+        "over it\n"
+    )
+    own = {path.name.partition("-")[0] for path in checkout.site_packages.glob("*.dist-info")}
+    assert own == {"onnx", "resnet_records", "tensorboardx"}
+    assert before == {path: path.stat().st_mtime_ns for path in for_cpu.site_packages.rglob("*.py")}
+    again = checkout.set_up("--extra", "tensorboard")
+    assert again.stderr == f"setup: nothing to do; MXNet (that of {base}) cpu environment in {checkout.tree}/.venv\n"
+    refused = checkout.set_up("--system", base, "--engine", "torch")
+    assert (refused.returncode, refused.stderr) == (
+        2, "error: --system uses the site's own MXNet: leave out --engine torch\n"
+    )  # fmt: skip
+
+
+def test_horovod_for_gpus_is_built_with_nccl_of_the_wheels_and_the_named_toolkit(tmp_path: Path) -> None:
+    checkout = make_toy_checkout(make_tree(tmp_path / "checkout"), tmp_path / "home" / "index")
+    _accept_horovod(checkout)
+    toolkit = tmp_path / "cuda"
+    (toolkit / "bin").mkdir(parents=True)
+    (toolkit / "bin" / "nvcc").write_text("#!/bin/sh\necho 'release 11.8, V11.8.89'\n", encoding="utf-8")
+    (toolkit / "bin" / "nvcc").chmod(0o755)
+    given: dict[str, Any] = {"CUDA_HOME": str(toolkit), "LD_LIBRARY_PATH": "/site", "HOROVOD_GPU_BROADCAST": "MPI"}
+    done = checkout.set_up("--gpu", **given)
+    assert done.returncode == 0, done.stderr
+    assert _own(checkout) == (COMMON | OF_MXNET | {"mxnet-cu112==1.9.1", "nvidia-nccl-cu11==2.21"}) - {"requests==2.32"}
+    packages, made = checkout.site_packages, _variables(checkout)
+    building = Path(str(packages).replace("/.venv/", "/.venv.building/"))
+    expected = {
+        "HOROVOD_GPU": "CUDA", "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": str(toolkit),
+        "HOROVOD_NCCL_HOME": f"{checkout.tree}/.venv.building/nccl", "HOROVOD_NCCL_LINK": "SHARED",
+        "HOROVOD_BUILD_CUDA_CC_LIST": "50,60,70,80,86", "NVCC_APPEND_FLAGS": "-allow-unsupported-compiler",
+    }  # fmt: skip
+    assert {name: made.get(name) for name in expected} == expected
+    assert "HOROVOD_GPU_BROADCAST" not in made
+    search = made["LD_LIBRARY_PATH"].split(":")
+    assert (search[0], search[-1]) == (f"{building}/nvidia/nccl/lib", "/site")
+    if len(search) == 3:  # no driver here: the toolkit's stub stands for it
+        stub = checkout.tree / ".venv" / "cuda-stub" / "libcuda.so.1"
+        assert stub.readlink() == toolkit / "lib64" / "stubs" / "libcuda.so"
+    links = [checkout.tree / ".venv/nccl" / name for name in ("include/nccl.h", "lib/libnccl.so")]
+    assert all(link.is_file() for link in [*links, packages / "mxnet" / "libnccl.so.2"])
+
+
+def test_pytorch_alone_is_checked_by_hashes_unless_that_is_switched_off(tmp_path: Path) -> None:
+    checkout = make_toy_checkout(make_tree(tmp_path / "checkout"), tmp_path / "home" / "index")
+    lock = checkout.tree / "requirements-torch.lock"
+    text = lock.read_text(encoding="utf-8")
+    lock.write_text(re.sub(r"(\ntqdm==.*\n.*\n.*sha256:)\w+", rf"\g<1>{'1' * 64}", text), encoding="utf-8")
+    done = checkout.set_up("--engine", "torch", "--cpu")
+    assert (done.returncode, _begun(done)) == (1, ["1/3", "2/3", "3/3"])
+    assert "error: tqdm==4.66 is not a file that the lock file names" in done.stderr
+    done = checkout.set_up("--engine", "torch", "--cpu", "--without-hashes")
+    assert (done.returncode, _begun(done)) == (0, ["3/3"]), done.stderr
+    assert _own(checkout) == COMMON | {"torch==2.13.0+cpu", "sympy==1.13", "nvidia-dali-cuda130==2.4.0"}

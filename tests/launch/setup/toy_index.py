@@ -1,0 +1,201 @@
+"""A checkout with a package index of its own: wheels of a few bytes, lock files that name them, a Horovod to compile.
+
+Real pip, from the environment that set-up makes, installs them by ``--find-links`` and without a network.
+"""
+
+import hashlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+_FEATURES = "class Features:\n    def is_enabled(self, _name): return False\n"
+_MODULES: dict[str, dict[str, str]] = {
+    "mxnet": {"mxnet/__init__.py": "from mxnet import runtime\n__version__ = '1.9.1'\n", "mxnet/runtime.py": _FEATURES},
+    "nvidia-dali-cuda110": {"nvidia/dali/__init__.py": "__version__ = '1.34.0'\n", "nvidia/dali/fn.py": ""},
+    "nvidia-dali-cuda130": {"nvidia/dali/__init__.py": "__version__ = '2.4.0'\n", "nvidia/dali/fn.py": ""},
+    "mlperf-logging": {
+        "mlperf_logging/mllog.py": "", "mlperf_logging/compliance_checker/mlp_compliance.py": "",
+    },
+    "mxnet-cu112": {"mxnet/__init__.py": "from mxnet import runtime\n", "mxnet/runtime.py": _FEATURES},
+    "numpy": {"numpy/__init__.py": "__version__ = '1.23.5'\n"},
+    "nvidia-nccl-cu11": {"nvidia/nccl/lib/libnccl.so.2": "", "nvidia/nccl/include/nccl.h": ""},
+    "matplotlib": {"matplotlib/pyplot.py": ""},
+    "pydantic": {"pydantic/main.py": ""},
+    "scikit-learn": {"sklearn/datasets.py": ""},
+    "torch": {"torch/__init__.py": "", "torch/distributed.py": "def is_gloo_available(): return True\n"},
+}  # fmt: skip
+"""What the toy packages hold that set-up imports; the others hold a module of their name."""
+
+_PROJECT = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "resnet-records"
+version = "0.1.0"
+dependencies = ["matplotlib", "mlperf-logging", "pydantic", "scikit_learn", "tqdm>1"]
+[project.optional-dependencies]
+mxnet = ["numpy>=1.23.5; python_version < '4'", "nvidia-dali-cuda110==1.34.0"]
+onnx = ["onnx"]
+cpu = ["resnet-records[mxnet]", "mxnet==1.9.1"]
+gpu = ["resnet-records[mxnet]", "mxnet-cu112==1.9.1", "nvidia-nccl-cu11"]
+torch = ["torch==2.13.0", "nvidia-dali-cuda130"]
+test = ["pytest"]
+tensorboard = ["tensorboardX"]
+[tool.setuptools]
+packages = []
+"""
+
+_COMMON = [
+    "matplotlib==3.9 <- resnet-records", "onnx==1.14 <- resnet-records", "mlperf-logging==4.1 <- resnet-records",
+    "pydantic==2.6 <- resnet-records",
+    "pydantic-core==2.7 <- pydantic", "pytest==8.1 <- resnet-records", "pluggy==1.5 <- pytest",
+    "scikit-learn==1.3 <- resnet-records", "tensorboardx==2.6 <- resnet-records",
+    "tqdm==4.66 <- resnet-records", "typing-extensions==4.12 <- pydantic pydantic-core",
+]  # fmt: skip
+_MXNET = [
+    "cmake==3.30 <- resnet-records", "mxnet==1.9.1 <- resnet-records", "mxnet-cu112==1.9.1 <- resnet-records",
+    "numpy==1.23.5 <- mxnet mxnet-cu112", "nvidia-dali-cuda110==1.34.0 <- resnet-records",
+    "nvidia-nccl-cu11==2.21 <- resnet-records", "requests==2.32 <- mxnet",
+]  # fmt: skip
+_TORCH = [
+    "torch==2.13.0 <- resnet-records", "nvidia-dali-cuda130==2.4.0 <- resnet-records", "sympy==1.13 <- torch",
+    "nvidia-cublas==13.1 <- torch",
+]  # fmt: skip
+"""Packages of the lock files, each with those that need it."""
+
+_HOROVOD_SETUP = """
+import json, os, sys
+from setuptools import setup
+print("-- Configuring done", flush=True)
+if "bdist_wheel" in sys.argv:
+    import mxnet, subprocess, sysconfig  # MXNet must be there
+    os.makedirs("horovod/mxnet")
+    open("horovod/__init__.py", "w").write("__version__ = '0.28.1'")
+    built = {name.lower() + "_built": "HOROVOD_WITH_" + name in os.environ for name in ("MXNET", "GLOO", "MPI")}
+    built["nccl_built"] = os.environ.get("HOROVOD_GPU_OPERATIONS") == "NCCL"
+    lines = [f"def {name}(): return {is_built}" for name, is_built in built.items()]
+    open("horovod/mxnet/__init__.py", "w").write("\\n".join(lines))
+    search = "-Wl,-rpath," + sysconfig.get_path("purelib") + "/mxnet"
+    subprocess.run(["g++", "-shared", search, "-x", "c++", os.devnull, "-o", "horovod/mxnet/mpi_lib.so"], check=True)
+    json.dump(dict(os.environ), open("horovod/variables.json", "w"))
+setup(name="horovod", version="0.28.1", packages=["horovod", "horovod.mxnet"] if os.path.isdir("horovod") else [],
+      package_data={"": ["*.so", "*.json"]})
+"""
+
+
+@dataclass(frozen=True)
+class ToyCheckout:
+    """A checkout whose lock files name the wheels of a folder."""
+
+    tree: Path
+    index: Path
+
+    @property
+    def site_packages(self) -> Path:
+        """The packages of the environment."""
+        return next((self.tree / ".venv").glob("lib/python3.*/site-packages"))
+
+    def set_up(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run ``python -m launch.setup`` with pip's settings for the index."""
+        home = self.index.parent
+        pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.index), "PIP_CONFIG_FILE": str(home / "pip.conf")}
+        pip |= {"XDG_CONFIG_DIRS": str(home), "HOME": str(home), "PIP_NO_CACHE_DIR": "1"}
+        command = [sys.executable, "-m", "launch.setup", *arguments]
+        environment = {**os.environ, **pip, **variables}
+        return subprocess.run(command, cwd=self.tree, env=environment, capture_output=True, text=True, check=False)
+
+    def installed(self) -> set[str]:
+        """Return name and version of each package of the environment, without pip and its like."""
+        command = [
+            str(self.tree / ".venv/bin/python"),
+            "-m",
+            "pip",
+            "list",
+            "--format=json",
+            "--disable-pip-version-check",
+        ]
+        found: list[dict[str, Any]] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        return {f"{each['name']}=={each['version']}" for each in found} - {f"pip=={distribution('pip').version}"}
+
+
+def make_toy_checkout(tree: Path, index: Path) -> ToyCheckout:
+    """Give a checkout a small pyproject.toml, lock files and an index, and a pip.conf that leads pip elsewhere."""
+    index.mkdir(parents=True)
+    (tree / "pyproject.toml").write_text(_PROJECT, encoding="utf-8")
+    tools = {name: _copy_installed(index, name) for name in ("packaging", "setuptools", "wheel")}
+    for lock, packages in (("requirements.lock", _MXNET), ("requirements-py312.lock", _MXNET),
+                           ("requirements-torch.lock", _TORCH)):  # fmt: skip
+        blocks = []
+        for line in _COMMON + packages:
+            pin, parents = line.split(" <- ")
+            name, version = pin.split("==")
+            needs = [each.split("==")[0] for each in _COMMON + packages if re.search(rf"<-.* {name}\b", each)]
+            blocks.append(_block(pin, _make_wheel(index, name, version, needs), parents.split()))
+        blocks += [_block(f"{name}=={distribution(name).version}", wheel, ["wheel"]) for name, wheel in tools.items()]
+        (tree / lock).write_text("".join(blocks), encoding="utf-8")
+    _make_wheel(index, "torch", "2.13.0+cpu", ["sympy"])
+    (index.parent / "pip.conf").write_text("[install]\nuser = true\nprefix = /no/such\n", encoding="utf-8")
+    return ToyCheckout(tree, index)
+
+
+def _block(pin: str, wheel: Path, parents: Sequence[str]) -> str:
+    """Return a package of a lock file as uv writes it."""
+    via = f" {parents[0]}" if len(parents) == 1 else "".join(f"\n    #   {each}" for each in parents)
+    return f"{pin} \\\n    --hash=sha256:{'0' * 64} \\\n    --hash=sha256:{_digest(wheel)}\n    # via{via}\n"
+
+
+def make_horovod(index: Path) -> str:
+    """Write the sources of a Horovod that compiles nothing; return their digest."""
+    path = index / "horovod-0.28.1.tar.gz"
+    metadata = "Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in (("setup.py", _HOROVOD_SETUP), ("PKG-INFO", metadata)):
+            entry = tarfile.TarInfo(f"horovod-0.28.1/{name}")
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return _digest(path)
+
+
+def _make_wheel(index: Path, name: str, version: str, needs: Collection[str]) -> Path:
+    plain = re.sub(r"[-_.]+", "_", name)
+    files = _MODULES.get(name, {f"{plain.lower()}/__init__.py": ""})
+    requires = "".join(f"Requires-Dist: {each}\n" for each in needs)
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}"
+    return _zip(index / f"{plain}-{version}-py3-none-any.whl", f"{plain}-{version}.dist-info", files, metadata)
+
+
+def _zip(path: Path, info: str, files: Mapping[str, str], metadata: str) -> Path:
+    wheel = "Wheel-Version: 1.0\nGenerator: toy\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    every = {**files, f"{info}/METADATA": metadata, f"{info}/WHEEL": wheel}
+    record = "".join(f"{name},,\n" for name in [*every, f"{info}/RECORD"])
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in {**every, f"{info}/RECORD": record}.items():
+            archive.writestr(zipfile.ZipInfo(name), text)
+    return path
+
+
+def _copy_installed(index: Path, name: str) -> Path:
+    """Pack an installed package into a wheel again."""
+    found = distribution(name)
+    path = index / f"{name}-{found.version}-py3-none-any.whl"
+    files = [each for each in found.files or [] if ".." not in each.parts and each.suffix != ".pyc"]
+    with zipfile.ZipFile(path, "w") as archive:
+        for each in files:
+            if each.name not in ("INSTALLER", "REQUESTED", "direct_url.json"):
+                archive.writestr(zipfile.ZipInfo(each.as_posix()), Path(str(each.locate())).read_bytes())
+    return path
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
