@@ -36,7 +36,6 @@ class Program(Enum):
     OVERLAP_OURS = "train.bench.programs.overlap_ours"
     PEER_OURS = "train.bench.programs.ours"
     PYTORCH_PEER = "train.bench.programs.pytorch_peer"
-    PYTORCH_RACE = "train.bench.programs.pytorch_race"
     ROOFLINE_OURS = "train.bench.programs.roofline_ours"
     STARTUP_TEXTBOOK = "train.bench.programs.startup_textbook"
     STEP_OURS = "train.bench.programs.step_ours"

@@ -1,66 +1,99 @@
 """``./run.sh bench NAME``: answer one measured question with a table for people and JSON rows for tools.
 
-``--help`` works before anything is installed: only the standard library and what needs nothing else is imported here.
-Every other import comes after the arguments are parsed.
+``--help`` works before anything is installed: the modules of the benches import only the standard library, and what
+needs nothing else, at their top.
 """
 
-from __future__ import annotations
-
-import argparse
-import importlib
 import json
 import logging
 import sys
+from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from configs.arguments import Parser
+from configs.arguments import Parser, exit_status, parse
 from configs.errors import UserError, nearest
-from train.bench.bench_options import BENCHES
+from train.bench import (
+    bench_allreduce,
+    bench_epoch,
+    bench_gpu,
+    bench_input,
+    bench_overlap,
+    bench_peers,
+    bench_race,
+    bench_roofline,
+    bench_startup,
+    bench_step,
+)
+from train.bench.options import Bench, add_options
 
 if TYPE_CHECKING:
     from train.bench.measure import Report
 
-_RESULTS = Path(__file__).parents[2] / "runs" / "bench"
+RESULTS = Path(__file__).parents[2] / "runs" / "bench"
+"""Folder of the JSON files."""
+
+BENCHES: dict[str, Bench] = {
+    "allreduce": bench_allreduce.BENCH,
+    "epoch": bench_epoch.BENCH,
+    "gpu": bench_gpu.BENCH,
+    "input": bench_input.BENCH,
+    "overlap": bench_overlap.BENCH,
+    "peers": bench_peers.BENCH,
+    "roofline": bench_roofline.BENCH,
+    "race": bench_race.BENCH,
+    "startup": bench_startup.BENCH,
+    "step": bench_step.BENCH,
+}
+"""Name -> bench."""
 
 
-class Bench(Protocol):
-    """A module that answers one question; `train.bench.bench_options` has the options."""
+@dataclass(frozen=True)
+class BenchCommand:
+    """A command line of ``./run.sh bench``.
 
-    def measure(self, options: argparse.Namespace) -> Report:
-        """Measure, and return the figures.
+    Attributes:
+        name: A key of `BENCHES`.
+        json: Print JSON instead of the table.
+        output: The JSON file; None for a new file in `RESULTS`.
+        options: The bench's own options.
+    """
 
-        Raises:
-            UserError: An option is wrong, or something is missing on this machine.
-            MeasurementFailed: A job that was to be measured failed.
-        """
+    name: str
+    json: bool
+    output: Path | None
+    options: Any
+
+    @classmethod
+    def of(cls, name: str, json: bool, output: Path | None, **own: Any) -> "BenchCommand":
+        """Return the command of parsed options, which have the bench's own among them."""
+        return cls(name, json, output, BENCHES[name].options(**own))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a bench.
 
     Returns:
-        The exit status: 0 if it is done, 1 if a measurement failed, 2 if the input is wrong, 130 if interrupted.
+        The exit status, see `configs.arguments.exit_status`; also 1 if a measurement failed or nothing was measured.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    try:
-        return _run(_parse(words[words[:1] == ["bench"] :]))  # run.sh passes the verb too.
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return exit_status(lambda: _run(read_command(sys.argv[1:] if arguments is None else arguments)))
 
 
-def _parse(words: Sequence[str]) -> argparse.Namespace:
+def read_command(arguments: Sequence[str]) -> BenchCommand:
+    """Return the command of the words after ``./run.sh``.
+
+    Raises:
+        UserError: No bench has the name, or an option is wrong.
+    """
+    words = arguments[arguments[:1] == ["bench"] :]
     if words and not words[0].startswith("-") and words[0] not in BENCHES:
         raise UserError(f"{words[0]}: no such bench; {nearest(words[0], BENCHES)}")
-    options: argparse.Namespace = _parser().parse_args(words)
-    return options
+    return parse(_parser(), BenchCommand.of, words)
 
 
 def _parser() -> Parser:
@@ -70,9 +103,9 @@ def _parser() -> Parser:
     verbs = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, bench in BENCHES.items():
         verb = verbs.add_parser(name, help=bench.question, description=f"Measures {bench.question}.")
-        bench.add_options(verb)
         if bench.only_here:
-            verb.add_argument("--cluster", type=partial(_refuse_cluster, name), help=argparse.SUPPRESS)
+            verb.add_argument("--cluster", type=partial(_refuse_cluster, name), default=SUPPRESS, help=SUPPRESS)
+        add_options(verb, bench.options)
         verb.add_argument("--json", action="store_true", help="print JSON instead of the table")
         verb.add_argument("--output", metavar="FILE", type=Path, help="JSON file (default: runs/bench/NAME-TIME.json)")
     return parser
@@ -80,10 +113,10 @@ def _parser() -> Parser:
 
 def _refuse_cluster(name: str, _: str) -> NoReturn:
     others = ", ".join(other for other, bench in BENCHES.items() if not bench.only_here)
-    raise argparse.ArgumentTypeError(f"bench {name} takes none, because {BENCHES[name].only_here}; others do: {others}")
+    raise ArgumentTypeError(f"bench {name} takes none, because {BENCHES[name].only_here}; others do: {others}")
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(command: BenchCommand) -> int:
     """Run the bench, write the JSON file, and print the result.
 
     Raises:
@@ -91,28 +124,32 @@ def _run(options: argparse.Namespace) -> int:
     """
     from configs.registry import require_engine
     from logs.disk import explain_disk_errors, write_json
+    from train.bench.launching import Jobs
     from train.bench.machine_use import MachineUseMeter
-    from train.bench.measure import MeasurementFailed
+    from train.bench.samples import MeasurementFailed
 
-    if engine := BENCHES[options.name].needs:
-        require_engine(engine)
-    bench = cast(Bench, importlib.import_module(BENCHES[options.name].module))
+    bench = BENCHES[command.name]
+    if bench.needs:
+        require_engine(bench.needs)
     meter = MachineUseMeter()
     try:
-        report = bench.measure(options).with_use(meter.read())
+        report = bench.measure(command.options, Jobs()).with_use(meter.read())
     except MeasurementFailed as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    output = options.output or _RESULTS / f"{options.name}-{datetime.now():%Y%m%d-%H%M%S}.json"
-    tree = {"bench": options.name, "time": datetime.now().astimezone().isoformat(), **report.to_json()}
+    now = datetime.now()
+    output = command.output or RESULTS / f"{command.name}-{now:%Y%m%d-%H%M%S}.json"
+    tree = {"bench": command.name, "time": now.astimezone().isoformat(), **report.to_json()}
     with explain_disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
         write_json(output, tree)
-    sys.stdout.write((json.dumps(tree, indent=1) if options.json else f"{_text(report)}\n{output}") + "\n")
-    return 0
+    sys.stdout.write((json.dumps(tree, indent=1) if command.json else f"{_text(report)}\n{output}") + "\n")
+    if not report.rows:
+        sys.stderr.write("error: nothing was measured\n")
+    return 0 if report.rows else 1
 
 
-def _text(report: Report) -> str:
+def _text(report: "Report") -> str:
     from configs.table import table
     from train.bench.measure import CONFIDENCE
 

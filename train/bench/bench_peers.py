@@ -1,40 +1,30 @@
-"""Training images a second, beside the programs that people use today, on the same network, JPEGs, batch and ranks.
+"""Training images a second, beside the programs that people use today, on the same network, JPEGs, batch and ranks."""
 
-`train.bench.bench_options` has the question and the options.
-"""
-
-import argparse
-import logging
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from configs.errors import UserError, nearest
-from configs.load import ROOT, load_both
 from configs.networks import IMAGE_SIZES, NETWORKS
-from configs.plan import plan_run
-from configs.programs import Program, command_of
+from configs.programs import Program
 from configs.registry import ENGINES, installed_engine, possible_precisions
-from logs.environment import cpu_flags
-from train.bench.launching import pack_dataset, run, run_ranks
-from train.bench.measure import Figures, Report, interleave, make_report
-from train.bench.samples import read_samples
+from train.bench.bench_step import GREY
+from train.bench.measure import Report, interleave, make_report
+from train.bench.options import Bench, effort, option
+from train.bench.samples import Figures
 
-logger = logging.getLogger(__name__)
-
-_FOLDER = ROOT / ".venv-peers"
-_REQUIREMENTS = "train/bench/programs/requirements.txt"
+if TYPE_CHECKING:
+    from train.bench.launching import Finished, Jobs
 
 _OURS = "ours"
 _PRECISION = "float32"
 """That of the peers, which the names of our alternatives leave out."""
 
 _RECIPE = "imagenet-b256"
-_FEWEST_IMAGES = 256
 _LIBRARY_DEFAULTS = ("cluster.engine.backward_bulk_nodes=15", f"cluster.communication.bucket_bytes={128 << 20}")
 """The defaults of MXNet 1.9.1 and Horovod 0.28.1, which Horovod's example runs with."""
 
@@ -46,152 +36,178 @@ _USUAL_SIZE = 64
 _LARGE = 128
 """From this side on, px, a step takes seconds."""
 
+NO_PYTORCH = "PyTorch is not measured: it is not installed; --install puts it into .venv-peers (1 GB)"
+
+
+@dataclass(frozen=True)
+class PeersOptions:
+    """The options of ``bench peers``."""
+
+    model: str = option("name of a network", "resnet50", metavar="M")
+    image_size: int | None = option(
+        "side of an image (default: 64, or what the network is made for)", metavar="PX", type=int
+    )
+    batch: int = option("images a rank", 16, metavar="N", type=int)
+    ranks: int = option("ranks of one thread each", 2, metavar="N", type=int)
+    rounds: int | None = effort(
+        "starts of each alternative", quick=1, usual=None, thorough=12, default="6; 2 from 128 px on"
+    )
+    steps: int | None = option(
+        "timed steps of each start (default: 4; 1 from 128 px on)", metavar="N", type=int
+    )  # fmt: skip
+    gluon: bool = option("also measure Horovod's example with --mode gluon", False, action="store_true")
+    install: bool = option(
+        "first install PyTorch into .venv-peers if it is not there", False, action="store_true"
+    )  # fmt: skip
+
 
 @dataclass(frozen=True)
 class _Contest:
-    """The network, the images and the ranks, which are the same for all alternatives."""
+    """The network, the images and the ranks, which are the same for all alternatives.
 
-    model: str
-    image_size: int
+    Attributes:
+        jobs: Starts the alternatives.
+        network: Arguments of `train.networks.arch.build_network`.
+        batch: Images a rank.
+        ranks: Ranks of one thread each.
+        steps: Timed steps of each start.
+        rounds: Starts of each alternative.
+        images: Number of generated images.
+    """
+
+    jobs: "Jobs"
+    network: dict[str, Any]
     batch: int
     ranks: int
     steps: int
-
-    @property
-    def _is_grey(self) -> bool:
-        return self.model.startswith("mnist")
-
-    @property
-    def _classes(self) -> int:
-        return 10 if self._is_grey else 1000
-
-    @property
-    def _channels(self) -> int:
-        return 1 if self._is_grey else 3
-
-    @property
-    def _images(self) -> int:
-        return max(_FEWEST_IMAGES, self.ranks * self.batch)
+    rounds: int
+    images: int
 
     @property
     def data(self) -> Path:
         """The folder of the packed images."""
-        return ROOT / "runs" / "data" / f"bench-peers-{self._classes}-{self._images}"
+        from configs.load import ROOT
+
+        return ROOT / "runs" / "data" / f"bench-peers-{self.network['num_classes']}-{self.images}"
 
     @property
-    def _step_options(self) -> list[str]:
-        return [f"--warmup={1 + self.steps // 4}", f"--steps={self.steps}"]
+    def counted(self) -> dict[str, int]:
+        """The steps of a start that do not count, and those that do."""
+        return {"warmup": 1 + self.steps // 4, "steps": self.steps}
 
     @property
-    def _peer_options(self) -> list[str]:
-        return [f"--data={self.data / 'train'}", f"--image-size={self.image_size}", *self._step_options]
-
-    @property
-    def _cluster_overrides(self) -> tuple[str, ...]:
+    def place(self) -> tuple[str, ...]:
+        """The changes of the cluster."""
         return (f"cluster.ranks_per_node={self.ranks}",)
 
     @property
-    def _overrides(self) -> list[str]:
-        grey = ["data.mean=[123.675, 123.675, 123.675]", "data.std=[58.395, 58.395, 58.395]"] if self._is_grey else []
+    def overrides(self) -> list[str]:
+        """The changes of the recipe and of the cluster for a run of this program."""
         return [
-            *grey,
+            *(GREY if self.network["input_channels"] == 1 else ()),
             f"data.name={self.data.name}",
             "data.source=generated",
-            f"data.train_samples={self._images}",
+            f"data.train_samples={self.images}",
             "data.eval_samples=2",
-            f"data.shuffle_buffer={self._images}",
-            f"model.image_size={self.image_size}",
-            f"model.name={self.model}",
-            f"model.num_classes={self._classes}",
-            f"model.input_channels={self._channels}",
+            f"data.shuffle_buffer={self.images}",
+            *(f"model.{key}={value}" for key, value in self.network.items()),
             f"batch.global_size={self.ranks * self.batch}",
             f"cluster.paths.data={self.data.parent}",
-            *self._cluster_overrides,
+            *self.place,
         ]
-
-    def check(self) -> None:
-        """Raise ConfigError if no run can have this network, image size, batch and number of ranks."""
-        recipe, _ = load_both(_RECIPE, "laptop", self._overrides)
-        plan_run(recipe, self.ranks)
 
     def pack(self) -> None:
         """Pack the images if they are not packed yet."""
-        pack_dataset(*load_both(_RECIPE, "laptop", self._overrides))
+        from configs.load import load_both
+
+        self.jobs.pack(*load_both(_RECIPE, "laptop", self.overrides))
 
     def ours(self, engine: str, precision: str) -> Figures:
         """Measure this program under one of its engines, at a precision."""
         chosen = (f"cluster.engine.name={engine}", f"cluster.engine.precision={precision}")
-        words = [word for override in (*self._overrides, *chosen) for word in ("--set", override)]
-        command = command_of(Program.PEER_OURS, *words, *self._step_options)
-        return _only_sample(run_ranks(command, overrides=(*self._cluster_overrides, *chosen)))
+        task = {"overrides": [*self.overrides, *chosen], **self.counted}
+        return _only_sample(self.jobs.ranks(Program.PEER_OURS, task, overrides=(*self.place, *chosen)))
 
     def horovod(self, mode: str) -> Figures:
         """Measure Horovod's example in the mode ``module`` or ``gluon``."""
-        words = [*self._peer_options, f"--batch-size={self.batch}", f"--model={_ZOO[self.model]}", f"--mode={mode}"]
-        overrides = ("cluster.communication.kind=horovod", *_LIBRARY_DEFAULTS, *self._cluster_overrides)
-        return _only_sample(run_ranks(command_of(Program.HOROVOD_EXAMPLE, *words), overrides=overrides))
+        shape = {"model": _ZOO[self.network["name"]], "image_size": self.network["image_size"]}
+        task = {**shape, "data": f"{self.data}/train", "batch_size": self.batch, "mode": mode, **self.counted}
+        overrides = ("cluster.communication.kind=horovod", *_LIBRARY_DEFAULTS, *self.place)
+        return _only_sample(self.jobs.ranks(Program.HOROVOD_EXAMPLE, task, overrides=overrides))
 
-    def pytorch(self, *extra: str) -> Figures:
-        """Measure PyTorch's DistributedDataParallel, with ``extra`` options of `train.bench.programs.pytorch_peer`."""
-        return self._pytorch(self.ranks, self.batch, *extra)
+    def pytorch(self, *, is_channels_last: bool = False, is_one_process: bool = False) -> Figures:
+        """Measure PyTorch's DistributedDataParallel, or DataParallel.
 
-    def pytorch_data_parallel(self) -> Figures:
-        """Measure PyTorch's DataParallel: one process with the batches and the threads of all ranks."""
-        return self._pytorch(1, self.ranks * self.batch, "--threads", str(self.ranks))
-
-    def _pytorch(self, ranks: int, batch: int, *extra: str) -> Figures:
+        Args:
+            is_channels_last: Whether images and weights have that order in memory.
+            is_one_process: Measure DataParallel: one process with the batches and the threads of all ranks.
+        """
+        ranks, batch = (1, self.ranks * self.batch) if is_one_process else (self.ranks, self.batch)
         with tempfile.TemporaryDirectory() as folder:
-            words = [
-                *self._peer_options,
-                f"--model={self.model}",
-                f"--classes={self._classes}",
-                f"--channels={self._channels}",
-                f"--batch-size={batch}",
-                f"--meeting-file={folder}/ranks",
-                *extra,
-            ]
-            # This program is not installed in the environment of the peers, so Python must look in the current folder.
-            program = command_of(Program.PYTORCH_PEER, *words, python=peers_python(), is_isolated=False)
-            return _only_sample(run_ranks(program, overrides=[f"cluster.ranks_per_node={ranks}"]))
+            rate = {
+                "network": self.network,
+                "data": f"{self.data}/train",
+                "batch_size": batch,
+                "threads": self.ranks if is_one_process else None,
+                **self.counted,
+            }
+            task = {"meeting_file": f"{folder}/ranks", "is_channels_last": is_channels_last, "rate": rate}
+            place = [f"cluster.ranks_per_node={ranks}"]
+            return _only_sample(self.jobs.ranks(Program.PYTORCH_PEER, task, overrides=place, is_peer=True))
 
 
-def measure(options: argparse.Namespace) -> Report:
-    """See `Bench`."""
-    contest = _contest(options)
+def _only_sample(done: "Finished") -> Figures:
+    ((sample,),) = done.samples.values()
+    return sample
+
+
+def measure(options: PeersOptions, jobs: "Jobs", fewest_images: int = 256) -> Report:
+    """See `train.bench.options.Bench`; ``fewest_images`` are generated at least."""
+    contest = _contest(options, jobs, fewest_images)
     if options.install:
-        install_peers()
+        jobs.install_peers()
     contest.pack()
+    model = options.model
     alternatives: dict[str, Callable[[], Figures]] = {
         name: partial(contest.ours, engine, precision) for name, (engine, precision) in _own_ways().items()
     }
     notes = [
-        f"{contest.model}, {contest.image_size} px, batch {contest.batch} a rank, {contest.ranks} ranks of one thread, "
-        "JPEGs"
+        f"{model}, {contest.network['image_size']} px, batch {contest.batch} a rank, {contest.ranks} ranks of one "
+        "thread, JPEGs"
     ]
     if not find_spec("horovod"):
         notes.append("Horovod's example is not measured: Horovod is not installed")
-    elif contest.model in _ZOO:
+    elif model in _ZOO:
         alternatives["Horovod's MXNet example"] = lambda: contest.horovod("module")
         if options.gluon:
             alternatives["Horovod's MXNet example, gluon"] = lambda: contest.horovod("gluon")
     else:
-        notes.append(f"Horovod's example is not measured: MXNet's model zoo has no {contest.model}")
-    if peers_python().exists():
+        notes.append(f"Horovod's example is not measured: MXNet's model zoo has no {model}")
+    if jobs.peers_python.exists():
         alternatives["PyTorch DDP"] = contest.pytorch
-        alternatives["PyTorch DDP, channels last"] = lambda: contest.pytorch("--channels-last")
-        alternatives["PyTorch DataParallel"] = contest.pytorch_data_parallel
+        alternatives["PyTorch DDP, channels last"] = lambda: contest.pytorch(is_channels_last=True)
+        alternatives["PyTorch DataParallel"] = lambda: contest.pytorch(is_one_process=True)
         notes.append(
             "DataParallel splits a batch over GPUs; without GPUs it is one process that takes the images of all "
             f"{contest.ranks} ranks on {contest.ranks} threads"
         )
     else:
-        notes.append("PyTorch is not measured: it is not installed; --install puts it into .venv-peers (1 GB)")
-    rows = interleave(alternatives, n=_rounds(options, contest), reference=_OURS, announce=logger.info)
-    return make_report(rows, notes)
+        notes.append(NO_PYTORCH)
+    return make_report(interleave(alternatives, n=contest.rounds, reference=_OURS), notes)
+
+
+BENCH = Bench(
+    "training images/s beside Horovod's own MXNet example, PyTorch's DistributedDataParallel and DataParallel",
+    PeersOptions,
+    measure,
+    only_here="the other programs are started on this machine's CPU",
+)
 
 
 def _own_ways() -> dict[str, tuple[str, str]]:
     """Return the engines that this environment has, each at every precision of this CPU, by name; the default first."""
+    from logs.environment import cpu_flags
+
     ways = {}
     for engine, entry in ENGINES.items():
         if entry.computes and find_spec(entry.package):
@@ -201,31 +217,34 @@ def _own_ways() -> dict[str, tuple[str, str]]:
     return ways
 
 
-def _contest(options: argparse.Namespace) -> _Contest:
+def _contest(options: PeersOptions, jobs: "Jobs", fewest_images: int) -> _Contest:
     """Return the contest that the options describe, checked before anything is installed, packed or run.
 
     Raises:
-        UserError: An option is wrong.
+        UserError: An option is wrong, or no run can have the network, image size, batch and number of ranks.
     """
-    if options.model not in NETWORKS:
-        raise UserError(f"--model {options.model}: no such network; {nearest(options.model, NETWORKS)}")
-    least, most = IMAGE_SIZES[options.model]
+    from configs.load import load_both
+    from configs.plan import plan_run
+
+    model = options.model
+    if model not in NETWORKS:
+        raise UserError(f"--model {model}: no such network; {nearest(model, NETWORKS)}")
+    least, most = IMAGE_SIZES[model]
     size = min(max(_USUAL_SIZE, least), most) if options.image_size is None else options.image_size
-    steps = _positive("--steps", options.steps, 1 if size >= _LARGE else 4)
+    classes, channels = (10, 1) if model.startswith("mnist") else (1000, 3)
+    batch, ranks = _positive("--batch", options.batch, 1), _positive("--ranks", options.ranks, 1)
     contest = _Contest(
-        model=options.model,
-        image_size=size,
-        batch=_positive("--batch", options.batch, 1),
-        ranks=_positive("--ranks", options.ranks, 1),
-        steps=steps,
+        jobs,
+        {"name": model, "num_classes": classes, "image_size": size, "input_channels": channels},
+        batch,
+        ranks,
+        steps=_positive("--steps", options.steps, 1 if size >= _LARGE else 4),
+        rounds=_positive("--rounds", options.rounds, 2 if size >= _LARGE else 6),
+        images=max(fewest_images, ranks * batch),
     )
-    _rounds(options, contest)
-    contest.check()
+    recipe, _ = load_both(_RECIPE, "laptop", contest.overrides)
+    plan_run(recipe, ranks)
     return contest
-
-
-def _rounds(options: argparse.Namespace, contest: _Contest) -> int:
-    return _positive("--rounds", options.rounds, 2 if contest.image_size >= _LARGE else 6)
 
 
 def _positive(flag: str, given: int | None, default: int) -> int:
@@ -233,20 +252,3 @@ def _positive(flag: str, given: int | None, default: int) -> int:
     if given is not None and given < 1:
         raise UserError(f"{flag} {given}: allowed: a whole number above 0")
     return given or default
-
-
-def peers_python() -> Path:
-    """Return the interpreter of the environment of the peers, which is there once they are installed."""
-    return _FOLDER / "bin" / "python"
-
-
-def install_peers() -> None:
-    """Make the environment of the peers, or complete it. It has NumPy 2, so it cannot be the one of this program."""
-    logger.info("installing PyTorch into %s", _FOLDER)
-    run([sys.executable, "-m", "venv", str(_FOLDER)])
-    run([str(peers_python()), "-m", "pip", "install", "--quiet", "-r", _REQUIREMENTS])
-
-
-def _only_sample(output: str) -> Figures:
-    ((sample,),) = read_samples(output).values()
-    return sample

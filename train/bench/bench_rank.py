@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,12 +91,38 @@ class BenchRank:
         self.parts.engine.wait_all()
         self.parts.communicator.gather("begin", 0)
 
+    @contextmanager
+    def reading_steps(self) -> Iterator[Callable[[int], Array]]:
+        """Yield a function as `steps_of` returns it, whose batches are read from the recipe's images."""
+        from train.dataset import images_of
+
+        parts = self.parts
+        source = images_of(parts.recipe, parts.cluster, parts.plan, parts.identity).open_training(parts.engine)
+        source.begin_epoch(1)
+        yield steps_of(self, source=source)
+        source.close()
+
     def _slowest_s(self, seconds: float) -> float:
         return max(self.parts.communicator.gather("took", round(1e9 * seconds))) / 1e9
 
 
-def open_rank(overrides: Sequence[str], recipe_name: str = "imagenet-smoke", cluster_name: str = "laptop") -> BenchRank:
-    """Compose a rank of a recipe with ``overrides`` on a cluster, with one random batch."""
+def open_rank(
+    overrides: Sequence[str],
+    recipe_name: str = "imagenet-smoke",
+    cluster_name: str = "laptop",
+    *,
+    reads_images: bool = False,
+) -> BenchRank:
+    """Compose a rank of a recipe with ``overrides`` on a cluster, with one random batch.
+
+    Args:
+        overrides: Changes of both.
+        recipe_name: A name or a file.
+        cluster_name: A name or a file.
+        reads_images: Also prepare for `BenchRank.reading_steps`.
+    """
+    if reads_images:
+        import data.input.pipeline  # noqa: F401 (DALI before Horovod: `train.dataset` explains it)
     recipe, cluster = load_both(recipe_name, cluster_name, overrides)
     parts = compose(recipe, cluster, read_identity(os.environ), Ledger())
     size = parts.plan.per_rank_batch_size
@@ -105,14 +132,17 @@ def open_rank(overrides: Sequence[str], recipe_name: str = "imagenet-smoke", clu
 
 
 def steps_of(
-    rank: BenchRank, communicator: Communicator, buckets: BucketPlan, source: TrainingSource | None = None
+    rank: BenchRank,
+    communicator: Communicator | None = None,
+    buckets: BucketPlan | None = None,
+    source: TrainingSource | None = None,
 ) -> Callable[[int], Array]:
     """Return a function that queues a number of steps and returns the last step's loss over all ranks.
 
     Args:
         rank: Has network and optimizer.
-        communicator: Reduces the gradients.
-        buckets: The bucket plan.
+        communicator: Reduces the gradients. If None, the rank's own.
+        buckets: The bucket plan. If None, the network's own.
         source: Where batches come from. If None, the rank's one batch.
     """
     parts = rank.parts

@@ -1,49 +1,65 @@
-"""Where the time of a step goes on the cores, kind by kind, beside the least that peak and memory bandwidth allow.
+"""Where the time of a step goes on the cores, kind by kind, beside the least that peak and memory bandwidth allow."""
 
-`train.bench.bench_options` has the question and the options.
-"""
-
-import argparse
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from configs.errors import UserError
-from configs.load import load_both, load_cluster
-from configs.programs import Program, command_of
-from train.bench.launching import is_local_cpu, pack_dataset, run_ranks
-from train.bench.measure import Figures, Report, make_report, summarize
-from train.bench.samples import read_samples
+from configs.programs import Program
+from train.bench.measure import BenchRow, Report, make_report, summarize
+from train.bench.options import Bench, effort, is_local_cpu, option
+
+if TYPE_CHECKING:
+    from train.bench.launching import Jobs
 
 logger = logging.getLogger(__name__)
 
-_RECIPE = "imagenet-b256"
-_IMAGES = 256
 _SINGLE = ("cluster.engine.forward_bulk_nodes=1", "cluster.engine.backward_bulk_nodes=1")
 """Every operator is queued by itself, so that the profiler tells them apart."""
 
 
-def measure(options: argparse.Namespace) -> Report:
-    """See `Bench`."""
+@dataclass(frozen=True)
+class RooflineOptions:
+    """The options of ``bench roofline``."""
+
+    overrides: Sequence[str] = option(
+        "change a value of laptop", (), flag="--set", metavar="KEY=VALUE",
+        action="append",
+    )  # fmt: skip
+    model: str = option("name of a network", "resnet50", metavar="M")
+    image_sizes: Sequence[int] = option("sides of an image", (64, 224), metavar="PX", type=int, nargs="+")
+    batch: int = option("images a rank", 16, metavar="N", type=int)
+    rounds: int = effort("steps of each variant", quick=3, usual=7, thorough=20)
+
+
+def measure(options: RooflineOptions, jobs: "Jobs", images: int = 256) -> Report:
+    """See `train.bench.options.Bench`; ``images`` is the number of generated images."""
+    from configs.load import load_both, load_cluster
+
     cluster = load_cluster("laptop", options.overrides)
     if not is_local_cpu(cluster) or cluster.world_size == 1:
         raise UserError(f"--set: got {cluster.world_size} ranks on {cluster.device}, allowed: two or more on the CPU")
     common = [
         f"model.name={options.model}",
         f"batch.global_size={cluster.world_size * options.batch}",
-        f"data.name=bench-roofline-{_IMAGES}",
+        f"data.name=bench-roofline-{images}",
         "data.source=generated",
-        f"data.train_samples={_IMAGES}",
+        f"data.train_samples={images}",
         "data.eval_samples=2",
-        f"data.shuffle_buffer={_IMAGES}",
+        f"data.shuffle_buffer={images}",
         *options.overrides,
     ]
     recipes = {size: [*common, f"model.image_size={size}"] for size in options.image_sizes}
-    loaded = [load_both(_RECIPE, "laptop", overrides) for overrides in recipes.values()]
-    pack_dataset(*loaded[0])
-    rows = []
+    loaded = [load_both("imagenet-b256", "laptop", overrides) for overrides in recipes.values()]
+    jobs.pack(*loaded[0])
+    rows: list[BenchRow] = []
     for size, overrides in recipes.items():
-        measured = _measure(overrides, options, f"{size} px")
-        rows += [row for name, samples in measured.items() for row in summarize(f"{size} px, {name}", samples, 1)]
+        for place, what in (((), "as a run queues a step"), (_SINGLE, "every operator by itself, recorded")):
+            logger.info("%d px, %s", size, what)
+            task = {"overrides": [*overrides, *place], "rounds": options.rounds, "operators": bool(place)}
+            found = jobs.ranks(Program.ROOFLINE_OURS, task, overrides=(*options.overrides, *place)).samples
+            rows += [row for name, samples in found.items() for row in summarize(f"{size} px, {name}", samples, 1)]
     notes = [
         f"{options.model}, batch {options.batch} a rank, {cluster.world_size} ranks; "
         "the figures are those of rank 0, a step",
@@ -57,13 +73,10 @@ def measure(options: argparse.Namespace) -> Report:
     return make_report(rows, notes)
 
 
-def _measure(overrides: Sequence[str], options: argparse.Namespace, title: str) -> dict[str, list[Figures]]:
-    """Return variant of a step, or kind of operator -> samples."""
-    measured: dict[str, list[Figures]] = {}
-    for place, what in (((), "as a run queues a step"), (_SINGLE, "every operator by itself, recorded")):
-        logger.info("%s, %s", title, what)
-        words = [word for override in (*overrides, *place) for word in ("--set", override)]
-        words += ["--rounds", str(options.rounds), *(["--operators"] if place else [])]
-        command = command_of(Program.ROOFLINE_OURS, *words)
-        measured |= read_samples(run_ranks(command, overrides=(*options.overrides, *place)))
-    return measured
+BENCH = Bench(
+    "where the cores' time of a step goes, by kind of operator, beside the least that the cores allow",
+    RooflineOptions,
+    measure,
+    needs="mxnet",
+    only_here="it asks the cores of this machine",
+)

@@ -1,30 +1,26 @@
-"""The time from the command to the first step, and to ``run_start`` beside a script in the order that is usual today.
+"""The time from the command to the first step, and to ``run_start`` beside a script in the usual order."""
 
-`train.bench.bench_options` has the question and the options.
-"""
-
-import argparse
 import itertools
 import json
-import logging
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from configs.load import ROOT, load_both
+from configs.arguments import override_words
 from configs.programs import Program, command_of
-from configs.schema import Cluster
-from logs.folder import STARTUP_FILE
-from logs.mlperf import RESULT_FILES
 from logs.read.lines import read_events
-from train.bench.launching import is_local_cpu, pack_dataset, run
-from train.bench.measure import BenchRow, Report, interleave, make_report, verdict_of
+from train.bench.measure import BenchRow, Report, interleave, make_report
+from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu, option
+from train.bench.samples import Figures, read_samples
 from train.rank.startup import WAITING
+
+if TYPE_CHECKING:
+    from configs.schema import Cluster
+    from train.bench.launching import Jobs
 
 _RECIPE = "imagenet-smoke"
 _GOAL_S = 2.0
@@ -36,27 +32,47 @@ _BOUNDING = 6
 """Parts of the critical path that a note names."""
 
 
-def measure(options: argparse.Namespace) -> Report:
-    """See `Bench`."""
-    overrides = _place(options)
-    recipe, cluster = load_both(_RECIPE, options.cluster, overrides)
-    data = pack_dataset(recipe, cluster)
-    with tempfile.TemporaryDirectory(prefix="bench-startup-") as name:
-        folder = Path(name)
-        usual = partial(_textbook, options, cluster.world_size, data=data, output=folder / "ledger.json")
-        beside = {"textbook": partial(usual, "dali"), "textbook, MXNet's readers": partial(usual, "mxnet")}
-        rows = interleave(
-            {
-                "ours": lambda: _ours(options, cluster, overrides, folder / f"run-{time.time_ns()}"),
-                **(beside if is_local_cpu(cluster) else {}),
-            },
-            n=options.rounds,
-            warmup=1,
-            reference="textbook" if is_local_cpu(cluster) else "ours",
-            compared=["command_to_run_start_s", "rank_to_run_start_s"],
-            announce=logging.getLogger(__name__).info,
-        )
-    rows = [_judged(row) for row in rows]
+@dataclass(frozen=True)
+class StartupOptions(PlaceOptions):
+    """The options of ``bench startup``."""
+
+    rounds: int = effort("starts of each alternative, after one that does not count", quick=1, usual=6, thorough=15)
+    image_size: int = option("side of an image", 64, metavar="PX", type=int)
+    batch_size: int = option("images a rank", 8, metavar="B", type=int)
+    ranks: int | None = option("ranks on each machine (default: the cluster's; 2 on laptop)", metavar="R", type=int)
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Return the changes of the cluster."""
+        return (*self.overrides, *([f"cluster.ranks_per_node={self.ranks}"] if self.ranks else []))
+
+
+def measure(options: StartupOptions, jobs: "Jobs", recipe_name: str = _RECIPE) -> Report:
+    """See `train.bench.options.Bench`; ``recipe_name`` is the recipe whose start is measured."""
+    from configs.load import load_both
+
+    recipe, cluster = load_both(recipe_name, options.cluster, options.place)
+    data, is_local = str(jobs.pack(recipe, cluster)), is_local_cpu(cluster)
+
+    def textbook(readers: str) -> Figures:
+        shape = {"image_size": options.image_size, "batch_size": options.batch_size}
+        task = {"recipe": recipe_name, "readers": readers, "data": data, **shape}
+        return _start_textbook(task, cluster.world_size, jobs)
+
+    beside = {"textbook": lambda: textbook("dali"), "textbook, MXNet's readers": lambda: textbook("mxnet")}
+    rows = interleave(
+        {"ours": lambda: _start_ours(options, recipe_name, cluster, jobs), **(beside if is_local else {})},
+        n=options.rounds,
+        warmup=1,
+        reference="textbook" if is_local else "ours",
+        compared=["command_to_run_start_s", "rank_to_run_start_s"],
+    )
+    rows = [
+        row.judged(_GOAL_S, below=f"under {_GOAL_S:g} s", above=f"over {_GOAL_S:g} s")
+        if row.figure == _TO_FIRST_STEP
+        else row
+        for row in rows
+    ]
     shape = f"{options.image_size} px, {options.batch_size} images a rank, {cluster.world_size} ranks"
     notes = [
         f"ResNet-50 at {shape}; the phases are those of rank 0; in ours, phases overlap",
@@ -65,47 +81,59 @@ def measure(options: argparse.Namespace) -> Report:
         _bounds(rows),
         "rank_to_run_start_s: since the process of rank 0 began",
         "textbook: the order of Horovod's MXNet ImageNet example, with our DALI pipelines or with MXNet's readers, "
-        "which the example uses",
+        "which the example uses"
+        if is_local
+        else "the usual order is measured on the CPU of one machine only, so nothing stands beside ours here",
     ]
-    if not is_local_cpu(cluster):
-        notes[-1:] = ["the usual order is measured on the CPU of one machine only, so nothing stands beside ours here"]
     return make_report(rows, notes)
 
 
-def _place(options: argparse.Namespace) -> list[str]:
-    """Return the changes of the cluster that the options ask for."""
-    return [*options.overrides, *([f"cluster.ranks_per_node={options.ranks}"] if options.ranks else [])]
+BENCH = Bench(
+    "seconds from the command to the first step and what bounds them, beside a script in the usual order",
+    StartupOptions,
+    measure,
+    needs="mxnet",
+)
 
 
-def _ours(options: argparse.Namespace, cluster: Cluster, overrides: Sequence[str], folder: Path) -> dict[str, float]:
+def _start_ours(options: StartupOptions, recipe_name: str, cluster: "Cluster", jobs: "Jobs") -> Figures:
     """Run one step by the command that users give, and return the figures of its start."""
+    from logs.folder import STARTUP_FILE
+
     settings = {
         "model.image_size": options.image_size,
         "batch.global_size": options.batch_size * cluster.world_size,
         "data.eval_resize": None,
         "run.max_steps": 1,
     }
-    changes = [*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *overrides]
-    sets = [word for change in changes for word in ("--set", change)]
-    begin = time.time()
-    run([str(ROOT / "run.sh"), "train", _RECIPE, "--cluster", options.cluster, *sets, "--run-dir", str(folder)])
-    ledger = json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))
-    # An evaluation begins when the losses of all steps, here one, have been read.
-    run_start, first_step = (_time_of(folder, key) for key in ("run_start", "eval_start"))
+    changes = [*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *options.place]
+    words = ["train", recipe_name, "--cluster", options.cluster, *override_words(changes)]
+    with tempfile.TemporaryDirectory(prefix="bench-startup-") as name:
+        folder = Path(name) / f"run-{time.time_ns()}"
+        done = jobs.run([_run_sh(), *words, "--run-dir", str(folder)]).check()
+        ledger = json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))
+        # An evaluation begins when the losses of all steps, here one, have been read.
+        run_start, first_step = (_time_of(folder, key) for key in ("run_start", "eval_start"))
     path = {
-        "before the rank's process": ledger["started_time"] - begin,
+        "before the rank's process": ledger["started_time"] - done.begun_s,
         **critical_path(ledger["phases"], run_start - ledger["started_time"]),
         "first step": first_step - run_start,
     }
     return {
-        _TO_FIRST_STEP: first_step - begin,
-        **_figures(ledger, begin, run_start),
+        _TO_FIRST_STEP: first_step - done.begun_s,
+        **_figures(ledger, done.begun_s, run_start),
         **{f"{_CRITICAL}{name}_s": seconds for name, seconds in path.items()},
     }
 
 
+def _run_sh() -> str:
+    return str(Path(__file__).parents[2] / "run.sh")
+
+
 def _time_of(folder: Path, key: str) -> float:
-    """Return when a run's log has the first event of a key, in seconds since the epoch."""
+    """Return when a run's log has the first event of a key, in Unix seconds."""
+    from logs.mlperf import RESULT_FILES
+
     events = read_events(folder / RESULT_FILES["4.0.0"])
     time_s = next(event.time_s for event in events if event is not None and event.key == key)
     assert time_s is not None
@@ -142,46 +170,29 @@ def _bounds(rows: Sequence[BenchRow]) -> str:
     return f"what bounds it, on rank 0's critical path: {', '.join(named)}"
 
 
-def _judged(row: BenchRow) -> BenchRow:
-    """Return the row with the answer to the question whether the first step ends in time."""
-    if row.figure != _TO_FIRST_STEP:
-        return row
-    verdict = verdict_of(row.interval, _GOAL_S, below=f"under {_GOAL_S:g} s", above=f"over {_GOAL_S:g} s")
-    return replace(row, verdict=verdict)
-
-
-def _textbook(options: argparse.Namespace, ranks: int, readers: str, data: Path, output: Path) -> dict[str, float]:
+def _start_textbook(task: Mapping[str, Any], ranks: int, jobs: "Jobs") -> Figures:
     """Run `train.bench.programs.startup_textbook` under horovodrun, and return the figures of its start."""
     horovodrun = Path(sys.executable).with_name("horovodrun")
-    rank = command_of(
-        Program.STARTUP_TEXTBOOK,
-        f"--recipe={_RECIPE}",
-        f"--readers={readers}",
-        f"--data={data}",
-        f"--output={output}",
-        f"--image-size={options.image_size}",
-        f"--batch-size={options.batch_size}",
-    )
-    begin = time.time()
-    run([str(horovodrun), "-np", str(ranks), "--gloo", *rank], {"OMP_NUM_THREADS": "1"})
-    ledger = json.loads(output.read_text(encoding="utf-8"))
-    return _figures(ledger, begin, ledger["run_start_time"])
+    rank = command_of(Program.STARTUP_TEXTBOOK, json.dumps(task))
+    done = jobs.run([str(horovodrun), "-np", str(ranks), "--gloo", *rank], {"OMP_NUM_THREADS": "1"}).check()
+    ledger: Any = read_samples(done.output)["ledger"][0]
+    return _figures(ledger, done.begun_s, ledger["run_start_time"])
 
 
-def _figures(ledger: Mapping[str, Any], begin: float, run_start: float) -> dict[str, float]:
+def _figures(ledger: Mapping[str, Any], begun_s: float, run_start: float) -> dict[str, float]:
     """Return the seconds until ``run_start``, and the seconds of each phase of rank 0, also of phases that overlap.
 
     Args:
-        ledger: The content of ``startup.json``.
-        begin: When the command was given, in seconds since the epoch.
-        run_start: When the run started, in seconds since the epoch.
+        ledger: What `train.rank.startup.Ledger.to_json` returns.
+        begun_s: When the command was given, Unix seconds.
+        run_start: When the run started, Unix seconds.
     """
     phases: dict[str, float] = {}
     for row in ledger["phases"]:
         name = f"{row['phase']}_s"
         phases[name] = phases.get(name, 0.0) + row["end_s"] - row["begin_s"]
     return {
-        "command_to_run_start_s": run_start - begin,
+        "command_to_run_start_s": run_start - begun_s,
         "rank_to_run_start_s": run_start - ledger["started_time"],
         **phases,
     }

@@ -1,40 +1,63 @@
-"""The times of the parts of a training step and of an evaluation, and the share of the peak that a step reaches.
+"""The times of the parts of a training step and of an evaluation, and the share of the peak that a step reaches."""
 
-`train.bench.bench_options` has the question and the options.
-"""
-
-from __future__ import annotations
-
-import argparse
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TYPE_CHECKING
 
 from configs.errors import UserError
-from configs.load import load_cluster
 from configs.networks import IMAGE_SIZES
-from configs.programs import Program, command_of
+from configs.programs import Program
 from configs.registry import ENGINES, possible_precisions
-from configs.schema import Cluster
-from logs.environment import cpu_flags
-from train.bench.bench_options import CLUSTER_CASES, STEP_CASES
-from train.bench.launching import run_ranks
-from train.bench.measure import BenchRow, Figures, Report, make_report, ratio_rows, summarize, turns
-from train.bench.samples import read_samples
+from train.bench.measure import BenchRow, Report, make_report, ratio_rows, summarize, turns
+from train.bench.options import Bench, PlaceOptions, effort, option
+from train.bench.samples import Figures
+
+if TYPE_CHECKING:
+    from configs.schema import Cluster
+    from train.bench.launching import Jobs
 
 logger = logging.getLogger(__name__)
 
-ALL = "all"
+STEP_CASES = (
+    "resnet50:64:16:2x1",
+    "resnet50:64:16:1x1",
+    "resnet50:64:4:2x1",
+    "resnet18:64:16:2x1",
+    "resnet20:32:32:2x1",
+)
+"""What is measured by default, as network:pixels:batch a rank:ranks x threads of each."""
+CLUSTER_CASES = ("resnet50:224:32", "resnet50:224:128")
+"""What is measured on another cluster than ``laptop``."""
+
+_ALL = "all"
 """The value of ``--cases`` that stands for every network at every precision of the cluster's device."""
 _USUAL_SIZE, _USUAL_BATCH = {"cpu": 64, "gpu": 224}, {"cpu": 16, "gpu": 128}
-_GREY = (
+GREY = (
     "model.input_channels=1",
     "model.num_classes=10",
     "data.mean=[123.675, 123.675, 123.675]",
     "data.std=[58.395, 58.395, 58.395]",
 )
+"""Changes of a recipe of colour images for the networks of grey digits, whose names begin with ``mnist``."""
+
+
+@dataclass(frozen=True)
+class StepOptions(PlaceOptions):
+    """The options of ``bench step``."""
+
+    cases: Sequence[str] | None = option(
+        "network:pixels:batch a rank, on the cluster's ranks; with :ranks of each machine x threads of each; with "
+        ":precision after that; or all, every network at every precision that the engine has on the cluster's device, "
+        f"for which --quick takes four minutes (default: {STEP_CASES[0]} and others; on other clusters "
+        f"{' '.join(CLUSTER_CASES)})",
+        metavar="CASE",
+        nargs="+",
+    )
+    rounds: int = effort("starts of each case", quick=1, usual=6, thorough=12)
+    seconds: float = option("seconds of samples of each start", 2.0, metavar="S", type=float)
 
 
 @dataclass(frozen=True)
@@ -48,27 +71,7 @@ class _StepCase:
     threads: int | None = None
     precision: str | None = None
 
-    @classmethod
-    def parse(cls, text: str) -> _StepCase:
-        """Return the case of a value of ``--cases``.
-
-        Raises:
-            UserError: The value has another form than network:pixels:batch, with or without :ranks x threads, with or
-                without :precision.
-        """
-        try:
-            model, image_size, batch, *more = text.split(":")
-            ranks, threads = map(int, more[0].split("x")) if more else (None, None)
-            if len(more) <= 2:  # noqa: PLR2004 (ranks x threads, precision)
-                return cls(model, int(image_size), int(batch), ranks, threads, *more[1:])
-        except ValueError:
-            pass
-        raise UserError(
-            f"--cases {text}: allowed: {ALL}, or network:pixels:batch, network:pixels:batch:ranks x threads or "
-            f"network:pixels:batch:ranks x threads:precision, as {STEP_CASES[0]}"
-        )
-
-    def title(self, cluster: Cluster) -> str:
+    def title(self, cluster: "Cluster") -> str:
         """Return the name of the case in the table."""
         ranks, threads = cluster.world_size, cluster.engine.threads
         workers = f"{ranks} rank{'s' * (ranks > 1)}"
@@ -77,45 +80,40 @@ class _StepCase:
         precision = f", {self.precision}" if self.precision else ""
         return f"{self.model}, {self.image_size} px, batch {self.batch}, {workers}{precision}"
 
-    def overrides(self, place: Sequence[str]) -> tuple[str, ...]:
+    def place(self, overrides: Sequence[str]) -> tuple[str, ...]:
         """Return the changes of the cluster: those of the user, and the case's own."""
         own = {
             "cluster.ranks_per_node": self.ranks,
             "cluster.engine.threads": self.threads,
             "cluster.engine.precision": self.precision,
         }
-        return (*place, *(f"{key}={value}" for key, value in own.items() if value is not None))
+        return (*overrides, *(f"{key}={value}" for key, value in own.items() if value is not None))
 
-    def run(
-        self, seconds: float, cluster_name: str = "laptop", place: Sequence[str] = ()
-    ) -> tuple[Figures, list[Figures]]:
-        """Start the ranks on a cluster, changed by ``place``; return the figures of the start, and samples of steps."""
-        overrides = self.overrides(place)
-        cluster = load_cluster(cluster_name, overrides)
+    def start(self, options: StepOptions, cluster: "Cluster", jobs: "Jobs") -> Figures:
+        """Start the ranks once; return the figures of the start, and the medians of those of its steps."""
+        place = self.place(options.overrides)
         recipe = [
-            *(_GREY if self.model.startswith("mnist") else ()),
+            *(GREY if self.model.startswith("mnist") else ()),
             f"model.name={self.model}",
             f"model.image_size={self.image_size}",
             f"batch.global_size={cluster.world_size * self.batch}",
         ]
-        words = ["--cluster", cluster_name]
-        words += [word for override in (*recipe, *overrides) for word in ("--set", override)]
-        command = command_of(Program.STEP_OURS, *words, "--seconds", str(seconds))
-        found = read_samples(run_ranks(command, cluster=cluster_name, overrides=overrides))
-        return found["start"][0], found["step"]
+        task = {"cluster": options.cluster, "overrides": [*recipe, *place], "seconds": options.seconds}
+        found = jobs.ranks(Program.STEP_OURS, task, cluster=options.cluster, overrides=place).samples
+        steps = found["step"]
+        return {**found["start"][0], **{figure: median(sample[figure] for sample in steps) for figure in steps[0]}}
 
 
-def measure(options: argparse.Namespace) -> Report:
-    """See `Bench`."""
-    place = options.overrides
-    titles = {case: case.title(load_cluster(options.cluster, case.overrides(place))) for case in _cases(options)}
+def measure(options: StepOptions, jobs: "Jobs") -> Report:
+    """See `train.bench.options.Bench`."""
+    from configs.load import load_cluster
+
+    clusters = {case: load_cluster(options.cluster, case.place(options.overrides)) for case in _cases(options)}
     measured: dict[_StepCase, list[Figures]] = defaultdict(list)
-    for number, case in turns(list(titles), options.rounds):
-        logger.info("start %d of %d: %s", number + 1, options.rounds, titles[case])
-        start, samples = case.run(options.seconds, options.cluster, place)
-        steps = {figure: median(sample[figure] for sample in samples) for figure in samples[0]}
-        measured[case].append({**start, **steps})
-    rows = [row for case, starts in measured.items() for row in _rows(titles[case], starts)]
+    for number, case in turns(list(clusters), options.rounds):
+        logger.info("start %d of %d: %s", number + 1, options.rounds, case.title(clusters[case]))
+        measured[case].append(case.start(options, clusters[case], jobs))
+    rows = [row for case, starts in measured.items() for row in _rows(case.title(clusters[case]), starts)]
     notes = [
         "a figure of a start is the median of its steps; forward, backward and update: one after another; step_ms and "
         "images_per_s: as a run queues them",
@@ -128,21 +126,50 @@ def measure(options: argparse.Namespace) -> Report:
     return make_report(rows, notes)
 
 
-def _cases(options: argparse.Namespace) -> list[_StepCase]:
+BENCH = Bench(
+    "first step, forward, backward, update, evaluation, images/s and share of the peak, by network and ranks",
+    StepOptions,
+    measure,
+)
+
+
+def _cases(options: StepOptions) -> list[_StepCase]:
     """Return the cases that the options ask for, each once."""
     usual = STEP_CASES if options.cluster == "laptop" else CLUSTER_CASES
-    cases: list[_StepCase] = []
-    for text in options.cases or usual:
-        cases += (
-            _every_network(load_cluster(options.cluster, options.overrides)) if text == ALL else [_StepCase.parse(text)]
-        )
+    cases = [case for text in options.cases or usual for case in _cases_of(text, options)]
     return list(dict.fromkeys(cases))
 
 
-def _every_network(cluster: Cluster) -> list[_StepCase]:
+def _cases_of(text: str, options: StepOptions) -> list[_StepCase]:
+    """Return the cases of a value of ``--cases``.
+
+    Raises:
+        UserError: The value has another form than network:pixels:batch, with or without :ranks x threads, with or
+            without :precision.
+    """
+    if text == _ALL:
+        return _every_network(options)
+    try:
+        model, image_size, batch, *more = text.split(":")
+        ranks, threads = map(int, more[0].split("x")) if more else (None, None)
+        if len(more) <= 2:  # noqa: PLR2004 (ranks x threads, precision)
+            return [_StepCase(model, int(image_size), int(batch), ranks, threads, *more[1:])]
+    except ValueError:
+        pass
+    raise UserError(
+        f"--cases {text}: allowed: {_ALL}, or network:pixels:batch, network:pixels:batch:ranks x threads or "
+        f"network:pixels:batch:ranks x threads:precision, as {STEP_CASES[0]}"
+    )
+
+
+def _every_network(options: StepOptions) -> list[_StepCase]:
     """Return a case of each network for each precision that the cluster's engine has on its GPUs, or on this CPU."""
-    name, is_cpu = cluster.engine.name, cluster.device == "cpu"
-    precisions = possible_precisions(name, cpu_flags()) if is_cpu else ENGINES[name].precisions
+    from configs.load import load_cluster
+    from logs.environment import cpu_flags
+
+    cluster = load_cluster(options.cluster, options.overrides)
+    engine, is_cpu = cluster.engine.name, cluster.device == "cpu"
+    precisions = possible_precisions(engine, cpu_flags()) if is_cpu else ENGINES[engine].precisions
     size, batch = _USUAL_SIZE[cluster.device], _USUAL_BATCH[cluster.device]
     return [
         _StepCase(name, min(max(size, least), most), batch, precision=precision)

@@ -1,94 +1,182 @@
-"""Start real jobs of several ranks as a user would, and pack the images that they read."""
+"""The one place in which benches start programs: jobs of several ranks as users start them, and other commands."""
 
+import json
 import os
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from configs.arguments import override_words
 from configs.load import ROOT, resolve_path
 from configs.programs import Program, command_of
 from configs.registry import packing_words
 from configs.schema import Cluster, Recipe
-from train.bench.measure import MeasurementFailed
+from train.bench.samples import Figures, MeasurementFailed, excerpt, read_samples
 
-_TAIL_LINES = 12
-"""Lines of a failed job's output that the message shows."""
-
-
-def is_local_cpu(cluster: Cluster) -> bool:
-    """Return whether a cluster is the CPU of one machine, whose ranks this program starts by itself."""
-    return cluster.launcher == "local" and cluster.device == "cpu"
+_REQUIREMENTS = "train/bench/programs/requirements.txt"
+_POLL_S = 0.1
 
 
-def run_ranks(
-    command: Sequence[str],
-    *,
-    cluster: str = "laptop",
-    overrides: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
-    timeout_s: float | None = None,
-) -> str:
-    """Start ``command`` once for each rank, with the environment of a run's ranks, and wait until all have ended.
+@dataclass(frozen=True)
+class Finished:
+    """A program that has ended.
 
-    Args:
-        command: A program that reads rank and size by `train.rank.identity`; see `configs.programs.command_of`.
-        cluster: A name in configs/clusters or a YAML file.
-        overrides: Changes of the cluster, each ``cluster.key=value``.
-        environment: Variables to add to those of this process.
-        timeout_s: Seconds that the ranks may take; if None, any.
-
-    Returns:
-        The output of all ranks, mixed as it came.
-
-    Raises:
-        MeasurementFailed: A rank failed; the text has the last lines of the output.
-    """
-    sets = [word for override in overrides for word in ("--set", override)]
-    return run(command_of(Program.RANKS_LAUNCHER, "--cluster", cluster, *sets, "--", *command), environment, timeout_s)
-
-
-def run(command: Sequence[str], environment: Mapping[str, str] | None = None, timeout_s: float | None = None) -> str:
-    """Run a program in the folder of this program, and return what it writes.
-
-    Args:
+    Attributes:
         command: The command line.
-        environment: Variables to add to those of this process.
-        timeout_s: Seconds that the program may take; if None, any.
-
-    Raises:
-        MeasurementFailed: The time is over, or the exit status is not 0; the text has the last lines of the output.
+        status: The exit status.
+        output: Standard output and standard error, mixed as they came.
+        begun_s: When the command was given, Unix seconds.
+        took_s: Seconds until its end.
     """
-    try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env={**os.environ, **(environment or {})},
-            text=True,
-            errors="replace",
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-            timeout=timeout_s,
-        )
-    except subprocess.TimeoutExpired:
-        raise MeasurementFailed(f"{' '.join(command)} took more than {timeout_s:g} s") from None
-    if done.returncode:
-        tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
-        raise MeasurementFailed(f"{' '.join(command)} ended with exit status {done.returncode}:\n{tail}")
-    return done.stdout
+
+    command: Sequence[str]
+    status: int = 0
+    output: str = ""
+    begun_s: float = 0.0
+    took_s: float = 0.0
+
+    def check(self) -> "Finished":
+        """Return the program itself.
+
+        Raises:
+            MeasurementFailed: The exit status is not 0; the text has the first error and the last lines of the output.
+        """
+        if self.status:
+            command = " ".join(self.command)
+            raise MeasurementFailed(f"{command} ended with exit status {self.status}:\n{excerpt(self.output)}")
+        return self
+
+    @property
+    def samples(self) -> dict[str, list[Figures]]:
+        """Return alternative -> samples, see `train.bench.samples.read_samples`."""
+        return read_samples(self.output)
 
 
-def pack_dataset(recipe: Recipe, cluster: Cluster) -> Path:
-    """Return the folder of a recipe's built-in data set; pack the data set first if it is not there yet.
+@dataclass(frozen=True)
+class Jobs:
+    """Starts programs in the folder of this program, one after another.
 
-    Raises:
-        MeasurementFailed: The data set cannot be packed.
+    Attributes:
+        peers: Folder of the environment of the peers. It has NumPy 2, so it cannot be the one of this program.
     """
-    data, classes = recipe.data, recipe.model.num_classes
-    folder = resolve_path(cluster.paths.data) / data.name
-    if not (folder / "manifest.json").is_file():
-        words = packing_words(
-            data.source, str(folder), train=data.train_samples, eval=data.eval_samples, classes=classes
-        )
-        run(command_of(Program.PREPARE_VERB, "prepare", *words))
-    return folder
+
+    peers: Path = ROOT / ".venv-peers"
+
+    def run(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, timeout_s: float | None = None
+    ) -> Finished:
+        """Run a program until it ends.
+
+        Args:
+            command: The command line.
+            environment: Variables to add to those of this process.
+            timeout_s: Seconds that the program may take; if None, any.
+
+        Raises:
+            MeasurementFailed: The time is over.
+        """
+        begun_s, begin = time.time(), time.monotonic()
+        try:
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                env={**os.environ, **(environment or {})},
+                text=True,
+                errors="replace",
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                check=False,
+                timeout=timeout_s,
+            )
+        except subprocess.TimeoutExpired:
+            raise MeasurementFailed(f"{' '.join(command)} took more than {timeout_s:g} s") from None
+        return Finished(command, done.returncode, done.stdout, begun_s, time.monotonic() - begin)
+
+    def stop_when(self, is_ready: Callable[[], bool], command: Sequence[str], log: Path, timeout_s: float) -> Finished:
+        """Start a program, and tell it to stop (SIGTERM) as soon as it is ready.
+
+        Args:
+            is_ready: Whether to stop the program now; it is asked again and again.
+            command: The command line.
+            log: File for the program's output.
+            timeout_s: Seconds until the program is stopped though not ready, and seconds that it then may take to end.
+
+        Returns:
+            The program, without its output; ``begun_s`` is when it was told to stop, and ``took_s`` runs from then on.
+
+        Raises:
+            MeasurementFailed: The program did not stop in time.
+        """
+        with log.open("wb") as output:
+            running = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+        try:
+            end = time.monotonic() + timeout_s
+            while running.poll() is None and time.monotonic() < end and not is_ready():
+                time.sleep(_POLL_S)
+            begun_s, begin = time.time(), time.monotonic()
+            running.send_signal(signal.SIGTERM)
+            status = running.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise MeasurementFailed(f"{' '.join(command)} did not stop in {timeout_s:g} s") from None
+        finally:
+            running.kill()
+            running.wait()
+        return Finished(command, status, "", begun_s, time.monotonic() - begin)
+
+    def ranks(
+        self,
+        program: Program,
+        task: Mapping[str, Any],
+        *,
+        cluster: str = "laptop",
+        overrides: Sequence[str] = (),
+        timeout_s: float | None = None,
+        is_peer: bool = False,
+    ) -> Finished:
+        """Start a program once for each rank, with the environment of a run's ranks, and wait until all have ended.
+
+        Args:
+            program: Reads rank and size by `train.rank.identity`, and its task by `train.bench.samples.run_task`.
+            task: Values that JSON has.
+            cluster: A name in configs/clusters or a YAML file.
+            overrides: Changes of the cluster, each ``cluster.key=value``.
+            timeout_s: Seconds that the ranks may take; if None, any.
+            is_peer: Start the program in the environment of the peers.
+
+        Raises:
+            MeasurementFailed: A rank failed.
+        """
+        # This program is not installed in the environment of the peers, so Python must look in the current folder.
+        python = self.peers_python if is_peer else sys.executable
+        rank = command_of(program, json.dumps(task), python=python, is_isolated=not is_peer)
+        words = ["--cluster", cluster, *override_words(overrides), "--", *rank]
+        return self.run(command_of(Program.RANKS_LAUNCHER, *words), None, timeout_s).check()
+
+    def pack(self, recipe: Recipe, cluster: Cluster) -> Path:
+        """Return the folder of a recipe's built-in data set; pack the data set first if it is not there yet.
+
+        Raises:
+            MeasurementFailed: The data set cannot be packed.
+        """
+        data, classes = recipe.data, recipe.model.num_classes
+        folder = resolve_path(cluster.paths.data) / data.name
+        if not (folder / "manifest.json").is_file():
+            counts = {"train": data.train_samples, "eval": data.eval_samples, "classes": classes}
+            words = packing_words(data.source, str(folder), **counts)
+            self.run(command_of(Program.PREPARE_VERB, "prepare", *words)).check()
+        return folder
+
+    @property
+    def peers_python(self) -> Path:
+        """Return the interpreter of the environment of the peers, which is there once they are installed."""
+        return self.peers / "bin" / "python"
+
+    def install_peers(self) -> None:
+        """Make the environment of the peers, or complete it."""
+        self.run([sys.executable, "-m", "venv", str(self.peers)]).check()
+        self.run([str(self.peers_python), "-m", "pip", "install", "--quiet", "-r", _REQUIREMENTS]).check()

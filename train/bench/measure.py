@@ -3,29 +3,21 @@
 A figure of an alternative is compared with the reference's figure of the same round, so that whatever slows the machine
 for a while slows both. The median of these ratios has a 90 % interval, and the interval gives the verdict.
 
-Imports no framework; a bench imports one inside the function that needs it.
+The module of every bench imports this one at its top, so only the standard library is imported here.
 """
 
-from __future__ import annotations
-
 import dataclasses
+import logging
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from logs.environment import environment
 from train.bench.machine_use import MachineUse
-from train.bench.samples import MeasurementFailed
+from train.bench.samples import Figures
 
-__all__ = [
-    "CANNOT_TELL", "CONFIDENCE", "BenchRow", "MeasurementFailed", "Report", "interleave", "make_report",
-    "median_interval", "ratio_rows", "summarize", "turns", "verdict_of",
-]  # fmt: skip
-
-Figures = Mapping[str, float]
-"""Name of a figure -> value. A name ends with the unit: ``step_ms``, ``images_per_s``, ``input_wait_fraction``."""
+logger = logging.getLogger(__name__)
 
 Alternative = TypeVar("Alternative")
 
@@ -52,7 +44,7 @@ class BenchRow:
         high: Largest value of the rounds that count.
         interval_low: Lower end of the median's interval (`median_interval`); None with too few rounds.
         interval_high: Upper end of the same interval.
-        verdict: What the interval says about the question, if the row answers one: see `verdict_of`.
+        verdict: What the interval says about the question, if the row answers one: see `judged`.
         other_cores: Cores that other work and the hypervisor took during the bench; None where it is not known.
     """
 
@@ -75,6 +67,21 @@ class BenchRow:
             return None
         return self.interval_low, self.interval_high
 
+    def judged(self, level: float, *, below: str, above: str, widest: float = math.inf) -> "BenchRow":
+        """Return the row with the answer to the question on which side of a level the true median lies.
+
+        Args:
+            level: The level, such as 1 for a ratio.
+            below: The answer if the whole interval lies below the level.
+            above: The answer if the whole interval lies above the level.
+            widest: The widest interval that answers the question.
+        """
+        verdict = CANNOT_TELL
+        if self.interval is not None and self.interval[1] - self.interval[0] <= widest:
+            low, high = self.interval
+            verdict = below if high < level else above if low > level else CANNOT_TELL
+        return dataclasses.replace(self, verdict=verdict)
+
 
 @dataclass(frozen=True)
 class Report:
@@ -94,7 +101,7 @@ class Report:
     machine: Mapping[str, Any]
     use: MachineUse | None = None
 
-    def with_use(self, use: MachineUse) -> Report:
+    def with_use(self, use: MachineUse) -> "Report":
         """Return the report with the machine's use, in every row too; a machine that was busy gets a note."""
         other = round(use.other_cores + use.stolen_cores, 3)
         rows = tuple(dataclasses.replace(row, other_cores=other) for row in self.rows)
@@ -107,6 +114,8 @@ class Report:
 
 def make_report(rows: Iterable[BenchRow], notes: Iterable[str] = ()) -> Report:
     """Return a report of rows and notes, with a description of this machine and the versions of the packages."""
+    from logs.environment import environment  # noqa: PLC0415 (needs what set-up installs)
+
     found = environment()
     versions = {"python": found["python"].split()[0]}
     versions |= {name: version for name, version in found["packages"].items() if name.lower() in _PACKAGES}
@@ -122,7 +131,6 @@ def interleave(
     warmup: int = 0,
     reference: str | None = None,
     compared: Collection[str] | None = None,
-    announce: Callable[[str], object] | None = None,
 ) -> list[BenchRow]:
     """Measure all alternatives once in each round, so that a machine that slows down for a while slows all of them.
 
@@ -132,14 +140,12 @@ def interleave(
         warmup: Number of rounds before them that do not count.
         reference: The alternative that the others are compared with (`ratio_rows`); if None, there is no comparison.
         compared: The figures to compare; if None, all that both alternatives have.
-        announce: Called with a line before each measurement, because a bench may last minutes.
     """
     assert n >= 1
     assert reference is None or reference in alternatives
     measured: dict[str, list[Figures]] = {name: [] for name in alternatives}
     for number, name in turns(list(alternatives), warmup + n):
-        if announce is not None:
-            announce(f"round {number + 1} of {warmup + n}: {name}")
+        logger.info("round %d of %d: %s", number + 1, warmup + n, name)  # A bench may last minutes.
         figures = alternatives[name]()
         if number >= warmup:
             measured[name].append(figures)
@@ -162,17 +168,9 @@ def summarize(alternative: str, rounds: Sequence[Figures], warmup: int = 0) -> l
     rows = []
     for figure in rounds[0]:
         values = [figures[figure] for figures in rounds]
-        row = BenchRow(
-            alternative,
-            figure,
-            n=len(values),
-            warmup=warmup,
-            median=statistics.median(values),
-            low=min(values),
-            high=max(values),
-        )
-        if interval := median_interval(values):
-            row = dataclasses.replace(row, interval_low=interval[0], interval_high=interval[1])
+        low, high = median_interval(values) or (None, None)
+        middle = statistics.median(values)
+        row = BenchRow(alternative, figure, len(values), warmup, middle, min(values), max(values), low, high)
         rows.append(row)
     return rows
 
@@ -196,10 +194,8 @@ def ratio_rows(
             pairs = zip(rounds, measured[reference], strict=True)
             ratios = [{f"{figure} / {reference}": own[figure] / other[figure]} for own, other in pairs if other[figure]]
             below, above = _words_of(figure)
-            rows += [
-                dataclasses.replace(row, verdict=verdict_of(row.interval, 1.0, below=below, above=above))
-                for row in (summarize(name, ratios, warmup) if ratios else [])
-            ]
+            own_rows = summarize(name, ratios, warmup) if ratios else []
+            rows += [row.judged(1.0, below=below, above=above) for row in own_rows]
     return rows
 
 
@@ -215,25 +211,6 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     while (outside := outside + 2 * math.comb(n, k) / 2**n) <= 1 - CONFIDENCE:
         k += 1
     return (sorted(values)[k - 1], sorted(values)[-k]) if k else None
-
-
-def verdict_of(
-    interval: tuple[float, float] | None, level: float, *, below: str, above: str, widest: float = math.inf
-) -> str:
-    """Return what the interval of a median says of the question on which side of a level the median lies.
-
-    Args:
-        interval: The interval; None if there were too few rounds.
-        level: The level, such as 1 for a ratio.
-        below: The answer if the whole interval lies below the level.
-        above: The answer if the whole interval lies above the level.
-        widest: The widest interval that answers the question.
-    """
-    if interval is None or interval[1] - interval[0] > widest:
-        return CANNOT_TELL
-    if interval[1] < level:
-        return below
-    return above if interval[0] > level else CANNOT_TELL
 
 
 def _words_of(figure: str) -> tuple[str, str]:

@@ -1,24 +1,18 @@
 """The jobs of ``bench overlap``: ranks over one link that train, or that wait as long as a described GPU computes."""
 
-from __future__ import annotations
-
-import argparse
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from configs.load import dump, load_both
-from configs.programs import Program, command_of
-from train.bench.launching import run_ranks
-from train.bench.measure import Figures
-from train.bench.programs.overlap_ours import Transfer
-from train.bench.samples import read_samples
+from configs.programs import Program
+from train.bench.bench_overlap import OverlapOptions, Transfer, Workload
+from train.bench.launching import Jobs
+from train.bench.samples import Figures
 from train.networks.arch import float32_gradients, gradient_bytes, network_of
 from train.rehearse.rehearsed_run import Course, rehearsed_run
 
-_BACKWARD_S = 0.5
-"""How long a backward pass takes in timed ranks, so that what two cores do for eight ranks takes a small part of it."""
 _SHRINK = 8
 """Factor by which gradients of timed ranks are shorter, so that sending and summing takes few processors."""
 _CYCLE_S_PER_RANK = 4e-3
@@ -52,40 +46,41 @@ class Job:
     ranks: int
     link_bytes_per_s: float | None = None
 
-    def run(self, transfers: Sequence[Transfer], rounds: int, steps: int) -> dict[Transfer, list[Figures]]:
+    def run(self, transfers: Sequence[Transfer], workload: Workload, jobs: Jobs) -> dict[Transfer, list[Figures]]:
         """Start the ranks once, and return the samples of each transfer, one for each round."""
         overrides = self.overrides
         if self.link_bytes_per_s is not None:
             overrides += (f"cluster.communication.link_bytes_per_s={self.link_bytes_per_s:g}",)
-        words = ["--recipe", self.recipe, "--cluster", self.cluster, "--rounds", str(rounds), "--steps", str(steps)]
-        words += [word for override in overrides for word in ("--set", override)]
-        command = command_of(Program.OVERLAP_OURS, *words, *(transfer.name for transfer in transfers))
+        names = [transfer.name for transfer in transfers]
+        effort = {"rounds": workload.rounds, "steps": workload.steps}
+        task = {"recipe": self.recipe, "cluster": self.cluster, "overrides": overrides, **effort, "transfers": names}
         place = [override for override in overrides if override.startswith("cluster.")]
-        output = run_ranks(command, cluster=self.cluster, overrides=place)
-        return {Transfer.parse(name): samples for name, samples in read_samples(output).items()}
+        found = jobs.ranks(Program.OVERLAP_OURS, task, cluster=self.cluster, overrides=place).samples
+        return {Transfer.parse(name): samples for name, samples in found.items()}
 
-    def over(self, link_bytes_per_s: float | None, name: str, *settings: str) -> Job:
+    def over(self, link_bytes_per_s: float | None, name: str, *settings: str) -> "Job":
         """Return the job over another link, with the settings of the cluster that the link needs."""
         overrides = (*self.overrides, *settings)
         return replace(self, title=f"{self.title}, {name}", overrides=overrides, link_bytes_per_s=link_bytes_per_s)
 
-    def setting(self, override: str) -> Job:
+    def setting(self, override: str) -> "Job":
         """Return the job with another setting of the cluster."""
         return replace(self, title=f"{self.title} {override.split('.', 2)[2]}", overrides=(*self.overrides, override))
 
 
-def real_job(options: argparse.Namespace, ranks: int, *, shares_processors: bool) -> Job:
+def real_job(options: OverlapOptions, workload: Workload, ranks: int, *, shares_processors: bool) -> Job:
     """Return the job of ranks that train, over the network as it is.
 
     Args:
-        options: The command line.
+        options: Has the cluster and the user's changes.
+        workload: What each rank computes.
         ranks: Ranks of the cluster.
         shares_processors: The ranks compute on the processors that send and sum.
     """
     overrides = (
-        f"model.name={options.model}",
-        f"model.image_size={options.image_size}",
-        f"batch.global_size={ranks * options.batch}",
+        f"model.name={workload.model}",
+        f"model.image_size={workload.image_size}",
+        f"batch.global_size={ranks * workload.batch}",
         *options.overrides,
     )
     bound = _least_of_processors if shares_processors else None
@@ -119,39 +114,41 @@ class TimedRanks:
     precision: str
     cycle_ms: float
 
-    def over_backward(self) -> Job:
+    def over_backward(self) -> "Job":
         """Return the job over the link on which communication takes as long as backward."""
         sent = ring_bytes(self.sent_bytes, self.job.ranks)
         return self.job.over(sent / self.backward_s, "communication as long as backward")
 
-    def over_described(self, link_bytes_per_s: float, name: str) -> Job:
+    def over_described(self, link_bytes_per_s: float, name: str) -> "Job":
         """Return the job over a link of the described machine, slower as its compute is, and its gradients short."""
         return self.job.over(link_bytes_per_s * self.speed / self.shrink, name)
 
 
-def timed_ranks(options: argparse.Namespace, ranks: int, folder: Path) -> TimedRanks:
+def timed_ranks(options: OverlapOptions, workload: Workload, ranks: int, folder: Path, backward_s: float) -> TimedRanks:
     """Describe ranks that wait, write their config into a folder, and return both.
 
     Args:
-        options: The command line.
+        options: Has the described machine and the user's changes of it.
+        workload: What each rank stands for.
         ranks: Number of ranks, all on this machine.
         folder: An existing folder.
+        backward_s: How long a backward pass takes in the ranks.
 
     Raises:
         UserError: The simulator does not know the described machine, or the recipe does not fit it.
     """
-    sizes = (f"model.name={options.model}", f"model.image_size={options.image_size}")
+    sizes = (f"model.name={workload.model}", f"model.image_size={workload.image_size}")
     place = (
         *sizes,
         "cluster.num_nodes=1",
         f"cluster.ranks_per_node={ranks}",
-        f"batch.global_size={ranks * options.batch}",
+        f"batch.global_size={ranks * workload.batch}",
     )
     described = load_both("imagenet-b256", options.described, (*place, *options.overrides))
     recipe, cluster = rehearsed_run(*described, Course(_SHRINK), ranks=ranks)
     assert cluster.rehearsal is not None
     ends_s = cluster.rehearsal.waits.gradients_s
-    speed, cycle_ms = max(ends_s) / _BACKWARD_S, 1e3 * _CYCLE_S_PER_RANK * ranks
+    speed, cycle_ms = max(ends_s) / backward_s, 1e3 * _CYCLE_S_PER_RANK * ranks
     cluster = cluster.model_copy(
         update={
             "rehearsal": cluster.rehearsal.model_copy(update={"speed": speed}),
@@ -171,7 +168,7 @@ def timed_ranks(options: argparse.Namespace, ranks: int, folder: Path) -> TimedR
         return exposed_ms(transfer.buckets(sizes_bytes, apart).order, ready_ms, sizes_bytes, sent_ms)
 
     job = Job(f"{ranks} ranks", str(config), str(config), (), least_exposed_ms, ranks)
-    return TimedRanks(job, _BACKWARD_S, sum(sizes_bytes) // _SHRINK, speed, _SHRINK, precision, cycle_ms)
+    return TimedRanks(job, backward_s, sum(sizes_bytes) // _SHRINK, speed, _SHRINK, precision, cycle_ms)
 
 
 def exposed_ms(

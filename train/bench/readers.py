@@ -32,19 +32,21 @@ def read_by_dali(recipe: Recipe, cluster: Cluster, folder: Path) -> Iterator[Any
 
 def read_by_mxnet(recipe: Recipe, folder: Path) -> Iterator[Any]:
     """Yield batches of ``mx.io.ImageRecordIter`` without end, set as in Horovod's example but without colour jitter."""
-    import mxnet as mx  # noqa: PLC0415
+    from train.bench.programs.textbook import open_records  # noqa: PLC0415 (MXNet)
 
     crop, side = recipe.data.crop, recipe.model.image_size
     assert crop.kind == "resized"
-    (mean_r, mean_g, mean_b), (std_r, std_g, std_b) = recipe.data.mean, recipe.data.std
-    reader = mx.io.ImageRecordIter(
-        path_imgrec=str(folder / "train.rec"),
-        path_imgidx=str(folder / "train.idx"),
-        batch_size=BATCH_SIZE,
-        data_shape=(3, side, side),
+    constants = {
+        f"{name}_{channel}": value
+        for name, values in (("mean", recipe.data.mean), ("std", recipe.data.std))
+        for channel, value in zip("rgb", values, strict=True)
+    }
+    reader = open_records(
+        str(folder / "train"),
+        side,
+        BATCH_SIZE,
         shuffle=True,
         preprocess_threads=1,
-        verbose=False,
         rand_mirror=recipe.data.flip,
         random_resized_crop=True,
         min_random_area=crop.area[0],
@@ -52,12 +54,7 @@ def read_by_mxnet(recipe: Recipe, folder: Path) -> Iterator[Any]:
         min_aspect_ratio=crop.aspect[0],
         max_aspect_ratio=crop.aspect[1],
         inter_method=1,
-        mean_r=mean_r,
-        mean_g=mean_g,
-        mean_b=mean_b,
-        std_r=std_r,
-        std_g=std_g,
-        std_b=std_b,
+        **constants,
     )
     while True:
         for batch in reader:
@@ -82,7 +79,7 @@ def read_by_pillow(recipe: Recipe, folder: Path) -> Iterator[Any]:
         while True:
             for row, offset in zip(batch, random.choice(offsets, BATCH_SIZE), strict=True):
                 with Image.open(io.BytesIO(unpack_image(records.read(int(offset))).image)) as jpeg:
-                    box = _random_box(random, jpeg.size, crop)
+                    box = random_box(random, jpeg.size, crop)
                     image = jpeg.convert("RGB").resize((side, side), Image.Resampling.BILINEAR, box=box)
                 pixels = (np.asarray(image, np.float32) - mean) / std
                 is_flipped = recipe.data.flip and random.random() < _FLIP_SHARE
@@ -90,7 +87,7 @@ def read_by_pillow(recipe: Recipe, folder: Path) -> Iterator[Any]:
             yield batch.copy()
 
 
-def _random_box(random: np.random.Generator, size: tuple[int, int], crop: Crop) -> tuple[float, float, float, float]:
+def random_box(random: np.random.Generator, size: tuple[int, int], crop: Crop) -> tuple[float, float, float, float]:
     """Return a random window (left, top, right, bottom) in px, by the rule of random resized crops.
 
     If no attempt fits, the window is the whole image.

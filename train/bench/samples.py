@@ -1,10 +1,12 @@
-"""Samples from the ranks of a bench to the bench: one line of JSON for each alternative, on standard output.
+"""What a bench and a program that it starts tell each other.
 
-Imports nothing that the environment of a peer may lack.
+The program gets one argument, its task as JSON. It answers with a line of JSON for each alternative, on standard
+output. Imports nothing that the environment of a peer may lack.
 """
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,21 +14,65 @@ from typing import NoReturn
 
 from train.rank.identity import Identity
 
+Figures = Mapping[str, float]
+"""Name of a figure -> value. A name ends with the unit: ``step_ms``, ``images_per_s``, ``input_wait_fraction``."""
+
 _TAIL_LINES = 12
-"""Lines of a job's output that a message shows."""
+"""Lines of a program's output that a message shows."""
 
 _LINE_START = '{"alternative":'
+_ERROR = re.compile(r"error|exception|fatal|no module named", re.IGNORECASE)
 
 
 class MeasurementFailed(RuntimeError):
-    """A job that was to be measured failed; the text says which, with its last lines."""
+    """A program that was to be measured failed; the text says which, with its first error and its last lines."""
 
 
-def write_samples(identity: Identity, alternative: str, samples: Sequence[Mapping[str, float]]) -> None:
+def run_task(main: Callable[..., None]) -> None:
+    """Call a program's main function with the values of its task as keyword arguments."""
+    main(**json.loads(sys.argv[1]))
+
+
+def write_samples(identity: Identity, alternative: str, samples: Sequence[Figures]) -> None:
     """Write the samples of one alternative as a line to standard output; ranks other than 0 write nothing."""
     if identity.rank == 0:
         sys.stdout.write(json.dumps({"alternative": alternative, "samples": list(samples)}) + "\n")
         sys.stdout.flush()
+
+
+def read_samples(output: str) -> dict[str, list[Figures]]:
+    """Return alternative -> samples, from the lines of `write_samples` among all output of a job.
+
+    Launchers put a rank's name before each line, such as ``[1,0]<stdout>:`` (horovodrun, mpirun).
+
+    Raises:
+        MeasurementFailed: The output has no samples.
+    """
+    found = {}
+    for line in output.splitlines():
+        _, start, rest = line.partition(_LINE_START)
+        if start:
+            told = json.loads(start + rest)
+            found[told["alternative"]] = told["samples"]
+    if not found:
+        raise MeasurementFailed(f"the ranks ended without a measurement:\n{excerpt(output)}")
+    return found
+
+
+def excerpt(output: str) -> str:
+    """Return the first line of a program's output that names an error, if one does, and the last lines."""
+    lines = output.splitlines()
+    early = next((line for line in lines[:-_TAIL_LINES] if _ERROR.search(line)), None)
+    return "\n".join([*([early, "..."] if early else []), *lines[-_TAIL_LINES:]])
+
+
+def short_cause(error: MeasurementFailed) -> str:
+    """Return the text of a failure in one line: what ended how, the first error that it wrote, and its last lines."""
+    first, *lines = str(error).splitlines()
+    if not lines:
+        return first
+    cause = [line for line in lines if _ERROR.search(line)][:1]
+    return " / ".join(dict.fromkeys([first.rpartition(" ended with ")[2], *cause, *lines[-2:]]))
 
 
 def end_peer(meet: Callable[[], object]) -> NoReturn:
@@ -43,23 +89,3 @@ def end_peer(meet: Callable[[], object]) -> NoReturn:
         meet()
     sys.stdout.flush()
     os._exit(0)
-
-
-def read_samples(output: str) -> dict[str, list[Mapping[str, float]]]:
-    """Return alternative -> samples, from the lines of `write_samples` among all output of a job.
-
-    Launchers put a rank's name before each line, such as ``[1,0]<stdout>:`` (horovodrun, mpirun).
-
-    Raises:
-        MeasurementFailed: The output has no samples.
-    """
-    found = {}
-    for line in output.splitlines():
-        _, start, rest = line.partition(_LINE_START)
-        if start:
-            told = json.loads(start + rest)
-            found[told["alternative"]] = told["samples"]
-    if not found:
-        tail = "\n".join(output.splitlines()[-_TAIL_LINES:])
-        raise MeasurementFailed(f"the ranks ended without a measurement:\n{tail}")
-    return found

@@ -1,34 +1,41 @@
-"""A job of real ranks returns their output, and a failed one shows the last lines of it."""
+"""Programs are started as a user would start them, what they tell is read, and a failure shows its cause."""
 
+import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from configs.load import ROOT, load_both, load_cluster
+from configs.errors import STOPPED_STATUS
+from configs.load import ROOT, load_both
 from configs.programs import Program, command_of
-from train.bench import launching
-from train.bench.launching import pack_dataset, run, run_ranks
-from train.bench.measure import MeasurementFailed
+from tests.train.bench.fake_jobs import FakeJobs
+from train.bench.launching import Jobs
+from train.bench.samples import MeasurementFailed, read_samples, short_cause, write_samples
+from train.rank.identity import Identity
+
+JOBS = Jobs()
+
+
+def _python(code: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", code]
 
 
 @pytest.mark.ranks
-def test_every_rank_runs_the_program_with_the_clusters_variables() -> None:
-    output = run_ranks(
-        [sys.executable, "-m", "sysconfig"], overrides=["cluster.ranks_per_node=3"], environment={"ONE": "1"}
-    )
-    assert output.count("Python version:") == 3
+def test_every_rank_gets_the_task_and_the_clusters_variables_and_rank_0_answers() -> None:
+    task = {"cluster": "laptop", "overrides": ["cluster.ranks_per_node=3"], "rounds": 1, "sizes": [4]}
+    done = JOBS.ranks(Program.ALLREDUCE_OURS, task, overrides=["cluster.ranks_per_node=3"])
+    ((sample,),) = done.samples.values()
+    assert 0 < sample["allreduce_ms"] < 1e3 * done.took_s
 
 
 @pytest.mark.ranks
-def test_the_error_of_a_failed_job_has_the_command_and_the_last_lines() -> None:
-    with pytest.raises(MeasurementFailed, match=r"(?s)no.such.module.*No module named"):
-        run_ranks([sys.executable, "-m", "no.such.module"])
-
-
-def test_a_program_that_refuses_is_a_failed_measurement() -> None:
-    with pytest.raises(MeasurementFailed, match="COMMAND is missing"):
-        run(command_of(Program.RANKS_LAUNCHER, "--cluster", "laptop"))
+def test_the_error_of_a_failed_job_has_the_command_and_the_cause() -> None:
+    with pytest.raises(MeasurementFailed, match=r"(?s)allreduce_ours.*exit status.*unexpected keyword argument 'x'"):
+        JOBS.ranks(Program.ALLREDUCE_OURS, {"x": 1})
 
 
 def test_a_program_runs_in_the_folder_of_this_one_with_its_variables_and_any_bytes_can_be_read(
@@ -37,35 +44,126 @@ def test_a_program_runs_in_the_folder_of_this_one_with_its_variables_and_any_byt
     monkeypatch.setenv("BENCHED", "outside")
     monkeypatch.chdir(tmp_path)
     words = "import os, sys; print(os.getcwd(), os.environ['BENCHED'], flush=True); os.write(2, b'caf\\xe9')"
-    told = run([sys.executable, "-I", "-S", "-c", words], {"BENCHED": "inside"})
-    assert told == f"{ROOT} inside\ncaf\N{REPLACEMENT CHARACTER}"
+    assert (
+        JOBS.run(_python(words), {"BENCHED": "inside"}).check().output == f"{ROOT} inside\ncaf\N{REPLACEMENT CHARACTER}"
+    )
 
 
-def test_the_last_lines_of_a_failed_program_are_told() -> None:
-    words = "[print('line', number) for number in range(99)]; print('last words'); raise SystemExit(7)"
-    with pytest.raises(MeasurementFailed, match=r"ended with exit status 7:\nline 88\n(.*\n)+last words$"):
-        run([sys.executable, "-I", "-S", "-c", words])
+def test_a_failed_program_tells_its_first_error_and_its_last_lines() -> None:
+    lines = "[print('line', number) for number in range(99)]; print('last words'); raise SystemExit(7)"
+    with pytest.raises(MeasurementFailed, match=r"ended with exit status 7:\nline 88\n(.*\n)+last words$") as plain:
+        JOBS.run(_python(lines)).check()
+    assert short_cause(plain.value) == "exit status 7: / line 98 / last words"
+    with pytest.raises(
+        MeasurementFailed, match=r"exit status 7:\nNo module named 'launch'\n\.\.\.\nline 88\n"
+    ) as named:
+        JOBS.run(_python(f"print('python: warm'); print(\"No module named 'launch'\"); {lines}")).check()
+    assert short_cause(named.value) == "exit status 7: / No module named 'launch' / line 98 / last words"
     with pytest.raises(MeasurementFailed, match=r"ended with exit status -9:\nlast words$"):
-        run(["bash", "-c", "echo last words; kill -KILL $$"])
+        JOBS.run(["bash", "-c", "echo last words; kill -KILL $$"]).check()
 
 
-@pytest.mark.parametrize(
-    ("cluster", "is_local_cpu"),
-    [("laptop", True), ("a100-node", False), ("abci-v100", False)],
-)
-def test_only_the_cpu_of_one_machine_is_local(cluster: str, is_local_cpu: bool) -> None:
-    assert launching.is_local_cpu(load_cluster(cluster)) is is_local_cpu
+def test_a_program_that_takes_too_long_is_ended() -> None:
+    with pytest.raises(MeasurementFailed, match=r"took more than 0\.01 s$") as late:
+        JOBS.run(_python("import signal; signal.pause()"), timeout_s=0.01)
+    assert "\n" not in short_cause(late.value)
+
+
+_WAITS = """
+import os, pathlib, signal, sys
+signal.signal(signal.SIGTERM, {handler})
+print("on standard output", os.getcwd(), flush=True)
+print("on standard error", file=sys.stderr, flush=True)
+pathlib.Path({file!r}).touch()
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("status", [STOPPED_STATUS, 0])
+def test_a_program_is_told_to_stop_when_it_is_ready(status: int, tmp_path: Path) -> None:
+    code = _WAITS.format(handler=f"lambda *_: sys.exit({status})", file=str(tmp_path / "ready"))
+    done = JOBS.stop_when((tmp_path / "ready").exists, _python(code), tmp_path / "log", 60)
+    assert done.status == status
+    told = (tmp_path / "log").read_text(encoding="utf-8")
+    assert told == f"on standard output {ROOT}\non standard error\n"
+
+
+def test_a_program_that_ends_before_it_is_ready_is_not_waited_for(tmp_path: Path) -> None:
+    assert JOBS.stop_when(lambda: False, _python("raise SystemExit(3)"), tmp_path / "log", 200).status == 3
+
+
+def test_a_program_that_does_not_stop_is_killed(tmp_path: Path) -> None:
+    usual = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which a program inherits
+    try:
+        with pytest.raises(MeasurementFailed, match=r"did not stop in 0\.05 s$"):
+            JOBS.stop_when(lambda: True, _python("import signal; signal.pause()"), tmp_path / "log", 0.05)
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+    assert psutil.Process().children() == []
+
+
+def test_samples_are_found_behind_the_name_that_a_launcher_gives_a_rank() -> None:
+    line = '{"alternative": "step", "samples": [{"step_ms": 2.0}]}'
+    for output in (line, f"[1,0]<stdout>:{line}", f"a warning\n[1,0]<stdout>: {line}\n[1,1]<stdout>:more"):
+        assert read_samples(output) == {"step": [{"step_ms": 2.0}]}
+    with pytest.raises(MeasurementFailed, match=r"without a measurement:\n(?!line 0\n)(.*\n)+last words"):
+        read_samples("".join(f"line {number}\n" for number in range(99)) + "last words\n")
+
+
+@pytest.mark.parametrize(("rank", "local_rank", "is_told"), [(0, 0, True), (0, 1, True), (2, 0, False), (1, 1, False)])
+def test_one_rank_of_all_nodes_tells(
+    rank: int, local_rank: int, is_told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_samples(Identity(rank, 4, local_rank, 2, "here", "Horovod"), "step", [{"step_ms": 1.0}])
+    assert bool(capsys.readouterr().out) is is_told
+
+
+_PEER = """
+import atexit, os
+from train.bench.samples import end_peer, write_samples
+from train.rank.identity import Identity
+atexit.register(os.abort)
+write_samples(Identity(0, 2, 0, 2, "here", "Horovod"), "peer", [{"rate": 1.5}])
+end_peer(lambda: %s)
+"""
+
+
+@pytest.mark.parametrize("meeting", ["print('met')", "1 / 0"])
+def test_a_peer_that_has_measured_succeeds_however_its_libraries_end(meeting: str) -> None:
+    command = [sys.executable, "-c", _PEER % meeting]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert read_samples(done.stdout) == {"peer": [{"rate": 1.5}]}
+    assert ("met\n" in done.stdout) == (meeting == "print('met')")
 
 
 @pytest.mark.parametrize("is_packed", [True, False])
-def test_a_data_set_is_packed_where_none_is_complete(
-    is_packed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[list[str]] = []
-    monkeypatch.setattr(launching, "run", started.append)
-    (tmp_path / "digits").mkdir()
+def test_a_data_set_is_packed_where_none_is_complete(is_packed: bool, tmp_path: Path) -> None:
+    jobs = FakeJobs()
+    (tmp_path / "images").mkdir()
     if is_packed:
-        (tmp_path / "digits" / "manifest.json").touch()
-    folder = pack_dataset(*load_both("digits", "laptop", [f"cluster.paths.data={tmp_path}"]))
-    assert folder == tmp_path / "digits"
-    assert len(started) == (not is_packed)
+        (tmp_path / "images" / "manifest.json").touch()
+    counts = ["data.train_samples=24", "data.eval_samples=3", "model.num_classes=2"]
+    place = [f"cluster.paths.data={tmp_path}", "data.name=images", "data.source=generated"]
+    folder = jobs.pack(*load_both("imagenet-smoke", "laptop", [*place, *counts]))
+    assert folder == tmp_path / "images"
+    words = ["prepare", "generated", str(folder), "--train", "24", "--eval", "3", "--classes", "2"]
+    expected = [] if is_packed else [command_of(Program.PREPARE_VERB, *words)]
+    assert [each.command for each in jobs.started] == expected
+
+
+def test_the_peers_are_installed_into_an_environment_of_their_own_and_start_there(tmp_path: Path) -> None:
+    jobs = FakeJobs(peers=tmp_path / "peers", answer=lambda _: {"PyTorch": [{"images_per_s": 1.0}]})
+    jobs.install_peers()
+    venv, pip = (each.command for each in jobs.started)
+    assert venv == [sys.executable, "-m", "venv", str(tmp_path / "peers")]
+    assert pip[:4] == [str(jobs.peers_python), "-m", "pip", "install"]
+    assert (ROOT / pip[pip.index("-r") + 1]).is_file()
+    task = {"meeting_file": "m", "is_channels_last": True}
+    jobs.ranks(Program.PYTORCH_PEER, task, cluster="c", overrides=["b=2"], is_peer=True)
+    started = jobs.started[-1]
+    words = started.command[started.command.index("--") + 1 :]
+    # This program is not installed there, so Python looks for it in the current folder.
+    assert words == [str(tmp_path / "peers/bin/python"), "-u", "-m", Program.PYTORCH_PEER.value, json.dumps(task)]
+    assert (started.after("--cluster"), started.place) == ("c", ["b=2"])

@@ -1,34 +1,44 @@
 """``./run.sh bench``: its help, its rows in a table and a file, and what it refuses."""
 
-import argparse
-import importlib
 import json
 import subprocess
 import sys
-import time
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from configs.errors import UserError
 from configs.load import ROOT
-from tests.train.bench import quick as quick_bench
-from train.bench.__main__ import _RESULTS, _text, main
-from train.bench.bench_options import BENCHES, BenchEntry
-from train.bench.measure import Report, make_report, summarize
+from train.bench.__main__ import BENCHES, main, read_command
+from train.bench.launching import Jobs
+from train.bench.measure import Report, interleave, make_report, summarize
+from train.bench.options import Bench, effort, option
+from train.bench.samples import MeasurementFailed
 
-_WORK_S = 0.1
+
+@dataclass(frozen=True)
+class QuickOptions:
+    rounds: int = effort("rounds", quick=1, usual=2, thorough=20)
+    end: str = option("how it ends", "well", choices=("well", "badly", "empty", "interrupted"))
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _measure(options: QuickOptions, _jobs: Jobs) -> Report:
+    if options.end == "badly":
+        raise MeasurementFailed("no rank was started")
+    if options.end == "interrupted":
+        raise KeyboardInterrupt
+    rows = interleave({"nothing": lambda: {"step_ms": 2.0}}, n=options.rounds)
+    return make_report([] if options.end == "empty" else rows, ["nothing was done"])
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add a bench that takes no time."""
-    entry = BenchEntry("how the harness works", quick_bench.__name__, quick_bench.add_options)
-    monkeypatch.setitem(BENCHES, "quick", entry)
+    monkeypatch.setitem(BENCHES, "quick", Bench("how the command line works", QuickOptions, _measure))
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_bench_prints_a_table_and_writes_its_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "new" / "below" / "rows.json"
     assert main(["bench", "quick", "--rounds", "3", "--output", str(file)]) == 0
@@ -45,151 +55,160 @@ def test_a_bench_prints_a_table_and_writes_its_rows(tmp_path: Path, capsys: pyte
     no_answer = {"interval_low": None, "interval_high": None, "verdict": ""}
     assert row == {"alternative": "nothing", "figure": "step_ms", **figures, **no_answer}
     assert "too few" in printed
-    assert "nothing was measured" in printed
+    assert "- nothing was done" in printed
     assert str(file) in printed
     assert main(["bench", "quick", "--json", "--output", str(file)]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["n"] == 2
 
 
-def test_a_row_of_the_table_has_the_median_its_interval_the_ends_and_the_number() -> None:
+def test_a_row_of_the_table_has_the_median_its_interval_the_ends_and_the_number(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [
         *summarize("ours", [{"step_ms": float(each)} for each in range(1, 21)]),
-        replace(summarize("theirs", [{"step_ms": 1.0}])[0], verdict="faster"),
+        *(row.judged(1.0, below="a", above="b") for row in summarize("theirs", [{"step_ms": 1.0}])),
     ]
-    text = [" ".join(line.split()) for line in _text(make_report(rows, ["a note"])).splitlines()]
+    bench = Bench("a table", QuickOptions, lambda *_: make_report(rows, ["a note"]))
+    monkeypatch.setitem(BENCHES, "quick", bench)
+    assert main(["quick", "--output", str(tmp_path / "rows.json")]) == 0
+    text = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert text[0] == "alternative figure median 90% interval low high n verdict"
     assert text[1] == "ours step_ms 10.5 6 to 15 1 20 20"
-    assert text[2] == "theirs step_ms 1 too few 1 1 1 faster"
-    assert text[3:] == ["- a note"]
+    assert text[2] == "theirs step_ms 1 too few 1 1 1 cannot tell on this machine"
+    assert text[3] == "- a note"
 
 
-@pytest.mark.usefixtures("quick")
 def test_rows_go_to_a_file_with_the_name_of_the_bench_where_no_other_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _RESULTS == ROOT / "runs" / "bench"
-    monkeypatch.setattr("train.bench.__main__._RESULTS", tmp_path / "runs" / "bench")
+    monkeypatch.setattr("train.bench.__main__.RESULTS", tmp_path / "runs" / "bench")
     assert main(["bench", "quick"]) == 0
     (file,) = tmp_path.glob("runs/bench/quick-*-*.json")
     assert json.loads(file.read_text(encoding="utf-8"))["bench"] == "quick"
 
 
+@pytest.mark.parametrize(
+    ("end", "status", "error"),
+    [
+        ("badly", 1, "error: no rank was started\n"),
+        ("empty", 1, "error: nothing was measured\n"),
+        ("interrupted", 130, ""),
+        ("other", 2, "error: argument --end: invalid choice: 'other' (choose from 'well', 'badly', 'empty', "
+                   "'interrupted'); see ./run.sh bench quick --help\n"),
+    ],
+)  # fmt: skip
+def test_the_exit_status_says_how_a_bench_ended(
+    end: str, status: int, error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "quick", "--end", end, "--output", str(tmp_path / "rows.json")]) == status
+    assert capsys.readouterr().err == error
+    assert (tmp_path / "rows.json").exists() is (end == "empty"), "its notes say why there are no rows"
+
+
 def test_a_bench_whose_engine_is_missing_does_not_begin(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(engine: str) -> None:
-        raise UserError(f"{engine} is missing")
-
-    monkeypatch.setattr("configs.registry.require_engine", refuse)
-    monkeypatch.setitem(
-        BENCHES, "quick", BenchEntry("nothing", quick_bench.__name__, quick_bench.add_options, needs="torch")
-    )
+    monkeypatch.setattr("configs.registry.has_engine", lambda _: False)
+    monkeypatch.setitem(BENCHES, "quick", Bench("nothing", QuickOptions, _measure, needs="torch"))
     assert main(["bench", "quick"]) == 2
-    assert capsys.readouterr().err == "error: torch is missing\n"
-
-
-@pytest.mark.usefixtures("quick")
-def test_ctrl_c_ends_with_the_status_of_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(quick_bench, "measure", interrupted)
-    assert main(["bench", "quick"]) == 130
-
-
-@pytest.mark.usefixtures("quick")
-def test_the_use_of_the_machine_is_that_during_the_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def work(options: argparse.Namespace) -> Report:
-        end_s = time.process_time() + _WORK_S
-        while time.process_time() < end_s:
-            pass
-        return quick_measure(options)
-
-    quick_measure = quick_bench.measure
-    monkeypatch.setattr(quick_bench, "measure", work)
-    file, begin_s = tmp_path / "rows.json", time.monotonic()
-    assert main(["bench", "quick", "--output", str(file)]) == 0
-    elapsed_s = time.monotonic() - begin_s
-    used = json.loads(file.read_text(encoding="utf-8"))["use"]["own_cores"]
-    assert 0.8 * _WORK_S < used * elapsed_s < 20 * _WORK_S
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_measurement_that_failed_is_status_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "quick", "--fail"]) == 1
-    assert capsys.readouterr().err == "error: no rank was started\n"
+    assert capsys.readouterr().err.startswith("error: engine.name: got 'torch'")
 
 
 _HELP = """
 import contextlib, io, json, sys, traceback
 sys.path.insert(0, sys.argv[1])
-from train.bench.__main__ import main
+from train.bench.__main__ import BENCHES, main
 
-told = []
-for words in json.loads(sys.argv[2]):
-    failure, text = "", io.StringIO()
-    try:
-        with contextlib.redirect_stdout(text):
+told = {}
+for words in [[], *([name] for name in BENCHES)]:
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        try:
             main([*words, "--help"])
-    except SystemExit as end:
-        failure = str(end.code or "")
-    except BaseException:
-        failure = traceback.format_exc()
-    told.append([failure, text.getvalue()])
+        except SystemExit as end:
+            told[" ".join(words)] = [end.code, text.getvalue()]
 print(json.dumps(told))
 """
-HELPED: list[list[str]] = [[], *([name] for name in BENCHES)]
 
 
-@pytest.fixture(scope="module")
-def helps() -> dict[str, tuple[str, str]]:
-    """Return why the help failed, and the help, by the words before `--help`, all from one start of Python."""
+def test_help_needs_nothing_but_the_standard_library() -> None:
     # With -S, Python does not see site-packages, so nothing that is installed can be imported.
-    command = [sys.executable, "-I", "-S", "-c", _HELP, str(ROOT), json.dumps(HELPED)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return dict(zip(map(" ".join, HELPED), json.loads(told), strict=True))
-
-
-@pytest.mark.parametrize("words", HELPED)
-def test_help_needs_nothing_but_the_standard_library(helps: dict[str, tuple[str, str]], words: list[str]) -> None:
-    failure, text = helps[" ".join(words)]
-    assert failure == ""
-    assert text.startswith("usage: ./run.sh bench")
-    assert words or all(name in text for name in BENCHES)
-
-
-@pytest.mark.parametrize("name", BENCHES)
-def test_every_bench_has_a_module_that_measures(name: str) -> None:
-    assert callable(importlib.import_module(BENCHES[name].module).measure)
-
-
-def test_a_bench_that_does_not_exist_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "epcoh"]) == 2
-    assert capsys.readouterr().err == "error: epcoh: no such bench; did you mean 'epoch'?\n"
+    command = [sys.executable, "-I", "-S", "-c", _HELP, str(ROOT)]
+    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    names = set(BENCHES) - {"quick"}
+    assert {name for name in told if name} == names
+    assert all(status == 0 and text.startswith("usage: ./run.sh bench") for status, text in told.values())
+    assert all(name in told[""][1] for name in names)
+    assert all(("--cluster" in told[name][1]) is (not BENCHES[name].only_here) for name in names)
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (
-            ["epoch", "--rouns", "1"],
-            "'--rouns' is not expected here; did you mean '--rounds'?; see ./run.sh bench epoch ",
-        ),
+        (["epcoh"], "epcoh: no such bench; did you mean 'epoch'?\n"),
+        (["epoch", "--rouns", "1"], "'--rouns' is not expected here; did you mean '--rounds'?; see ./run.sh bench ep"),
         # Other benches have --steps and --ranks.
         (["step", "--starts", "2"], "'--starts' is not expected here; choose one of --cases, --cluster"),
         ([], "NAME"),
         (["peers", "--cluster", "laptop"], "others do: allreduce, input, overlap, startup, step"),
-        (["overlap", "--cluster", "abci-v100", "--links", "5"], "allowed: none on abci-v100"),
-        (["overlap", "--compute", "real", "--set", "cluster.ranks_per_node=1"], "allowed: two ranks or more"),
-        (["overlap", "--ranks", "1"], "allowed: two ranks or more"),
-        (["overlap", "--compute", "real", "--ranks", "2"], "allowed: with --compute timed"),
-        (["overlap", "--compute", "timed", "--cluster", "abci-v100"], "--described names the machine"),
-        (["overlap", "--described", "abci-v10"], "did you mean 'abci-v100'"),
         (["step", "--cluster", "laptpo"], "did you mean 'laptop'"),
+        (["overlap", "--described", "abci-v10"], "did you mean 'abci-v100'"),
+        (["overlap", "--compute", "timed", "--cluster", "abci-v100"], "--compute timed: got --cluster abci-v100"),
+        (["overlap", "--ranks", "4", "1"], "--ranks 1: allowed: two ranks or more, because one rank sends nothing"),
+        (["overlap", "--compute", "real", "--ranks", "2"], "--ranks: allowed: with --compute timed"),
+        (["overlap", "--compute", "real", "--set", "cluster.ranks_per_node=1"], "--cluster: got laptop with one rank"),
+        (["overlap", "--cluster", "abci-v100", "--links", "1", "5"], "--links: got 1 5, allowed: none on abci-v100"),
+        (["overlap", "--links", "0"], "--links 0: allowed: Gb/s above 0, or backward"),
+        (["overlap", "--compute", "real", "--links", "backward"], "--links backward: allowed: Gb/s above 0, or doubl"),
+        (["peers", "--model", "alexnett"], "--model alexnett: no such network; did you mean 'alexnet'?"),
+        (["peers", "--install", "--model", "alexnet", "--image-size", "32"], "model.image_size: got 32, allowed: "),
+        (["peers", "--install", "--batch", "0"], "--batch 0: allowed: a whole number above 0"),
+        (["peers", "--install", "--ranks", "-1"], "--ranks -1: allowed: a whole number above 0"),
+        (["peers", "--install", "--rounds", "0"], "--rounds 0: allowed: a whole number above 0"),
+        (["race", "--install", "--seeds", "0"], "--seeds 0: allowed: a whole number above 0"),
+        (["race", "mnist"], "invalid choice: 'mnist'"),
+        (["roofline", "--set", "cluster.ranks_per_node=1"], "--set: got 1 ranks on cpu, allowed: two or more on the"),
+        (["step", "--cases", "resnet50"], "--cases resnet50: allowed: all, or network:pixels:batch"),
+        (["step", "--cases", "resnet50:64:16:2"], "--cases resnet50:64:16:2: allowed: all, or"),
+        (["step", "--cases", "resnet50:x:16:2x1"], "--cases resnet50:x:16:2x1: allowed: all, or"),
+        (["step", "--cases", "a:64:16:2x1:float32:1"], "--cases a:64:16:2x1:float32:1: allowed: all, or"),
+        (["allreduce", "--sizes", "3"], "--sizes 3: allowed: 4 bytes or more, as 4096, 64K, 16M or 1G"),
+        (["allreduce", "--sizes", "1.5M"], "--sizes 1.5M: allowed: 4 bytes or more"),
+        (["allreduce", "--sizes", "K"], "--sizes K: allowed: 4 bytes or more"),
+        (["allreduce", "--cluster", "dgx-a100", "--set", "cluster.num_nodes=2", "--ranks", "5"],
+         "--ranks 5: allowed: multiples of the cluster's 2 nodes"),
+        (["epoch", "--epochs", "1"], "run.eval_first_epoch"),
     ],
-)
-def test_a_wrong_argument_is_one_line(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+)  # fmt: skip
+def test_a_wrong_argument_is_one_line_before_anything_is_started(
+    words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Jobs, "run", lambda *_, **_others: pytest.fail("started"))
     assert main(["bench", *words]) == 2
     error = capsys.readouterr().err
+    assert error.startswith("error: ")
     assert expected in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", sorted(BENCHES))
+def test_every_bench_has_a_quick_and_a_thorough_effort(name: str) -> None:
+    number = {"race": "seeds", "gpu": "seconds"}.get(name, "rounds")
+
+    def asked(*words: str) -> Any:
+        return getattr(read_command([name, *words]).options, number)
+
+    quick, usual, thorough = asked("--quick"), asked(), asked("--thorough")
+    assert quick < (usual or 6) < thorough
+    assert number != "rounds" or (usual or 6) >= 6, "separate starts are six at least"
+    assert asked(f"--{number}", "9") == 9
+    with pytest.raises(UserError, match="not allowed with"):
+        asked("--quick", f"--{number}", "9")
+
+
+def test_the_options_of_a_bench_are_the_words_of_the_command_line() -> None:
+    words = "race fashion-mnist --seeds 2 --install --json --output rows.json"
+    command = read_command(["bench", *words.split()])
+    assert (command.name, command.json, command.output) == ("race", True, Path("rows.json"))
+    assert command.options == BENCHES["race"].options("fashion-mnist", seeds=2, install=True)
+    given = read_command(["step", "--set", "a=1", "--cluster", "c", "--set", "b=2", "--cases", "x", "y"]).options
+    assert (given.cluster, given.overrides, given.cases, given.seconds) == ("c", ["a=1", "b=2"], ["x", "y"], 2.0)

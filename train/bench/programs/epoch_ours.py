@@ -1,9 +1,6 @@
 """One rank of ``bench epoch``: a run of this program that records when each part of an epoch happens."""
 
-import argparse
-import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,13 +10,14 @@ from typing import Any
 
 from configs.load import load_both
 from configs.plan import plan_run
-from data.input.batches import TrainingBatch, TrainingSource
+from data.input.batches import TrainingSource
 from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import MlperfLog, NullLog
 from train.bench.programs.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, Moments, gaps, mark
+from train.bench.samples import run_task, write_samples
 from train.compose import compose
 from train.dataset import images_of
-from train.engine.protocol import Array, Engine
+from train.engine.protocol import Array
 from train.loop import TrainingRun, train
 from train.measure.progress import Progress, StepLoss
 from train.measure.timing import StepClock
@@ -30,23 +28,16 @@ from train.rank.watchdog import Watchdog, die_with_parent
 from train.schedule import resolve_schedule
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, and write the gaps between epochs on rank 0."""
+def main(recipe: str, overrides: Sequence[str]) -> None:
+    """Train a recipe, changed by ``overrides``, and write the gaps between epochs on rank 0."""
     die_with_parent()
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("recipe")
-    parser.add_argument("--set", dest="overrides", action="append", default=[])
-    parser.add_argument("--output", type=Path, required=True)
-    options = parser.parse_args(arguments)
     identity = read_identity(os.environ)
     with tempfile.TemporaryDirectory(prefix="bench-epoch-") as folder:
-        moments = _run(options.recipe, options.overrides, identity, Path(folder))
-    if identity.rank == 0:
-        options.output.write_text(json.dumps(gaps(moments)), encoding="utf-8")
-    return 0
+        moments = _train(recipe, overrides, identity, Path(folder))
+    write_samples(identity, "gaps", [gaps(moments)])
 
 
-def _run(name: str, overrides: Sequence[str], identity: Identity, folder: Path) -> Moments:
+def _train(name: str, overrides: Sequence[str], identity: Identity, folder: Path) -> Moments:
     """Train a run as `train.session` does, with a clock, a progress report and a source that mark moments."""
     recipe, cluster = load_both(name, "laptop", overrides)
     images = images_of(recipe, cluster, plan_run(recipe, identity.world_size), identity)
@@ -76,15 +67,17 @@ def _run(name: str, overrides: Sequence[str], identity: Identity, folder: Path) 
         log_every_steps=every,
         run_ahead_steps=ahead,
     )
-    train(run, log=MlperfLog(folder) if is_reporter else NullLog(), progress=progress)
+    log = MlperfLog(folder) if is_reporter else NullLog()
+    train(run, log=log, progress=progress)
     watchdog.rest()
     progress.close()
+    log.close()
     return moments
 
 
 class _MarkingClock(StepClock):
-    def __init__(self, moments: Moments, engine: Engine, run_ahead_steps: int, sample_every_steps: int) -> None:
-        super().__init__(engine, run_ahead_steps, sample_every_steps)
+    def __init__(self, moments: Moments, *parts: Any) -> None:
+        super().__init__(*parts)
         self._moments = moments
 
     @contextmanager
@@ -119,20 +112,12 @@ class _MarkingProgress(Progress):
 class _MarkingSource:
     def __init__(self, moments: Moments, source: TrainingSource) -> None:
         self._moments, self._source = moments, source
+        self.next_batch, self.state, self.close = source.next_batch, source.state, source.close
 
     def begin_epoch(self, epoch: int) -> None:
         mark(self._moments, EPOCH)
         self._source.begin_epoch(epoch)
 
-    def next_batch(self) -> TrainingBatch:
-        return self._source.next_batch()
-
-    def state(self) -> bytes:
-        return self._source.state()
-
-    def close(self) -> None:
-        self._source.close()
-
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_task(main)

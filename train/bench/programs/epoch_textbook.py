@@ -5,81 +5,58 @@ each epoch and each evaluation, the accuracy is read at every step, and each epo
 small one of MXNet's model zoo.
 """
 
-import argparse
-import json
 import logging
-import sys
-from collections.abc import Sequence
-from pathlib import Path
+import os
 from typing import Any
 
+import horovod.mxnet as hvd
+import mxnet as mx
+
 from train.bench.programs.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUATING, QUEUED, Moments, gaps, mark
+from train.bench.programs.textbook import broadcast_network, open_records, train_batch
+from train.bench.samples import run_task, write_samples
+from train.rank.identity import read_identity
 from train.rank.watchdog import die_with_parent
 
 _CLASSES = 10
+_PIXELS: dict[str, Any] = {"preprocess_threads": 1, **{f"mean_{each}": 80 for each in "rgb"}} | {
+    f"std_{each}": 90 for each in "rgb"
+}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, and write the gaps between epochs on rank 0."""
+def main(data: str, image_size: int, batch_size: int, epochs: int, eval_every: int) -> None:
+    """Train on the packed images of the folder ``data``, and write the gaps between epochs on rank 0."""
     die_with_parent()
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--image-size", type=int, required=True)
-    parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--epochs", type=int, required=True)
-    parser.add_argument("--eval-every", type=int, required=True)
-    parser.add_argument("--output", type=Path, required=True)
-    options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO)
-    import horovod.mxnet as hvd  # noqa: PLC0415
-
     hvd.init()
-    moments = _train(options, hvd)
-    if hvd.rank() == 0:
-        options.output.write_text(json.dumps(gaps(moments)), encoding="utf-8")
-    return 0
-
-
-def _train(options: argparse.Namespace, hvd: Any) -> Moments:
-    import mxnet as mx  # noqa: PLC0415
-
-    training = _reader(options, "train", num_parts=hvd.size(), part_index=hvd.rank(), shuffle=True, rand_mirror=True)
-    evaluation = _reader(options, "eval")
+    shard = {"num_parts": hvd.size(), "part_index": hvd.rank(), "shuffle": True, "rand_mirror": True}
+    training = open_records(f"{data}/train", image_size, batch_size, **_PIXELS, **shard)
+    evaluation = open_records(f"{data}/eval", image_size, batch_size, **_PIXELS)
     network = mx.gluon.model_zoo.vision.mobilenet0_25(classes=_CLASSES)
-    network.hybridize()
-    network.initialize(mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2))
-    weights = network.collect_params()
-    hvd.broadcast_parameters(weights, root_rank=0)
+    weights = broadcast_network(network)
     trainer = hvd.DistributedTrainer(weights, mx.optimizer.create("sgd", momentum=0.9, wd=1e-4, learning_rate=0.05))
     loss_of, accuracy = mx.gluon.loss.SoftmaxCrossEntropyLoss(), mx.metric.Accuracy()
     moments: Moments = []
-    for epoch in range(options.epochs):
+    for epoch in range(epochs):
         mark(moments, EPOCH)
         training.reset()
         accuracy.reset()
         for batch in training:
             images, labels = (arrays[0].as_in_context(mx.cpu()) for arrays in (batch.data, batch.label))
             mark(moments, BATCH)
-            with mx.autograd.record():
-                output = network(images)
-                loss = loss_of(output, labels)
-            loss.backward()
-            trainer.step(options.batch_size)
-            accuracy.update([labels], [output])
+            accuracy.update([labels], [train_batch(network, trainer, loss_of, images, labels)])
             mark(moments, QUEUED)
         logging.info("epoch %d: training accuracy %.4f", epoch, accuracy.get()[1])
-        if (epoch + 1) % options.eval_every == 0:
+        if (epoch + 1) % eval_every == 0:
             mx.nd.waitall()
             mark(moments, DRAINED)
             _evaluate(network, evaluation, moments)
     # A process that ends while Horovod has its sums to do fails, sometimes by a corrupted heap.
     mx.nd.waitall()
-    return moments
+    write_samples(read_identity(os.environ), "gaps", [gaps(moments)])
 
 
 def _evaluate(network: Any, images: Any, moments: Moments) -> None:
-    import mxnet as mx  # noqa: PLC0415
-
     images.reset()
     accuracy = mx.metric.Accuracy()
     mark(moments, EVALUATING)
@@ -90,25 +67,5 @@ def _evaluate(network: Any, images: Any, moments: Moments) -> None:
     logging.info("evaluation: top-1 %.4f", top1)
 
 
-def _reader(options: argparse.Namespace, split: str, **settings: Any) -> Any:
-    import mxnet as mx  # noqa: PLC0415
-
-    return mx.io.ImageRecordIter(
-        path_imgrec=str(options.data / f"{split}.rec"),
-        path_imgidx=str(options.data / f"{split}.idx"),
-        data_shape=(3, options.image_size, options.image_size),
-        batch_size=options.batch_size,
-        preprocess_threads=1,
-        mean_r=80,
-        mean_g=80,
-        mean_b=80,
-        std_r=90,
-        std_g=90,
-        std_b=90,
-        verbose=False,
-        **settings,
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_task(main)

@@ -1,14 +1,12 @@
 """One rank of ``bench gpu``: times a recipe's step on PyTorch, and notes the most memory that the step took."""
 
-import argparse
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from train.bench.bench_rank import HYPER, BenchRank, open_rank, steps_of
-from train.bench.samples import write_samples
+from train.bench.samples import run_task, write_samples
 from train.networks.arch import network_of
 from train.plan.memory import estimate_input, estimate_memory
 
@@ -16,27 +14,27 @@ _WARMUP = 3
 """Steps before the samples: cuDNN tries algorithms in the first, and a graph is captured after a few."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the milliseconds of a step, images/s, and bytes of memory beside the plan's estimate."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--recipe", required=True)
-    parser.add_argument("--set", dest="overrides", action="append", default=[])
-    parser.add_argument("--variant", choices=_VARIANTS, required=True)
-    parser.add_argument("--seconds", type=float, required=True, help="time for samples; at least one is taken")
-    options = parser.parse_args(arguments)
-    rank = open_rank(options.overrides, options.recipe)
-    steps = _VARIANTS[options.variant](rank)
+def main(recipe: str, overrides: Sequence[str], variant: str, seconds: float) -> None:
+    """Measure the milliseconds of a step, images/s, and bytes of memory beside the plan's estimate.
+
+    Args:
+        recipe: A name or a file.
+        overrides: Changes of the recipe and of the cluster ``laptop``.
+        variant: A key of `_VARIANTS`.
+        seconds: Time for samples; at least one is taken.
+    """
+    rank = open_rank(overrides, recipe)
+    steps = _VARIANTS[variant](rank)
     rank.time_s(lambda: steps(_WARMUP))
-    number = 1 + int(options.seconds / 4 / rank.time_s(lambda: steps(1)))
+    number = 1 + int(seconds / 4 / rank.time_s(lambda: steps(1)))
     samples = []
     spent_s = 0.0
-    while spent_s < options.seconds:
-        seconds = rank.time_s(lambda: steps(number))
-        spent_s += seconds
-        rate = rank.parts.plan.global_batch_size * number / seconds
-        samples.append({"step_ms": 1e3 * seconds / number, "images_per_s": rate, **_memory(rank)})
+    while spent_s < seconds:
+        took_s = rank.time_s(lambda: steps(number))
+        spent_s += took_s
+        rate = rank.parts.plan.global_batch_size * number / took_s
+        samples.append({"step_ms": 1e3 * took_s / number, "images_per_s": rate, **_memory(rank)})
     write_samples(rank.parts.identity, "step", samples)
-    return 0
 
 
 def _memory(rank: BenchRank) -> dict[str, float]:
@@ -52,7 +50,7 @@ def _memory(rank: BenchRank) -> dict[str, float]:
 
 def _eager(rank: BenchRank) -> Callable[[int], Any]:
     """As a run queues steps."""
-    return steps_of(rank, rank.parts.communicator, rank.parts.model.buckets)
+    return steps_of(rank)
 
 
 def _tf32(rank: BenchRank) -> Callable[[int], Any]:
@@ -103,4 +101,4 @@ _VARIANTS: dict[str, Callable[[BenchRank], Callable[[int], Any]]] = {
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_task(main)

@@ -2,58 +2,55 @@
 
 *Source*: horovod 0.28.1, examples/mxnet/mxnet_imagenet_resnet50.py, with ``--use-rec --no-cuda`` and otherwise the
 defaults of the example: the module interface; ``resnet50_v1`` (the network of that name in MXNet's model zoo is
-GluonCV's) or another network of the zoo as ``--model``; ImageRecordIter with two threads and colour jitter; SGD with
-momentum 0.9 and a learning rate of 0.05 a rank with polynomial decay; the accuracy read at every batch. ``--mode
-gluon`` is the example's other interface.
+GluonCV's) or another network of the zoo; ImageRecordIter with two threads and colour jitter; SGD with momentum 0.9 and
+a learning rate of 0.05 a rank with polynomial decay; the accuracy read at every batch. The mode ``gluon`` is the
+example's other interface.
 """
 
-import argparse
 import os
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import horovod.mxnet as hvd
 import mxnet as mx
 
-from train.bench.samples import end_peer, write_samples
+from train.bench.programs.textbook import broadcast_network, open_records, random_weights, train_batch
+from train.bench.samples import end_peer, run_task, write_samples
 from train.rank.identity import read_identity
 
 _CLASSES = 1000
 _EPOCH_IMAGES, _EPOCHS, _WARMUP_EPOCHS = 1281167, 90, 10
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", required=True, help="RecordIO files without their suffix")
-    parser.add_argument("--model", required=True, help="name in MXNet's model zoo")
-    parser.add_argument("--image-size", type=int, required=True)
-    parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--mode", choices=["module", "gluon"], default="module")
-    parser.add_argument("--warmup", type=int, required=True, help="steps that do not count")
-    parser.add_argument("--steps", type=int, required=True, help="steps that count, after those")
-    return parser.parse_args(arguments)
+def main(  # noqa: PLR0913 (the values of a task)
+    *, data: str, model: str, image_size: int, batch_size: int, mode: str, warmup: int, steps: int
+) -> None:
+    """Measure the images/s of all ranks.
 
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure the images/s of all ranks."""
-    options = _options(arguments)
+    Args:
+        data: RecordIO files without their suffix.
+        model: Name in MXNet's model zoo.
+        image_size: Side of an image, px.
+        batch_size: Images a rank.
+        mode: The interface, ``module`` or ``gluon``.
+        warmup: Steps that do not count.
+        steps: Steps that count, after those.
+    """
     hvd.init()
-    train = {"module": _train_module, "gluon": _train_gluon}[options.mode]
-    seconds = train(options, mx.io.ResizeIter(_images(options), options.warmup + options.steps))
-    slowest_s = float(hvd.allgather(mx.nd.array([seconds]), name="seconds").max().asscalar())
-    images_per_s = hvd.size() * options.batch_size * options.steps / slowest_s
-    write_samples(read_identity(os.environ), options.mode, [{"images_per_s": images_per_s}])
+    train, watch = {"module": _train_module, "gluon": _train_gluon}[mode], _Stopwatch(warmup, steps)
+    network = mx.gluon.model_zoo.vision.get_model(model, classes=_CLASSES, ctx=mx.cpu())
+    train(network, mx.io.ResizeIter(_images(data, image_size, batch_size), warmup + steps), batch_size, watch)
+    slowest_s = float(hvd.allgather(mx.nd.array([watch.seconds]), name="seconds").max().asscalar())
+    write_samples(read_identity(os.environ), mode, [{"images_per_s": hvd.size() * batch_size * steps / slowest_s}])
 
 
-def _images(options: argparse.Namespace) -> Any:
-    return mx.io.ImageRecordIter(
-        path_imgrec=f"{options.data}.rec",
-        path_imgidx=f"{options.data}.idx",
+def _images(data: str, image_size: int, batch_size: int) -> Any:
+    return open_records(
+        data,
+        image_size,
+        batch_size,
         preprocess_threads=2,
         shuffle=True,
-        batch_size=options.batch_size,
-        data_shape=(3, options.image_size, options.image_size),
         label_width=1,
         mean_r=123.68,
         mean_g=116.779,
@@ -71,21 +68,15 @@ def _images(options: argparse.Namespace) -> Any:
         pca_noise=0.1,
         num_parts=hvd.size(),
         part_index=hvd.rank(),
-        verbose=False,
     )
 
 
-def _optimizer(options: argparse.Namespace, **rescale: float) -> Any:
-    steps = _EPOCH_IMAGES // hvd.size() // options.batch_size
+def _optimizer(batch_size: int, **rescale: float) -> Any:
+    steps = _EPOCH_IMAGES // hvd.size() // batch_size
     rates = mx.lr_scheduler.PolyScheduler(
         _EPOCHS * steps, base_lr=0.05 * hvd.size(), pwr=2, warmup_steps=_WARMUP_EPOCHS * steps, warmup_begin_lr=0.0
     )
     return mx.optimizer.create("sgd", wd=1e-4, momentum=0.9, lr_scheduler=rates, **rescale)
-
-
-def _network(model: str) -> tuple[Any, Any]:
-    weights = mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2)
-    return mx.gluon.model_zoo.vision.get_model(model, classes=_CLASSES, ctx=mx.cpu()), weights
 
 
 class _Stopwatch:
@@ -103,42 +94,27 @@ class _Stopwatch:
             self.seconds = time.perf_counter() - self.seconds
 
 
-def _train_module(options: argparse.Namespace, images: Any) -> float:
-    network, weights = _network(options.model)
+def _train_module(network: Any, images: Any, batch_size: int, watch: _Stopwatch) -> None:
     module = mx.mod.Module(mx.sym.SoftmaxOutput(network(mx.sym.var("data")), name="softmax"), context=mx.cpu())
     module.bind(data_shapes=images.provide_data, label_shapes=images.provide_label)
-    module.init_params(weights)
+    module.init_params(random_weights())
     held = module.get_params()
     for parameters in held:
         hvd.broadcast_parameters(parameters, root_rank=0)
     module.set_params(*held)
-    optimizer = hvd.DistributedOptimizer(_optimizer(options, rescale_grad=1 / options.batch_size))
-    watch = _Stopwatch(options.warmup, options.steps)
+    optimizer = hvd.DistributedOptimizer(_optimizer(batch_size, rescale_grad=1 / batch_size))
     module.fit(images, num_epoch=1, kvstore=None, batch_end_callback=watch, optimizer=optimizer)
-    return watch.seconds
 
 
-def _train_gluon(options: argparse.Namespace, images: Any) -> float:
-    network, weights = _network(options.model)
-    network.hybridize()
-    network.initialize(weights, ctx=mx.cpu())
-    parameters = network.collect_params()
-    hvd.broadcast_parameters(parameters, root_rank=0)
-    trainer = hvd.DistributedTrainer(parameters, _optimizer(options))
+def _train_gluon(network: Any, images: Any, batch_size: int, watch: _Stopwatch) -> None:
+    trainer = hvd.DistributedTrainer(broadcast_network(network), _optimizer(batch_size))
     loss_of, accuracy = mx.gluon.loss.SoftmaxCrossEntropyLoss(), mx.metric.Accuracy()
-    watch = _Stopwatch(options.warmup, options.steps)
     for batch in images:
         data, labels = (arrays[0].as_in_context(mx.cpu()) for arrays in (batch.data, batch.label))
-        with mx.autograd.record():
-            outputs = network(data)
-            loss = loss_of(outputs, labels)
-        loss.backward()
-        trainer.step(options.batch_size)
-        accuracy.update([labels], [outputs])
+        accuracy.update([labels], [train_batch(network, trainer, loss_of, data, labels)])
         watch()
-    return watch.seconds
 
 
 if __name__ == "__main__":
-    main()
+    run_task(main)
     end_peer(lambda: hvd.allgather(mx.nd.zeros(1), name="end").asnumpy())

@@ -1,16 +1,14 @@
-"""One rank of ``bench peers``: PyTorch's DistributedDataParallel over Gloo, or DataParallel, with a plain loader.
+"""One rank of PyTorch's DistributedDataParallel over Gloo, or of DataParallel: for ``bench peers`` and ``bench race``.
 
-Network, batch, optimizer and images are those of this program; the loader has one worker, which decodes with Pillow.
-The program runs in an environment of its own. So of our modules, it imports only those that need nothing but NumPy and
-the standard library.
+Network, batch, optimizer and images are those of this program. The program runs in an environment of its own. So of our
+modules, it imports only those that need nothing but NumPy, Pillow and the standard library, and no part of our engine.
 """
 
-import argparse
 import io
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,94 +20,172 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 from data.recordio import RecordFile, unpack_image
-from train.bench.programs.pytorch_network import TableNetwork
-from train.bench.samples import end_peer, write_samples
-from train.networks.arch import build_network
-from train.rank.identity import read_identity
+from data.shards import shard_range
+from train.bench.samples import end_peer, run_task, write_samples
+from train.networks.arch import Layer, Network, build_network
+from train.rank.identity import Identity, read_identity
 
 _FLIP_SHARE = 0.5
-
+_EVALUATION_BATCH = 256
+"""Images; beside 64 and 1,024, the fastest or nearly so for the networks of both recipes."""
 _MEAN, _STD = np.array([123.675, 116.28, 103.53], np.float32), np.array([58.395, 57.12, 57.375], np.float32)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure the images/s of all ranks."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", required=True, help="RecordIO files without their suffix")
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--classes", type=int, required=True)
-    parser.add_argument("--channels", type=int, required=True, help="channels of the images")
-    parser.add_argument("--image-size", type=int, required=True)
-    parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--meeting-file", required=True, help="file by which the ranks find each other; must not exist")
-    parser.add_argument("--channels-last", action="store_true")
-    parser.add_argument("--threads", type=int, help="measure DataParallel, with this number of threads")
-    parser.add_argument("--warmup", type=int, required=True, help="steps that do not count")
-    parser.add_argument("--steps", type=int, required=True, help="steps that count, after those")
-    options = parser.parse_args(arguments)
+def main(
+    meeting_file: str, *, is_channels_last: bool, rate: dict[str, Any] | None = None, race: dict[str, Any] | None = None
+) -> None:
+    """Measure the images/s of all ranks, or train to the target and tell when it was reached.
+
+    Args:
+        meeting_file: File by which the ranks find each other; must not exist.
+        is_channels_last: Whether images and weights have that order in memory.
+        rate: Arguments of `seconds_of_steps`, to measure images/s.
+        race: What `Race` takes, to train to a target.
+    """
     identity = read_identity(os.environ)
     distributed.init_process_group(
-        "gloo", init_method=f"file://{options.meeting_file}", rank=identity.rank, world_size=identity.world_size
+        "gloo", init_method=f"file://{meeting_file}", rank=identity.rank, world_size=identity.world_size
     )
-    slowest_s = torch.tensor(_train(options))
-    distributed.all_reduce(slowest_s, distributed.ReduceOp.MAX)
-    images_per_s = identity.world_size * options.batch_size * options.steps / float(slowest_s)
-    write_samples(identity, "pytorch", [{"images_per_s": images_per_s}])
+    order = torch.channels_last if is_channels_last else torch.contiguous_format
+    if race:
+        write_samples(identity, "PyTorch", [Race(race, identity, order).train()])
+    if rate:
+        slowest_s = torch.tensor(seconds_of_steps(order, **rate))
+        distributed.all_reduce(slowest_s, distributed.ReduceOp.MAX)
+        images_per_s = identity.world_size * rate["batch_size"] * rate["steps"] / float(slowest_s)
+        write_samples(identity, "pytorch", [{"images_per_s": images_per_s}])
 
 
-def _train(options: argparse.Namespace) -> float:
-    """Return the seconds of the steps that count."""
-    order = torch.channels_last if options.channels_last else torch.contiguous_format
-    table = build_network(
-        options.model, num_classes=options.classes, image_size=options.image_size, input_channels=options.channels
-    )
-    network = TableNetwork(table).to(memory_format=order)
-    if options.threads is None:
-        network = nn.parallel.DistributedDataParallel(network)
+class TableNetwork(nn.Module):  # type: ignore[misc]
+    """The rows of `train.networks.arch` in order. The parameters have the same order, each bias after its weight.
+
+    Args:
+        network: The table.
+        bn_momentum: Share of its running statistics that a batch norm keeps at each step; PyTorch's argument is the
+            share that it takes from the batch.
+        bn_epsilon: Added to the variance in batch norm.
+    """
+
+    def __init__(self, network: Network, *, bn_momentum: float = 0.9, bn_epsilon: float = 1e-5) -> None:
+        super().__init__()
+        self._rows = network.layers
+        read = [name for row in self._rows for name in row.inputs]
+        # A ReLU overwrites its input if no other row reads that input, as in networks that people write by hand.
+        alone = {name for name in read if read.count(name) == 1}
+        self.parts = nn.ModuleDict({row.name: _part(row, inplace=row.inputs[0] in alone) for row in self._rows})
+        for part in self.parts.values():
+            if isinstance(part, nn.BatchNorm2d):
+                part.momentum, part.eps = 1 - bn_momentum, bn_epsilon
+
+    def forward(self, images: Any) -> Any:
+        """Return logits of shape [batch, classes]."""
+        outputs = {"data": images}
+        for row in self._rows:
+            outputs[row.name] = self.parts[row.name](*(outputs[name] for name in row.inputs))
+        return outputs[self._rows[-1].name]
+
+
+def _part(row: Layer, *, inplace: bool) -> nn.Module:
+    """Return the module of one row; `train.engine.mxnet.network` makes the same operator in MXNet."""
+    geometry = row.kernel, row.stride, row.padding
+    parts: dict[str, Callable[[], Any]] = {
+        "conv": lambda: nn.Conv2d(row.in_channels, row.out_channels, *geometry, bias=row.has_bias),
+        "bn": lambda: nn.BatchNorm2d(row.out_channels),
+        "relu": lambda: nn.ReLU(inplace=inplace),
+        "add": lambda: _Joined(torch.add),
+        "concat": lambda: _Joined(lambda *inputs: torch.cat(inputs, dim=1)),
+        "max_pool": lambda: nn.MaxPool2d(*geometry),
+        "avg_pool": lambda: nn.AvgPool2d(*geometry),
+        "global_pool": lambda: nn.AdaptiveAvgPool2d(1),
+        "dropout": lambda: nn.Dropout(row.rate),
+        "dense": lambda: nn.Sequential(nn.Flatten(), nn.Linear(row.in_channels * row.in_size**2, row.out_channels)),
+    }
+    return parts[row.kind]()
+
+
+class _Joined(nn.Module):  # type: ignore[misc]
+    def __init__(self, join: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = join
+
+
+class _Records:
+    """The JPEGs of a packed data set.
+
+    Args:
+        stem: The RecordIO files without their suffix.
+        channels: Channels of the images: 1, or 3.
+    """
+
+    def __init__(self, stem: Path, channels: int) -> None:
+        rows = stem.with_suffix(".idx").read_text(encoding="ascii").splitlines()
+        self.offsets = [int(row.split("\t")[1]) for row in rows]
+        self._file, self._mode = RecordFile(stem.with_suffix(".rec")), "L" if channels == 1 else "RGB"
+
+    def read(self, index: int) -> tuple[Any, int]:
+        """Return an image of Pillow's and its label."""
+        record = unpack_image(self._file.read(self.offsets[index]))
+        return Image.open(io.BytesIO(record.image)).convert(self._mode), int(record.labels[0])
+
+
+def seconds_of_steps(  # noqa: PLR0913 (the values of a task)
+    order: Any, *, network: dict[str, Any], data: str, batch_size: int, threads: int | None, warmup: int, steps: int
+) -> float:
+    """Return the seconds of the steps that count; the loader has one worker, which decodes with Pillow.
+
+    Args:
+        order: PyTorch's memory format of images and weights.
+        network: Arguments of `train.networks.arch.build_network`.
+        data: RecordIO files without their suffix.
+        batch_size: Images a rank.
+        threads: Threads of DataParallel; None for DistributedDataParallel.
+        warmup: Steps that do not count.
+        steps: Steps that count, after those.
+    """
+    model: Any = TableNetwork(build_network(**network)).to(memory_format=order)
+    if threads is None:
+        model = nn.parallel.DistributedDataParallel(model)
     else:
-        torch.set_num_threads(options.threads)
-        network = nn.DataParallel(network)
-    optimizer = torch.optim.SGD(network.parameters(), lr=1e-4, momentum=0.9, weight_decay=1e-4)
+        torch.set_num_threads(threads)
+        model = nn.DataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=1e-4)
     loss_of = nn.CrossEntropyLoss(label_smoothing=0.1)
-    images = _Images(Path(options.data), options.image_size, options.channels)
-    loader = DataLoader(images, options.batch_size, sampler=DistributedSampler(images), num_workers=1, drop_last=True)
+    images = CroppedImages(Path(data), network["image_size"], network["input_channels"])
+    loader = DataLoader(images, batch_size, sampler=DistributedSampler(images), num_workers=1, drop_last=True)
     done = 0
     while True:
         for batch, labels in loader:
-            if done == options.warmup:
+            if done == warmup:
                 distributed.barrier()
                 begin = time.perf_counter()
-            if done == options.warmup + options.steps:
+            if done == warmup + steps:
                 return time.perf_counter() - begin
             optimizer.zero_grad()
-            loss_of(network(batch.to(memory_format=order)), labels).backward()
+            loss_of(model(batch.to(memory_format=order)), labels).backward()
             optimizer.step()
             done += 1
 
 
-class _Images(Dataset):  # type: ignore[misc]
-    """The packed JPEGs, cropped and flipped at random."""
+class CroppedImages(Dataset):  # type: ignore[misc]
+    """The packed JPEGs, cropped and flipped at random, resized to ``size`` px, normalised: [C, H, W], and a label."""
 
     def __init__(self, stem: Path, size: int, channels: int) -> None:
-        rows = stem.with_suffix(".idx").read_text(encoding="ascii").splitlines()
-        self._offsets = [int(row.split("\t")[1]) for row in rows]
-        self._file, self._size = RecordFile(stem.with_suffix(".rec")), size
-        self._mode, self._mean, self._std = ("L", _MEAN[:1], _STD[:1]) if channels == 1 else ("RGB", _MEAN, _STD)
+        self._records, self._size = _Records(stem, channels), size
+        self._mean, self._std = _MEAN[:channels], _STD[:channels]
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return len(self._records.offsets)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        record = unpack_image(self._file.read(self._offsets[index]))
-        image = Image.open(io.BytesIO(record.image)).convert(self._mode)
-        cut = image.resize((self._size, self._size), Image.Resampling.BILINEAR, box=_random_box(*image.size))
+        image, label = self._records.read(index)
+        cut = image.resize((self._size, self._size), Image.Resampling.BILINEAR, box=random_box(*image.size))
         pixels = (np.asarray(cut, np.float32).reshape(self._size, self._size, -1) - self._mean) / self._std
         if random.random() < _FLIP_SHARE:
             pixels = pixels[:, ::-1]
-        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), int(record.labels[0])
+        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), label
 
 
-def _random_box(width: int, height: int) -> tuple[float, float, float, float]:
+def random_box(width: int, height: int) -> tuple[float, float, float, float]:
     """Return a random window of 8 to 100 % of the area with an aspect of 3/4 to 4/3, as for the ImageNet crop."""
     area = width * height * random.uniform(0.08, 1)
     aspect = random.uniform(3 / 4, 4 / 3)
@@ -118,6 +194,165 @@ def _random_box(width: int, height: int) -> tuple[float, float, float, float]:
     return left, top, left + cut_width, top + cut_height
 
 
+class Race:
+    """The network, the images and the update of one rank that trains to a target.
+
+    Both sides of the race train the same network from the same weights by the same schedule. Everything else is as
+    people write it for images that fit into memory: each rank decodes its share once, keeps it as one tensor of bytes,
+    and flips and normalises whole batches.
+
+    Args:
+        race: What `train.bench.bench_race.race_numbers` returns.
+        identity: This rank.
+        order: PyTorch's memory format of images and weights.
+
+    Attributes:
+        race: The same.
+        network: The network.
+        update: The update of its weights.
+        loss_of: The loss.
+        training: This rank's images and labels.
+        evaluation: The same of the evaluation.
+    """
+
+    def __init__(self, race: dict[str, Any], identity: Identity, order: Any) -> None:
+        self.race, self._order = race, order
+        self._random = torch.Generator().manual_seed(1000 * race["seed"] + identity.rank)
+        table = build_network(**race["network"])
+        self.network: Any = TableNetwork(table, **race["batch_norm"]).to(memory_format=order)
+        with np.load(race["numbers"]) as numbers, torch.no_grad():
+            for number, parameter in enumerate(self.network.parameters()):
+                parameter.copy_(torch.from_numpy(numbers[str(number)]))
+            self._rates = list(zip(numbers["lr"].tolist(), numbers["weight_decay"].tolist(), strict=True))
+        # Running statistics are averaged before an evaluation; sending them with every step would take longer.
+        self._ddp = nn.parallel.DistributedDataParallel(
+            self.network, forward_sync_buffers=False, gradient_as_bucket_view=True
+        )
+        kinds = [parameter.kind for parameter in table.parameters]
+        self.update = MomentumUpdate(list(self.network.parameters()), kinds, **race["optimizer"])
+        self.loss_of = nn.CrossEntropyLoss(label_smoothing=race["label_smoothing"])
+        self.training, self.evaluation = (self.share(split, identity) for split in ("train", "eval"))
+
+    def train(self) -> dict[str, float]:
+        """Return when the first step began and when the target was reached, in Unix seconds, and the epochs taken."""
+        race, batches, done = self.race, self.batches(), 0
+        begin, top1 = time.time(), 0.0
+        for epoch, end in enumerate(race["epoch_ends"], start=1):
+            self._ddp.train()
+            while done < end:
+                images, labels = next(batches)
+                self.network.zero_grad()
+                self.loss_of(self._ddp(images), labels).backward()
+                self.update.step(*self._rates[done])
+                done += 1
+            if epoch in race["eval_epochs"]:
+                top1 = self.evaluate()
+                if top1 >= race["target"]:
+                    break
+        reached = float(top1 >= race["target"])
+        return {"begun_at": begin, "ended_at": time.time(), "epochs": epoch, "top1": top1, "reached": reached}
+
+    def batches(self) -> Iterator[tuple[Any, Any]]:
+        """Yield batches of this rank's images for ever; each pass is in a new order."""
+        images, labels = self.training
+        size = self.race["batch_size"]
+        order = torch.empty(0, dtype=torch.int64)
+        while True:
+            while len(order) < size:
+                order = torch.cat([order, torch.randperm(len(images), generator=self._random)])
+            chosen, order = order[:size], order[size:]
+            batch = images[chosen]
+            if self.race["flip"]:
+                flips = torch.rand(size, 1, 1, 1, generator=self._random) < _FLIP_SHARE
+                batch = torch.where(flips, batch.flip(3), batch)
+            yield self._normalized(batch), labels[chosen]
+
+    def _normalized(self, batch: Any) -> Any:
+        mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (self.race["mean"], self.race["std"]))
+        return ((batch.float() - mean) / std).contiguous(memory_format=self._order)
+
+    def evaluate(self) -> float:
+        """Return top-1 over the images of all ranks."""
+        statistics = [buffer for buffer in self.network.buffers() if buffer.is_floating_point()]
+        if statistics:
+            flat = torch.cat(statistics)
+            distributed.all_reduce(flat)
+            parts = (flat / distributed.get_world_size()).split([len(each) for each in statistics])
+            for each, mean in zip(statistics, parts, strict=True):
+                each.copy_(mean)
+        self.network.eval()
+        images, labels = self.evaluation
+        with torch.inference_mode():
+            parts = images.split(_EVALUATION_BATCH)
+            found = torch.cat([self.network(self._normalized(part)).argmax(1) for part in parts])
+            counts = torch.tensor([(found == labels).sum(), len(labels)])
+            distributed.all_reduce(counts)
+        return float(counts[0] / counts[1])
+
+    def share(self, split: str, identity: Identity) -> tuple[Any, Any]:
+        """Return this rank's share of a split: images as bytes [image, channel, row, column], and labels."""
+        records = _Records(Path(self.race["data"]) / split, self.race["network"]["input_channels"])
+        share = shard_range(len(records.offsets), identity.rank, identity.world_size)
+        decoded, labels = zip(*map(records.read, range(share.start, share.stop)), strict=True)
+        images = torch.from_numpy(np.stack([np.asarray(image) for image in decoded]))
+        images = images.unsqueeze(1) if images.dim() == 3 else images.permute(0, 3, 1, 2)  # noqa: PLR2004 (grey)
+        side = self.race["network"]["image_size"]
+        if images.shape[2:] != (side, side):
+            images = nn.functional.interpolate(images.float(), (side, side), mode="bilinear").round().byte()
+        return images.contiguous(), torch.tensor(labels)
+
+
+class MomentumUpdate:
+    """LARS, or momentum SGD without ``trust``, on multi-tensor operators.
+
+    T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v; T is 1 where a norm is 0.
+
+    Args:
+        weights: The parameters, whose ``grad`` is the mean over the global batch.
+        kinds: Of each parameter: weight, gamma, beta or bias.
+        momentum: m.
+        skip_weight_decay: Kinds without weight decay.
+        trust: ``trust_coefficient``, ``epsilon``, ``trust_weight_decay`` (or None) and ``skip_trust_ratio`` of LARS; if
+            None, no parameter has a trust ratio.
+
+    *Source*: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[Any],
+        kinds: Sequence[str],
+        *,
+        momentum: float,
+        skip_weight_decay: Sequence[str],
+        trust: dict[str, Any] | None,
+    ) -> None:
+        self._trust, self._groups = trust, dict[tuple[bool, bool], list[Any]]()
+        for weight, kind in zip(weights, kinds, strict=True):
+            key = trust is not None and kind not in trust["skip_trust_ratio"], kind not in skip_weight_decay
+            self._groups.setdefault(key, []).append(weight)
+        # With a rate of 1, PyTorch adds the momentum of the gradients, which have the rates of this step already.
+        self._optimizer = torch.optim.SGD(weights, lr=1.0, momentum=momentum, foreach=True)
+
+    def step(self, lr: float, weight_decay: float) -> None:
+        """Update the weights; the gradients are overwritten."""
+        with torch.no_grad():
+            for (is_trusted, decays), weights in self._groups.items():
+                gradients, decay = [weight.grad for weight in weights], weight_decay if decays else 0.0
+                rates = list((lr * self._ratios(weights, gradients, decay)).unbind()) if is_trusted else lr
+                torch._foreach_add_(gradients, weights, alpha=decay)
+                torch._foreach_mul_(gradients, rates)
+        self._optimizer.step()
+
+    def _ratios(self, weights: Sequence[Any], gradients: Sequence[Any], decay: float) -> Any:
+        assert self._trust is not None
+        own = self._trust["trust_weight_decay"]
+        decay = decay if own is None or not decay else own
+        w, g = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(gradients))
+        ratios = self._trust["trust_coefficient"] * w / (g + decay * w + self._trust["epsilon"])
+        return torch.where((w > 0) & (g > 0), ratios, 1.0)
+
+
 if __name__ == "__main__":
-    main()
+    run_task(main)
     end_peer(distributed.barrier)

@@ -1,7 +1,5 @@
 """One rank of ``bench roofline``: steps alone, apart, with sums and with input; or their operators, recorded."""
 
-import argparse
-import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from train.bench.bench_rank import BenchRank, copied_bytes_per_s, open_rank, peak_operations_per_s, steps_of
-from train.bench.samples import write_samples
+from train.bench.samples import run_task, write_samples
 from train.comm.communicator import SingleProcess
 from train.engine.protocol import Array, Operator
 from train.networks.least_work import KINDS, UPDATE, floor_s, work_of_step
@@ -44,38 +42,29 @@ def kind_of(operator: Operator) -> str:
     return next((kind for mark, kind in _MARKS.items() if mark in operator.name), _OTHER)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure wall and processor time of a step in every variant, or the operators' time by kind."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--set", dest="overrides", action="append", default=[])
-    parser.add_argument(
-        "--rounds", type=int, required=True, help="steps of each variant, after one that does not count"
-    )
-    parser.add_argument("--operators", action="store_true", help="record the operators")
-    options = parser.parse_args(arguments)
-    import data.input.pipeline  # noqa: F401, PLC0415 (DALI before Horovod: `train.dataset` explains it)
-    from train.dataset import images_of  # noqa: PLC0415
+def main(overrides: Sequence[str], rounds: int, *, operators: bool) -> None:
+    """Measure wall and processor time of a step in every variant, or the operators' time by kind.
 
-    rank = open_rank(options.overrides, "imagenet-b256")
+    Args:
+        overrides: Changes of the recipe ``imagenet-b256`` and of the cluster ``laptop``.
+        rounds: Steps of each variant, after one that does not count.
+        operators: Record the operators instead of timing whole steps.
+    """
+    rank = open_rank(overrides, "imagenet-b256", reads_images=True)
     parts = rank.parts
-    apart = steps_of(rank, SingleProcess(), parts.model.buckets)
-    summed = steps_of(rank, parts.communicator, parts.model.buckets)
+    apart, summed = steps_of(rank, SingleProcess()), steps_of(rank)
     variants: dict[str, Steps] = {
         _ALONE: apart if parts.identity.rank == 0 else _no_steps,
         _APART: apart,
         _SUMMED: summed,
     }
-    if options.operators:
-        table = _operators(rank, variants, options.rounds)
+    if operators:
+        table = _operators(rank, variants, rounds)
     else:
-        source = images_of(parts.recipe, parts.cluster, parts.plan, parts.identity).open_training(parts.engine)
-        source.begin_epoch(1)
-        variants[_READ] = steps_of(rank, parts.communicator, parts.model.buckets, source)
-        table = _steps(rank, variants, options.rounds)
-        source.close()
+        with rank.reading_steps() as steps:
+            table = _steps(rank, {**variants, _READ: steps}, rounds)
     for name, samples in table.items():
         write_samples(parts.identity, name, samples)
-    return 0
 
 
 def _no_steps(_number: int) -> None:
@@ -146,4 +135,4 @@ def _figures(kind: str, spent: Mapping[str, Counter[str]], floors: Mapping[str, 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_task(main)

@@ -1,7 +1,5 @@
 """One rank of ``bench step``: times the first step, the parts of a step and an evaluation, and measures the peak."""
 
-import argparse
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,7 +8,7 @@ from typing import Any
 
 from train.bench.bench_rank import HYPER, BenchRank, open_rank, peak_operations_per_s, steps_of
 from train.bench.measure import turns
-from train.bench.samples import write_samples
+from train.bench.samples import run_task, write_samples
 from train.engine.protocol import Array
 from train.warmup import warm_up
 
@@ -18,27 +16,27 @@ _EVALUATIONS = 3
 """Batches that each way of an evaluation takes for one sample."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the first step, the parts of a step, whole steps, an evaluation, and the share of the peak."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cluster", default="laptop")
-    parser.add_argument("--set", dest="overrides", action="append", default=[])
-    parser.add_argument("--seconds", type=float, required=True, help="time for samples; at least one is taken")
-    options = parser.parse_args(arguments)
-    rank = open_rank(options.overrides, cluster_name=options.cluster)
+def main(cluster: str, overrides: Sequence[str], seconds: float) -> None:
+    """Measure the first step, the parts of a step, whole steps, an evaluation, and the share of the peak.
+
+    Args:
+        cluster: A name or a file.
+        overrides: Changes of the recipe ``imagenet-smoke`` and of the cluster.
+        seconds: Time for samples; at least one is taken.
+    """
+    rank = open_rank(overrides, cluster_name=cluster)
     parts = rank.parts
-    steps = steps_of(rank, parts.communicator, parts.model.buckets)
+    steps = steps_of(rank)
     size = parts.plan.per_rank_batch_size
     warm_up_s = rank.time_s(lambda: warm_up(parts.engine, parts.model, parts.communicator, size))
     start = {"warm_up_ms": 1e3 * warm_up_s, "first_step_ms": 1e3 * rank.time_s(lambda: steps(1))}
     samples: list[dict[str, float]] = []
-    end = time.monotonic() + options.seconds
+    end = time.monotonic() + seconds
     # All ranks take as many samples as rank 0.
     while not samples or parts.communicator.gather("go on", int(time.monotonic() < end))[0]:
         samples.append({**_step_sample(rank, steps), **_evaluation_sample(rank)})
     write_samples(parts.identity, "step", samples)
     write_samples(parts.identity, "start", [start])
-    return 0
 
 
 def _step_sample(rank: BenchRank, steps: Callable[[int], Array]) -> dict[str, float]:
@@ -78,4 +76,4 @@ def _evaluation_sample(rank: BenchRank) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_task(main)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from train.bench.programs.pytorch_network import TableNetwork
+from train.bench.programs.pytorch_peer import TableNetwork
 from train.networks.arch import build_network
 
 

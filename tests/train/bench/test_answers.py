@@ -1,0 +1,596 @@
+"""What each bench starts, and what it makes of the answers; the programs answer at once with numbers of the test's."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.errors import STOPPED_STATUS
+from configs.load import load_cluster, load_run
+from configs.networks import NETWORKS
+from configs.programs import Program
+from configs.registry import CAST_FLAGS
+from logs.folder import RunFolder, Summary
+from tests.train.bench.fake_jobs import BEGUN_S, Answer, FakeJobs, Started, write_run
+from train.bench import bench_input
+from train.bench.__main__ import BENCHES, read_command
+from train.bench.bench_input import reading
+from train.bench.bench_startup import critical_path
+from train.bench.launching import Finished
+from train.bench.measure import BenchRow, Report
+from train.sim.collectives import allreduce
+from train.sim.constants import load_calibration
+from train.sim.hardware import machine_of_cluster
+
+pytest.importorskip("horovod")  # an environment with another engine alone has other defaults
+
+
+def _measure(words: str, jobs: FakeJobs, **others: Any) -> Report:
+    command = read_command(words.split())
+    measure: Callable[..., Report] = BENCHES[command.name].measure
+    return measure(command.options, jobs, **others)
+
+
+def _rows(report: Report) -> dict[tuple[str, str], BenchRow]:
+    return {(row.alternative, row.figure): row for row in report.rows}
+
+
+def _medians(report: Report, alternative: str) -> dict[str, float]:
+    return {row.figure: row.median for row in report.rows if row.alternative == alternative}
+
+
+def _counted(figure: str) -> Answer:
+    """Return an answer with one figure of one sample: 2, 4, 6 and so on."""
+    numbers = itertools.count(2, 2)
+    return lambda _: {"one": [{figure: next(numbers)}]}
+
+
+# allreduce
+
+
+def _allreduce(started: Started) -> dict[str, Any]:
+    return {str(size): [{"allreduce_ms": each} for each in (9.0, 1.0, 2.0)] for size in started.task["sizes"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "titles"),
+    [
+        ("--set cluster.engine.name=mxnet", ["2 ranks, flat, gloo", "2 ranks, flat, shared_memory",
+                                             "4 ranks, flat, gloo", "4 ranks, flat, shared_memory"]),
+        ("--ranks 3", ["3 ranks, flat, gloo", "3 ranks, flat, shared_memory"]),
+        ("--ranks 2 --backends mpi gloo", ["2 ranks, flat, mpi", "2 ranks, flat, gloo"]),
+        ("--cluster dgx-a100", ["16 ranks, torus, nccl"]),
+        ("--cluster dgx-a100 --routes flat torus", ["16 ranks, flat, nccl", "16 ranks, torus, nccl"]),
+    ],
+)  # fmt: skip
+def test_an_allreduce_goes_over_every_number_of_ranks_library_and_route(words: str, titles: list[str]) -> None:
+    jobs = FakeJobs(answer=_allreduce)
+    report = _measure(f"allreduce --sizes 4K --rounds 2 {words}", jobs)
+    measured = [row for row in report.rows if row.figure == "allreduce_ms"]
+    assert [row.alternative for row in measured] == [f"{title}, 4 KiB" for title in titles]
+    assert {(row.n, row.median) for row in measured} == {(2, 2.0)}, "the median of a start's samples"
+    assert len(jobs.started) == 2 * len(titles)
+    assert jobs.started[0].place == jobs.started[-1].place, "the second round goes the other way round"
+    ratios = [row for row in report.rows if row.figure.startswith("allreduce_ms / ")]
+    assert {row.figure.partition(" / ")[2][:7] for row in ratios} <= {title[:7] for title in titles}
+
+
+def test_a_size_has_a_unit_and_is_whole_numbers_and_ranks_spread_over_the_nodes() -> None:
+    jobs = FakeJobs(answer=_allreduce)
+    words = "--cluster dgx-a100 --set cluster.num_nodes=2 --ranks 12 --routes flat --rounds 1"
+    report = _measure(f"allreduce {words} --sizes 4 7 4K 16m 1G 4097 100", jobs)
+    (started,) = jobs.started
+    assert started.task["sizes"] == [4, 4096, 16 << 20, 1 << 30, 100]
+    assert {"cluster.num_nodes=2", "cluster.ranks_per_node=6", "cluster.communication.backend=nccl"} <= {*started.place}
+    assert started.task["overrides"] == started.place
+    sizes = {row.alternative.rpartition(", ")[2] for row in report.rows}
+    assert sizes == {"4 bytes", "100 bytes", "4 KiB", "16 MiB", "1 GiB"}
+
+
+@pytest.mark.parametrize("route", ["flat", "hierarchical", "torus"])
+def test_a_route_is_predicted_as_the_simulators_algorithm(route: str) -> None:
+    words = f"--cluster dgx-a100 --ranks 32 --routes {route} --set cluster.num_nodes=4 --sizes 64M --rounds 1"
+    found = _medians(_measure(f"allreduce {words}", FakeJobs(answer=_allreduce)), f"32 ranks, {route}, nccl, 64 MiB")
+    cluster = load_cluster("dgx-a100", ["cluster.num_nodes=4"])
+    topology = machine_of_cluster(cluster).topology(load_calibration().constants.network_efficiency)
+    expected_ms = 1e3 * allreduce({"flat": "auto"}.get(route, route), topology, 64 << 20).time_s
+    assert found["predicted_ms"] == 2 * found["predicted / measured"] == pytest.approx(expected_ms)
+    assert found["bus_gb_per_s"] == pytest.approx(2 * 31 / 32 * (64 << 20) / 2e-3 / 1e9)
+
+
+def test_sums_in_shared_memory_are_predicted_from_this_machines_description(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rates = {"flops": 1e10, "memory_bytes_per_s": 1e10, "link_bytes_per_s": 1e9, "cores": 2.0}
+    rates |= {"sum_bytes_per_s": 8e9, "sum_bucket_s": 1e-4}
+    (tmp_path / "machine.yaml").write_text("\n".join(f"{name}: {rate}" for name, rate in rates.items()))
+    monkeypatch.setattr("train.bench.bench_allreduce.MACHINE", tmp_path / "machine.yaml")
+    report = _measure("allreduce --ranks 2 --sizes 8000000 --rounds 1", FakeJobs(answer=_allreduce))
+    found = {
+        name.split(", ")[2]: row.median for (name, figure), row in _rows(report).items() if figure == "predicted_ms"
+    }
+    # Two ranks read and write four bytes for each byte of the buffer.
+    assert found["shared_memory"] == pytest.approx(0.1 + 4.0)
+    assert found["gloo"] > 8.0
+
+
+def test_a_machine_without_a_prediction_says_so_once() -> None:
+    words = "--cluster dgx-a100 --set cluster.node.gpu=X1 --routes flat torus --sizes 4K 8K --rounds 1"
+    report = _measure(f"allreduce {words}", FakeJobs(answer=_allreduce))
+    assert len([note for note in report.notes if note.startswith("no prediction: node.gpu: got 'X1'")]) == 1
+    assert {row.figure.partition(" / ")[0] for row in report.rows} == {"allreduce_ms", "bus_gb_per_s"}
+
+
+# step
+
+
+def _steps(started: Started) -> dict[str, Any]:
+    evaluations = {"evaluation_ms": 8.0, "unfolded_evaluation_ms": 10.0}
+    folding = {} if "model.name=resnet18" in started.task["overrides"] else evaluations
+    return {"step": [{"step_ms": each, **folding} for each in (3.0, 4.0, 9.0)], "start": [{"first_step_ms": 7.0}]}
+
+
+def test_a_start_of_a_case_has_the_medians_of_its_steps_and_folding_has_a_verdict() -> None:
+    jobs = FakeJobs(answer=_steps)
+    cases = "resnet50:64:16:2x1 resnet18:64:8 mnist_small_cnn:28:4:3x2:bfloat16 resnet18:64:8"
+    report = _measure(f"step --rounds 5 --seconds 0.5 --cases {cases}", jobs)
+    rows, title = _rows(report), "resnet50, 64 px, batch 16, 2 ranks of 1 thread"
+    assert _medians(report, title) == {"first_step_ms": 7, "step_ms": 4, "evaluation_ms": 8,
+                                       "unfolded_evaluation_ms": 10, "evaluation_ms / unfolded": 0.8}  # fmt: skip
+    assert rows[title, "evaluation_ms / unfolded"].verdict == "faster"
+    assert set(_medians(report, "resnet18, 64 px, batch 8, 2 ranks of 1 thread")) == {"first_step_ms", "step_ms"}
+    assert set(_medians(report, "mnist_small_cnn, 28 px, batch 4, 3 ranks of 2 threads, bfloat16"))
+    assert len(jobs.started) == 3 * 5, "a case that is given twice is measured once"
+    place = ["cluster.ranks_per_node=3", "cluster.engine.threads=2", "cluster.engine.precision=bfloat16"]
+    started = next(each for each in jobs.started if each.place)
+    grey = next(each for each in jobs.started if each.place == place).task["overrides"]
+    assert {"model.name=mnist_small_cnn", "model.image_size=28", "batch.global_size=12", "model.input_channels=1"} <= {
+        *grey
+    }
+    assert started.task["seconds"] == 0.5
+
+
+def test_a_case_without_ranks_takes_those_of_the_cluster() -> None:
+    jobs = FakeJobs(answer=_steps)
+    report = _measure("step --rounds 1 --cluster abci-v100 --set cluster.num_nodes=4", jobs)
+    titles = {row.alternative for row in report.rows}
+    assert titles == {"resnet50, 224 px, batch 32, 16 ranks", "resnet50, 224 px, batch 128, 16 ranks"}
+    assert {tuple(each.place) for each in jobs.started} == {("cluster.num_nodes=4",)}
+    assert {each.after("--cluster") for each in jobs.started} == {"abci-v100"}
+    sizes = [each for started in jobs.started for each in started.task["overrides"] if "global_size" in each]
+    assert sizes == ["batch.global_size=512", "batch.global_size=2048"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "engine", "flags", "precisions", "alexnet"),
+    [
+        ("laptop", "mxnet", {"avx2"}, {"float32"}, "alexnet, 64 px, batch 16"),
+        ("laptop", "mxnet", CAST_FLAGS, {"float32", "bfloat16"}, "alexnet, 64 px, batch 16"),
+        ("laptop", "torch", {"avx2"}, {"float32", "bfloat16"}, "alexnet, 64 px, batch 16"),
+        ("dgx-a100", "mxnet", CAST_FLAGS, {"float32", "float16"}, "alexnet, 224 px, batch 128"),
+    ],
+)
+def test_all_cases_are_every_network_at_every_precision_of_the_device(
+    cluster: str, engine: str, flags: set[str], precisions: set[str], alexnet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logs.environment.cpu_flags", lambda: flags)
+    words = f"--cases all all --cluster {cluster} --set cluster.engine.name={engine} --rounds 1"
+    report = _measure(f"step {words}", FakeJobs(answer=_steps))
+    titles = {row.alternative for row in report.rows}
+    assert {(title.split(",")[0], title.rpartition(", ")[2]) for title in titles} == {
+        (name, each) for name in NETWORKS for each in precisions
+    }
+    assert len(titles) == len(NETWORKS) * len(precisions)
+    assert any(title.startswith(alexnet) for title in titles)
+    assert any(title.startswith("mnist_small_cnn, 28 px") for title in titles)
+
+
+# roofline
+
+
+def test_a_roofline_has_whole_steps_and_single_operators_of_every_size() -> None:
+    def answer(started: Started) -> Any:
+        return {"op" if started.task["operators"] else "step alone": [{"wall_ms": 2.0}, {"wall_ms": 4.0}]}
+
+    jobs = FakeJobs(answer=lambda started: answer(started) if started.task else {})
+    place = "cluster.communication.kind=horovod"
+    report = _measure(f"roofline --rounds 2 --image-sizes 64 96 --batch 4 --set {place}", jobs)
+    assert [(row.alternative, row.median, row.n, row.warmup) for row in report.rows] == [
+        (f"{size} px, {name}", 3.0, 2, 1) for size in (64, 96) for name in ("step alone", "op")
+    ]
+    single = ["cluster.engine.forward_bulk_nodes=1", "cluster.engine.backward_bulk_nodes=1"]
+    ranks = jobs.of(Program.ROOFLINE_OURS)
+    assert [each.place for each in ranks] == [[place], [place, *single]] * 2
+    common = {"model.name=resnet50", "batch.global_size=8", "data.train_samples=256", place}
+    assert all(common <= {*each.task["overrides"]} and each.task["rounds"] == 2 for each in ranks)
+    assert "model.image_size=96" in ranks[3].task["overrides"]
+
+
+# epoch
+
+
+def test_gaps_of_both_loops_stand_beside_each_other() -> None:
+    gaps: dict[Any, float] = {Program.EPOCH_OURS: 3.0, Program.EPOCH_TEXTBOOK: 6.0}
+
+    def answer(started: Started) -> Any:
+        return {"gaps": [{"between_epochs_ms": gaps[started.program], "evaluation_s": 1.0}]} if started.task else {}
+
+    jobs = FakeJobs(answer=answer)
+    report = _measure("epoch --rounds 5 --epochs 6", jobs)
+    rows = _rows(report)
+    assert rows["ours", "between_epochs_ms / textbook"].median == 0.5
+    assert rows["ours", "between_epochs_ms / textbook"].verdict == "faster"
+    assert ("ours", "evaluation_s / textbook") not in rows
+    assert rows["null network, tensors of ResNet-50", "python_step_ms"].warmup == 1
+    ours, textbook = jobs.of(Program.EPOCH_OURS)[0], jobs.of(Program.EPOCH_TEXTBOOK)[0]
+    assert {"run.epochs=6", "run.eval_every_epochs=2", "model.image_size=32"} <= {*ours.task["overrides"]}
+    told = {name: textbook.task[name] for name in ("image_size", "batch_size", "epochs", "eval_every")}
+    assert told == {"image_size": 32, "batch_size": 32, "epochs": 6, "eval_every": 2}
+    assert textbook.place == ["cluster.communication.kind=horovod"]
+
+
+# input
+
+
+def test_training_runs_have_their_own_size_of_image_and_go_before_the_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[object] = []
+
+    def answer(started: Started) -> Any:
+        if started.program is Program.TRAIN_VERB:
+            folder = Path(started.after("--run-dir"))
+            recipe, _ = load_run(Path(started.command[started.command.index("train") + 1]))
+            order.append(recipe.model.image_size)
+            folder.mkdir()
+            RunFolder(folder).write_summary(Summary("a", "success", images_per_s=8.0, input_wait_fraction=0.25))
+        return {}
+
+    def reader(name: str) -> Callable[..., Iterator[Any]]:
+        def read(*_: object) -> Iterator[Any]:
+            while True:
+                order.append(name)
+                yield np.zeros((16, 1))
+
+        return read
+
+    for name in ("dali", "mxnet", "pillow"):
+        monkeypatch.setattr(f"train.bench.readers.read_by_{name}", reader(name))
+    report = _measure("input --quick --image-size 96 --batches 2 --steps 5", FakeJobs(answer=answer))
+    assert order[:2] == [64, 224]
+    assert order[2:12] == ["dali"] * 10, "eight batches that may have been prepared, and two that count"
+    found = _medians(report, "training, ResNet-50 at 224 px")
+    assert found == {"images_per_s": 8, "input_wait_fraction": 0.25}
+    assert ("Pillow", "images_per_core_s / ImageRecordIter") in _rows(report)
+
+
+def test_batches_that_a_reader_has_prepared_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = [100] * 8 + [1] * 3
+    clock_s, cpu_s = iter([10.0, 12.0]), iter([1.0, 2.0])
+    clocks = SimpleNamespace(perf_counter=lambda: next(clock_s), process_time=lambda: next(cpu_s))
+    monkeypatch.setattr(bench_input, "time", clocks)
+    figures = reading((np.zeros((count, 1)) for count in counts), 3)()
+    assert figures == {"images_per_core_s": 3.0, "images_per_s": 1.5}
+
+
+# peers
+
+
+@pytest.fixture
+def peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
+    """Jobs with the peers' environment, on a CPU without bfloat16 and without our engine on PyTorch."""
+    jobs = FakeJobs(peers=tmp_path / "peers", answer=_counted("images_per_s"))
+    jobs.peers_python.parent.mkdir(parents=True)
+    jobs.peers_python.touch()
+    monkeypatch.setattr("logs.environment.cpu_flags", frozenset)
+    monkeypatch.setattr("train.bench.bench_peers.find_spec", lambda package: package != "torch")
+    return jobs
+
+
+def test_every_peer_trains_the_same_network_on_the_same_images(peers: FakeJobs) -> None:
+    peers = replace(peers, answer=lambda started: _counted("images_per_s")(started) if started.task else {})
+    report = _measure("peers --rounds 1 --gluon --ranks 3 --batch 100 --steps 9 --image-size 32", peers)
+    names = ["ours", "Horovod's MXNet example", "Horovod's MXNet example, gluon", "PyTorch DDP",
+             "PyTorch DDP, channels last", "PyTorch DataParallel"]  # fmt: skip
+    assert [row.alternative for row in report.rows if row.figure == "images_per_s"] == names
+    assert [row.alternative for row in report.rows if row.figure == "images_per_s / ours"] == names[1:]
+    _, ours, module, gluon, ddp, last, data_parallel = peers.started
+    assert {"model.name=resnet50", "model.image_size=32", "batch.global_size=300", "data.train_samples=300"} <= {
+        *ours.task["overrides"]
+    }
+    assert ours.place == ["cluster.ranks_per_node=3", "cluster.engine.name=mxnet", "cluster.engine.precision=float32"]
+    counted = {"warmup": 3, "steps": 9}
+    assert {name: ours.task[name] for name in counted} == counted
+    assert (module.task["mode"], gluon.task["mode"]) == ("module", "gluon")
+    assert {**module.task, "data": ""} == {"data": "", "model": "resnet50_v1", "image_size": 32, "batch_size": 100,
+                                           "mode": "module", **counted}  # fmt: skip
+    assert {"cluster.communication.kind=horovod", "cluster.ranks_per_node=3"} <= {*module.place}
+    network = {"name": "resnet50", "num_classes": 1000, "image_size": 32, "input_channels": 3}
+    rate = {"network": network, "data": module.task["data"], "batch_size": 100, "threads": None, **counted}
+    assert [each.task["rate"] for each in (ddp, last)] == [rate, rate]
+    assert [each.task["is_channels_last"] for each in (ddp, last, data_parallel)] == [False, True, False]
+    assert data_parallel.task["rate"] == {**rate, "batch_size": 300, "threads": 3}
+    assert [each.place for each in (ddp, data_parallel)] == [["cluster.ranks_per_node=3"], ["cluster.ranks_per_node=1"]]
+
+
+def test_grey_images_have_one_channel_and_no_example_of_horovods(peers: FakeJobs) -> None:
+    report = _measure("peers --model mnist_small_cnn --rounds 1", replace(peers, answer=_counted("images_per_s")))
+    assert "Horovod's example is not measured: MXNet's model zoo has no mnist_small_cnn" in report.notes
+    ddp = peers.of(Program.PYTORCH_PEER)[0]
+    shape = {"name": "mnist_small_cnn", "num_classes": 10, "image_size": 28, "input_channels": 1}
+    assert ddp.task["rate"]["network"] == shape
+    assert {"model.input_channels=1", "model.num_classes=10", "data.train_samples=256"} <= {
+        *peers.of(Program.PEER_OURS)[0].task["overrides"]
+    }
+
+
+def test_large_images_are_measured_in_fewer_rounds_and_steps(peers: FakeJobs) -> None:
+    report = _measure("peers --image-size 128", peers)
+    assert {row.n for row in report.rows} == {2}
+    assert {(each.task["warmup"], each.task["steps"]) for each in peers.of(Program.PEER_OURS)} == {(1, 1)}
+
+
+@pytest.mark.parametrize("words", ["peers --rounds 1", "race --seeds 1"])
+def test_pytorch_is_installed_where_that_is_asked_for_and_missing_otherwise(words: str, tmp_path: Path) -> None:
+    jobs = FakeJobs(peers=tmp_path / "none", answer=_race)
+    notes = _measure(words, jobs).notes
+    assert "PyTorch is not measured: it is not installed; --install puts it into .venv-peers (1 GB)" in notes
+    assert not any("pip" in each.command for each in jobs.started)
+    _measure(f"{words} --install", jobs)
+    assert any("pip" in each.command for each in jobs.started)
+
+
+# race
+
+
+def _race(started: Started) -> Any:
+    """Answer as a run whose seed 2 misses the target, and as a peer that does on channels-last images."""
+    if started.program is Program.PYTORCH_PEER:
+        moments = {"begun_at": BEGUN_S + 3, "ended_at": BEGUN_S + 20}
+        return {"PyTorch": [{**moments, "epochs": 7, "reached": 1 - started.task["is_channels_last"]}]}
+    if "--run-dir" in started.command:
+        is_missed = "run.seed=2" in started.place
+        result = (
+            {"status": "failed", "failure": "target top-1 0.97 not reached"} if is_missed else {"status": "success"}
+        )
+        at_s = {"run_start": 3.0, "run_stop": 9.0}
+        write_run(Path(started.after("--run-dir")), at_s=at_s, epochs=6, **{"failure": None, **result})
+        return Finished(started.command, int(is_missed), "", BEGUN_S, 10.0)
+    return {"one": [{"images_per_s": 1.0}]}
+
+
+def test_a_race_is_run_seed_by_seed_and_a_missed_target_is_an_answer(peers: FakeJobs) -> None:
+    jobs = replace(peers, answer=_race)
+    report = _measure("race --seeds 2", jobs)
+    ours = {"to_target_s": 9, "startup_s": 3, "epochs": 6, "reached": 0.5}
+    assert _medians(report, "ours") == ours
+    theirs = {"to_target_s": 20, "startup_s": 3, "epochs": 7, "reached": 1, "to_target_s / ours": 20 / 9}
+    assert _medians(report, "PyTorch DDP") == pytest.approx(theirs)
+    missed = [f"{name}: the target was not reached" for name in
+              ("PyTorch DDP, channels last, seed 1", "PyTorch DDP, channels last, seed 2", "ours, seed 2")]  # fmt: skip
+    assert sorted(note for note in report.notes if note.endswith("not reached")) == missed
+    seeds = [each.task["race"]["seed"] for each in jobs.of(Program.PYTORCH_PEER)]
+    assert sorted(seeds) == [1, 1, 2, 2]
+
+
+def test_a_run_that_breaks_fails_the_race(tmp_path: Path) -> None:
+    def answer(started: Started) -> Any:
+        if "--run-dir" in started.command:
+            folder = Path(started.after("--run-dir"))
+            write_run(
+                folder, at_s={"run_start": 3.0, "run_stop": 9.0}, failure="rank 1 died", status="failed", epochs=1
+            )
+            return Finished(started.command, 1, "rank 1 died")
+        return {}
+
+    with pytest.raises(RuntimeError, match="exit status 1:\nrank 1 died"):
+        _measure("race --seeds 1", FakeJobs(peers=tmp_path / "none", answer=answer))
+
+
+def test_images_that_nobody_has_packed_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("configs.load.resolve_path", lambda _: tmp_path)
+    (tmp_path / "fashion-mnist").mkdir()  # as a preparation leaves it that was interrupted
+    with pytest.raises(ValueError, match=f"^{tmp_path / 'fashion-mnist'}: not packed yet; ./run.sh prepare"):
+        _measure("race fashion-mnist", FakeJobs())
+
+
+# startup
+
+
+def test_the_critical_path_counts_another_thread_only_while_the_main_thread_waits_for_it() -> None:
+    rows = [
+        ("interpreter", "MainThread", 0.0, 1.0),
+        ("communicator: import", "communicator", 1.0, 2.0),
+        ("pipeline", "MainThread", 1.0, 3.0),
+        ("communicator: init", "communicator", 2.0, 5.0),
+        ("wait for communicator", "MainThread", 3.5, 5.5),
+        ("loader", "other", 5.0, 9.0),
+        ("warm-up", "MainThread", 6.0, 7.0),
+    ]
+    phases = [{"phase": name, "thread": thread, "begin_s": begin, "end_s": end} for name, thread, begin, end in rows]
+    assert critical_path(phases, 8.0) == {
+        "interpreter": 1.0,
+        "communicator: import": 0.0,
+        "pipeline": 2.0,
+        "communicator: init": 1.5,
+        "loader": 0.5,
+        "warm-up": 1.0,
+        "between phases": 2.0,
+    }
+
+
+_PHASES = (
+    ("imports", "MainThread", 0.0, 0.5),
+    ("communicator", "other", 0.25, 2.0),
+    ("imports", "MainThread", 0.75, 1.0),
+    ("wait for communicator", "MainThread", 1.25, 2.25),
+)
+_LEDGER = {
+    "started_time": BEGUN_S + 0.5,
+    "phases": [dict(zip(("phase", "thread", "begin_s", "end_s"), row, strict=True)) for row in _PHASES],
+}
+
+
+def _startup(started: Started) -> Any:
+    if started.program is Program.STARTUP_TEXTBOOK:
+        return {"ledger": [{**_LEDGER, "run_start_time": BEGUN_S + 7}]}
+    if "--run-dir" in started.command:
+        folder = Path(started.after("--run-dir"))
+        write_run(folder, at_s={"run_start": 3.0, "eval_start": 5.5, "run_stop": 9.0})
+        (folder / "startup.json").write_text(json.dumps(_LEDGER), encoding="utf-8")
+    return {}
+
+
+def test_a_start_has_its_phases_its_critical_path_and_a_verdict_on_the_goal() -> None:
+    jobs = FakeJobs(answer=_startup)
+    report = _measure("startup --rounds 5 --image-size 32 --batch-size 4", jobs)
+    path = {"before the rank's process": 0.5, "imports": 0.75, "communicator": 0.75, "between phases": 1.0,
+            "first step": 2.5}  # fmt: skip
+    ours = {"command_to_first_step_s": 5.5, "command_to_run_start_s": 3.0, "rank_to_run_start_s": 2.5}
+    phases = {"imports_s": 0.75, "communicator_s": 1.75, "wait for communicator_s": 1.0}
+    ratios = {"command_to_run_start_s / textbook": 3 / 7, "rank_to_run_start_s / textbook": 2.5 / 6.5}
+    critical = {f"critical path: {name}_s": seconds for name, seconds in path.items()}
+    assert _medians(report, "ours") == pytest.approx({**ours, **phases, **critical, **ratios})
+    textbook = {"command_to_run_start_s": 7.0, "rank_to_run_start_s": 6.5}
+    assert _medians(report, "textbook") == pytest.approx({**textbook, **phases})
+    assert _rows(report)["ours", "command_to_first_step_s"].verdict == "over 2 s"
+    assert _rows(report)["ours", "imports_s"].verdict == ""
+    assert any(note.endswith("critical path: first step 2.50 s, between phases 1.00 s, imports 0.75 s, communicator "
+                             "0.75 s, before the rank's process 0.50 s") for note in report.notes)  # fmt: skip
+    started = [each for each in jobs.started if "--run-dir" in each.command]
+    assert len(started) == 1 + 5
+    assert {"model.image_size=32", "batch.global_size=8", "data.eval_resize=null", "run.max_steps=1"} == {
+        *started[0].place
+    }
+    readers = [each.task["readers"] for each in jobs.of(Program.STARTUP_TEXTBOOK)]
+    assert readers[:4] == ["dali", "mxnet", "mxnet", "dali"]
+    assert jobs.of(Program.STARTUP_TEXTBOOK)[0].environment == {"OMP_NUM_THREADS": "1"}
+
+
+def test_nothing_stands_beside_a_start_on_another_cluster() -> None:
+    jobs = FakeJobs(answer=_startup)
+    report = _measure("startup --rounds 1 --cluster dgx-a100 --ranks 4 --set cluster.num_nodes=2", jobs)
+    assert {row.alternative for row in report.rows} == {"ours"}
+    assert report.notes[-1].startswith("the usual order is measured on the CPU of one machine only")
+    place = next(each.place for each in jobs.started if "--run-dir" in each.command)
+    assert {"batch.global_size=64", "cluster.num_nodes=2", "cluster.ranks_per_node=4"} <= {*place}
+
+
+# gpu
+
+
+class _Stopping(FakeJobs):
+    """Also stops a run as soon as it is ready."""
+
+    def stop_when(self, is_ready: Callable[[], bool], command: Any, log: Path, timeout_s: float) -> Finished:
+        folder = log.parent / "resumed"
+        folder.mkdir()
+        assert not is_ready()
+        for text, has_stepped in (
+            ("", False),
+            ('{"kind": "start"}\n', False),
+            ('{"kind": "interval", "step": 0}', True),
+        ):
+            (folder / "metrics.jsonl").write_text(text, encoding="utf-8")
+            assert is_ready() is has_stepped
+        self.started.append(Started(None, list(command), {}, [], timeout_s, {}))
+        return Finished(command, STOPPED_STATUS if folder.parent.name == "stops" else 3, took_s=1.5)
+
+
+def _gpu(started: Started) -> Any:
+    if started.program is Program.GPU_STEP:
+        return {"step": [{"step_ms": each} for each in (1.0, 2.0, 9.0)]}
+    if started.program is Program.SIMULATE_VERB:
+        return Finished(started.command, 0, '{"step_s": 0.25, "images_per_s": 512.0}')
+    if "--run-dir" in started.command:
+        folder = Path(started.after("--run-dir"))
+        write_run(folder, at_s={}, steps=12, init_s=1.5, run_s=4.0, images_per_s=8.0, input_wait_fraction=None)
+        (folder / "trace.json").write_bytes(bytes(77))
+    return {}
+
+
+def test_a_gpu_is_asked_for_steps_a_run_resuming_the_simulator_graphs_and_batches(tmp_path: Path) -> None:
+    jobs, folder = _Stopping(answer=_gpu), tmp_path / "new" / "stops"
+    report = _measure(f"gpu --folder {folder} --gpu H100", jobs)
+    steps = [row.alternative for row in report.rows if row.figure == "step_ms"]
+    full = [f"{name}, {kind}" for name in ("imagenet-b256, batch 256", "mlperf-b3264, batch 204")
+            for kind in ("bfloat16", "float16", "float32")]  # fmt: skip
+    graphs = [f"imagenet-b256, batch 256, {each}" for each in ("TF32", "bfloat16, graph", "bfloat16, compiled")]
+    batches = [f"imagenet-b256, batch {each}, bfloat16" for each in (32, 64, 128, 512, 1024)]
+    assert steps == [*full, *graphs, *batches]
+    assert {(row.median, row.n, row.warmup) for row in report.rows if row.figure == "step_ms"} == {(2.0, 3, 1)}
+    assert _medians(report, "a run of 1000 steps on generated JPEGs") == {
+        "steps": 12, "init_s": 1.5, "run_s": 4, "images_per_s": 8, "command_s": 4, "trace_bytes": 77,
+    }  # fmt: skip
+    assert _medians(report, "a run told to stop, then resumed") == {"stop_s": 1.5, "resumed_run_s": 4}
+    predicted = {"step_s": 0.25, "images_per_s": 512}
+    for title in ("predicted", "predicted after --calibrate"):
+        assert _medians(report, f"imagenet-b256, {title}") == predicted
+    assert report.notes == (f"rows as they came: {folder}/rows.jsonl",)
+    lines = [json.loads(line) for line in (folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [each["alternative"] for each in lines] == [row.alternative for row in report.rows]
+    assert list(dict.fromkeys(each["part"] for each in lines)) == [
+        "steps",
+        "run",
+        "resume",
+        "calibrate",
+        "graphs",
+        "batches",
+    ]
+    table = (folder / "table.md").read_text(encoding="utf-8").splitlines()
+    assert table[2] == "| imagenet-b256, batch 256, bfloat16 | `step_ms` | 2 | 1 | 9 | 3 |"
+    assert len(table) == 2 + len(lines) + 2
+    step = jobs.of(Program.GPU_STEP)[3]
+    assert step.timeout_s == 300
+    assert {"cluster.device=gpu", "cluster.node.gpu=H100", "batch.global_size=204", "data.source=synthetic"} <= {
+        *step.task["overrides"]
+    }
+    assert (step.task["recipe"], step.task["variant"], step.task["seconds"]) == ("mlperf-b3264", "eager", 10.0)
+    assert [each.task["variant"] for each in jobs.of(Program.GPU_STEP)[6:9]] == ["tf32", "graph", "compiled"]
+    resume = next(each for each in jobs.started if "--resume" in each.command)
+    assert (resume.after("--resume"), resume.timeout_s) == (str(folder / "resumed"), 300)
+    learn = next(each for each in jobs.started if "--calibrate" in each.command)
+    assert learn.after("--calibrate") == str(folder / "run")
+
+
+def test_a_part_that_fails_is_a_note_with_the_cause_and_the_next_one_is_measured(tmp_path: Path) -> None:
+    output = "No module named 'launch'\n" + "".join(f"line {number}\n" for number in range(20))
+
+    def answer(started: Started) -> Any:
+        return Finished(started.command, 1, output) if started.program is Program.GPU_STEP else _gpu(started)
+
+    jobs = _Stopping(answer=answer)
+    report = _measure(f"gpu --tiny --only graphs run resume --folder {tmp_path}", jobs)
+    assert {row.alternative for row in report.rows} == {"a run of 12 steps on generated JPEGs"}
+    cause = "graphs: exit status 1: / No module named 'launch' / line 18 / line 19"
+    stopped = f"resume: {tmp_path / 'resumed'}: told to stop, ended with exit status 3"
+    assert report.notes[1:] == (*[cause] * 3, stopped)
+    assert {"model.name=resnet8", "cluster.device=cpu", "batch.global_size=8"} <= {*jobs.started[0].task["overrides"]}
+    assert {"run.max_steps=12", "data.train_samples=64", "data.eval_samples=8"} <= {*jobs.started[3].place}
+
+
+def test_no_measurement_begins_after_the_minutes_and_each_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter([1000.0, 1060.0, 1060.0, 1060.5, 1060.5, 1060.5])  # one begins, and is announced
+    monkeypatch.setattr("train.bench.bench_gpu.time", SimpleNamespace(monotonic=lambda: next(moments)))
+    words = f"gpu --minutes 1 --only run graphs --skip steps --folder {tmp_path}"
+    report = _measure(words, FakeJobs(answer=_gpu))
+    assert {row.alternative for row in report.rows} == {"a run of 1000 steps on generated JPEGs"}
+    assert report.notes[1:] == ("graphs: not measured, 1 minutes were over",) * 3
+
+
+def test_a_row_is_in_the_file_before_the_next_one_is_measured_and_earlier_rows_stay(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def answer(started: Started) -> Any:
+        seen.append(len((tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()))
+        return _gpu(started)
+
+    for _ in range(2):
+        _measure(f"gpu --only graphs --folder {tmp_path}", FakeJobs(answer=answer))
+    assert seen == [0, 1, 2, 3, 4, 5]

@@ -1,0 +1,528 @@
+"""The peer on PyTorch: its layers, images, update and loop, by hand and beside an oracle of the paper."""
+
+import io
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.load import load_both, load_recipe
+from data.recordio import RecordWriter, pack_image
+from tests.engines import ALONE
+from tests.oracles import LarsOracle
+from train.bench.bench_race import race_numbers
+from train.bench.bench_rank import HYPER
+from train.bench.samples import read_samples
+from train.engine.init import initial_weights
+from train.networks.arch import Kind, Network, Rows, network_of
+
+torch = pytest.importorskip("torch")
+Image = pytest.importorskip("PIL.Image")
+
+SECOND = replace(ALONE, rank=1, world_size=2)
+
+
+# The layers
+
+
+def _network(kind: Kind, *, side: int = 4, channels: int = 1, inputs: int = 1, **geometry: Any) -> Any:
+    from train.bench.programs.pytorch_peer import TableNetwork
+
+    rows = Rows(channels, side)
+    rows.add("one", kind, *["data"] * inputs, **geometry)
+    return TableNetwork(Network("one layer", side, channels, 3, tuple(rows.layers))).eval()
+
+
+IMAGE = torch.arange(16.0).view(1, 1, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "geometry", "expected"),
+    [
+        # The rows of the image are 0 to 3, 4 to 7, 8 to 11 and 12 to 15.
+        ("max_pool", {"kernel": 2, "stride": 2, "padding": 0}, [5, 7, 13, 15]),
+        ("max_pool", {"kernel": 3, "stride": 2, "padding": 1}, [5, 7, 13, 15]),
+        ("avg_pool", {"kernel": 2, "stride": 2, "padding": 0}, [2.5, 4.5, 10.5, 12.5]),
+        ("global_pool", {}, [7.5]),
+        ("dropout", {"rate": 0.5}, [*range(16)]),
+    ],
+)
+def test_a_layer_without_weights_is_the_tables(kind: Kind, geometry: dict[str, Any], expected: list[float]) -> None:
+    assert _network(kind, **geometry)(IMAGE).flatten().tolist() == expected
+
+
+def test_a_convolution_has_the_tables_stride_margin_channels_and_bias() -> None:
+    network = _network("conv", out_channels=2, kernel=3, stride=2, padding=1, has_bias=True)
+    weight, bias = network.parameters()
+    assert weight.shape == (2, 1, 3, 3)
+    with torch.no_grad():
+        weight.zero_()
+        weight[0, 0, 1, 1], weight[1, 0, 0, 0] = 1.0, 2.0
+        bias.copy_(torch.tensor([0.5, -1.0]))
+    # The middle of each window and half on top; twice its upper left corner, for three of them in the margin.
+    assert network(IMAGE).flatten().tolist() == [0.5, 2.5, 8.5, 10.5, -1.0, -1.0, -1.0, 9.0]
+    assert len(list(_network("conv", out_channels=2, kernel=3).parameters())) == 1
+
+
+def test_a_dense_layer_reads_every_pixel_of_every_channel_and_channels_are_joined_in_order() -> None:
+    dense = _network("dense", side=2, channels=3, out_channels=5, has_bias=True)
+    assert [tuple(each.shape) for each in dense.parameters()] == [(5, 12), (5,)]
+    joined = _network("concat", inputs=2)(IMAGE)
+    assert joined.shape == (1, 2, 4, 4)
+    assert torch.equal(joined[0, 1], IMAGE[0, 0])
+    assert torch.equal(_network("add", inputs=2)(IMAGE), 2 * IMAGE)
+
+
+def test_dropout_drops_its_share_in_training_alone() -> None:
+    network = _network("dropout", side=64, rate=0.25)
+    torch.manual_seed(1)
+    dropped = network.train()(torch.ones(1, 1, 64, 64))
+    # 4096 pixels, of which 1024 are dropped, give or take 28.
+    assert abs(int((dropped == 0).sum()) - 1024) < 4 * 28
+    assert torch.unique(dropped).tolist() == pytest.approx([0, 4 / 3])
+
+
+def test_a_relu_overwrites_what_nothing_else_reads_and_batch_norms_have_our_constants() -> None:
+    from train.bench.programs.pytorch_peer import TableNetwork
+
+    rows = Rows(3, 8)
+    rows.add("norm", "bn", "data")
+    rows.add("first", "relu", "norm")
+    rows.add("second", "relu", "first")
+    rows.add("sum", "add", "first", "second")
+    network = TableNetwork(Network("small", 8, 3, 3, tuple(rows.layers)), bn_momentum=0.7, bn_epsilon=0.5).eval()
+    assert [part.inplace for part in network.modules() if isinstance(part, torch.nn.ReLU)] == [True, False]
+    (norm,) = (part for part in network.modules() if isinstance(part, torch.nn.BatchNorm2d))
+    assert norm.momentum == pytest.approx(0.3)
+    images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    assert torch.allclose(network(images), 2 * (images / 1.5**0.5).clamp(min=0))
+
+
+# The update
+
+
+def _update(kinds: Sequence[str], weights: Sequence[Any], own_decay: float | None) -> Any:
+    from train.bench.programs.pytorch_peer import MomentumUpdate
+
+    trust = {"trust_coefficient": 0.01, "epsilon": 1.0, "trust_weight_decay": own_decay, "skip_trust_ratio": ["gamma"]}
+    return MomentumUpdate(weights, kinds, momentum=0.5, skip_weight_decay=["bias"], trust=trust)
+
+
+@pytest.mark.parametrize(
+    ("kind", "own_decay", "weight", "gradient", "ratio", "decay"),
+    [
+        ("weight", None, (3.0, 4.0), (0.0, 2.0), 0.05 / (2 + 0.1 * 5 + 1), 0.1),
+        ("weight", 0.2, (3.0, 4.0), (0.0, 2.0), 0.05 / (2 + 0.2 * 5 + 1), 0.1),
+        ("weight", 0.0, (3.0, 4.0), (0.0, 2.0), 0.05 / (2 + 1), 0.1),
+        ("bias", 0.2, (3.0, 4.0), (0.0, 2.0), 0.05 / (2 + 1), 0.0),
+        ("gamma", 0.2, (3.0, 4.0), (0.0, 2.0), 1.0, 0.1),
+        ("weight", None, (0.0, 0.0), (0.0, 2.0), 1.0, 0.1),
+        ("weight", None, (3.0, 4.0), (0.0, 0.0), 1.0, 0.1),
+    ],
+    ids=["decay", "decay of the ratio", "none in the ratio", "no decay", "no ratio", "no weight", "no gradient"],
+)
+def test_a_trust_ratio_is_that_of_the_paper(
+    kind: str, own_decay: float | None, weight: tuple[float, ...], gradient: tuple[float, ...], ratio: float,
+    decay: float,
+) -> None:  # fmt: skip
+    """The norms are 5 and 2: T = 0.01 * 5 / (2 + decay * 5 + 1), and the step is lr T (g + decay w)."""
+    parameter = torch.nn.Parameter(torch.tensor(weight, dtype=torch.float64))
+    parameter.grad = torch.tensor(gradient, dtype=torch.float64)
+    _update([kind], [parameter], own_decay).step(0.4, 0.1)
+    expected = [w - 0.4 * ratio * (g + decay * w) for w, g in zip(weight, gradient, strict=True)]
+    assert parameter.detach().tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def test_each_weight_of_a_group_has_a_ratio_and_a_momentum_of_its_own() -> None:
+    one, other = (torch.nn.Parameter(torch.tensor([each], dtype=torch.float64)) for each in (3.0, 8.0))
+    one.grad, other.grad = (torch.tensor([each], dtype=torch.float64) for each in (2.0, 7.0))
+    update = _update(["weight", "weight"], [one, other], None)
+    update.step(1.0, 0.0)
+    steps = 0.01 * 3 / (2 + 1) * 2, 0.01 * 8 / (7 + 1) * 7
+    assert [one.item(), other.item()] == pytest.approx([3 - steps[0], 8 - steps[1]])
+    update.step(0.0, 0.0)  # without a rate, half of the momentum is left
+    assert [one.item(), other.item()] == pytest.approx([3 - 1.5 * steps[0], 8 - 1.5 * steps[1]])
+
+
+@pytest.mark.parametrize("has_trust_ratio", [True, False])
+def test_several_updates_equal_the_paper(has_trust_ratio: bool) -> None:
+    from train.bench.programs.pytorch_peer import MomentumUpdate
+
+    random, rates = np.random.default_rng(5), [0.1, 0.3, 0.2]
+    start = {kind: random.standard_normal(7) for kind in ("weight", "gamma")}
+    gradients = {kind: [random.standard_normal(7) for _ in rates] for kind in start}
+    weights = [torch.nn.Parameter(torch.tensor(each)) for each in start.values()]
+    trust = {"trust_coefficient": 0.01, "epsilon": 1e-3, "trust_weight_decay": None, "skip_trust_ratio": ["gamma"]}
+    settings: dict[str, Any] = {"momentum": 0.9, "skip_weight_decay": ["gamma"]}
+    update = MomentumUpdate(weights, [*start], trust=trust if has_trust_ratio else None, **settings)
+    for number, lr in enumerate(rates):
+        for kind, weight in zip(start, weights, strict=True):
+            weight.grad = torch.tensor(gradients[kind][number])
+        update.step(lr, 0.2)
+    for kind, weight in zip(start, weights, strict=True):
+        decay, trusted = (0.2, has_trust_ratio) if kind == "weight" else (0.0, False)
+        oracle = LarsOracle(0.9, decay, 0.01, 1e-3, decay, has_trust_ratio=trusted)
+        expected = oracle.steps(start[kind], gradients[kind], rates)
+        np.testing.assert_allclose(weight.detach().numpy(), expected, rtol=1e-6)
+
+
+# The numbers of a recipe
+
+
+def _numbers(folder: Path, *sets: str, name: str = "digits") -> tuple[Any, Any, Any]:
+    """Return a race's values after a way through JSON, the arrays beside them, and the recipe."""
+    recipe, cluster = load_both(name, "laptop", sets)
+    race = json.loads(json.dumps(race_numbers(recipe, cluster, folder / "numbers.npz")))
+    with np.load(race["numbers"]) as arrays:
+        return race, dict(arrays), recipe
+
+
+@pytest.mark.parametrize("name", ["digits", "fashion-mnist"])
+def test_the_peer_gets_the_schedule_and_the_first_weights_of_the_recipe(name: str, tmp_path: Path) -> None:
+    race, arrays, recipe = _numbers(tmp_path, "run.seed=3", name=name)
+    rates, warmup = arrays["lr"], int(np.argmax(arrays["lr"])) + 1
+    assert rates[0] == pytest.approx(recipe.schedule.base_lr / warmup)
+    assert rates[-1] < 2e-3 * recipe.schedule.base_lr
+    assert len(rates) == race["epoch_ends"][-1]
+    images = race["epoch_ends"][-1] * race["batch_size"] * 2
+    assert images == pytest.approx(recipe.run.epochs * recipe.data.train_samples, abs=2 * race["batch_size"])
+    assert (race["eval_epochs"][0], race["eval_epochs"][-1]) == (recipe.run.eval_first_epoch, recipe.run.epochs)
+    for number, array in enumerate(initial_weights(network_of(recipe.model), recipe.model, 3).values()):
+        np.testing.assert_array_equal(arrays[str(number)], array)
+
+
+def test_the_peer_gets_what_differs_from_the_defaults(tmp_path: Path) -> None:
+    sets = ["model.bn_epsilon=0.03", "model.bn_momentum=0.7", "loss.label_smoothing=0.21", "optimizer.momentum=0.6"]
+    sets += ["data.std=[11.0, 12.0, 13.0]", "run.target_top1=0.77", "run.seed=9"]
+    race, arrays, recipe = _numbers(tmp_path, *sets)
+    assert race["batch_norm"] == {"bn_momentum": 0.7, "bn_epsilon": 0.03}
+    assert (race["label_smoothing"], race["target"], race["seed"]) == (0.21, 0.77, 9)
+    assert race["optimizer"]["momentum"] == 0.6
+    channels = recipe.model.input_channels
+    assert (race["mean"], race["std"]) == (list(recipe.data.mean[:channels]), [11.0, 12.0, 13.0][:channels])
+    assert race["flip"] is recipe.data.flip
+    assert set(arrays["weight_decay"]) == {recipe.optimizer.weight_decay}
+
+
+@pytest.mark.parametrize("kind", ["lars", "sgd"])
+def test_the_peer_has_a_trust_ratio_where_ours_has_one(kind: str, tmp_path: Path) -> None:
+    trust = {"trust_coefficient": 0.03, "epsilon": 0.5, "trust_weight_decay": 0.04, "skip_trust_ratio": ["beta"]}
+    block = {"name": kind, "momentum": 0.6, "weight_decay": 0.02, **(trust if kind == "lars" else {})}
+    epochs = ["run.epochs=3", "run.eval_first_epoch=1", "run.eval_every_epochs=2"]
+    race, arrays, _ = _numbers(tmp_path, f"optimizer={json.dumps(block)}", *epochs)
+    assert race["optimizer"]["trust"] == (trust if kind == "lars" else None)
+    steps = race["epoch_ends"][0]
+    assert race["epoch_ends"] == [steps, 2 * steps, 3 * steps]
+    assert len(arrays["lr"]) == 3 * steps
+    assert race["eval_epochs"] == [1, 3]
+
+
+# The images
+
+
+def _write(stem: Path, *images: Any) -> None:
+    with RecordWriter(stem.with_suffix(".rec"), stem.with_suffix(".idx")) as records:
+        for number, image in enumerate(images):
+            image.save(file := io.BytesIO(), "JPEG", quality=100, subsampling=0)
+            records.write(pack_image(number, number, file.getvalue()))
+        records.finish()
+
+
+@pytest.mark.parametrize(
+    ("area", "aspect", "window"),
+    [(0.25, 2.0, (20.0, 10.0)), (0.25, 0.5, (10.0, 20.0)), (1.0, 0.5, (20.0, 20.0)), (1.0, 8.0, (40.0, 10.0))],
+)
+def test_a_window_has_the_drawn_area_and_aspect_and_ends_at_the_edges(
+    area: float, aspect: float, window: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from train.bench.programs import pytorch_peer
+
+    asked: list[tuple[float, float]] = []
+    drawn = iter([area, aspect, 0.5, 0.25])
+
+    def uniform(low: float, high: float) -> float:
+        asked.append((low, high))
+        return next(drawn)
+
+    monkeypatch.setattr(pytorch_peer, "random", SimpleNamespace(uniform=uniform))
+    left, top, right, bottom = pytorch_peer.random_box(40, 20)
+    assert (left, top) == (0.5, 0.25)
+    assert (right - left, bottom - top) == pytest.approx(window)
+    assert asked[:2] == [(0.08, 1), (3 / 4, 4 / 3)]
+    assert asked[2] == pytest.approx((0, 40 - window[0]))
+    assert asked[3] == pytest.approx((0, 20 - window[1]))
+
+
+@pytest.mark.parametrize(("drawn", "is_flipped"), [(0.49, True), (0.5, False)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_image_is_cut_flipped_left_and_right_and_normalised(
+    channels: int, drawn: float, is_flipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from train.bench.programs import pytorch_peer
+
+    image = Image.new("RGB", (32, 16), (200, 200, 200))
+    image.paste((40, 40, 40), (0, 8, 8, 16))  # below, on the left of the square that is cut
+    _write(tmp_path / "train", image, image, image)
+    # The window begins at the upper left corner, and has the area and the aspect of the left half.
+    drawn_numbers = iter([0.5, 1.0, 0.0, 0.0])
+    numbers = SimpleNamespace(uniform=lambda *_: next(drawn_numbers), random=lambda: drawn)
+    monkeypatch.setattr(pytorch_peer, "random", numbers)
+    images = pytorch_peer.CroppedImages(tmp_path / "train", 8, channels)
+    pixels, label = images[1]
+    assert (len(images), label) == (3, 1)
+    levels = [200, 200, 200, 40] if is_flipped else [200, 200, 40, 200]
+    mean, std = [123.675, 116.28, 103.53][:channels], [58.395, 57.12, 57.375][:channels]
+    expected = [[(level - m) / s for level in levels] for m, s in zip(mean, std, strict=True)]
+    corners = pixels[:, :: pixels.shape[1] - 1, :: pixels.shape[2] - 1]
+    assert pixels.shape == (channels, 8, 8)
+    assert torch.allclose(corners.flatten(1), torch.tensor(expected), atol=0.05)
+
+
+# The race
+
+
+@pytest.fixture
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the process group out: gradients stay those of the rank, and sums are those of two equal ranks."""
+    monkeypatch.setattr("torch.nn.parallel.DistributedDataParallel", lambda network, **_: network)
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda values: values.mul_(2))
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+
+
+def _race(folder: Path, identity: Any = ALONE, *sets: str, is_channels_last: bool = False, **changes: Any) -> Any:
+    """Return a race on 10 images of 8 px for training and 4 for evaluation, of grey in four levels."""
+    from train.bench.programs.pytorch_peer import Race
+
+    folder.mkdir(exist_ok=True)
+    small = ["model.name=resnet8", *(sets or ["run.seed=3"])]
+    race, _, _ = _numbers(folder, *small)
+    greys = [Image.new("RGB", (8, 8), (60 * (number % 4) + 10,) * 3) for number in range(10)]
+    _write(folder / "train", *greys)
+    _write(folder / "eval", *greys[:4])
+    order = torch.channels_last if is_channels_last else torch.contiguous_format
+    return Race({**race, "data": str(folder), **changes}, identity, order)
+
+
+@pytest.mark.usefixtures("_alone")
+def test_the_peer_begins_with_our_weights_loss_and_share_of_the_images(tmp_path: Path) -> None:
+    run = _race(tmp_path, SECOND, "loss.label_smoothing=0.21", "model.bn_momentum=0.7", "run.seed=3")
+    recipe, _ = load_both("digits", "laptop", ["model.name=resnet8", "run.seed=3"])
+    weights, found = initial_weights(network_of(recipe.model), recipe.model, 3), list(run.network.parameters())
+    assert len(found) == len(weights)
+    for parameter, expected in zip(found, weights.values(), strict=True):
+        np.testing.assert_array_equal(parameter.detach().numpy(), expected)
+    assert run.loss_of.label_smoothing == 0.21
+    norms = [part for part in run.network.modules() if isinstance(part, torch.nn.BatchNorm2d)]
+    assert [norm.momentum for norm in norms] == pytest.approx([0.3] * len(norms))
+    assert (run.training[1].tolist(), run.evaluation[1].tolist()) == ([5, 6, 7, 8, 9], [2, 3])
+
+
+@pytest.mark.usefixtures("_alone")
+def test_every_rank_and_every_seed_draws_an_order_of_its_own_and_no_image_is_left_out(tmp_path: Path) -> None:
+    orders = set()
+    for seed, rank in ((1, ALONE), (1, SECOND), (2, ALONE)):
+        run = _race(tmp_path / f"{seed}-{rank.rank}", rank, batch_size=4, seed=seed, flip=False)
+        run.training = torch.arange(10).view(10, 1, 1, 1).expand(10, 3, 1, 1).byte(), torch.arange(10) + 10
+        batches = list(itertools.islice(run.batches(), 10))
+        assert [len(images) for images, _ in batches] == [4] * 10
+        labels = torch.cat([each for _, each in batches]) - 10
+        mean, std = (torch.tensor(run.race[key]).view(1, -1, 1, 1) for key in ("mean", "std"))
+        pixels = torch.cat([images for images, _ in batches]) * std + mean
+        assert torch.allclose(pixels[:, 0, 0, 0], labels.float(), atol=1e-3), "an image keeps its label"
+        passes = labels.view(4, 10).tolist()
+        assert [sorted(each) for each in passes] == [[*range(10)]] * 4
+        assert len({tuple(each) for each in passes}) > 1, "each pass is in a new order"
+        orders.add(tuple(labels.tolist()))
+    assert len(orders) == 3
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize("flip", [True, False])
+def test_half_of_the_images_are_flipped_left_and_right_if_the_recipe_flips(flip: bool, tmp_path: Path) -> None:
+    run = _race(tmp_path, flip=flip, batch_size=64, mean=[5.0, 0.0, 9.0], std=[2.0, 1.0, 4.0], is_channels_last=True)
+    image = torch.arange(3 * 4 * 4).view(3, 4, 4).byte()
+    run.training = image.expand(64, -1, -1, -1), torch.zeros(64)
+    batch, _ = next(run.batches())
+    plain = (image - torch.tensor([5.0, 0.0, 9.0]).view(3, 1, 1)) / torch.tensor([2.0, 1.0, 4.0]).view(3, 1, 1)
+    assert all(torch.equal(each, plain) or torch.equal(each, plain.flip(2)) for each in batch)
+    flips = sum(torch.equal(each, plain.flip(2)) for each in batch)
+    assert 16 < flips < 48 if flip else flips == 0
+    assert batch.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.usefixtures("_alone")
+def test_images_of_another_size_are_resized_and_grey_ones_have_one_channel(tmp_path: Path) -> None:
+    image = Image.new("RGB", (16, 16), (200, 100, 50))
+    image.paste((40, 40, 40), (0, 8, 8, 16))
+    run = _race(tmp_path)
+    _write(tmp_path / "other", image)
+    for channels, level in ((1, 124), (3, 200)):
+        run.race["network"].update(input_channels=channels, image_size=2)
+        images, _ = run.share("other", ALONE)
+        assert (images.shape, images.dtype) == ((1, channels, 2, 2), torch.uint8)
+        assert images[0, 0].flatten().tolist() == pytest.approx([level, level, 40, level], abs=2)
+
+
+@pytest.mark.usefixtures("_alone")
+def test_top1_is_that_of_all_images_of_all_ranks_with_the_mean_of_the_ranks_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_another_rank(values: Any) -> None:
+        values += torch.tensor([6.0] * 3 + [0.0] * 3) if values.is_floating_point() else torch.tensor([40, 100])
+
+    run = _race(tmp_path, mean=[0.0] * 3, std=[1.0] * 3)
+    monkeypatch.setattr("torch.distributed.all_reduce", with_another_rank)
+    norm = torch.nn.BatchNorm2d(3)
+    run.network = torch.nn.Sequential(norm, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    labels = torch.arange(300) % 3
+    images = torch.nn.functional.one_hot(labels, 3).view(300, 3, 1, 1).byte() * 100
+    images[200:] = images[200:].roll(1, dims=1)  # more than a batch; the last hundred are taken for another class
+    run.evaluation = images, labels
+    assert run.evaluate() == pytest.approx((200 + 40) / (300 + 100))
+    assert not norm.training
+    assert (norm.running_mean.tolist(), norm.running_var.tolist()) == ([3.0] * 3, [0.5] * 3)
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize(
+    ("scores", "epochs", "reached", "steps"), [([0.75], 2, 1.0, 3), ([0.5, 0.74], 3, 0.0, 4)], ids=["reached", "missed"]
+)
+def test_the_race_ends_with_the_evaluation_that_reaches_the_target_or_the_last_epoch(
+    scores: list[float], epochs: int, reached: float, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from train.bench.programs import pytorch_peer
+
+    run = _race(tmp_path, epoch_ends=[1, 3, 4], eval_epochs=[2, 3], target=0.75, batch_size=5)
+    rates: list[tuple[float, float]] = []
+    modes: list[bool] = []
+    top1 = iter(scores)
+
+    def evaluate() -> float:
+        run.network.eval()
+        return next(top1)
+
+    def step(lr: float, weight_decay: float) -> None:
+        modes.append(run.network.training)
+        assert all(parameter.grad is not None for parameter in run.network.parameters())
+        rates.append((lr, weight_decay))
+
+    moments = iter([100.0, 130.0])
+    monkeypatch.setattr(pytorch_peer, "time", SimpleNamespace(time=lambda: next(moments)))
+    run.evaluate, run.update = evaluate, SimpleNamespace(step=step)
+    found = run.train()
+    times = {"begun_at": 100.0, "ended_at": 130.0}
+    assert found == {**times, "epochs": epochs, "top1": scores[-1], "reached": reached}
+    _, arrays, _ = _numbers(tmp_path, "model.name=resnet8", "run.seed=3")
+    assert rates == list(zip(arrays["lr"][:steps], arrays["weight_decay"][:steps], strict=True))
+    assert all(modes), "an evaluation does not last into the next epoch"
+
+
+# The program
+
+
+@pytest.fixture
+def _meeting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Stand for the process group of four ranks; the slowest takes 2.5 s at least."""
+    from train.bench.programs import pytorch_peer
+
+    met: list[Any] = []
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda kind, **others: met.append((kind, others)))
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda seconds, _: seconds.clamp_(min=2.5))
+    monkeypatch.setattr("torch.distributed.barrier", lambda: met.append("barrier"))
+    monkeypatch.setattr(pytorch_peer, "read_identity", lambda _: replace(ALONE, world_size=4))
+    return met
+
+
+@pytest.mark.parametrize(("threads", "is_channels_last"), [(None, True), (5, False)])
+def test_the_steps_after_the_warm_up_are_timed_from_a_common_begin_to_the_end_of_the_slowest_rank(
+    threads: int | None,
+    is_channels_last: bool,
+    tmp_path: Path,
+    _meeting: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from train.bench.programs import pytorch_peer
+
+    def parallel(name: str) -> Any:
+        def wrapped(network: Any) -> Any:
+            _meeting.append(name)
+            network.register_forward_pre_hook(
+                lambda _, batch: _meeting.append(batch[0].is_contiguous(memory_format=torch.channels_last))
+            )
+            return network
+
+        return wrapped
+
+    class Optimizer(torch.optim.SGD):  # type: ignore[misc, name-defined]
+        def __init__(self, parameters: Any, **settings: float) -> None:
+            super().__init__(parameters, **settings)
+            _meeting.append(settings)
+
+        def step(self) -> None:
+            assert all(each.grad is not None for group in self.param_groups for each in group["params"])
+            _meeting.append("step")
+
+    class Loss(torch.nn.CrossEntropyLoss):  # type: ignore[misc, name-defined]
+        def __init__(self, **settings: float) -> None:
+            super().__init__(**settings)
+            _meeting.append(settings)
+
+    moments = iter([100.0, 101.25])
+
+    def now() -> float:
+        _meeting.append("clock")
+        return next(moments)
+
+    monkeypatch.setattr("torch.nn.parallel.DistributedDataParallel", parallel("DistributedDataParallel"))
+    monkeypatch.setattr("torch.nn.DataParallel", parallel("DataParallel"))
+    monkeypatch.setattr("torch.optim.SGD", Optimizer)
+    monkeypatch.setattr("torch.nn.CrossEntropyLoss", Loss)
+    monkeypatch.setattr("torch.set_num_threads", _meeting.append)
+    monkeypatch.setattr(pytorch_peer, "DistributedSampler", lambda images: range(len(images)))
+    monkeypatch.setattr(pytorch_peer, "DataLoader", _loader)
+    monkeypatch.setattr(pytorch_peer, "time", SimpleNamespace(perf_counter=now))
+    _write(tmp_path / "train", *[Image.new("RGB", (16, 16), (9, 99, 200))] * 5)
+    network = {"name": "resnet8", "num_classes": 10, "image_size": 8, "input_channels": 3}
+    counted = {"batch_size": 2, "threads": threads, "warmup": 3, "steps": 4}
+    rate = {"network": network, "data": str(tmp_path / "train"), **counted}
+    pytorch_peer.main("/tmp/meet", is_channels_last=is_channels_last, rate=rate)
+    ours = {"lr": HYPER.lr, "momentum": HYPER.momentum, "weight_decay": HYPER.weight_decay}
+    loss = {"label_smoothing": load_recipe("imagenet-b256").loss.label_smoothing}
+    way = ["DistributedDataParallel"] if threads is None else [threads, "DataParallel"]
+    step = [is_channels_last, "step"]
+    place = {"init_method": "file:///tmp/meet", "rank": 0, "world_size": 4}
+    expected = [("gloo", place), *way, ours, loss, *3 * step, "barrier", "clock", *4 * step, "clock"]
+    assert _meeting == expected
+    # Four ranks of 2 images, four steps, of which this rank took 1.25 s and the slowest 2.5 s.
+    assert read_samples(capsys.readouterr().out) == {"pytorch": [{"images_per_s": 4 * 2 * 4 / 2.5}]}
+
+
+def _loader(images: Any, batch_size: int, *, sampler: Any, num_workers: int, drop_last: bool) -> Any:
+    """Stand for PyTorch's loader, without a worker process."""
+    assert (num_workers, drop_last) == (1, True)
+    return torch.utils.data.DataLoader(
+        images, batch_size, sampler=sampler, drop_last=True, collate_fn=lambda rows: (
+            torch.stack([pixels for pixels, _ in rows]), torch.tensor([label for _, label in rows])
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("_alone")
+def test_a_race_is_told_by_the_first_rank(
+    tmp_path: Path, _meeting: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from train.bench.programs import pytorch_peer
+
+    race = _race(tmp_path, epoch_ends=[1], eval_epochs=[1], batch_size=5).race
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda values: values)
+    pytorch_peer.main("/tmp/meet", is_channels_last=True, race=race)
+    ((found,),) = read_samples(capsys.readouterr().out).values()
+    assert found["epochs"] == 1
+    assert found["ended_at"] > found["begun_at"]

@@ -1,0 +1,114 @@
+"""What a bench is, and how its options are declared: a frozen dataclass with a field for each option.
+
+Imports the standard library only, as everything does that the module of a bench imports at its top, so that ``--help``
+works before anything is installed.
+"""
+
+from argparse import SUPPRESS, ArgumentParser
+from collections.abc import Callable, Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from configs.schema import Cluster
+    from train.bench.launching import Jobs
+    from train.bench.measure import Report
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A question that ``./run.sh bench NAME`` answers by measurements.
+
+    Attributes:
+        question: What the bench measures, in one line.
+        options: A frozen dataclass, whose fields are made by `option` and `effort`. The defaults answer the question in
+            under six minutes on two cores.
+        measure: Measures, and returns the figures. It gets the options, and `Jobs` to start programs with. It raises
+            `UserError` if an option is wrong or something is missing on this machine, and `MeasurementFailed` if a
+            program that was to be measured failed.
+        needs: The engine that the question is about; an environment without it cannot answer.
+        only_here: Why the bench takes no ``--cluster``; empty if it takes one.
+    """
+
+    question: str
+    options: type
+    measure: "Callable[[Any, Jobs], Report]"
+    needs: str | None = None
+    only_here: str = ""
+
+
+def is_local_cpu(cluster: "Cluster") -> bool:
+    """Return whether a cluster is the CPU of one machine, whose ranks this program starts by itself."""
+    return cluster.launcher == "local" and cluster.device == "cpu"
+
+
+def option(words: str, default: Any = None, *, flag: str | None = None, **settings: Any) -> Any:
+    """Return a field that is an option.
+
+    Args:
+        words: The help, without the default.
+        default: Value without the option.
+        flag: The option's name. If None, the name of the field after two dashes.
+        settings: Further arguments of `argparse.ArgumentParser.add_argument`.
+    """
+    if default not in (None, False, ()):
+        shown = f"{default:g}" if isinstance(default, float) else default
+        words += f" (default: {' '.join(map(str, shown)) if isinstance(shown, tuple) else shown})"
+    return field(default=default, metadata={"flag": flag, "help": words, **settings})
+
+
+def effort(what: str, *, quick: float, usual: float | None, thorough: float, default: str = "") -> Any:
+    """Return a field that says how much to measure: by a number, or by ``--quick`` or ``--thorough``.
+
+    Args:
+        what: What the number counts.
+        quick: The number for a first impression.
+        usual: The number that answers the question in under six minutes on two cores; None where the bench chooses it.
+        thorough: The number for a narrow interval.
+        default: Describes ``usual`` where the bench chooses it.
+    """
+    words = f"{what} (default: {default or usual})"
+    return field(default=usual, metadata={"help": words, "numbers": {"quick": quick, "thorough": thorough}})
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """The options that say where a bench measures.
+
+    Attributes:
+        cluster: A name in configs/clusters or a YAML file.
+        overrides: Changes of the cluster, each ``cluster.key=value``.
+    """
+
+    cluster: str = option("a name in configs/clusters or a YAML file", "laptop", metavar="C")
+    overrides: Sequence[str] = option(
+        "change a value of the cluster (cluster.num_nodes=2); repeatable",
+        (),
+        flag="--set",
+        metavar="KEY=VALUE",
+        action="append",
+    )
+
+
+def add_options(parser: ArgumentParser, options: type) -> None:
+    """Add the options that a dataclass declares. An option that is not given leaves its field at the default."""
+    for each in fields(options):
+        if "numbers" in each.metadata:
+            _add_effort(parser, each)
+        elif each.metadata:
+            settings = dict(each.metadata)
+            flag = settings.pop("flag") or f"--{each.name.replace('_', '-')}"
+            if flag.startswith("-"):
+                parser.add_argument(flag, dest=each.name, default=SUPPRESS, **settings)
+            else:
+                parser.add_argument(flag, default=each.default, **settings)
+
+
+def _add_effort(parser: ArgumentParser, number: "Field[Any]") -> None:
+    group, flag, words = parser.add_mutually_exclusive_group(), f"--{number.name}", number.metadata["numbers"]
+    kind = type(words["quick"])
+    metavar = "N" if kind is int else "S"
+    group.add_argument(flag, metavar=metavar, type=kind, default=SUPPRESS, help=number.metadata["help"])
+    for word, value in words.items():
+        settings: dict[str, Any] = {"dest": number.name, "const": value, "default": SUPPRESS}
+        group.add_argument(f"--{word}", action="store_const", help=f"{flag} {value}", **settings)
