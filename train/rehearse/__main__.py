@@ -20,7 +20,6 @@ from configs.programs import Program, command_of
 
 if TYPE_CHECKING:
     from configs.schema import Cluster, Recipe
-    from train.rehearse.rehearsal_text import RehearsedSteps
 
 _CAVEAT = "The accuracies are invented: this run is a rehearsal and no result."
 _MOST_OVER_GLOO = 8
@@ -95,7 +94,7 @@ def _parser() -> Parser:
 
 def _rehearse(options: _Options) -> int:
     from configs.load import dump, load_both, resolve_path
-    from train.rehearse.rehearsal_text import rehearsed_steps, validation_text
+    from train.rehearse.rehearsal_text import outcome_text, rehearsed_steps, validation_text
     from train.rehearse.rehearsed_run import Course, rehearsed_job, rehearsed_run
 
     if options.cluster is None:
@@ -119,7 +118,7 @@ def _rehearse(options: _Options) -> int:
         if status := _run(recipe, cluster, part):
             return status
         rows.append(rehearsed_steps(part, cluster))
-        sys.stdout.write(f"{_outcome(part, rows[-1], described)}{_CAVEAT}\n")
+        sys.stdout.write(f"{outcome_text(part, rows[-1], *described)}{_CAVEAT}\n")
     if options.validate:
         sys.stdout.write(validation_text(rows))
     return 0
@@ -149,17 +148,6 @@ def _run(recipe: "Recipe", cluster: "Cluster", folder: Path) -> int:
         config.write_text(dump(recipe, cluster), encoding="utf-8")
         command = command_of(Program.TRAIN_VERB, "train", str(config), "--run-dir", str(folder))
         return subprocess.run(command, check=False).returncode
-
-
-def _outcome(folder: Path, steps: "RehearsedSteps", described: "tuple[Recipe, Cluster]") -> str:
-    """Return what a rehearsal took, beside its predictions; keep the part about its steps for the run's page."""
-    from logs.disk import write_text
-    from logs.folder import REHEARSAL_FILE
-    from train.rehearse.rehearsal_text import comparison_text, course_text
-
-    compared = comparison_text(folder, steps, *described)
-    write_text(folder / REHEARSAL_FILE, compared)
-    return compared + course_text(folder)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import mean
 
 from configs.schema import Cluster, Recipe
-from logs.folder import STARTUP_FILE, RunFolder
+from logs.disk import write_text
+from logs.folder import REHEARSAL_FILE, STARTUP_FILE, RunFolder
 from logs.usage import read_samples, read_usage
 from train.sim.constants import load_calibration
 from train.sim.forecast import make_scenario, time_step
@@ -73,8 +74,8 @@ def rehearsed_steps(folder: Path, cluster: Cluster) -> RehearsedSteps:
     )
 
 
-def comparison_text(folder: Path, steps: RehearsedSteps, recipe: Recipe, cluster: Cluster) -> str:
-    """Return what a rehearsal took, beside its waits and beside the described machine's prediction.
+def outcome_text(folder: Path, steps: RehearsedSteps, recipe: Recipe, cluster: Cluster) -> str:
+    """Return what a rehearsal took, beside its waits and its predictions; keep the part on steps for the run's page.
 
     Args:
         folder: The run folder of a rehearsal that has ended.
@@ -99,13 +100,10 @@ def comparison_text(folder: Path, steps: RehearsedSteps, recipe: Recipe, cluster
     if summary.slowest_rank is not None and summary.rank_excess is not None:
         excess = f"{100 * summary.rank_excess:.0f} % longer than the median rank"
         lines.insert(3, f"slowest rank: {summary.slowest_rank}, {excess}")
-    return "\n".join(lines) + "\n"
-
-
-def course_text(folder: Path) -> str:
-    """Return what a rehearsal took around its steps, which every run's page shows: checkpoints and start-up."""
-    stall_s = RunFolder(folder).summary().checkpoint_s or 0
-    return f"checkpoints: training waited {stall_s:.2f} s for them\nstart-up of rank 0: {_startup(folder)}\n"
+    compared = "\n".join(lines) + "\n"
+    write_text(folder / REHEARSAL_FILE, compared)
+    checkpoints = f"checkpoints: training waited {summary.checkpoint_s or 0:.2f} s for them"
+    return f"{compared}{checkpoints}\nstart-up of rank 0: {_startup(folder)}\n"
 
 
 def _startup(folder: Path) -> str:

@@ -20,7 +20,7 @@ from logs.judge.compliance import judge
 from logs.show.reported_run import gather_run
 from logs.show.wording import notes_of
 from train.rehearse.__main__ import main
-from train.rehearse.rehearsal_text import RehearsedSteps, comparison_text, course_text, rehearsed_steps, validation_text
+from train.rehearse.rehearsal_text import RehearsedSteps, outcome_text, rehearsed_steps, validation_text
 from train.sim.constants import load_calibration
 from train.sim.forecast import make_scenario, time_step
 
@@ -214,19 +214,19 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
     steps = rehearsed_steps(tmp_path, cluster)
     assert astuple(steps) == pytest.approx((8, 0.04, 0.04, 0.002, 0.5, 4.4 / 8 / 50))
     step = time_step(make_scenario(*described, load_calibration()), load_calibration())
-    assert comparison_text(tmp_path, steps, *described).splitlines() == [
+    told = outcome_text(tmp_path, steps, *described).splitlines()
+    assert told == [
         "rehearsed: 50 steps of 40.0 ms on 8 ranks of this machine: waits 40.0 ms, exposed communication 2.0 ms",
         "predicted for these ranks: 42.0 ms, of which 2.0 are half an interval of Horovod's negotiation: agree",
         "processors: 50 % busy, with ranks 11.0 ms a rank and step",
         "slowest rank: 3, 12 % longer than the median rank",
         f"predicted for the described machine: {1e3 * step.total_s:.1f} ms a step, of which compute "
         f"{1e3 * step.compute_s:.1f} and exposed communication {1e3 * step.exposed_s:.1f}",
-    ]
-    assert course_text(tmp_path).splitlines() == [
         "checkpoints: training waited 0.25 s for them",
         "start-up of rank 0: 4.3 s, longest network 3.6, pipelines 2.6, weights 1.6, servers 0.6; "
         "rank 5 was ready last, after 3.0 s, the median rank after 2.5 s",
     ]
+    assert (tmp_path / "rehearsal.txt").read_text(encoding="utf-8").splitlines() == told[:5]
     # One rank negotiates with nobody, and is neither slower than others nor waits for them.
     _finish_run(
         tmp_path, replace(summary, world_size=1, rank_excess=None, comm_exposed_fraction=None, checkpoint_s=None)
@@ -234,13 +234,13 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
     (tmp_path / "utilisation.jsonl").unlink()
     alone = rehearsed_steps(tmp_path, cluster)
     assert (alone.negotiation_s, alone.busy) == (0, 0), "a run that was not sampled"
-    text = comparison_text(tmp_path, alone, *described)
+    text = outcome_text(tmp_path, alone, *described)
     assert "exposed communication not measured" in text
     assert "slowest" not in text
-    assert course_text(tmp_path).startswith("checkpoints: training waited 0.00 s")
+    assert "\ncheckpoints: training waited 0.00 s" in text
     RunFolder(tmp_path).write_summary(replace(summary, world_size=2, slowest_rank=0, rank_excess=0.5))
     assert rehearsed_steps(tmp_path, cluster).negotiation_s == 0.002
-    assert "slowest rank: 0, 50 % longer" in comparison_text(tmp_path, alone, *described)
+    assert "slowest rank: 0, 50 % longer" in outcome_text(tmp_path, alone, *described)
 
 
 def test_the_verdict_changes_at_a_tenth_and_at_seven_tenths_of_the_processors() -> None:
