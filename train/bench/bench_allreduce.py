@@ -96,7 +96,7 @@ class _Way:
             return figures
         is_shared = communication.kind == "shared_memory"
         algorithm = SHARED_MEMORY if is_shared else _PREDICTED_AS[communication.allreduce]
-        predicted_ms = 1e3 * allreduce(algorithm, self.topology, size).time_s
+        predicted_ms = 1e3 * allreduce(algorithm, self.topology, size)
         return {**figures, "predicted_ms": predicted_ms, "predicted / measured": predicted_ms / allreduce_ms}
 
 
@@ -165,12 +165,12 @@ def _way(options: AllreduceOptions, base: "Cluster", ranks: int, backend: str, r
 def _topology(cluster: "Cluster") -> "tuple[Topology | None, str]":
     """Return the cluster as the simulator sees it; or None, and why there is no prediction."""
     from train.sim.constants import load_calibration
-    from train.sim.fit.this_machine import load_description, machine_of_description
+    from train.sim.cpu import load_description, machine_of_rates
     from train.sim.hardware import machine_of_cluster
 
     try:
         if cluster.device == "cpu":
-            return machine_of_description(load_description(MACHINE), cluster).topology(1.0), ""
+            return machine_of_rates(load_description(MACHINE), cluster).topology(1.0), ""
         return machine_of_cluster(cluster).topology(load_calibration().constants.network_efficiency), ""
     except UserError as error:
         return None, f"no prediction: {error}"

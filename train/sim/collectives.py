@@ -5,24 +5,73 @@
 """
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
 from configs.errors import ConfigError, nearest
-from train.sim.protocols import PROTOCOLS, SIMPLE, Protocol
 from train.sim.topology import Topology
 
 SHARED_MEMORY = "shared-memory"
 """The sum that the ranks of one machine make in memory that they share. Only a machine with `Topology.sums` has it."""
 
 
-class Cost(NamedTuple):
-    """The seconds of one allreduce, and the part of them that would remain at infinite bandwidth."""
+class _Protocol(NamedTuple):
+    """One of NCCL's three ways to move a chunk, with its latencies by link (NCCL ``src/graph/tuning.cc``).
 
-    time_s: float
-    latency_s: float
+    Attributes:
+        base_ring_s: Latency of a ring before its first step.
+        base_tree_s: Latency of a tree before its first step.
+        hop_s: Kind of link -> latency of a ring's step inside a node.
+        tree_hop_s: Kind of link -> latency of a tree's step inside a node.
+        net_ring_s: Latency of a ring's step between nodes.
+        net_tree_s: Latency of a tree's step between nodes.
+        bandwidth_share: Share of the bandwidth that carries data.
+    """
 
+    base_ring_s: float
+    base_tree_s: float
+    hop_s: dict[str, float]
+    tree_hop_s: dict[str, float]
+    net_ring_s: float
+    net_tree_s: float
+    bandwidth_share: float
+
+
+def _hops(nvlink: float, pcie: float) -> dict[str, float]:
+    return {"nvlink": nvlink, "torus": nvlink, "pcie": pcie, "ethernet": 3 * pcie, "memory": 10 * pcie}
+
+
+_LOW_LATENCY = _Protocol(  # LL
+    base_ring_s=6.6e-6,
+    base_tree_s=6.8e-6,
+    hop_s=_hops(0.6e-6, 1.0e-6),
+    tree_hop_s=_hops(0.6e-6, 1.0e-6),
+    net_ring_s=2.7e-6,
+    net_tree_s=5.0e-6,
+    bandwidth_share=0.5,
+)
+_LOW_LATENCY_128 = _Protocol(  # LL128
+    base_ring_s=14e-6,
+    base_tree_s=14e-6,
+    hop_s=_hops(1.9e-6, 2.5e-6),
+    tree_hop_s=_hops(1.25e-6, 1.9e-6),
+    net_ring_s=4.0e-6,
+    net_tree_s=8.5e-6,
+    bandwidth_share=0.92,
+)
+_SIMPLE = _Protocol(  # Simple
+    base_ring_s=8.4e-6,
+    base_tree_s=8.4e-6,
+    hop_s=_hops(3.4e-6, 5.7e-6),
+    tree_hop_s=_hops(4.0e-6, 4.0e-6),
+    net_ring_s=14e-6,
+    net_tree_s=14e-6,
+    bandwidth_share=1.0,
+)
+_PROTOCOLS = (_LOW_LATENCY, _LOW_LATENCY_128, _SIMPLE)
+"""All protocols; the fastest one for the size is taken."""
 
 _SWITCH_BASE_S = 30e-6
 """Latency of a reduction in the switches (CollNet, SHARP) before its first step."""
@@ -33,8 +82,8 @@ _TREE_FILL = (0.9,) * 7 + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8
 """Share of a tree's bandwidth that NCCL reaches, from 64 bytes on; each entry is for twice the bytes of the last."""
 
 
-def allreduce(algorithm: str, topology: Topology, size_bytes: float) -> Cost:
-    """Predict the time of one allreduce.
+def allreduce(algorithm: str, topology: Topology, size_bytes: float) -> float:
+    """Return the predicted seconds of one allreduce.
 
     Args:
         algorithm: A key of `ALGORITHMS`; ``auto`` for the faster of ring and tree, between which NCCL chooses;
@@ -46,36 +95,32 @@ def allreduce(algorithm: str, topology: Topology, size_bytes: float) -> Cost:
         ConfigError: ``algorithm`` is none of these.
     """
     if topology.ranks == 1 or size_bytes <= 0:
-        return Cost(0.0, 0.0)
+        return 0.0
     if algorithm == "auto":
         return min(ring(topology, size_bytes), tree(topology, size_bytes))
     if algorithm == SHARED_MEMORY:
         return shared_memory(topology, size_bytes)
-    if algorithm.startswith("ps:") and algorithm[3:].isdecimal() and int(algorithm[3:]):
-        return parameter_server(topology, size_bytes, int(algorithm[3:]))
-    if algorithm not in ALGORITHMS:
-        known = ["auto", "ps:8", *ALGORITHMS]
-        raise ConfigError("algorithm", algorithm, ", ".join(known), nearest(algorithm, known))
-    return ALGORITHMS[algorithm](topology, size_bytes)
+    check_algorithm("algorithm", algorithm)
+    if algorithm in ALGORITHMS:
+        return ALGORITHMS[algorithm](topology, size_bytes)
+    return parameter_server(topology, size_bytes, int(algorithm.removeprefix("ps:")))
 
 
-def best_algorithm(topology: Topology, size_bytes: float, among: tuple[str, ...] | None = None) -> tuple[str, Cost]:
-    """Return the fastest algorithm and its cost.
-
-    Args:
-        topology: The machine.
-        size_bytes: Size of one rank's buffer.
-        among: Names to choose from. If None, all algorithms except ``switch``, which needs special switches, and also
-            `SHARED_MEMORY` where the ranks share memory.
-    """
-    names = among or tuple(name for name in ALGORITHMS if name != "switch")
-    if among is None and topology.sums is not None and topology.nodes == 1:
-        names = (*names, SHARED_MEMORY)
-    return min(((name, allreduce(name, topology, size_bytes)) for name in names), key=lambda each: each[1].time_s)
+def check_algorithm(key: str, name: str) -> None:
+    """Raise `ConfigError`, which names ``key``, if ``name`` is no algorithm that a user may ask for."""
+    if name not in (*ALGORITHMS, "auto") and not re.fullmatch("ps:0*[1-9][0-9]*", name):
+        known = (*ALGORITHMS, "auto", "ps:SERVERS")
+        raise ConfigError(key, name, f"one of {', '.join(known)}", nearest(name, known))
 
 
-def ring(topology: Topology, size_bytes: float) -> Cost:
-    """Return the cost of one ring over all ranks in their order.
+def allreduce_times(topology: Topology, size_bytes: float) -> dict[str, float]:
+    """Return the seconds of every algorithm; `SHARED_MEMORY` is among them where the ranks share memory."""
+    shared = (SHARED_MEMORY,) if topology.sums is not None and topology.nodes == 1 else ()
+    return {name: allreduce(name, topology, size_bytes) for name in (*ALGORITHMS, "ps:8", *shared)}
+
+
+def ring(topology: Topology, size_bytes: float) -> float:
+    """Return the seconds of one ring over all ranks in their order.
 
     With ranks numbered rack by rack, the ring leaves each rack once, which slows it only if the rack's uplinks carry
     less than one node sends.
@@ -86,106 +131,98 @@ def ring(topology: Topology, size_bytes: float) -> Cost:
     if topology.racks > 1:
         rate = min(rate, topology.node_rate(topology.crossing_share(1)))
     net_steps = 2 * (nodes - 1) if nodes > 1 else 0
-    costs = []
-    for protocol in PROTOCOLS:
+    times = []
+    for protocol in _PROTOCOLS:
         steps_s = (2 * (ranks - 1) - net_steps) * protocol.hop_s[topology.link_kind] + net_steps * protocol.net_ring_s
-        latency = _latency(topology, protocol.base_ring_s + steps_s)
-        costs.append(Cost(latency + share * size_bytes / (rate * protocol.bandwidth_share), latency))
-    return min(costs)
+        latency_s = protocol.base_ring_s + steps_s
+        times.append(latency_s + share * size_bytes / (rate * protocol.bandwidth_share))
+    return min(times)
 
 
-def tree(topology: Topology, size_bytes: float) -> Cost:
-    """Return the cost of a pipelined double binary tree between nodes, with a chain in each node (NCCL from 2.4 on)."""
+def tree(topology: Topology, size_bytes: float) -> float:
+    """Return the seconds of a pipelined double binary tree between nodes, with a chain in each node (NCCL from 2.4)."""
     nodes, local = topology.nodes, topology.local
     doubling = max(0, int(math.log2(max(size_bytes, 1.0))) - 6)
-    fill = 1.0 if topology.ideal else _TREE_FILL[min(len(_TREE_FILL) - 1, doubling)]
+    fill = _TREE_FILL[min(len(_TREE_FILL) - 1, doubling)]
     rate = topology.link_bytes_per_s
     if nodes > 1:
         rate = min(rate, topology.node_rate(_tree_crossing_share(topology)))
-    costs = []
-    for protocol in PROTOCOLS:
+    times = []
+    for protocol in _PROTOCOLS:
         depth_s = (local - 1) * protocol.tree_hop_s[topology.link_kind] + math.log2(nodes) * protocol.net_tree_s
-        latency = _latency(topology, protocol.base_tree_s + 2 * depth_s)
-        bandwidth = rate * (1.0 if topology.ideal else _TREE_BUS_SHARE) * fill * protocol.bandwidth_share
-        costs.append(Cost(latency + 2 * size_bytes / bandwidth, latency))
-    return min(costs)
+        latency_s = protocol.base_tree_s + 2 * depth_s
+        times.append(latency_s + 2 * size_bytes / (rate * _TREE_BUS_SHARE * fill * protocol.bandwidth_share))
+    return min(times)
 
 
-def halving_doubling(topology: Topology, size_bytes: float) -> Cost:
-    """Return the cost of recursive halving, then doubling, with the nearest partners first.
+def halving_doubling(topology: Topology, size_bytes: float) -> float:
+    """Return the seconds of recursive halving, then doubling, with the nearest partners first.
 
     The ranks above a power of two first send their buffers to a neighbour, and receive the sums in the end.
     """
     power = 1 << (topology.ranks.bit_length() - 1)
-    protocol = SIMPLE
-    time_s = latency = _latency(topology, protocol.base_ring_s)
+    time_s = _SIMPLE.base_ring_s
     if power != topology.ranks:
-        fold = _exchange(topology, 1, size_bytes, protocol)
-        time_s, latency = time_s + 2 * fold.time_s, latency + 2 * fold.latency_s
+        time_s += 2 * _exchange(topology, 1, size_bytes)
     distance, piece = 1, size_bytes / 2
     while distance < power:
-        step = _exchange(topology, distance, piece, protocol)
-        time_s, latency = time_s + 2 * step.time_s, latency + 2 * step.latency_s
+        time_s += 2 * _exchange(topology, distance, piece)
         distance, piece = 2 * distance, piece / 2
-    return Cost(time_s, latency)
+    return time_s
 
 
-def torus(topology: Topology, size_bytes: float) -> Cost:
-    """Return the cost of a 2-D ring: reduce-scatter along rows, allreduce along columns, all-gather along rows.
+def torus(topology: Topology, size_bytes: float) -> float:
+    """Return the seconds of a 2-D ring: reduce-scatter along rows, allreduce along columns, all-gather along rows.
 
     If a node has several ranks, a row is a node. Otherwise the length of a row is the largest factor of the number of
     ranks that is at most the square root of this number.
     """
     ranks = topology.ranks
     if topology.nodes > 1 and topology.local > 1 and ranks % topology.ranks_per_node == 0:
-        return _two_level(topology, size_bytes, "ring")
-    side = max(factor for factor in range(1, math.isqrt(ranks) + 1) if ranks % factor == 0)
-    if side == 1:
+        return _two_level(topology, size_bytes, ring)
+    rows = max(factor for factor in range(1, math.isqrt(ranks) + 1) if ranks % factor == 0)
+    if rows == 1:
         return ring(topology, size_bytes)
-    protocol = SIMPLE
-    hop_s = protocol.hop_s[topology.link_kind] if topology.nodes == 1 else protocol.net_ring_s
-    rows, columns = side, ranks // side
-    latency = _latency(topology, protocol.base_ring_s + (2 * (rows - 1) + 2 * (columns - 1)) * hop_s)
+    columns = ranks // rows
+    hop_s = _SIMPLE.hop_s[topology.link_kind] if topology.nodes == 1 else _SIMPLE.net_ring_s
+    latency_s = _SIMPLE.base_ring_s + (2 * (rows - 1) + 2 * (columns - 1)) * hop_s
     share = 2 * (rows - 1) / rows + 2 * (columns - 1) / columns / rows
-    return Cost(latency + share * size_bytes / topology.rank_bytes_per_s, latency)
+    return latency_s + share * size_bytes / topology.rank_bytes_per_s
 
 
-def hierarchical(topology: Topology, size_bytes: float) -> Cost:
-    """Return the cost of reduce-scatter in the node, tree or ring between nodes on each rank's part, all-gather.
+def hierarchical(topology: Topology, size_bytes: float) -> float:
+    """Return the seconds of reduce-scatter in the node, tree or ring between nodes on each rank's part, all-gather.
 
     The faster of tree and ring is taken.
     """
-    return min(_two_level(topology, size_bytes, "ring"), _two_level(topology, size_bytes, "tree"))
+    return min(_two_level(topology, size_bytes, ring), _two_level(topology, size_bytes, tree))
 
 
-def hierarchical_tree(topology: Topology, size_bytes: float) -> Cost:
-    """Return the cost of `hierarchical` with the tree between nodes, which the 2019 record used (NCCL 2.4)."""
-    return _two_level(topology, size_bytes, "tree")
+def hierarchical_tree(topology: Topology, size_bytes: float) -> float:
+    """Return the seconds of `hierarchical` with the tree between nodes, which the 2019 record used (NCCL 2.4)."""
+    return _two_level(topology, size_bytes, tree)
 
 
-def in_switch(topology: Topology, size_bytes: float) -> Cost:
-    """Return the cost of a reduction in the switches: each node sends its sum once and receives the total once."""
+def in_switch(topology: Topology, size_bytes: float) -> float:
+    """Return the seconds of a reduction in the switches: each node sends its sum once and receives the total once."""
     if topology.nodes == 1:
         return ring(topology, size_bytes)
-    protocol = SIMPLE
-    depth = 2 * (topology.local - 1) * protocol.tree_hop_s[topology.link_kind] + 2 * protocol.net_ring_s
-    latency = _latency(topology, _SWITCH_BASE_S + depth)
+    depth_s = 2 * (topology.local - 1) * _SIMPLE.tree_hop_s[topology.link_kind] + 2 * _SIMPLE.net_ring_s
     rate = min(topology.link_bytes_per_s, topology.node_rate(0.0))
-    return Cost(latency + size_bytes / rate, latency)
+    return _SWITCH_BASE_S + depth_s + size_bytes / rate
 
 
-def parameter_server(topology: Topology, size_bytes: float, servers: int) -> Cost:
-    """Return the cost if each rank sends its whole gradient to ``servers`` machines and receives the whole sum."""
-    protocol = SIMPLE
+def parameter_server(topology: Topology, size_bytes: float, servers: int) -> float:
+    """Return the seconds if each rank sends its whole gradient to ``servers`` machines and receives the whole sum."""
     messages_s = topology.ranks / servers * _MESSAGE_S
-    latency = _latency(topology, 2 * (protocol.base_ring_s + protocol.net_ring_s + messages_s))
+    latency_s = 2 * (_SIMPLE.base_ring_s + _SIMPLE.net_ring_s + messages_s)
     worker_s = topology.local / topology.node_bytes_per_s
     server_s = topology.ranks / (servers * topology.node_bytes_per_s)
-    return Cost(latency + 2 * size_bytes * max(worker_s, server_s), latency)
+    return latency_s + 2 * size_bytes * max(worker_s, server_s)
 
 
-def shared_memory(topology: Topology, size_bytes: float) -> Cost:
-    """Return the cost of a sum in shared memory: each rank gives the others' shards, adds its own, takes the sums.
+def shared_memory(topology: Topology, size_bytes: float) -> float:
+    """Return the seconds of a sum in shared memory: each rank gives the others' shards, adds its own, takes the sums.
 
     Of p ranks, each reads and writes (p - 1) / p of the buffer twice, to give and to take; to add, it reads p shards of
     1 / p and writes two. More ranks than cores take turns.
@@ -199,11 +236,10 @@ def shared_memory(topology: Topology, size_bytes: float) -> Cost:
     ranks, sums = topology.ranks, topology.sums
     moved = (4 * (ranks - 1) + ranks + 2) / ranks
     turns = max(1.0, ranks / sums.cores)
-    latency = _latency(topology, turns * sums.bucket_s)
-    return Cost(latency + turns * moved * size_bytes / sums.bytes_per_s, latency)
+    return turns * sums.bucket_s + turns * moved * size_bytes / sums.bytes_per_s
 
 
-ALGORITHMS: dict[str, Callable[[Topology, float], Cost]] = {
+ALGORITHMS: dict[str, Callable[[Topology, float], float]] = {
     "ring": ring,
     "torus": torus,
     "halving-doubling": halving_doubling,
@@ -215,37 +251,29 @@ ALGORITHMS: dict[str, Callable[[Topology, float], Cost]] = {
 """Allreduce algorithms, name -> function of topology and bytes."""
 
 
-def _latency(topology: Topology, seconds: float) -> float:
-    return 0.0 if topology.ideal else seconds
-
-
-def _exchange(topology: Topology, distance: int, size_bytes: float, protocol: Protocol) -> Cost:
-    """Return the cost if every rank swaps ``size_bytes`` with the rank ``distance`` away.
+def _exchange(topology: Topology, distance: int, size_bytes: float) -> float:
+    """Return the seconds in which every rank swaps ``size_bytes`` with the rank ``distance`` away.
 
     The partners of a node's ranks are either all in this node or all in other nodes.
     """
     if topology.nodes == 1 or distance < topology.local:
-        latency = _latency(topology, protocol.hop_s[topology.link_kind])
-        return Cost(latency + size_bytes / topology.link_bytes_per_s, latency)
+        return _SIMPLE.hop_s[topology.link_kind] + size_bytes / topology.link_bytes_per_s
     share = topology.crossing_share(distance / topology.ranks_per_node)
-    latency = _latency(topology, protocol.net_ring_s)
-    return Cost(latency + size_bytes * topology.local / topology.node_rate(share), latency)
+    return _SIMPLE.net_ring_s + size_bytes * topology.local / topology.node_rate(share)
 
 
-def _two_level(topology: Topology, size_bytes: float, between: str) -> Cost:
-    """Return the cost of rings in the nodes, with one reduction for each local rank between the nodes.
+def _two_level(topology: Topology, size_bytes: float, between: Callable[[Topology, float], float]) -> float:
+    """Return the seconds of rings in the nodes, with one reduction for each local rank between the nodes.
 
     The reductions between the nodes run at the same time and share the network cards.
     """
     if topology.nodes == 1:
         return ring(topology, size_bytes)
     local = topology.local
-    inner = replace(topology, ranks=local, nodes_per_rack=None)
-    time_s, latency = ring(inner, size_bytes) if local > 1 else Cost(0.0, 0.0)
+    inner_s = ring(replace(topology, ranks=local, nodes_per_rack=None), size_bytes) if local > 1 else 0.0
     card = replace(topology, ranks=topology.nodes, ranks_per_node=1, node_bytes_per_s=topology.node_bytes_per_s / local)
     card = replace(card, link_bytes_per_s=max(card.node_bytes_per_s, card.link_bytes_per_s))
-    outer = ALGORITHMS[between](card, size_bytes / local)
-    return Cost(time_s + outer.time_s, latency + outer.latency_s)
+    return inner_s + between(card, size_bytes / local)
 
 
 def _tree_crossing_share(topology: Topology) -> float:

@@ -15,10 +15,9 @@ from configs.load import ROOT, load_run
 from configs.schema import Cluster, Recipe
 from logs.folder import CONFIG_FILE
 from train.sim.constants import Calibration, load_calibration
-from train.sim.fit.measured_steps import STEPS, MeasuredStep, apply_steps, fingerprint, load_steps, measured_step
-from train.sim.fit.this_machine import cpu_constants, load_description, machine_of_description
+from train.sim.cpu import cpu_constants, load_description, machine_of_rates, rates_of_processor
 from train.sim.forecast import Forecast, Scenario, forecast, make_scenario
-from train.sim.processors import rates_of_processor
+from train.sim.measured_steps import STEPS, MeasuredStep, apply_steps, fingerprint, load_steps, measured_step
 
 DESCRIPTION = ROOT / "runs" / "this-machine.yaml"
 """What ``--calibrate-here`` measured of this machine."""
@@ -95,9 +94,9 @@ def _unmeasured(
     calibration, machine = load_calibration(), None
     if cluster.device == "cpu":
         rates = rates_of_processor(cluster) if cluster.node.cpu else load_description(description)
-        if cluster.communication.link_bytes_per_s is not None:
-            rates["link_bytes_per_s"] = cluster.communication.link_bytes_per_s
-        machine = machine_of_description(rates, cluster)
-        constants = cpu_constants(calibration.constants, rates, cluster.ranks_per_node, recipe.model.image_size)
+        machine = machine_of_rates(rates, cluster)
+        constants = cpu_constants(
+            calibration.constants, rates["cores"], cluster.ranks_per_node, recipe.model.image_size
+        )
         calibration = replace(calibration, constants=constants)
     return make_scenario(recipe, cluster, calibration, machine=machine, mlperf_round=mlperf_round), calibration

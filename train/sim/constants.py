@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,6 @@ from typing import Any
 from configs.load import parse_yaml
 
 CONSTANTS = Path(__file__).with_name("constants.yaml")
-
-
-CLASSES = ("seen", "larger", "unseen", "compiler", "own kernels", "float32", "another network", "tinygrad")
-"""Classes of forecasts, see `Calibration`."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,7 @@ class Constants:
             sqrt(2 ln p) times this longer than a typical rank.
         multinode_s: Negotiation and synchronisation in each step if there is more than one node.
         compute_factor: Factor on the time of kernels and of the update, by measured steps of this program; see
-            `train.sim.fit.measured_steps`. Nothing that is fitted to public points.
+            `train.sim.measured_steps`. Nothing that is fitted to public points.
         cycle_cpu_s: Core time that one look for ready gradients takes away from the compute on the same core.
         decode_s: Core time that decoding an image takes away from the compute on the same core.
         cores: Cores of a node on which its ranks compute. Infinite if each rank has an accelerator.
@@ -97,20 +93,20 @@ class Calibration:
             ``float32``; ``another network``; ``tinygrad``, whose kernels no framework shares.
         time_half_widths: The same of the time to train; only for the first four classes.
         startup_half_width: The same of the start-up.
-        measured_half_width: The same of images/s and time by measured steps of this program on the machine. If None,
-            there are none.
         largest: Chip -> accelerators of the largest system in the points.
         rounds: Chip -> newest MLPerf round in the points.
+        measured_half_width: Half-width of images/s and time by measured steps of this program on the machine. If None,
+            there are none.
     """
 
     constants: Constants
-    coverage: float = 0.9
-    half_widths: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0.5))
-    time_half_widths: dict[str, float] = field(default_factory=dict)
-    startup_half_width: float = 0.5
+    coverage: float
+    half_widths: dict[str, float]
+    time_half_widths: dict[str, float]
+    startup_half_width: float
+    largest: dict[str, int]
+    rounds: dict[str, str]
     measured_half_width: float | None = None
-    largest: dict[str, int] = field(default_factory=dict)
-    rounds: dict[str, str] = field(default_factory=dict)
 
     def interval(self, chip: str, ranks: int, *, has_compiler: bool = False, lacks: str = "") -> Interval:
         """Return the interval of a forecast.
@@ -124,9 +120,8 @@ class Calibration:
         if self.measured_half_width is not None:
             return Interval("measured", "", self.measured_half_width, self.measured_half_width)
         basis, growth = self._basis(chip, ranks, has_compiler=has_compiler)
-        known = self.half_widths[basis]
-        widths = [growth * known, growth * self.time_half_widths.get(basis, known)]
         more = self.half_widths[lacks] if lacks else 0.0
+        widths = (growth * self.half_widths[basis], growth * self.time_half_widths[basis])
         return Interval(basis, lacks, *(math.hypot(width, more) for width in widths))
 
     def _basis(self, chip: str, ranks: int, *, has_compiler: bool) -> tuple[str, float]:

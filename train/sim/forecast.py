@@ -7,12 +7,18 @@ from configs.errors import UserError
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from train.sim.constants import Calibration, Interval
-from train.sim.convergence import LARGEST_CONVERGED, epochs_to_target
 from train.sim.hardware import Machine, find_system, machine_of_cluster
 from train.sim.software import Software, cluster_software
-from train.sim.startup_time import StartupTime, predict_startup
 from train.sim.step_time import StepTime, step_model
-from train.sim.time_to_train import DataSet, RunTime, run_time
+from train.sim.time_to_train import (
+    LARGEST_CONVERGED,
+    DataSet,
+    RunTime,
+    StartupTime,
+    epochs_to_target,
+    predict_startup,
+    run_time,
+)
 
 _REFERENCE_TOP1 = 0.759
 _REFERENCE_IMAGES = 1_000_000

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from configs.errors import ConfigError, nearest
-from train.sim.collectives import ALGORITHMS
+from train.sim.collectives import check_algorithm
 from train.sim.constants import Calibration
 from train.sim.forecast import Forecast, Scenario, forecast, time_step
 from train.sim.step_time import MAX_BATCH, MAX_RANKS
@@ -81,14 +81,6 @@ def parse_sweep(text: str) -> tuple[str, tuple[str, ...]]:
     else:
         found = list(itertools.takewhile(lambda each: each <= high, (low << index for index in itertools.count())))
     return key, tuple(str(each) for each in dict.fromkeys(found))
-
-
-def check_algorithm(key: str, name: str) -> None:
-    """Raise `ConfigError` if `train.sim.collectives.allreduce` has no algorithm of this name."""
-    is_server = name.startswith("ps:") and name[3:].isdecimal() and int(name[3:]) > 0
-    if name not in (*ALGORITHMS, "auto") and not is_server:
-        known = (*ALGORITHMS, "auto", "ps:SERVERS")
-        raise ConfigError(key, name, f"one of {', '.join(known)}", nearest(name, known))
 
 
 def _checked(key: str, text: str, values: tuple[str, ...]) -> tuple[str, ...]:

@@ -39,7 +39,6 @@ class Accelerator:
         matrix_units: Whether 16-bit numbers are multiplied in matrix units.
         compiler: Compiler of the programs that ran on the product, if it is not NVIDIA's: ``xla``, ``synapse``,
             ``mindspore`` or ``rocm``.
-        known: Whether the catalogue or a cluster file describes the product.
         match: Patterns of which one must occur in an accelerator's description.
     """
 
@@ -58,7 +57,6 @@ class Accelerator:
     tf32: float | None = None
     matrix_units: bool = True
     compiler: str = ""
-    known: bool = True
     match: tuple[str, ...] = ()
 
 
@@ -92,24 +90,6 @@ class System:
     norm_traffic: float | None = None
 
 
-UNKNOWN = Accelerator(
-    name="unknown",
-    chip="unknown",
-    peak=250e12,
-    peak32=20e12,
-    memory=1300e9,
-    cache=30e6,
-    units=100,
-    node=8,
-    link=40e9,
-    link_kind="pcie",
-    nics=4,
-    nic=20e9,
-    known=False,
-)
-"""Stands for an accelerator that families.yaml does not list. No forecast is made with it, see `refuse_unknown`."""
-
-
 @cache
 def _catalogue() -> tuple[tuple[Accelerator, ...], tuple[System, ...]]:
     tree: dict[str, list[dict[str, Any]]] = parse_yaml(FAMILIES.read_text(encoding="utf-8"), FAMILIES.name)
@@ -128,30 +108,25 @@ def accelerators() -> tuple[Accelerator, ...]:
 
 
 @cache
-def find_accelerator(text: str) -> Accelerator:
-    """Return the first accelerator with a pattern that occurs in ``text``, or `UNKNOWN`."""
-    return next((each for each in accelerators() if _names(each.match, text)), UNKNOWN)
+def find_accelerator(*texts: str, key: str = "accelerator") -> Accelerator:
+    """Return the first accelerator with a pattern that occurs in one of the texts, which are tried in turn.
 
-
-def refuse_unknown(key: str, text: str) -> ConfigError:
-    """Return the error for an accelerator that is not known, with the nearest name and the way to describe one."""
-    hint = nearest(text, {each.name for each in accelerators()}) if text else "for example V100-SXM2-16GB"
-    return ConfigError(
-        key,
-        text or None,
-        "an accelerator of train/sim/families.yaml",
-        f"{hint}, or describe it by its data sheet in node.accelerator of the cluster file (./run.sh keys node)",
-    )
+    Raises:
+        ConfigError: families.yaml has no such accelerator. It names ``key``, the first text and the nearest product.
+    """
+    for text in texts:
+        for each in accelerators():
+            if _names(each.match, text):
+                return each
+    hint = nearest(texts[0], {each.name for each in accelerators()}) if texts[0] else "for example V100-SXM2-16GB"
+    remedy = f"{hint}, or describe it by its data sheet in node.accelerator of the cluster file (./run.sh keys node)"
+    raise ConfigError(key, texts[0] or None, "an accelerator of train/sim/families.yaml", remedy)
 
 
 @cache
 def find_system(text: str) -> System:
     """Return the first system with a pattern that occurs in ``text``, or a usual one."""
-    return next((each for each in _catalogue()[1] if _matches(each.match, text)), System())
-
-
-def _matches(patterns: tuple[str, ...], text: str) -> bool:
-    return any(re.search(pattern, text.lower()) for pattern in patterns)
+    return next((one for one in _catalogue()[1] if any(re.search(each, text.lower()) for each in one.match)), System())
 
 
 def _names(patterns: tuple[str, ...], text: str) -> bool:
@@ -242,9 +217,7 @@ def machine_of_cluster(cluster: Cluster) -> Machine:
         ConfigError: Neither the catalogue nor the cluster file describes the accelerator.
     """
     node, fabric = cluster.node, cluster.fabric
-    accelerator = described_accelerator(cluster) or find_accelerator(node.gpu or "")
-    if not accelerator.known:
-        raise refuse_unknown("node.gpu", node.gpu or "")
+    accelerator = _described_accelerator(cluster) or find_accelerator(node.gpu or "", key="node.gpu")
     system = find_system(cluster.name)
     return Machine(
         accelerator=accelerator,
@@ -261,7 +234,7 @@ def machine_of_cluster(cluster: Cluster) -> Machine:
     )
 
 
-def described_accelerator(cluster: Cluster) -> Accelerator | None:
+def _described_accelerator(cluster: Cluster) -> Accelerator | None:
     """Return the accelerator of the data sheet in the cluster file, or None if the file has none.
 
     Its chip is the described name, so that no interval of a measured chip applies to it.

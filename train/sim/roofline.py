@@ -5,7 +5,6 @@ costs weigh more the smaller the batch is: the launch of each kernel, and the la
 leaves half of the multiprocessors idle. The layers come from `train.networks.arch`, which training uses too.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,38 +22,37 @@ _UPDATE_BYTES = 26
 the 16-bit weight is written, and weight and gradient are read once more for their norms."""
 
 
-@dataclass(frozen=True)
-class KernelTable:
+class KernelTable(NamedTuple):
     """Kernels of one pass in the order in which they run. All arrays have one entry for each kernel.
 
     Numbers (of tensors) become bytes when `kernel_times` multiplies them by the bytes of the precision.
 
     Args:
         names: ``layer`` or ``layer/part``.
-        flops: FLOPs for each image.
-        plain_flops: The same without matrix units, where kernels of small filters multiply less (Winograd).
+        layer: Index into the network's layers.
         numbers: Numbers read or written for each image.
-        weights: Numbers read or written once, whatever the batch.
-        tiles: Matrix tiles for each image; 0 for kernels that only move bytes.
         fresh: Of ``numbers``, those that this kernel or the one before has just read or written, for each image.
         span: Numbers for each image between the two uses of a fresh number: a cache that holds them saves the second
             reading.
-        layer: Index into the network's layers.
+        flops: FLOPs for each image.
+        plain_flops: The same without matrix units, where kernels of small filters multiply less (Winograd).
+        weights: Numbers read or written once, whatever the batch.
+        tiles: Matrix tiles for each image; 0 for kernels that only move bytes.
     """
 
     names: tuple[str, ...]
-    flops: Array
-    plain_flops: Array
+    layer: npt.NDArray[np.int64]
     numbers: Array
-    weights: Array
-    tiles: Array
     fresh: Array
     span: Array
-    layer: npt.NDArray[np.int64]
+    flops: Array
+    plain_flops: Array
+    weights: Array
+    tiles: Array
 
 
 class _Kernel(NamedTuple):
-    """One entry of each array of `KernelTable`."""
+    """One entry of each field of `KernelTable`, in the same order."""
 
     name: str
     layer: int
@@ -139,20 +137,8 @@ def _weights(layer: Layer) -> float:
 
 
 def _table(kernels: list[_Kernel]) -> KernelTable:
-    def column(name: str) -> Array:
-        return np.array([getattr(kernel, name) for kernel in kernels], dtype=np.float64)
-
-    return KernelTable(
-        names=tuple(kernel.name for kernel in kernels),
-        flops=column("flops"),
-        plain_flops=column("plain_flops"),
-        numbers=column("numbers"),
-        weights=column("weights"),
-        tiles=column("tiles"),
-        fresh=column("fresh"),
-        span=column("span"),
-        layer=np.array([kernel.layer for kernel in kernels]),
-    )
+    names, layers, *columns = zip(*kernels, strict=True)
+    return KernelTable(names, np.array(layers), *(np.array(column, dtype=np.float64) for column in columns))
 
 
 def kernel_times(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +26,7 @@ _MOST_CONTENTION = 0.5
 """Reductions take at most this share of the multiprocessors from backward."""
 
 
-@dataclass(frozen=True)
-class SimulatedBucket:
+class SimulatedBucket(NamedTuple):
     """Gradients that are reduced together.
 
     Attributes:
@@ -38,8 +38,7 @@ class SimulatedBucket:
     after_kernel: int
 
 
-@dataclass(frozen=True)
-class Reduction:
+class Reduction(NamedTuple):
     """One bucket on the communication stream; times are seconds from the start of the step."""
 
     size_bytes: int
@@ -48,8 +47,7 @@ class Reduction:
     end_s: float
 
 
-@dataclass(frozen=True)
-class StepTime:
+class StepTime(NamedTuple):
     """The time of a step by purpose, in seconds; the parts add up to ``total_s``.
 
     Attributes:
@@ -103,7 +101,6 @@ class StepModel:
     def __init__(self, network: Network) -> None:
         self.network = network
         self.forward, self.backward = tabulate(network)
-        self._num_parameters = network.num_parameters
         self._buckets: dict[tuple[int, int, tuple[int, ...]], tuple[SimulatedBucket, ...]] = {}
 
     def buckets(self, software: Software, bytes_per_number: int) -> tuple[SimulatedBucket, ...]:
@@ -123,6 +120,9 @@ class StepModel:
     def time_step(self, machine: Machine, batch: float, constants: Constants, software: Software) -> StepTime:
         """Predict the time of one step.
 
+        Backward on the slowest rank first runs as if alone. Then it is stretched by the multiprocessors that the hidden
+        reductions take, and the reductions are queued again.
+
         Args:
             machine: Accelerators and network.
             batch: Images of one rank.
@@ -134,14 +134,19 @@ class StepModel:
         # When each backward kernel ends, in seconds from the start of backward.
         ends = np.cumsum(self.kernels(self.backward, machine, batch, constants, software))
         backward_s = float(ends[-1])
-        reductions, contention_s = self._overlap(machine, constants, software, slowest, forward_s, ends)
         compute_s = forward_s + backward_s
+        buckets = self._reduction_times(machine, constants, software)
+        reductions = _queue(buckets, slowest * (forward_s + ends), software)
+        hidden_s = sum(max(0.0, min(one.end_s, slowest * compute_s) - one.start_s) for one in reductions)
+        contention_s = hidden_s * _contention(machine, software)
+        if contention_s:
+            stretched = slowest * forward_s + ends * (slowest + contention_s / backward_s)
+            reductions = _queue(buckets, stretched, software)
         exposed_s = max(0.0, reductions[-1].end_s - slowest * compute_s - contention_s) if reductions else 0.0
         slowdown = constants.slowdown(min(machine.ranks, machine.ranks_per_node))
-        update_s = slowdown * update_time(self._num_parameters, machine, constants)
+        update_s = slowdown * update_time(self.network.num_parameters, machine, constants)
         update_s += software.optimizer_work * compute_s
         busy_s = slowest * compute_s + contention_s + exposed_s + update_s
-        # The communication thread wakes in every cycle, also while no gradient is ready.
         overhead_s = (constants.multinode_s if machine.nodes > 1 else 0.0) + _negotiation(
             machine, constants, software, busy_s
         )
@@ -160,50 +165,34 @@ class StepModel:
             reductions=reductions,
         )
 
-    def _overlap(
-        self, machine: Machine, constants: Constants, software: Software, slowest: float, forward_s: float, ends: Array
-    ) -> tuple[tuple[Reduction, ...], float]:
-        """Return the reductions, and the seconds that backward loses to the reductions which run at the same time.
-
-        Backward on the slowest rank first runs as if alone. Then it is stretched by the multiprocessors that the
-        hidden reductions take, and the reductions are queued again.
-
-        Args:
-            machine: Accelerators and network.
-            constants: Calibrated.
-            software: How gradients are reduced.
-            slowest: Time of the slowest rank, relative to a typical rank.
-            forward_s: Forward of a typical rank.
-            ends: When each backward kernel of a typical rank ends, from the start of backward.
-        """
-        alone_s = slowest * (forward_s + float(ends[-1]))
-        reductions = self._queue(machine, constants, software, slowest * (forward_s + ends))
-        hidden_s = sum(max(0.0, min(one.end_s, alone_s) - one.start_s) for one in reductions)
-        contention_s = hidden_s * _contention(machine, software)
-        if contention_s:
-            stretched = slowest * forward_s + ends * (slowest + contention_s / float(ends[-1]))
-            reductions = self._queue(machine, constants, software, stretched)
-        return reductions, contention_s
-
-    def _queue(self, machine: Machine, constants: Constants, software: Software, ready: Array) -> tuple[Reduction, ...]:
-        """Return the reduction of each bucket: it starts when it is ready and the reduction before it has ended.
-
-        Args:
-            machine: Accelerators and network.
-            constants: Calibrated.
-            software: How gradients are reduced.
-            ready: When the gradients of each backward kernel are ready, from the start of the step.
-        """
+    def _reduction_times(
+        self, machine: Machine, constants: Constants, software: Software
+    ) -> list[tuple[SimulatedBucket, float]]:
+        """Return each bucket with the seconds of its reduction; none for one rank."""
         if machine.ranks == 1:
-            return ()
+            return []
         topology = machine.topology(constants.network_efficiency)
-        free_s, queue = 0.0, []
-        for bucket in self.buckets(software, machine.bytes_per_number):
-            ready_s = float(ready[bucket.after_kernel]) + software.cycle_s / 2
-            start_s = max(ready_s, free_s)
-            free_s = start_s + allreduce(software.algorithm, topology, bucket.size_bytes).time_s
-            queue.append(Reduction(bucket.size_bytes, ready_s, start_s, free_s))
-        return tuple(queue)
+        buckets = self.buckets(software, machine.bytes_per_number)
+        return [(bucket, allreduce(software.algorithm, topology, bucket.size_bytes)) for bucket in buckets]
+
+
+def _queue(
+    buckets: Sequence[tuple[SimulatedBucket, float]], gradients_ready: Array, software: Software
+) -> tuple[Reduction, ...]:
+    """Return the reduction of each bucket: it starts when it is ready and the reduction before it has ended.
+
+    Args:
+        buckets: Each with the seconds of its reduction.
+        gradients_ready: When the gradients of each backward kernel are ready, from the start of the step.
+        software: Gradients wait half of its cycle on average.
+    """
+    free_s, queue = 0.0, []
+    for bucket, seconds in buckets:
+        ready_s = float(gradients_ready[bucket.after_kernel]) + software.cycle_s / 2
+        start_s = max(ready_s, free_s)
+        free_s = start_s + seconds
+        queue.append(Reduction(bucket.size_bytes, ready_s, start_s, free_s))
+    return tuple(queue)
 
 
 def _contention(machine: Machine, software: Software) -> float:
@@ -214,7 +203,10 @@ def _contention(machine: Machine, software: Software) -> float:
 
 
 def _negotiation(machine: Machine, constants: Constants, software: Software, busy_s: float) -> float:
-    """Return the core time that the communication thread takes from compute during a step of ``busy_s``."""
+    """Return the core time that the communication thread takes from compute during a step of ``busy_s``.
+
+    The thread wakes in every cycle, also while no gradient is ready.
+    """
     if machine.ranks == 1 or not constants.cycle_cpu_s or not software.cycle_s:
         return 0.0
     return busy_s * constants.cycle_cpu_s / software.cycle_s

@@ -42,7 +42,6 @@ class Topology:
         rack_ordered: Whether ranks are numbered rack by rack. If False, placement is arbitrary, and ranks with
             neighbouring numbers are usually in different racks.
         sums: Sums in shared memory. If None, the ranks share none.
-        ideal: Whether all latencies are 0, for limits and tests.
     """
 
     ranks: int
@@ -54,7 +53,6 @@ class Topology:
     uplink_share: float = 1.0
     rack_ordered: bool = True
     sums: SharedSums | None = None
-    ideal: bool = False
 
     @property
     def nodes(self) -> int:
@@ -90,5 +88,5 @@ class Topology:
         """Return the bytes/s of a node if ``crossing_share`` of every node's traffic goes through the uplinks."""
         if crossing_share <= 0:
             return self.node_bytes_per_s
-        routes = 1.0 if self.ideal or self.rack_ordered else _ROUTED_SHARE
+        routes = 1.0 if self.rack_ordered else _ROUTED_SHARE
         return self.node_bytes_per_s * min(1.0, self.uplink_share * routes / crossing_share)

@@ -1,8 +1,6 @@
 """Sweeps and the search for the best run: what is read, what is tried, and what is allowed."""
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -10,15 +8,7 @@ from configs.errors import ConfigError
 from configs.load import load_cluster, load_recipe
 from train.sim.constants import load_calibration
 from train.sim.forecast import make_scenario
-from train.sim.grid import (
-    SWEEP_KEYS,
-    Limits,
-    _node_counts,
-    check_algorithm,
-    optimize,
-    parse_sweep,
-    savings_by_cause,
-)
+from train.sim.grid import Limits, optimize, parse_sweep, savings_by_cause, sweep
 
 CALIBRATION = load_calibration()
 SCENARIO = make_scenario(load_recipe("imagenet-b256"), load_cluster("dgx-a100"), CALIBRATION)
@@ -76,28 +66,6 @@ def test_a_sweep_that_cannot_be_read_is_refused(text: str, words: str) -> None:
     assert f"allowed: {words}" in str(refused.value)
 
 
-def test_an_algorithm_is_one_of_the_simulators() -> None:
-    for name in ("ring", "auto", "ps:1", "ps:12"):
-        check_algorithm("key", name)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "counts"), [(1, [1]), (2, [1, 2]), (5, [1, 2, 3, 4, 5]), (13, [1, 2, 3, 4, 6, 8, 12, 13])]
-)
-def test_nodes_are_tried_by_powers_of_two_and_halves_between(nodes: int, counts: list[int]) -> None:
-    assert _node_counts(nodes) == counts
-
-
-def test_deadline_and_budget_are_met_to_the_second() -> None:
-    run: Any = SimpleNamespace(run=SimpleNamespace(total_s=100.0), accelerator_hours=5.0)
-    for limits, is_allowed in (
-        (Limits(8), True), (Limits(8, deadline_s=100.0), True), (Limits(8, deadline_s=99.9), False),
-        (Limits(8, budget_hours=5.0), True), (Limits(8, budget_hours=4.9), False),
-        (Limits(8, deadline_s=100.0, budget_hours=4.9), False), (Limits(8, deadline_s=99.0, budget_hours=9.0), False),
-    ):  # fmt: skip
-        assert limits.allow(run) is is_allowed, limits
-
-
 def test_what_is_tried_keeps_to_the_ranks_the_memory_and_the_batches() -> None:
     found = optimize(SCENARIO, CALIBRATION, Limits(max_ranks=20, max_global_batch=2000))
     assert {one.scenario.machine.ranks for one in found} == {8, 16}
@@ -126,34 +94,44 @@ def test_a_cause_that_is_not_there_costs_nothing_and_the_causes_come_by_size() -
     assert all(abs(each) < 1e-9 for each in savings_by_cause(alone, CALIBRATION).values())
 
 
-def test_a_swept_value_takes_the_place_of_the_scenarios() -> None:
-    recorded = replace(SCENARIO, software=replace(SCENARIO.software, boundaries=(3, 21, 57, 80)))
-    for key, value, changed in (
-        ("ranks", "24", replace(recorded, machine=recorded.machine.with_ranks(24))),
-        ("batch", "7", replace(recorded, batch=7.0)),
-        ("bucket_bytes", "2e6", replace(recorded, software=replace(recorded.software, bucket_bytes=2_000_000,
-                                                                   boundaries=()))),
-        ("algorithm", "ring", replace(recorded, software=replace(recorded.software, algorithm="ring"))),
-        ("nics", "3", replace(recorded, machine=replace(recorded.machine, nics=3))),
-        ("uplink_share", "0.25", replace(recorded, machine=replace(recorded.machine, uplink_share=0.25))),
-    ):  # fmt: skip
-        assert SWEEP_KEYS[key](recorded, value) == changed
-    assert len(SWEEP_KEYS) == 6
-
-
-def test_a_sweep_may_have_ten_thousand_values() -> None:
-    assert len(parse_sweep("batch=1..16384/10000")[1]) == 10_000
-
-
-@pytest.mark.parametrize(("max_ranks", "tried"), [(4, {4}), (12, {8}), (16, {8, 16})])
-def test_no_more_ranks_are_tried_than_there_are(max_ranks: int, tried: set[int]) -> None:
-    found = optimize(SCENARIO, CALIBRATION, Limits(max_ranks, memory_bytes=6e9))
-    assert {one.scenario.machine.ranks for one in found} == tried
-    assert {one.scenario.accumulation for one in found} == {1}
-
-
 def test_more_cards_than_accelerators_are_no_cause_of_waiting() -> None:
     many = replace(SCENARIO, machine=replace(SCENARIO.machine, nics=12))
     assert savings_by_cause(many, CALIBRATION)["accelerators that share a network card"] == 0
     few = replace(SCENARIO, machine=replace(SCENARIO.machine, nics=1))
     assert savings_by_cause(few, CALIBRATION)["accelerators that share a network card"] > 0
+
+
+@pytest.mark.parametrize(
+    ("max_ranks", "tried"), [(4, {4}), (12, {8}), (16, {8, 16}), (104, {8, 16, 24, 32, 48, 64, 96, 104})]
+)
+def test_nodes_are_tried_by_powers_of_two_and_halves_between_and_all_of_them(max_ranks: int, tried: set[int]) -> None:
+    found = optimize(SCENARIO, CALIBRATION, Limits(max_ranks, memory_bytes=6e9))
+    assert {one.scenario.machine.ranks for one in found} == tried
+    assert {one.scenario.accumulation for one in found} == {1}
+
+
+def test_deadline_and_budget_are_met_to_the_second() -> None:
+    every = optimize(SCENARIO, CALIBRATION, Limits(16, memory_bytes=6e9))
+    for one in every:
+        seconds, hours = one.run.total_s, one.accelerator_hours
+        for limits, is_allowed in (
+            (Limits(16, 6e9, deadline_s=seconds), True), (Limits(16, 6e9, deadline_s=seconds - 0.1), False),
+            (Limits(16, 6e9, budget_hours=hours), True), (Limits(16, 6e9, budget_hours=hours - 0.01), False),
+            (Limits(16, 6e9, seconds, hours - 0.01), False), (Limits(16, 6e9, seconds - 0.1, hours), False),
+        ):  # fmt: skip
+            assert (one in optimize(SCENARIO, CALIBRATION, limits)) is is_allowed, limits
+
+
+def test_a_swept_value_takes_the_place_of_the_scenarios() -> None:
+    recorded = replace(SCENARIO, software=replace(SCENARIO.software, boundaries=(3, 21, 57, 80)))
+    software, machine = recorded.software, recorded.machine
+    for key, value, changed in (
+        ("ranks", "24", replace(recorded, machine=machine.with_ranks(24))),
+        ("batch", "7", replace(recorded, batch=7.0)),
+        ("bucket_bytes", "2e6", replace(recorded, software=replace(software, bucket_bytes=2_000_000, boundaries=()))),
+        ("algorithm", "ring", replace(recorded, software=replace(software, algorithm="ring"))),
+        ("nics", "3", replace(recorded, machine=replace(machine, nics=3))),
+        ("uplink_share", "0.25", replace(recorded, machine=replace(machine, uplink_share=0.25))),
+    ):
+        ((values, found),) = sweep(recorded, CALIBRATION, [(key, (value,))])
+        assert (values, found.scenario) == ({key: value}, changed)

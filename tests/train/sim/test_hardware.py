@@ -9,16 +9,19 @@ from configs.load import load_cluster
 from train.sim.hardware import (
     Machine,
     accelerators,
-    described_accelerator,
     find_accelerator,
     find_system,
     machine_of_cluster,
 )
+from train.sim.topology import Topology
+
+V100 = find_accelerator("V100-SXM2-16GB")
 
 
 @pytest.mark.parametrize("text", ["GH100", "XA100-SXM-80GB", "BV100", "A1000", "H1000 PCIe", "RTX A4000", "", "H10"])
 def test_a_name_that_only_contains_a_listed_one_is_not_known(text: str) -> None:
-    assert not find_accelerator(text).known
+    with pytest.raises(ConfigError, match=r"an accelerator of train/sim/families\.yaml"):
+        find_accelerator(text)
 
 
 @pytest.mark.parametrize(
@@ -95,18 +98,21 @@ def test_every_number_of_a_data_sheet_is_taken_over() -> None:
     sheet = f"{{{rates}, cache_bytes: 6e6, units: 81, link: nvlink}}"
     sets = ["cluster.node.gpu=X1", f"cluster.node.accelerator={sheet}", "cluster.node.gpu_link_bytes_per_s=5e10"]
     sets += ["cluster.node.nics=3", "cluster.node.nic_bytes_per_s=7e9"]
-    cluster = load_cluster("dgx-a100", sets)
-    found = described_accelerator(cluster)
-    assert found is not None
-    assert (found.name, found.chip, found.known) == ("X1", "described: X1", True)
+    machine = machine_of_cluster(load_cluster("dgx-a100", sets))
+    found = machine.accelerator
+    assert (found.name, found.chip) == ("X1", "described: X1")
     assert (found.peak, found.peak32, found.tf32, found.memory) == (1e14, 2e13, 3e13, 1e12)
-    assert (found.cache, found.units, found.node, found.link) == (6e6, 81, 8, 5e10)
-    assert (found.nics, found.nic) == (3, 7e9)
-    assert machine_of_cluster(cluster).accelerator == found
-    bare = described_accelerator(load_cluster("dgx-a100", [f"cluster.node={{accelerator: {sheet}}}"]))
-    assert bare is not None
-    assert (bare.name, bare.nics, bare.nic, bare.link, bare.link_kind) == ("dgx-a100", 1, 3e9, 12e9, "pcie")
-    assert described_accelerator(load_cluster("dgx-a100")) is None
+    assert (found.cache, found.units, found.node) == (6e6, 81, 8)
+    assert (machine.nics, machine.nic_bytes_per_s, machine.link_bytes_per_s, found.link_kind) == (
+        3,
+        7e9,
+        5e10,
+        "nvlink",
+    )
+    # Without rates of links: one card, and the kind of link counts beside its rate only.
+    bare = machine_of_cluster(load_cluster("dgx-a100", [f"cluster.node={{accelerator: {sheet}}}"]))
+    assert (bare.nics, bare.nic_bytes_per_s, bare.link_bytes_per_s) == (1, 3e9, 12e9)
+    assert (bare.accelerator.name, bare.accelerator.link_kind) == ("dgx-a100", "pcie")
 
 
 def test_a_data_sheet_says_whether_the_units_multiply_matrices() -> None:
@@ -117,6 +123,23 @@ def test_a_data_sheet_says_whether_the_units_multiply_matrices() -> None:
             load_cluster("dgx-a100", ["cluster.node.gpu=X1", f"cluster.node.accelerator={sheet}"])
         )
         assert machine.uses_matrix_units is has_units
+
+
+def test_a_machine_is_seen_by_its_collectives_as_it_is() -> None:
+    machine = replace(
+        Machine(V100, 20, 8, V100.link, V100.nics, V100.nic),
+        nics=3,
+        nic_bytes_per_s=10e9,
+        nodes_per_rack=2,
+        uplink_share=0.25,
+        rack_ordered=True,
+    )
+    assert machine.topology(0.5) == Topology(
+        20, 8, V100.link, 15e9, link_kind=V100.link_kind, nodes_per_rack=2, uplink_share=0.25, rack_ordered=True
+    )
+    assert replace(machine, nics=0).topology(1.0).node_bytes_per_s == 10e9
+    other = replace(V100, link_kind="pcie")
+    assert replace(machine, accelerator=other).topology(1.0).link_kind == "pcie"
 
 
 def test_tf32_is_off_only_where_the_variable_is_zero() -> None:

@@ -1,6 +1,5 @@
 """One simulated step: limits, parts, and agreement with the recurrence of buckets on a single stream."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -11,9 +10,9 @@ from train.networks.arch import build_network, gradient_bytes
 from train.sim.collectives import SHARED_MEMORY, allreduce
 from train.sim.constants import Constants
 from train.sim.hardware import Machine, find_accelerator
-from train.sim.roofline import kernel_times, tabulate
+from train.sim.roofline import kernel_times, tabulate, update_time
 from train.sim.software import Software
-from train.sim.step_time import StepModel, _contention, step_model
+from train.sim.step_time import StepModel, StepTime, step_model
 from train.sim.topology import SharedSums
 
 MODEL = StepModel(build_network("resnet50", num_classes=1000, image_size=224))
@@ -73,19 +72,6 @@ def test_one_rank_neither_communicates_nor_waits() -> None:
     assert step.total_s == pytest.approx(step.forward_s + step.backward_s + step.update_s)
 
 
-def test_buckets_follow_the_recurrence_of_a_single_stream() -> None:
-    software = Software(bucket_bytes=4 << 20, cycle_s=0.0, channels=0, algorithm="tree")
-    where = machine(512)
-    step = MODEL.time_step(where, 64, SMOOTH, software)
-    topology, end = where.topology(SMOOTH.network_efficiency), 0.0
-    for one in step.reductions:
-        start = max(one.ready_s, end)
-        end = start + allreduce("tree", topology, one.size_bytes).time_s
-        assert (one.start_s, one.end_s) == pytest.approx((start, end))
-    assert step.exposed_s == pytest.approx(max(0.0, end - step.compute_s))
-    assert sum(one.size_bytes for one in step.reductions) == sum(gradient_bytes(MODEL.network.parameters, 2))
-
-
 def test_the_records_buckets_have_the_published_sizes() -> None:
     buckets = MODEL.buckets(Software(boundaries=(3, 21, 57, 80)), 2)
     assert [round(one.size_bytes / 1e6) for one in buckets] == [4, 22, 20, 5]
@@ -101,11 +87,6 @@ def test_one_bucket_is_exposed_whole_and_many_hide_behind_backward() -> None:
     assert many.contention_s > whole.contention_s == 0
 
 
-def test_an_infinitely_fast_network_leaves_only_latency() -> None:
-    fast = replace(machine(512), link_bytes_per_s=1e30, nic_bytes_per_s=1e30)
-    assert MODEL.time_step(fast, 64, SMOOTH, Software()).exposed_s < 1e-3
-
-
 def test_a_slow_input_is_waited_for_and_a_fast_one_is_not() -> None:
     slow = MODEL.time_step(machine(8), 64, CONSTANTS, Software(images_per_s=100.0))
     assert slow.total_s == pytest.approx(64 / 100)
@@ -119,12 +100,6 @@ def test_larger_batches_take_longer_but_less_an_image_and_more_ranks_never_speed
     assert one < two < 2 * one
     few, many = (MODEL.time_step(machine(8 * n), batch, CONSTANTS, Software()).total_s for n in (nodes, nodes + 1))
     assert few <= many * (1 + 1e-9)
-
-
-def test_the_slowest_of_p_ranks_is_late_by_the_extreme_value_law() -> None:
-    constants = CONSTANTS.replaced(straggler=0.02)
-    step = MODEL.time_step(machine(1040), 52, constants, Software())
-    assert step.straggler_s == pytest.approx(0.02 * math.sqrt(2 * math.log(1040)) * step.compute_s)
 
 
 def test_a_step_lasts_until_the_last_reduction_of_late_ranks_and_counts_no_time_twice() -> None:
@@ -163,22 +138,6 @@ def test_the_ranks_of_a_node_and_not_those_of_all_nodes_share_its_cores(
         assert getattr(shared, part) == pytest.approx(factor * getattr(free, part)), part
 
 
-@pytest.mark.parametrize(("channels", "share"), [(12, 12 / 80), (60, 0.5)])
-def test_reductions_take_their_multiprocessors_from_backward_and_at_most_half(channels: int, share: float) -> None:
-    assert V100.units == 80
-    assert _contention(machine(16), Software(channels=channels)) == pytest.approx(share)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "algorithm", "share"), [(3, SHARED_MEMORY, 1.0), (2, SHARED_MEMORY, 0.0), (3, "ring", 0.15)]
-)
-def test_threads_that_sum_take_a_whole_core_from_backward_where_none_is_left(
-    ranks: int, algorithm: str, share: float
-) -> None:
-    where = replace(machine(ranks), sums=SharedSums(8e9, 1e-4, cores=4))
-    assert _contention(where, Software(algorithm=algorithm)) == pytest.approx(share)
-
-
 def test_what_is_read_behind_compute_counts_only_beyond_the_time_that_decoding_takes_from_it() -> None:
     decoding = SMOOTH.replaced(decode_s=1e-3)
     busy_s = MODEL.time_step(machine(1), 64, SMOOTH, Software()).total_s
@@ -194,3 +153,62 @@ def test_the_host_launches_every_kernel_on_its_own_unless_all_are_one_graph() ->
     assert single.forward_s == pytest.approx(graph.forward_s + kernels[0] * 1e-5)
     assert single.backward_s == pytest.approx(graph.backward_s + kernels[1] * 1e-5)
     assert single.update_s == graph.update_s
+
+
+def _hidden_s(step: StepTime, alone_s: float) -> float:
+    """Return how long the reductions of a step would run during a backward that ends at ``alone_s``."""
+    return sum(max(0.0, min(one.end_s, alone_s) - one.start_s) for one in step.reductions)
+
+
+@pytest.mark.parametrize(
+    ("sums", "channels", "algorithm", "share"),
+    [
+        (None, 12, "tree", 12 / 80),  # of a V100's multiprocessors
+        (None, 60, "tree", 0.5),  # at most
+        (SharedSums(8e9, 1e-4, cores=63), 12, SHARED_MEMORY, 1.0),  # a thread that sums has no core of its own
+        (SharedSums(8e9, 1e-4, cores=64), 12, SHARED_MEMORY, 0.0),
+        (SharedSums(8e9, 1e-4, cores=63), 12, "ring", 0.15),
+    ],
+)
+def test_reductions_follow_each_other_on_one_stream_and_slow_the_backward_that_hides_them(
+    sums: SharedSums | None, channels: int, algorithm: str, share: float
+) -> None:
+    ranks, node = (512, 8) if sums is None else (32, 32)
+    where = replace(machine(ranks, node), sums=sums)
+    software = Software(bucket_bytes=4 << 20, cycle_s=2e-3, channels=channels, algorithm=algorithm)
+    step = MODEL.time_step(where, 64, SMOOTH, software)
+    # As if alone: the same buckets, whose gradients backward has ready without contention.
+    alone = MODEL.time_step(where, 64, SMOOTH, replace(software, channels=0)) if sums is None else step
+    topology = where.topology(SMOOTH.network_efficiency)
+    for found in (alone, step):
+        end_s = 0.0
+        for one in found.reductions:
+            start_s = max(one.ready_s, end_s)
+            end_s = start_s + allreduce(algorithm, topology, one.size_bytes)
+            assert (one.start_s, one.end_s) == pytest.approx((start_s, end_s))
+        assert found.exposed_s == pytest.approx(max(0.0, end_s - found.compute_s - found.contention_s))
+    assert sum(one.size_bytes for one in step.reductions) == sum(gradient_bytes(MODEL.network.parameters, 2))
+    if sums is None:
+        assert alone.contention_s == 0
+        assert step.contention_s == pytest.approx(share * _hidden_s(alone, alone.compute_s))
+        # A gradient waits half a cycle, and the last one is ready when the stretched backward ends.
+        assert step.reductions[-1].ready_s == pytest.approx(step.compute_s + step.contention_s + 1e-3)
+    else:
+        assert (step.contention_s > 0) is (share > 0)
+
+
+def test_an_update_moves_26_bytes_a_parameter() -> None:
+    plain = Constants(memory_efficiency=0.5)
+    assert update_time(25_557_032, machine(1), plain) == pytest.approx(26 * 25_557_032 / (0.5 * V100.memory))
+    step = MODEL.time_step(machine(1), 64, plain, Software())
+    assert step.update_s == pytest.approx(update_time(25_557_032, machine(1), plain))
+
+
+def test_a_run_bound_by_its_input_takes_exactly_the_inputs_time() -> None:
+    late = Constants(straggler=0.0, multinode_s=0.25)
+    slow = MODEL.time_step(machine(16), 64, late, Software(images_per_s=20.0))
+    assert slow.overhead_s == 0.25
+    assert slow.total_s == pytest.approx(64 / 20)
+    fast = MODEL.time_step(machine(16), 64, late, Software(images_per_s=1e6))
+    assert fast.input_s == 0
+    assert fast.total_s == pytest.approx(MODEL.time_step(machine(16), 64, late, Software()).total_s)

@@ -1,23 +1,23 @@
 """The whole calibration: constants fitted to all points, errors on held-out points, intervals, and constants.yaml."""
 
+import csv
+import io
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
 
 from configs.errors import UserError
 from train.sim.constants import Calibration, Constants
-from train.sim.fit.heldout import HeldOutPrediction, hold_out, quantile, twice_the_largest
-from train.sim.fit.hiding import BASES, KINDS
-from train.sim.fit.point_forecast import PointPredictor
+from train.sim.fit.fitting import PRIORS, fit, uncertainty
+from train.sim.fit.heldout import BASES, KINDS, HeldOutPrediction, hidden_of, hold_out, quantile, twice_the_largest
+from train.sim.fit.point_forecast import point_rate
 from train.sim.fit.points import Point, read_points
-from train.sim.fit.regression import PRIORS, fit
-from train.sim.startup_time import predict_init
+from train.sim.time_to_train import predict_init
 
 PUBLISHED_RATES = Path(__file__).parents[1] / "published_rates.csv"
 """Published rates of frameworks' usual programs; no constant is fitted to them."""
@@ -32,8 +32,7 @@ _HEADER = """\
 """
 
 
-@dataclass(frozen=True)
-class ErrorSummary:
+class ErrorSummary(NamedTuple):
     """Relative errors of a set of points as magnitudes of log ratios: the number of points, the median, the largest."""
 
     points: int
@@ -47,91 +46,12 @@ def summarize_errors(errors: Iterable[float]) -> ErrorSummary:
     return ErrorSummary(len(sizes), round(float(np.median(sizes)), 4), round(float(sizes.max()), 4))
 
 
-def errors_by_product(
-    points: Sequence[Point], predictor: PointPredictor, constants: Constants
-) -> dict[str, list[float]]:
-    """Return product -> signed log errors of its measured points, predicted over measured images/s."""
+def log_errors(points: Iterable[Point], constants: Constants, key: Callable[[Point], str]) -> dict[str, list[float]]:
+    """Return key -> signed log errors of its measured points, predicted over measured images/s."""
     found: dict[str, list[float]] = defaultdict(list)
     for point in points:
-        if point.measured_images_per_s:
-            error = np.log(predictor.rate(point, constants) / point.measured_images_per_s)
-            found[point.accelerator.name].append(float(error))
-    return dict(sorted(found.items()))
-
-
-def calibrate(
-    points: Sequence[Point], predictor: PointPredictor, report: Callable[[str], None]
-) -> tuple[Calibration, list[HeldOutPrediction]]:
-    """Fit the constants to all points, and set the intervals by the errors on points that are hidden in turn.
-
-    Args:
-        points: All points; those without a measured rate are left out.
-        predictor: Predicts a point under given constants.
-        report: Called with one line for each part of the work, which takes minutes.
-
-    Raises:
-        UserError: There are too few points to hide some of them.
-    """
-    measured = [point for point in points if point.measured_images_per_s]
-    chips = {point.accelerator.chip for point in measured}
-    if len(measured) < _FEWEST_POINTS or len(chips) < _FEWEST_CHIPS:
-        raise UserError(
-            f"--calibrate: got {len(measured)} points with a measured rate, of {len(chips)} chips, allowed: "
-            f"at least {_FEWEST_POINTS} points of {_FEWEST_CHIPS} chips; add rows to the file"
-        )
-    constants = fit(measured, predictor)
-    report("constants are fitted to all points; now fitting again with some points hidden")
-    hidden = hold_out(measured, predictor, report)
-    frameworks = framework_errors(predictor, constants)
-    widths = _half_widths(hidden, lambda one: one.error)
-    # Of the chips with a compiler of their own, and of tinygrad's runs, there are too few for a quantile.
-    few = {
-        "compiler": hidden_of("compiler", hidden),
-        "tinygrad": [one for one in hidden if one.point.lacks == "tinygrad"],
-    }
-    widths |= {name: round(twice_the_largest([one.error for one in ones]), 4) for name, ones in few.items()}
-    times = {
-        basis: max(width, widths[basis]) for basis, width in _half_widths(hidden, lambda one: one.time_error).items()
-    }
-    widths |= {name: _half_width(errors, hidden) for name, errors in frameworks.items()}
-    largest, rounds = largest_and_newest(measured)
-    return (
-        Calibration(
-            constants=constants,
-            coverage=_COVERAGE,
-            half_widths=widths,
-            time_half_widths=times,
-            startup_half_width=round(quantile(startup_errors(measured) or [1.0], _COVERAGE), 4),
-            largest=largest,
-            rounds=rounds,
-        ),
-        hidden,
-    )
-
-
-def largest_and_newest(points: Iterable[Point]) -> tuple[dict[str, int], dict[str, str]]:
-    """Return chip -> most accelerators of a point, and chip -> newest MLPerf round of a point."""
-    largest: dict[str, int] = {}
-    rounds: dict[str, str] = {}
-    for point in points:
-        chip = point.accelerator.chip
-        largest[chip] = max(largest.get(chip, 1), point.ranks)
-        rounds[chip] = max(rounds.get(chip, ""), point.round)
-    return largest, rounds
-
-
-def hidden_of(basis: str, hidden: Sequence[HeldOutPrediction]) -> list[HeldOutPrediction]:
-    """Return the held-out predictions whose errors set the half-width of ``basis``."""
-    program, kinds = BASES[basis]
-    return [one for one in hidden if one.kind in kinds and one.point.program == program]
-
-
-def framework_errors(predictor: PointPredictor, constants: Constants) -> dict[str, list[float]]:
-    """Return what a forecast may lack -> signed log errors on the published rates of frameworks."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for point in read_points(PUBLISHED_RATES):
-        error = math.log(predictor.rate(point, constants) / (point.measured_images_per_s or 1.0))
-        found[point.lacks].append(error)
+        if measured := point.measured_images_per_s:
+            found[key(point)].append(math.log(point_rate(point, constants) / measured))
     return dict(found)
 
 
@@ -144,59 +64,96 @@ def startup_errors(points: Iterable[Point]) -> list[float]:
     ]
 
 
-def _half_widths(
-    hidden: Sequence[HeldOutPrediction], error_of: Callable[[HeldOutPrediction], float | None]
-) -> dict[str, float]:
-    """Return basis -> half-width. That of larger systems than known ones is at least that of known ones."""
-    errors = {
-        basis: [error for one in hidden_of(basis, hidden) if (error := error_of(one)) is not None] for basis in BASES
-    }
-    widths = {basis: _half_width(few, hidden) for basis, few in errors.items()}
-    return widths | {"larger": max(widths["seen"], widths["larger"])}
-
-
-def _half_width(errors: Sequence[float], hidden: Sequence[HeldOutPrediction]) -> float:
-    """Return the half-width by these errors, or by all errors of images/s if there are none."""
-    return round(quantile(errors or [one.error for one in hidden], _COVERAGE), 4)
-
-
-def write_calibration(
-    path: Path,
-    calibration: Calibration,
-    hidden: Sequence[HeldOutPrediction],
-    residuals: dict[str, list[float]],
-    spreads: dict[str, float],
-) -> None:
-    """Write constants.yaml.
+def calibrate(points: Sequence[Point], report: Callable[[str], None]) -> tuple[Calibration, list[HeldOutPrediction]]:
+    """Fit the constants to all points, and set the intervals by the errors on points that are hidden in turn.
 
     Args:
-        path: The file.
-        calibration: Constants and intervals.
-        hidden: Predictions of held-out points, which are summarized in the file.
-        residuals: Product -> signed log errors on points that the fit had seen.
-        spreads: Constant -> standard deviation of its logarithm after the fit.
+        points: All points; those without a measured rate are left out.
+        report: Called with one line for each part of the work, which takes minutes.
 
     Raises:
-        UserError: The file cannot be written.
+        UserError: There are too few points to hide some of them.
+    """
+    measured = [point for point in points if point.measured_images_per_s]
+    chips = {point.accelerator.chip for point in measured}
+    if len(measured) < _FEWEST_POINTS or len(chips) < _FEWEST_CHIPS:
+        raise UserError(
+            f"--calibrate: got {len(measured)} points with a measured rate, of {len(chips)} chips, allowed: "
+            f"at least {_FEWEST_POINTS} points of {_FEWEST_CHIPS} chips; add rows to the file"
+        )
+    constants = fit(measured)
+    report("constants are fitted to all points; now fitting again with some points hidden")
+    hidden = hold_out(measured, report)
+    largest, rounds = _largest_and_newest(measured)
+    frameworks = log_errors(read_points(PUBLISHED_RATES), constants, lambda point: point.lacks)
+    rates, times = half_widths(hidden, frameworks)
+    starts = quantile(startup_errors(measured) or [1.0], _COVERAGE)
+    return Calibration(constants, _COVERAGE, rates, times, round(starts, 4), largest, rounds), hidden
+
+
+def half_widths(
+    hidden: Sequence[HeldOutPrediction], frameworks: Mapping[str, Sequence[float]]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return class -> half-width of the interval of images/s, and the same of the time to train.
+
+    Args:
+        hidden: Predictions of held-out points.
+        frameworks: What a forecast may lack -> signed log errors on the published rates of frameworks.
+    """
+    all_errors = [one.error for one in hidden]
+
+    def width(errors: Sequence[float]) -> float:
+        return round(quantile(errors or all_errors, _COVERAGE), 4)
+
+    of_basis = {basis: hidden_of(basis, hidden) for basis in BASES}
+    rates = {basis: width([one.error for one in ones]) for basis, ones in of_basis.items()}
+    times = {
+        basis: width([one.time_error for one in ones if one.time_error is not None]) for basis, ones in of_basis.items()
+    }
+    # Systems larger than those that are known are not predicted better than known ones.
+    rates["larger"], times["larger"] = max(rates["seen"], rates["larger"]), max(times["seen"], times["larger"])
+    # Of the chips with a compiler of their own, and of tinygrad's runs, there are too few for a quantile.
+    few = {"compiler": of_basis["compiler"], "tinygrad": [one for one in hidden if one.point.lacks == "tinygrad"]}
+    rates |= {name: round(twice_the_largest([one.error for one in ones]), 4) for name, ones in few.items()}
+    times = {basis: max(each, rates[basis]) for basis, each in times.items()}
+    return rates | {name: width(errors) for name, errors in frameworks.items()}, times
+
+
+def _largest_and_newest(points: Iterable[Point]) -> tuple[dict[str, int], dict[str, str]]:
+    """Return chip -> most accelerators of a point, and chip -> newest MLPerf round of a point."""
+    largest: dict[str, int] = {}
+    rounds: dict[str, str] = {}
+    for point in points:
+        chip = point.accelerator.chip
+        largest[chip] = max(largest.get(chip, 1), point.ranks)
+        rounds[chip] = max(rounds.get(chip, ""), point.round)
+    return largest, rounds
+
+
+def calibration_text(calibration: Calibration, hidden: Sequence[HeldOutPrediction], points: Sequence[Point]) -> str:
+    """Return constants.yaml.
+
+    Args:
+        calibration: Constants and intervals.
+        hidden: Predictions of held-out points, which the file summarizes.
+        points: The points to which the constants were fitted.
     """
     constants = calibration.constants
+    residuals = sorted(log_errors(points, constants, lambda point: point.accelerator.name).items())
     tree: dict[str, Any] = {
         "fitted": {name: float(f"{getattr(constants, name):.4g}") for name in PRIORS},
         "expected": {name: {"value": mean, "log_spread": spread} for name, (mean, spread) in PRIORS.items()},
-        "log_spread_after": {name: round(spread, 3) for name, spread in spreads.items()},
+        "log_spread_after": {name: round(spread, 3) for name, spread in uncertainty(points, constants).items()},
         "coverage": calibration.coverage,
         "half_widths": calibration.half_widths,
         "time_half_widths": calibration.time_half_widths,
         "startup_half_width": calibration.startup_half_width,
         "held_out": _held_out(hidden),
-        "residuals": {name: asdict(summarize_errors(errors)) for name, errors in residuals.items()},
+        "residuals": {name: summarize_errors(errors)._asdict() for name, errors in residuals},
         "largest": dict(sorted(calibration.largest.items())),
         "rounds": dict(sorted(calibration.rounds.items())),
     }
-    try:
-        path.write_text(_HEADER + yaml.safe_dump(tree, sort_keys=False, width=112), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --out") from None
+    return _HEADER + yaml.safe_dump(tree, sort_keys=False, width=112)
 
 
 def _held_out(hidden: Sequence[HeldOutPrediction]) -> dict[str, Any]:
@@ -204,11 +161,24 @@ def _held_out(hidden: Sequence[HeldOutPrediction]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for kind, meaning in KINDS.items():
         rows = [one for one in hidden if one.kind == kind]
-        if rows:
-            found[meaning] = asdict(summarize_errors(one.error for one in rows))
         law = [one for one in rows if one.affine_error is not None]
-        if law:
-            found[f"{meaning} (rows with an affine law)"] = asdict(summarize_errors(one.error for one in law))
-            affine = summarize_errors(one.affine_error or 0.0 for one in law)
-            found[f"{meaning} (affine law on these rows)"] = asdict(affine)
-    return found
+        found |= {
+            meaning: [one.error for one in rows],
+            f"{meaning} (rows with an affine law)": [one.error for one in law],
+            f"{meaning} (affine law on these rows)": [one.affine_error or 0.0 for one in law],
+        }
+    return {name: summarize_errors(errors)._asdict() for name, errors in found.items() if errors}
+
+
+def held_out_csv(hidden: Sequence[HeldOutPrediction]) -> str:
+    """Return a CSV table with the errors of each held-out prediction."""
+    file = io.StringIO()
+    writer = csv.writer(file)
+    titles = ("log_error", "affine", "time")
+    writer.writerow(["hidden", "round", "system", "accelerator", "n_acc", "batch_per_acc", *titles])
+    for one in hidden:
+        point = one.point
+        row = [one.kind, point.round, point.system, point.accelerator.name, point.ranks, point.batch]
+        errors = (one.error, one.affine_error, one.time_error)
+        writer.writerow([*row, *("" if error is None else f"{error:.4f}" for error in errors)])
+    return file.getvalue()

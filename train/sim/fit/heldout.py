@@ -1,30 +1,51 @@
 """Errors of predictions for points that the fit has not seen.
 
-`train.sim.fit.hiding` has the ways to hide points. An affine law t = t0 + s * batch is fitted to the rest of the same
-product, if these points allow it, and predicts the same rows: a simulator must be better than this law.
+An affine law t = t0 + s * batch is fitted to the rest of the same product, if these points allow it, and predicts the
+same rows: a simulator must be better than this law.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from train.sim.constants import Calibration
-from train.sim.fit.hiding import BASES, KINDS, LARGEST_SMALL_SYSTEM, NUM_PARTS
-from train.sim.fit.point_forecast import PointPredictor
+from train.sim.constants import Calibration, load_calibration
+from train.sim.fit.fitting import PRIORS, fit, uncertainty
+from train.sim.fit.point_forecast import forecast_point
 from train.sim.fit.points import Point
-from train.sim.fit.regression import fit
+
+_LARGEST_SMALL_SYSTEM = 16
+"""Accelerators of the largest systems that the kind ``larger`` leaves in the fit."""
+_NUM_PARTS = 8
+"""Number of parts that the kinds ``row`` and ``campaign`` make, of which one is hidden at a time."""
+KINDS = {
+    "nested": "all of a submitter, of a chip's round and of the chip's larger systems, to predict those above "
+    f"{_LARGEST_SMALL_SYSTEM}",
+    "row": "an eighth of the rows at a time, while similar rows stay in the fit",
+    "campaign": "an eighth of the submissions at a time, each with all rows of a submitter in a round",
+    "largest": "the largest systems of a product, one product at a time",
+    "larger": f"all systems above {_LARGEST_SMALL_SYSTEM} accelerators at once",
+    "family": "all rows of a chip, one chip at a time",
+}
+"""Way to hide points -> what is hidden."""
+BASES = {
+    "seen": ("tuned", ("campaign",)),
+    "larger": ("tuned", ("nested", "largest", "larger")),
+    "unseen": ("tuned", ("family",)),
+    "compiler": ("compiler", ("family",)),
+}
+"""Key of `train.sim.constants.Calibration.half_widths` -> programs and kinds whose errors set this half-width."""
 
 
-@dataclass(frozen=True)
-class HeldOutPrediction:
+class HeldOutPrediction(NamedTuple):
     """The errors of predictions for one point that the fit has not seen.
 
     Attributes:
         point: The point.
-        kind: Way of hiding, a key of `train.sim.fit.hiding.KINDS`.
+        kind: Way of hiding, a key of `KINDS`.
         fold: Name of the points that were hidden together.
         error: Logarithm of predicted over measured images/s.
         affine_error: The same for the affine law. If None, the law could not be fitted.
@@ -41,7 +62,6 @@ class HeldOutPrediction:
 
 def hold_out(
     points: Sequence[Point],
-    predictor: PointPredictor,
     report: Callable[[str], None],
     kinds: Sequence[str] = tuple(KINDS),
     *,
@@ -51,39 +71,36 @@ def hold_out(
 
     Args:
         points: All points; those without a measured rate are left out.
-        predictor: Predicts a point under given constants.
         report: Called with the name of each fold, because all folds together take minutes.
-        kinds: Keys of `train.sim.fit.hiding.KINDS`.
+        kinds: Keys of `KINDS`.
         unfitted: Constants that keep their expected values.
     """
     measured = [point for point in points if point.measured_images_per_s]
     found: list[HeldOutPrediction] = []
     # Every fold's fit starts where that of all points ends, which saves steps and hardly moves its end.
-    start = fit(measured, predictor, unfitted=unfitted) if measured else None
+    start = fit(measured, unfitted=unfitted) if measured else None
     for kind in kinds:
-        for fold, hidden in _folds(kind, measured).items():
+        for fold, hidden in folds(kind, measured).items():
             if not 0 < len(hidden) < len(measured):
                 continue
             report(f"hidden: {kind}, {fold} ({len(hidden)} points)")
             gone = {id(point) for point in (_alike(hidden, measured) if kind == "nested" else hidden)}
             kept = [point for point in measured if id(point) not in gone]
-            calibration = Calibration(fit(kept, predictor, start, unfitted=unfitted))
-            found += [_predict(point, kind, fold, kept, predictor, calibration) for point in hidden]
+            calibration = replace(load_calibration(), constants=fit(kept, start, unfitted=unfitted))
+            found += [_predict(point, kind, fold, kept, calibration) for point in hidden]
     return found
 
 
-def _predict(
-    point: Point, kind: str, fold: str, kept: Sequence[Point], predictor: PointPredictor, calibration: Calibration
-) -> HeldOutPrediction:
+def _predict(point: Point, kind: str, fold: str, kept: Sequence[Point], calibration: Calibration) -> HeldOutPrediction:
     rate = affine_rate(point, kept) if kind in BASES["larger"][1] else None
-    predicted = predictor.forecast(point, calibration)
-    time_s = point.measured_time_s
+    predicted = forecast_point(point, calibration)
+    time_s, measured = point.measured_time_s, point.measured_images_per_s or 1.0
     return HeldOutPrediction(
         point=point,
         kind=kind,
         fold=fold,
-        error=_error(predicted.images_per_s, point),
-        affine_error=None if rate is None else _error(rate, point),
+        error=math.log(predicted.images_per_s / measured),
+        affine_error=None if rate is None else math.log(rate / measured),
         time_error=None if time_s is None else math.log(predicted.time_to_train_s / time_s),
     )
 
@@ -101,11 +118,66 @@ def affine_rate(point: Point, kept: Sequence[Point]) -> float | None:
     similar = same_round if len({one.batch for one in same_round}) > 1 else similar
     if len({one.batch for one in similar}) <= 1:
         return None
-    batches = np.array([one.batch for one in similar])
-    steps_s = np.array([one.ranks * one.batch / (one.measured_images_per_s or 1.0) for one in similar])
-    slope, offset = np.polyfit(batches, steps_s, 1)
+    steps_s = [one.ranks * one.batch / (one.measured_images_per_s or 1.0) for one in similar]
+    slope, offset = np.polyfit([one.batch for one in similar], steps_s, 1)
     step_s = offset + slope * point.batch
     return point.ranks * point.batch / step_s if step_s > 0 else None
+
+
+def folds(kind: str, points: Sequence[Point]) -> dict[str, list[Point]]:
+    """Return the points that a way of hiding (a key of `KINDS`) hides together, by the name of the fold."""
+    large = [point for point in points if point.ranks > _LARGEST_SMALL_SYSTEM]
+    if kind == "larger":
+        return {f"above {_LARGEST_SMALL_SYSTEM} accelerators": large}
+    if kind == "nested":
+        return _grouped(large, lambda point: (point.submitter.lower(), point.accelerator.chip, point.round))
+    if kind == "family":
+        return _grouped(points, lambda point: point.accelerator.chip)
+    if kind == "largest":
+        products = _grouped(points, lambda point: point.accelerator.name)
+        return {name: _largest(same_product) for name, same_product in products.items()}
+    groups: list[list[Point]] = [[point] for point in points]
+    if kind == "campaign":
+        groups = list(_grouped(points, lambda point: (point.submitter.lower(), point.round)).values())
+    parts = [[point for group in groups[part::_NUM_PARTS] for point in group] for part in range(_NUM_PARTS)]
+    return {f"part {number}": part for number, part in enumerate(parts, start=1)}
+
+
+def _alike(hidden: Sequence[Point], points: Sequence[Point]) -> list[Point]:
+    """Return all points that resemble those of a ``nested`` fold.
+
+    They have the submitter of the hidden points, or the chip of the hidden points together with their round or with at
+    least as many accelerators as the smallest of them.
+    """
+    submitter, chip, mlperf_round = hidden[0].submitter.lower(), hidden[0].accelerator.chip, hidden[0].round
+    least = min(point.ranks for point in hidden)
+    return [
+        point
+        for point in points
+        if point.submitter.lower() == submitter
+        or (point.accelerator.chip == chip and (point.round == mlperf_round or point.ranks >= least))
+    ]
+
+
+def _grouped(points: Sequence[Point], key: Callable[[Point], Hashable]) -> dict[str, list[Point]]:
+    groups: dict[Hashable, list[Point]] = defaultdict(list)
+    for point in points:
+        groups[key(point)].append(point)
+    return {str(name): groups[name] for name in sorted(groups, key=str)}
+
+
+def _largest(same_product: Sequence[Point]) -> list[Point]:
+    """Return the largest systems of a product; none if all are equally large or the largest have a single node."""
+    most = max(point.ranks for point in same_product)
+    top = [point for point in same_product if point.ranks == most]
+    has_several_nodes = any(point.machine.nodes > 1 for point in top)
+    return top if has_several_nodes and len(top) < len(same_product) else []
+
+
+def hidden_of(basis: str, hidden: Sequence[HeldOutPrediction]) -> list[HeldOutPrediction]:
+    """Return the held-out predictions whose errors set the half-width of ``basis``."""
+    program, kinds = BASES[basis]
+    return [one for one in hidden if one.kind in kinds and one.point.program == program]
 
 
 def quantile(errors: Sequence[float], share: float) -> float:
@@ -144,57 +216,47 @@ def covered(hidden: Sequence[HeldOutPrediction], width: Callable[[Sequence[float
     return float(np.mean(inside)) if inside else None
 
 
-def _folds(kind: str, points: Sequence[Point]) -> dict[str, list[Point]]:
-    """Return the points that are hidden together, by the name of the fold."""
-    if kind == "larger":
-        large = [point for point in points if point.ranks > LARGEST_SMALL_SYSTEM]
-        return {f"above {LARGEST_SMALL_SYSTEM} accelerators": large}
-    if kind == "nested":
-        large = [point for point in points if point.ranks > LARGEST_SMALL_SYSTEM]
-        return _grouped(large, lambda point: (point.submitter.lower(), point.accelerator.chip, point.round))
-    if kind == "family":
-        return _grouped(points, lambda point: point.accelerator.chip)
-    if kind == "largest":
-        products = _grouped(points, lambda point: point.accelerator.name)
-        return {name: _largest(same_product) for name, same_product in products.items()}
-    groups: list[list[Point]] = [[point] for point in points]
-    if kind == "campaign":
-        groups = list(_grouped(points, lambda point: (point.submitter.lower(), point.round)).values())
-    return {
-        f"part {part + 1}": [point for group in groups[part::NUM_PARTS] for point in group] for part in range(NUM_PARTS)
-    }
+class ConstantWorth(NamedTuple):
+    """What one fitted constant buys: how much the points decide it, and the errors of hidden systems without it.
 
-
-def _alike(hidden: Sequence[Point], points: Sequence[Point]) -> list[Point]:
-    """Return all points that resemble those of a ``nested`` fold.
-
-    They have the submitter of the hidden points, or the chip of the hidden points together with their round or with at
-    least as many accelerators as the smallest of them.
+    Attributes:
+        name: The constant, a key of `train.sim.fit.fitting.PRIORS`.
+        expected: Value and spread of its logarithm before any point was seen.
+        fitted: Value and spread of its logarithm after the fit to all points.
+        decided: Share of its value that the points decide, from 0 (none) to 1: 1 - (spread after / spread before)^2.
+        error_without: Median ``nested`` error of NVIDIA's systems, as |log ratio|, if it keeps its expected value.
     """
-    submitter, chip, mlperf_round = hidden[0].submitter.lower(), hidden[0].accelerator.chip, hidden[0].round
-    least = min(point.ranks for point in hidden)
 
-    def is_alike(point: Point) -> bool:
-        is_round_or_size = point.round == mlperf_round or point.ranks >= least
-        return point.submitter.lower() == submitter or (point.accelerator.chip == chip and is_round_or_size)
-
-    return [point for point in points if is_alike(point)]
+    name: str
+    expected: tuple[float, float]
+    fitted: tuple[float, float]
+    decided: float
+    error_without: float
 
 
-def _grouped(points: Sequence[Point], key: Callable[[Point], Hashable]) -> dict[str, list[Point]]:
-    groups: dict[Hashable, list[Point]] = defaultdict(list)
-    for point in points:
-        groups[key(point)].append(point)
-    return {str(name): groups[name] for name in sorted(groups, key=str)}
+def worth_of_constants(points: Sequence[Point], report: Callable[[str], None]) -> tuple[list[ConstantWorth], float]:
+    """Fit again without each constant in turn, with systems hidden in the way ``nested``.
+
+    Args:
+        points: All points; those without a measured rate are left out.
+        report: Called with the name of each constant, because all together take minutes.
+
+    Returns:
+        One row for each constant, and the median error with all of them.
+    """
+    measured = [point for point in points if point.measured_images_per_s]
+    constants = fit(measured)
+    spreads = uncertainty(measured, constants)
+    rows = []
+    for name, expected in PRIORS.items():
+        report(f"without {name}")
+        fitted = (float(getattr(constants, name)), spreads[name])
+        decided = 1 - (spreads[name] / expected[1]) ** 2
+        rows.append(ConstantWorth(name, expected, fitted, decided, _nested_error(measured, [name])))
+    return rows, _nested_error(measured, [])
 
 
-def _largest(same_product: Sequence[Point]) -> list[Point]:
-    """Return the largest systems of a product; none if all are equally large or the largest have a single node."""
-    most = max(point.ranks for point in same_product)
-    top = [point for point in same_product if point.ranks == most]
-    has_several_nodes = any(point.machine.nodes > 1 for point in top)
-    return top if has_several_nodes and len(top) < len(same_product) else []
-
-
-def _error(rate: float, point: Point) -> float:
-    return math.log(rate / (point.measured_images_per_s or rate))
+def _nested_error(points: Sequence[Point], unfitted: Sequence[str]) -> float:
+    """Return the median error of NVIDIA's systems, each predicted by a fit that has seen nothing like it."""
+    hidden = hold_out(points, lambda _: None, ("nested",), unfitted=unfitted)
+    return float(np.median([abs(one.error) for one in hidden if one.point.program == "tuned"]))

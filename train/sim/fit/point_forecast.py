@@ -1,33 +1,33 @@
 """Predictions for public points: the rate with its interval, and the time to train."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from functools import lru_cache
+from typing import NamedTuple
 
 from train.sim.constants import Calibration, Constants, Interval
-from train.sim.convergence import epochs_to_target
 from train.sim.fit.points import Point
-from train.sim.startup_time import predict_init
-from train.sim.step_time import StepTime, step_model
-from train.sim.time_to_train import IMAGENET, evaluation_time, evaluations_of, run_time
+from train.sim.hardware import Machine
+from train.sim.software import Software
+from train.sim.step_time import step_model
+from train.sim.time_to_train import (
+    IMAGENET,
+    epochs_to_target,
+    evaluation_time,
+    evaluations_of,
+    predict_init,
+    run_time,
+)
 
-Array = npt.NDArray[np.float64]
 _CLASSES = {"densenet121": 14}
 """Classes of a network's data set if it is not ImageNet; DenseNet's published rates are those of CheXNet."""
 _BLOCK_EPOCHS = 4
 """Epochs between evaluations in MLPerf's submissions."""
-
-
 _SWITCH_S = 0.5
 """Time that each evaluation adds because TensorFlow 1 on TPUs switches between the training and the evaluation program;
 least squares over three TPU points of round 0.6."""
 
 
-@dataclass(frozen=True)
-class PointForecast:
+class PointForecast(NamedTuple):
     """What is predicted for a point, without a look at what was measured.
 
     Attributes:
@@ -77,48 +77,34 @@ class PointForecast:
         }
 
 
-class PointPredictor:
-    """Predicts points."""
+def forecast_point(point: Point, calibration: Calibration) -> PointForecast:
+    """Return a point's rate and its time to train, by the reference epochs of its batch, with intervals."""
+    step_s = _step_s(point.network, point.machine, point.batch, point.software, calibration.constants)
+    has_compiler = bool(point.accelerator.compiler)
+    epochs = epochs_to_target(point.ranks * point.batch, point.round)
+    run = run_time(point.ranks * point.batch / step_s, epochs, point.machine.nodes, mlperf_round=point.round)
+    return PointForecast(
+        point=point,
+        images_per_s=_rate(point, step_s),
+        interval=calibration.interval(
+            point.accelerator.chip, point.ranks, has_compiler=has_compiler, lacks=point.lacks
+        ),
+        epochs=epochs,
+        time_to_train_s=run.total_s + evaluations_of(epochs) * _switch_time(point),
+        init_s=predict_init(point.ranks, point.round, has_compiler=has_compiler),
+    )
 
-    def step_time(self, point: Point, constants: Constants) -> StepTime:
-        """Return the time of a point's step."""
-        model = step_model(point.network, _CLASSES.get(point.network, 1000))
-        return model.time_step(point.machine, point.batch, constants, point.software)
 
-    def rate(self, point: Point, constants: Constants) -> float:
-        """Return images/s, with evaluations included if the measured rate of the point includes them."""
-        return _rate(point, self.step_time(point, constants).total_s)
+def point_rate(point: Point, constants: Constants) -> float:
+    """Return images/s, with evaluations included if the measured rate of the point includes them."""
+    return _rate(point, _step_s(point.network, point.machine, point.batch, point.software, constants))
 
-    def forecast(self, point: Point, calibration: Calibration) -> PointForecast:
-        """Return a point's rate and its time to train, by the reference epochs of its batch, with intervals."""
-        step_s = self.step_time(point, calibration.constants).total_s
-        rate = _rate(point, step_s)
-        accelerator = point.accelerator
-        interval = calibration.interval(
-            accelerator.chip, point.ranks, has_compiler=bool(accelerator.compiler), lacks=point.lacks
-        )
-        epochs = epochs_to_target(point.ranks * point.batch, point.round)
-        run = run_time(point.ranks * point.batch / step_s, epochs, point.machine.nodes, mlperf_round=point.round)
-        return PointForecast(
-            point=point,
-            images_per_s=rate,
-            interval=interval,
-            epochs=epochs,
-            time_to_train_s=run.total_s + evaluations_of(epochs) * _switch_time(point),
-            init_s=predict_init(point.ranks, point.round, has_compiler=bool(accelerator.compiler)),
-        )
 
-    def log_rates(self, points: Sequence[Point], constants: Constants) -> Array:
-        """Return log images/s of each point."""
-        known: dict[tuple[object, ...], float] = {}
-        rates = np.empty(len(points))
-        for index, point in enumerate(points):
-            # Equal machines with equal software are timed once.
-            key = (point.machine, point.batch, point.software)
-            if key not in known:
-                known[key] = self.step_time(point, constants).total_s
-            rates[index] = math.log(_rate(point, known[key]))
-        return rates
+@lru_cache(maxsize=1024)
+def _step_s(network: str, machine: Machine, batch: float, software: Software, constants: Constants) -> float:
+    """Return the seconds of a step. Many points are equal machines with equal software, which are timed once."""
+    model = step_model(network, _CLASSES.get(network, 1000))
+    return model.time_step(machine, batch, constants, software).total_s
 
 
 def _rate(point: Point, step_s: float) -> float:

@@ -6,13 +6,14 @@ read for comparison only; a prediction never uses them.
 
 import csv
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from configs.errors import ConfigError, UserError, nearest
-from train.sim.hardware import Accelerator, Machine, System, find_accelerator, find_system, refuse_unknown
+from train.sim.hardware import Accelerator, Machine, System, find_accelerator, find_system
 from train.sim.software import SEPARATE_SUMS, Software, framework_software
 from train.sim.step_time import MAX_BATCH, MAX_RANKS
 
@@ -33,7 +34,7 @@ _MINDSPORE_BUCKETS = (75, 86)
 _SHAMPOO_WORK = 0.26
 """Compute that Distributed Shampoo adds to a step: 1,729 steps took 13 % less time than 2,512 steps of the usual
 optimizer at batch 32,768 (arXiv:2002.09018)."""
-PRECISIONS = ("float16", "float32", "tf32")
+_PRECISIONS = ("float16", "float32", "tf32")
 _LAYOUTS = ("NHWC", "NCHW")
 _TINYGRAD = "tinycorp"
 """Submitter of programs that compile kernels of their own, on NVIDIA's and AMD's cards."""
@@ -201,58 +202,52 @@ def read_points(path: Path) -> list[Point]:
 
 
 def _point(row: Mapping[str, str], where: str) -> Point:
-    ranks = _number(row.get("n_acc"), 0)
-    batch = _number(row.get("batch_per_acc"), 0) or _number(row.get("global_batch"), 0) / max(ranks, 1)
+    cells = defaultdict(str, {key: value or "" for key, value in row.items()})
+    ranks = _number(cells["n_acc"])
+    batch = _number(cells["batch_per_acc"]) or _number(cells["global_batch"]) / max(ranks, 1)
     if not 1 <= ranks <= MAX_RANKS or ranks != int(ranks) or not 0 < batch <= MAX_BATCH:
         got = {key: row.get(key) for key in ("n_acc", "batch_per_acc", "global_batch")}
         raise UserError(
             f"{where}: got {got}, allowed: a whole number above 0 in n_acc (at most "
             f"{MAX_RANKS:,}), and batch_per_acc above 0 (at most {MAX_BATCH:,})"
         )
-    precision = _precision(row.get("precision") or "float16", where)
-    system = row.get("system") or ""
-    accelerator = find_accelerator(row.get("accelerator") or "")
-    if not accelerator.known:
-        accelerator = find_accelerator(f"{row.get('accelerator') or ''} {system}")
-    if not accelerator.known:
-        raise refuse_unknown(f"{where}: accelerator", row.get("accelerator") or "")
-    time_key = next((key for key in row if key and key.startswith("time_to_train_s")), "")
-    init_key = next((key for key in row if key and key.startswith("init_s")), "")
+    precision = _choice("precision", cells["precision"] or "float16", _PRECISIONS, where)
+    layout = cells["layout"] or ("NHWC" if precision == "float16" else "NCHW")
+    name, system = cells["accelerator"], cells["system"]
+    # These two columns have words of explanation after their names.
+    time_s, init_s = (
+        next((value for key, value in cells.items() if key and key.startswith(column)), "")
+        for column in ("time_to_train_s", "init_s")
+    )
     return Point(
-        round=row.get("mlperf_round") or "",
-        submitter=row.get("submitter") or "",
+        round=cells["mlperf_round"],
+        submitter=cells["submitter"],
         system=system,
-        accelerator=accelerator,
+        accelerator=find_accelerator(name, f"{name} {system}", key=f"{where}: accelerator"),
         ranks=int(ranks),
         batch=batch,
-        measured_images_per_s=_number(row.get("img_per_s"), 0) or None,
-        measured_time_s=_number(row.get(time_key), 0) or None,
-        measured_init_s=_number(row.get(init_key), 0) or None,
-        includes_evaluation="incl eval" in (row.get("how") or ""),
-        network=row.get("network") or "resnet50",
+        measured_images_per_s=_number(cells["img_per_s"]) or None,
+        measured_time_s=_number(time_s) or None,
+        measured_init_s=_number(init_s) or None,
+        includes_evaluation="incl eval" in cells["how"],
+        network=cells["network"] or "resnet50",
         precision=precision,
-        is_framework=bool(row.get("source")),
-        is_fused=_UNFUSED not in (row.get("source") or "").lower(),
-        is_channels_last=_is_channels_last(row.get("layout") or ("NCHW" if precision != "float16" else "NHWC"), where),
-        node=int(_number(row.get("accelerators_per_node"), 0)) or None,
-        nics=int(_number(row.get("nics"), 0)) or None,
-        nic_bytes_per_s=_number(row.get("nic_bytes_per_s"), 0) or None,
+        is_framework=bool(cells["source"]),
+        is_fused=_UNFUSED not in cells["source"].lower(),
+        is_channels_last=_choice("layout", layout, _LAYOUTS, where) == "NHWC",
+        node=int(_number(cells["accelerators_per_node"])) or None,
+        nics=int(_number(cells["nics"])) or None,
+        nic_bytes_per_s=_number(cells["nic_bytes_per_s"]) or None,
     )
 
 
-def _is_channels_last(text: str, where: str) -> bool:
-    if text not in _LAYOUTS:
-        raise ConfigError(f"{where}: layout", text, f"one of {', '.join(_LAYOUTS)}", nearest(text, _LAYOUTS))
-    return text == "NHWC"
-
-
-def _precision(text: str, where: str) -> str:
-    if text not in PRECISIONS:
-        raise ConfigError(f"{where}: precision", text, f"one of {', '.join(PRECISIONS)}", nearest(text, PRECISIONS))
+def _choice(key: str, text: str, allowed: Sequence[str], where: str) -> str:
+    if text not in allowed:
+        raise ConfigError(f"{where}: {key}", text, f"one of {', '.join(allowed)}", nearest(text, allowed))
     return text
 
 
-def _number(text: str | None, otherwise: float) -> float:
+def _number(text: str, otherwise: float = 0.0) -> float:
     """Return the number in ``text``, or ``otherwise`` if there is none."""
     try:
         return float(text or otherwise)

@@ -2,10 +2,8 @@
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-from configs.errors import UserError
 from train.sim.constants import Calibration
 from train.sim.forecast import Scenario, time_step
 from train.sim.roofline import KernelTable
@@ -82,15 +80,8 @@ def _event(name: str, category: str, row: int, *, start_s: float, duration_s: fl
     }
 
 
-def write_trace(path: Path, events: list[dict[str, Any]]) -> None:
-    """Write events as a Chrome trace.
-
-    Raises:
-        UserError: The file cannot be written.
-    """
+def trace_json(events: list[dict[str, Any]]) -> str:
+    """Return events as the text of a Chrome trace."""
     names = ((_COMPUTE, "compute (slowest rank)"), (_REDUCE, "reductions"), (_WAIT, "waits"))
     titles = [{"name": "thread_name", "ph": "M", "pid": 0, "tid": row, "args": {"name": name}} for row, name in names]
-    try:
-        path.write_text(json.dumps({"traceEvents": titles + events, "displayTimeUnit": "ms"}), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --trace") from None
+    return json.dumps({"traceEvents": titles + events, "displayTimeUnit": "ms"})

@@ -1,30 +1,39 @@
 """Predictions beside measurements, as text."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 
 from configs.table import table
-from train.sim.fit.calibrate import ErrorSummary, hidden_of, startup_errors, summarize_errors
-from train.sim.fit.heldout import HeldOutPrediction, covered, quantile, twice_the_largest
-from train.sim.fit.hiding import BASES
+from train.sim.fit.calibrate import ErrorSummary, startup_errors, summarize_errors
+from train.sim.fit.heldout import (
+    BASES,
+    ConstantWorth,
+    HeldOutPrediction,
+    covered,
+    hidden_of,
+    quantile,
+    twice_the_largest,
+)
 from train.sim.fit.point_forecast import PointForecast
 from train.sim.fit.points import Point
-from train.sim.fit.worth import ConstantWorth
 
 _LARGE_ERROR = 0.2
 """Error relative to the measured rate that no prediction should exceed."""
 
 
-def validation_text(pairs: Sequence[tuple[Point, PointForecast]], errors: dict[str, list[float]]) -> str:
+def validation_text(pairs: Sequence[tuple[Point, PointForecast]]) -> str:
     """Return a table of measured and predicted rates by point, a table of errors by product, and the coverage.
 
     Args:
         pairs: Each measured point and its prediction.
-        errors: Product -> signed log errors.
     """
+    errors: dict[str, list[float]] = defaultdict(list)
+    for point, one in pairs:
+        errors[point.accelerator.name].append(math.log(one.images_per_s / (point.measured_images_per_s or 1.0)))
     titles = ("round", "submitter", "system", "accelerator", "n", "batch", "measured", "predicted", "error %")
-    products = [_log_errors_row(name, each) for name, each in errors.items()]
+    products = [_log_errors_row(name, each) for name, each in sorted(errors.items())]
     products.append(_log_errors_row("all", [error for each in errors.values() for error in each]))
     times = [math.log(one.time_to_train_s / point.measured_time_s) for point, one in pairs if point.measured_time_s]
     if times:

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from configs.table import table
-from train.sim.collectives import ALGORITHMS, SHARED_MEMORY, allreduce, best_algorithm
-from train.sim.convergence import LARGEST_CONVERGED
+from train.sim.collectives import allreduce_times
 from train.sim.forecast import Forecast
-from train.sim.startup_time import predict_startup
+from train.sim.time_to_train import LARGEST_CONVERGED, predict_startup
 from train.sim.topology import Topology
 
 _BASES = {
@@ -33,6 +32,8 @@ _CONVERGENCE = {
     "none": " of the recipe; no convergence reference applies, so there is no time to train",
 }
 """Word of `train.sim.forecast.Forecast.convergence` -> text after the number of epochs."""
+_NEED_OTHER_MACHINES = ("switch", "ps:8")
+"""Algorithms that need special switches, or machines besides those of the ranks."""
 _SHOWN_FROM_MS = 0.005
 """Smaller savings are 0.00 ms when printed."""
 
@@ -173,13 +174,12 @@ def startup_text(ranks: Iterable[int]) -> str:
 def collective_rows(topologies: Sequence[Topology], sizes: Sequence[float]) -> list[dict[str, Any]]:
     """Return the seconds of every algorithm for each topology and size in bytes.
 
-    ``best`` is the name of the fastest algorithm that needs no special switches.
+    ``best`` is the name of the fastest algorithm that needs no special switches and no servers.
     """
     rows = []
     for topology in topologies:
-        shared = (SHARED_MEMORY,) if topology.sums is not None and topology.nodes == 1 else ()
         for size in sizes:
-            times = {name: allreduce(name, topology, size).time_s for name in (*ALGORITHMS, "ps:8", *shared)}
-            best, _ = best_algorithm(topology, size)
+            times = allreduce_times(topology, size)
+            best = min((name for name in times if name not in _NEED_OTHER_MACHINES), key=times.__getitem__)
             rows.append({"ranks": topology.ranks, "bytes": size, "best": best, **times})
     return rows

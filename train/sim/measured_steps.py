@@ -18,9 +18,9 @@ from configs.load import ROOT, parse_yaml
 from logs.disk import explain_disk_errors, write_text
 from logs.metrics import METRICS_FILE, read_metrics
 from train.sim.constants import CONSTANTS, Calibration
+from train.sim.cpu import PROCESSORS
 from train.sim.forecast import Scenario, seconds_of_step
 from train.sim.hardware import FAMILIES
-from train.sim.processors import PROCESSORS
 
 STEPS = ROOT / "runs" / "measured-steps.yaml"
 """The measured steps of this machine and of others whose runs were given."""

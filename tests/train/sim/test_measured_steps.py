@@ -13,8 +13,8 @@ from configs.load import dump, load_both
 from train.sim.__main__ import main
 from train.sim.conditions import DESCRIPTION, conditions, measure_runs
 from train.sim.constants import load_calibration
-from train.sim.fit.measured_steps import MeasuredStep, apply_steps, fingerprint, keep_steps, load_steps
 from train.sim.forecast import Scenario, forecast
+from train.sim.measured_steps import MeasuredStep, apply_steps, fingerprint, keep_steps, load_steps
 
 RATES = (
     "{flops: 4e10, memory_bytes_per_s: 8e9, link_bytes_per_s: 2e9, cores: 2, sum_bytes_per_s: 6e9, sum_bucket_s: 2e-4}"
@@ -151,7 +151,7 @@ def test_runs_are_told_with_their_factors_and_kept_beside_those_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / "steps.yaml"
-    monkeypatch.setattr("train.sim.simulate.STEPS", kept)
+    monkeypatch.setattr("train.sim.answers.STEPS", kept)
     rate = forecast(*conditions(*load_both("imagenet-b256", "a100-node"), steps=kept)).images_per_s
     shares = (0.5, 0.55, 0.6, 0.65, 0.7)
     for name in ("one", "two"):
@@ -175,7 +175,7 @@ def test_other_constants_accelerators_or_processors_outdate_all_steps(
     for name in ("CONSTANTS", "FAMILIES", "PROCESSORS"):
         with monkeypatch.context() as patch:
             (tmp_path / name).write_text("other")
-            patch.setattr(f"train.sim.fit.measured_steps.{name}", tmp_path / name)
+            patch.setattr(f"train.sim.measured_steps.{name}", tmp_path / name)
             assert fingerprint(description, "gpu") != before
     assert fingerprint(description, "gpu") == before
     assert len(before) == 12

@@ -1,0 +1,215 @@
+"""Predictions of points: how close they are to what was measured, and that they never use the measured columns.
+
+``points.csv`` is an excerpt of results in mlcommons/training_results_v0.6 to v4.0 (ResNet-50; medians of epoch times).
+"""
+
+import csv
+import math
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from train.sim.constants import load_calibration
+from train.sim.fit.calibrate import PUBLISHED_RATES
+from train.sim.fit.point_forecast import forecast_point, point_rate
+from train.sim.fit.points import Point, read_points
+
+EXCERPT = Path(__file__).parents[1] / "points.csv"
+IDENTITY = ("mlperf_round", "submitter", "system", "accelerator", "n_acc", "batch_per_acc", "how")
+
+
+def write(path: Path, rows: list[dict[str, str]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def one_point(folder: Path, **columns: str) -> Point:
+    return read_points(write(folder / "one.csv", [columns]))[0]
+
+
+def test_points_of_the_excerpt_are_predicted_within_the_promised_errors() -> None:
+    calibration = load_calibration()
+    points = read_points(EXCERPT)
+    errors, times = [], []
+    for point in points:
+        found = forecast_point(point, calibration)
+        assert found.low < found.images_per_s < found.high
+        errors.append(abs(found.images_per_s / (point.measured_images_per_s or 1) - 1))
+        times.append(abs(found.time_to_train_s / (point.measured_time_s or 1) - 1))
+    assert np.median(errors) <= 0.03
+    assert max(errors) <= 0.20
+    assert np.median(times) <= 0.05
+
+
+def test_rates_that_nobody_had_looked_at_are_inside_their_intervals() -> None:
+    calibration, inside = load_calibration(), defaultdict(list)
+    for point in read_points(PUBLISHED_RATES.with_name("unseen_rates.csv")):
+        found = forecast_point(point, calibration)
+        is_inside = found.low <= (point.measured_images_per_s or 0) <= found.high
+        inside[bool(point.accelerator.compiler)].append(is_inside)
+    assert {maker: len(each) for maker, each in inside.items()} == {False: 35, True: 13}
+    assert np.mean(inside[False]) >= 0.9
+    assert sum(inside[True]) >= 11
+
+
+def test_further_rates_are_inside_and_seven_percent_off_in_the_median() -> None:
+    found = [
+        forecast_point(point, load_calibration())
+        for point in read_points(PUBLISHED_RATES.with_name("further_rates.csv"))
+    ]
+    measured = [one.point.measured_images_per_s or 0.0 for one in found]
+    assert len(found) == 24
+    assert sum(one.low <= rate <= one.high for one, rate in zip(found, measured, strict=True)) == 24
+    assert np.median([abs(one.images_per_s / rate - 1) for one, rate in zip(found, measured, strict=True)]) < 0.08
+
+
+@pytest.mark.parametrize(("layout", "published"), [("NHWC", 1154), ("NCHW", 841)])
+def test_separate_kernels_and_copies_between_layouts_slow_pytorch_as_published(
+    tmp_path: Path, layout: str, published: float
+) -> None:
+    row = {"accelerator": "V100-SXM2-16GB", "n_acc": "1", "batch_per_acc": "128", "layout": layout}
+    rates = [
+        point_rate(one_point(tmp_path, source=source, **row), load_calibration().constants)
+        for source in ("torchvision (PyTorch)", "NVIDIA's MXNet")
+    ]
+    assert rates[0] == pytest.approx(published, rel=0.1)
+    assert rates[1] / rates[0] > 1.15, "which has them in one kernel"
+    with pytest.raises(UserError, match=r"row 2: layout: got 'NWHC', .*did you mean 'NHWC'"):
+        one_point(tmp_path, **{**row, "layout": "NWHC"})
+
+
+def test_a_named_machine_has_the_links_of_its_description(tmp_path: Path) -> None:
+    row = {
+        "system": "3xDSS8440x8A100-PCIE-40GB",
+        "accelerator": "A100-PCIE-40GB",
+        "n_acc": "24",
+        "batch_per_acc": "256",
+    }
+    machine = one_point(tmp_path, **row).machine
+    assert (machine.nodes, machine.link_bytes_per_s, machine.nics, machine.nic_bytes_per_s) == (3, 12e9, 1, 12e9)
+    usual = one_point(tmp_path, **{**row, "system": "3xR750x8"}).machine
+    assert (usual.link_bytes_per_s, usual.nics) == (20e9, 2)
+    found = point_rate(one_point(tmp_path, **row), load_calibration().constants)
+    assert found == pytest.approx(55438, rel=0.03), "as measured"
+
+
+def test_tinygrads_runs_have_an_interval_of_their_own(tmp_path: Path) -> None:
+    row = {"submitter": "tinycorp", "accelerator": "NVIDIA GeForce RTX 4090", "n_acc": "6", "batch_per_acc": "256"}
+    forecasts = [
+        forecast_point(one_point(tmp_path, **{**row, "submitter": who}), load_calibration())
+        for who in ("tinycorp", "Lambda")
+    ]
+    assert forecasts[0].interval.lacks == "tinygrad"
+    assert forecasts[0].low < 6352 < forecasts[0].high, "the published rate, which is half of what is predicted"
+    assert forecasts[0].interval.rate > 3 * forecasts[1].interval.rate
+
+
+def test_predictions_do_not_change_when_the_measured_columns_are_gone(tmp_path: Path) -> None:
+    calibration = load_calibration()
+    with EXCERPT.open() as file:
+        bare = [{key: row[key] for key in IDENTITY} for row in csv.DictReader(file)]
+    blind = read_points(write(tmp_path / "bare.csv", bare))
+    for seen, unseen in zip(read_points(EXCERPT), blind, strict=True):
+        assert forecast_point(seen, calibration).row() == forecast_point(unseen, calibration).row()
+
+
+def test_the_record_is_predicted_though_no_point_of_its_machine_was_fitted(tmp_path: Path) -> None:
+    point = one_point(
+        tmp_path,
+        mlperf_round="0.6",
+        submitter="Fujitsu",
+        system="abci_n512",
+        accelerator="V100",
+        n_acc="2048",
+        batch_per_acc="42",
+    )
+    found = forecast_point(point, load_calibration())
+    assert found.time_to_train_s == pytest.approx(70.4, rel=0.07)
+    assert found.images_per_s == pytest.approx(1_722_000, rel=0.07)
+    assert found.low <= 1_722_000 <= found.high
+
+
+def test_a_costlier_optimizer_slows_a_step_by_what_its_authors_measured(tmp_path: Path) -> None:
+    systems = ("tpu-v4-256-JAX-Distributed-Shampoo", "tpu-v4-256-JAX")
+    rates = [
+        point_rate(
+            one_point(tmp_path, system=each, accelerator="TPU", n_acc="128", batch_per_acc="256"),
+            load_calibration().constants,
+        )
+        for each in systems
+    ]
+    assert rates[1] / rates[0] == pytest.approx(1.26, abs=0.03)
+
+
+def test_intervals_widen_from_seen_to_larger_to_unseen_systems() -> None:
+    calibration = load_calibration()
+    seen, larger, unseen = (calibration.interval(*each) for each in (("H100", 64), ("H100", 4096), ("H300", 8)))
+    assert [each.basis for each in (seen, larger, unseen)] == ["seen", "larger", "unseen"]
+    assert seen.rate < larger.rate < unseen.rate * 2
+    assert seen.rate < unseen.rate
+    other = calibration.interval("TPUv3", 1024, has_compiler=True)
+    assert other.basis == "compiler"
+    assert other.rate > 2 * unseen.rate
+
+
+def test_nine_of_ten_published_rates_of_frameworks_are_inside_their_class() -> None:
+    calibration = load_calibration()
+    points = read_points(PUBLISHED_RATES)
+    assert {point.lacks for point in points} == {"own kernels", "float32", "another network"}
+    found = [forecast_point(point, calibration) for point in points]
+    inside = [one.low <= (one.point.measured_images_per_s or 0) <= one.high for one in found]
+    assert np.mean(inside) >= 0.9
+    of_one_node = [
+        abs(math.log(one.images_per_s / (one.point.measured_images_per_s or 1)))
+        for one in found
+        if one.point.ranks <= 8 and one.point.lacks == "own kernels"
+    ]
+    assert max(of_one_node) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("submitter", "accelerator", "program"),
+    [
+        ("NVIDIA", "A100-SXM-80GB", "tuned"),
+        ("Google", "V100", "framework"),
+        ("Google", "TPU v3", "compiler"),
+        ("tinycorp", "AMD Radeon RX 7900 XTX", "framework"),
+        ("AMD", "MI300X", "compiler"),
+    ],
+)
+def test_chips_and_programs_that_are_not_nvidias_have_wider_intervals(
+    tmp_path: Path, submitter: str, accelerator: str, program: str
+) -> None:
+    point = one_point(tmp_path, submitter=submitter, accelerator=accelerator, n_acc="8", batch_per_acc="128")
+    assert point.program == program
+    width = forecast_point(point, load_calibration()).interval.rate
+    assert width < 0.11 if program == "tuned" else width > 0.25
+
+
+@pytest.mark.parametrize(("mlperf_round", "share", "fixed_s"), [("0.6", 0.95, 0.52), ("4.0", 0.42, 0.02)])
+def test_a_rate_that_includes_evaluations_counts_one_after_every_fourth_epoch(
+    mlperf_round: str, share: float, fixed_s: float
+) -> None:
+    point = replace(read_points(EXCERPT)[0], round=mlperf_round)
+    without, included = (
+        point_rate(replace(point, includes_evaluation=each), load_calibration().constants) for each in (False, True)
+    )
+    images = 4 * 1_281_167
+    seconds = images / without + share * 50_000 / without + fixed_s
+    assert included == pytest.approx(images / seconds)
+
+
+def test_a_row_has_the_ends_of_the_rate_and_of_the_time_by_their_own_intervals() -> None:
+    found = forecast_point(read_points(EXCERPT)[0], load_calibration())
+    interval = replace(found.interval, rate=math.log(2), time=math.log(3))
+    row = found._replace(interval=interval).row()
+    ends = [row[key] for key in ("low", "high", "time_low_s", "time_high_s")]
+    rate, time_s = found.images_per_s, found.time_to_train_s
+    assert ends == pytest.approx([rate / 2, 2 * rate, time_s / 3, 3 * time_s], abs=0.1)

@@ -1,0 +1,163 @@
+"""Machines of CPUs: the rates of a rank by data sheet and by measurement, and the forecast that they make."""
+
+from pathlib import Path
+
+import pytest
+
+from configs.errors import ConfigError, UserError
+from configs.load import load_both, load_cluster
+from train.sim.conditions import conditions
+from train.sim.cpu import find_processor, load_description, machine_of_rates, rates_of_processor
+from train.sim.forecast import Forecast, forecast
+
+RATES = (
+    "{flops: 1e10, memory_bytes_per_s: 1e10, link_bytes_per_s: 1e9, cores: 2, sum_bytes_per_s: 8e9, sum_bucket_s: 2e-4}"
+)
+SEVERAL_NODES = ("cluster.launcher=mpirun", "cluster.communication.kind=horovod", "cluster.communication.backend=mpi")
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "threads", "flops", "memory", "sums"),
+    [
+        (64, 2, 1, 2.45e9 * 32, 12e9, 12e9),  # one core, which cannot use the socket's bandwidth
+        (64, 2, 32, 32 * 2.45e9 * 32, 102.4e9, 12e9),  # one thread of a rank sums
+        (128, 8, 64, 16 * 2.45e9 * 32, 51.2e9, 12e9),  # two sockets; no rank has more than its share
+        (None, 1, 512, 64 * 2.45e9 * 32, 204.8e9, 12e9),
+        (64, 64, 1, 2.45e9 * 32, 3.2e9, 3.2e9),  # many ranks share a socket's bandwidth
+        (4, 8, 1, 2.45e9 * 32, 12e9, 12e9),  # a rank has a core even where ranks outnumber the cores
+        (96, 32, 3, 3 * 2.45e9 * 32, 12.8e9, 12e9),  # a second socket that is partly there has its whole bandwidth
+    ],
+)
+def test_a_rank_has_its_share_of_the_cores_and_of_the_bandwidth(
+    cores: int | None, ranks: int, threads: int, flops: float, memory: float, sums: float
+) -> None:
+    sets = [f"cluster.engine.threads={threads}", f"cluster.ranks_per_node={ranks}", "cluster.node.cpu=EPYC 7763"]
+    rates = rates_of_processor(load_cluster("laptop", [*sets, f"cluster.node.cores={cores or 'null'}"]))
+    found = (rates["flops"], rates["memory_bytes_per_s"], rates["sum_bytes_per_s"])
+    assert found == pytest.approx((flops, memory, sums))
+    assert (rates["cores"], rates["link_bytes_per_s"], rates["sum_bucket_s"]) == (cores or 64, 1.5e9, 2e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("AMD EPYC 7763 64-Core Processor", "EPYC 7763"),
+        ("Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz", "Xeon Gold 6148"),
+        ("Intel(R) Xeon(R) Platinum 8480+", "Xeon 8480+"),
+    ],
+)
+def test_the_kernels_own_words_name_a_cpu(text: str, name: str) -> None:
+    assert find_processor(text).name == name
+
+
+def test_an_unknown_cpu_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"node.cpu: got 'EPYC 77630', allowed: .* did you mean 'EPYC 7763'"):
+        find_processor("EPYC 77630")
+
+
+def test_a_description_that_is_missing_or_broken_says_how_to_measure_it(tmp_path: Path) -> None:
+    path = tmp_path / "here.yaml"
+    with pytest.raises(UserError, match="--calibrate-here"):
+        load_description(path)
+    path.write_text("flops: 1e10\n")
+    with pytest.raises(UserError, match="memory_bytes_per_s"):
+        load_description(path)
+    path.write_text(RATES.replace("1e9", "0"))
+    with pytest.raises(UserError, match="must all be there and above 0"):
+        load_description(path)
+
+
+@pytest.mark.parametrize(("share", "words"), [(0.9, ""), (0.89, "other work had 11% of the cores")])
+def test_rates_measured_beside_other_work_carry_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], share: float, words: str
+) -> None:
+    path = tmp_path / "here.yaml"
+    path.write_text(RATES.replace("}", f", core_share: {share}}}"))
+    assert load_description(path)["core_share"] == share
+    told = capsys.readouterr().err
+    assert words in told if words else not told
+
+
+def test_more_nodes_have_the_cards_of_the_cluster_file_or_one_as_fast_as_the_link() -> None:
+    rates = {"flops": 1e10, "memory_bytes_per_s": 2e10, "link_bytes_per_s": 3e9, "cores": 2.0}
+    rates |= {"sum_bytes_per_s": 8e9, "sum_bucket_s": 2e-4}
+    sets = ["cluster.num_nodes=3", *SEVERAL_NODES]
+    bare = machine_of_rates(rates, load_cluster("laptop", sets))
+    assert (bare.ranks, bare.nodes, bare.nics, bare.nic_bytes_per_s) == (6, 3, 1, 3e9)
+    assert (bare.sums, bare.accelerator.name, bare.accelerator.memory) == (None, "this machine", 2e10)
+    cards = ["cluster.node.nics=2", "cluster.node.nic_bytes_per_s=5e9", "cluster.node.cpu=EPYC 7763"]
+    found = machine_of_rates(rates, load_cluster("laptop", [*sets, *cards]))
+    assert (found.nics, found.nic_bytes_per_s, found.accelerator.name) == (2, 5e9, "EPYC 7763")
+    assert (found.link_bytes_per_s, found.accelerator.link_kind, found.accelerator.chip) == (3e9, "memory", "cpu")
+    shared = machine_of_rates(rates, load_cluster("laptop"))
+    assert shared.sums is not None
+    assert (shared.sums.bytes_per_s, shared.sums.bucket_s, shared.sums.cores) == (8e9, 2e-4, 2.0)
+    assert (shared.ranks, shared.bytes_per_number, shared.peak) == (2, 4, 1e10)
+
+
+def test_a_faster_card_makes_more_nodes_faster_and_the_interval_is_that_of_an_unseen_machine() -> None:
+    sets = ["cluster.node.cpu=Xeon 8480+", "cluster.node.cores=112", "cluster.engine.threads=28", "cluster.num_nodes=2"]
+    sets += ["cluster.ranks_per_node=4", *SEVERAL_NODES]
+    slow, fast = (
+        forecast(*conditions(*load_both("imagenet-b256", "laptop", [*sets, f"cluster.node.nic_bytes_per_s={rate}"])))
+        for rate in (1e8, 1.2e10)
+    )
+    assert fast.images_per_s > slow.images_per_s
+    assert (fast.interval.lacks, fast.interval.basis) == ("another network", "unseen")
+
+
+@pytest.mark.parametrize(("cores", "takes_core_time"), [(3, True), (4, False)])
+def test_threads_beside_compute_are_counted_by_the_ranks_of_a_node(cores: int, takes_core_time: bool) -> None:
+    sets = ["cluster.node.cpu=EPYC 7763", f"cluster.node.cores={cores}", "cluster.num_nodes=3", *SEVERAL_NODES]
+    constants = conditions(*load_both("digits", "laptop", ["batch.global_size=96", *sets]))[1].constants
+    # Two ranks a node with two threads each: four cores hold them all. An image of digits has 8 x 8 px.
+    assert constants.decode_s == pytest.approx(80e-6 + 31e-9 * 8**2 if takes_core_time else 0)
+    assert constants.cycle_cpu_s == pytest.approx(1e-4 if takes_core_time else 0)
+
+
+def _forecast(tmp_path: Path, *overrides: str, rates: str = RATES) -> Forecast:
+    path = tmp_path / "here.yaml"
+    path.write_text(rates)
+    return forecast(*conditions(*load_both("digits", "laptop", overrides), description=path, steps=tmp_path / "none"))
+
+
+def test_ranks_that_share_memory_negotiate_nothing_and_ranks_over_horovod_do(tmp_path: Path) -> None:
+    shared, horovod = (
+        _forecast(tmp_path, f"cluster.communication.kind={each}") for each in ("shared_memory", "horovod")
+    )
+    assert shared.scenario.software.algorithm == "shared-memory"
+    assert shared.step.overhead_s == 0 < horovod.step.overhead_s
+    assert shared.images_per_s > horovod.images_per_s
+    # Neither rank has a core for its thread, so no sum is hidden: 4 bytes at 8e9 bytes/s for each byte, and 0.2 ms.
+    size_bytes = sum(one.size_bytes for one in shared.step.reductions)
+    expected_s = 4 * size_bytes / 8e9 + 2e-4 * len(shared.step.reductions)
+    assert shared.step.contention_s + shared.step.exposed_s == pytest.approx(expected_s, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cores", "forward_ms", "backward_ms", "update_ms"),
+    [(1, 2, 42.4568, 83.6875, 0.885541), (2, 2, 22.2884, 43.3237, 0.885541), (4, 2, 24.4084, 46.2837, 1.771081),
+     (4, 8, 12.2042, 23.1419, 0.885541)],
+)  # fmt: skip
+def test_the_rates_of_a_machine_make_its_step(
+    tmp_path: Path, ranks: int, cores: int, forward_ms: float, backward_ms: float, update_ms: float
+) -> None:
+    """The times of the layers are those of the last look; the update moves 26 bytes for each of 272,474 parameters."""
+    kind = "none" if ranks == 1 else "shared_memory"
+    words = (f"cluster.ranks_per_node={ranks}", f"cluster.communication.kind={kind}")
+    found = _forecast(tmp_path, *words, rates=RATES.replace("cores: 2", f"cores: {cores}"))
+    step = found.step
+    times_ms = [1e3 * each for each in (step.forward_s, step.backward_s, step.update_s)]
+    assert times_ms == pytest.approx([forward_ms, backward_ms, update_ms], rel=1e-5)
+    assert step.update_s == pytest.approx(max(1, ranks / cores) * 26 * 272_474 / (0.8 * 1e10))
+
+
+def test_a_link_of_the_cluster_file_takes_the_place_of_the_measured_one(tmp_path: Path) -> None:
+    words = ("cluster.communication.kind=horovod", "cluster.communication.link_bytes_per_s=123e6")
+    assert _forecast(tmp_path, *words).scenario.machine.link_bytes_per_s == 123e6
+
+
+@pytest.mark.parametrize("kind", ["parameter_server", "parameter_server_async"])
+def test_servers_take_the_place_of_an_allreduce(tmp_path: Path, kind: str) -> None:
+    servers = (f"cluster.communication={{kind: {kind}, servers: 2}}", "cluster.engine.name=mxnet")
+    assert _forecast(tmp_path, *servers).scenario.software.algorithm == "ps:2"
