@@ -20,9 +20,7 @@ class EpochOptions:
     """The options of ``bench epoch``."""
 
     rounds: int = effort("jobs of each alternative", quick=1, usual=6, thorough=12)
-    epochs: int = option(
-        "epochs of a job; every second one ends with an evaluation", 4, metavar="N", type=int
-    )  # fmt: skip
+    epochs: int = option("epochs of a job; every second one ends with an evaluation", 4, metavar="N", type=int)
 
 
 def measure(options: EpochOptions, jobs: "Jobs") -> Report:

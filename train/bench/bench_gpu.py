@@ -47,7 +47,7 @@ class GpuOptions:
     gpu: str = option("the GPU as the simulator knows it", "H200", metavar="NAME")
     only: Sequence[str] | None = option(
         f"parts to measure: {', '.join(_PARTS)}", metavar="PART", nargs="+", choices=_PARTS
-    )  # fmt: skip
+    )
     skip: Sequence[str] = option("parts to leave out", (), metavar="PART", nargs="+", choices=_PARTS)
     minutes: float = option("start no measurement after this many minutes", 25.0, metavar="M", type=float)
     limit: float = option("seconds that one measurement may take", 300.0, metavar="S", type=float)

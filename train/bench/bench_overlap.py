@@ -68,9 +68,7 @@ class OverlapOptions(PlaceOptions):
     ranks: Sequence[int] | None = option(
         "timed: ranks on this machine (default: 2 4 8)", metavar="N", type=int, nargs="+"
     )
-    rounds: int | None = effort(
-        "rounds that count", quick=5, usual=None, thorough=40, default="timed 15, real 7"
-    )  # fmt: skip
+    rounds: int | None = effort("rounds that count", quick=5, usual=None, thorough=40, default="timed 15, real 7")
     steps: int | None = option("steps of a sample (default: 1)", metavar="N", type=int)
     links: Sequence[str] | None = option(
         "Gb/s in each direction. timed: of the described machine, or backward, the speed at which communication "
@@ -189,7 +187,7 @@ BENCH = Bench(
 def _measure_timed(options: OverlapOptions, workload: Workload, jobs: "Jobs", backward_s: float) -> Report:
     """Measure ranks that wait as long as a described GPU computes."""
     from configs.load import load_cluster
-    from train.bench.overlap_jobs import timed_ranks
+    from train.bench.overlap_jobs import CYCLE_MS_PER_RANK, SHRINK, timed_ranks
 
     counts = options.ranks or _TIMED_RANKS
     if min(counts) < 2:  # noqa: PLR2004 (one rank sends nothing)
@@ -210,11 +208,11 @@ def _measure_timed(options: OverlapOptions, workload: Workload, jobs: "Jobs", ba
                 rows += _compare(job, wanted, workload, jobs, backward_s)[0]
     notes = [
         f"timed: {workload.model} at {workload.image_size} px, batch {workload.batch} a rank, {timed.precision}, on a "
-        f"GPU of {options.described}, {1 / timed.speed:.3g} times slower; gradients are {timed.shrink} times shorter, "
+        f"GPU of {options.described}, {1 / timed.speed:.3g} times slower; gradients are {SHRINK} times shorter, "
         "and the link is slower so that communication keeps its share of a step",
         *_NOTES,
         "hidden_bound: what can be hidden at most, because a bucket leaves when its last gradient is computed; the "
-        f"rest is the library's: it looks for gradients every {timed.cycle_ms / ranks:g} ms times the ranks, sends "
+        f"rest is the library's: it looks for gradients every {CYCLE_MS_PER_RANK:g} ms times the ranks, sends "
         "messages one after another, and takes processors",
     ]
     return make_report(rows, notes)

@@ -14,7 +14,7 @@ from configs.programs import Program
 from configs.registry import ENGINES, installed_engine, possible_precisions
 from train.bench.bench_step import GREY
 from train.bench.measure import Report, interleave, make_report
-from train.bench.options import Bench, effort, option
+from train.bench.options import Bench, effort, generated_images, option
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
@@ -52,13 +52,9 @@ class PeersOptions:
     rounds: int | None = effort(
         "starts of each alternative", quick=1, usual=None, thorough=12, default="6; 2 from 128 px on"
     )
-    steps: int | None = option(
-        "timed steps of each start (default: 4; 1 from 128 px on)", metavar="N", type=int
-    )  # fmt: skip
+    steps: int | None = option("timed steps of each start (default: 4; 1 from 128 px on)", metavar="N", type=int)
     gluon: bool = option("also measure Horovod's example with --mode gluon", False, action="store_true")
-    install: bool = option(
-        "first install PyTorch into .venv-peers if it is not there", False, action="store_true"
-    )  # fmt: skip
+    install: bool = option("first install PyTorch into .venv-peers if it is not there", False, action="store_true")
 
 
 @dataclass(frozen=True)
@@ -105,22 +101,12 @@ class _Contest:
         """The changes of the recipe and of the cluster for a run of this program."""
         return [
             *(GREY if self.network["input_channels"] == 1 else ()),
-            f"data.name={self.data.name}",
-            "data.source=generated",
-            f"data.train_samples={self.images}",
-            "data.eval_samples=2",
-            f"data.shuffle_buffer={self.images}",
+            *generated_images(self.data.name, self.images),
             *(f"model.{key}={value}" for key, value in self.network.items()),
             f"batch.global_size={self.ranks * self.batch}",
             f"cluster.paths.data={self.data.parent}",
             *self.place,
         ]
-
-    def pack(self) -> None:
-        """Pack the images if they are not packed yet."""
-        from configs.load import load_both
-
-        self.jobs.pack(*load_both(_RECIPE, "laptop", self.overrides))
 
     def ours(self, engine: str, precision: str) -> Figures:
         """Measure this program under one of its engines, at a precision."""
@@ -163,10 +149,12 @@ def _only_sample(done: "Finished") -> Figures:
 
 def measure(options: PeersOptions, jobs: "Jobs", fewest_images: int = 256) -> Report:
     """See `train.bench.options.Bench`; ``fewest_images`` are generated at least."""
+    from configs.load import load_both
+
     contest = _contest(options, jobs, fewest_images)
     if options.install:
         jobs.install_peers()
-    contest.pack()
+    jobs.pack(*load_both(_RECIPE, "laptop", contest.overrides))
     model = options.model
     alternatives: dict[str, Callable[[], Figures]] = {
         name: partial(contest.ours, engine, precision) for name, (engine, precision) in _own_ways().items()

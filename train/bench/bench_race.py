@@ -45,9 +45,7 @@ class RaceOptions:
 
     recipe: str = option(", ".join(_RACES), _RACES[0], flag="recipe", nargs="?", choices=_RACES)
     seeds: int = effort("seeds of each alternative, 1 to N", quick=1, usual=5, thorough=10)
-    install: bool = option(
-        "first install PyTorch into .venv-peers if it is not there", False, action="store_true"
-    )  # fmt: skip
+    install: bool = option("first install PyTorch into .venv-peers if it is not there", False, action="store_true")
 
 
 def measure(options: RaceOptions, jobs: "Jobs") -> Report:
@@ -104,8 +102,7 @@ def _seeds(name: str, attempt: Callable[[int], Figures], missed: list[str]) -> C
 def _train_ours(jobs: "Jobs", name: str, seed: int) -> Figures:
     with tempfile.TemporaryDirectory(prefix="bench-race-") as path:
         folder = Path(path) / "run"
-        run_sh = Path(__file__).parents[2] / "run.sh"
-        done = jobs.run([str(run_sh), "train", name, "--set", f"run.seed={seed}", "--run-dir", str(folder)])
+        done = jobs.train(name, [f"run.seed={seed}"], folder)
         file = folder / "summary.json"
         summary: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         # A run that takes all of its epochs without reaching the target ends with status 1; that fails no bench.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from configs.errors import UserError
 from configs.programs import Program
 from train.bench.measure import BenchRow, Report, make_report, summarize
-from train.bench.options import Bench, effort, is_local_cpu, option
+from train.bench.options import Bench, effort, generated_images, is_local_cpu, option
 
 if TYPE_CHECKING:
     from train.bench.launching import Jobs
@@ -24,9 +24,8 @@ class RooflineOptions:
     """The options of ``bench roofline``."""
 
     overrides: Sequence[str] = option(
-        "change a value of laptop", (), flag="--set", metavar="KEY=VALUE",
-        action="append",
-    )  # fmt: skip
+        "change a value of laptop", (), flag="--set", metavar="KEY=VALUE", action="append"
+    )
     model: str = option("name of a network", "resnet50", metavar="M")
     image_sizes: Sequence[int] = option("sides of an image", (64, 224), metavar="PX", type=int, nargs="+")
     batch: int = option("images a rank", 16, metavar="N", type=int)
@@ -43,11 +42,7 @@ def measure(options: RooflineOptions, jobs: "Jobs", images: int = 256) -> Report
     common = [
         f"model.name={options.model}",
         f"batch.global_size={cluster.world_size * options.batch}",
-        f"data.name=bench-roofline-{images}",
-        "data.source=generated",
-        f"data.train_samples={images}",
-        "data.eval_samples=2",
-        f"data.shuffle_buffer={images}",
+        *generated_images(f"bench-roofline-{images}", images),
         *options.overrides,
     ]
     recipes = {size: [*common, f"model.image_size={size}"] for size in options.image_sizes}

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from configs.arguments import override_words
 from configs.programs import Program, command_of
 from logs.read.lines import read_events
 from train.bench.measure import BenchRow, Report, interleave, make_report
@@ -107,10 +106,9 @@ def _start_ours(options: StartupOptions, recipe_name: str, cluster: "Cluster", j
         "run.max_steps": 1,
     }
     changes = [*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *options.place]
-    words = ["train", recipe_name, "--cluster", options.cluster, *override_words(changes)]
     with tempfile.TemporaryDirectory(prefix="bench-startup-") as name:
         folder = Path(name) / f"run-{time.time_ns()}"
-        done = jobs.run([_run_sh(), *words, "--run-dir", str(folder)]).check()
+        done = jobs.train(recipe_name, changes, folder, "--cluster", options.cluster).check()
         ledger = json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))
         # An evaluation begins when the losses of all steps, here one, have been read.
         run_start, first_step = (_time_of(folder, key) for key in ("run_start", "eval_start"))
@@ -124,10 +122,6 @@ def _start_ours(options: StartupOptions, recipe_name: str, cluster: "Cluster", j
         **_figures(ledger, done.begun_s, run_start),
         **{f"{_CRITICAL}{name}_s": seconds for name, seconds in path.items()},
     }
-
-
-def _run_sh() -> str:
-    return str(Path(__file__).parents[2] / "run.sh")
 
 
 def _time_of(folder: Path, key: str) -> float:

@@ -97,6 +97,18 @@ class Jobs:
             raise MeasurementFailed(f"{' '.join(command)} took more than {timeout_s:g} s") from None
         return Finished(command, done.returncode, done.stdout, begun_s, time.monotonic() - begin)
 
+    def train(self, recipe: str, overrides: Sequence[str], folder: Path, *words: str) -> Finished:
+        """Train by the command that users give, ``./run.sh train``, into a new folder; the run may fail.
+
+        Args:
+            recipe: A name or a file.
+            overrides: Changes of recipe and cluster.
+            folder: The run folder.
+            words: Further words of the command line.
+        """
+        command = [str(ROOT / "run.sh"), "train", recipe, *words, *override_words(overrides), "--run-dir", str(folder)]
+        return self.run(command)
+
     def stop_when(self, is_ready: Callable[[], bool], command: Sequence[str], log: Path, timeout_s: float) -> Finished:
         """Start a program, and tell it to stop (SIGTERM) as soon as it is ready.
 

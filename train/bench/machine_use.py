@@ -8,7 +8,6 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 _NOTICED = 0.05
 """Share of the processors from which on other work is worth a note; services of an idle machine take 0.01."""
@@ -46,15 +45,6 @@ class MachineUse:
         )
 
 
-class _Times(NamedTuple):
-    """Seconds of processor time since some moment in the past, over all usable cores, and the time of day."""
-
-    busy_s: float
-    steal_s: float
-    own_s: float
-    now_s: float
-
-
 class MachineUseMeter:
     """Measures the use of this machine from its creation on; `read` may be called at any time."""
 
@@ -64,31 +54,24 @@ class MachineUseMeter:
 
     def read(self) -> MachineUse:
         """Return the use until now."""
-        begin, end = self._begin, _read_times()
-        elapsed_s = max(end.now_s - begin.now_s, 1e-9)
-        own = (end.own_s - begin.own_s) / elapsed_s
+        busy_s, steal_s, own_s, elapsed_s = (end - begin for begin, end in zip(self._begin, _read_times(), strict=True))
+        elapsed_s = max(elapsed_s, 1e-9)
         return MachineUse(
             cores=len(os.sched_getaffinity(0)),
-            own_cores=own,
-            other_cores=max(0.0, (end.busy_s - begin.busy_s) / elapsed_s - own),
-            stolen_cores=(end.steal_s - begin.steal_s) / elapsed_s,
+            own_cores=own_s / elapsed_s,
+            other_cores=max(0.0, (busy_s - own_s) / elapsed_s),
+            stolen_cores=steal_s / elapsed_s,
             load_before=self._load_before,
         )
 
 
-def _read_times() -> _Times:
-    own = os.times()
-    busy_s, steal_s = _processor_times(Path("/proc/stat").read_text(encoding="ascii"), os.sched_getaffinity(0))
-    return _Times(busy_s, steal_s, sum(own[:4]), time.monotonic())
-
-
-def _processor_times(stat: str, cores: set[int]) -> tuple[float, float]:
-    """Return the seconds of work and of steal of these cores, from the text of ``/proc/stat``."""
-    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+def _read_times() -> tuple[float, float, float, float]:
+    """Return seconds of work and of steal of the usable cores, of work of this process, and of the time of day."""
+    tick_s, cores = 1 / os.sysconf("SC_CLK_TCK"), os.sched_getaffinity(0)
     busy = steal = 0
-    for line in stat.splitlines():
+    for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
         name, *fields = line.split()
         if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in cores:
             busy += sum(int(fields[field]) for field in _BUSY_FIELDS)
             steal += int(fields[_STEAL_FIELD])
-    return busy * tick_s, steal * tick_s
+    return busy * tick_s, steal * tick_s, sum(os.times()[:4]), time.monotonic()

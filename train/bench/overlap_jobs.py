@@ -13,9 +13,9 @@ from train.bench.samples import Figures
 from train.networks.arch import float32_gradients, gradient_bytes, network_of
 from train.rehearse.rehearsed_run import Course, rehearsed_run
 
-_SHRINK = 8
+SHRINK = 8
 """Factor by which gradients of timed ranks are shorter, so that sending and summing takes few processors."""
-_CYCLE_S_PER_RANK = 4e-3
+CYCLE_MS_PER_RANK = 4.0
 """Interval at which timed ranks look for gradients, per rank. Looking is most of what they do: at 4, 8 and 16 ms, a
 step of 4 ranks without communication took 447, 335 and 205 ms of two processors, and 0.92, 0.93 and 0.93 was hidden."""
 
@@ -101,18 +101,14 @@ class TimedRanks:
         backward_s: The backward pass, as long as the ranks wait for it.
         sent_bytes: What all buckets together weigh on a rank.
         speed: Seconds of the described GPU for each second of a rank.
-        shrink: How many times shorter gradients are.
         precision: Number type of the gradients.
-        cycle_ms: Interval at which the library looks for gradients.
     """
 
     job: Job
     backward_s: float
     sent_bytes: int
     speed: float
-    shrink: int
     precision: str
-    cycle_ms: float
 
     def over_backward(self) -> "Job":
         """Return the job over the link on which communication takes as long as backward."""
@@ -121,7 +117,7 @@ class TimedRanks:
 
     def over_described(self, link_bytes_per_s: float, name: str) -> "Job":
         """Return the job over a link of the described machine, slower as its compute is, and its gradients short."""
-        return self.job.over(link_bytes_per_s * self.speed / self.shrink, name)
+        return self.job.over(link_bytes_per_s * self.speed / SHRINK, name)
 
 
 def timed_ranks(options: OverlapOptions, workload: Workload, ranks: int, folder: Path, backward_s: float) -> TimedRanks:
@@ -145,10 +141,10 @@ def timed_ranks(options: OverlapOptions, workload: Workload, ranks: int, folder:
         f"batch.global_size={ranks * workload.batch}",
     )
     described = load_both("imagenet-b256", options.described, (*place, *options.overrides))
-    recipe, cluster = rehearsed_run(*described, Course(_SHRINK), ranks=ranks)
+    recipe, cluster = rehearsed_run(*described, Course(SHRINK), ranks=ranks)
     assert cluster.rehearsal is not None
     ends_s = cluster.rehearsal.waits.gradients_s
-    speed, cycle_ms = max(ends_s) / backward_s, 1e3 * _CYCLE_S_PER_RANK * ranks
+    speed, cycle_ms = max(ends_s) / backward_s, CYCLE_MS_PER_RANK * ranks
     cluster = cluster.model_copy(
         update={
             "rehearsal": cluster.rehearsal.model_copy(update={"speed": speed}),
@@ -164,11 +160,11 @@ def timed_ranks(options: OverlapOptions, workload: Workload, ranks: int, folder:
     def least_exposed_ms(job: Job, transfer: Transfer, _none: Figures, _serial: Figures) -> float:
         assert job.link_bytes_per_s is not None
         ready_ms = [1e3 * end_s / speed for end_s in ends_s]
-        sent_ms = 1e3 * ring_bytes(sum(sizes_bytes) / _SHRINK, ranks) / job.link_bytes_per_s
+        sent_ms = 1e3 * ring_bytes(sum(sizes_bytes) / SHRINK, ranks) / job.link_bytes_per_s
         return exposed_ms(transfer.buckets(sizes_bytes, apart).order, ready_ms, sizes_bytes, sent_ms)
 
     job = Job(f"{ranks} ranks", str(config), str(config), (), least_exposed_ms, ranks)
-    return TimedRanks(job, backward_s, sum(sizes_bytes) // _SHRINK, speed, _SHRINK, precision, cycle_ms)
+    return TimedRanks(job, backward_s, sum(sizes_bytes) // SHRINK, speed, precision)
 
 
 def exposed_ms(

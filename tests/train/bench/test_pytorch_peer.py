@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs.load import load_both, load_recipe
+from configs.load import load_both
 from data.recordio import RecordWriter, pack_image
 from tests.engines import ALONE
 from tests.oracles import LarsOracle
 from train.bench.bench_race import race_numbers
-from train.bench.bench_rank import HYPER
 from train.bench.samples import read_samples
 from train.engine.init import initial_weights
 from train.networks.arch import Kind, Network, Rows, network_of
@@ -460,20 +459,6 @@ def test_the_steps_after_the_warm_up_are_timed_from_a_common_begin_to_the_end_of
 
         return wrapped
 
-    class Optimizer(torch.optim.SGD):  # type: ignore[misc, name-defined]
-        def __init__(self, parameters: Any, **settings: float) -> None:
-            super().__init__(parameters, **settings)
-            _meeting.append(settings)
-
-        def step(self) -> None:
-            assert all(each.grad is not None for group in self.param_groups for each in group["params"])
-            _meeting.append("step")
-
-    class Loss(torch.nn.CrossEntropyLoss):  # type: ignore[misc, name-defined]
-        def __init__(self, **settings: float) -> None:
-            super().__init__(**settings)
-            _meeting.append(settings)
-
     moments = iter([100.0, 101.25])
 
     def now() -> float:
@@ -482,8 +467,6 @@ def test_the_steps_after_the_warm_up_are_timed_from_a_common_begin_to_the_end_of
 
     monkeypatch.setattr("torch.nn.parallel.DistributedDataParallel", parallel("DistributedDataParallel"))
     monkeypatch.setattr("torch.nn.DataParallel", parallel("DataParallel"))
-    monkeypatch.setattr("torch.optim.SGD", Optimizer)
-    monkeypatch.setattr("torch.nn.CrossEntropyLoss", Loss)
     monkeypatch.setattr("torch.set_num_threads", _meeting.append)
     monkeypatch.setattr(pytorch_peer, "DistributedSampler", lambda images: range(len(images)))
     monkeypatch.setattr(pytorch_peer, "DataLoader", _loader)
@@ -493,12 +476,10 @@ def test_the_steps_after_the_warm_up_are_timed_from_a_common_begin_to_the_end_of
     counted = {"batch_size": 2, "threads": threads, "warmup": 3, "steps": 4}
     rate = {"network": network, "data": str(tmp_path / "train"), **counted}
     pytorch_peer.main("/tmp/meet", is_channels_last=is_channels_last, rate=rate)
-    ours = {"lr": HYPER.lr, "momentum": HYPER.momentum, "weight_decay": HYPER.weight_decay}
-    loss = {"label_smoothing": load_recipe("imagenet-b256").loss.label_smoothing}
     way = ["DistributedDataParallel"] if threads is None else [threads, "DataParallel"]
-    step = [is_channels_last, "step"]
     place = {"init_method": "file:///tmp/meet", "rank": 0, "world_size": 4}
-    expected = [("gloo", place), *way, ours, loss, *3 * step, "barrier", "clock", *4 * step, "clock"]
+    steps = [is_channels_last]  # of each batch in memory
+    expected = [("gloo", place), *way, *3 * steps, "barrier", "clock", *4 * steps, "clock"]
     assert _meeting == expected
     # Four ranks of 2 images, four steps, of which this rank took 1.25 s and the slowest 2.5 s.
     assert read_samples(capsys.readouterr().out) == {"pytorch": [{"images_per_s": 4 * 2 * 4 / 2.5}]}

@@ -33,10 +33,13 @@ SMALL = ["model.name=resnet8", "model.image_size=16", "batch.global_size=4"]
 LINK = "cluster.communication.link_bytes_per_s"
 
 needs_link = pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
-needs_peers = pytest.mark.skipif(
-    not JOBS.peers_python.exists(), reason="no PyTorch in .venv-peers: ./run.sh bench peers --install"
-)
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="no PyTorch: ./run.sh setup --engine torch")
+
+
+class _WithPeers(Jobs):
+    """Starts the programs of the peers in this environment, if it has PyTorch."""
+
+    peers_python = Path(sys.executable)
 
 
 @dataclass(frozen=True)
@@ -248,20 +251,20 @@ def test_ours_is_measured_under_every_engine_and_precision(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@needs_peers
+@needs_torch
 @pytest.mark.ranks
 def test_pytorch_is_measured_in_three_ways_beside_ours() -> None:
-    rates = _rates(_measure(_TINY, fewest_images=16))
+    rates = _rates(_measure(_TINY, _WithPeers(), fewest_images=16))
     peers = ["PyTorch DDP", "PyTorch DDP, channels last", "PyTorch DataParallel"]
     assert [name for name in rates if name not in OWN] == peers
     assert min(rates.values()) > 0
 
 
 @pytest.mark.slow
-@needs_peers
+@needs_torch
 @pytest.mark.ranks
 def test_both_sides_of_the_race_reach_the_target_of_the_digits() -> None:
-    found = _medians(_measure("race --quick"))
+    found = _medians(_measure("race --quick", _WithPeers()))
     reached = {name: median for (name, figure), median in found.items() if figure == "reached"}
     assert reached == {"ours": 1, "PyTorch DDP": 1, "PyTorch DDP, channels last": 1}
 
