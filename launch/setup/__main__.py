@@ -94,23 +94,24 @@ def set_up(options: Options) -> int:
     refuse_links()
     remembered = State(CURRENT).kind or State(BUILDING).kind
     kind = remembered_kind(options, remembered)
-    if kind and _plan(kind, options.extra).is_done:
-        if not options.quiet:
-            sys.stderr.write(f"setup: nothing to do; {kind} environment in {CURRENT.folder}\n")
-        return 0
+    if kind:
+        environment, _, pending = _plan(kind, options.extra)
+        if environment is CURRENT and not pending:  # A complete new environment still has to take its place.
+            if not options.quiet:
+                sys.stderr.write(f"setup: nothing to do; {kind} environment in {CURRENT.folder}\n")
+            return 0
     if is_used():
         return _leave_alone(options)
     kind = choose_kind(options, remembered)
-    pending = _plan(kind, options.extra).pending
+    _, _, pending = _plan(kind, options.extra)
     needed_bytes = sum(stage.needed_bytes for stage in pending)
     if problems := find_problems(kind, ROOT, [stage.name for stage in pending], needed_bytes):
         raise UserError("\n".join(problems))
     with only_one() as lock:
         restore_replaced()
         # Another set-up may have ended since the plan above.
-        plan = _plan(kind, options.extra)
-        _run(plan, kind, lock, checks_files=options.checks_files)
-        if plan.environment is BUILDING:
+        environment = _run(kind, lock, options)
+        if environment is BUILDING:
             if is_used():  # by a run that began meanwhile
                 return _leave_alone(options)
             put_in_place()
@@ -193,62 +194,42 @@ def choose_engines(options: Options, remembered: Kind | None) -> tuple[Engine, .
     return (wanted,)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The stages to do.
-
-    Attributes:
-        environment: The environment on which they work: the current one, if only later stages are missing.
-        stages: All stages of that environment.
-        pending: Those of them that are not done.
-        has_mpi: Whether Horovod is built with MPI.
-    """
-
-    environment: Environment
-    stages: Sequence[Stage]
-    pending: Sequence[Stage]
-    has_mpi: bool
-
-    @property
-    def is_done(self) -> bool:
-        """Whether there is nothing to do; a complete new environment still has to take its place."""
-        return self.environment is CURRENT and not self.pending
-
-
-def _plan(kind: Kind, extras: Collection[str]) -> _Plan:
-    """Compare the stages of an environment with those that are done.
+def _plan(kind: Kind, extras: Collection[str]) -> tuple[Environment, list[Stage], list[Stage]]:
+    """Return the environment to work on, all of its stages, and those of them that are not done.
 
     Missing packages are added to the current environment. For another Python, variant, main engine or place of the
     checkout, or if the interpreter no longer runs, a new environment is built beside the current one, or a build that
     was stopped goes on.
     """
-    states = {environment: State(environment) for environment in (CURRENT, BUILDING)}
-    has_mpi = any(state.has_mpi for state in states.values())
-    stages = make_stages(kind, has_mpi=has_mpi, extras=extras)
-    venv = stages[0]
-    for environment, state in states.items():
-        if state.is_done(venv.name, venv.digest) and is_usable(environment):
+    stages = make_stages(kind, has_mpi=_has_mpi(), extras=extras)
+    for environment in (CURRENT, BUILDING):
+        state = State(environment)
+        if state.is_done(stages[0].name, stages[0].digest) and is_usable(environment):
             pending = [stage for stage in stages if not state.is_done(stage.name, stage.digest)]
-            if pending and environment is BUILDING and not holds_its_path(BUILDING):
-                break
-            return _Plan(environment, stages, pending, has_mpi)
-    return _Plan(BUILDING, stages, stages, has_mpi)
+            if environment is CURRENT or not pending or holds_its_path(BUILDING):
+                return environment, stages, pending
+    return BUILDING, stages, stages
 
 
-def _run(plan: _Plan, kind: Kind, lock: int, *, checks_files: bool) -> None:
-    """Do the pending stages; begin a new environment if its first stage is among them."""
-    state = State(plan.environment)
-    if plan.stages[0] in plan.pending:
+def _has_mpi() -> bool:
+    return State(CURRENT).has_mpi or State(BUILDING).has_mpi
+
+
+def _run(kind: Kind, lock: int, options: Options) -> Environment:
+    """Do the pending stages, first of a new environment if there is none to add to; return the environment."""
+    environment, stages, pending = _plan(kind, options.extra)
+    state, has_mpi = State(environment), _has_mpi()
+    if stages[0] in pending:
         remove_folder(BUILDING.folder)
-        state.reset(kind, has_mpi=plan.has_mpi)
+        state.reset(kind, has_mpi=has_mpi)
     begun: dict[str, Command] = {}
-    names = [stage.name for stage in plan.pending]
+    names = [stage.name for stage in pending]
     try:
-        for stage in plan.pending:
+        for stage in pending:
             state.begin(stage.name, kind)
-            watch = Stopwatch(f"[{plan.stages.index(stage) + 1}/{len(plan.stages)}] {stage.title}")
+            watch = Stopwatch(f"[{stages.index(stage) + 1}/{len(stages)}] {stage.title}")
             try:
-                stage.run(Work(plan.environment, kind, plan.has_mpi, lock, checks_files, watch, names, begun))
+                stage.run(Work(environment, kind, has_mpi, lock, options.checks_files, watch, names, begun))
             except BaseException:
                 watch.end("not done, ")
                 raise
@@ -257,6 +238,7 @@ def _run(plan: _Plan, kind: Kind, lock: int, *, checks_files: bool) -> None:
     finally:
         for command in begun.values():
             command.stop()
+    return environment
 
 
 def _parser() -> Parser:

@@ -9,6 +9,7 @@ from pathlib import Path
 from launch.setup.child import StageError, explain
 from launch.setup.gpu import find_toolkit
 from launch.setup.layout import Environment, Variant
+from launch.setup.libraries import link
 
 
 def build_environment(
@@ -81,16 +82,10 @@ def _gpu_flags(base: Mapping[str, str], environment: Environment) -> dict[str, s
 
 
 def _nccl_home(environment: Environment) -> Path:
-    """Return a folder with links to NVIDIA's NCCL wheel under the names that CMake looks for.
-
-    The wheel has no ``libnccl.so``. The links are relative, because the environment is renamed when it is complete.
-    """
+    """Return a folder with links to NVIDIA's NCCL wheel under the names that CMake looks for: it has no libnccl.so."""
     wheel, home = environment.site_packages / "nvidia" / "nccl", environment.folder / "nccl"
-    for link, target in (("include", wheel / "include"), ("lib/libnccl.so", wheel / "lib" / "libnccl.so.2")):
-        path = home / link
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        path.symlink_to(os.path.relpath(target, path.parent))
+    link(home / "include", wheel / "include")
+    link(home / "lib" / "libnccl.so", wheel / "lib" / "libnccl.so.2")
     return home
 
 
@@ -99,9 +94,9 @@ def _stub_folder(toolkit: Path, environment: Environment) -> list[str]:
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
-        link = environment.folder / "cuda-stub" / "libcuda.so.1"
-        link.parent.mkdir(exist_ok=True)
-        link.unlink(missing_ok=True)
-        link.symlink_to(toolkit / "lib64" / "stubs" / "libcuda.so")
-        return [str(link.parent)]
+        stub = environment.folder / "cuda-stub" / "libcuda.so.1"
+        stub.parent.mkdir(exist_ok=True)
+        stub.unlink(missing_ok=True)
+        stub.symlink_to(toolkit / "lib64" / "stubs" / "libcuda.so")
+        return [str(stub.parent)]
     return []
