@@ -66,7 +66,11 @@ class Work:
         Raises:
             StageError: pip failed.
         """
-        remove_half_installed(self.environment.site_packages)
+        for path in self.environment.site_packages.iterdir():
+            # pip writes INSTALLER last, after a package's own files; it renames what it is about to remove to "~...".
+            is_unfinished = path.suffix == ".dist-info" and not (path / "INSTALLER").exists()
+            if path.is_dir() and (is_unfinished or path.name.startswith("~")):
+                shutil.rmtree(path)
         remove_folder(self._temporary)
         self._temporary.mkdir()
         self.environment.log(log).unlink(missing_ok=True)
@@ -118,15 +122,3 @@ class Stage:
     digest: str
     needed_bytes: int
     run: Callable[[Work], None]
-
-
-def remove_half_installed(folder: Path) -> None:
-    """Remove from ``folder`` the metadata of packages that pip did not finish and would take for installed.
-
-    pip writes the file INSTALLER after a package's own files, RECORD among them, are there. A folder named ``~...`` is
-    one that pip was about to remove.
-    """
-    for path in folder.iterdir():
-        is_unfinished = path.suffix == ".dist-info" and not (path / "INSTALLER").exists()
-        if path.is_dir() and (is_unfinished or path.name.startswith("~")):
-            shutil.rmtree(path)

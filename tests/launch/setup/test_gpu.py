@@ -23,62 +23,7 @@ from launch.setup.layout import Engine
 from logs import environment
 from tests.launch.setup.gpu_machines import MACHINES, GpuMachine
 
-_HEAD = """# GPUs and drivers: what set-up and doctor say
-
-`./run.sh test tests/launch/setup/test_gpu.py --gpu-table docs/gpu.md` makes the table below, and the test compares the
-table with the program. A stand-in for `nvidia-smi` and one for CUDA's driver library imitate each machine; none of the
-rows is from a machine with GPUs.
-
-- MXNet 1.9.1 has machine code for compute capability 5.0, 6.0, 7.0, 8.0 and 8.6. The code for 8.6 also runs on Ada
-  (8.9). Hopper (9.0) and later GPUs need another MXNet, or PyTorch: its wheel has code for 7.5 and later.
-- `./run.sh setup --system` uses another MXNet that is there already, such as that of NVIDIA's containers: the
-  environment sees the packages of that Python, and only what is missing there is installed. No kernel is judged then.
-- CUDA 11, for MXNet, needs driver R450 (450.80.02) or later; CUDA 13, for PyTorch, R580 or later.
-- Below R520, a driver cannot load the operators that MXNet fuses at run time. `launch/rank.sh` then sets
-  `MXNET_USE_FUSION=0`, unless the cluster file's `environment` sets the variable.
-- The `nvidia-smi` of drivers up to R470 does not tell the compute capability. Set-up asks CUDA's driver library, and
-  then a table of names.
-- Batch norm with the channels last (`engine.layout: NHWC`) is, to cuDNN, one image a pixel. cuDNN takes 65,535 of them
-  in inference, so evaluations fold batch norm into the convolutions. In training it is known to take 880,801, and
-  larger layers (71 images of 112 px) are computed in NCHW.
-
-The submissions of NVIDIA and Fujitsu did some things otherwise:
-
-- Their MXNet fuses batch norm with addition and ReLU, by a pass over the graph. The pass takes the batch norm as the
-  first addend, as this program's graphs have it; it has not been tried with them. Stock MXNet has no such kernels.
-- Fujitsu set `MXNET_CUDNN_AUTOTUNE_DEFAULT: 0`, and a fork forced algorithms. Here cuDNN tunes in the warm-up, which
-  is not timed.
-- NVIDIA ran the backward pass of large runs as one segment (999 operators), under which no communication is hidden.
-  Here it has segments of 25; the forward pass, with nothing to overlap, is one segment in both.
-- NVIDIA's later runs keep decoded images in the GPU's memory. `engine.decoded_cache_bytes` does the same, and is 0 in
-  the files that ship: it takes other random crops, and memory that depends on the number of nodes.
-- Their files also set which share of the JPEGs the decoder circuits of an A100 or H100 take. Here DALI decides, unless
-  `engine.hw_decoder_load` is set.
-- `MXNET_ENABLE_CUDA_GRAPHS` is not set: nobody has tried it with Horovod's operators in the same engine.
-
-## All of one GPU in 25 minutes
-
-```sh
-./run.sh setup --engine torch
-./run.sh bench gpu --gpu H200
-```
-
-No figure of a GPU has been measured yet. The command measures, the most wanted first: steps of `imagenet-b256` and of
-`mlperf-b3264` (204 images, one GPU's share) at full shapes in bfloat16, float16 and float32, with the memory that
-PyTorch took beside the plan's; 1,000 steps on generated JPEGs through decoder, evaluations, checkpoints and trace; a
-run that is told to stop and resumed; the simulator before and after `--calibrate` by that run; TF32, a CUDA graph of
-the whole step, and `torch.compile`; batches of 32 to 1,024. A part is left out by `--skip PART` or chosen by `--only
-PART`; no measurement takes more than `--limit` seconds, and none begins after `--minutes`. A row goes to `rows.jsonl`
-as soon as it is measured, and the table for this page to `table.md`. `--tiny` tries the same on a CPU in a few
-minutes; a test does so with the steps and the run.
-
-DALI 2.4 comes with nvImageCodec 0.9.0, of which [an open issue](https://github.com/NVIDIA/nvImageCodec/issues/55)
-says that decoding random crops fails on GPUs. If the run fails so, the steps, which read no files, are measured all
-the same.
-
-## What set-up says
-
-"""
+_PAGE = ROOT / "docs" / "gpu.md"
 
 
 @pytest.fixture
@@ -116,10 +61,11 @@ def test_the_page_tells_what_set_up_and_doctor_say(
     for machine in MACHINES:
         machine.install(imitate)
         lines.append(f"| {machine} | {_set_up_says('mxnet')} | {_set_up_says('torch')} | {_doctor_says()} |")
-    page = _HEAD + "\n".join(lines) + "\n"
+    head, title, _ = _PAGE.read_text(encoding="utf-8").partition("## What set-up says\n\n")
+    page = head + title + "\n".join(lines) + "\n"
     if name := request.config.getoption("--gpu-table"):
         Path(name).write_text(page, encoding="utf-8")
-    assert (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8") == page, "make the page anew, see this file's head"
+    assert _PAGE.read_text(encoding="utf-8") == page, "make the table anew, see this file's head"
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=str)
@@ -190,48 +136,25 @@ def test_the_name_of_a_gpu_tells_its_capability(capability: tuple[int, int], nam
     assert {name: capability_of(name) for name in names.split("|")} == dict.fromkeys(names.split("|"), capability)
 
 
-@pytest.mark.parametrize(
-    ("engine", "driver", "capability", "words"),
-    [
-        (
-            "mxnet", "440.33", (7, 0),
-            "GPU (compute capability 7.0): driver 440.33 is too old for CUDA 11; update the driver to R450 (450.80.02) "
-            "or later, better R520, or train on this machine's CPU with ./run.sh setup --cpu",
-        ),
-        (
-            "torch", "579.99", (8, 0),
-            "GPU (compute capability 8.0): driver 579.99 is too old for CUDA 13; update the driver to R580 or later, "
-            "or train on this machine's CPU with ./run.sh setup --engine torch --cpu",
-        ),
-        (
-            "mxnet", "580.0", (9, 0),
-            "GPU (compute capability 9.0): MXNet 1.9.1 has kernels for compute capability 5.0 to 8.9 only; use PyTorch "
-            "with ./run.sh setup --engine torch, or train on this machine's CPU with ./run.sh setup --cpu",
-        ),
-        (
-            "torch", "580.0", (7, 0),
-            "GPU (compute capability 7.0): PyTorch 2.13 has kernels for compute capability 7.5 and later only; use "
-            "MXNet with ./run.sh setup --engine mxnet, or train on this machine's CPU with ./run.sh setup --engine "
-            "torch --cpu",
-        ),
-        (
-            "mxnet", "", None,
-            "GPU (compute capability unknown): neither nvidia-smi nor libcuda.so.1 tells the compute capability, and "
-            "MXNet 1.9.1 has kernels for 5.0 to 8.9 only; choose with ./run.sh setup --gpu or ./run.sh setup --cpu",
-        ),
-    ],
-)  # fmt: skip
-def test_a_gpu_that_an_engine_cannot_use_is_refused_with_the_remedy(
-    engine: Engine, driver: str, capability: tuple[int, int] | None, words: str
-) -> None:
-    with pytest.raises(UserError) as refusal:
-        check_gpus([Gpu("GPU", capability, driver)], engine=engine)
-    assert str(refusal.value) == words
-
-
-@pytest.mark.parametrize(("engine", "driver"), [("mxnet", "450.80"), ("torch", "580.0")])
-def test_the_oldest_driver_that_runs_the_engine_is_taken(engine: Engine, driver: str) -> None:
+@pytest.mark.parametrize(("engine", "driver", "before"), [("mxnet", "450.80", "450.79"), ("torch", "580.0", "579.99")])
+def test_the_oldest_driver_that_runs_the_engine_is_taken(engine: Engine, driver: str, before: str) -> None:
     assert check_gpus([Gpu("GPU", (8, 0), driver)], engine=engine) == "gpu"
+    with pytest.raises(UserError, match=rf"driver {before} is too old for CUDA"):
+        check_gpus([Gpu("GPU", (8, 0), before)], engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("engine", "first", "last", "outside"),
+    [("mxnet", (5, 0), (8, 9), [(3, 7), (9, 0)]), ("torch", (7, 5), (12, 0), [(7, 4)])],
+)
+def test_a_gpu_with_kernels_gives_the_gpu_variant_and_another_is_refused_by_name(
+    engine: Engine, first: tuple[int, int], last: tuple[int, int], outside: list[tuple[int, int]]
+) -> None:
+    assert [check_gpus([Gpu("GPU", each, "580.0")], engine=engine) for each in (first, last)] == ["gpu", "gpu"]
+    for each in outside:
+        with pytest.raises(UserError, match=rf"GPU \(compute capability {each[0]}\.{each[1]}\): .* has kernels.*--cpu"):
+            check_gpus([Gpu("GPU", each, "580.0")], engine=engine)
+    assert check_gpus([], engine=engine) == "cpu"
 
 
 @pytest.mark.parametrize(("driver", "is_slow"), [("519.99", True), ("520.0", False)])
