@@ -115,7 +115,8 @@ def _both(name: str, key: str, allowed: str, is_allowed: Callable[[Any], bool], 
 
 def _exactly(name: str, key: str, value: object, source: str, why: str = "", optimizer: str = "") -> Rule:
     """Return the rule that a key has one value, with the reason if the value does not speak for itself."""
-    shown = {None: "null", True: "true", False: "false"}.get(value, repr(value))  # type: ignore[call-overload]
+    words = {"None": "null", "True": "true", "False": "false"}  # by text: 0 equals False, and 1 True
+    shown = words.get(repr(value), repr(value))
     return Rule(name, key, f"{shown} ({why})" if why else shown, lambda got: bool(got == value), source, optimizer)
 
 
