@@ -263,3 +263,18 @@ def test_published_float32_and_tf32_rates_of_one_gpu_are_inside_the_interval(
 def test_the_start_up_is_told_from_one_rank_to_4096_by_powers_of_two(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [line.split()[0] for line in answer(capsys, "--startup").splitlines()[1:14]]
     assert rows == [str(1 << power) for power in range(13)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["abci-b86016", "abci-v100"], ["imagenet-b256", "dgx-a100"], ["imagenet-b256", "a100-kubernetes"]],
+    ids="-".join,
+)
+def test_the_forecast_of_a_machine_elsewhere_is_the_same_whichever_engine_is_installed_here(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = set()
+    for installed in ("mxnet", "torch"):
+        monkeypatch.setattr("configs.registry.has_engine", lambda name, only=installed: name == only)
+        found.add(answer(capsys, words[0], "--cluster", words[1], "--json"))
+    assert len(found) == 1
