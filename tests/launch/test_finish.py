@@ -41,7 +41,7 @@ def _folder(path: Path, *sets: str, passes: bool = True) -> RunFolder:
         (replace(SUCCESS, is_rehearsal=True), Outcome(0), False, 0, "end, digits: success"),
         (ABORTED, Outcome(0), True, 1, "failure, digits: aborted: loss not finite"),
         (ABORTED, Outcome(9), False, 1, "failure, digits: aborted: loss not finite"),
-        (ABORTED, Outcome(130, interrupted_by=2), False, 130, "failure, digits: aborted: loss not finite"),
+        (ABORTED, Outcome(1, interrupted_by=2), False, 130, "failure, digits: aborted: loss not finite"),
         (ABORTED, Outcome(75, stopped_by=15), False, 75, "stop, digits: aborted: loss not finite"),
         (None, Outcome(9), False, 1, "failure, digits: aborted: the launcher ended with status 9"),
         (None, Outcome(1), False, 75, "stop, digits: aborted: told to stop"),

@@ -129,7 +129,7 @@ def test_a_run_killed_before_it_wrote_anything_gets_only_a_summary(tmp_path: Pat
 
 def test_an_aborted_run_has_the_numbers_of_its_configuration(tmp_path: Path) -> None:
     waits = "{forward_s: 1, gradients_s: [1], update_s: 1, evaluation_s: 1, top1: [0.5]}"
-    three = ["cluster.ranks_per_node=3"]
+    three = ["cluster.num_nodes=3", "cluster.ranks_per_node=1", "cluster.launcher=srun"]
     rehearsed = load_cluster("laptop", [*three, "cluster.engine.name=timed", f"cluster.rehearsal={{waits: {waits}}}"])
     recipe = load_recipe("digits", ["run.seed=17", "run.target_top1=0.625", "batch.global_size=48"])
     for cluster, is_rehearsal in ((rehearsed, True), (load_cluster("laptop", three), False)):

@@ -13,7 +13,7 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_recipe
 from configs.plan import Position, plan_run
-from logs.checkpoints import CheckpointFolder, SavedState
+from logs.checkpoints import CheckpointFolder, SavedState, read
 from logs.folder import RunFolder
 from train.checkpoint import Checkpoints, CheckpointWriter, InitialState, NullWriter
 from train.comm.communicator import SingleProcess
@@ -190,6 +190,18 @@ def test_a_run_without_a_checkpoint_begins_at_its_first_step() -> None:
     origin = InitialState.read(None, SETTINGS, PLAN)
     assert (origin.position, origin.resumed_from_step) == (Position(1, 0), None)
     assert (origin.weights(0), origin.source_state(0)) == (None, b"")
+
+
+def test_a_checkpoint_of_version_1_is_resumed_if_it_belongs_to_the_run(tmp_path: Path) -> None:
+    checkpoints, _ = _checkpoints(tmp_path)
+    checkpoints.finished(Position(3, 38))
+    folder = RunFolder(tmp_path).checkpoints
+    state = read(folder.files()[0])
+    meta = {("whose" if key == "settings" else key): value for key, value in state.meta.items()}
+    folder.write(38, SavedState(meta, state.arrays), keep=1)
+    assert _origin(tmp_path).position == Position(3, 38)
+    with pytest.raises(UserError, match=r"run\.seed: got 2, the run was begun with 1"):
+        _origin(tmp_path, {"run": {"seed": 2}})
 
 
 def test_another_run_or_one_that_is_over_is_not_resumed(tmp_path: Path) -> None:

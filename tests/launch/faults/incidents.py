@@ -80,7 +80,7 @@ def _signal(number: signal.Signals, times: int = 1) -> Callable[[Scene, subproce
     def harm(_: Scene, launcher: subprocess.Popen[bytes]) -> None:
         for _number in range(times):
             launcher.send_signal(number)
-            time.sleep(0.005 if times > 1 else 0)
+            time.sleep(0.001 if times > 1 else 0)
 
     return harm
 
