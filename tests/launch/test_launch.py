@@ -244,8 +244,10 @@ def test_a_run_that_has_ended_or_another_one_is_not_resumed(
     summary: Summary, more: list[str], refusal: str, tmp_path: Path, sets: list[str]
 ) -> None:
     folder = _begun(tmp_path, sets, summary)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     with pytest.raises(UserError) as refused:
         launch_run(*load_both("digits", "laptop", [*sets, *more]), tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
     assert refusal in str(refused.value)
     assert str(refused.value).startswith(f"{tmp_path}: ")
     assert folder.claims.holder() is None

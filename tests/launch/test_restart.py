@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from configs.load import load_both
-from launch.restart import ANY_HOST, _dispensable, may_restart
+from launch.restart import ANY_HOST, may_restart
 from launch.start.local import Outcome
 from logs.checkpoints import SavedState
 from logs.folder import RunFolder, Summary
@@ -112,6 +112,7 @@ def test_nothing_is_started_again_and_no_attempt_is_counted_where_nothing_broke(
     ],
 )
 def test_a_bad_host_is_found_by_its_whole_address_or_the_first_part_of_its_name(
-    bad: str, hosts: list[str], found: list[str]
+    bad: str, hosts: list[str], found: list[str], run: Path
 ) -> None:
-    assert _dispensable([bad], hosts, 2) == found
+    assert [_fail(run, bad, hosts) for _ in range(2)] == [True, True]
+    assert RunFolder(run).attempts.left_out() == found

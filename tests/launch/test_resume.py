@@ -165,28 +165,6 @@ def test_resumption_keeps_the_bits_under_another_optimizer_and_another_communica
     assert _same_state(one, other)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "reason"),
-    [
-        (["run.seed=2"], "run.seed: got 2, the run was begun with 1"),
-        (["run.eval_every_epochs=2"], "run.eval_every_epochs: got 2, the run was begun with 1"),
-        (["data.shuffle_buffer=7"], "data.shuffle_buffer: got 7, the run was begun with 1198"),
-    ],
-)
-def test_another_recipe_is_refused_in_one_line(
-    tmp_path: Path, whole: Path, tiny: list[str], overrides: list[str], reason: str
-) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(whole, folder)
-    _unfinish(folder)
-    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    sets = [word for override in (*tiny, *overrides) for word in ("--set", override)]
-    done = _resume(folder, "digits", *sets)
-    assert done.status == 2
-    assert [line for line in done.errors.splitlines() if reason in line and line.startswith("error:")]
-    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
-
-
 def test_a_run_goes_on_with_other_ranks_more_epochs_and_another_cpu_and_says_what_differs(
     tmp_path: Path, whole: Path
 ) -> None:
@@ -240,9 +218,3 @@ def test_other_images_under_the_same_name_are_refused(tmp_path: Path, whole: Pat
     assert done.status == 2, done.errors
     assert "data set.train.rec: got" in done.errors
     assert RunFolder(folder).checkpoints.files(), "refused, not removed"
-
-
-def test_a_run_that_has_ended_is_not_resumed(whole: Path, tiny: list[str]) -> None:
-    done = train(whole, *tiny)
-    assert done.status == 2
-    assert "the run in it has ended, success after step 38" in done.errors
