@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train, and return the exit status.
 
     Args:
-        arguments: The words of the command line, with or without the verb. If None, the process's own.
+        arguments: The arguments of the command line, with or without the verb. If None, the process's own.
 
     Returns:
         0 success, 1 a failed run or log check, 2 a wrong command line, 75 a run that was stopped and can be resumed,

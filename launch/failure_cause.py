@@ -111,7 +111,7 @@ def _without_progress(world_size: int, reports: Sequence[Mapping[str, Any]]) -> 
 
 
 def _last_known_step(folder: RunFolder, reported: Iterable[int | None]) -> tuple[int | None, str]:
-    """Return about the step at which a rank ended, with words for it.
+    """Return about the step at which a rank ended, and a phrase that tells the step.
 
     The step is the smallest one that other ranks reported, or else the last one in the run's metrics.
     """

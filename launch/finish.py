@@ -74,7 +74,7 @@ def _report(folder: RunFolder, summary: Summary, verdicts: Mapping[str, Verdict]
             f"  resumed from step {summary.resumed_from_step}: not for submission; times and rates are of the last part"
         )
     lines += [f"  resumed with {change}" for change in summary.changes or ()]
-    lines += [f"  an attempt {attempt.words}" for attempt in folder.attempts.read()]
+    lines += [f"  an attempt {attempt.description}" for attempt in folder.attempts.read()]
     if summary.run_s is not None:
         lines.append(
             f"  {summary.run_s:.1f} s of training, {summary.init_s:.1f} s of start-up, "

@@ -40,7 +40,7 @@ class Attempt:
     leaves_out: Sequence[str] = ()
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The attempt in one line: how and why it ended, from which step, what it kept, and what followed."""
         then = "went on by itself" if self.goes_on else "did not go on by itself"
         without = f" without {', '.join(self.leaves_out)}" if self.leaves_out else ""

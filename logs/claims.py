@@ -70,17 +70,21 @@ class Claim:
         return newest is not None and newest.number > self.number
 
     def holder(self) -> str | None:
-        """Return in words who holds the claim now, or None if nobody does."""
+        """Return a description of the process that holds the claim now, or None if nobody does."""
         record = self.record()
         if "ended" in record:
             return None
         is_here = {key: record.get(key) for key in ("boot", "pid_space")} == _place()
         if is_here and _identity(int(record["pid"]))["process_start"] == record["process_start"]:
-            return _words(record)
+            return _description(record)
         if _is_locked(self.path):
-            return f"{_words(record)}{', whose ranks are still ending' if is_here else ''}"
+            return f"{_description(record)}{', whose ranks are still ending' if is_here else ''}"
         age_s = _age_s(self.path)
-        return None if is_here or age_s > STALE_S else f"{_words(record)}, last sign of life {max(0, age_s):.0f} s ago"
+        return (
+            None
+            if is_here or age_s > STALE_S
+            else f"{_description(record)}, last sign of life {max(0, age_s):.0f} s ago"
+        )
 
     def record(self) -> Mapping[str, Any]:
         """Return the content of the file, or an empty mapping while its owner is still writing the file."""
@@ -110,7 +114,7 @@ class Claims:
         """
         previous = self._wait_for_end(patience_s)
         if previous is not None and "ended" not in (record := previous.record()):
-            sys.stderr.write(f"{self.run_folder}: takes over from {_words(record)}, which is gone\n")
+            sys.stderr.write(f"{self.run_folder}: takes over from {_description(record)}, which is gone\n")
         path = self.run_folder / CLAIMS_FOLDER / f"{1 + (previous.number if previous else 0)}.json"
         with explain_disk_errors(path):
             path.parent.mkdir(exist_ok=True)
@@ -131,17 +135,17 @@ class Claims:
         taken, and making the file fails.
         """
         deadline, first_beat = time.monotonic() + patience_s, None
-        while (newest := self.newest()) and (words := newest.holder()):
+        while (newest := self.newest()) and (holder := newest.holder()):
             beat = newest.path.stat().st_mtime
             # An owner that gives signs of life is there, unless these are the last ranks of this very job.
             is_there = first_beat is not None and beat > first_beat and not self.were_lost_by_this_job()
             if is_there or time.monotonic() > deadline:
                 raise UserError(
-                    f"{self.run_folder}: a run is going on in it: {words}; wait for its end, or give another folder"
+                    f"{self.run_folder}: a run is going on in it: {holder}; wait for its end, or give another folder"
                 )
             if first_beat is None:
                 waits = f"waits for up to {patience_s:.0f} s for its end"
-                sys.stderr.write(f"{self.run_folder}: claimed by {words}; {waits}\n")
+                sys.stderr.write(f"{self.run_folder}: claimed by {holder}; {waits}\n")
                 first_beat = beat
             time.sleep(min(BEAT_S, patience_s / 10))
         return newest
@@ -172,7 +176,7 @@ class Claims:
         return None
 
     def holder(self) -> str | None:
-        """Return in words who trains in the folder now, or None if nobody does."""
+        """Return a description of the process that trains in the folder now, or None if nobody does."""
         newest = self.newest()
         return newest.holder() if newest else None
 
@@ -181,7 +185,7 @@ class Claims:
         """Lock the newest claim and give signs of life while the block runs. Without a claim, do nothing.
 
         Args:
-            on_loss: Called once, in a thread, with the words for the user, if another process takes the folder over.
+            on_loss: Called once, in a thread, with a message for the user, if another process takes the folder over.
         """
         claim = self.newest()
         if claim is None:
@@ -255,7 +259,7 @@ def _now() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def _words(record: Mapping[str, Any]) -> str:
+def _description(record: Mapping[str, Any]) -> str:
     if not record:
         return "an owner that has not written its name yet"
     job = f", job {record['job']}" if record.get("job") else ""

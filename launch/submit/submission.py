@@ -184,7 +184,7 @@ def status(folder: RunFolder) -> str:
         f"{folder.shown}: job {job['job']}, submitted {job['submitted']}",
         f"  trains now: {folder.claims.holder() or 'nobody'}",
         f"  newest checkpoint: {f'step {step_of(checkpoints[0])}' if checkpoints else 'none'}",
-        *(f"  an attempt {each.words}" for each in folder.attempts.read()),
+        *(f"  an attempt {each.description}" for each in folder.attempts.read()),
         *([f"  ended: {summary.status}{f': {summary.failure}' if summary.failure else ''}"] if summary else []),
         f"  {scheduler.watch.split()[0]}:",
         *(f"    {line}" for line in answer.splitlines()),

@@ -92,7 +92,9 @@ def watch(
         ended = run.has_summary
         follower.update()
         lines = describe_progress(run.recipe, total_steps, follower.last, None if ended else time.time())
-        lines += [(f"  attempt {number} {each.words}", "bad") for number, each in enumerate(_attempts(run), start=1)]
+        lines += [
+            (f"  attempt {number} {each.description}", "bad") for number, each in enumerate(_attempts(run), start=1)
+        ]
         if ended:
             words, is_good = _outcome(run)
             lines.append((words, "good" if is_good else "bad"))

@@ -149,7 +149,7 @@ def notes_of(run: ReportedRun) -> list[str]:
     if (stall_s := to_number(run.summary.get("checkpoint_s"))) is not None and stall_s >= _LEAST_STALL_S:
         notes.append(f"Training waited {stall_s:.2f} s for checkpoints.")
     notes += _about_start(run)
-    notes += [f"Attempt {number} {each.words}." for number, each in enumerate(run.restarts, start=1)]
+    notes += [f"Attempt {number} {each.description}." for number, each in enumerate(run.restarts, start=1)]
     notes += _about_images(run)
     if record.division == "open":
         notes.append("The log is of the open division, which MLPerf does not compare with its reference convergence.")

@@ -82,7 +82,7 @@ def test_an_attempt_has_its_time_and_its_hosts_and_is_told_in_one_line(tmp_path:
     assert [list(each.leaves_out) for each in found] == [[], ["b"], [], []]
     assert attempts.left_out() == ["b"]
     assert abs((datetime.now(timezone.utc) - datetime.fromisoformat(found[0].time)).total_seconds()) < 100
-    assert [each.words for each in found] == [
+    assert [each.description for each in found] == [
         "failed: broke; from step 0, kept no step, went on by itself",
         "failed: broke; from step 4, kept step 6, went on by itself without b",
         "failed: broke; from step 8, kept step 10, went on by itself",

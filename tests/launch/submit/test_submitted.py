@@ -59,7 +59,7 @@ def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: py
     assert capsys.readouterr().out.splitlines()[1:] == [
         "  trains now: nobody",
         "  newest checkpoint: step 3",
-        f"  an attempt {row.words}",
+        f"  an attempt {row.description}",
         "  ended: aborted: rank 1 was killed",
         "  squeue:",
         "    invalid job",
