@@ -140,6 +140,7 @@ def test_an_expectation_with_a_network_that_was_not_measured_is_not_judged() -> 
     [
         ((60.0, 90.0), (90.0, 90.0, 90.0), 26),  # the fewest runs of a cell count
         ((60.0, 90.0), (90.0, 90.0), 26),  # 0.75 is 14.1 % below 0.97 x 0.9; 2 (0.5 / 0.141)^2 = 25.2
+        ((65.0, 70.0, 80.0), (80.0, 95.0, 96.0), 3),  # 2 (0.231 / 0.240)^2 = 1.8, but two runs did not tell
         ((90.0, 100.0), (100.0, 100.0), 59),  # 0.95 is 2.06 % below 0.97; 2 (0.111 / 0.0206)^2 = 58.1
         (
             (60.0, 90.0),
