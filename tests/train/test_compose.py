@@ -3,17 +3,15 @@
 from typing import Any
 
 import numpy as np
-import pytest
 
 from configs.load import load_both
+from configs.registry import ENGINES, installed_engine
 from configs.schema import Cluster, Recipe
 from tests.engines import ALONE
-from train import compose as composing
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import Communicator, SingleProcess
 from train.compose import Composition, compose
 from train.engine.build import dropout_seed
-from train.evaluate import Top1
 from train.measure.timing import Clock, StepClock
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
@@ -21,7 +19,7 @@ from train.rank.startup import Ledger
 SMALL = [
     "data={name: none, source: synthetic, train_samples: 64, eval_samples: 16, crop: {kind: none}}",
     "model.name=resnet8", "model.image_size=8", "batch.global_size=16", "batch.accumulation_steps=2",
-    "cluster.communication.kind=none", "cluster.ranks_per_node=1", "cluster.engine.name=mxnet", "run.seed=7",
+    "cluster.communication.kind=none", "cluster.ranks_per_node=1", "run.seed=7",
     "run.log_every_steps=5", "cluster.engine.run_ahead_steps=3",
 ]  # fmt: skip
 
@@ -66,8 +64,8 @@ def test_the_library_of_images_is_loaded_before_the_communicators_and_both_come_
     assert (made.training, made.evaluation) == ("the training's images", "the evaluation's images")  # type: ignore[comparison-overlap]
     phases = [row["phase"] for row in ledger.to_json()["phases"]]
     assert phases == [
-        "interpreter", "import of MXNet", "import of input", "evaluation pipeline", "training pipeline",
-        "network and weights", "wait for communicator",
+        "interpreter", f"import of {ENGINES[installed_engine()].title}", "import of input", "evaluation pipeline",
+        "training pipeline", "network and weights", "wait for communicator",
     ]  # fmt: skip
 
 
@@ -85,35 +83,12 @@ def test_the_weights_of_a_checkpoint_take_the_place_of_the_drawn_ones() -> None:
     assert all(np.array_equal(held[name], kept[name]) for name in held)
 
 
-def test_a_step_has_the_models_parts_unless_it_is_given_others() -> None:
-    made, clock, heard = _composed(), Clock(_composed().engine, 2), list[int]()
-    step = made.make_step(clock, heard.append, told_to_stop=lambda: True)
-    assert (step.engine, step.network, step.optimizer) == (made.engine, made.model.network, made.model.optimizer)
-    assert (step.communicator, step.buckets, step.clock) == (made.communicator, made.model.buckets, clock)
-    assert (step.accumulation_steps, step.told_to_stop()) == (2, True)
+def test_a_rank_makes_its_clock_and_draws_its_dropout_as_its_files_say() -> None:
+    made = _composed("cluster.engine.timing=false")
+    assert type(_composed("cluster.engine.timing=true").make_clock()) is StepClock
+    assert type(made.make_clock()) is Clock
+    step = made.make_step(made.make_clock(), lambda _: None)
     assert [step.dropout_seed(number) for number in (0, 9)] == [dropout_seed(7, 0, 0), dropout_seed(7, 0, 9)]
-    step.on_step(4)
-    assert heard == [4]
     other, buckets = SingleProcess(), BucketPlan(((0,),))
-    step = made.make_step(clock, heard.append, communicator=other, buckets=buckets)
+    step = made.make_step(made.make_clock(), lambda _: None, communicator=other, buckets=buckets)
     assert (step.communicator, step.buckets) == (other, buckets)
-
-
-def test_the_clock_is_the_cluster_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Any, ...]] = []
-    for name, kind in (("StepClock", StepClock), ("Clock", Clock)):
-        monkeypatch.setattr(composing, name, lambda *given, kind=kind: asked.append((kind, *given[1:])))
-    _composed("cluster.engine.timing=true").make_clock()
-    _composed("cluster.engine.timing=false").make_clock()
-    assert asked == [(StepClock, 3, 5), (Clock, 3)]
-
-
-def test_an_evaluation_reads_this_ranks_shard_and_tells_of_every_batch() -> None:
-    told: list[None] = []
-    made = _composed(images=_Images(), connect=lambda *_: SingleProcess())
-    evaluator = made.make_evaluator(lambda: told.append(None))
-    assert (evaluator._network, evaluator._source) == (made.model.network, made.evaluation)
-    assert evaluator._communicator is made.communicator
-    assert isinstance(evaluator._new_metric(), Top1)
-    evaluator._on_batch()
-    assert told == [None]

@@ -169,7 +169,7 @@ def test_each_way_to_end_has_its_status_and_its_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: list[Any], error: BaseException, begun: bool, status: int
 ) -> None:
     row = _end(tmp_path, monkeypatch, error, begun=begun)
-    assert ended == [(program._END_S, True), status], "the end itself has a limit"
+    assert ended == [(10, True), status], "the end itself has a limit"
     has_report = status != 2 and not isinstance(error, RunStopped)
     assert row.get("status") == (status if has_report else None)
     assert not row or (row["rank"], row["message"]) == (1, str(error))
@@ -205,19 +205,6 @@ def test_a_rank_that_fails_with_another_one_blames_nobody(
     row = _end(tmp_path, monkeypatch, error)
     assert [(each.levelname, each.message) for each in caplog.records] == [(level, words)]
     assert row["second_hand"] == (level == "WARNING")
-
-
-@pytest.mark.parametrize(
-    ("rank", "level", "form"),
-    [(0, logging.INFO, "%(message)s"), (3, logging.WARNING, "[rank 3 node7] %(message)s")],
-)
-def test_every_rank_but_the_first_tells_warnings_only_and_who_it_is(
-    monkeypatch: pytest.MonkeyPatch, rank: int, level: int, form: str
-) -> None:
-    settings: dict[str, Any] = {}
-    monkeypatch.setattr(logging, "basicConfig", settings.update)
-    program._set_up_logging(Identity(rank, 4, 0, 1, "node7", "Slurm"))
-    assert settings == {"level": level, "format": form, "stream": sys.stderr}
 
 
 def test_a_rank_whose_run_is_over_returns_its_status_and_heeds_no_notice(

@@ -11,54 +11,23 @@ import queue
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from configs.load import dump, load_both, load_cluster
-from configs.plan import plan_run
 from logs.checkpoints import read
 from logs.folder import RunFolder
 from logs.metrics import METRICS_FILE, read_metrics
 from tests.engines import ALONE
 from train import session
-from train.checkpoint import InitialState
 from train.comm.communicator import SingleProcess
-from train.dataset import SyntheticImages
-from train.evaluate import Score, top1_score
-from train.loop import Result
-from train.measure.timing import Clock
 from train.rank.signals import RunStopped
 from train.rank.startup import WAITING, Ledger
 from train.rank.watchdog import Watchdog
-from train.session import _checkpoints, _summary, opened_log, run
-
-
-class _Measured:
-    """A clock whose measurement is over."""
-
-    steps, stepping_s = 50, 16.0
-
-    def fractions(self) -> tuple[float, float]:
-        return 0.25, 0.125
-
-
-def test_every_number_of_a_summary_is_in_its_column() -> None:
-    recipe, cluster = load_both("digits", "laptop", ["run.seed=7"])
-    plan, clock = plan_run(recipe, cluster.world_size), cast(Clock, _Measured())
-    result = Result(True, top1_score(30, 40), epochs=9, steps=171, run_s=20.5)
-    told = {key: value for key, value in asdict(_summary(recipe, plan, result, clock, 1.5, 0xAB)).items() if value}
-    assert told == {
-        "recipe": "digits", "status": "success", "top1": 0.75, "target": 0.97, "epochs": 9, "steps": 171,
-        "world_size": 2, "global_batch_size": 64, "init_s": 1.5, "run_s": 20.5, "images_per_s": 200.0,
-        "input_wait_fraction": 0.25, "comm_exposed_fraction": 0.125, "weights_checksum": "00000000000000ab", "seed": 7,
-    }  # fmt: skip
-    score = Score("mean ROC-AUC", 0.8, {"mean_auc": 0.8}, "")
-    missed = _summary(recipe, plan, replace(result, success=False, score=score, failure="why"), clock, 1.5, 0xAB)
-    assert (missed.status, missed.failure, missed.mean_auc, missed.top1) == ("aborted", "why", 0.8, None)
+from train.session import opened_log, run
 
 
 @pytest.mark.parametrize("is_cold", [True, False])
@@ -202,15 +171,6 @@ def test_a_run_that_learns_nothing_ends_early_and_is_no_success(tmp_path: Path) 
     assert (summary.failure or "").startswith("stuck at chance at step ")
 
 
-@pytest.mark.parametrize(("kind", "every"), [("horovod", 3), ("parameter_server_async", None)])
-def test_ranks_that_share_no_state_keep_none_before_the_end(tmp_path: Path, kind: str, every: int | None) -> None:
-    cluster = load_cluster("laptop", [f"cluster.communication.kind={kind}", "cluster.checkpoint.every_epochs=3"])
-    parts = SimpleNamespace(network=None, optimizer=None)
-    rank: Any = SimpleNamespace(cluster=cluster, identity=ALONE, engine=None, model=parts, communicator=None)
-    made = _checkpoints(RunFolder(tmp_path), rank, {}, InitialState(), cast(Any, None))
-    assert made.every_epochs == every
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_rank_0_alone_keeps_the_folder_of_a_launcher_that_is_gone_and_leaves_it_to_who_takes_it_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: int
@@ -257,24 +217,8 @@ def test_a_rank_whose_servers_do_not_wait_ends_at_once_because_it_could_keep_no_
 
 
 @pytest.mark.medium
-def test_a_run_checks_before_it_begins_leaves_its_files_and_releases_its_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[tuple[Any, ...]] = []
-
-    def open_images(recipe: Any, cluster: Any, plan: Any, identity: Any) -> SyntheticImages:
-        images = SyntheticImages(recipe, cluster, plan, identity)
-        monkeypatch.setattr(images, "close", lambda: done.append(("closed", identity.rank)))
-        return images
-
-    monkeypatch.setattr(session, "images_of", open_images)
-    monkeypatch.setattr(session, "require_memory", lambda recipe, cluster: done.append(("memory", recipe, cluster)))
-    monkeypatch.setattr(session, "require_cold", lambda _, *, is_cold: done.append(("cold", is_cold)))
-    assert _train(tmp_path / "run", "run.epochs=2", "cluster.engine.timing=true") == 0
-    assert [each[0] for each in sorted(done, key=lambda each: str(each[0]))] == [
-        "closed", "closed", "cold", "cold", "memory", "memory",
-    ]  # fmt: skip
-    assert {each for each in done if each[0] in ("closed", "cold")} == {("closed", 0), ("closed", 1), ("cold", True)}
+def test_a_run_leaves_its_files_and_every_number_of_its_summary_in_its_column(tmp_path: Path) -> None:
+    assert _train(tmp_path / "run", "run.epochs=2", "cluster.engine.timing=true", "run.seed=7") == 0
     files = {
         name: json.loads((tmp_path / "run" / f"{name}.json").read_text()) for name in ("startup", "ranks", "usage")
     }
@@ -291,6 +235,16 @@ def test_a_run_checks_before_it_begins_leaves_its_files_and_releases_its_images(
     assert summary.rank_excess is not None
     assert (summary.checkpoint_s or 0) > 0
     assert 0 < (summary.init_s or 0) < 60
+    assert (summary.recipe, summary.status, summary.seed, summary.target) == ("digits", "success", 7, None)
+    assert (summary.epochs, summary.steps, summary.world_size, summary.global_batch_size) == (2, 8, 2, 16)
+    rows = read_metrics(tmp_path / "run" / METRICS_FILE)
+    assert summary.top1 == [row["top1"] for row in rows if row["kind"] == "evaluation"][-1]
+    last = [row for row in rows if row["kind"] == "interval"][-1]
+    assert (summary.images_per_s or 0) == pytest.approx(last["images_per_s"], rel=0.9)
+    assert 0 <= (summary.input_wait_fraction or 0) < 1
+    assert 0 < (summary.comm_exposed_fraction or 0) < 1
+    assert 0 < (summary.run_s or 0) < 60
+    assert len(summary.weights_checksum or "") == 16
     events = (tmp_path / "run" / "result_0.txt").read_text(encoding="utf-8").splitlines()
     keys = [json.loads(line.partition(" ")[2])["key"] for line in events]
     begin = keys.index("seed")

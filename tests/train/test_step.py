@@ -161,10 +161,3 @@ def test_deferred_buckets_and_the_one_before_them_share_an_array_that_orders_the
         ("bucket_2", ["g1", "flag False"], -2),
         ("bucket_3", ["g2", "flag False"], -3),
     ]
-
-
-@pytest.mark.parametrize(("accumulation", "zeros"), [(1, 0), (2, 1), (3, 1)])
-def test_sums_are_cleared_once_a_step_if_there_are_several_micro_batches(accumulation: int, zeros: int) -> None:
-    calls, _ = _take(BucketPlan(((3, 2, 1, 0),)), accumulation=accumulation)
-    assert calls.count("zero") == zeros
-    assert calls.count("backward") == calls.count("batch") == accumulation

@@ -5,18 +5,29 @@ import re
 import secrets
 import socket
 import struct
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from train.comm import machine_ranks
 from train.comm.communicator import RendezvousTimeout, WorldMismatch
-from train.comm.machine_ranks import _GREETING, PeerLost, _reach, meet
+from train.comm.machine_ranks import PeerLost, meet
 from train.comm.shared_sum import create_memory
 from train.rank.identity import Identity
+
+GREETING = struct.Struct("<ii")
+"""Rank and world size of a guest."""
+
+
+def _reach(name: str) -> socket.socket:
+    """Connect with rank 0 as soon as it listens."""
+    while True:
+        guest = socket.socket(socket.AF_UNIX)
+        try:
+            guest.connect(f"\0{name}")
+            return guest
+        except ConnectionRefusedError:
+            guest.close()
 
 
 def _identity(rank: int, world_size: int) -> Identity:
@@ -105,17 +116,17 @@ def test_a_rank_that_nobody_answers_waits_for_its_time_and_no_longer(meeting: di
 def test_a_guest_that_does_not_say_who_it_is_is_waited_for_no_longer_than_the_others(meeting: dict[str, str]) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(meet, _identity(0, 2), meeting, 1)
-        with _reach(meeting["RANK_MEETING"], time.monotonic() + 10), pytest.raises(RendezvousTimeout):
+        with _reach(meeting["RANK_MEETING"]), pytest.raises(RendezvousTimeout):
             waiting.result(10)
 
 
 def test_a_guest_may_take_a_moment_to_say_who_it_is(meeting: dict[str, str]) -> None:
     with ThreadPoolExecutor(1) as pool:
         host = pool.submit(meet, _identity(0, 2), meeting, 10)
-        with _reach(meeting["RANK_MEETING"], time.monotonic() + 10) as guest:
+        with _reach(meeting["RANK_MEETING"]) as guest:
             with pytest.raises(TimeoutError):
                 host.result(0.05)
-            guest.sendall(_GREETING.pack(1, 2))
+            guest.sendall(GREETING.pack(1, 2))
             met = host.result(10)
             os.close(met.memory)
             met.peers[1].close()
@@ -126,16 +137,16 @@ def test_ranks_that_lose_another_one_while_things_are_handed_out_keep_nothing(me
     with ThreadPoolExecutor(1) as pool:
         host = pool.submit(meet, _identity(0, 3), meeting, 10)
         for rank in (1, 2):  # Each has gone when the next one comes.
-            with _reach(meeting["RANK_MEETING"], time.monotonic() + 10) as connection:
-                connection.sendall(_GREETING.pack(rank, 3))
+            with _reach(meeting["RANK_MEETING"]) as connection:
+                connection.sendall(GREETING.pack(rank, 3))
         lost = [host.exception(10)]
         with socket.socket(socket.AF_UNIX) as listener, os.fdopen(create_memory()) as memory:
             listener.bind("\0" + meeting["RANK_MEETING"])
             listener.listen(1)
             guest = pool.submit(meet, _identity(1, 3), meeting, 10)
             with listener.accept()[0] as connection:
-                assert connection.recv(_GREETING.size) == _GREETING.pack(1, 3)
-                socket.send_fds(connection, [_GREETING.pack(0, 3)], [memory.fileno()])
+                assert connection.recv(GREETING.size) == GREETING.pack(1, 3)
+                socket.send_fds(connection, [GREETING.pack(0, 3)], [memory.fileno()])
             lost.append(guest.exception(10))
     assert [type(error) for error in lost] == [PeerLost, PeerLost]
     assert _held() == before
@@ -159,39 +170,6 @@ def test_processes_of_another_user_are_not_let_in(meeting: dict[str, str], monke
         assert _held() == before, f"{refused.value} leaves something open"
 
 
-@pytest.mark.parametrize(("user", "is_same"), [(1000, True), (1001, False), (100, False)])
-def test_the_user_at_the_other_end_counts_and_not_the_user_s_group(
-    user: int, is_same: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Guest:
-        def getsockopt(self, *asked: int) -> bytes:
-            assert asked == (socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            return struct.pack("3i", 77, user, 100)
-
-    guest: Any = Guest()
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert machine_ranks._is_same_user(guest) is is_same
-    monkeypatch.setattr("os.geteuid", lambda: 100)
-    assert machine_ranks._is_same_user(guest) is (user == 100)
-
-
-def test_a_foreigner_is_sent_away_at_once_and_the_meeting_goes_on(
-    meeting: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers = iter([False, True])
-    monkeypatch.setattr(machine_ranks, "_is_same_user", lambda _: next(answers))
-    with ThreadPoolExecutor(1) as pool:
-        host = pool.submit(meet, _identity(0, 2), meeting, 10)
-        with _reach(meeting["RANK_MEETING"], time.monotonic() + 10) as foreigner:
-            foreigner.settimeout(10)
-            assert foreigner.recv(1) == b"", "closed, though the meeting waits for rank 1"
-            with _reach(meeting["RANK_MEETING"], time.monotonic() + 10) as guest:
-                guest.sendall(_GREETING.pack(1, 2))
-                met = host.result(10)
-                os.close(met.memory)
-                met.peers[1].close()
-
-
 @pytest.mark.parametrize(("rank", "size"), [(0, 3), (3, 3), (1, 4)])
 def test_a_guest_whose_number_no_other_rank_of_this_run_has_is_refused(
     meeting: dict[str, str], rank: int, size: int
@@ -199,8 +177,8 @@ def test_a_guest_whose_number_no_other_rank_of_this_run_has_is_refused(
     before = _held()
     with ThreadPoolExecutor(1) as pool:
         host = pool.submit(meet, _identity(0, 3), meeting, 10)
-        with _reach(meeting["RANK_MEETING"], time.monotonic() + 10) as guest:
-            guest.sendall(_GREETING.pack(rank, size))
+        with _reach(meeting["RANK_MEETING"]) as guest:
+            guest.sendall(GREETING.pack(rank, size))
             with pytest.raises(WorldMismatch, match=f"rank {rank} of {size} came to the meeting"):
                 host.result(10)
     assert _held() == before

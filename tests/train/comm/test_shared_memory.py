@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import mxnet as mx
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -15,7 +14,6 @@ torch = pytest.importorskip("torch")
 from configs.load import load_cluster
 from train.comm import shared_memory
 from train.comm.communicator import Communicator, RendezvousTimeout, SingleProcess, connector
-from train.comm.shared_memory import _type_of
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
@@ -89,12 +87,6 @@ def test_every_rank_is_told_the_integers_and_the_contents_of_all_in_their_order(
 
     whole = [2**63, 2**63 + 1, 2**63 + 2], [3 * 2**40 + 3, -3], contents
     assert _together(3, tell, monkeypatch) == [whole] * 3
-
-
-@pytest.mark.parametrize("name", ["float32", "float16"])
-def test_the_name_of_a_number_type_is_the_same_of_both_frameworks(name: str) -> None:
-    assert _type_of(torch.zeros(1, dtype=getattr(torch, name))) == name
-    assert _type_of(mx.nd.zeros(1, dtype=name)) == name
 
 
 def test_a_single_rank_meets_nobody_and_others_for_as_long_as_the_cluster_file_says(

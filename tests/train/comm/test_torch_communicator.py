@@ -2,20 +2,25 @@
 
 import os
 import sys
+from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
+from torch import distributed
+
+from configs.errors import UserError
 from configs.load import load_cluster
 from configs.rank_variables import rank_environment
 from launch.start.commands import run_under
 from launch.start.rendezvous import RENDEZVOUS
-from train.comm import torch_communicator
-from train.comm.communicator import RendezvousTimeout, WorldMismatch
+from train.comm.communicator import RendezvousTimeout, WorldMismatch, connector
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
-
-pytest.importorskip("torch")
 
 LOST = """
 import os, signal, sys, time
@@ -44,69 +49,99 @@ except RuntimeError as error:
 """
 
 
-def _identity(rank: int, world_size: int = 2) -> Identity:
-    return Identity(rank, world_size, rank, world_size, "here", "Slurm")
+class _Started:
+    """Stands for the start of torch.distributed, which one process has once; remembers how it was started."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.arguments: list[dict[str, Any]] = []
+        self.fails_with: Exception = RuntimeError("started")
+        monkeypatch.setattr(distributed, "init_process_group", self._start)
+
+    def _start(self, backend: str, **options: Any) -> None:
+        self.arguments.append({"backend": backend, **options})
+        raise self.fails_with
+
+    def connect(self, rank: int, world_size: int, variables: Mapping[str, str], timeout_s: int = 5) -> Any:
+        """Connect as a rank with these variables; raise what keeps it from it, at last that the library is started."""
+        for name in ("MASTER_ADDR", "MASTER_PORT", "RANK_STORE_FD", "TORCHELASTIC_USE_AGENT_STORE"):
+            self._monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            self._monkeypatch.setenv(name, value)
+        sets = ["cluster.engine.name=torch", "cluster.communication.kind=torch_distributed"]
+        cluster = load_cluster("laptop", [*sets, f"cluster.communication.timeout_s={timeout_s}"])
+        return connector(cluster.communication)(Identity(rank, world_size, rank, world_size, "here", "Slurm"), Ledger())
 
 
-def _open(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int, variables: dict[str, str]) -> object:
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> _Started:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
-    return torch_communicator._open_store(_identity(rank, world_size), variables, 5)
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    return _Started(monkeypatch)
 
 
-def test_gloo_takes_the_interface_of_the_ranks_own_address_unless_told_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    addresses = {"lo": "127.0.0.1", "eth0": "10.0.0.7", "ib0": "10.1.0.7"}
-    monkeypatch.setattr(torch_communicator, "_ipv4_addresses", lambda: addresses)
-    environment = {"GLOO_SOCKET_IFNAME": "eth9"}
-    monkeypatch.setattr(os, "environ", environment)
-    for given, address, chosen in (
-        ({"GLOO_SOCKET_IFNAME": "eth9"}, "10.1.0.7", "eth9"),
-        ({}, "10.1.0.7", "ib0"),
-        ({}, "10.2.0.7", None),
-    ):
-        environment.clear()
-        environment.update(given)
-        torch_communicator._choose_interface(address)
-        assert environment.get("GLOO_SOCKET_IFNAME") == chosen
-
-
-def test_processes_that_are_not_the_ranks_of_one_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_are_not_the_ranks_of_one_run_are_refused(started: _Started) -> None:
     with pytest.raises(WorldMismatch, match="Slurm started rank 0 of 2, but MASTER_ADDR and MASTER_PORT do not say"):
-        _open(monkeypatch, 0, 2, {})
+        started.connect(0, 2, {})
     with RENDEZVOUS["torch"].serve(1, 2) as found:
-        variables = {"MASTER_ADDR": f"192.0.2.255,{found['MASTER_ADDR']}", **dict(list(found.items())[1:])}
-        monkeypatch.setattr(torch_communicator, "_TRY_S", 0.2)
-        kept = _open(monkeypatch, 0, 2, variables)
+        variables = {"MASTER_ADDR": f"::2,{found['MASTER_ADDR']}", **dict(list(found.items())[1:])}
+        with pytest.raises(RuntimeError, match="started"):
+            started.connect(0, 2, variables)
         with pytest.raises(WorldMismatch, match="another process is rank 0, too"):
-            _open(monkeypatch, 0, 2, variables)
+            started.connect(0, 2, variables)
         with pytest.raises(WorldMismatch, match=r"another rank counts 2 ranks\. Start the run with \./run\.sh train"):
-            _open(monkeypatch, 2, 3, variables)
-        del kept
+            started.connect(2, 3, variables)
+    (options,) = started.arguments
+    del options["store"]
+    assert options == {"backend": "gloo", "rank": 0, "world_size": 2, "timeout": timedelta(seconds=5)}
 
 
-def test_rank_0_serves_the_store_on_the_launchers_socket_and_ranks_announce_the_interface_that_reaches_it(
-    monkeypatch: pytest.MonkeyPatch,
+def test_rank_0_serves_the_store_on_the_launchers_socket_and_gloo_takes_the_interface_that_reaches_it(
+    started: _Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own: list[str] = []
-    monkeypatch.setattr(torch_communicator, "_choose_interface", own.append)
     with RENDEZVOUS["torch"].local_ranks(2) as start:
-        variables = [dict(start(rank).variables) for rank in range(2)]
-        # PyTorch closes the socket that it is given, and so does the launcher.
-        variables[0]["RANK_STORE_FD"] = str(os.dup(int(variables[0]["RANK_STORE_FD"])))
-        stores = [torch_communicator._open_store(_identity(rank), variables[rank], 5) for rank in range(2)]
+        for rank in range(2):
+            variables = dict(start(rank).variables)
+            if rank == 0:  # PyTorch closes the socket that it is given, and so does the launcher.
+                variables["RANK_STORE_FD"] = str(os.dup(int(variables["RANK_STORE_FD"])))
+            with pytest.raises(RuntimeError, match="started"):
+                started.connect(rank, 2, variables)
+            assert os.environ["GLOO_SOCKET_IFNAME"] == ("lo" if rank == 0 else "chosen by the cluster file")
+            monkeypatch.setenv("GLOO_SOCKET_IFNAME", "chosen by the cluster file")
+        stores = [options["store"] for options in started.arguments]
         stores[0].set("asked", "answered")
-        assert stores[1].get("asked") == b"answered"
-        assert stores[1].get("world size") == b"2"
-    assert own == ["127.0.0.1"] * 2
+        assert (stores[1].get("asked"), stores[1].get("world size")) == (b"answered", b"2")
+    assert [options["rank"] for options in started.arguments] == [0, 1]
 
 
 @pytest.mark.ranks  # waits for a second
-def test_a_store_that_nobody_serves_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_nobody_serves_is_given_up_in_time(started: _Started) -> None:
     with RENDEZVOUS["torch"].local_ranks(2) as start:
         variables = dict(start(1).variables)
-    with pytest.raises(TimeoutError):
-        torch_communicator._open_store(_identity(1), variables, 1)
+    with pytest.raises(RendezvousTimeout, match="did not meet within 1 s"):
+        started.connect(1, 2, variables, timeout_s=1)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(TimeoutError("x"), RendezvousTimeout), (RuntimeError("wait Timed Out"), RendezvousTimeout),
+     (RuntimeError("Timeout"), RendezvousTimeout), (RuntimeError("address in use"), RuntimeError)],
+)  # fmt: skip
+def test_only_ranks_that_do_not_come_in_time_have_not_met(
+    started: _Started, error: Exception, raised: type[Exception]
+) -> None:
+    started.fails_with = error
+    with RENDEZVOUS["torch"].serve(1, 2) as found, pytest.raises(raised) as caught:
+        started.connect(0, 2, found)
+    assert type(caught.value) is raised
+
+
+def test_a_backend_that_this_pytorch_was_built_without_is_refused(
+    started: _Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "is_gloo_available", lambda: False)
+    with pytest.raises(UserError, match=r"^communication\.backend: got 'gloo', this PyTorch was built with "):
+        started.connect(0, 2, {})
 
 
 @pytest.mark.ranks
@@ -115,22 +150,3 @@ def test_a_late_rank_is_waited_for_and_a_dead_one_is_no_failure_of_the_other(tmp
     outcome = run_under(cluster, [sys.executable, "-c", LOST, str(tmp_path / "words")], rank_environment(cluster))
     assert outcome.failed == ((1, 128 + 9),)
     assert (tmp_path / "words").read_text(encoding="utf-8").startswith("True ")
-
-
-@pytest.mark.parametrize(
-    ("error", "raised"),
-    [(TimeoutError("x"), RendezvousTimeout), (RuntimeError("wait Timed Out"), RendezvousTimeout),
-     (RuntimeError("Timeout"), RendezvousTimeout),
-     (RuntimeError("address in use"), RuntimeError)],
-)  # fmt: skip
-def test_only_ranks_that_do_not_come_in_time_have_not_met(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception]
-) -> None:
-    def fail(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(torch_communicator, "_initialise", fail)
-    communication = load_cluster("laptop", ["cluster.engine.name=torch"]).communication
-    with pytest.raises(raised) as caught:
-        torch_communicator._connect_torch(communication, _identity(0), Ledger())
-    assert type(caught.value) is raised

@@ -133,6 +133,22 @@ def test_weights_that_are_read_belong_to_the_caller(name: str) -> None:
     assert checksum(network.each_weight()) == before
 
 
+class _Told(SingleProcess):
+    """A communicator that remembers what it was told, and with how many arrays."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def reduce(self, name: str, arrays: Any, priority: int = 0) -> None:
+        self.told.append((name, len(arrays)))
+
+    def complete(self) -> None:
+        self.told.append("complete")
+
+    def publish(self, weights: Any) -> None:
+        self.told.append(("publish", len(weights)))
+
+
 @each_engine
 @pytest.mark.parametrize("optimizer", ["lars", "adam"])
 def test_a_warm_up_is_undone_bit_for_bit(name: str, optimizer: str) -> None:
@@ -141,7 +157,9 @@ def test_a_warm_up_is_undone_bit_for_bit(name: str, optimizer: str) -> None:
         built = engine.build_optimizer(recipe.optimizer, network, rescale=1 / 8, arrivals=[0] * 29)
         if warm:
             weights = initial_weights(network.network, recipe.model, seed=1)
-            warm_up(engine, ModelParts(network, built, weights, BucketPlan(((0,), (1,)))), SingleProcess(), 8)
+            communicator = _Told()
+            warm_up(engine, ModelParts(network, built, weights, BucketPlan(((28, 27), (0,)))), communicator, 8)
+            assert communicator.told == [("warm_up_0", 2), ("warm_up_1", 1), "complete", ("publish", 29)]
             assert not any(engine.to_host(each).any() for each in (*network.gradients, *built.momenta))
         for step in range(3):
             forward_backward(network, *random_batch(engine, network, seed=step))

@@ -10,7 +10,7 @@ import pytest
 from logs.metrics import NullMetrics
 from train.engine.protocol import Engine
 from train.evaluate import top1_score
-from train.measure.progress import LossNotFinite, LossWindow, Progress, StepLoss, _duration, _rounded
+from train.measure.progress import LossNotFinite, LossWindow, Progress, StepLoss
 from train.measure.timing import Clock
 from train.step import StepArrays
 
@@ -145,15 +145,23 @@ def test_losses_are_read_oldest_first_as_means_of_the_global_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.4, "0s"), (59.4, "59s"), (59.6, "1m00s"), (3599, "59m59s"), (3599.6, "1h00m"), (90_000, "25h00m")],
-)
-def test_a_duration_is_rounded_to_seconds_and_has_two_units_at_most(seconds: float, words: str) -> None:
-    assert _duration(seconds) == words
-
-
-def test_a_rate_below_ten_images_has_a_decimal() -> None:
-    assert [_rounded(rate) for rate in (9.94, 10.0, 10.6)] == ["9.9", "10", "11"]
+    ("left_s", "words", "step_s", "rate"),
+    [(0.4, "0s", 64 / 9.94, "9.9"), (59.4, "59s", 6.4, "10"), (59.6, "1m00s", 64 / 10.6, "11"),
+     (3599, "59m59s", 1, "64"), (3599.6, "1h00m", 1, "64"), (90_000, "25h00m", 1, "64")],
+)  # fmt: skip
+def test_a_line_has_two_units_of_time_at_most_and_a_decimal_of_small_rates(
+    caplog: pytest.LogCaptureFixture, left_s: float, words: str, step_s: float, rate: str
+) -> None:
+    caplog.set_level(logging.INFO, "train.measure.progress")
+    progress, _, clock = _progress(1, visible=True)
+    clock.steps, clock.stepping_s = 1, step_s
+    progress.steps([])  # measures the rate
+    clock.steps, clock.stepping_s = 1, left_s / 99
+    progress.steps(_losses(0, 2.0))
+    progress.close()
+    (line,) = caplog.messages
+    assert line.endswith(f"at most {words} left")
+    assert f"  {rate} images/s" in line
 
 
 def test_a_quiet_rank_measures_but_shows_neither_bar_nor_line(

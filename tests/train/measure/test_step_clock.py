@@ -1,13 +1,13 @@
 """The clock's figures on a machine whose times are known: an engine that computes by a clock of the test's own."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from train.engine.protocol import Engine
 from train.measure import timing
-from train.measure.timing import Clock, StepClock, StepTimes
+from train.measure.timing import Clock, StepClock
 
 
 class Machine:
@@ -112,13 +112,3 @@ def test_the_host_runs_two_steps_ahead_and_pauses_are_left_out(monkeypatch: pyte
         machine.now += 7
     assert clock.stepping_s == pytest.approx(1.0)
     assert clock.steps == 10
-
-
-def test_communication_that_took_longer_than_its_steps_leaves_no_compute_below_zero_and_no_time_has_no_shares() -> None:
-    clock: Any = StepClock(cast(Any, None), 2, 10)
-    clock.steps = 1
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StepClock, "stepping_s", 0.0)
-        assert clock.fractions() == (0.0, 0.0)
-        clock._take_sample(0.05)
-    assert clock.samples == [StepTimes(0.0, 0.05, 0.0)]

@@ -10,7 +10,7 @@ from logs.folder import RunFolder, Summary
 from logs.metrics import METRICS_FILE, read_metrics
 from tests.runs import SHORT, FinishedRun, train
 from train.measure import timing
-from train.measure.timing import StepClock, StepTimes
+from train.measure.timing import StepClock
 
 
 def _read(run: FinishedRun) -> tuple[list[float], Summary]:
@@ -40,19 +40,6 @@ def test_neither_timing_nor_gradients_that_travel_under_the_next_forward_change_
     assert timed.comm_exposed_fraction is not None
     assert (untimed.input_wait_fraction, untimed.comm_exposed_fraction) == (None, None)
     assert untimed.images_per_s is not None
-
-
-def test_a_sample_is_of_the_steps_since_the_one_before() -> None:
-    class Clock(StepClock):
-        stepping_s: Any = 0.0
-
-    clock = Clock(cast(Any, None), 2, 10)
-    for clock.steps, clock.stepping_s, clock._input_wait_s in ((4, 2.0, 0.4), (6, 4.0, 0.6)):
-        clock._take_sample(0.05)
-    # 4 steps of 0.5 s, of which 0.1 s are input; then 2 steps of 1 s with as much.
-    expected = [StepTimes(0.35, 0.05, 0.1), StepTimes(0.85, 0.05, 0.1)]
-    for found, times in zip(clock.samples, expected, strict=True):
-        assert tuple(vars(found).values()) == pytest.approx(tuple(vars(times).values()))
 
 
 def test_every_pause_is_left_out_of_the_time_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:

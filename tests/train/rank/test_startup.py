@@ -1,6 +1,7 @@
 """The ledger counts each phase, and what ran side by side, once."""
 
-from types import SimpleNamespace
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,12 +11,39 @@ from train.rank import startup
 from train.rank.startup import WAITING, Ledger, gather_starts, process_age_s
 
 
-def _ledger(spans: list[tuple[float, float]]) -> dict[str, object]:
-    ledger = Ledger()
-    ledger._rows.clear()
-    for number, (begin, end) in enumerate(spans):
-        ledger._add(str(number), ledger._origin + begin, ledger._origin + end)
-    return ledger.to_json()
+class _Time:
+    """A time that a test sets, in place of the module `time`; the process begins at 0."""
+
+    def __init__(self, began: float) -> None:
+        self.now, self._began = 0.0, began
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self._began
+
+
+def _recorded(phases: list[tuple[str, float, float]], began: float = 0.0) -> Ledger:
+    """Return a ledger of phases, each with its begin and its end, as threads would record them side by side."""
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setattr(startup, "process_age_s", lambda: 0.0)
+        time = _Time(began)
+        patch.setattr(startup, "time", time)
+        ledger, opened = Ledger(), dict[int, Any]()
+        moments = [(end, 1, number) for number, (_, _, end) in enumerate(phases)]
+        moments += [(begin, 0, number) for number, (_, begin, _) in enumerate(phases)]
+        for time.now, is_end, number in sorted(moments):
+            if is_end:
+                opened[number].close()
+            else:
+                opened[number] = stack.enter_context(ExitStack())
+                opened[number].enter_context(ledger.phase(phases[number][0]))
+    return ledger
+
+
+def _ledger(spans: list[tuple[float, float]]) -> dict[str, Any]:
+    return _recorded([(str(number), *span) for number, span in enumerate(spans)]).to_json()
 
 
 def test_phases_one_after_another_save_nothing() -> None:
@@ -48,18 +76,9 @@ def test_the_ledger_starts_when_the_kernel_started_the_process() -> None:
 
 
 def test_the_last_rank_is_named_with_the_phase_in_which_it_lost_most() -> None:
-    def rank(began: float, data_s: float, imports_s: float) -> Ledger:
-        ledger = Ledger()
-        ledger._rows.clear()
-        ledger._started_time = began
-        times = [
-            ("imports", 0.0, imports_s),
-            ("data set", imports_s, imports_s + data_s),
-            (WAITING, imports_s + data_s, 30),
-        ]
-        for name, begin, end in times:
-            ledger._add(name, ledger._origin + begin, ledger._origin + end)
-        return ledger
+    def rank(began: float, data_s: float, imports_s: float, imports: str = "imports") -> Ledger:
+        ready_s = imports_s + data_s
+        return _recorded([(imports, 0, imports_s), ("data set", imports_s, ready_s), (WAITING, ready_s, 30)], began)
 
     rows: list[bytes] = []
 
@@ -75,8 +94,7 @@ def test_the_last_rank_is_named_with_the_phase_in_which_it_lost_most() -> None:
         "phase": "data set", "phase_s": 6.0, "phase_median_s": 2.0,
     }  # fmt: skip  # its imports took longer, but they did so on all ranks
     rows.clear()
-    odd = rank(103, 7, 4)
-    odd._rows[1]["phase"] = "copy"  # which other ranks do not do
+    odd = rank(103, 4, 7, "copy")  # which other ranks do not do
     for number, ledger in enumerate([rank(100, 2, 3), odd, rank(101, 2, 4)]):
         found = gather_starts(gather, f"host{number}", ledger)
     assert [found["last"][key] for key in ("phase", "phase_s", "phase_median_s")] == ["copy", 7.0, 0.0]
@@ -89,23 +107,12 @@ def test_the_first_phase_is_the_interpreters_from_the_start_of_the_process() -> 
     assert before - 0.1 <= first["end_s"] <= process_age_s() + 0.1
 
 
-def test_a_phase_lasts_from_the_begin_of_its_block_to_the_end_whatever_other_phases_do(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ledger = Ledger()
-    ledger._rows.clear()
-    moments = iter(ledger._origin + second for second in (2.0, 3.0, 5.0, 9.0))
-    monkeypatch.setattr(startup, "time", SimpleNamespace(monotonic=lambda: next(moments)))
-    with ledger.phase("outer"), ledger.phase("inner"):
-        pass
-    told = [(row["phase"], row["begin_s"], row["end_s"]) for row in ledger.to_json()["phases"]]
-    assert told == [("outer", 2.0, 9.0), ("inner", 3.0, 5.0)], "in the order in which they began"
+def test_phases_are_told_in_the_order_in_which_they_began() -> None:
+    _, *rows = _recorded([("inner", 3.0, 5.0), ("outer", 2.0, 9.0)]).to_json()["phases"]
+    assert [(row["phase"], row["begin_s"], row["end_s"]) for row in rows] == [("outer", 2.0, 9.0), ("inner", 3.0, 5.0)]
 
 
 def test_a_rank_that_waits_for_nobody_is_ready_at_the_end_of_its_last_phase() -> None:
-    ledger = Ledger()
-    ledger._rows.clear()
-    ledger._add("imports", ledger._origin, ledger._origin + 4.0)
-    ledger._add("data set", ledger._origin + 1.0, ledger._origin + 3.0)
+    ledger = _recorded([("imports", 0.0, 4.0), ("data set", 1.0, 3.0)])
     last = gather_starts(lambda _, content: [content], "here", ledger)["last"]
     assert (last["ready_s"], last["median_s"]) == pytest.approx((4.0, 4.0))

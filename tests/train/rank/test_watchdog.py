@@ -1,62 +1,104 @@
-"""A rank that stands still ends with status 1, and says truly where it stood and whether it waited for others."""
+"""A rank that stands still ends with status 1, and says truly where it stood and whether it waited for others.
 
-import json
+The watchdog's own thread runs; the time that it reads passes only when a test says so.
+"""
+
 import os
 import select
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
-from pathlib import Path
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from configs.load import ROOT
 from train.rank import watchdog
+from train.rank.watchdog import StoodStill, Watchdog
 
-# The code that stands still is compiled under the name of a file: the watchdog sees no more of a frame than that.
-# The process of each stack of files is a fork, which need not import anything.
-STANDS = """
-import json, os, pathlib, sys, time
-from train.rank import watchdog
-watchdog._LAST_WORDS_S = 0.3
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the end of a process
 
-def stand_in(folder, paths):
-    def report(error):
-        (folder / "new").write_text(json.dumps([str(error), error.step, error.waits]))
-        (folder / "new").rename(folder / "report.json")
+TIMEOUT_S = 0.5
+WAIT_S = 60
 
-    tell = watchdog.Watchdog(1.0, report)
-    for step in range(3):
-        tell(step)
-    tell()
-    stand = lambda: time.sleep(20)
+
+class _Time:
+    """Stands for the module `time`, for `faulthandler` and for the end of the process; remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 1000.0, list[float]()
+        self.timers_s: list[float] = []
+        self.looked, self.ended = threading.Event(), threading.Event()
+        self.statuses: list[int] = []
+
+    def monotonic(self) -> float:
+        if threading.current_thread().name == "watchdog":
+            self.looked.set()
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+    def dump_traceback(self, *, all_threads: bool) -> None:
+        assert all_threads
+
+    def dump_traceback_later(self, seconds: float, *, exit: bool) -> None:
+        assert exit
+        self.timers_s.append(seconds)
+
+    def cancel_dump_traceback_later(self) -> None:
+        self.timers_s.append(0)
+
+    def end(self, status: int) -> None:
+        self.statuses.append(status)
+        self.ended.set()
+        raise SystemExit(status)
+
+    def wait_for_a_look(self) -> None:
+        """Wait until the watchdog has looked at the time, and once more, so that it has acted on what it saw."""
+        for _ in range(2):
+            self.looked.clear()
+            assert self.looked.wait(WAIT_S)
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> _Time:
+    made = _Time()
+    monkeypatch.setattr(watchdog, "time", made)
+    monkeypatch.setattr(watchdog, "faulthandler", made)
+    monkeypatch.setattr(watchdog, "os", SimpleNamespace(_exit=made.end, path=os.path, sep=os.sep))
+    return made
+
+
+@pytest.fixture
+def reports() -> list[StoodStill]:
+    return []
+
+
+@pytest.fixture
+def dog(time: _Time, reports: list[StoodStill]) -> Iterator[Watchdog]:
+    made = Watchdog(TIMEOUT_S, reports.append)
+    yield made
+    made.rest()
+
+
+def _stand_in(paths: Sequence[str], act: Callable[[], Any]) -> None:
+    """Call a function from a stack of frames of the named files, the innermost last: a watchdog sees no more of it."""
+    stand = act
     for path in reversed(paths):
-        names = {"call": stand}
+        names: dict[str, Any] = {"call": stand}
         exec(compile("def stand(): call()", path, "exec"), names)
         stand = names["stand"]
     stand()
 
-for number, paths in enumerate(json.loads(sys.argv[2])):
-    folder = pathlib.Path(sys.argv[1]) / str(number)
-    folder.mkdir()
-    if os.fork() == 0:
-        (folder / "pid").write_text(str(os.getpid()))
-        stand_in(folder, paths)
-for _ in json.loads(sys.argv[2]):
-    print(os.WEXITSTATUS(os.wait()[1]))
-"""
-
-THREADS = 3
-"""Of a process that is watched: its own, the watchdog's and that of the timer in the C library."""
 
 PLACES = {
     "loop": ([f"{ROOT}/train/loop.py"], "train/loop.py:1 (stand)", False),
-    "our home of MXNet": ([f"{ROOT}/train/engine/mxnet/lars.py"], "train/engine/mxnet/lars.py:1 (stand)", False),
+    "our home of MXNet": ([f"{ROOT}/train/engine/mxnet/engine.py"], "train/engine/mxnet/engine.py:1 (stand)", False),
     "communicator": ([f"{ROOT}/train/comm/communicator.py"], "train/comm/communicator.py:1 (stand)", True),
-    "key-value stores": ([f"{ROOT}/train/comm/kvstore.py"], "train/comm/kvstore.py:1 (stand)", True),
     "PyTorch": ([f"{ROOT}/train/engine/torch/engine.py"], "train/engine/torch/engine.py:1 (stand)", True),
     "MXNet": ([f"{ROOT}/train/loop.py", "/x/site-packages/mxnet/nd.py"], "train/loop.py:1 (stand)", True),
     "Horovod": (
@@ -68,100 +110,78 @@ PLACES = {
 }  # fmt: skip
 
 
-def _start(folder: Path, *stacks: Sequence[str]) -> subprocess.Popen[str]:
-    """Start a process for each stack of files, from the caller to the one that stands still."""
-    command = [sys.executable, "-c", STANDS, str(folder), json.dumps(stacks)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.medium
-def test_a_rank_waits_for_others_only_in_a_library_call_or_where_ranks_meet(tmp_path: Path) -> None:
-    with _start(tmp_path, *(paths for paths, *_ in PLACES.values())) as processes:
-        statuses, stacks = processes.communicate(timeout=60)
-    assert statuses.split() == ["1"] * len(PLACES)
-    told = {
-        name: json.loads((tmp_path / str(number) / "report.json").read_text(encoding="utf-8"))
-        for number, name in enumerate(PLACES)
-    }
-    assert told == {
-        name: [f"no progress for 1 s, standing in {named}", 2, waits] for name, (_, named, waits) in PLACES.items()
-    }
-    assert f'File "{ROOT}/train/loop.py", line 1 in stand' in stacks, "the stacks of all threads"
-
-
-def _num_threads(pid: Path) -> int:
-    """Return the number of threads of the process whose number a file holds; 0 until it is there."""
-    number = pid.read_text() if pid.is_file() else ""
-    return len(list(Path(f"/proc/{number}/task").iterdir())) if number else 0
-
-
-@pytest.mark.medium
-def test_a_rank_that_was_frozen_blames_itself(tmp_path: Path) -> None:
-    pid = tmp_path / "0" / "pid"
-    with _start(tmp_path, [f"{ROOT}/train/comm/communicator.py"]) as process:
-        while _num_threads(pid) != THREADS:
-            assert process.poll() is None
-            time.sleep(0.02)
-        os.kill(int(pid.read_text()), signal.SIGSTOP)
-        time.sleep(1.5)
-        os.kill(int(pid.read_text()), signal.SIGCONT)
-        statuses, _ = process.communicate(timeout=60)
-    message, _, waits = json.loads((tmp_path / "0" / "report.json").read_text(encoding="utf-8"))
-    assert message.startswith("stood still itself for ")
-    assert (waits, statuses.split()) == (False, ["1"])
-
-
-def test_the_timer_in_c_leaves_time_for_a_report_although_it_is_seldom_set_anew(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("paths", "place", "waits"), PLACES.values(), ids=PLACES)
+def test_a_rank_waits_for_others_only_in_a_library_call_or_where_ranks_meet(
+    time: _Time, dog: Watchdog, reports: list[StoodStill], paths: list[str], place: str, waits: bool
 ) -> None:
-    timers_s: list[float] = []
-    timer = SimpleNamespace(
-        dump_traceback_later=lambda seconds, exit: timers_s.append(seconds), cancel_dump_traceback_later=lambda: None
-    )
-    monkeypatch.setattr(watchdog, "faulthandler", timer)  # not that of the whole process, which limits this test
-    watchdog.Watchdog(600, print).rest()
-    assert timers_s == [pytest.approx(600 + 60 + watchdog._BACKSTOP_S)]
-
-
-# Only the timer in C is left where no thread of Python gets its turn.
-TIMED = """
-import sys, time
-from train.rank import watchdog
-watchdog._BACKSTOP_S = 0.05
-first, expected, rests, calls = sys.argv[1:]
-if not rests:
-    watchdog.Watchdog._watch = lambda _: None
-dog = watchdog.Watchdog(float(first), print)
-if expected:
-    dog.expect(float(expected))
-if rests:
-    dog.rest()
-for _ in range(int(calls)):
-    time.sleep(0.1)
+    for step in range(3):
+        dog(step)
     dog()
-time.sleep(0.8)
-"""
+
+    def pass_time() -> None:
+        for _ in range(3):  # In one go, the process would seem to have been frozen.
+            time.wait_for_a_look()
+            time.now += 0.4 * TIMEOUT_S
+
+    threading.Thread(target=pass_time).start()
+    _stand_in(paths, partial(time.ended.wait, WAIT_S))
+    (report,) = reports
+    assert (str(report), report.step, report.waits) == (f"no progress for 0.5 s, standing in {place}", 2, waits)
+    # Launchers end all ranks when the first one ends: a rank that waits lets the others report first.
+    assert (time.statuses, time.slept) == ([1], [2.0 if waits else 0])
+
+
+def test_a_rank_that_makes_progress_is_left_alone_until_it_rests(
+    time: _Time, dog: Watchdog, reports: list[StoodStill]
+) -> None:
+    for _ in range(10):
+        time.now += 0.8 * TIMEOUT_S
+        dog()
+        time.wait_for_a_look()
+    dog.rest()
+    time.now += 100
+    assert (reports, time.statuses) == ([], [])
+
+
+def test_a_rank_that_was_frozen_says_for_how_long_and_ends_at_once(
+    time: _Time, dog: Watchdog, reports: list[StoodStill]
+) -> None:
+    time.wait_for_a_look()
+    time.now += 500
+    dog()
+    assert time.ended.wait(WAIT_S)
+    (report,) = reports
+    assert str(report).startswith("stood still itself for 500 s, in ")
+    assert not report.waits, "the others have given up waiting for it"
+    assert time.slept == [0]
+
+
+def test_a_timer_in_c_that_is_seldom_set_leaves_time_for_a_report(time: _Time) -> None:
+    dog = Watchdog(600, print)
+    for seconds in (59, 2, 59):
+        time.now += seconds
+        dog()
+    dog.expect(50)
+    dog.rest()
+    # A tenth more than the timeout, because it is set every tenth, and five seconds for the watchdog's own report.
+    assert time.timers_s == [pytest.approx(665), pytest.approx(665), pytest.approx(60), 0]
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    ("first", "expected", "rests", "calls", "status"),
-    [("0.2", "", "", 0, 1), ("99", "0.2", "", 0, 1), ("0.2", "", "yes", 0, 0), ("1", "", "", 13, 0)],
-)
-def test_a_process_that_holds_pythons_lock_is_ended_too_unless_the_watchdog_rests_or_hears_of_progress(
-    first: str, expected: str, rests: str, calls: int, status: int
-) -> None:
-    command = [sys.executable, "-c", TIMED, first, expected, rests, str(calls)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == status
-    assert ("Timeout" in done.stderr) == bool(status)
+def test_a_process_that_holds_pythons_lock_is_ended_too() -> None:
+    code = (
+        "import ctypes; from train.rank.watchdog import Watchdog; Watchdog(1, print);"
+        "ctypes.PyDLL(None).sleep(120)"  # in C, with the lock held
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S)  # noqa: PLW1510
+    assert done.returncode == 1
+    assert 'File "<string>", line 1 in <module>' in done.stderr
 
 
 # Stands for a rank in a collective, which cannot heed SIGTERM; its launcher is the shell.
 ORPHAN = """
 import signal, time
 from train.rank import watchdog
-watchdog._ORPHAN_S = 0.5
 signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))
 watchdog.die_with_parent()
 print("stands", flush=True)
@@ -176,6 +196,6 @@ def test_a_rank_that_cannot_heed_sigterm_ends_soon_after_the_process_that_starte
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None
         assert launcher.stdout.readline() == "stands\n"
-        assert not select.select([launcher.stdout], [], [], 2)[0], "it lives as long as its launcher"
+        assert not select.select([launcher.stdout], [], [], 1)[0], "it lives as long as its launcher"
         launcher.kill()
         assert launcher.stdout.read() == "told\n", "and ends without a further kill"

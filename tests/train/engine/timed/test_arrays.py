@@ -10,7 +10,6 @@ from configs.load import load_cluster
 from tests.engines import ALONE
 from train.engine.timed import engine as timed_engine
 from train.engine.timed import open_engine
-from train.engine.timed.network import _grouped
 
 
 @pytest.mark.parametrize(
@@ -35,10 +34,3 @@ def test_arrays_are_the_installed_frameworks_if_the_communicator_sums_them(
     made: Any = open_engine(timed, ALONE)
     assert made == (timed, ALONE)
     assert opened == [taken]
-
-
-def test_gradients_arrive_in_the_order_of_their_ends_whatever_their_numbers() -> None:
-    assert _grouped([0.5, 2.0, 1.0], 0.1) == [(0.5, [0]), (1.0, [2]), (2.0, [1])]
-    # Within one tick of the last arrival of a group, and one tick apart.
-    assert _grouped([1.0, 0.95, 0.75], 0.25) == [(0.75, [2]), (1.0, [1, 0])]
-    assert _grouped([1.0, 1.0], 0.25) == [(1.0, [1, 0])]

@@ -24,8 +24,7 @@ from train.engine.build import build_model
 from train.engine.init import initial_weights
 from train.engine.protocol import Engine, open_engine
 from train.engine.timed.device import Course, Device, strike
-from train.engine.timed.engine import TimedEngine
-from train.engine.timed.network import TimedNetwork, TimedOptimizer, _grouped
+from train.engine.timed.network import TimedNetwork, TimedOptimizer
 from train.networks.arch import Network, build_network
 from train.plan.document import plan_document
 
@@ -97,22 +96,6 @@ def test_a_slow_rank_waits_longer_and_a_fault_makes_it_slower(passing: _Time) ->
     assert passing.now == 3.0 + 3.0 * SLOWER
 
 
-@pytest.mark.parametrize(("rank", "factor"), [(0, 0.25), (1, 1.5)])
-def test_a_rehearsal_runs_faster_by_its_speed_and_a_slow_rank_slower(passing: _Time, rank: int, factor: float) -> None:
-    _, cluster, engine = _rehearsed()
-    assert cluster.rehearsal is not None
-    rehearsal = cluster.rehearsal.model_copy(update={"speed": 4.0, "slow_ranks": {"1": 6.0}})
-    rehearsed = TimedEngine(engine, cluster.model_copy(update={"rehearsal": rehearsal}), replace(ALONE, rank=rank))
-    rehearsed._device.work(1.0)
-    assert passing.now == factor
-
-
-def test_counts_of_right_answers_add_up_to_the_invented_accuracy() -> None:
-    course = Course((0.1, 0.333))
-    assert sum(course.next_count(7, 2) for _ in range(1000)) == pytest.approx(7000 * 0.333, abs=1)
-    assert Course((0.1, 0.5)).next_count(100, 9) == 50, "after the last epoch, the last accuracy holds"
-
-
 def test_a_step_takes_its_time_and_gradients_arrive_last_layer_first_with_the_plans_real_sizes() -> None:
     recipe, cluster, engine = _rehearsed()
     model = build_model(engine, recipe, cluster, plan_run(recipe, 1))
@@ -153,11 +136,6 @@ def test_weights_are_the_beginnings_of_the_seeded_ones_whatever_file_the_recipe_
     for name, kept in model.network.read_weights().items():
         np.testing.assert_array_equal(kept, whole[name].reshape(-1)[: len(kept)])
         assert len(kept) == model.weights[name].size == max(1, whole[name].size // 100)
-
-
-def test_the_last_invented_accuracy_is_that_of_all_later_epochs() -> None:
-    course = Course((0.25, 0.5))
-    assert [course.next_count(100, epoch) for epoch in (1, 2, 3, 9)] == [25, 50, 50, 50]
 
 
 def test_a_fault_strikes_its_rank_in_its_step_only() -> None:
@@ -216,7 +194,8 @@ def test_an_engine_of_waits_and_a_rehearsal_belong_together() -> None:
         Cluster.model_validate({**tree, "engine": {**tree["engine"], "name": "mxnet"}})
 
 
-def test_the_accuracy_of_many_ranks_is_never_above_the_invented_one() -> None:
+def test_the_accuracy_of_many_ranks_is_never_above_the_invented_one_of_the_epoch_or_of_the_last() -> None:
+    assert [Course((0.25, 0.5)).next_count(100, epoch) for epoch in (1, 2, 3, 9)] == [25, 50, 50, 50]
     ranks = [Course([0.5004] * 9) for _ in range(64)]
     for epoch in range(1, 10):
         count = sum(rank.next_count(valid, epoch) for rank in ranks for valid in (6, 5))
@@ -228,26 +207,6 @@ def test_the_faults_of_a_rank_come_in_the_order_of_their_steps() -> None:
     rehearsal = Rehearsal(waits=waits, faults=("kill@9:1", "slow@2:0", "slow@3:1", "error@5:1"))
     assert [(each.kind, each.step) for each in rehearsal.faults_of(1)] == [("slow", 3), ("error", 5), ("kill", 9)]
     assert rehearsal.faults_of(2) == []
-
-
-@pytest.mark.parametrize(
-    ("key", "least", "most", "below", "above"),
-    [("speed", 0.001, 1000, 0.0009, 1001), ("shrink", 1, 1_000_000, 0, 1_000_001)],
-)
-def test_a_rehearsal_is_refused_from_the_first_value_beyond_its_bounds(
-    key: str, least: float, most: float, below: float, above: float
-) -> None:
-    waits = {"forward_s": 0, "gradients_s": [], "update_s": 0, "evaluation_s": 0, "top1": []}
-    for value in (least, most):
-        assert getattr(Rehearsal.model_validate({"waits": waits, key: value}), key) == value
-    for value in (below, above):
-        with pytest.raises(ValidationError):
-            Rehearsal.model_validate({"waits": waits, key: value})
-
-
-def test_gradients_that_arrive_within_a_tick_are_one_group_with_the_last_arrival() -> None:
-    assert _grouped([9.0, 8.5, 7.0, 7.0, 5.9], 1.0) == [(5.9, [4]), (7.0, [3, 2]), (9.0, [1, 0])]
-    assert _grouped([3.0, 2.0], 1.0) == [(2.0, [1]), (3.0, [0])], "a whole tick is too late"
 
 
 def test_ranks_that_crowd_the_cores_wake_up_less_often(passing: _Time, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,30 +230,6 @@ def test_labels_have_the_shape_of_the_loss(kind: str, shape: tuple[int, ...]) ->
     recipe = recipe.model_copy(update={"loss": recipe.loss.model_copy(update={"kind": kind})})
     network = TimedNetwork(engine, _table(recipe), recipe, cluster, Device(1.0), ALONE)
     assert (network.label_shape, network.image_shape) == (shape, (1,))
-
-
-@pytest.mark.parametrize(
-    ("precision", "accumulation", "half"), [("float32", 1, 1), ("float16", 1, 2), ("bfloat16", 1, 2), ("float16", 2, 1)]
-)
-def test_buckets_count_the_bytes_that_travel(
-    precision: str, accumulation: int, half: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe, cluster, engine = _rehearsed()
-    settings = cluster.engine.model_copy(update={"precision": precision})
-    sizes = [each.size for each in _table(recipe).parameters if each.kind not in ("gamma", "beta")]
-    limits = cluster.communication.model_copy(update={"bucket_bytes": 4 * sum(sizes) // 2, "deferred_fraction": 0.0})
-    cluster = cluster.model_copy(update={"engine": settings, "communication": limits})
-    batch = recipe.batch.model_copy(update={"accumulation_steps": accumulation})
-    plan = plan_run(recipe.model_copy(update={"batch": batch}), 1)
-    assert plan.accumulation_steps == accumulation
-    build = engine.build_network
-    # A rehearsal takes no micro-batches; the buckets are those of any engine.
-    monkeypatch.setattr(engine, "build_network", lambda *parts, accumulate: build(*parts, accumulate=False))
-    buckets = build_model(engine, recipe, cluster, plan).buckets.order
-    kinds = [{_table(recipe).parameters[index].kind in ("gamma", "beta") for index in bucket} for bucket in buckets]
-    # In half precision, gradients of weights fill one bucket; batch norm's are float32 and have one of their own.
-    assert len([each for each in kinds if False in each]) == (1 if half == 2 else 3)
-    assert all(len(each) == 1 for each in kinds) == (half == 2)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.3])
@@ -339,3 +274,27 @@ def test_evaluation_and_update_take_their_times_and_half_gradients_have_their_ty
     norms = sum(layer.kind == "bn" for layer in table.layers)
     assert len(network.statistics) == len(network.read_statistics()) == 2 * norms
     assert len(optimizer.momenta) == recipe.optimizer.num_moments * len(table.parameters)
+
+
+@pytest.mark.parametrize(
+    ("speed", "slow", "together"), [(1.0, 1.0, 1), (2.0, 1.0, 2), (4.0, 6.0, 3)], ids=["real", "faster", "slow rank"]
+)
+def test_gradients_wait_for_each_other_for_a_millisecond_of_a_rehearsal_and_ranks_have_their_speed(
+    passing: _Time, monkeypatch: pytest.MonkeyPatch, speed: float, slow: float, together: int
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    recipe, cluster, _ = _rehearsed()
+    assert cluster.rehearsal is not None
+    count = len(_table(recipe).parameters)
+    # A gradient every 1.5 ms: in 1 ms comes no other one, in 2 ms one more, in 4 ms two more.
+    ends = tuple(0.0015 * (count - index) for index in range(count))
+    waits = cluster.rehearsal.waits.model_copy(update={"gradients_s": ends})
+    changes = {"waits": waits, "speed": speed, "slow_ranks": {"0": slow}}
+    rehearsed = cluster.model_copy(update={"rehearsal": cluster.rehearsal.model_copy(update=changes)})
+    network = open_engine(rehearsed, ALONE).build_network(_table(recipe), recipe, accumulate=False)
+    moments: list[float] = []
+    network.backward(lambda _: moments.append(passing.now))
+    assert passing.now == pytest.approx(0.0015 * count * slow / speed)
+    groups = [moments.count(moment) for moment in sorted(set(moments))]
+    assert groups[1:] == [together] * (len(groups) - 1)
+    assert sum(groups) == count
