@@ -85,15 +85,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_command(arguments: Sequence[str]) -> BenchCommand:
-    """Return the command of the words after ``./run.sh``.
+    """Return the command of the arguments after ``./run.sh``.
 
     Raises:
         UserError: No bench has the name, or an option is wrong.
     """
-    words = arguments[arguments[:1] == ["bench"] :]
-    if words and not words[0].startswith("-") and words[0] not in BENCHES:
-        raise UserError(f"{words[0]}: no such bench; {nearest(words[0], BENCHES)}")
-    return parse(_parser(), BenchCommand.of, words)
+    name = next(iter(arguments[arguments[:1] == ["bench"] :]), "-")
+    if not name.startswith("-") and name not in BENCHES:
+        raise UserError(f"{name}: no such bench; {nearest(name, BENCHES)}")
+    return parse(_parser(), BenchCommand.of, arguments)
 
 
 def _parser() -> Parser:

@@ -58,7 +58,7 @@ class AllreduceOptions(PlaceOptions):
 
 
 @dataclass(frozen=True)
-class _Way:
+class _Variant:
     """A number of ranks, a route and a library.
 
     Attributes:
@@ -105,22 +105,22 @@ def measure(options: AllreduceOptions, jobs: "Jobs") -> Report:
     from configs.load import load_cluster
 
     sizes = list(dict.fromkeys(_bytes_of(size) for size in options.sizes))
-    ways = _ways(options, load_cluster(options.cluster, options.overrides))
-    for number, way in turns(ways, options.rounds):
-        logger.info("start %d of %d: %s", number + 1, options.rounds, way.title)
-        way.start(jobs, options.cluster, sizes)
+    variants = _variants(options, load_cluster(options.cluster, options.overrides))
+    for number, variant in turns(variants, options.rounds):
+        logger.info("start %d of %d: %s", number + 1, options.rounds, variant.title)
+        variant.start(jobs, options.cluster, sizes)
     rows: list[BenchRow] = []
-    for ranks in dict.fromkeys(way.cluster.world_size for way in ways):
+    for ranks in dict.fromkeys(variant.cluster.world_size for variant in variants):
         for size in sizes:
-            same = [way for way in ways if way.cluster.world_size == ranks]
-            titles = {f"{way.title}, {_in_words(size)}": way.measured[size] for way in same}
+            same = [variant for variant in variants if variant.cluster.world_size == ranks]
+            titles = {f"{variant.title}, {_in_words(size)}": variant.measured[size] for variant in same}
             rows += [row for title, samples in titles.items() for row in summarize(title, samples)]
             rows += ratio_rows(titles, next(iter(titles)), compared=["allreduce_ms"])
     notes = [
         "allreduce_ms: of the slowest rank, from the moment at which all have met; float32; the median of a start",
         "bus_gb_per_s: bytes that each rank sends in a ring, 2 (n - 1) / n of the size, over the measured time",
         "predicted_ms: the collective alone; a small buffer also waits for the library's next cycle",
-        *dict.fromkeys(way.no_prediction for way in ways if way.no_prediction),
+        *dict.fromkeys(variant.no_prediction for variant in variants if variant.no_prediction),
     ]
     return make_report(rows, notes)
 
@@ -132,21 +132,21 @@ BENCH = Bench(
 )
 
 
-def _ways(options: AllreduceOptions, base: "Cluster") -> list[_Way]:
+def _variants(options: AllreduceOptions, base: "Cluster") -> list[_Variant]:
     """Return every number of ranks over every library and route, each once."""
     is_local = is_local_cpu(base)
     # Sums in shared memory have one route.
     usual = _OF_ONE_MACHINE if is_local and not options.routes else (base.communication.carrier,)
-    ways = [
-        _way(options, base, ranks, backend, route)
+    variants = [
+        _variant(options, base, ranks, backend, route)
         for ranks in options.ranks or (_LOCAL_RANKS if is_local else (base.world_size,))
         for backend in options.backends or usual
         for route in options.routes or (base.communication.allreduce,)
     ]
-    return list({way.title: way for way in ways}.values())
+    return list({variant.title: variant for variant in variants}.values())
 
 
-def _way(options: AllreduceOptions, base: "Cluster", ranks: int, backend: str, route: str) -> _Way:
+def _variant(options: AllreduceOptions, base: "Cluster", ranks: int, backend: str, route: str) -> _Variant:
     from configs.load import load_cluster
 
     # A cluster file may name another kind, which has no backend.
@@ -159,7 +159,7 @@ def _way(options: AllreduceOptions, base: "Cluster", ranks: int, backend: str, r
         own += [f"cluster.num_nodes={base.num_nodes}", f"cluster.ranks_per_node={ranks // base.num_nodes}"]
     overrides = (*options.overrides, *own)
     cluster = load_cluster(options.cluster, overrides)
-    return _Way(cluster, overrides, *_topology(cluster))
+    return _Variant(cluster, overrides, *_topology(cluster))
 
 
 def _topology(cluster: "Cluster") -> "tuple[Topology | None, str]":

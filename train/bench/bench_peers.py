@@ -58,7 +58,7 @@ class PeersOptions:
 
 
 @dataclass(frozen=True)
-class _Contest:
+class _Comparison:
     """The network, the images and the ranks, which are the same for all alternatives.
 
     Attributes:
@@ -137,7 +137,7 @@ class _Contest:
                 "threads": self.ranks if is_one_process else None,
                 **self.counted,
             }
-            task = {"meeting_file": f"{folder}/ranks", "is_channels_last": is_channels_last, "rate": rate}
+            task = {"rendezvous_file": f"{folder}/ranks", "is_channels_last": is_channels_last, "rate": rate}
             place = [f"cluster.ranks_per_node={ranks}"]
             return _only_sample(self.jobs.ranks(Program.PYTORCH_PEER, task, overrides=place, is_peer=True))
 
@@ -151,37 +151,35 @@ def measure(options: PeersOptions, jobs: "Jobs", fewest_images: int = 256) -> Re
     """See `train.bench.options.Bench`; ``fewest_images`` are generated at least."""
     from configs.load import load_both
 
-    contest = _contest(options, jobs, fewest_images)
+    comparison = _comparison(options, jobs, fewest_images)
     if options.install:
         jobs.install_peers()
-    jobs.pack(*load_both(_RECIPE, "laptop", contest.overrides))
+    jobs.pack(*load_both(_RECIPE, "laptop", comparison.overrides))
     model = options.model
     alternatives: dict[str, Callable[[], Figures]] = {
-        name: partial(contest.ours, engine, precision) for name, (engine, precision) in _own_ways().items()
+        name: partial(comparison.ours, engine, precision) for name, (engine, precision) in _own_engines().items()
     }
-    notes = [
-        f"{model}, {contest.network['image_size']} px, batch {contest.batch} a rank, {contest.ranks} ranks of one "
-        "thread, JPEGs"
-    ]
+    shape = f"{model}, {comparison.network['image_size']} px, batch {comparison.batch} a rank"
+    notes = [f"{shape}, {comparison.ranks} ranks of one thread, JPEGs"]
     if not find_spec("horovod"):
         notes.append("Horovod's example is not measured: Horovod is not installed")
     elif model in _ZOO:
-        alternatives["Horovod's MXNet example"] = lambda: contest.horovod("module")
+        alternatives["Horovod's MXNet example"] = lambda: comparison.horovod("module")
         if options.gluon:
-            alternatives["Horovod's MXNet example, gluon"] = lambda: contest.horovod("gluon")
+            alternatives["Horovod's MXNet example, gluon"] = lambda: comparison.horovod("gluon")
     else:
         notes.append(f"Horovod's example is not measured: MXNet's model zoo has no {model}")
     if jobs.peers_python.exists():
-        alternatives["PyTorch DDP"] = contest.pytorch
-        alternatives["PyTorch DDP, channels last"] = lambda: contest.pytorch(is_channels_last=True)
-        alternatives["PyTorch DataParallel"] = lambda: contest.pytorch(is_one_process=True)
+        alternatives["PyTorch DDP"] = comparison.pytorch
+        alternatives["PyTorch DDP, channels last"] = lambda: comparison.pytorch(is_channels_last=True)
+        alternatives["PyTorch DataParallel"] = lambda: comparison.pytorch(is_one_process=True)
         notes.append(
             "DataParallel splits a batch over GPUs; without GPUs it is one process that takes the images of all "
-            f"{contest.ranks} ranks on {contest.ranks} threads"
+            f"{comparison.ranks} ranks on {comparison.ranks} threads"
         )
     else:
         notes.append(NO_PYTORCH)
-    return make_report(interleave(alternatives, n=contest.rounds, reference=_OURS), notes)
+    return make_report(interleave(alternatives, n=comparison.rounds, reference=_OURS), notes)
 
 
 BENCH = Bench(
@@ -192,21 +190,21 @@ BENCH = Bench(
 )
 
 
-def _own_ways() -> dict[str, tuple[str, str]]:
+def _own_engines() -> dict[str, tuple[str, str]]:
     """Return the engines that this environment has, each at every precision of this CPU, by name; the default first."""
     from logs.environment import cpu_flags
 
-    ways = {}
+    engines = {}
     for engine, entry in ENGINES.items():
         if entry.computes and find_spec(entry.package):
             title = _OURS if engine == installed_engine() else f"{_OURS}, {entry.title}"
             for precision in possible_precisions(engine, cpu_flags()):
-                ways[title if precision == _PRECISION else f"{title}, {precision}"] = (engine, precision)
-    return ways
+                engines[title if precision == _PRECISION else f"{title}, {precision}"] = (engine, precision)
+    return engines
 
 
-def _contest(options: PeersOptions, jobs: "Jobs", fewest_images: int) -> _Contest:
-    """Return the contest that the options describe, checked before anything is installed, packed or run.
+def _comparison(options: PeersOptions, jobs: "Jobs", fewest_images: int) -> _Comparison:
+    """Return the comparison that the options describe, checked before anything is installed, packed or run.
 
     Raises:
         UserError: An option is wrong, or no run can have the network, image size, batch and number of ranks.
@@ -221,7 +219,7 @@ def _contest(options: PeersOptions, jobs: "Jobs", fewest_images: int) -> _Contes
     size = min(max(_USUAL_SIZE, least), most) if options.image_size is None else options.image_size
     classes, channels = (10, 1) if model.startswith("mnist") else (1000, 3)
     batch, ranks = _positive("--batch", options.batch, 1), _positive("--ranks", options.ranks, 1)
-    contest = _Contest(
+    comparison = _Comparison(
         jobs,
         {"name": model, "num_classes": classes, "image_size": size, "input_channels": channels},
         batch,
@@ -230,9 +228,9 @@ def _contest(options: PeersOptions, jobs: "Jobs", fewest_images: int) -> _Contes
         rounds=_positive("--rounds", options.rounds, 2 if size >= _LARGE else 6),
         images=max(fewest_images, ranks * batch),
     )
-    recipe, _ = load_both(_RECIPE, "laptop", contest.overrides)
+    recipe, _ = load_both(_RECIPE, "laptop", comparison.overrides)
     plan_run(recipe, ranks)
-    return contest
+    return comparison
 
 
 def _positive(flag: str, given: int | None, default: int) -> int:

@@ -119,7 +119,7 @@ def _train_pytorch(jobs: "Jobs", name: str, is_channels_last: bool, seed: int) -
     recipe, cluster = load_both(name, "laptop", [f"run.seed={seed}"])
     with tempfile.TemporaryDirectory(prefix="bench-race-") as folder:
         race = race_numbers(recipe, cluster, Path(folder, "numbers.npz"))
-        task = {"meeting_file": f"{folder}/ranks", "is_channels_last": is_channels_last, "race": race}
+        task = {"rendezvous_file": f"{folder}/ranks", "is_channels_last": is_channels_last, "race": race}
         done = jobs.ranks(Program.PYTORCH_PEER, task, is_peer=True)
     ((found,),) = done.samples.values()
     return _figures(done.begun_s, found["begun_at"], found["ended_at"], found["epochs"], reached=bool(found["reached"]))

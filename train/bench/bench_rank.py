@@ -63,7 +63,7 @@ class BenchRank:
 
         The time runs from the moment at which all ranks have met to the end of the slowest rank's work.
         """
-        self.meet()
+        self.barrier()
         begin = time.perf_counter()
         action()
         self.parts.engine.wait_all()
@@ -77,7 +77,7 @@ class BenchRank:
             number: Steps from the loss of one step to the loss of the last step that is timed.
         """
         engine = self.parts.engine
-        self.meet()
+        self.barrier()
         engine.wait(steps(1))
         begin = time.perf_counter()
         engine.wait(steps(number))
@@ -86,7 +86,7 @@ class BenchRank:
         engine.wait_all()
         return self._slowest_s(seconds)
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until every rank has finished its work."""
         self.parts.engine.wait_all()
         self.parts.communicator.gather("begin", 0)

@@ -97,16 +97,24 @@ class Jobs:
             raise MeasurementFailed(f"{' '.join(command)} took more than {timeout_s:g} s") from None
         return Finished(command, done.returncode, done.stdout, begun_s, time.monotonic() - begin)
 
-    def train(self, recipe: str, overrides: Sequence[str], folder: Path, *words: str) -> Finished:
+    def train(self, recipe: str, overrides: Sequence[str], folder: Path, *options: str) -> Finished:
         """Train by the command that users give, ``./run.sh train``, into a new folder; the run may fail.
 
         Args:
             recipe: A name or a file.
             overrides: Changes of recipe and cluster.
             folder: The run folder.
-            words: Further words of the command line.
+            options: Further options of the command.
         """
-        command = [str(ROOT / "run.sh"), "train", recipe, *words, *override_words(overrides), "--run-dir", str(folder)]
+        command = [
+            str(ROOT / "run.sh"),
+            "train",
+            recipe,
+            *options,
+            *override_words(overrides),
+            "--run-dir",
+            str(folder),
+        ]
         return self.run(command)
 
     def stop_when(self, is_ready: Callable[[], bool], command: Sequence[str], log: Path, timeout_s: float) -> Finished:
@@ -166,8 +174,8 @@ class Jobs:
         # This program is not installed in the environment of the peers, so Python must look in the current folder.
         python = self.peers_python if is_peer else sys.executable
         rank = command_of(program, json.dumps(task), python=python, is_isolated=not is_peer)
-        words = ["--cluster", cluster, *override_words(overrides), "--", *rank]
-        return self.run(command_of(Program.RANKS_LAUNCHER, *words), None, timeout_s).check()
+        arguments = ["--cluster", cluster, *override_words(overrides), "--", *rank]
+        return self.run(command_of(Program.RANKS_LAUNCHER, *arguments), None, timeout_s).check()
 
     def pack(self, recipe: Recipe, cluster: Cluster) -> Path:
         """Return the folder of a recipe's built-in data set; pack the data set first if it is not there yet.
@@ -179,8 +187,8 @@ class Jobs:
         folder = resolve_path(cluster.paths.data) / data.name
         if not (folder / "manifest.json").is_file():
             counts = {"train": data.train_samples, "eval": data.eval_samples, "classes": classes}
-            words = packing_words(data.source, str(folder), **counts)
-            self.run(command_of(Program.PREPARE_VERB, "prepare", *words)).check()
+            arguments = packing_words(data.source, str(folder), **counts)
+            self.run(command_of(Program.PREPARE_VERB, "prepare", *arguments)).check()
         return folder
 
     @property

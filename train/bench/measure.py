@@ -193,7 +193,7 @@ def ratio_rows(
         for figure in shared:
             pairs = zip(rounds, measured[reference], strict=True)
             ratios = [{f"{figure} / {reference}": own[figure] / other[figure]} for own, other in pairs if other[figure]]
-            below, above = _words_of(figure)
+            below, above = _verdicts_of(figure)
             own_rows = summarize(name, ratios, warmup) if ratios else []
             rows += [row.judged(1.0, below=below, above=above) for row in own_rows]
     return rows
@@ -213,7 +213,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return (sorted(values)[k - 1], sorted(values)[-k]) if k else None
 
 
-def _words_of(figure: str) -> tuple[str, str]:
+def _verdicts_of(figure: str) -> tuple[str, str]:
     """Return the words for a figure that is smaller and larger than the reference's, by the figure's unit."""
     if "_per_" in figure:
         return "slower", "faster"

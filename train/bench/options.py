@@ -48,19 +48,19 @@ def generated_images(name: str, count: int) -> list[str]:
     return [f"data.name={name}", "data.source=generated", *counts]
 
 
-def option(words: str, default: Any = None, *, flag: str | None = None, **settings: Any) -> Any:
+def option(text: str, default: Any = None, *, flag: str | None = None, **settings: Any) -> Any:
     """Return a field that is an option.
 
     Args:
-        words: The help, without the default.
+        text: The help, without the default.
         default: Value without the option.
         flag: The option's name. If None, the name of the field after two dashes.
         settings: Further arguments of `argparse.ArgumentParser.add_argument`.
     """
     if default not in (None, False, ()):
         shown = f"{default:g}" if isinstance(default, float) else default
-        words += f" (default: {' '.join(map(str, shown)) if isinstance(shown, tuple) else shown})"
-    return field(default=default, metadata={"flag": flag, "help": words, **settings})
+        text += f" (default: {' '.join(map(str, shown)) if isinstance(shown, tuple) else shown})"
+    return field(default=default, metadata={"flag": flag, "help": text, **settings})
 
 
 def effort(what: str, *, quick: float, usual: float | None, thorough: float, default: str = "") -> Any:
@@ -73,8 +73,8 @@ def effort(what: str, *, quick: float, usual: float | None, thorough: float, def
         thorough: The number for a narrow interval.
         default: Describes ``usual`` where the bench chooses it.
     """
-    words = f"{what} (default: {default or usual})"
-    return field(default=usual, metadata={"help": words, "numbers": {"quick": quick, "thorough": thorough}})
+    text = f"{what} (default: {default or usual})"
+    return field(default=usual, metadata={"help": text, "numbers": {"quick": quick, "thorough": thorough}})
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,10 @@ def add_options(parser: ArgumentParser, options: type) -> None:
 
 
 def _add_effort(parser: ArgumentParser, number: "Field[Any]") -> None:
-    group, flag, words = parser.add_mutually_exclusive_group(), f"--{number.name}", number.metadata["numbers"]
-    kind = type(words["quick"])
+    group, flag, numbers = parser.add_mutually_exclusive_group(), f"--{number.name}", number.metadata["numbers"]
+    kind = type(numbers["quick"])
     metavar = "N" if kind is int else "S"
     group.add_argument(flag, metavar=metavar, type=kind, default=SUPPRESS, help=number.metadata["help"])
-    for word, value in words.items():
+    for word, value in numbers.items():
         settings: dict[str, Any] = {"dest": number.name, "const": value, "default": SUPPRESS}
         group.add_argument(f"--{word}", action="store_const", help=f"{flag} {value}", **settings)

@@ -75,17 +75,17 @@ def short_cause(error: MeasurementFailed) -> str:
     return " / ".join(dict.fromkeys([first.rpartition(" ended with ")[2], *cause, *lines[-2:]]))
 
 
-def end_peer(meet: Callable[[], object]) -> NoReturn:
+def end_peer(barrier: Callable[[], object]) -> NoReturn:
     """End a rank of another program with status 0, once its samples are written.
 
     Horovod fails if the connections to a rank close while it still takes part in a last sum, and PyTorch at times
-    aborts while it ends the threads of Gloo. Neither concerns the samples. So ranks meet once more, without a look at
-    how that ends, and then leave out what libraries do at the end of a process.
+    aborts while it ends the threads of Gloo. Neither concerns the samples. So ranks wait for each other once more,
+    however that ends, and then leave out what libraries do at the end of a process.
 
     Args:
-        meet: Returns when all ranks have called it.
+        barrier: Returns when all ranks have called it.
     """
     with suppress(Exception):
-        meet()
+        barrier()
     sys.stdout.flush()
     os._exit(0)

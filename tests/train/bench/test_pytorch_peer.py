@@ -475,9 +475,9 @@ def test_the_steps_after_the_warm_up_are_timed_from_a_common_begin_to_the_end_of
     network = {"name": "resnet8", "num_classes": 10, "image_size": 8, "input_channels": 3}
     counted = {"batch_size": 2, "threads": threads, "warmup": 3, "steps": 4}
     rate = {"network": network, "data": str(tmp_path / "train"), **counted}
-    pytorch_peer.main("/tmp/meet", is_channels_last=is_channels_last, rate=rate)
+    pytorch_peer.main("/tmp/rendezvous", is_channels_last=is_channels_last, rate=rate)
     way = ["DistributedDataParallel"] if threads is None else [threads, "DataParallel"]
-    place = {"init_method": "file:///tmp/meet", "rank": 0, "world_size": 4}
+    place = {"init_method": "file:///tmp/rendezvous", "rank": 0, "world_size": 4}
     steps = [is_channels_last]  # of each batch in memory
     expected = [("gloo", place), *way, *3 * steps, "barrier", "clock", *4 * steps, "clock"]
     assert _meeting == expected
@@ -503,7 +503,7 @@ def test_a_race_is_told_by_the_first_rank(
 
     race = _race(tmp_path, epoch_ends=[1], eval_epochs=[1], batch_size=5).race
     monkeypatch.setattr("torch.distributed.all_reduce", lambda values: values)
-    pytorch_peer.main("/tmp/meet", is_channels_last=True, race=race)
+    pytorch_peer.main("/tmp/rendezvous", is_channels_last=True, race=race)
     ((found,),) = read_samples(capsys.readouterr().out).values()
     assert found["epochs"] == 1
     assert found["ended_at"] > found["begun_at"]

@@ -434,7 +434,7 @@ def test_the_time_of_a_kind_is_that_of_the_operators_that_began_in_the_step_besi
     engine: Any = _Recorder(recorded)
     identity = SimpleNamespace(rank=0, world_size=2)
     rank: Any = _Scripted([9.0], identity=identity, engine=engine, communicator=SimpleNamespace(gather=lambda *_: [0]))
-    rank.meet = lambda: None
+    rank.barrier = lambda: None
     rank.parts.model.network.network = build_network("resnet8", num_classes=10, image_size=16)
     monkeypatch.setattr(roofline_ours, "peak_operations_per_s", lambda _: 4e9)
     monkeypatch.setattr(roofline_ours, "copied_bytes_per_s", lambda _: 2e9)

@@ -32,19 +32,23 @@ _MEAN, _STD = np.array([123.675, 116.28, 103.53], np.float32), np.array([58.395,
 
 
 def main(
-    meeting_file: str, *, is_channels_last: bool, rate: dict[str, Any] | None = None, race: dict[str, Any] | None = None
+    rendezvous_file: str,
+    *,
+    is_channels_last: bool,
+    rate: dict[str, Any] | None = None,
+    race: dict[str, Any] | None = None,
 ) -> None:
     """Measure the images/s of all ranks, or train to the target and tell when it was reached.
 
     Args:
-        meeting_file: File by which the ranks find each other; must not exist.
+        rendezvous_file: File by which the ranks find each other; must not exist.
         is_channels_last: Whether images and weights have that order in memory.
         rate: Arguments of `seconds_of_steps`, to measure images/s.
         race: What `Race` takes, to train to a target.
     """
     identity = read_identity(os.environ)
     distributed.init_process_group(
-        "gloo", init_method=f"file://{meeting_file}", rank=identity.rank, world_size=identity.world_size
+        "gloo", init_method=f"file://{rendezvous_file}", rank=identity.rank, world_size=identity.world_size
     )
     order = torch.channels_last if is_channels_last else torch.contiguous_format
     if race:

@@ -115,7 +115,7 @@ def _recorded(rank: BenchRank, variants: Mapping[str, Steps], rounds: int) -> It
         engine.begin_trace(path)  # once, because MXNet's profiler cannot begin twice
         for _ in range(rounds):
             for name, steps in variants.items():
-                rank.meet()
+                rank.barrier()
                 begin_s = time.time()
                 steps(1)
                 engine.wait_all()
