@@ -20,7 +20,7 @@ readonly verbs=(
   "doctor|launch.doctor|check this node, or all nodes of an allocation, before a run (--cluster C, --recipe R, --step)"
   "sweep|launch.study|run a study: its runs one after another, resumable, then its table and plot"
   "simulate|train.sim|predict the time to train on a described machine"
-  "rehearse|train.rehearse|a whole run of many ranks on this machine, with waits in place of arithmetic"
+  "rehearse|train.rehearse|a whole run of many ranks on this machine, in which ranks sleep instead of computing"
   "bench|train.bench|measure the answer to one question: a table, and JSON rows (bench --help lists them)"
   "keys|configs.keys|every key of recipe, cluster and study files, or a JSON Schema for editors (--json)"
   "test|pytest|the test suite; arguments go to pytest"

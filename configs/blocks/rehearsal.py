@@ -1,4 +1,4 @@
-"""The cluster file's block of a rehearsal: how long a described GPU computes, and what goes wrong on purpose."""
+"""The cluster file's block of a rehearsal: how long a described GPU computes, and which faults are injected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FAULT = re.compile(r"(?P<kind>[a-z]+)@(?P<step>0|[1-9]\d{0,8}):(?P<rank>\d{1,6}
 
 
 class Fault(NamedTuple):
-    """A fault on purpose: a key of `FAULTS`, the step, 1 or more, before which it strikes, and the rank."""
+    """A fault to inject: a key of `FAULTS`, the step, 1 or more, before which it happens, and the rank."""
 
     kind: str
     step: int
@@ -88,7 +88,7 @@ class Rehearsal(Section):
         default_factory=dict, description="Number of a rank -> factor by which that rank computes longer than others."
     )
     faults: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        (), description=f"Faults on purpose, each WHAT@STEP:RANK; WHAT is one of {', '.join(FAULTS)}."
+        (), description=f"Faults to inject, each WHAT@STEP:RANK; WHAT is one of {', '.join(FAULTS)}."
     )
 
     @field_validator("faults")

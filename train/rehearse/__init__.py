@@ -1,1 +1,1 @@
-"""Rehearsals: a whole run with real processes and real communication, and waits in place of arithmetic."""
+"""Rehearsals: a whole run with real processes and real communication, in which ranks sleep instead of computing."""

@@ -1,4 +1,4 @@
-"""``./run.sh rehearse``: a whole run on this machine, with waits in place of arithmetic.
+"""``./run.sh rehearse``: a whole run on this machine, in which ranks sleep instead of computing.
 
 The module itself needs only the standard library and `configs.arguments`, so that ``--help`` works before anything is
 installed. Every other import comes after the arguments are parsed.
@@ -55,7 +55,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="./run.sh rehearse",
         description="Run RECIPE on this machine as on the ranks of cluster C: real processes, launcher, communication, "
-        "schedule, logs and checkpoints, and waits in place of arithmetic. The accuracies are invented.",
+        "schedule, logs and checkpoints, and sleeps instead of computing. The accuracies are invented.",
     )
     add_recipe(parser)
     add_place(parser, default_name=None)
