@@ -4,6 +4,7 @@ A stand-in for the launcher writes the reports of the ranks; `test_doctor` start
 """
 
 import json
+import re
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -199,6 +200,9 @@ def test_the_step_is_compared_with_the_forecast_or_told_why_not(doctor: Doctor) 
     ):
         (found,) = _topic(json.loads(doctor(_Ranks(), *words, *sets)[1]), "forecast")
         assert told in found
+        if bounds := re.search(r"expects ([\d.,]+) \(([\d.,]+) to ([\d.,]+)\)", found):
+            expected, low, high = (float(each.replace(",", "")) for each in bounds.groups())
+            assert low < expected < high
 
 
 def test_a_site_s_own_mxnet_and_a_data_set_of_the_user_are_known_to_the_checks(

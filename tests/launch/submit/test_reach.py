@@ -94,6 +94,14 @@ def test_another_host_is_asked_over_ssh_and_both_ways_are_tried(
     assert asked[-4:-2] == ["launch.submit.reach", "--answer"]
 
 
+def test_an_address_of_no_card_of_this_machine_is_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ssh").write_text("#!/bin/sh\nexit 255\n", encoding="utf-8")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    found = reach.trouble_with("192.0.2.1", tmp_path, over_gloo=True)  # an address for documents, RFC 5737
+    assert str(found).startswith("192.0.2.1: no word; ssh 192.0.2.1 must work from ")
+
+
 @pytest.mark.usefixtures("elsewhere")
 def test_ranks_over_gloo_need_an_address_of_ipv4(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
