@@ -3,9 +3,11 @@
 Imports no framework, so that the plan is ready within a second on any machine.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
 
 from configs.errors import UserError
 from configs.plan import RunPlan, plan_run
@@ -171,23 +173,21 @@ def _buckets(network: Network, width: int, communication: Communication) -> list
 
 def _shards(recipe: Recipe, plan: RunPlan) -> dict[str, Any]:
     """Cut both image sets as the readers do, and count the images that several ranks would read, or none."""
-    shards = {}
+    shards: dict[str, Any] = {}
     for name, samples in (("train", recipe.data.train_samples), ("eval", recipe.data.eval_samples)):
         ranges = [shard_range(samples, rank, plan.world_size) for rank in range(plan.world_size)]
         sizes = [len(each) for each in ranges]
-        shards[name] = {"samples": samples, "smallest": min(sizes), "largest": max(sizes), **_coverage(ranges, samples)}
+        begun = np.bincount([each.start for each in ranges], minlength=samples + 1)
+        ended = np.bincount([each.stop for each in ranges], minlength=samples + 1)
+        readers = np.cumsum(begun - ended)[:samples]  # of each image
+        shards[name] = {
+            "samples": samples,
+            "smallest": min(sizes),
+            "largest": max(sizes),
+            "seen_twice": int((readers > 1).sum()),
+            "never_seen": int((readers == 0).sum()),
+        }
     return shards
-
-
-def _coverage(ranges: Sequence[range], samples: int) -> dict[str, int]:
-    """Count the samples that lie in more than one of ``ranges``, and those that lie in none."""
-    twice = never = end = end_of_twice = 0
-    for each in sorted(ranges, key=lambda shard: (shard.start, shard.stop)):
-        never += max(0, each.start - end)
-        shared = min(end, each.stop)
-        twice += max(0, shared - max(each.start, end_of_twice))
-        end, end_of_twice = max(end, each.stop), max(end_of_twice, shared)
-    return {"seen_twice": twice, "never_seen": never + max(0, samples - end)}
 
 
 @dataclass
