@@ -49,7 +49,7 @@ class MeasuredStep:
         ranks: Number of ranks.
         images_per_s: Median rate of the run's intervals, over all ranks.
         log_spread: Standard deviation of the logarithm of the median, by the spread of the intervals.
-        log_factor: Logarithm of the factor on the predicted compute time with which the prediction is that rate.
+        log_factor: Logarithm of the factor on the predicted compute time that makes the prediction equal this rate.
         fingerprint: Of the constants with which the factor was found; with others it does not hold.
         engine: ``engine.name`` of the run; empty in files from before there was one, which then say nothing.
     """
@@ -103,7 +103,7 @@ def measured_step(folder: Path, scenario: Scenario, calibration: Calibration, co
 
 
 def _log_factor(scenario: Scenario, calibration: Calibration, rate: float, folder: Path) -> float:
-    """Return the logarithm of the compute factor with which the predicted rate is ``rate``, by bisection."""
+    """Return the logarithm of the compute factor that makes the predicted rate equal ``rate``, by bisection."""
 
     def predicted(log_factor: float) -> float:
         constants = calibration.constants.replaced(compute_factor=math.exp(log_factor))
