@@ -17,6 +17,7 @@ from launch.study.cell_run import CellRun, RunStarter
 from launch.study.runner import Task, run_study
 from logs.disk import explain_disk_errors
 from logs.folder import Summary
+from logs.show.page import render_template
 from logs.show.plot import plot_study
 
 DIVERGED = "loss not finite"
@@ -118,17 +119,26 @@ def write_study(study: Study, results: Results, folder: Path) -> None:
     """
     best = best_cells(study, results)
     metric = "top-1" if all(summary.mean_auc is None for summary in results.values()) else "AUC"
-    points = {}  # mean, lowest and highest accuracy of the seeds
+    points = {}  # mean, lowest and highest accuracy of the seeds, and the value of the tuned key
     for point, cell in best.items():
         values = [_accuracy(summary) or 0.0 for each, summary in results.items() if _differs_in_seed_only(each, cell)]
-        points[point] = fmean(values), min(values), max(values)
+        points[point] = fmean(values), min(values), max(values), cell.tuned
+    page = render_template(
+        Path(__file__).with_suffix(".md"),
+        study=study,
+        settings=", ".join(f"`{key}={json.dumps(value)}`" for key, value in study.set.items()),
+        metric=metric,
+        swept_values=sorted({swept for _, swept in best}),
+        points=points,
+        tried={(each.curve, each.swept, each.tuned): accuracy_text(results[each]) for each in study.grid_cells()},
+    )
     with explain_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _write_csv(folder / f"{study.name}.csv", metric, results, best)
-        page = "\n".join([*_head(study, metric), *_table(study, best, points), *_grids(study, metric, results), ""])
-        (folder / f"{study.name}.md").write_text(page, encoding="utf-8")
+        (folder / f"{study.name}.md").write_text(f"{page.rstrip()}\n", encoding="utf-8")
     curves = {
-        name: [(swept, *points[name, swept]) for swept in sorted(curve.grid)] for name, curve in study.curves.items()
+        name: [(swept, *points[name, swept][:3]) for swept in sorted(curve.grid)]
+        for name, curve in study.curves.items()
     }
     plot_study(folder / f"{study.name}.svg", curves, study.swept, metric)
 
@@ -147,39 +157,3 @@ def _write_csv(path: Path, metric: str, results: Results, best: Mapping[Point, C
             rounded = ["" if value is None else round(value, 4) for value in measured]
             is_best = int(_differs_in_seed_only(cell, best[cell.curve, cell.swept]))
             writer.writerow([cell.curve, cell.swept, f"{cell.tuned:g}", cell.seed, *rounded, is_best])
-
-
-def _head(study: Study, metric: str) -> Iterator[str]:
-    settings = ", ".join(f"`{key}={json.dumps(value)}`" for key, value in study.set.items())
-    yield from (f"# {study.title}", "", study.purpose.strip(), "")
-    yield f"Recipe `{study.recipe}` on `{study.cluster}` with {settings}; made by `./run.sh sweep {study.name}`."
-    yield f"Each point is the mean {metric} of {len(study.seeds)} seeds (lowest to highest), at the value of"
-    yield from (f"`{study.tuned}` that is best for seed {study.seeds[0]}.", "")
-
-
-def _table(
-    study: Study, best: Mapping[Point, Cell], points: Mapping[Point, tuple[float, float, float]]
-) -> Iterator[str]:
-    yield f"| {study.swept} | " + " | ".join(study.curves) + " |"
-    yield "| --- |" + " --- |" * len(study.curves)
-    for swept in sorted({swept for _, swept in best}):
-        row = [f"{swept:,}"]
-        for point in ((name, swept) for name in study.curves):
-            mean, low, high = points.get(point, (0.0, 0.0, 0.0))
-            row.append(f"{mean:.4f} ({low:.4f} to {high:.4f}) at {best[point].tuned:g}" if point in best else "")
-        yield f"| {' | '.join(row)} |"
-    yield ""
-
-
-def _grids(study: Study, metric: str, results: Results) -> Iterator[str]:
-    """Return the plot, the accuracy of every grid value, and the study's notes."""
-    seed = study.seeds[0]
-    yield from (f"![{study.title}]({study.name}.svg)", "")
-    yield from (f"The {metric} of all values that were tried, at seed {seed}:", "")
-    for name, curve in study.curves.items():
-        for swept, values in sorted(curve.grid.items()):
-            cells = [Cell(name, swept, value, seed) for value in values]
-            tried = ", ".join(f"{accuracy_text(results[cell])} at {cell.tuned:g}" for cell in cells)
-            yield f"- {name}, {swept:,}: {tried}"
-    if study.notes:
-        yield from ("", study.notes.strip())
