@@ -15,7 +15,7 @@ from configs.plan import RunPlan
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from data.cache import clear_dataset
-from data.input.kept_batches import KeptBatches
+from data.input.cached_batches import CachedBatches
 from data.shards import shard_range
 from data.stage import Staged, stage
 from data.verify import check_dataset
@@ -143,7 +143,7 @@ class PackedImages(Images):
         )
         if not self._recipe.data.keep_batches:
             return open_stream(state=state)
-        return KeptBatches(open_stream(), self._batches_per_epoch, batches_given=int(state or 0))
+        return CachedBatches(open_stream(), self._batches_per_epoch, batches_given=int(state or 0))
 
     def open_evaluation(self, arrays: Arrays) -> EvaluationSource:
         """See `Images`."""

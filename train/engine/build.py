@@ -34,7 +34,7 @@ class ModelParts:
 
 
 def build_model(
-    engine: Engine, recipe: Recipe, cluster: Cluster, plan: RunPlan, kept: Mapping[str, np.ndarray] | None = None
+    engine: Engine, recipe: Recipe, cluster: Cluster, plan: RunPlan, saved: Mapping[str, np.ndarray] | None = None
 ) -> ModelParts:
     """Build network, weights, bucket plan and optimizer.
 
@@ -43,12 +43,12 @@ def build_model(
         recipe: The network, its loss and its optimizer.
         cluster: Bucket sizes and update groups.
         plan: Batches.
-        kept: Weights and running statistics of a checkpoint. If None, the recipe's seeded or given ones.
+        saved: Weights and running statistics of a checkpoint. If None, the recipe's seeded or given ones.
     """
     model, communication = recipe.model, cluster.communication
     table = network_of(model)
     network = engine.build_network(table, recipe, accumulate=plan.accumulation_steps > 1)
-    weights = _first_weights(engine, recipe, cluster, table) if kept is None else dict(kept)
+    weights = _first_weights(engine, recipe, cluster, table) if saved is None else dict(saved)
     network.load_weights(weights)
     is_half = cluster.engine.gradient_precision != "float32" and plan.accumulation_steps == 1
     width = 2 if is_half else 4

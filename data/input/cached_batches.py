@@ -7,7 +7,7 @@ the images as they were cut and flipped in the first epoch.
 from data.input.batches import TrainingBatch, TrainingSource
 
 
-class KeptBatches:
+class CachedBatches:
     """A `TrainingSource` around another one, which is closed as soon as one epoch of batches is in memory.
 
     Args:
@@ -18,28 +18,28 @@ class KeptBatches:
 
     def __init__(self, source: TrainingSource, num_batches: int, batches_given: int = 0) -> None:
         self._source, self._num_batches = source, num_batches
-        self._kept: list[TrainingBatch] = []
+        self._cache: list[TrainingBatch] = []
         self._batches_given = batches_given
 
     def begin_epoch(self, epoch: int) -> None:
         """See `TrainingSource`."""
         assert epoch >= 1
-        if len(self._kept) < self._num_batches:
-            # The kept batches are those of the first epoch, even if a resumed run continues in a later one.
+        if len(self._cache) < self._num_batches:
+            # The cached batches are those of the first epoch, even if a resumed run continues in a later one.
             self._source.begin_epoch(1)
-        while len(self._kept) < min(self._batches_given, self._num_batches):
+        while len(self._cache) < min(self._batches_given, self._num_batches):
             self._read()
 
     def next_batch(self) -> TrainingBatch:
         """See `TrainingSource`."""
-        if len(self._kept) < self._num_batches:
+        if len(self._cache) < self._num_batches:
             self._read()
         self._batches_given += 1
-        return self._kept[(self._batches_given - 1) % self._num_batches]
+        return self._cache[(self._batches_given - 1) % self._num_batches]
 
     def _read(self) -> None:
-        self._kept.append(self._source.next_batch())
-        if len(self._kept) == self._num_batches:
+        self._cache.append(self._source.next_batch())
+        if len(self._cache) == self._num_batches:
             self._source.close()
 
     def state(self) -> bytes:
@@ -48,5 +48,5 @@ class KeptBatches:
 
     def close(self) -> None:
         """See `TrainingSource`."""
-        if len(self._kept) < self._num_batches:
+        if len(self._cache) < self._num_batches:
             self._source.close()

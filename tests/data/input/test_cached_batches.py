@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.input.batches import TrainingBatch
-from data.input.kept_batches import KeptBatches
+from data.input.cached_batches import CachedBatches
 
 
 class Counting:
@@ -24,7 +24,7 @@ class Counting:
         return TrainingBatch(self.given, None)
 
     def state(self) -> bytes:
-        raise AssertionError("kept batches need no state of the source")
+        raise AssertionError("cached batches need no state of the source")
 
     def close(self) -> None:
         assert not self.is_closed, "closed once"
@@ -34,15 +34,15 @@ class Counting:
 @given(st.integers(1, 20), st.lists(st.integers(1, 20), min_size=1, max_size=5))
 def test_every_epochs_batches_are_those_of_the_first(size: int, steps: list[int]) -> None:
     source = Counting()
-    kept = KeptBatches(source, size)
+    cached = CachedBatches(source, size)
     seen = []
     for epoch, count in enumerate(steps, start=1):
-        kept.begin_epoch(epoch)
-        seen += [kept.next_batch().images for _ in range(count)]
+        cached.begin_epoch(epoch)
+        seen += [cached.next_batch().images for _ in range(count)]
     assert seen == [number % size + 1 for number in range(sum(steps))]
     assert source.given == min(size, sum(steps))
     assert source.is_closed == (sum(steps) >= size)
-    kept.close()
+    cached.close()
     assert source.is_closed
 
 
@@ -50,19 +50,19 @@ def test_every_epochs_batches_are_those_of_the_first(size: int, steps: list[int]
 def test_a_resumed_source_gives_the_batches_that_the_first_would_have_given(
     size: int, per_epoch: int, before: int, after: int
 ) -> None:
-    def take(kept: KeptBatches, numbers: range) -> list[object]:
+    def take(cached: CachedBatches, numbers: range) -> list[object]:
         seen: list[object] = []
         for number in numbers:
             if number % per_epoch == 0 or number == numbers.start:
-                kept.begin_epoch(1 + number // per_epoch)
-            seen.append(kept.next_batch().images)
+                cached.begin_epoch(1 + number // per_epoch)
+            seen.append(cached.next_batch().images)
         return seen
 
-    whole = KeptBatches(Counting(), size)
+    whole = CachedBatches(Counting(), size)
     expected = take(whole, range(before + after))
-    first = KeptBatches(Counting(), size)
+    first = CachedBatches(Counting(), size)
     take(first, range(before))
     again = Counting()
-    resumed = KeptBatches(again, size, batches_given=int(first.state()))
+    resumed = CachedBatches(again, size, batches_given=int(first.state()))
     assert take(resumed, range(before, before + after)) == expected[before:]
     assert set(again.epochs) == {0, 1}
