@@ -200,12 +200,12 @@ def _prediction(cells: Sequence[ScalingCell], recipe: Recipe, cluster: Cluster, 
 
 
 def _predict(cells: Sequence[ScalingCell], recipe: Recipe, cluster: Cluster) -> list[dict[str, object]]:
-    """Return a forecast for each cell; measure this machine first if that was not done before.
+    """Return a forecast for each cell; first measure this machine, if its CPU is meant and was never measured.
 
     Raises:
         UserError: The simulator does not know the machine, or this machine cannot be measured.
     """
-    if cluster.device == "cpu" and not DESCRIPTION.is_file():
+    if cluster.device == "cpu" and not cluster.node.cpu and not DESCRIPTION.is_file():
         subprocess.run(command_of(Program.SIMULATE_VERB, "--calibrate-here"), cwd=ROOT, check=False)
     scenario, calibration = conditions(recipe, cluster)
     if cluster.communication.kind == "parameter_server":

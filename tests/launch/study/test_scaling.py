@@ -267,12 +267,13 @@ def test_a_cell_whose_link_cannot_be_shaped_is_predicted_and_the_page_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow = {"plain": {}, "slow": {"cluster.communication.link_bytes_per_s": 1e8}}
-    study = scaling_study(**LAPTOP | {"communication": slow})
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("the CPU is known by its name"))
+    monkeypatch.setattr(scaling, "DESCRIPTION", tmp_path / "none.yaml")
+    study = scaling_study(**LAPTOP | {"communication": slow, "set": {"cluster.node.cpu": "EPYC 7763"}})
     monkeypatch.setattr(scaling, "can_shape", lambda: True)
     assert _run(study, tmp_path) == 0
     assert list(_tasks(capsys)) == ["plain-plain-real-b32-r1-1", "plain-slow-real-b32-r1-1"]
     monkeypatch.setattr(scaling, "can_shape", lambda: False)
-    monkeypatch.setattr(scaling, "_predict", lambda cells, *_: [{"ranks": 1, "images_per_s": 9.0, "efficiency": 1.0}])
     assert _run(study, tmp_path, lambda *_: 1) == 1
     assert list(_tasks(capsys)) == ["plain-slow-real-b32-r1-predicted", "plain-plain-real-b32-r1-1"]
     rows = {(row["communication"], row["basis"]): row["status"] for row in _table(tmp_path)}
