@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -118,37 +119,6 @@ def test_the_plan_reserves_what_the_pipeline_reserves() -> None:
     assert pipeline._GPU_DECODER["host_memory_padding"] == memory._NVJPEG_HOST_BYTES
 
 
-def test_the_buffers_of_nccl_follow_from_its_variables() -> None:
-    flat, torus = (
-        _memory("abci-b86016", "abci-v100", f"cluster.communication.allreduce={name}") for name in ("flat", "torus")
-    )
-    fusion, ring = 16 << 20, 2 * 16 * 2097152
-    assert flat["communication_bytes"] == fusion + ring
-    assert torus["communication_bytes"] == fusion + 3 * ring
-    unusual = _memory("abci-b86016", "abci-v100", "cluster.environment={NCCL_BUFFSIZE: 2M, NCCL_MAX_NCHANNELS: 8}")
-    assert unusual["communication_bytes"] == fusion + 2 * 8 * (4 << 20), "NCCL reads bytes only"
-    over_mpi = _memory("abci-b86016", "abci-v100", "cluster.communication.backend=mpi")
-    assert over_mpi["communication_bytes"] == fusion
-    over_gloo = "cluster.communication.backend=gloo", "cluster.communication.bucket_bytes=1000000"
-    assert _memory("digits", "laptop", *over_gloo)["communication_bytes"] == 1_000_000
-    assert _memory("digits", "laptop", "cluster.ranks_per_node=1")["communication_bytes"] == 0
-    for ranks, share in ((1, 0), (2, 0.5), (4, 1)):
-        sets = "cluster.communication.kind=shared_memory", f"cluster.ranks_per_node={ranks}"
-        memory = _memory("digits", "laptop", *sets)
-        assert memory["communication_bytes"] == int(share * memory["gradients_bytes"])
-
-
-def test_inference_holds_a_layer_with_its_inputs_and_what_later_layers_read() -> None:
-    rows = Rows(3, 8)
-    stem = rows.conv_bn("stem", "data", 4, relu=True)
-    branch = rows.conv_bn("branch", stem, 4)
-    total = rows.add("total", "add", branch, stem)
-    rows.dense("classifier", total, 10)
-    network = Network("small", 8, 3, 10, tuple(rows.layers))
-    # The most is alive in the branch: the stem's output, which the addition reads later, and the branch's own.
-    assert inference_elements(network) == 2 * 4 * 8 * 8
-
-
 @pytest.mark.parametrize(
     ("gigabytes", "words"), [(16, "fits"), (6, "TIGHT: fits only if the libraries take less"), (4, "DOES NOT FIT: ")]
 )
@@ -176,32 +146,6 @@ def test_a_run_is_refused_where_a_rank_surely_needs_more_than_there_is(
     ):
         require_memory(*load_both(recipe, cluster, [f"cluster.node.{key}={needed - ranks}"]))
     require_memory(*load_both(recipe, cluster, [f"cluster.node.{key}=null"]))
-
-
-def test_a_small_network_holds_its_images_beside_the_first_layer_and_operators_in_place_take_nothing() -> None:
-    rows = Rows(3, 8)
-    stem = rows.conv_bn("stem", "data", 4, relu=True)
-    rows.dense("classifier", rows.add("dropout", "dropout", stem), 10)
-    network = Network("small", 8, 3, 10, tuple(rows.layers))
-    # An image has 3 x 8 x 8 numbers and the convolution's output 4 x 8 x 8, which the next three overwrite.
-    assert inference_elements(network) == (3 + 4) * 8 * 8
-
-
-def test_an_operator_leaves_its_input_alone_if_a_later_layer_reads_it() -> None:
-    rows = Rows(3, 8)
-    stem = rows.conv_bn("stem", "data", 4)
-    total = rows.add("total", "add", rows.add("relu", "relu", stem), stem)
-    rows.dense("classifier", total, 10)
-    network = Network("small", 8, 3, 10, tuple(rows.layers))
-    assert inference_elements(network) == 2 * 4 * 8 * 8
-
-
-def test_sums_by_levels_have_communicators_of_the_node_and_across_nodes() -> None:
-    flat, levels = (
-        _memory("abci-b86016", "abci-v100", f"cluster.communication.allreduce={name}")["communication_bytes"]
-        for name in ("flat", "hierarchical")
-    )
-    assert levels - flat == 2 * 2 * 16 * 2097152
 
 
 @pytest.mark.parametrize(("precision", "width"), [("float32", 4), ("bfloat16", 4), ("float16", 2)])
@@ -238,24 +182,65 @@ def test_an_evaluation_holds_folded_weights_and_twice_the_outputs_that_live_at_o
     assert stored["evaluation_bytes"] == 2 * weights + 2 * live // 128 * 32
 
 
-@pytest.mark.parametrize("kind", ["none", "parameter_server"])
-def test_only_horovod_and_shared_memory_have_buffers_for_sums(kind: str) -> None:
-    ranks = 1 if kind == "none" else 2
-    sets = [f"cluster.communication.kind={kind}", f"cluster.ranks_per_node={ranks}"]
-    assert _memory("digits", "laptop", *sets)["communication_bytes"] == 0
+_RING = 2 * 16 * 2097152
+"""NCCL's buffers of a communicator of abci-v100: 16 channels, each with NCCL_BUFFSIZE to send and to receive."""
 
 
-def test_one_rank_has_no_fusion_buffer() -> None:
-    sets = ["cluster.communication.kind=horovod", "cluster.communication.backend=gloo"]
-    found = [_memory("digits", "laptop", *sets, f"cluster.ranks_per_node={ranks}") for ranks in (1, 2)]
-    assert [each["communication_bytes"] for each in found] == [0, 262_144]
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("cluster.communication.allreduce=flat", (16 << 20) + _RING),
+        ("cluster.communication.allreduce=torus", (16 << 20) + 3 * _RING),  # also of the node, and across nodes
+        ("cluster.communication.allreduce=hierarchical", (16 << 20) + 3 * _RING),
+        # NCCL reads bytes only: 2M is not a number, so that its default counts.
+        ("cluster.environment={NCCL_BUFFSIZE: 2M, NCCL_MAX_NCHANNELS: 8}", (16 << 20) + 2 * 8 * (4 << 20)),
+        ("cluster.communication.backend=mpi", 16 << 20),
+    ],
+)
+def test_the_buffers_of_nccl_follow_from_its_variables(words: str, expected: int) -> None:
+    assert _memory("abci-b86016", "abci-v100", words)["communication_bytes"] == expected
+
+
+@pytest.mark.parametrize(
+    ("ranks", "communication", "expected"),
+    [
+        (2, "{kind: horovod, backend: gloo, bucket_bytes: 1000000}", 1_000_000),
+        (1, "{kind: horovod, backend: gloo}", 0),
+        (2, "{kind: parameter_server}", 0),
+        (1, "{kind: none}", 0),
+        (1, "{kind: shared_memory}", 0),
+        (2, "{kind: shared_memory}", 4 * 272_474 // 2),  # the sum overwrites a share
+        (4, "{kind: shared_memory}", 4 * 272_474),
+    ],
+)
+def test_ranks_of_a_cpu_hold_a_fusion_buffer_or_the_shares_of_their_gradients(
+    ranks: int, communication: str, expected: int
+) -> None:
+    sets = [f"cluster.communication={communication}", f"cluster.ranks_per_node={ranks}", "cluster.engine.name=mxnet"]
+    assert _memory("digits", "laptop", *sets)["communication_bytes"] == expected
+
+
+@pytest.mark.parametrize(
+    ("rows_of", "elements"),
+    [
+        # The most is alive in the branch: the stem's output, which the addition reads later, and the branch's own.
+        (lambda rows, stem: rows.add("total", "add", rows.conv_bn("branch", stem, 4), stem), 2 * 4 * 8 * 8),
+        # An image has 3 x 8 x 8 numbers and the convolution's output 4 x 8 x 8, which the next layers overwrite.
+        (lambda rows, stem: rows.add("dropout", "dropout", stem), (3 + 4) * 8 * 8),
+        # An operator leaves its input alone if a later layer reads it.
+        (lambda rows, stem: rows.add("total", "add", rows.add("relu", "relu", stem), stem), 2 * 4 * 8 * 8),
+    ],
+    ids=["branch", "in place", "read later"],
+)
+def test_inference_holds_a_layer_with_its_inputs_and_what_later_layers_read(
+    rows_of: Callable[[Rows, str], str], elements: int
+) -> None:
+    rows = Rows(3, 8)
+    rows.dense("classifier", rows_of(rows, rows.conv_bn("stem", "data", 4)), 10)
+    assert inference_elements(Network("small", 8, 3, 10, tuple(rows.layers))) == elements
 
 
 def test_random_images_have_no_cache_of_decoded_ones() -> None:
-    sets = [
-        "data.source=synthetic",
-        "cluster.engine.stick_to_shard=true",
-        "cluster.engine.decoded_cache_bytes=400000000",
-    ]
-    dali = plan_document(*load_both("imagenet-b256", "a100-node", sets))["dali"]
+    cache = ["cluster.engine.stick_to_shard=true", "cluster.engine.decoded_cache_bytes=400000000"]
+    dali = plan_document(*load_both("imagenet-b256", "a100-node", ["data.source=synthetic", *cache]))["dali"]
     assert (dali["decoder_bytes"], dali["pinned_bytes"]) == (0, 0)

@@ -53,24 +53,6 @@ def test_every_node_has_a_port(tmp_path: Path) -> None:
     assert replace(point, accelerator=replace(point.accelerator, node=8, nics=12)).machine.nics == 2, "1.5, rounded"
 
 
-@pytest.mark.parametrize(
-    ("system", "ranks", "node"),
-    [
-        ("x_16N_mxnet", 64, 4),
-        ("4R5500", 16, 4),
-        ("HLS-1H-N4", 32, 8),
-        ("new_n64", 64, 8),  # a single accelerator is no node of a product with eight
-        ("new_n2", 34, 8),  # nor are seventeen
-        ("new_n2", 32, 16),
-        ("new_n0", 32, 8),
-        ("", 4, 4),
-    ],
-)
-def test_a_number_of_nodes_counts_where_it_makes_nodes_of_two_to_sixteen(system: str, ranks: int, node: int) -> None:
-    product = replace(find_accelerator("A100-SXM4-40GB"), node=8, link_kind="nvlink")
-    assert ranks_per_node(system, ranks, product) == node
-
-
 def test_cards_in_pcie_slots_are_one_node_up_to_twenty_four_and_some_products_have_one_a_node() -> None:
     card = replace(find_accelerator("A30"), node=4, link_kind="pcie")
     assert [ranks_per_node("", ranks, card) for ranks in (24, 25)] == [24, 4]
@@ -217,6 +199,10 @@ def test_a_row_without_a_usable_count_or_batch_is_refused_with_its_number(
         ("ESC-N8-E11", 8, "NVIDIA H100-SXM5-80GB", 8),
         ("G5500V7x10xA30", 10, "A30", 10),
         ("something new", 4096, "NVIDIA H100-SXM5-80GB", 8),
+        ("HLS-1H-N4", 32, "A100-SXM4-40GB", 8),
+        ("new_n64", 64, "A100-SXM4-40GB", 8),  # a single accelerator is no node of a product with eight
+        ("new_n0", 32, "A100-SXM4-40GB", 8),
+        ("", 4, "A100-SXM4-40GB", 4),
     ],
 )
 def test_nodes_are_counted_from_a_systems_name(system: str, ranks: int, accelerator: str, node: int) -> None:
