@@ -44,11 +44,9 @@ def render(runs: Sequence[ReportedRun], destination: Path) -> str:
     differing = [key for key in keys if len(set(known[key])) > 1]
     partial = [key for key in keys if len(known[key]) < len(runs) and key not in differing]
     same = [key for key in keys if len(known[key]) == len(runs) and key not in differing]
-    page = _ENVIRONMENT.get_template(
-        "report.html"
-    ).render(
+    return render_template(
+        _FOLDER / "report.html",
         title=", ".join(run.name for run in runs[:3]) + (" …" if len(runs) > 3 else ""),  # noqa: PLR2004
-        css=_css(),
         heading=heading(runs),
         lead=lead(runs),
         heads=_HEADS,
@@ -61,11 +59,6 @@ def render(runs: Sequence[ReportedRun], destination: Path) -> str:
         same=_settings(runs[:1], same),
         files=list(_files(runs, destination)),
     )
-    return f"{page}\n"
-
-
-def _css() -> Markup:
-    return Markup("".join((_FOLDER / name).read_text(encoding="utf-8") for name in ("colours.css", "page.css")))
 
 
 def _notes(runs: Sequence[ReportedRun]) -> Iterator[tuple[str, list[str], Markup]]:
@@ -105,13 +98,15 @@ def _files(runs: Sequence[ReportedRun], destination: Path) -> Iterator[tuple[str
 
 
 def render_template(file: Path, **values: Any) -> str:
-    """Return a page from a template of another package, which may import ``parts.html``.
+    """Return a page from a template, which may import ``parts.html``.
 
     Args:
         file: The template.
         values: What the template names, besides ``css``.
     """
-    return f"{_ENVIRONMENT.from_string(file.read_text(encoding='utf-8')).render(css=_css(), **values)}\n"
+    template = _ENVIRONMENT.from_string(file.read_text(encoding="utf-8"))
+    css = "".join((_FOLDER / name).read_text(encoding="utf-8") for name in ("colours.css", "page.css"))
+    return template.render(css=Markup(css), **values) + "\n"
 
 
 def _svg(chart: Chart) -> Markup:

@@ -60,27 +60,6 @@ def test_an_epoch_ends_when_the_last_rank_says_so_in_whatever_order() -> None:
     assert [(span.begin_s, span.end_s) for span in record.epoch_spans] == [(1, 13)]
 
 
-def test_the_initialisation_lasts_from_the_first_rank_and_spreads_to_the_last() -> None:
-    starts: list[Told] = [(at, "init_start", None, {}) for at in (0, 7, 3)]
-    record = _record(*starts, (20, "init_stop", None, {}), (21, "run_start", None, {}))
-    assert (record.init_starts, record.init_s) == ((3, 7.0), 20.0)
-
-
-def test_of_several_accuracies_for_an_epoch_the_first_counts_and_of_several_epochs_the_last() -> None:
-    told = ((4, 0.5, 10), (4, 0.7, 11), (8, 0.8, 20), (12, 0.6, 30), (12, 0.9, 31))
-    evaluations: list[Told] = [(at, "eval_accuracy", top1, {"epoch_num": epoch}) for epoch, top1, at in told]
-    record = _record((0, "run_start", None, {}), *evaluations)
-    assert [(each.epoch, each.accuracy, each.at_s) for each in record.evaluations] == [
-        (4, 0.5, 10), (8, 0.8, 20), (12, 0.6, 30),
-    ]  # fmt: skip
-    assert record.final_accuracy == 0.6
-
-
-def test_a_run_lasts_until_its_latest_event_wherever_that_stands() -> None:
-    ends: list[Told] = [(at, "epoch_stop", None, {"epoch_num": 1}) for at in (40, 55, 47)]
-    assert _record((0, "run_start", None, {}), *ends).elapsed_s == 55
-
-
 def test_a_block_counts_up_to_its_first_evaluation() -> None:
     record = _record(
         (0, "run_start", None, {}), (0, "block_start", None, {"first_epoch_num": 1, "epoch_count": 4}),
@@ -269,15 +248,6 @@ def test_each_resumption_is_an_attempt_and_ranks_are_counted_in_the_last_one() -
         (200, "resumed_from_step", 9, {}), (300, "init_start", None, {}), (302, "init_start", None, {}),
     )  # fmt: skip
     assert (record.attempts, record.init_starts) == (3, (2, 2.0))
-
-
-def test_what_comes_after_the_end_does_not_count_and_a_begin_after_the_end_is_no_new_run() -> None:
-    run: list[Told] = [
-        (0, "run_start", None, {}), (10, "eval_accuracy", 0.5, {"epoch_num": 1}), (20, "run_stop", None, {}),
-    ]  # fmt: skip
-    late: list[Told] = [(30, "init_start", None, {}), (40, "eval_accuracy", 0.9, {"epoch_num": 2})]
-    record = _record(*run, *late)
-    assert (record.epochs, record.final_accuracy, record.elapsed_s, record.time_to_train_s) == (1, 0.5, 20.0, 20.0)
 
 
 def test_a_run_stop_without_a_time_is_not_replaced_by_run_final() -> None:

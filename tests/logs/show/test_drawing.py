@@ -108,13 +108,6 @@ def test_a_drawing_has_the_dashes_of_its_series() -> None:
     ]
 
 
-def test_colours_of_light_and_dark_mode_are_the_same_names() -> None:
-    css = (Path("logs/show") / "colours.css").read_text()
-    light, dark = (re.findall(r"(--[\w-]+): #[0-9a-f]{6};", part) for part in css.split("@media"))
-    assert light == dark
-    assert len(set(light)) == len(light)
-
-
 def test_an_svg_file_stands_alone_in_both_modes_with_axes_a_newcomer_can_read(tmp_path: Path) -> None:
     path = tmp_path / "study.svg"
     curves = {

@@ -1,13 +1,11 @@
 """Pages on paper, printed by a browser: how many sheets they take, and what stays together."""
 
-import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from configs.load import ROOT
 from logs.__main__ import main
 from logs.show.chart import Captioned, LineChart, Series
 from logs.show.page import render_template
@@ -68,13 +66,3 @@ def test_a_heading_a_chart_and_its_legend_are_on_one_sheet(tmp_path: Path) -> No
         (sheet,) = (text for text in printed if f"Part {number}:" in text)
         assert f"Chart {number}." in sheet
         assert f"Last of {number}." in sheet
-
-
-@pytest.mark.parametrize("name", ["chexnet-laptop", "horovod-analysis-laptop"])
-def test_a_study_s_page_in_today_s_style_leaves_no_sheet_empty(tmp_path: Path, name: str) -> None:
-    style = re.compile("<style>.*?</style>", re.DOTALL)
-    today = style.findall(_rendered(tmp_path))[0]
-    before, after = style.split((ROOT / f"docs/studies/{name}.html").read_text(encoding="utf-8"), maxsplit=1)
-    page = tmp_path / "page.html"
-    page.write_text(before + today + after, encoding="utf-8")
-    assert all(text.strip() for text in sheets(page))

@@ -10,7 +10,6 @@ import pytest
 from configs.errors import UserError
 from logs.read.record import RunRecord
 from logs.show.reported_run import ReportedRun, gather_run, summarise
-from logs.show.wording import notes_of
 from tests.logs import samples
 
 
@@ -44,22 +43,6 @@ def test_the_figures_of_a_log_are_all_that_it_tells(tmp_path: Path) -> None:
         ],
         "unreadable_records": 1,
     }  # fmt: skip
-
-
-def test_a_run_in_the_working_folder_has_the_folder_s_name_and_one_without_a_log_its_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "config.yaml").touch()
-    run = gather_run(Path())
-    assert (run.name, summarise(run)["log"]) == (tmp_path.name, ".")
-
-
-def test_the_images_of_a_run_of_this_program_need_no_note(tmp_path: Path) -> None:
-    run = samples.run_folder(tmp_path / "run")
-    (tmp_path / "log").write_text((run / "result_0.txt").read_text())
-    noted = [any("training images" in note for note in notes_of(gather_run(path))) for path in (run, tmp_path / "log")]
-    assert noted == [False, True]
 
 
 def test_a_folder_has_the_newest_verdict_first_and_no_setting_of_the_card(tmp_path: Path) -> None:
