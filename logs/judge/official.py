@@ -15,6 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+RULESET = "4.0.0"
+"""The ruleset of a submission and of the reference points."""
+
 _LINE = re.compile(r"^(ERROR|WARNING) - +(.*)$", re.MULTILINE)
 _USUAL = re.compile(r"^-+$|^FAILED$|^CHECK|^Found parsing|^\s*$")
 
@@ -34,16 +37,13 @@ class ToolFinding:
     words: tuple[str, ...]
 
 
-def judge_package(
-    org_folder: Path, *, system: str, division: str, ruleset: str = "4.0.0", custom_rcp: Path | None = None
-) -> list[ToolFinding]:
+def judge_package(org_folder: Path, *, system: str, division: str, custom_rcp: Path | None = None) -> list[ToolFinding]:
     """Run the five tools over a submission tree of ResNet results.
 
     Args:
         org_folder: The tree, ``ORG/{systems,results,benchmarks}``. It is not changed.
         system: Name of the system in the tree.
         division: ``open`` or ``closed``; the rules ask for the RCP check in the closed division only.
-        ruleset: 2.0.0 to 4.0.0.
         custom_rcp: A file with reference points; the package tool then runs with ``--rcp-bypass``. If None, MLPerf's
             reference points.
     """
@@ -52,7 +52,7 @@ def judge_package(
         tree = folder / org_folder.name
         shutil.copytree(org_folder, tree)
         results = tree / "results" / system / "resnet"
-        common = ["training", ruleset]
+        common = ["training", RULESET]
         bypass = ["--rcp-bypass"] if custom_rcp else []
 
         def check_and_summarise() -> tuple[str, str]:
@@ -63,8 +63,8 @@ def judge_package(
         with ThreadPoolExecutor(max_workers=1) as pool:
             asked = pool.submit(check_and_summarise)
             description = _run(folder, "system_desc_checker", [str(tree / "systems" / f"{system}.json"), *common])
-            rcp = _rcp(folder, results, ruleset, custom_rcp) if division == "closed" else None
-            repository = judge_repository(tree, ruleset)
+            rcp = _rcp(folder, results, custom_rcp) if division == "closed" else None
+            repository = judge_repository(tree)
             package, summary = asked.result()
         score = _score(folder / "summary.json")
     return [
@@ -76,17 +76,17 @@ def judge_package(
     ]
 
 
-def judge_repository(org_folder: Path, ruleset: str = "4.0.0") -> ToolFinding:
+def judge_repository(org_folder: Path) -> ToolFinding:
     """Run the tool that looks for files that a Git host refuses: hidden, too large, with a space or a broken link."""
     with tempfile.TemporaryDirectory() as folder:
-        words = _run(Path(folder), "repo_checker", [str(org_folder.absolute()), "training", ruleset])
+        words = _run(Path(folder), "repo_checker", [str(org_folder.absolute()), "training", RULESET])
     lines = (line.strip().removeprefix("ERROR - ") for line in words.splitlines() if not line.startswith("INFO"))
     complaints = tuple(line.replace(f"{org_folder.absolute()}/", "") for line in dict.fromkeys(lines) if line)
     return ToolFinding("repository", "ALL CHECKS PASSED" in words, complaints)
 
 
-def _rcp(folder: Path, results: Path, ruleset: str, custom: Path | None) -> ToolFinding:
-    arguments = ["--rcp_usage", "training", "--rcp_version", ruleset, str(results)]
+def _rcp(folder: Path, results: Path, custom: Path | None) -> ToolFinding:
+    arguments = ["--rcp_usage", "training", "--rcp_version", RULESET, str(results)]
     if custom is not None:
         arguments += ["--custom_rcps", str(custom.absolute())]
     words = _run(folder, "rcp_checker", arguments)

@@ -16,7 +16,7 @@ from logs.disk import explain_disk_errors, write_json
 from logs.folder import SUMMARY_FILE, RunFolder
 from logs.judge.compliance import digest_of
 from logs.judge.evidence import problem_of
-from logs.judge.official import ToolFinding, judge_package
+from logs.judge.official import RULESET, ToolFinding, judge_package
 from logs.judge.system import describe, read_environment
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
@@ -24,7 +24,6 @@ from logs.read.record import RunRecord
 
 NUM_RUNS = 5
 """Number of result files that a ResNet submission must have. *Source*: the official package checker."""
-_RULESET = "4.0.0"
 
 
 @dataclass(frozen=True)
@@ -79,9 +78,7 @@ def package(
         if reason := _no_result(run):
             raise UserError(f"{run.folder}: {reason}; repeat the run, or give another one")
     division = first.folder.recipe.mlperf.division
-    description = describe(
-        first.environment, first.folder.cluster, fields, org=org, division=division, ruleset=_RULESET
-    )
+    description = describe(first.environment, first.folder.cluster, fields, org=org, division=division)
     system = re.sub(r"[^A-Za-z0-9._-]+", "-", description["system_name"])
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", system):
         words = f"system_name: got {description['system_name']!r}, allowed: a name that begins with a letter or a digit"
@@ -94,7 +91,7 @@ def package(
         tree.parent.mkdir(parents=True, exist_ok=True)
         with explain_disk_errors(tree):
             code = _write(tree, system, loaded, description)
-        judged = judge_package(tree, system=system, division=division, ruleset=_RULESET, custom_rcp=custom_rcp)
+        judged = judge_package(tree, system=system, division=division, custom_rcp=custom_rcp)
         packaged = Packaged(tree, (*_submitters(loaded, org), _seeds(loaded), code, *judged))
     except BaseException as error:
         shutil.rmtree(created, ignore_errors=True)
@@ -108,7 +105,7 @@ def package(
 
 
 def _load(folder: Path) -> _Run:
-    log = folder / RESULT_FILES[_RULESET]
+    log = folder / RESULT_FILES[RULESET]
     if not log.is_file():
         raise UserError(f"{log}: no such log; give the folders of five runs that have ended")
     return _Run(RunFolder(folder), read_environment(folder), parse_log(log))
@@ -122,7 +119,7 @@ def _require_one_submission(runs: Sequence[_Run]) -> None:
         if differing := ", ".join(sorted(key for key in first if first[key] != other[key])):
             remedy = "give runs of one recipe on one cluster"
             raise UserError(f"{run.folder}: differs from {runs[0].folder} in {differing}; {remedy}")
-        same = seen.setdefault(digest_of(run.folder / RESULT_FILES[_RULESET]), run.folder)
+        same = seen.setdefault(digest_of(run.folder / RESULT_FILES[RULESET]), run.folder)
         if same != run.folder:
             raise UserError(f"{run.folder}: has the same log as {same}; give five different runs")
 
@@ -168,7 +165,7 @@ def _write(tree: Path, system: str, runs: Sequence[_Run], description: Mapping[s
     (tree / "systems").mkdir()
     write_json(tree / "systems" / f"{system}.json", description)
     for number, run in enumerate(runs):
-        shutil.copyfile(run.folder / RESULT_FILES[_RULESET], results / f"result_{number}.txt")
+        shutil.copyfile(run.folder / RESULT_FILES[RULESET], results / f"result_{number}.txt")
     return _snapshot(tree / "benchmarks" / "resnet" / "implementations" / system, runs)
 
 

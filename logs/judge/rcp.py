@@ -4,16 +4,16 @@ The reference's tables, pruning and interpolation are those of ``mlperf_logging.
 other module imports that package.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from configs.errors import UserError
 from configs.rules import TARGET_TOP1
 from logs.disk import write_json
+from logs.judge.official import RULESET
 from logs.read.record import RunRecord
 
 IMAGENET_SAMPLES = 1_281_167
@@ -60,20 +60,12 @@ class ReferenceComparison:
     words: str
 
 
-def reference_for(batch_size: int, ruleset: str = "4.0.0", custom: Path | None = None) -> Reference | None:
-    """Return the reference at ``batch_size``, as the official tool finds it; None above the largest point.
+def reference_for(batch_size: int) -> Reference | None:
+    """Return the reference at a global batch, as the official tool finds it; None above the largest point.
 
     The tool uses the pruned set of reference points, so this function does as well.
-
-    Args:
-        batch_size: Global batch, images.
-        ruleset: 1.0.0 to 4.0.0.
-        custom: A file with reference points from `custom_rcps`. If None, MLPerf's points.
-
-    Raises:
-        UserError: If ``custom`` cannot be read.
     """
-    checker, points = _checker(ruleset, custom), "pruned_rcps"
+    checker, points = _checker(), "pruned_rcps"
     if (found := checker._find_rcp(batch_size, points)) is not None:
         return _reference(batch_size, found, "measured")
     below, above = checker._find_top_min_rcp(batch_size, points), checker._find_bottom_max_rcp(batch_size, points)
@@ -82,35 +74,25 @@ def reference_for(batch_size: int, ruleset: str = "4.0.0", custom: Path | None =
     return None if above is None else _reference(batch_size, checker._find_min_rcp(points), "smallest")
 
 
-def compare_with_reference(
-    records: Sequence[RunRecord], ruleset: str = "4.0.0", custom: Path | None = None
-) -> ReferenceComparison:
+def compare_with_reference(records: Sequence[RunRecord]) -> ReferenceComparison:
     """Return how the epochs of one recipe's runs compare with the reference at their batch size.
 
     The official checker tests five runs. For fewer runs, the result is that of five runs with the same mean.
-
-    Args:
-        records: Logs of runs of one recipe.
-        ruleset: 1.0.0 to 4.0.0.
-        custom: A file with reference points from `custom_rcps`. If None, MLPerf's points.
-
-    Raises:
-        UserError: If ``custom`` cannot be read.
     """
     sizes = {record.global_batch_size for record in records}
     size = next(iter(sizes))
     if len(sizes) != 1 or size is None:
         return _no_reference("the logs do not agree on one global_batch_size")
-    if any(record.train_samples != IMAGENET_SAMPLES for record in records) and custom is None:
+    if any(record.train_samples != IMAGENET_SAMPLES for record in records):
         return _no_reference(f"the reference is of ImageNet ({IMAGENET_SAMPLES} images), and the data set is another")
-    reference = reference_for(size, ruleset, custom)
+    reference = reference_for(size)
     if reference is None:
         remedy = "make reference points of ten or more own runs: ./run.sh package --make-rcp FILE RUN ..."
         return _no_reference(f"no reference reaches batch {size}: a closed submission fails as Missing RCP; {remedy}")
     epochs = sorted(record.epochs for record in records if record.status == "success" and record.epochs is not None)
     if len(epochs) < len(records):
         return _no_reference(f"{len(records) - len(epochs)} of {len(records)} runs did not reach the target", reference)
-    if custom is None and any((record.final_accuracy or 0) < TARGET_TOP1 for record in records):
+    if any((record.final_accuracy or 0) < TARGET_TOP1 for record in records):
         return _no_reference(f"the reference runs end at accuracy {TARGET_TOP1}, and a run ended below", reference)
     kept = epochs[1:-1] if len(epochs) > 2 else epochs  # noqa: PLR2004 (the mean without lowest and highest needs three)
     return _compare(sum(kept) / len(kept), reference)
@@ -174,20 +156,12 @@ def _no_reference(words: str, reference: Reference | None = None) -> ReferenceCo
     return ReferenceComparison("no reference", None, reference, 1.0, words)
 
 
-@lru_cache
-def _checker(ruleset: str, custom: Path | None) -> Any:
+@cache
+def _checker() -> Any:
     # This import takes half a second, most of it for SciPy, so it is done only for runs that have a reference.
     from mlperf_logging.rcp_checker.rcp_checker import RCP_Checker  # noqa: PLC0415
 
-    if custom is None:
-        return RCP_Checker("training", ruleset, "resnet", verbose=False)
-    try:
-        with custom.open(encoding="utf-8") as file:
-            return RCP_Checker("training", ruleset, "resnet", verbose=False, rcp_file=file)
-    except OSError as error:
-        raise UserError(f"{custom}: cannot be read ({error.strerror}); give a file that --make-rcp wrote") from None
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError):
-        raise UserError(f"{custom}: does not contain reference points; give a file that --make-rcp wrote") from None
+    return RCP_Checker("training", RULESET, "resnet", verbose=False)
 
 
 def _reference(size: int, point: dict[str, Any], how: Literal["measured", "interpolated", "smallest"]) -> Reference:

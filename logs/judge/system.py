@@ -14,6 +14,7 @@ from configs.registry import ENGINES
 from configs.schema import Cluster
 from logs.disk import read_object
 from logs.environment import ENVIRONMENT_FILE
+from logs.judge.official import RULESET
 
 _STATUS = {
     "onprem": "Available on-premise",
@@ -37,11 +38,11 @@ _KINDS: Mapping[str, type] = {
 """Keys of ``environment.json`` that a submission reads -> type of the value, unless it is null."""
 
 
-def required_fields(ruleset: str) -> list[str]:
+def required_fields() -> list[str]:
     """Return the fields that the official checker asks for."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "empty.json").write_text("{}", encoding="utf-8")
-        command = [sys.executable, "-m", "mlperf_logging.system_desc_checker", "empty.json", "training", ruleset]
+        command = [sys.executable, "-m", "mlperf_logging.system_desc_checker", "empty.json", "training", RULESET]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     fields = list(dict.fromkeys(re.findall(r"Missing field ([\w-]+)", done.stderr)))
     assert fields, done.stderr
@@ -78,7 +79,7 @@ def read_fields(path: Path | None, assignments: Sequence[str]) -> dict[str, str]
 
 
 def describe(
-    environment: Mapping[str, Any], cluster: Cluster, given: Mapping[str, str], *, org: str, division: str, ruleset: str
+    environment: Mapping[str, Any], cluster: Cluster, given: Mapping[str, str], *, org: str, division: str
 ) -> dict[str, str]:
     """Return the system description.
 
@@ -88,12 +89,11 @@ def describe(
         given: The user's fields, which replace recorded ones.
         org: The submitter.
         division: ``open`` or ``closed``.
-        ruleset: 1.0.0 to 4.0.0; decides which fields are required.
 
     Raises:
         UserError: If the description has no such field as a given one, or a required field is unknown.
     """
-    required = required_fields(ruleset)
+    required = required_fields()
     for name in given:
         if name not in required:
             raise UserError(f"system description: got field {name!r}, which does not exist; {nearest(name, required)}")

@@ -83,10 +83,10 @@ def save_charts(path: Path, charts: Sequence[LineChart]) -> None:
     """
     size = (_FILE_WIDTH * len(charts) / _POINTS_PER_INCH, _FILE_HEIGHT / _POINTS_PER_INCH)
     tooltips: Tooltips = {}
-    ink = light_colours()["--ink"]
+    ink = _light_colours()["--ink"]
     with rc_context(_STYLE):
         layout = ConstrainedLayoutEngine(w_pad=_PAD, h_pad=_PAD, wspace=0.04)
-        figure = Figure(figsize=size, layout=layout, facecolor=light_colours()["--paper"])
+        figure = Figure(figsize=size, layout=layout, facecolor=_light_colours()["--paper"])
         for place, chart in enumerate(charts, start=1):
             axes = figure.add_subplot(1, len(charts), place)
             tooltips |= _draw(axes, chart, prefix=f"{place}-")
@@ -106,7 +106,7 @@ def save_charts(path: Path, charts: Sequence[LineChart]) -> None:
 
 
 @cache
-def light_colours() -> dict[str, str]:
+def _light_colours() -> dict[str, str]:
     """Return the colours of light mode: CSS variable -> ``#rrggbb``."""
     light, _, _ = _COLOURS.read_text(encoding="utf-8").partition("@media")
     return dict(re.findall(r"(--[\w-]+): (#[0-9a-f]{6})", light))
@@ -137,14 +137,14 @@ def _to_svg(figure: Figure, charts: Sequence[Chart], tooltips: Tooltips, *, styl
                 element.insert(0, title)
     register_namespace("", _SVG)
     register_namespace("xlink", _XLINK)
-    variables = {colour: f"var({name})" for name, colour in light_colours().items()}
+    variables = {colour: f"var({name})" for name, colour in _light_colours().items()}
     written = re.sub(r"(?<=: )#[0-9a-f]{6}", lambda found: variables.get(found[0], found[0]), tostring(svg, "unicode"))
     return written.replace(">", f"><style>{style}</style>", 1) if style else written
 
 
 def _draw(axes: Axes, chart: Chart, prefix: str = "") -> Tooltips:
     """Draw a chart; return the tooltips by SVG group, the name of each group with ``prefix``."""
-    soft, grid = light_colours()["--soft"], light_colours()["--grid"]
+    soft, grid = _light_colours()["--soft"], _light_colours()["--grid"]
     axes.patch.set_visible(False)
     axes.spines[:].set_visible(False)
     axes.xaxis.label.set_color(soft)
@@ -205,7 +205,7 @@ def _log_locator(scale: Scale, ratio: float) -> Locator:
 
 def _draw_series(axes: Axes, series: Series, group: str) -> list[str]:
     """Draw one series as the SVG group ``group``; return the tooltips of its dots."""
-    points, colour = series.drawable, light_colours()[series.colour]
+    points, colour = series.drawable, _light_colours()[series.colour]
     is_hollow = series.style == "predicted"
     if series.spread:
         xs, lows, highs = [x for x, _ in series.points], *zip(*series.spread, strict=True)
@@ -219,7 +219,7 @@ def _draw_series(axes: Axes, series: Series, group: str) -> list[str]:
         clip_on=False,
         linestyle=(0, series.dashes) if series.dashes else "-",
         marker="o" if series.has_dots else "",
-        markerfacecolor=light_colours()["--raised"] if is_hollow else colour,
+        markerfacecolor=_light_colours()["--raised"] if is_hollow else colour,
         markeredgewidth=1.2 if is_hollow else 0,
     )
     if series.style == "scatter":
@@ -233,8 +233,8 @@ def _draw_series(axes: Axes, series: Series, group: str) -> list[str]:
 
 def _draw_band(axes: Axes, band: Band, row: int) -> None:
     """Mark a range of an axis; names of ranges of the horizontal axis stand in rows, so that they do not overlap."""
-    colour = light_colours()["--band"]
-    label: dict[str, Any] = {"textcoords": "offset points", "color": light_colours()["--soft"], "fontsize": 11}
+    colour = _light_colours()["--band"]
+    label: dict[str, Any] = {"textcoords": "offset points", "color": _light_colours()["--soft"], "fontsize": 11}
     if band.axis == "y":
         axes.axhspan(band.low, band.high, color=colour, alpha=0.5, linewidth=1, clip_on=False)
         axes.annotate(band.name, (0, band.high), (4, 3), xycoords=("axes fraction", "data"), **label)
@@ -259,7 +259,7 @@ def _draw_bars(axes: Axes, chart: BarChart) -> Tooltips:
             group = f"bar-{row}-{index}"
             # A stretch of no length keeps a pixel or two, so that a reader can point at it.
             length = max(stretch.end - stretch.begin, 0.005 * longest)
-            colour = light_colours()[stretch.colour]
+            colour = _light_colours()[stretch.colour]
             axes.barh(row, length, 0.66, stretch.begin, color=colour, gid=group, clip_on=False)
             tooltips[group] = (stretch.words, [])
     return tooltips

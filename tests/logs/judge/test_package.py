@@ -60,7 +60,7 @@ def test_five_open_runs_make_a_tree_that_every_official_tool_accepts(
     ]
     assert (tree / "benchmarks/resnet/implementations/laptop/logs/judge/compliance.py").is_file()
     description = json.loads((tree / "systems" / "laptop.json").read_text())
-    assert list(description) == required_fields("4.0.0")
+    assert list(description) == required_fields()
     assert (len(description), description["submitter"], description["framework"]) == (33, "Testers", "MXNet 1.9.1")
     assert main(["package", *runs, "--org", "Testers", "--out", str(tmp_path / "out"), *FIELDS]) == 2
     assert "exists already" in capsys.readouterr().err
@@ -280,6 +280,7 @@ def test_a_tree_that_cannot_be_finished_is_removed(
         ([{"diff_sha256": "a", "diff": "+1\n"}] * 5, "PASS", "and uncommitted.diff with the changes since"),
         ([{"diff_sha256": "a", "diff": "+1\n"}] + [{}] * 4, "FAIL", "the runs had uncommitted changes that differ, or"),
         ([{"commit": None}] * 5, "FAIL", "the runs recorded no common commit; the tree contains HEAD"),
+        ([{"commit": "0" * 40}, *[{}] * 4], "FAIL", "the runs recorded no common commit; the tree contains HEAD"),
         ([{"commit": "0" * 40}] * 5, "FAIL", f"git archive {'0' * 40} failed ("),
     ],
 )  # fmt: skip

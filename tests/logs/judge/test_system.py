@@ -28,11 +28,11 @@ def _with_engine(cluster: Cluster, engine: str) -> Cluster:
 
 
 def _describe(environment: dict[str, Any], given: dict[str, str], **changes: Any) -> dict[str, str]:
-    fields = dict.fromkeys(required_fields("4.0.0"), "")
+    fields = dict.fromkeys(required_fields(), "")
     known = set(_known())
     rest = {name: "" for name in fields if name not in known}
     cluster = changes.get("cluster", _with_engine(DGX, "mxnet"))
-    return describe(environment, cluster, {**rest, **given}, org="Testers", division="open", ruleset="4.0.0")
+    return describe(environment, cluster, {**rest, **given}, org="Testers", division="open")
 
 
 def _known() -> list[str]:
@@ -84,7 +84,7 @@ def test_a_cpu_has_no_accelerators_and_what_is_given_comes_first() -> None:
 
 def test_what_no_run_records_is_asked_for_by_name() -> None:
     with pytest.raises(UserError, match=r"fields are not recorded by a run: .*\bcooling\b"):
-        describe(RECORDED, DGX, {}, org="Testers", division="open", ruleset="4.0.0")
+        describe(RECORDED, DGX, {}, org="Testers", division="open")
     for name in ("number_of_nodes", "host_processors_per_node", "accelerators_per_node"):
         with pytest.raises(UserError, match=rf"{name}: got 'two', allowed: a whole number; give --field {name}=N"):
             _describe(RECORDED, {name: "two"})

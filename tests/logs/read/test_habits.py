@@ -60,6 +60,11 @@ def test_an_epoch_ends_when_the_last_rank_says_so_in_whatever_order() -> None:
     assert [(span.begin_s, span.end_s) for span in record.epoch_spans] == [(1, 13)]
 
 
+def test_a_run_lasts_until_its_latest_event_wherever_that_stands() -> None:
+    ends: list[Told] = [(at, "epoch_stop", None, {"epoch_num": 1}) for at in (40, 55, 47)]
+    assert _record((0, "run_start", None, {}), *ends).elapsed_s == 55
+
+
 def test_a_block_counts_up_to_its_first_evaluation() -> None:
     record = _record(
         (0, "run_start", None, {}), (0, "block_start", None, {"first_epoch_num": 1, "epoch_count": 4}),
