@@ -13,7 +13,7 @@ import pytest
 
 from configs.load import ROOT, dump, load_both, load_recipe
 from logs.__main__ import main
-from logs.judge.official import judge_repository
+from logs.judge.official import judge_package, judge_repository
 from logs.judge.system import required_fields
 from tests.dry_loop import ORG, dry_run
 from tests.logs import samples
@@ -308,3 +308,16 @@ def test_a_file_that_a_git_host_refuses_fails_the_repository_check(tmp_path: Pat
     finding = judge_repository(tmp_path / "Testers")
     assert not finding.passed
     assert finding.words.count("Files with git-unfriendly name: code/.hidden") == 1
+
+
+@pytest.mark.ranks
+def test_a_tree_without_results_fails_and_a_tool_that_crashes_is_told_by_its_last_word(tmp_path: Path) -> None:
+    tree = tmp_path / "T"
+    (tree / "systems").mkdir(parents=True)
+    (tree / "results" / "box" / "resnet").mkdir(parents=True)
+    (tree / "systems" / "box.json").write_text("{}")
+    found = {each.tool: each for each in judge_package(tree, system="box", division="closed")}
+    assert [each.passed for each in found.values()] == [False, False, False, False, True]
+    assert "Missing field submitter" in found["system description"].words[0]
+    assert found["RCP"].words == ("KeyError: None",)
+    assert found["result summary"].words[0].startswith("NameError: ")

@@ -240,6 +240,10 @@ def test_an_update_leaves_the_last_row_of_the_screen_to_the_cursor(
     screen = Screen(200)
     watch(samples.run_folder(tmp_path / "run"), screen, every_s=1, once=True)
     assert screen.getvalue().count("\n") == rows
+    monkeypatch.undo()
+    monkeypatch.setattr(Screen, "fileno", lambda _: io.StringIO().fileno())  # A terminal that knows no size.
+    watch(tmp_path / "run", screen := Screen(80), every_s=1, once=True)
+    assert max(map(len, screen.rows())) < 80
 
 
 @pytest.mark.parametrize(
