@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -44,9 +45,11 @@ def test_a_program_runs_in_the_folder_of_this_one_with_its_variables_and_any_byt
     monkeypatch.setenv("BENCHED", "outside")
     monkeypatch.chdir(tmp_path)
     words = "import os, sys; print(os.getcwd(), os.environ['BENCHED'], flush=True); os.write(2, b'caf\\xe9')"
-    assert (
-        JOBS.run(_python(words), {"BENCHED": "inside"}).check().output == f"{ROOT} inside\ncaf\N{REPLACEMENT CHARACTER}"
-    )
+    before_s, begin = time.time(), time.monotonic()
+    done = JOBS.run(_python(words), {"BENCHED": "inside"}).check()
+    assert done.output == f"{ROOT} inside\ncaf\N{REPLACEMENT CHARACTER}"
+    assert 0 < done.took_s <= time.monotonic() - begin
+    assert before_s <= done.begun_s <= time.time()
 
 
 def test_a_failed_program_tells_its_first_error_and_its_last_lines() -> None:

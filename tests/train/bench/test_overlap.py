@@ -172,6 +172,9 @@ def test_ranks_that_train_sweep_the_link_on_which_communication_doubles_a_step()
     words = "--compute real --model resnet8 --image-size 16 --batch 4 --rounds 5 --steps 2"
     report = _measure(f"{words} --set cluster.engine.name=mxnet --set cluster.communication.kind=shared_memory", jobs)
     plain, swept, bulk, updates, one, ten = (each.task for each in jobs.started)
+    unswept = _jobs(_usual)
+    _measure(f"{words} --no-sweep {ON_MXNET}", unswept)
+    assert [len(each.task["transfers"]) for each in unswept.started] == [3, 4, 4, 4]
     assert (plain["rounds"], plain["steps"]) == (5, 2)
     assert {"model.name=resnet8", "model.image_size=16", "batch.global_size=8"} <= {*plain["overrides"]}
     assert len(swept["transfers"]) == 4 + 3 + 2, "other bucket sizes, the other order, 16 bits"

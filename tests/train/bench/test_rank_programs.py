@@ -20,6 +20,7 @@ from train.bench.programs.marks import BATCH, DRAINED, EPOCH, EVALUATED, EVALUAT
 from train.bench.python_step import python_step
 from train.bench.samples import read_samples
 from train.comm.communicator import SingleProcess
+from train.compose import compose
 from train.engine.protocol import Operator
 from train.networks.arch import build_network, network_of
 from train.plan.memory import estimate_input, estimate_memory
@@ -514,32 +515,36 @@ def test_gaps_are_distinguished_and_the_start_of_the_first_epoch_does_not_count(
 def test_a_real_run_marks_its_steps_epochs_and_evaluations_in_order(
     shared_digits: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Every moment is one second after the one before, so that the gaps tell which moments there were."""
-    seconds = itertools.count(0.0)
-    monkeypatch.setattr("train.bench.programs.marks.time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    """A second passes before every moment, and ten while a batch is read, so that the gaps tell what lies between."""
+    machine = _TwoRanks()
+
+    def composed(*given: Any, **others: Any) -> Any:
+        rank = compose(*given, **others)
+        assert rank.training is not None
+        read = rank.training.next_batch
+
+        def next_batch() -> Any:
+            machine.now_s += 10.0
+            return read()
+
+        monkeypatch.setattr(rank.training, "next_batch", next_batch)
+        return rank
+
+    def perf_counter() -> float:
+        machine.now_s += 1.0
+        return machine.now_s
+
+    monkeypatch.setattr("train.bench.programs.marks.time", SimpleNamespace(perf_counter=perf_counter))
+    monkeypatch.setattr(epoch_ours, "compose", composed)
     monkeypatch.setattr(epoch_ours, "die_with_parent", lambda: None)
-    names: list[str] = []
-
-    def noted_gaps(moments: list[tuple[str, float]]) -> Any:
-        names.extend(name for name, _ in moments)
-        return gaps(moments)
-
-    monkeypatch.setattr(epoch_ours, "gaps", noted_gaps)
     place = [f"cluster.paths.data={shared_digits.parent}", *ALONE, "cluster.engine.name=mxnet"]
     sizes = ["model.name=resnet8", "model.image_size=8", "batch.global_size=599", "run.log_every_steps=1"]
-    evaluations = [
-        "run.epochs=3",
-        "run.eval_every_epochs=2",
-        "run.eval_first_epoch=2",
-        "optimizer={name: sgd, momentum: 0.9, weight_decay: 0.0}",
-    ]
-    epoch_ours.main("digits", [*place, *sizes, *evaluations])
+    evaluations = ["run.epochs=3", "run.eval_every_epochs=2", "run.eval_first_epoch=2"]
+    optimizer = "optimizer={name: sgd, momentum: 0.9, weight_decay: 0.0}"
+    epoch_ours.main("digits", [*place, *sizes, *evaluations, optimizer])
     (found,) = read_samples(capfd.readouterr().out)["gaps"]
-    epoch = [EPOCH, *[BATCH, QUEUED] * 2]
-    evaluation = [DRAINED, EVALUATING, EVALUATED]
-    assert names == [*epoch, *epoch, *evaluation, *epoch, *evaluation]
-    assert found == {"between_steps_ms": 1000, "between_epochs_ms": 2000, "before_evaluation_ms": 1000,
-                     "evaluation_s": 1, "after_evaluation_ms": 2000}  # fmt: skip
+    assert found == {"between_steps_ms": 11_000, "between_epochs_ms": 12_000, "before_evaluation_ms": 1000,
+                     "evaluation_s": 1, "after_evaluation_ms": 12_000}  # fmt: skip
 
 
 def test_pythons_share_is_a_steps_milliseconds_with_every_tensor_of_resnet_50(
