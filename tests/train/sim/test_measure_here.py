@@ -1,11 +1,17 @@
 """``./run.sh simulate --calibrate-here`` measures this machine by two processes, and keeps its rates in a file."""
 
+import os
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from train.comm.shared_sum import create_memory
 from train.sim.__main__ import main
 from train.sim.cpu import load_description
+from train.sim.measure_here import measure_process
 
 
 @pytest.mark.ranks
@@ -24,6 +30,38 @@ def test_this_machine_is_measured_in_possible_rates_and_no_file_stays_open(
     assert 1e6 < found["flops"] < 4e11
     assert all(1e6 < found[way] < 1e12 for way in ways)
     assert 1e-7 < found["sum_bucket_s"] < 10
+
+
+class _QuarterSeconds(threading.local):
+    """A clock of each thread that is a quarter of a second later at every reading."""
+
+    now_s = 0.0
+
+    def perf_counter(self) -> float:
+        self.now_s += 0.25
+        return self.now_s
+
+    def process_time(self) -> float:
+        return self.now_s / 2
+
+
+def test_rates_are_operations_and_bytes_over_the_time_between_two_readings_of_the_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("train.sim.measure_here.time", _QuarterSeconds())
+    memory = create_memory()
+    ends = [end.detach() for end in socket.socketpair()]
+    with ThreadPoolExecutor(2) as ranks:
+        found = list(ranks.map(measure_process, (0, 1), ends, (memory, memory)))
+    os.close(memory)
+    assert found[0] == found[1]
+    # A product and a copy take a quarter of a second, and so do 16 large buckets together, and a small one. A rank
+    # reads and writes four bytes for a byte of a bucket; the time of a small bucket does not count. From the first reading
+    # to the seventh, the process has 0.625 s of the 1.5 s.
+    assert found[0] == pytest.approx({
+        "flops": 2 * 512**3 / 0.25, "memory_bytes_per_s": 2 * (32 << 20) / 0.25, "sum_bucket_s": 0.25,
+        "sum_bytes_per_s": 4 * (4 << 20) / (0.25 / 16 - 0.25), "core_share": 0.625 / 1.5,
+    })  # fmt: skip
 
 
 def test_a_file_that_cannot_be_written_is_one_line(
