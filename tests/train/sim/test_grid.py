@@ -48,6 +48,7 @@ def test_a_sweep_is_read(text: str, values: str) -> None:
         ("batch=1..16385", "batch up to 16,384, and at most 10,000 values"),
         ("ranks=1.5", "ranks in whole numbers above 0, up to"),
         ("ranks=0", "ranks in whole numbers above 0, up to"),
+        ("uplink_share=none", "uplink_share in numbers above 0, up to 1"),
         ("uplink_share=0", "uplink_share in numbers above 0, up to 1"),
         ("uplink_share=1.01", "uplink_share in numbers above 0, up to 1"),
         ("ranks=1048577", "ranks in whole numbers above 0, up to 1,048,576"),

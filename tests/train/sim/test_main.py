@@ -28,6 +28,15 @@ def test_the_record_with_its_efficiency_and_the_cause_of_what_is_lost(capsys: py
     assert sum(found[f"{part}_s"] for part in parts) == pytest.approx(found["step_s"])
 
 
+def test_the_text_has_the_numbers_of_the_json_and_the_cost_in_the_price(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(answer(capsys, *RECORD, "--price", "2", "--json"))
+    text = answer(capsys, *RECORD, "--price", "2")
+    assert f"images/s       {found['images_per_s']:,.0f}  (90% interval" in text
+    assert f"time to train  {found['time_to_train_s']:,.1f} s" in text
+    assert f"{2 * found['accelerator_hours']:,.2f} at 2 an hour" in text
+    assert f"by {found['step_ms_saved_without']['shared uplinks between racks']:6.2f} ms" in text
+
+
 def test_a_bigger_machine_at_a_bigger_batch_is_not_always_faster(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(answer(capsys, *RECORD, "--sweep", "ranks=256..131072", "--json"))
     assert [row["epochs"] for row in rows] == sorted(row["epochs"] for row in rows)
@@ -136,6 +145,9 @@ def test_points_give_one_row_each_with_the_promised_keys(capsys: pytest.CaptureF
     keys = {"n_acc", "batch_per_acc", "predicted_img_per_s", "low", "high", "predicted_time_to_train_s"}
     assert len(rows) == len(EXCERPT.read_text().splitlines()) - 1
     assert all(keys <= row.keys() for row in rows)
+    titles, *lines = answer(capsys, "--points", str(EXCERPT)).splitlines()
+    assert titles.split() == [*rows[0]]
+    assert [line.split()[0] for line in lines] == [row["mlperf_round"] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -149,6 +161,9 @@ def test_points_that_nobody_measured_are_not_compared(
     path.write_text(f"n_acc,batch_per_acc,accelerator\n{row}\n")
     assert main(["simulate", "--validate", str(path)]) == 2
     assert f"error: {path}: {message}" in capsys.readouterr().err
+    if row:
+        assert main(["simulate", "--validate", str(path), "--held-out", "row"]) == 2
+        assert "no points can be hidden in the way 'row'" in capsys.readouterr().err
 
 
 def test_held_out_errors_of_rate_and_time_are_summed_up_beside_the_affine_laws(
@@ -162,6 +177,7 @@ def test_held_out_errors_of_rate_and_time_are_summed_up_beside_the_affine_laws(
     assert len(rows.read_text().splitlines()) == 1 + int(table[-1][2])
     median_time_percent = float(table[-1][6])
     assert 0 < median_time_percent <= 10
+    assert answer(capsys, "--validate", str(EXCERPT), "--held-out", "larger") == text
 
 
 @pytest.mark.parametrize(

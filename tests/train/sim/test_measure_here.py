@@ -56,8 +56,8 @@ def test_rates_are_operations_and_bytes_over_the_time_between_two_readings_of_th
     os.close(memory)
     assert found[0] == found[1]
     # A product and a copy take a quarter of a second, and so do 16 large buckets together, and a small one. A rank
-    # reads and writes four bytes for a byte of a bucket; the time of a small bucket does not count. From the first reading
-    # to the seventh, the process has 0.625 s of the 1.5 s.
+    # reads and writes four bytes for a byte of a bucket; the time of a small bucket does not count. The process has
+    # 0.625 of the 1.5 s between the first reading and the seventh.
     assert found[0] == pytest.approx({
         "flops": 2 * 512**3 / 0.25, "memory_bytes_per_s": 2 * (32 << 20) / 0.25, "sum_bucket_s": 0.25,
         "sum_bytes_per_s": 4 * (4 << 20) / (0.25 / 16 - 0.25), "core_share": 0.625 / 1.5,
