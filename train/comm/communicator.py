@@ -18,7 +18,19 @@ from train.rank.startup import Ledger
 
 
 class WorldMismatch(RuntimeError):
-    """The communication library sees another rank or world size than the launcher made."""
+    """The ranks that meet are not those that the launcher started.
+
+    Args:
+        identity: This rank, as the launcher numbered it.
+        found: What was found instead.
+        remedy: What to do beside starting the run in another way.
+    """
+
+    def __init__(self, identity: Identity, found: str, remedy: str = "") -> None:
+        super().__init__(
+            f"{identity.launcher} started rank {identity.rank} of {identity.world_size}, but {found}. Start the run "
+            f"with ./run.sh train{remedy}"
+        )
 
 
 class RendezvousTimeout(RuntimeError):

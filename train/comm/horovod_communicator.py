@@ -24,11 +24,9 @@ def _connect_horovod(identity: Identity, ledger: Ledger) -> Communicator:
     with ledger.phase("communicator: init"):
         hvd.init()
     if (hvd.size(), hvd.rank()) != (identity.world_size, identity.rank):
-        raise WorldMismatch(
-            f"{identity.launcher} started rank {identity.rank} of {identity.world_size}, but Horovod sees rank "
-            f"{hvd.rank()} of {hvd.size()}: this would train separate models. Start the run with ./run.sh train, or "
-            f"set up Horovod with MPI (./run.sh setup) for mpirun and srun"
-        )
+        found = f"Horovod sees rank {hvd.rank()} of {hvd.size()}: this would train separate models"
+        remedy = ", or set up Horovod with MPI (./run.sh setup) for mpirun and srun"
+        raise WorldMismatch(identity, found, remedy)
     return first_collective(HorovodCommunicator(hvd), identity, ledger)
 
 

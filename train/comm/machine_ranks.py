@@ -64,7 +64,7 @@ def meet(identity: Identity, environment: Mapping[str, str], timeout_s: int) -> 
     """
     name = environment.get(_NAME)
     if name is None:
-        raise _mismatch(identity, f"no {_NAME} says where the ranks meet")
+        raise WorldMismatch(identity, f"no {_NAME} says where the ranks meet")
     deadline = time.monotonic() + timeout_s
     try:
         return _host(identity, name, deadline) if identity.rank == 0 else _visit(identity, name, deadline)
@@ -82,7 +82,7 @@ def _host(identity: Identity, name: str, deadline: float) -> Met:
             try:
                 listener.bind(f"\0{name}")
             except OSError as error:
-                raise _mismatch(identity, f"another process is rank 0, too ({error.strerror})") from None
+                raise WorldMismatch(identity, f"another process is rank 0, too ({error.strerror})") from None
             listener.listen(identity.world_size)
             while len(peers) < identity.world_size - 1:
                 listener.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -112,7 +112,7 @@ def _rank_of(guest: socket.socket, identity: Identity, peers: Mapping[int, socke
         raise ConnectionResetError
     rank, world_size = _GREETING.unpack(greeting)
     if world_size != identity.world_size or rank in peers or not 0 < rank < world_size:
-        raise _mismatch(identity, f"rank {rank} of {world_size} came to the meeting")
+        raise WorldMismatch(identity, f"rank {rank} of {world_size} came to the meeting")
     return int(rank)
 
 
@@ -121,7 +121,7 @@ def _visit(identity: Identity, name: str, deadline: float) -> Met:
     with ExitStack() as on_error:
         host = on_error.enter_context(_reach(name, deadline))
         if not _is_same_user(host):
-            raise _mismatch(identity, "a process of another user waits where the ranks meet")
+            raise WorldMismatch(identity, "a process of another user waits where the ranks meet")
         host.settimeout(max(deadline - time.monotonic(), 0.001))
         host.sendall(_GREETING.pack(identity.rank, identity.world_size))
         peers, memory = {0: host}, -1
@@ -156,10 +156,3 @@ def _reach(name: str, deadline: float) -> socket.socket:
 def _is_same_user(guest: socket.socket) -> bool:
     credentials = guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(credentials)[1] == os.geteuid())
-
-
-def _mismatch(identity: Identity, found: str) -> WorldMismatch:
-    return WorldMismatch(
-        f"{identity.launcher} started rank {identity.rank} of {identity.world_size}, but {found}. Start the run with "
-        f"./run.sh train"
-    )

@@ -40,10 +40,7 @@ def _connect_servers(identity: Identity, ledger: Ledger, *, is_synchronous: bool
     with ledger.phase("communicator: init"):
         store = mx.kv.create("dist_sync" if is_synchronous else "dist_async")
     if store.num_workers != identity.world_size:
-        raise WorldMismatch(
-            f"{identity.launcher} started {identity.world_size} ranks, but the parameter servers expect "
-            f"{store.num_workers}. Start the run with ./run.sh train"
-        )
+        raise WorldMismatch(identity, f"the parameter servers expect {store.num_workers} ranks")
     kind = SynchronousServer if is_synchronous else AsynchronousServer
     return first_collective(kind(mx, store, identity.rank, identity.world_size), identity, ledger)
 

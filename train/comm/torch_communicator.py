@@ -112,7 +112,7 @@ def _initialise(backend: str, identity: Identity, device: Any, timeout_s: int) -
     atexit.register(distributed.destroy_process_group)
     found = distributed.get_rank(), distributed.get_world_size()
     if found != (identity.rank, identity.world_size):
-        raise _mismatch(identity, f"PyTorch sees rank {found[0]} of {found[1]}")
+        raise WorldMismatch(identity, f"PyTorch sees rank {found[0]} of {found[1]}")
 
 
 def _open_store(identity: Identity, environment: Mapping[str, str], timeout_s: int) -> Any:
@@ -124,7 +124,7 @@ def _open_store(identity: Identity, environment: Mapping[str, str], timeout_s: i
     from torch.distributed import TCPStore  # noqa: PLC0415 (imported by the caller)
 
     if "MASTER_ADDR" not in environment or "MASTER_PORT" not in environment:
-        raise _mismatch(identity, "MASTER_ADDR and MASTER_PORT do not say where the ranks meet")
+        raise WorldMismatch(identity, "MASTER_ADDR and MASTER_PORT do not say where the ranks meet")
     addresses, port = environment["MASTER_ADDR"].split(","), int(environment["MASTER_PORT"])
     is_server = identity.rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     options = {"timeout": timedelta(seconds=timeout_s), "wait_for_workers": False}
@@ -137,10 +137,10 @@ def _open_store(identity: Identity, environment: Mapping[str, str], timeout_s: i
         store = TCPStore(address, port, **options)
     _choose_interface(own_address)
     if store.add(f"processes of rank {identity.rank}", 1) != 1:
-        raise _mismatch(identity, f"another process is rank {identity.rank}, too")
+        raise WorldMismatch(identity, f"another process is rank {identity.rank}, too")
     first = store.compare_set("world size", "", str(identity.world_size)).decode()
     if first != str(identity.world_size):
-        raise _mismatch(identity, f"another rank counts {first} ranks")
+        raise WorldMismatch(identity, f"another rank counts {first} ranks")
     return store
 
 
@@ -187,13 +187,6 @@ def _ipv4_addresses() -> dict[str, str]:
                 continue
             found[name] = socket.inet_ntoa(answer[_ADDRESS])
     return found
-
-
-def _mismatch(identity: Identity, found: str) -> WorldMismatch:
-    return WorldMismatch(
-        f"{identity.launcher} started rank {identity.rank} of {identity.world_size}, but {found}. Start the run with "
-        f"./run.sh train"
-    )
 
 
 class _Flat:

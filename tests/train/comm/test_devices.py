@@ -26,7 +26,7 @@ ALONE = Identity(0, 1, 0, 1, "here", "Horovod")
 
 def test_what_kept_the_communicator_from_coming_up_is_what_whoever_waits_gets() -> None:
     def connect(_identity: Identity, _ledger: Ledger) -> Communicator:
-        raise WorldMismatch("Horovod sees rank 0 of 1")
+        raise WorldMismatch(ALONE, "Horovod sees rank 0 of 1")
 
     pending = start_communicator(ALONE, Ledger(), connect)
     with pytest.raises(WorldMismatch, match="Horovod sees rank 0 of 1"):

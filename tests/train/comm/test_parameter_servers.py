@@ -46,7 +46,9 @@ def test_a_rank_opens_the_store_of_its_kind_of_servers(
     assert [row["phase"] for row in ledger.to_json()["phases"]] == [
         "interpreter", "communicator: import", "communicator: init", "communicator: first collective",
     ]  # fmt: skip
-    with pytest.raises(WorldMismatch, match=r"^Horovod started 2 ranks, but the parameter servers expect 1\. Start"):
+    with pytest.raises(
+        WorldMismatch, match=r"^Horovod started rank 0 of 2, but the parameter servers expect 1 ranks\. Start"
+    ):
         connector(communication)(Identity(0, 2, 0, 2, "here", "Horovod"), ledger)
 
 
