@@ -17,6 +17,8 @@ from typing import Any, cast
 
 import pytest
 
+pytest.importorskip("mxnet")  # which has the ranks that are threads
+
 from configs.load import dump, load_both, load_cluster
 from logs.checkpoints import read
 from logs.folder import RunFolder

@@ -2,7 +2,6 @@
 
 import ast
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from configs.load import load_cluster
 from configs.rank_variables import rank_environment
+from configs.registry import has_engine
 from configs.schema import Cluster
 from launch.start.commands import run_under
 from launch.start.local import Outcome
@@ -93,8 +93,11 @@ SHRUNK = [
     "model.image_size=8", "batch.global_size=32",
 ]  # fmt: skip
 """The digits' first step, in milliseconds."""
-WITHOUT_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="no PyTorch: ./run.sh setup --engine torch")
-WITH_TORCH = [pytest.param(f"torch {kind}", marks=WITHOUT_TORCH) for kind in ("torch_distributed", "shared_memory")]
+NEEDS = {
+    name: pytest.mark.skipif(not has_engine(name), reason=f"{name} is not installed") for name in ("mxnet", "torch")
+}
+WITH_TORCH = [pytest.param(f"torch {kind}", marks=NEEDS["torch"]) for kind in ("torch_distributed", "shared_memory")]
+WITH_MXNET = [pytest.param(f"mxnet {kind}", marks=NEEDS["mxnet"]) for kind in (*SYNCHRONOUS, "parameter_server_async")]
 
 
 def _cluster(engine: str, kind: str, *overrides: str) -> Cluster:
@@ -117,9 +120,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]
     return gradients
 
 
-@pytest.mark.parametrize(
-    "way", [*(f"mxnet {kind}" for kind in SYNCHRONOUS), *WITH_TORCH, "mxnet parameter_server_async"]
-)
+@pytest.mark.parametrize("way", [*WITH_MXNET, *WITH_TORCH])
 def test_two_ranks_take_the_same_step_sum_average_gather_and_notice_different_weights(
     tmp_path: Path, way: str, request: pytest.FixtureRequest
 ) -> None:
@@ -156,6 +157,7 @@ def _check_answers(row: Any, kind: str, rank: int) -> None:
     assert "before the run: the weights of rank 1" in str(row["words"])
 
 
+@NEEDS["mxnet"]
 def test_a_lost_parameter_server_ends_the_ranks_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launch.start.local.GRACE_S", 0.5)
     # One rank kills: another could meet a process that is gone already.

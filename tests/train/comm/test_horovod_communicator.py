@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import mxnet as mx
 import numpy as np
 import pytest
+
+mx = pytest.importorskip("mxnet")
 
 from configs.load import load_cluster
 from train.comm.communicator import SingleProcess, WorldMismatch, connector, libraries_of

@@ -6,9 +6,10 @@ import weakref
 from collections.abc import Sequence
 from functools import partial
 
-import mxnet as mx
 import numpy as np
 import pytest
+
+mx = pytest.importorskip("mxnet")
 
 from train.comm.machine_ranks import PeerLost
 from train.comm.mxnet_sums import OperatorQueue

@@ -26,8 +26,6 @@ def test_only_the_homes_of_mxnet_and_horovod_need_them() -> None:
     done = subprocess.run([sys.executable, "-c", _IMPORT_ALL], cwd=ROOT, capture_output=True, text=True, check=True)
     homes = (
         "launch.start.horovodrun",
-        "train.comm.device_group",
-        "train.comm.kvstore",
         "train.comm.mxnet_sums",
         "train.engine.mxnet.",
     )
