@@ -3,10 +3,8 @@
 import gc
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -47,38 +45,6 @@ def test_operators_made_at_their_first_call_are_those_that_a_plain_import_makes(
     plain, deferred = (each.communicate()[0] for each in running)
     assert [each.returncode for each in running] == [0, 0]
     assert deferred == plain
-
-
-def test_an_mxnet_that_makes_its_operators_in_another_way_is_left_alone() -> None:
-    def register_otherwise(name: str) -> str:
-        return name
-
-    base = ModuleType("base")
-    vars(base)["_init_op_module"] = register_otherwise
-    mxnet_import._defer_operators(base)
-    assert vars(base)["_init_op_module"] is register_otherwise
-    assert not hasattr(base, "_init_np_op_module")
-
-
-def test_an_operator_is_made_at_its_first_call_and_only_once() -> None:
-    made: list[tuple[object, ...]] = []
-
-    def make(*given: object) -> Callable[..., tuple[object, ...]]:
-        made.append(given)
-        return lambda *arguments, **keywords: (*arguments, *keywords.items())
-
-    def register(root: str, make_op_func: Callable[..., Callable[..., object]]) -> None:
-        registered[root] = make_op_func("handle", "Name", "function")
-
-    registered: dict[str, Callable[..., object]] = {}
-    base = ModuleType("base")
-    vars(base)["_init_op_module"] = register
-    mxnet_import._defer_operators(base)
-    vars(base)["_init_op_module"]("mxnet", make)
-    operator = registered["mxnet"]
-    assert (operator.__name__, operator.__doc__, made) == ("function", "", [])
-    assert operator(1, axis=2) == operator(1, axis=2) == (1, ("axis", 2))
-    assert made == [("handle", "Name", "function")]
 
 
 _SITES_OWN = """
