@@ -41,16 +41,15 @@ def locked(engine: Engine, *names: str) -> list[str]:
     return [pin.rstrip() for pin in re.findall(pattern, LOCKS[engine].read_text(encoding="utf-8"), re.MULTILINE)]
 
 
-def closure(engine: Engine, names: Collection[str], *, without: Collection[str] = ()) -> list[str]:
+def closure(engine: Engine, names: Collection[str]) -> list[str]:
     """Return the pins of packages and of all that they need.
 
     Args:
         engine: Whose lock file.
         names: The packages; those that the lock file does not have are left out.
-        without: Packages that are left out, with those that only they need.
     """
-    pins, found = read_pins(engine), set(names) - set(without)
-    while more := {name for name, _, parents in pins if parents & found} - found - set(without):
+    pins, found = read_pins(engine), set(names)
+    while more := {name for name, _, parents in pins if parents & found} - found:
         found |= more
     return [pin for name, pin, _ in pins if name in found]
 

@@ -166,7 +166,7 @@ def _install_torch(work: Work) -> None:
     """
     _install_project(work)
     names, is_gpu = named_by(work.environment, "torch"), work.kind.variant == "gpu"
-    work.pip_install(work.pinned(closure("torch", names, without=() if is_gpu else ("torch",))), "torch")
+    work.pip_install(work.pinned(closure("torch", names if is_gpu else names - {"torch"})), "torch")
     _add_torch(work, _IMPORTED, is_there=is_gpu)
 
 

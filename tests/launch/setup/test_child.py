@@ -171,7 +171,7 @@ def test_a_command_may_tidy_up_before_it_ends(tmp_path: Path, lock: int) -> None
 @pytest.mark.ranks
 def test_a_stopped_set_up_leaves_no_process_behind_not_even_one_that_ignores_its_end(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    script = f"trap '' TERM; sleep 60 & echo $! >{pids}; echo $$ >>{pids}; wait; sleep 60"
+    script = f"trap '' TERM; sleep 900 & echo $! >{pids}; echo $$ >>{pids}; wait; sleep 900"
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path; "
         "from tests.launch.setup.test_child import _run; "

@@ -6,6 +6,7 @@ writes the page.
 """
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from launch.doctor.check_result import ProbeReport
 from launch.doctor.diagnosis import judge
 from launch.doctor.facts import RankFacts
 from launch.doctor.machine import inspect_machine
+from launch.setup import gpu
 from launch.setup.checks import check_gpus, describe_gpus
-from launch.setup.gpu import Gpu, GpuSearch, capability_of, driver_number, search_gpus
+from launch.setup.gpu import Gpu, GpuSearch, capability_of, driver_number, find_toolkit, search_gpus
 from launch.setup.layout import Engine
 from logs import environment
 from tests.launch.setup.gpu_machines import MACHINES, GpuMachine
@@ -200,3 +202,28 @@ def test_of_gpus_that_differ_one_that_is_supported_is_enough_and_one_that_is_unk
         check_gpus([old, unknown])
     with pytest.raises(UserError, match="has kernels for compute capability"):
         check_gpus([old], "gpu")
+
+
+def _make_nvcc(home: Path, *lines: str) -> None:
+    compiler = home / "bin" / "nvcc"
+    compiler.parent.mkdir(parents=True, exist_ok=True)
+    compiler.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    compiler.chmod(0o755)
+
+
+@pytest.mark.medium
+def test_the_toolkit_is_the_first_of_cuda_11_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    homes = [tmp_path / name for name in ("for_horovod", "for_all", "on_path")]
+    for home in homes:
+        _make_nvcc(home, "#!/bin/sh", "echo 'Cuda compilation tools, release 11.8, V11.8.89'")
+    monkeypatch.setenv("HOROVOD_CUDA_HOME", str(homes[0]))
+    monkeypatch.setenv("CUDA_HOME", str(homes[1]))
+    monkeypatch.setenv("PATH", str(homes[2] / "bin"))
+    assert find_toolkit() == homes[0]
+    _make_nvcc(homes[0], "#!/bin/sh", "echo 'Cuda compilation tools, release 13.0, V13.0.88'")
+    assert find_toolkit() == homes[1]
+    _make_nvcc(homes[1], f"#!{sys.executable} -IS", "import time", "time.sleep(900)", "print('release 11.8, V11.8.89')")
+    monkeypatch.setattr(gpu, "_QUERY_TIMEOUT_S", 0.5)
+    assert find_toolkit() == homes[2], "a compiler that hangs is passed over"
+    _make_nvcc(homes[2], "#!/bin/sh", "echo 'release 11.8, V11.8.89'; exit 1")
+    assert find_toolkit() not in homes

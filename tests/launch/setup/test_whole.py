@@ -169,6 +169,7 @@ def test_horovod_for_gpus_is_built_with_nccl_of_the_wheels_and_the_named_toolkit
     }  # fmt: skip
     assert {name: made.get(name) for name in expected} == expected
     assert "HOROVOD_GPU_BROADCAST" not in made
+    assert made["WHEELS_WERE_THERE"] == "False", "the build runs beside the installation of other packages"
     search = made["LD_LIBRARY_PATH"].split(":")
     assert (search[0], search[-1]) == (f"{building}/nvidia/nccl/lib", "/site")
     if len(search) == 3:  # no driver here: the toolkit's stub stands for it

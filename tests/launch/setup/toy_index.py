@@ -75,10 +75,11 @@ _TORCH = [
 """Packages of the lock files, each with those that need it."""
 
 _HOROVOD_SETUP = """
-import json, os, sys
+import importlib.util, json, os, sys
 from setuptools import setup
-print("-- Configuring done", flush=True)
 if "bdist_wheel" in sys.argv:
+    os.environ["WHEELS_WERE_THERE"] = str(importlib.util.find_spec("tqdm") is not None)
+    print("-- Configuring done", flush=True)
     import mxnet, subprocess, sysconfig  # MXNet must be there
     os.makedirs("horovod/mxnet")
     open("horovod/__init__.py", "w").write("__version__ = '0.28.1'")
@@ -145,7 +146,9 @@ def make_toy_checkout(tree: Path, index: Path) -> ToyCheckout:
         blocks += [_block(f"{name}=={distribution(name).version}", wheel, ["wheel"]) for name, wheel in tools.items()]
         (tree / lock).write_text("".join(blocks), encoding="utf-8")
     _make_wheel(index, "torch", "2.13.0+cpu", ["sympy"])
-    (index.parent / "pip.conf").write_text("[install]\nuser = true\nprefix = /no/such\n", encoding="utf-8")
+    (index.parent / "pip.conf").write_text(
+        "[install]\nuser = true\nprefix = /no/such\nroot = /no/such\ntarget = /no/such\n", encoding="utf-8"
+    )
     return ToyCheckout(tree, index)
 
 
