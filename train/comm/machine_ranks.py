@@ -37,8 +37,8 @@ class PeerLost(RuntimeError):
         super().__init__(f"Connection closed by peer: {who} has ended")
 
 
-class Met(NamedTuple):
-    """What a rank has when all ranks have met.
+class Connections(NamedTuple):
+    """What connects a rank with the others.
 
     Attributes:
         peers: A connected socket for each other rank, by rank.
@@ -49,8 +49,8 @@ class Met(NamedTuple):
     memory: int
 
 
-def meet(identity: Identity, environment: Mapping[str, str], timeout_s: int) -> Met:
-    """Meet the other ranks.
+def meet(identity: Identity, environment: Mapping[str, str], timeout_s: int) -> Connections:
+    """Connect with the other ranks.
 
     Args:
         identity: This rank.
@@ -59,7 +59,7 @@ def meet(identity: Identity, environment: Mapping[str, str], timeout_s: int) -> 
 
     Raises:
         RendezvousTimeout: The other ranks did not come in time.
-        PeerLost: A rank ended before all had met.
+        PeerLost: A rank ended before all were connected.
         WorldMismatch: The ranks that come are not those of this run, or nobody says where they meet.
     """
     name = environment.get(_NAME)
@@ -74,7 +74,7 @@ def meet(identity: Identity, environment: Mapping[str, str], timeout_s: int) -> 
         raise PeerLost("a rank" if identity.rank == 0 else "rank 0") from None
 
 
-def _host(identity: Identity, name: str, deadline: float) -> Met:
+def _host(identity: Identity, name: str, deadline: float) -> Connections:
     """Let the other ranks in, then hand out the memory and the sockets between them."""
     peers: dict[int, socket.socket] = {}
     with ExitStack() as on_error:
@@ -101,7 +101,7 @@ def _host(identity: Identity, name: str, deadline: float) -> Met:
                         ends.enter_context(end)
                         socket.send_fds(peers[here], [_GREETING.pack(there, identity.world_size)], [end.fileno()])
         on_error.pop_all()
-    return Met(peers, memory)
+    return Connections(peers, memory)
 
 
 def _rank_of(guest: socket.socket, identity: Identity, peers: Mapping[int, socket.socket], deadline: float) -> int:
@@ -116,7 +116,7 @@ def _rank_of(guest: socket.socket, identity: Identity, peers: Mapping[int, socke
     return int(rank)
 
 
-def _visit(identity: Identity, name: str, deadline: float) -> Met:
+def _visit(identity: Identity, name: str, deadline: float) -> Connections:
     """Go to rank 0 and return what it hands out."""
     with ExitStack() as on_error:
         host = on_error.enter_context(_reach(name, deadline))
@@ -136,7 +136,7 @@ def _visit(identity: Identity, name: str, deadline: float) -> Met:
             else:
                 peers[rank] = on_error.enter_context(socket.socket(fileno=descriptors[0]))
         on_error.pop_all()
-    return Met(peers, memory)
+    return Connections(peers, memory)
 
 
 def _reach(name: str, deadline: float) -> socket.socket:

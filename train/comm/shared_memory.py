@@ -15,7 +15,7 @@ import numpy as np
 
 from configs.schema import Communication
 from train.comm.communicator import Communicator, Connect, SingleProcess, first_collective
-from train.comm.machine_ranks import Met, meet
+from train.comm.machine_ranks import Connections, meet
 from train.comm.shared_sum import SharedBucket, SharedMemory
 from train.comm.sum_thread import Done, SumThread
 from train.rank.identity import Identity
@@ -91,17 +91,17 @@ def _connect(timeout_s: int, identity: Identity, ledger: Ledger) -> Communicator
 
 
 class SharedMemoryCommunicator(Communicator):
-    """The verbs of `Communicator` between ranks that have met.
+    """The verbs of `Communicator` between ranks of one machine.
 
     Args:
         identity: This rank.
-        met: The sockets and the memory.
+        connections: The sockets and the memory.
     """
 
-    def __init__(self, identity: Identity, met: Met) -> None:
+    def __init__(self, identity: Identity, connections: Connections) -> None:
         self._rank, self._world_size = identity.rank, identity.world_size
-        self._memory = SharedMemory(met.memory, self._rank, self._world_size)
-        self._thread = SumThread(met.peers)
+        self._memory = SharedMemory(connections.memory, self._rank, self._world_size)
+        self._thread = SumThread(connections.peers)
         self._queue: ArrayQueue | None = None
         self._buckets: dict[str, tuple[int, SharedBucket]] = {}
 
