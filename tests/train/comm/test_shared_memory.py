@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from configs.load import load_cluster
 from train.comm import shared_memory
 from train.comm.communicator import Communicator, RendezvousTimeout, SingleProcess, connector
+from train.comm.shared_memory import TensorQueue
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
@@ -103,3 +104,11 @@ def test_a_single_rank_meets_nobody_and_others_for_as_long_as_the_cluster_file_s
     with pytest.raises(RendezvousTimeout, match="did not meet within 7 s"):
         _connect(1, 2, ledger, timeout_s=7)
     assert [row["phase"] for row in ledger.to_json()["phases"]] == ["interpreter", "communicator: init"]
+
+
+def test_a_rank_under_pytorch_gets_the_error_of_its_sum_when_it_waits() -> None:
+    queue, array = TensorQueue(), torch.zeros(2, 3)
+    queue.start("bucket", [array], 0, lambda _arrays, done: done(RuntimeError("rank 1 has left")))
+    with pytest.raises(RuntimeError, match="rank 1 has left"):
+        queue.complete()
+    queue.complete()

@@ -18,7 +18,7 @@ from configs.load import load_cluster
 from configs.rank_variables import rank_environment
 from launch.start.commands import run_under
 from launch.start.rendezvous import RENDEZVOUS
-from train.comm.communicator import RendezvousTimeout, WorldMismatch, connector
+from train.comm.communicator import RendezvousTimeout, SingleProcess, WorldMismatch, connector
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
@@ -55,14 +55,17 @@ class _Started:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
         self.arguments: list[dict[str, Any]] = []
-        self.fails_with: Exception = RuntimeError("started")
+        self.fails_with: Exception | None = RuntimeError("started")
         monkeypatch.setattr(distributed, "init_process_group", self._start)
 
     def _start(self, backend: str, **options: Any) -> None:
         self.arguments.append({"backend": backend, **options})
-        raise self.fails_with
+        if self.fails_with is not None:
+            raise self.fails_with
 
-    def connect(self, rank: int, world_size: int, variables: Mapping[str, str], timeout_s: int = 5) -> Any:
+    def connect(
+        self, rank: int, world_size: int, variables: Mapping[str, str], timeout_s: int = 5, backend: str = "gloo"
+    ) -> Any:
         """Connect as a rank with these variables; raise what keeps it from it, at last that the library is started."""
         for name in ("MASTER_ADDR", "MASTER_PORT", "RANK_STORE_FD", "TORCHELASTIC_USE_AGENT_STORE"):
             self._monkeypatch.delenv(name, raising=False)
@@ -70,7 +73,8 @@ class _Started:
             self._monkeypatch.setenv(name, value)
         sets = ["cluster.engine.name=torch", "cluster.communication.kind=torch_distributed"]
         cluster = load_cluster("laptop", [*sets, f"cluster.communication.timeout_s={timeout_s}"])
-        return connector(cluster.communication)(Identity(rank, world_size, rank, world_size, "here", "Slurm"), Ledger())
+        communication = cluster.communication.model_copy(update={"backend": backend})
+        return connector(communication)(Identity(rank, world_size, rank, world_size, "here", "Slurm"), Ledger())
 
 
 @pytest.fixture
@@ -134,6 +138,38 @@ def test_only_ranks_that_do_not_come_in_time_have_not_met(
     with RENDEZVOUS["torch"].serve(1, 2) as found, pytest.raises(raised) as caught:
         started.connect(0, 2, found)
     assert type(caught.value) is raised
+
+
+@pytest.mark.parametrize("found", [(1, 8), (0, 2)])
+def test_mpi_numbers_its_ranks_itself_and_another_world_than_the_launchers_is_refused(
+    started: _Started, monkeypatch: pytest.MonkeyPatch, found: tuple[int, int]
+) -> None:
+    started.fails_with = None
+    monkeypatch.setattr(distributed, "is_mpi_available", lambda: True)
+    monkeypatch.setattr(distributed, "destroy_process_group", lambda: None)
+    monkeypatch.setattr(distributed, "get_rank", lambda: found[0])
+    monkeypatch.setattr(distributed, "get_world_size", lambda: found[1])
+    words = rf"Slurm started rank 1 of 2, but PyTorch sees rank {found[0]} of {found[1]}\. Start the run with"
+    with pytest.raises(WorldMismatch, match=words):
+        started.connect(1, 2, {}, backend="mpi")
+    assert started.arguments == [{"backend": "mpi"}]
+
+
+def test_nccl_is_connected_at_once_on_the_gpu_of_the_ranks_number_on_its_node(
+    started: _Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "is_nccl_available", lambda: True)
+    with RENDEZVOUS["torch"].serve(1, 2) as found, pytest.raises(RuntimeError, match="started"):
+        started.connect(1, 2, found, backend="nccl")
+    (options,) = started.arguments
+    assert (options["backend"], str(options["device_id"])) == ("nccl", "cuda:1")
+
+
+def test_a_rank_that_nobody_started_is_alone(started: _Started) -> None:
+    communication = load_cluster("laptop", ["cluster.engine.name=torch"]).communication
+    communication = communication.model_copy(update={"kind": "torch_distributed"})
+    assert isinstance(connector(communication)(Identity(0, 1, 0, 1, "here", "none"), Ledger()), SingleProcess)
+    assert started.arguments == []
 
 
 def test_a_backend_that_this_pytorch_was_built_without_is_refused(
