@@ -15,41 +15,44 @@ Cell = tuple[Way, str, str]
 
 _HEAD = """# Faults, and how a run ends
 
-`./run.sh test tests/launch/faults/test_faults.py --faults-table docs/faults.md` makes this page and checks every row.
-Each row is a run of the recipe `digits`, with two ranks on one machine, that is disturbed once. The engine is MXNet,
-unless the title of a table names PyTorch.
+`./run.sh test tests/launch/faults/test_faults.py --faults-table docs/faults.md` generates this page and checks every
+row. Each row is one run of the recipe `digits` on two ranks of one machine, with one injected fault. The engine is
+MXNet unless the title of a table says PyTorch.
 
-- A signal goes to rank 1. During a checkpoint it goes to rank 0, which writes the checkpoint.
-- A rank that stands still is noticed after 10 s (`watchdog_s`), at start-up after 30 s (`communication.timeout_s`).
-  Both are keys of the cluster file.
+- A signal goes to rank 1, or to rank 0 during a checkpoint, because rank 0 writes the checkpoint.
+- A frozen rank is detected after 10 s (`watchdog_s`), and during start-up after 30 s (`communication.timeout_s`). Both
+  are keys of the cluster file.
 - No run leaves a process, a damaged checkpoint or shared memory behind.
-- Times count from the fault until the last process is gone, on a machine that may have had other work to do.
-- Two nodes are imitated on one machine. `tests/launch/test_machines.py` runs two machines that are really two, as
+- "Ended after" is the time from the fault until the last process is gone. The machine may have run other work.
+- Two nodes are imitated on one machine. `tests/launch/test_machines.py` uses two separate machines, made of network
   namespaces with ssh between them.
 
-Exit status 75: the run was told to stop, and its state was saved if there was any. Exit status 2: the run was refused
-before it began. Under horovodrun a refused run ends with 1, because horovodrun turns every failure of a rank into 1.
+| exit status | meaning |
+| --- | --- |
+| 2 | the run was refused before it started; 1 under horovodrun, which turns every failure of a rank into 1 |
+| 75 | the run was told to stop, and its state, if it had any, was saved |
 
-Open MPI and Slurm let a frozen rank continue for a moment in order to end it, and in that moment the rank itself
-reports that it stood still. A frozen rank that is killed reports nothing; which rank it was follows from the reports of
-the other ranks.
+Open MPI and Slurm let a frozen rank continue for a moment in order to end it. In that moment the rank itself reports
+that it was frozen ("stood still itself"). A frozen rank that is killed reports nothing; the reports of the other ranks
+tell which rank it was.
 """
 _TITLES = {
     "local 1": "Local launcher, one node",
     "horovodrun 1": "horovodrun over Gloo, one node",
-    "horovodrun 2": "horovodrun over Gloo, two nodes: `localhost` and `127.0.0.1`, in a job script for a list of hosts",
+    "horovodrun 2": "horovodrun over Gloo, two nodes (`localhost` and `127.0.0.1`), in a job script for listed hosts",
     "mpirun 1": "mpirun over MPI, one node",
-    "mpirun 2": "mpirun over MPI, two virtual nodes of Slurm, on which Open MPI starts its daemons by srun",
+    "mpirun 2": "mpirun over MPI, two virtual Slurm nodes, on which Open MPI starts its daemons with srun",
     "srun 1": "srun over MPI (PMIx), one node",
-    "srun 2": "srun over MPI (PMIx), two virtual nodes of Slurm",
+    "srun 2": "srun over MPI (PMIx), two virtual Slurm nodes",
     "local 1 torch": "PyTorch over Gloo, local launcher, one node",
     "mpirun 1 torch": "PyTorch over Gloo, mpirun, one node",
-    "srun 2 torch": "PyTorch over Gloo, srun, two virtual nodes of Slurm",
+    "srun 2 torch": "PyTorch over Gloo, srun, two virtual Slurm nodes",
 }
 _INCIDENTS = """Second starts, restarts, signals, disks
 
-A run of four epochs to which something happens after its first checkpoint. In the end, if need be after `--resume`, its
-weights are those of an undisturbed run, bit for bit. The launchers are those of the tables above, on one node.
+Each row is a run of four epochs in which the incident happens after the first checkpoint. At the end of the run, after
+`--resume` where needed, the weights are those of an undisturbed run, bit for bit. The launchers are those of the tables
+above, on one node.
 """
 _COLUMNS = "| fault | phase | exit status | ended after | message |\n| --- | --- | --- | --- | --- |"
 

@@ -210,9 +210,9 @@ def _delete_folder(scene: Scene, _: subprocess.Popen[bytes]) -> None:
 _ONE_NODE = tuple(way for way in WAYS if way.nodes == 1 and not way.in_slurm and way.engine == "mxnet")
 _LOCAL = _ONE_NODE[:1]
 INCIDENTS = (
-    Incident(("a second start in the folder of a run that goes on",), _second_start, _ONE_NODE),
+    Incident(("a second start in the folder of a run that is still running",), _second_start, _ONE_NODE),
     Incident(
-        ("a start in the folder of a run on another node", "the same, 60 s after that run's last sign of life"),
+        ("a start in the folder of a run on another node", "the same, 60 s after the other run's last heartbeat"),
         _owner_elsewhere,
         _LOCAL,
     ),
@@ -225,7 +225,7 @@ INCIDENTS = (
         ("kill -9 of `./run.sh train`", "the same, then `--resume`"), _ends(_signal(signal.SIGKILL), 137), _ONE_NODE
     ),
     Incident(
-        ("SIGUSR1 to `./run.sh train`, a notice of the time limit", "the notice, then `--resume`"),
+        ("SIGUSR1 to `./run.sh train` (a scheduler's notice of the time limit)", "the notice, then `--resume`"),
         _ends(_signal(signal.SIGUSR1), 75),
         _ONE_NODE,
     ),
@@ -235,53 +235,53 @@ INCIDENTS = (
         _goes_on(_freeze_launcher, "MLPerf training 4.0.0 log check"),
         _ONE_NODE,
     ),
-    Incident(("the packed images are cut short", "the images put back, then `--resume`"), _cut_data, _ONE_NODE),
+    Incident(("the packed images are truncated", "the images are restored, then `--resume`"), _cut_data, _ONE_NODE),
     Incident(
-        ("a checkpoint's write fails with EIO",),
+        ("writing one checkpoint fails with EIO",),
         _disk_errors("EIO", "/checkpoints/", 1, _goes_on, "no checkpoint after step"),
         _ONE_NODE,
     ),
     Incident(
-        ("every checkpoint's write fails with ESTALE (NFS)",),
+        ("writing every checkpoint fails with ESTALE (NFS)",),
         _disk_errors("ESTALE", "/checkpoints/", 1000, _goes_on, "no checkpoint after step"),
         _LOCAL,
     ),
     Incident(
-        ("the log's write fails with EIO", "the disk mended, then `--resume`"),
+        ("writing the log fails with EIO", "the disk is repaired, then `--resume`"),
         _disk_errors("EIO", "/result_0.txt", 1, _ends, 1),
         _ONE_NODE,
     ),
     Incident(("the run folder is deleted",), _ends(_delete_folder, 1, "was deleted during the run"), _LOCAL),
     Incident(
-        ("the file system of the run folder becomes read-only", "writable again, then `--resume`"),
+        ("the file system of the run folder becomes read-only", "the file system is writable again, then `--resume`"),
         _disk_errors("EROFS", "{folder}/", 1_000_000, _ends, 1, "read-only"),
         _ONE_NODE,
     ),
-    Incident(("kill -9 of all ranks", "all ranks killed, then `--resume`"), _ends(_kill_ranks(), 1), _ONE_NODE),
+    Incident(("kill -9 of all ranks", "all ranks were killed, then `--resume`"), _ends(_kill_ranks(), 1), _ONE_NODE),
     Incident(
-        ("kill -9 of horovodrun or mpirun itself", "that one killed, then `--resume`"),
+        ("kill -9 of horovodrun or mpirun", "the launcher was killed, then `--resume`"),
         _ends(_kill_foreign_launcher, 1),
         _ONE_NODE[1:],
     ),
     Incident(
-        ("kill -9 of a rank while the run is resumed", "that rank killed, then `--resume`"),
+        ("kill -9 of a rank while the run is resumed", "the rank was killed, then `--resume`"),
         _killed_while_it_resumes,
         _ONE_NODE,
     ),
-    Incident(("the terminal is closed", "the terminal closed, then `--resume`"), _closed_terminal, _ONE_NODE),
-    Incident(("the time of day jumps by an hour, and back",), _clock_jumps, _ONE_NODE),
+    Incident(("the terminal is closed", "the terminal was closed, then `--resume`"), _closed_terminal, _ONE_NODE),
+    Incident(("the system clock jumps by an hour and back",), _clock_jumps, _ONE_NODE),
     Incident(
-        (f"SIGUSR1 {_NOTICES} times within a second", "the many notices, then `--resume`"),
+        (f"SIGUSR1 {_NOTICES} times within a second", "SIGUSR1 many times, then `--resume`"),
         _ends(_signal(signal.SIGUSR1, _NOTICES), 75),
         _ONE_NODE,
     ),
     Incident(
-        ("kill -9 of the job script of two machines", "that script killed, then `submit --resume`"),
+        ("kill -9 of the job script on two machines", "the job script was killed, then `submit --resume`"),
         partial(on_two_machines, harm=kill_script),
         _ONE_NODE[1:],
     ),
     Incident(
-        ("one of two machines loses its network", "the network mended, then `submit --resume`"),
+        ("one of two machines loses its network", "the network is repaired, then `submit --resume`"),
         partial(on_two_machines, harm=cut_network),
         _ONE_NODE[1:],
     ),
