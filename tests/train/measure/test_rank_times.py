@@ -2,57 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import pytest
 
-from tests.engines import cpu_engine
 from train.comm.communicator import SingleProcess
+from train.engine.protocol import Engine
 from train.measure import timing
 from train.measure.rank_times import gather_ranks, slowest_rank
 from train.measure.timing import StepClock, StepTimes
 
 
-class Array:
-    """Is there at a given time of a clock that only waiting moves on."""
-
-    def __init__(self, times: Times, ready_s: float) -> None:
-        self._times, self._ready_s = times, ready_s
-
-    def reshape(self, _shape: int) -> Array:
-        return Array(self._times, self._times.backward_s)
-
-    def __getitem__(self, _index: Any) -> Array:
-        return self
-
-    def copy(self) -> Array:
-        return self
-
-    def wait_to_read(self) -> None:
-        self._times.now_s = max(self._times.now_s, self._ready_s)
-
-
 class Times:
+    """A clock that only waiting moves on, and an engine whose arrays are the moments at which they are there."""
+
     now_s = backward_s = 0.0
 
     def perf_counter(self) -> float:
         return self.now_s
 
+    def first_element(self, _gradient: float) -> float:
+        return self.backward_s
+
+    def wait(self, ready_s: float) -> None:
+        self.now_s = max(self.now_s, ready_s)
+
 
 def test_a_step_is_computing_then_waiting_and_evaluations_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     times = Times()
     monkeypatch.setattr(timing, "time", times)
-    clock = StepClock(cpu_engine(), run_ahead_steps=2, sample_every_steps=4)
+    clock = StepClock(cast(Engine, times), run_ahead_steps=2, sample_every_steps=4)
     clock.start()
     step_ends_s = 0.0
     for step in range(12):
         # 30 ms until backward is over, 10 more until everyone's gradients are there.
         times.backward_s, step_ends_s = step_ends_s + 0.030, step_ends_s + 0.040
-        gradients = [Array(times, step_ends_s)]
+        gradients = [step_ends_s]
         clock.first_layer_arrived(step, gradients[0])
         with clock.reductions(gradients):
             pass
-        clock.step_queued(Array(times, step_ends_s))
+        clock.step_queued(step_ends_s)
         if step == 6:
             with clock.pause():
                 times.now_s = step_ends_s = times.now_s + 5.0
