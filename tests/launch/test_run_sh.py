@@ -114,6 +114,7 @@ def test_a_python_that_exists_and_does_not_run_is_passed_over(tree: Path, progra
     assert run(tree / "run.sh", "setup", "--help", programs=programs).returncode == 0
 
 
+@pytest.mark.ranks
 def test_variables_that_lead_python_to_the_packages_of_another_are_ignored(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
