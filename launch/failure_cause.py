@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from configs.errors import STOPPED_STATUS
+from configs.errors import REFUSED_STATUS, STOPPED_STATUS
 from configs.load import resolve_path
 from launch.start.local import Outcome
 from logs.environment import ENVIRONMENT_FILE
@@ -22,8 +22,12 @@ _SIGNAL_STATUSES = range(129, 193)
 
 
 def read_failures(folder: RunFolder) -> list[dict[str, Any]]:
-    """Read the failure reports of a run: one from each rank that failed and could still write."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.path.glob("failure_*.json"))]
+    """Read the failure reports of a run: one from each rank that failed and could still write it whole."""
+    reports = []
+    for path in sorted(folder.path.glob("failure_*.json")):
+        with contextlib.suppress(OSError, ValueError):  # A rank was killed, or the disk was full, while it wrote.
+            reports.append(json.loads(path.read_text(encoding="utf-8")))
+    return reports
 
 
 def find_cause(folder: RunFolder, outcome: Outcome, reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -45,7 +49,8 @@ def find_cause(folder: RunFolder, outcome: Outcome, reports: Sequence[Mapping[st
         return {"message": "stopped by a signal" if outcome.interrupted_by else lost}
     if was_stopped(outcome, reports, folder.cluster.world_size):
         by = f"stopped by {signal.Signals(outcome.stopped_by).name}" if outcome.stopped_by else ""
-        return {"step": reports[0]["step"], "message": reports[0]["message"]} if reports else {"message": by}
+        told = next((report for report in reports if report["status"] == STOPPED_STATUS), None)
+        return {"step": told["step"], "message": told["message"]} if told else {"message": by}
     steps = {report["rank"]: report["step"] for report in reports}
     step, when = _last_known_step(folder, steps.values())
     if first := _first_of_its_own(reports):
@@ -53,7 +58,10 @@ def find_cause(folder: RunFolder, outcome: Outcome, reports: Sequence[Mapping[st
     silent = [(rank, _ending(status)) for rank, status in outcome.failed if rank not in steps]
     if not silent and reports:
         suspects = _without_progress(folder.cluster.world_size, reports)
-        silent = [(rank, "made no progress and reported nothing") for rank in suspects]
+        # A launcher tells the other ranks to stop when a rank has ended, so these reports are no sign of a frozen rank.
+        has_ended = all(report["status"] == STOPPED_STATUS for report in reports)
+        ending = "ended" if has_ended else "made no progress"
+        silent = [(rank, f"{ending} and reported nothing") for rank in suspects]
     if silent:
         rank, ending = silent[0]
         host, why = _host_of(folder, rank), _why(folder, ending)
@@ -62,29 +70,47 @@ def find_cause(folder: RunFolder, outcome: Outcome, reports: Sequence[Mapping[st
         first = min(reports, key=lambda report: report["time"])
         message = f"every rank waited for another{_at(step)}; rank {first['rank']}: {first['message']}"
         return {**first, "message": message}
-    lost = "; mpirun has lost a host, or the network to it" if outcome.exit_status == _LOST_DAEMON else ""
-    return {"message": f"the launcher ended with status {outcome.exit_status}{lost}"}
+    if has_refused(outcome, reports):
+        message = "the ranks refused to start"
+    else:
+        lost = "; mpirun has lost a host, or the network to it" if outcome.exit_status == _LOST_DAEMON else ""
+        message = f"the launcher ended with status {outcome.exit_status}{lost}"
+    return {"message": message}
 
 
 def was_stopped(outcome: Outcome, reports: Sequence[Mapping[str, Any]], world_size: int) -> bool:
     """Return whether a run ended because it was told to stop, and nothing else went wrong.
 
-    Launchers replace the ranks' exit status by one of their own, so the reports decide: the ranks agreed to stop, or
-    every rank reports that a signal stopped it. If only some ranks were signalled before the ranks agreed, a peer
-    probably died first; then the launcher's status decides. Ranks that were told to stop before they could report have
-    no reports.
+    Launchers replace the ranks' exit statuses by one of their own, srun by the largest, and they tell the other ranks
+    to stop when a rank fails. So a status counts for nothing here. Somebody told the run to stop if the launcher was
+    signalled, if the ranks agreed to stop (the checkpoint is then on disk), or if every rank reports a signal of its
+    own. A rank may fail with a report of its own meanwhile, and then the run has failed.
     """
-    if not reports:
-        return bool(outcome.exit_status) and outcome.stopped_by is not None
-    if not outcome.exit_status or any(report["status"] != STOPPED_STATUS for report in reports):
+    if not outcome.exit_status or _first_of_its_own(reports):
         return False
-    has_agreed = not all(report["second_hand"] for report in reports)
-    return outcome.exit_status == STOPPED_STATUS or has_agreed or len(reports) == world_size
+    stopped = [report for report in reports if report["status"] == STOPPED_STATUS]
+    if any(not report["second_hand"] for report in stopped):
+        return True
+    if outcome.stopped_by is None:
+        return len(stopped) == len(reports) == world_size
+    # Without a step, the run had not begun: there was no state to save. Ranks that were killed have no reports.
+    is_early = all(report in stopped or report["step"] is None for report in reports)
+    return is_early and not has_refused(outcome, reports)
+
+
+def has_refused(outcome: Outcome, reports: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the first thing that went wrong is that a rank refused to begin the run."""
+    first = _first_of_its_own(reports)
+    return first["status"] == REFUSED_STATUS if first else not reports and outcome.exit_status == REFUSED_STATUS
 
 
 def _first_of_its_own(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the earliest report of a failure that no other rank caused: an error of the rank, or a kill."""
-    own = [report for report in reports if not report["second_hand"] or "killed_by" in report]
+    own = [
+        report
+        for report in reports
+        if "killed_by" in report or (not report["second_hand"] and report["status"] != STOPPED_STATUS)
+    ]
     return min(own, key=lambda report: report["time"], default=None)
 
 
@@ -94,6 +120,8 @@ def _reported_failure(report: Mapping[str, Any], step: int | None, when: str, fo
     if "killed_by" in report:
         message = f"{rank} {report['message']}{when}{_why(folder, report['message'])}"
         return {"rank": report["rank"], "host": report["host"], "step": step, "message": message}
+    if report["status"] == REFUSED_STATUS:
+        return {**report, "message": f"{rank} refused to start: {report['message']}"}
     if report["step"] is not None:
         step, when = report["step"], _at(report["step"])
     return {**report, "step": step, "message": f"{rank} failed{when}: {report['message']}"}

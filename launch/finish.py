@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 from configs.arguments import painted
-from configs.errors import STOPPED_STATUS
+from configs.errors import REFUSED_STATUS, STOPPED_STATUS
 from launch.failure_cause import find_cause, read_failures, was_stopped
 from launch.notify import notify
 from launch.start.local import Outcome
@@ -43,6 +43,19 @@ def finish_run(folder: RunFolder, outcome: Outcome) -> int:
     is_no_result = summary.resumed_from_step is not None or summary.is_rehearsal
     passed = verdicts[recipe.mlperf.ruleset].passed or is_no_result
     return 0 if is_success and passed else 1
+
+
+def close_refused(folder: RunFolder, outcome: Outcome) -> int:
+    """Close a run that ranks refused to begin or to resume, and say which rank refused and why.
+
+    Returns:
+        `REFUSED_STATUS`.
+    """
+    cause = find_cause(folder, outcome, read_failures(folder))
+    folder.close_aborted(cause["message"], failed_rank=cause.get("rank"))
+    sys.stderr.write(f"error: {folder.shown}: {cause['message']}\n")
+    notify(folder, "failure", f"{folder.recipe.name}: {cause['message']}")
+    return REFUSED_STATUS
 
 
 def _with_reference(folder: RunFolder) -> Summary:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from launch.failure_cause import find_cause, read_failures, was_stopped
+from launch.failure_cause import find_cause, has_refused, read_failures, was_stopped
 from launch.notify import notify
 from launch.start.local import Outcome
 from logs.attempts import bad_hosts
@@ -17,7 +17,7 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
     """Record how the ranks failed, and return whether they are to be started again.
 
     They are not if the run has come to an end of its own, for example without reaching its target, if it was told to
-    stop, or if ``scheduler.max_restarts`` is reached or the attempts make no progress.
+    stop, if ranks refused to start, or if ``scheduler.max_restarts`` is reached or the attempts make no progress.
 
     Args:
         folder: The run folder.
@@ -31,6 +31,7 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
     cluster, reports = folder.cluster, read_failures(folder)
     is_over = (folder / SUMMARY_FILE).exists() or not outcome.exit_status or outcome.interrupted_by
     limit = cluster.scheduler.max_restarts
+    is_over = is_over or has_refused(outcome, reports)
     if is_over or not limit or was_stopped(outcome, reports, cluster.world_size):
         return False
     cause = find_cause(folder, outcome, reports)

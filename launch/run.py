@@ -16,7 +16,8 @@ from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
 from configs.registry import BUILT_IN_SOURCES, packing_words
 from configs.schema import Cluster, Recipe
-from launch.finish import finish_run
+from launch.failure_cause import has_refused, read_failures
+from launch.finish import close_refused, finish_run
 from launch.restart import may_restart
 from launch.resume import prepare_attempt, prepared
 from launch.start.commands import require_startable, run_under
@@ -50,23 +51,25 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
     with forwarded_signals(), prepared(folder, recipe, cluster, must_resume=must_resume) as claim:
         folder.write_settings(recipe, cluster)
         outcome = _run_ranks(folder)
-        while not claim.is_lost() and outcome.exit_status != REFUSED_STATUS and may_restart(folder, outcome):
+        while not claim.is_lost() and may_restart(folder, outcome):
             prepare_attempt(folder)
             outcome = _run_ranks(folder)
         if claim.is_lost():
             sys.stderr.write(f"error: {folder.shown}: was taken over by another run; this run stops\n")
             return 1
-        if outcome.exit_status != REFUSED_STATUS:
-            try:
-                return finish_run(folder, outcome)
-            except UserError as error:  # For example a full disk. The ranks have run, so the status is not 2.
-                sys.stderr.write(f"error: {error}\n")
-                return 1
-        if folder.checkpoints.resume_point() or folder.attempts.read():
-            folder.close_aborted("the ranks refused to resume")
-        else:
+        reports = read_failures(folder)
+        if has_refused(outcome, reports) and not folder.has_summary:
+            is_begun = folder.checkpoints.resume_point() or folder.attempts.read()
+            if is_begun or not all(report["status"] == REFUSED_STATUS for report in reports):
+                return close_refused(folder, outcome)
+            # Every rank has printed why.
             _remove_refused(folder)
-        return REFUSED_STATUS
+            return REFUSED_STATUS
+        try:
+            return finish_run(folder, outcome)
+        except UserError as error:  # For example a full disk. The ranks have run, so the status is not 2.
+            sys.stderr.write(f"error: {error}\n")
+            return 1
 
 
 def _run_ranks(folder: RunFolder) -> Outcome:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from configs.errors import STOPPED_STATUS, UserError
+from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from train.rank.identity import Identity, read_identity
 from train.rank.signals import RunStopped, Stopped, StopSignals
 from train.rank.startup import Ledger
@@ -48,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _fail(folder, identity, error)
         if identity.local_rank == 0:
             sys.stderr.write(f"error: {error}\n")
-        _end(2)
+        # Launchers return a status of their own, so the launcher of this program reads in the run folder who refused.
+        _record(folder, identity, error, REFUSED_STATUS)
+        _end(REFUSED_STATUS)
     except RunStopped as stopped:
         if identity.rank == 0:
             _record(folder, identity, stopped, STOPPED_STATUS)

@@ -217,6 +217,9 @@ class _Supervisor:
         # A rank whose interpreter was still starting could not handle the signal, and was killed by it.
         if interrupted in STOP_SIGNALS and statuses <= {0, STOPPED_STATUS, 128 + interrupted}:
             return Outcome(STOPPED_STATUS if any(statuses) else 0, stopped_by=interrupted)
+        if interrupted in STOP_SIGNALS and 128 + signal.SIGKILL not in statuses:
+            # A rank failed meanwhile; the ranks' reports tell which one.
+            return Outcome(max(statuses - {STOPPED_STATUS}), stopped_by=interrupted)
         if interrupted:
             return Outcome(128 + interrupted, interrupted_by=interrupted)
         if self.lost_server is not None:

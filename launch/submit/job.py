@@ -18,7 +18,8 @@ from typing import Literal
 from configs.arguments import Parser, exit_status, parse
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.rank_variables import rank_environment
-from launch.finish import finish_run
+from launch.failure_cause import has_refused, read_failures, was_stopped
+from launch.finish import close_refused, finish_run
 from launch.notify import notify
 from launch.restart import may_restart
 from launch.resume import prepare_attempt
@@ -126,8 +127,13 @@ def _close(folder: RunFolder, status: int, *, was_signalled: bool, is_near_limit
     """See `end`."""
     recipe, cluster = folder.settings
     summary = folder.summary() if folder.has_summary else None
-    is_success = summary is not None and summary.status == "success"
-    if not is_success and (was_signalled or status == STOPPED_STATUS):
+    # Rank 0 has written this summary. A later signal may have killed a launcher whose ranks had already ended.
+    is_over = summary is not None and (summary.status == "success" or summary.steps is not None)
+    told = signal.SIGTERM if was_signalled else None
+    outcome = Outcome(0 if is_over and told else status, stopped_by=told)
+    reports = read_failures(folder)
+    # Without a status, the signal came before the ranks of this attempt were started.
+    if not is_over and ((told and not status) or was_stopped(outcome, reports, cluster.world_size)):
         (folder / UNFINISHED_MARK).touch()
         reason = None
         if is_near_limit:
@@ -137,12 +143,14 @@ def _close(folder: RunFolder, status: int, *, was_signalled: bool, is_near_limit
         sys.stderr.write(f"{folder.shown}: the run was stopped before its end{again}\n")
         notify(folder, "stop", f"{recipe.name}: the run was stopped before its end{again}")
         return STOPPED_STATUS if reason is None else 1
-    if summary is None and status == REFUSED_STATUS:
-        return REFUSED_STATUS
-    # A signal after the last step may have killed a launcher whose ranks had already succeeded.
-    outcome = Outcome(0 if was_signalled else status)
+    if summary is None and has_refused(outcome, reports):
+        (folder / UNFINISHED_MARK).touch()  # The same job script can be submitted again.
+        return close_refused(folder, outcome)
     try:
         if may_restart(folder, outcome, hosts):
+            if was_signalled:  # The job has no time left for another attempt.
+                (folder / UNFINISHED_MARK).touch()
+                return STOPPED_STATUS
             return MOVE if folder.attempts.read()[-1].leaves_out else RESTART
         return finish_run(folder, outcome)
     except UserError as error:  # The ranks have run, so the status must not be the one of a refusal.

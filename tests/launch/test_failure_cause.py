@@ -33,6 +33,7 @@ WAITED = _report(0, "no progress for 10 s, standing in train/comm/communicator.p
 KILLED = _report(1, "was killed by signal 9", second_hand=True, status=137, step=None, killed_by=9)
 ECHO = _report(0, "Horovod has been shut down", second_hand=True)
 TOLD_TO_STOP = _report(0, "told to stop", status=75)
+REFUSED = _report(1, "no such file", status=2, step=None)
 STOPPED_AT_START = _report(0, "stopped by SIGTERM", second_hand=True, status=75)
 
 
@@ -54,6 +55,8 @@ STOPPED_AT_START = _report(0, "stopped by SIGTERM", second_hand=True, status=75)
          "rank 1 on node1 was killed by signal 9 at or before step 7"),
         ([_report(0, "torn", time=3.0), KILLED | {"time": 4.0}], Outcome(137), 0,
          "rank 0 on node0 failed at step 7: torn"),
+        ([STOPPED_AT_START, REFUSED], Outcome(75), 1, "rank 1 on node1 refused to start: no such file"),
+        ([STOPPED_AT_START], Outcome(75), 1, f"rank 1 on {HERE} ended and reported nothing at or before step 7"),
         # The launcher alone knows what became of a rank without a report.
         ([ECHO], Outcome(137, ((1, 137),)), 1, f"rank 1 on {HERE} was killed by signal 9 at or before step 7"),
         ([], Outcome(1, ((1, 137), (0, 1))), 1, f"rank 1 on {HERE} was killed by signal 9"),
@@ -91,6 +94,7 @@ def test_the_first_to_fail_is_named_with_host_and_step(
         (Outcome(75, stopped_by=10), [], {"message": "stopped by SIGUSR1"}),
         (Outcome(143, stopped_by=15), [], {"message": "stopped by SIGTERM"}),
         (Outcome(75), [TOLD_TO_STOP], {"step": 7, "message": "told to stop"}),
+        (Outcome(2), [], {"message": "the ranks refused to start"}),
         (Outcome(9), [], {"message": "the launcher ended with status 9"}),
         (Outcome(205), [],
          {"message": "the launcher ended with status 205; mpirun has lost a host, or the network to it"}),
@@ -138,7 +142,14 @@ def test_the_step_comes_from_the_metrics_if_no_rank_reported_one(tmp_path: Path)
         (Outcome(0, stopped_by=15), [], False),
         (Outcome(143, stopped_by=15), [], True),
         (Outcome(1, stopped_by=15), [TORN], False),
-        (Outcome(75), [STOPPED_AT_START], True),
+        # srun ends the other ranks when one fails, and returns the largest status: here the failed rank has no report.
+        (Outcome(75), [STOPPED_AT_START], False),
+        (Outcome(75), [STOPPED_AT_START, REFUSED], False),
+        (Outcome(1), [TOLD_TO_STOP, ECHO | {"rank": 1}], True),
+        (Outcome(1, stopped_by=15), [STOPPED_AT_START, ECHO | {"rank": 1, "step": None}], True),
+        (Outcome(1, stopped_by=15), [ECHO], False),
+        (Outcome(137, stopped_by=15), [STOPPED_AT_START, KILLED], False),
+        (Outcome(2, stopped_by=15), [], False),
         (Outcome(1), [STOPPED_AT_START, STOPPED_AT_START | {"rank": 1}], True),
         (Outcome(137, ((1, 137),)), [STOPPED_AT_START], False),
     ],

@@ -136,7 +136,7 @@ def test_ranks_that_refuse_to_resume_leave_the_folder(left: str, tmp_path: Path,
         return
     assert {path.name for path in tmp_path.iterdir()} >= before
     assert len(folder.checkpoints.files()) == (left == "checkpoint")
-    assert (folder.summary().status, folder.summary().failure) == ("aborted", "the ranks refused to resume")
+    assert (folder.summary().status, folder.summary().failure) == ("aborted", "the ranks refused to start")
 
 
 def test_ranks_that_fail_are_started_again_from_the_newest_checkpoint_as_often_as_allowed(

@@ -112,8 +112,8 @@ def test_ranks_are_asked_to_end_before_they_are_killed(tmp_path: Path, monkeypat
         (signal.SIGTERM, ("75", "75"), local.Outcome(75, stopped_by=signal.SIGTERM)),
         (signal.SIGTERM, ("75", "0"), local.Outcome(75, stopped_by=signal.SIGTERM)),
         (signal.SIGUSR1, ("0", "0"), local.Outcome(0, stopped_by=signal.SIGUSR1)),
-        (signal.SIGTERM, ("75", "1"), local.Outcome(143, interrupted_by=signal.SIGTERM)),
-        (signal.SIGUSR1, ("75", "143"), local.Outcome(138, interrupted_by=signal.SIGUSR1)),
+        (signal.SIGTERM, ("75", "1"), local.Outcome(1, stopped_by=signal.SIGTERM)),
+        (signal.SIGUSR1, ("75", "143"), local.Outcome(143, stopped_by=signal.SIGUSR1)),
         (signal.SIGINT, ("0", "75"), local.Outcome(130, interrupted_by=signal.SIGINT)),
     ],
 )

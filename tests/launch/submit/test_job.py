@@ -26,6 +26,10 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
+TOLD_TO_STOP = {"rank": 0, "host": "node1", "step": 3, "message": "told to stop", "second_hand": False, "status": 75,
+                "time": 1.0}  # fmt: skip
+
+
 def _names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
@@ -50,8 +54,9 @@ def test_the_files_of_a_killed_job_are_closed_and_set_aside(run: Path) -> None:
 
 def test_with_checkpoints_the_next_attempt_finds_everything_but_the_end(run: Path) -> None:
     RunFolder(run).checkpoints.write(3, SavedState({}, {}), keep=1)
-    for name in ("result_0.txt", "metrics.jsonl", "failure_0.json", "verdict.json"):
+    for name in ("result_0.txt", "metrics.jsonl", "failure_1.json", "verdict.json"):
         (run / name).touch()
+    (run / "failure_0.json").write_text(json.dumps(TOLD_TO_STOP), encoding="utf-8")
     assert end(run, 75, was_signalled=False) == 75
     assert begin(run)
     kept = {"config.yaml", "job.sh", "environment.json", "checkpoints", "resume-from", "result_0.txt", "metrics.jsonl"}
@@ -83,9 +88,44 @@ def test_a_failed_launcher_is_a_failed_run_and_a_run_that_never_started_is_no_su
     assert "status 0" in json.loads((run / "summary.json").read_text(encoding="utf-8"))["failure"]
 
 
-def test_ranks_that_refused_keep_their_folder(run: Path) -> None:
+def test_ranks_that_refused_keep_their_folder_which_can_be_submitted_again(run: Path) -> None:
     assert end(run, 2, was_signalled=False) == 2
-    assert "summary.json" not in _names(run)
+    assert RunFolder(run).summary().failure == "the ranks refused to start"
+    assert begin(run)
+
+
+@pytest.mark.parametrize("status", [2, 75, 143])
+def test_a_rank_that_refused_makes_the_job_failed_whatever_the_launcher_returns(
+    run: Path, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _with_restarts(run, "cluster.scheduler.max_restarts=9")
+    told = {**TOLD_TO_STOP, "second_hand": True, "step": None, "message": "stopped by SIGTERM"}
+    refused = {**TOLD_TO_STOP, "rank": 1, "host": "node2", "status": 2, "step": None, "message": "no such file"}
+    for row in (told, refused):
+        (run / f"failure_{row['rank']}.json").write_text(json.dumps(row), encoding="utf-8")
+    assert end(run, status, was_signalled=False) == 2
+    message = "rank 1 on node2 refused to start: no such file"
+    assert capsys.readouterr().err == f"error: {run}: {message}\n"
+    summary = RunFolder(run).summary()
+    assert (summary.status, summary.failed_rank, summary.failure) == ("aborted", 1, message)
+
+
+@pytest.mark.parametrize(("restarts", "status"), [(0, 1), (9, 75)])
+def test_a_rank_that_failed_while_the_job_was_told_to_stop_is_a_failure(
+    run: Path, restarts: int, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _with_restarts(run, f"cluster.scheduler.max_restarts={restarts}")
+    failed = {**TOLD_TO_STOP, "rank": 1, "host": "node2", "status": 1, "message": "torn"}
+    (run / "failure_1.json").write_text(json.dumps(failed), encoding="utf-8")
+    assert end(run, 75, was_signalled=True) == status
+    told = capsys.readouterr()
+    assert "rank 1 on node2 failed at step 3: torn" in told.out + told.err
+
+
+def test_a_run_that_ended_short_of_its_target_was_not_stopped_by_a_later_signal(run: Path) -> None:
+    RunFolder(run).write_summary(Summary("digits", "aborted", steps=9))
+    (run / "result_0.txt").touch()
+    assert end(run, 143, was_signalled=True) == 1
 
 
 def test_ranks_that_ended_with_the_status_of_a_refusal_after_their_run_had_begun_have_failed(run: Path) -> None:
@@ -288,7 +328,7 @@ exec {{claim}}> >(exec "{python}" -I -m launch.submit.job hold {run})
 job begin {run}; echo $?
 job begin {run}; echo $?
 kill -0 $!
-job end {run} --status 75 --signals 0; echo $?
+job end {run} --status 75 --signals 1; echo $?
 job begin {run}; echo $?
 job end {run} --status 1 --signals 1 --near-limit 1; echo $?
 exec {{claim}}>&-; wait $!; echo $?
