@@ -21,7 +21,7 @@ from logs.disk import read_object, write_json
 from logs.folder import VERDICT_FILE
 from logs.judge.complaints import complaints_of
 from logs.mlperf import RESULT_FILES
-from logs.read.files import logs_in
+from logs.read.files import foreign_content, logs_in
 from logs.read.lines import find_ruleset
 
 RULESETS = ("0.6.0", "0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0")
@@ -85,6 +85,8 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
         return Verdict(ruleset, passed=False, messages=(_REHEARSAL_WORDS,), log_sha256=digest)
     if done.returncode == 0:
         return Verdict(ruleset, passed=True, messages=(), log_sha256=digest)
+    if foreign := foreign_content(log):
+        return Verdict(ruleset, passed=False, messages=(foreign,), log_sha256=digest)
     messages = tuple(complaints_of(words, log, ruleset, inserted=division is not None))
     crash = done.stderr.strip().splitlines()[-1:] or [
         f"the checker ended with exit status {done.returncode} and no message"

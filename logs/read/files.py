@@ -1,6 +1,8 @@
 """Finds the logs that a user means: a file, a pipe, a run folder, or a folder of other submitters' logs."""
 
 import atexit
+import codecs
+import re
 import shutil
 import sys
 import tempfile
@@ -11,6 +13,24 @@ from configs.errors import UserError
 _TOKEN = b":::ML"
 _READ_BYTES = 1 << 20
 _MOST_FILES = 1000
+
+_FOREIGN = (
+    (rb"\Z", "the file is empty; give the log of a run"),
+    (rb"\x1f\x8b|PK\x03\x04|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd", "the file is compressed; unpack it first"),
+    (rb"\xff\xfe|\xfe\xff", "the file is text in UTF-16; convert it: iconv -f UTF-16 -t UTF-8"),
+    (
+        rb"(?s).*:::ML[^\n]*\x1b\[",
+        r"the lines have colour codes of a terminal; remove them: sed -E 's/\x1b\[[0-9;]*[A-Za-z]//g'",
+    ),
+    (
+        rb"(?s).*:::MLLOG[ \t]*\{?[ \t]*\r?\n",
+        "an event is spread over several lines; write each event on one line, behind :::MLLOG",
+    ),
+    (rb"(?s).*:::ML", None),
+    (rb"(?s).*\0", "the file is no text; give the log of a run"),
+    (rb"\s*[{\[]", "the file is JSON without :::MLLOG; write each event on one line, behind that token"),
+)
+"""Pattern of a file's beginning -> what it holds in place of a log, and a remedy; None for a log. The first counts."""
 
 
 def logs_in(folder: Path) -> list[Path]:
@@ -52,3 +72,14 @@ def regular_file(path: Path) -> Path:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); give a log") from None
     return copy
+
+
+def foreign_content(log: Path) -> str | None:
+    """Return what a file holds in place of a readable MLPerf log, with a remedy; None if it may be a log.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with log.open("rb") as file:
+        begin = file.read(_READ_BYTES).removeprefix(codecs.BOM_UTF8)
+    return next((words for pattern, words in _FOREIGN if re.match(pattern, begin)), None)

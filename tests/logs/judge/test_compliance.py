@@ -1,5 +1,6 @@
 """The official checker's verdict on logs and run folders, as `check` prints and keeps it."""
 
+import gzip
 import hashlib
 import json
 import os
@@ -25,7 +26,7 @@ from logs.judge.compliance import (
     read_verdicts,
     write_verdict,
 )
-from logs.mlperf import RESULT_FILES, MlperfLog
+from logs.mlperf import RESULT_FILES
 from tests.logs import samples
 
 Lines = list[str]
@@ -141,11 +142,30 @@ def test_a_run_without_logs_fails_both_rulesets(tmp_path: Path) -> None:
     ]
 
 
-def test_an_empty_log_fails(tmp_path: Path) -> None:
-    MlperfLog(tmp_path).close()
-    for verdict in write_verdict(tmp_path).values():
-        assert not verdict.passed
-        assert "No log lines detected" in verdict.messages
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda _: b"", "the file is empty; give the log of a run"),
+        (gzip.compress, "the file is compressed; unpack it first"),
+        (lambda log: log.decode().encode("utf-16"), "the file is text in UTF-16; convert it: iconv"),
+        (
+            lambda log: b"\x1b[32m" + log.replace(b"\n", b"\x1b[0m\n\x1b[32m"),
+            "the lines have colour codes of a terminal",
+        ),
+        (lambda log: log.replace(b":::MLLOG", b""), "the file is JSON without :::MLLOG; write each event on one line"),
+        (lambda log: log.replace(b":::MLLOG {", b":::MLLOG {\n "), "an event is spread over several lines; write each"),
+        (lambda log: bytes(99), "the file is no text; give the log of a run"),
+        (lambda log: b"step 1 loss 2.3\n", "the file contains no MLPerf event"),
+    ],
+)
+def test_a_file_that_is_no_log_is_told_by_what_it_holds(
+    tmp_path: Path, toy_run: Any, capsys: pytest.CaptureFixture[str], spoil: Callable[[bytes], bytes], told: str
+) -> None:
+    toy_run.write(tmp_path)
+    log = (tmp_path / RESULT_FILES["4.0.0"]).read_bytes()
+    (tmp_path / "given.txt").write_bytes(spoil(log))
+    assert main(["check", str(tmp_path / "given.txt")]) == 1
+    assert capsys.readouterr().out.splitlines()[1].strip().startswith(told)
 
 
 def test_the_rulesets_are_those_of_the_package_with_rules_for_resnet() -> None:
