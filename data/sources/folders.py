@@ -44,6 +44,9 @@ def open_source(name: str, settings: Settings) -> Source:
     notes = []
     if absent := sorted(set(names) - set(val.class_names)):
         notes.append(f"{folder / 'val'}: no image of {name_some(absent)}: accuracy says nothing of these classes")
+    if all(map(str.isdecimal, names)) and sorted(names, key=int) != [*names]:
+        third = f"class {names[2]!r} has label 2"
+        notes.append(f"{folder / 'train'}: class names are sorted as texts, not as numbers: {third}")
     numbers = {each: number for number, each in enumerate(names)}
     labels = [[numbers.get(name, 0) for name, _, _ in split.images] for split in (train, val)]
     listing = {

@@ -1,6 +1,7 @@
 """Class folders: bytes are kept, labels follow the sorted names, and a file that does not belong is named."""
 
 import io
+import itertools
 import os
 import shutil
 from collections.abc import Callable
@@ -197,6 +198,17 @@ def test_a_split_without_folders_is_refused(class_folders: Path) -> None:
     (class_folders / "train").mkdir()
     with pytest.raises(UserError, match="/train: no class folder in it; make one for each class"):
         open_source(str(class_folders), Settings())
+
+
+def test_numbers_as_class_names_are_noted_where_their_order_is_that_of_texts(tmp_path: Path) -> None:
+    for split, name in itertools.product(("train", "val"), ("1", "2", "10")):
+        (tmp_path / split / name).mkdir(parents=True)
+        (tmp_path / split / name / "a.jpg").write_bytes(jpeg(1))
+    source = open_source(str(tmp_path), Settings())
+    assert source.class_names == ("1", "10", "2")
+    assert source.notes == (
+        f"{tmp_path}/train: class names are sorted as texts, not as numbers: class '2' has label 2",
+    )
 
 
 def test_a_class_without_evaluation_images_is_noted(class_folders: Path) -> None:
