@@ -4,6 +4,7 @@ import csv
 import errno
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -240,3 +241,13 @@ def test_runs_and_logs_have_as_many_folders_in_their_names_as_tell_them_apart_an
     assert names("a/x/v1.log", "b/x/v1.log") == ["a/x/v1", "b/x/v1"]
     assert names("c/d/e/f/g.log", "b/d/e/f/g.log") == ["c/d/e/f/g", "b/d/e/f/g"]
     assert names("c/g.log", "c/g.log") == [f"{'/'.join(tmp_path.parts[-3:])}/c/g ({number})" for number in (1, 2)]
+
+
+@pytest.mark.ranks
+def test_a_home_folder_that_cannot_be_written_is_no_matter(tmp_path: Path) -> None:
+    run = samples.run_folder(tmp_path / "run")
+    command = [sys.executable, "-I", "-m", "logs", "report", str(run)]
+    done = subprocess.run(
+        command, env={**os.environ, "HOME": "/proc/nothing"}, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == (f"{run}/report.html\n", "")
